@@ -1,0 +1,62 @@
+# Everything runs in .venv, which the first target that needs it makes. `make demo` installs what a user of fastio has;
+# `make test` and `make check` add what its developers need. Packages are pinned by constraints.txt.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+# The package is installed, not linked: what runs is what a user gets. (Python started here, at the root, would import
+# the source tree, which has no native part: hence demo's `cd`.) Folders are listed too, for removed files.
+SOURCES := $(shell find backends bench dicts fastio native -name __pycache__ -prune -o -print)
+PROJECT := pyproject.toml constraints.txt README.md LICENSE $(SOURCES)
+
+# kvikio alone (10 MB) is enough to test that the GPUDirect tool says why it is unavailable; with all it needs to move
+# bytes on a GPU it weighs 2.7 GB, and that is the extra `gds`.
+KVIKIO := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathfinder
+
+NATIVE_BUILD := build/native-test
+
+.PHONY: demo test check format native-test clean
+
+demo: $(VENV)/.user
+	cd $(VENV) && bin/python -m fastio.bench.demo
+
+test: $(VENV)/.developer
+	$(BIN)/pytest $(PYTEST_ARGUMENTS)
+
+check: $(VENV)/.developer
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.hpp,$(SOURCES))
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.developer
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(filter %.cpp %.hpp,$(SOURCES))
+
+native-test: $(VENV)/.tools
+	$(BIN)/cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DFASTIO_NATIVE_TESTS=ON
+	$(BIN)/cmake --build $(NATIVE_BUILD)
+	$(BIN)/ctest --test-dir $(NATIVE_BUILD) --output-on-failure --no-tests=error
+
+clean:
+	rm -rf $(VENV) build dist
+
+# The build tools first and by name: the package is then built without isolation, so that a second build is incremental.
+$(VENV)/.tools: constraints.txt
+	@echo "setting up $(VENV): a minute or two, once"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) scikit-build-core nanobind cmake ninja
+	@touch $@
+
+$(VENV)/.user: $(VENV)/.tools $(PROJECT)
+	$(PIP) --no-build-isolation '.[bench]'
+	@touch $@
+
+$(VENV)/.developer: $(VENV)/.tools $(PROJECT)
+	$(PIP) --no-build-isolation '.[bench,dali,dev,peers]'
+	$(PIP) --no-deps $(KVIKIO)
+	@touch $@ $(VENV)/.user

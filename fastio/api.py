@@ -1,0 +1,104 @@
+"""save and load: the whole story on one page."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from fastio import config, streams
+from fastio.formats import sense
+from fastio.loading import LoadCall, load_file
+from fastio.opening import is_path
+from fastio.outcome import SaveResult, publish
+from fastio.progress import as_callback
+from fastio.saving import SaveCall, save_file
+
+
+def save(
+    obj: Any,
+    f: Any,
+    *,
+    policy: Any = "auto",
+    durable: bool = True,
+    format: str | None = None,
+    progress: Any = None,
+    **torch_save_arguments: Any,
+) -> SaveResult:
+    """Save an object, as ``torch.save`` does, by the fastest way there is here.
+
+    Args:
+        obj: for ``pt`` anything that ``torch.save`` takes, tensors of any shape, dtype and device in it; for ``safetensors`` a dict of
+            str to tensors; for ``npy`` one tensor.
+        f: a path, or a file object as ``torch.save`` takes it. At a path, the old file is replaced in one step when the
+            new one is whole; interrupted at any time, the path holds one of the two.
+        policy: who chooses the tool: ``"auto"``, a tool's name, a dictionary's path or object, ``"w"``, ``"r"``, ``"w+r"``.
+        durable: return only when the file would survive a power cut.
+        format: ``"pt"``, ``"safetensors"`` or ``"npy"``; None takes it from the suffix, ``pt`` for any other.
+        progress: True for a progress bar, or a function that is called with (bytes done, bytes in all).
+        torch_save_arguments: torch.save's own: ``pickle_protocol``, ``pickle_module``, …
+
+    Raises:
+        FormatError: the format cannot hold the object. TransferError (an OSError): the system refused.
+        ToolUnavailableError: the tool that ``policy`` names cannot be used here. What ``torch.save`` raises for what cannot be pickled.
+
+    >>> fastio.save(model.state_dict(), "model.pt")
+    """
+    form = _format(format, f)
+    if is_path(f):
+        path = os.fsdecode(f)
+        callback = as_callback(progress, f"saving {os.path.basename(path)}")
+        result = save_file(SaveCall(obj, path, form, _policy(policy), durable, callback, torch_save_arguments))
+    else:
+        result = streams.save_stream(obj, f, form, torch_save_arguments)
+    publish(result)
+    return result
+
+
+def load(
+    f: Any,
+    map_location: Any = None,
+    *,
+    weights_only: bool = True,
+    mmap: bool | None = None,
+    policy: Any = "auto",
+    verify: bool = True,
+    progress: Any = None,
+    **torch_load_arguments: Any,
+) -> Any:
+    """Load an object, as ``torch.load`` does, by the fastest way there is here, and check every byte of it.
+
+    The format is told by the file's first bytes. ``f``, ``map_location``, ``weights_only``, ``mmap`` and further
+    arguments mean what they mean to ``torch.load``; ``policy`` and ``progress`` what they mean to :func:`save`.
+
+    Args:
+        verify: compare each record with its CRC-32 before anything is returned (``pt``; the other formats carry none).
+
+    Raises:
+        CorruptFileError: the file is damaged; the message names the record. TransferError (an OSError): the
+            system refused. Otherwise what ``torch.load`` raises: FileNotFoundError, UnpicklingError, …
+
+    >>> state = fastio.load("model.pt", map_location="cuda")
+    """
+    if is_path(f):
+        path = os.fsdecode(f)
+        callback = as_callback(progress, f"loading {os.path.basename(path)}")
+        call = LoadCall(
+            path, map_location, weights_only, mmap, _policy(policy), verify, callback, torch_load_arguments
+        )
+        obj, transfer = load_file(call)
+    else:
+        obj, transfer = streams.load_stream(f, map_location, weights_only, mmap, verify, torch_load_arguments)
+    publish(transfer)
+    return obj
+
+
+def _policy(policy: Any) -> Any:
+    return config.get("policy") if policy == "auto" else policy
+
+
+def _format(format: str | None, f: Any) -> str:
+    if format is None:
+        return sense.from_name(os.fsdecode(f)) if is_path(f) else sense.PT
+    if format not in sense.FORMATS:
+        raise ValueError(f"format={format!r}: expected one of {', '.join(sense.FORMATS)}, or None to go by the suffix")
+    return format

@@ -1,0 +1,44 @@
+"""CRC-32 of extents, for transports that do not compute it on the way, and for :func:`fastio.verify`."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+
+import torch
+
+from fastio import _native
+from fastio.formats.layout import Layout, address_of
+from fastio.transport import Extent
+
+_DEVICE_PIECE = 16 << 20  # bytes copied to the host at a time
+
+
+def of_extent(extent: Extent) -> int:
+    """The CRC-32 of an extent's memory, on any device."""
+    if extent.device == "cpu":
+        return _native.crc32_at(extent.address, extent.nbytes)
+    storage: torch.UntypedStorage = extent.owner
+    view = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+    start = extent.address - storage.data_ptr()
+    value = 0
+    for at in range(start, start + extent.nbytes, _DEVICE_PIECE):
+        piece = view[at : min(at + _DEVICE_PIECE, start + extent.nbytes)].cpu()
+        value = _native.crc32_at(piece.data_ptr(), piece.numel(), value)
+    return value
+
+
+def of_extents(extents: Sequence[Extent]) -> list[int]:
+    """One CRC-32 per extent, 0 where none is asked for."""
+    return [of_extent(extent) if extent.checksum else 0 for extent in extents]
+
+
+def seal(layout: Layout) -> None:
+    """Compute the CRCs of a layout's storages now and put them where they belong."""
+    offsets = [extent.offset for extent in layout.extents]
+    base = address_of(layout.literal)
+    values = of_extents(layout.extents)
+    for offset, index in layout.patches:
+        literal = layout.extents[bisect.bisect_right(offsets, offset) - 1]
+        at = literal.address - base + (offset - literal.offset)
+        layout.literal[at : at + 4] = values[index].to_bytes(4, "little")

@@ -1,0 +1,47 @@
+"""Every setting, in one table: name, environment variable, default, meaning.
+
+Settings are read from the environment when they are asked for, so a test or a parent process can change them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table. ``default`` also gives the type (bool, int or str)."""
+
+    name: str
+    environment: str
+    default: bool | int | str
+    meaning: str
+
+
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting("dictionary_dir", "FASTIO_DICTIONARY_DIR", "", "folder of learned dictionaries; empty: the user cache"),
+        Setting("policy", "FASTIO_POLICY", "auto", "what policy='auto' means: auto, or the name of a tool"),
+        Setting("renew", "FASTIO_RENEW", "", "renew dictionaries: empty for never, '5000' calls, '3600s' seconds"),
+        Setting("io_threads", "FASTIO_IO_THREADS", 2, "threads that copy through the page cache"),
+    )
+}
+
+
+def get(name: str) -> Any:
+    """The value of a setting, of its default's type; a value that does not parse is a ValueError naming it."""
+    setting = SETTINGS[name]
+    text = os.environ.get(setting.environment)
+    if text is None:
+        return setting.default
+    if isinstance(setting.default, bool):
+        return text.strip().lower() in {"1", "true", "yes", "on"}
+    if isinstance(setting.default, int):
+        try:
+            return int(text)
+        except ValueError:
+            raise ValueError(f"{setting.environment}={text!r}: expected a whole number") from None
+    return text

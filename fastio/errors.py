@@ -1,0 +1,95 @@
+"""Every error a caller of fastio may catch.
+
+Each message says what was being done, to which file (and tensor), what was found, what was expected, and the cure.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+
+class FastIOError(Exception):
+    """The base of every error that fastio itself raises."""
+
+
+class CorruptFileError(FastIOError):
+    """A file's bytes are not what its own directory or checksums say."""
+
+    def __init__(self, path: str, record: str | None, problem: str) -> None:
+        self.path = path
+        self.record = record
+        self.problem = problem
+        where = f"{path}: record {record!r}" if record is not None else path
+        super().__init__(f"{where}: {problem}")
+
+    def __reduce__(self) -> tuple[type[CorruptFileError], tuple[str, str | None, str]]:
+        return type(self), (self.path, self.record, self.problem)
+
+
+class ToolUnavailableError(FastIOError):
+    """A tool was asked for by name and cannot be used here. The message says why and what to install."""
+
+    def __init__(self, tool: str, reason: str, cure: str = "") -> None:
+        self.tool = tool
+        self.reason = reason
+        self.cure = cure
+        super().__init__(f"the tool {tool!r} is unavailable: {reason}" + (f"; {cure}" if cure else ""))
+
+    def __reduce__(self) -> tuple[type[ToolUnavailableError], tuple[str, str, str]]:
+        return type(self), (self.tool, self.reason, self.cure)
+
+
+class DictionaryError(FastIOError):
+    """A dictionary that the caller named cannot be read, or an entry of it makes no sense."""
+
+
+class FormatError(FastIOError, ValueError):
+    """The object cannot be written in the format asked for. The message names the tensor and the cure."""
+
+
+class UnsupportedError(FastIOError, RuntimeError):
+    """An argument that this format cannot honour. The message says which one and what does instead."""
+
+
+class TransferError(FastIOError, OSError, RuntimeError):
+    """The system refused to read or write. ``errno`` and ``filename`` are those of the failed call.
+
+    Also a RuntimeError, which is what torch.save raises for a full disk.
+    """
+
+    def __init__(self, number: int, operation: str, path: str, offset: int | None = None) -> None:
+        self.operation = operation
+        self.offset = offset
+        at = "" if offset is None else f" at offset {offset}"
+        OSError.__init__(self, number, f"{operation} failed{at}: {os.strerror(number)}", path)
+
+    def __reduce__(self) -> tuple[type[TransferError], tuple[int, str, str, int | None]]:
+        return type(self), (self.errno or 0, self.operation, str(self.filename), self.offset)
+
+
+class FolderMissingError(FastIOError, FileNotFoundError, RuntimeError):
+    """The folder to save into does not exist. Also a RuntimeError, which is what torch.save raises for it."""
+
+    def __init__(self, path: str) -> None:
+        OSError.__init__(self, errno.ENOENT, "the folder to save into does not exist; make it first", path)
+
+    def __reduce__(self) -> tuple[type[FolderMissingError], tuple[str]]:
+        return type(self), (str(self.filename),)
+
+
+class TargetIsFolderError(FastIOError, IsADirectoryError, RuntimeError):
+    """The path to save to is a folder. Also a RuntimeError, which is what torch.save raises for it."""
+
+    def __init__(self, path: str) -> None:
+        OSError.__init__(self, errno.EISDIR, "this is a folder; name a file in it", path)
+
+    def __reduce__(self) -> tuple[type[TargetIsFolderError], tuple[str]]:
+        return type(self), (str(self.filename),)
+
+
+class RefusedError(FastIOError):
+    """A transport cannot do this request here (no io_uring, no O_DIRECT on this filesystem). Another one may.
+
+    Raised by transports and handled by :mod:`fastio.api`, which tries the next tool and records the reason.
+    """

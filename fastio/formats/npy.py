@@ -1,0 +1,91 @@
+"""``.npy``: one tensor behind a small header, as ``numpy.lib.format`` documents it.
+
+The header is padded so that the data starts on a page; numpy reads headers of any length.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastio.errors import CorruptFileError, FormatError
+from fastio.formats.layout import Layout, LayoutBuilder, storage_bytes
+from fastio.formats.reading import read_at
+from fastio.formats.source import Source, StorageOf
+from fastio.landing import Region
+
+_PAGE = 4096
+_MAGIC = b"\x93NUMPY\x01\x00"
+_LARGEST_HEADER = 1 << 20
+
+_NAMES = (
+    "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
+    "float16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+_DTYPES: dict[str, torch.dtype] = {np.dtype(name).str: getattr(torch, name) for name in _NAMES if hasattr(torch, name)}
+_DESCRIPTIONS = {dtype: description for description, dtype in _DTYPES.items()}
+
+
+def layout(obj: Any, path: str) -> Layout:
+    """Lay out one dense tensor or ndarray of any shape; FormatError says what the format cannot hold."""
+    if isinstance(obj, np.ndarray):
+        obj = torch.from_numpy(np.ascontiguousarray(obj)) if obj.ndim else torch.tensor(obj)
+    if not isinstance(obj, torch.Tensor):
+        raise FormatError(f"{path}: npy holds one tensor, got {type(obj).__name__}; save it as .pt")
+    if obj.layout != torch.strided or obj.is_quantized or obj.dtype not in _DESCRIPTIONS:
+        raise FormatError(f"{path}: npy has no place for {obj.dtype}, {obj.layout}; convert the tensor or save it as .pt")
+    packed = obj.detach().resolve_conj().resolve_neg().contiguous()
+    text = repr({"descr": _DESCRIPTIONS[obj.dtype], "fortran_order": False, "shape": tuple(obj.shape)}).encode()
+    padding = -(len(_MAGIC) + 2 + len(text) + 1) % _PAGE
+    text += b" " * padding + b"\n"
+    builder = LayoutBuilder()
+    builder.add_literal(_MAGIC + len(text).to_bytes(2, "little") + text)
+    nbytes = packed.numel() * packed.element_size()
+    if nbytes:
+        builder.add_storage(packed.untyped_storage(), nbytes, "array", checksum=False, start=storage_bytes(packed))
+    return builder.build()
+
+
+def source(path: str, fd: int, size: int) -> Source:
+    """What to read of an npy file. FormatError for arrays that torch has no dtype for."""
+    shape, fortran, description, start = _header(path, fd, size)
+    if description not in _DTYPES:
+        raise FormatError(f"{path}: torch has no dtype for numpy's {description!r}; load it with numpy.load and convert it")
+    dtype = _DTYPES[description]
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes != size - start:
+        raise CorruptFileError(path, "array", f"shape {shape} of {description} needs {nbytes} bytes, found {size - start}")
+    region = Region("array", start, nbytes, None)
+
+    def build(storage_of: StorageOf) -> torch.Tensor:
+        storage = storage_of(region)
+        order = shape[::-1] if fortran else shape
+        tensor = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, order)  # type: ignore[call-overload]
+        return tensor.permute(*reversed(range(len(shape)))) if fortran and len(shape) > 1 else tensor
+
+    return Source("npy", [region] if nbytes else [], build, checksummed=False)
+
+
+def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, int]:
+    fixed = read_at(path, fd, 0, min(size, 12))
+    wide = len(fixed) > 6 and fixed[6] > 1
+    length = int.from_bytes(fixed[8:12] if wide else fixed[8:10], "little")
+    total = (12 if wide else 10) + length
+    if length > _LARGEST_HEADER or total > size:
+        raise CorruptFileError(path, None, f"its header is said to have {length} bytes; the file has {size}")
+    stream = io.BytesIO(read_at(path, fd, 0, total))
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(stream, max_header_size=_LARGEST_HEADER)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        raise CorruptFileError(path, None, f"its header is not what numpy writes: {error}") from None
+    if dtype.hasobject:
+        raise FormatError(f"{path}: holds pickled objects, which npy loads only with numpy.load(allow_pickle=True)")
+    if any(number < 0 for number in shape):
+        raise CorruptFileError(path, "array", f"its shape is {shape}")
+    return shape, fortran, dtype.str, stream.tell()

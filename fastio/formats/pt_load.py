@@ -1,0 +1,174 @@
+"""``.pt``, reading: torch's own unpickling over storages that are still being filled.
+
+``torch.serialization._load`` asks a zip reader for each storage by record name. The reader here answers at once
+with memory of our own, so that unpickling and reading overlap; nothing leaves :mod:`fastio.api` before every
+byte is in and checked.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from fastio import _native
+from fastio.errors import CorruptFileError
+from fastio.native_errors import named
+
+_SMALL = 64 << 20  # records of the format itself, pickles included, that are read by a plain read
+
+
+class Record(NamedTuple):
+    """One record of the archive: file offset and length of its bytes, and the CRC-32 that the directory gives."""
+
+    name: str
+    offset: int
+    nbytes: int
+    crc: int
+    method: int
+    header: int
+
+
+class NotPlainError(Exception):
+    """The archive is not one that can be filled in place; the message says why. torch reads it instead."""
+
+
+@dataclass(slots=True)
+class Archive:
+    """The directory of an open ``.pt`` file. Names are without the archive's folder."""
+
+    path: str
+    fd: int
+    directory: _native.ZipDirectory
+    records: dict[str, Record]
+    checksummed: bool
+
+    @property
+    def storages(self) -> list[Record]:
+        """The records that hold storages, in file order."""
+        return [record for name, record in self.records.items() if name.startswith("data/") and record.nbytes]
+
+    def read(self, name: str, verify: bool) -> bytes:
+        """A small record's bytes, checked. KeyError if there is none."""
+        record = self.records[name]
+        data = _read_exactly(self.fd, record, self.path)
+        if verify and self.checksummed and _native.crc32(data) != record.crc:
+            raise damaged(self.path, record)
+        return data
+
+
+def damaged(path: str, record: Record) -> CorruptFileError:
+    """The error for a record whose bytes do not match the directory's CRC."""
+    return CorruptFileError(
+        path,
+        record.name,
+        f"its {record.nbytes} bytes at offset {record.offset} do not match their CRC-32 ({record.crc:08x}): the file was "
+        "damaged after it was written; restore it from a copy (verify=False loads it as it is)",
+    )
+
+
+def open_archive(path: str, fd: int, size: int, careful: bool = False) -> Archive:
+    """Read the directory. CorruptFileError where it contradicts itself, NotPlainError where torch must read it."""
+    with named(path):
+        directory = _native.ZipDirectory(fd, size, careful)
+    everything = [Record(*fields) for fields in directory.records()]
+    records: dict[str, Record] = {}
+    folders = set()
+    compressed = False
+    for record in everything:
+        folder, slash, name = record.name.partition("/")
+        folders.add(folder if slash else None)
+        compressed = compressed or record.method != 0
+        records[name] = record
+    checksummed = any(record.crc for record in everything)
+    if len(folders) != 1 or None in folders:
+        raise NotPlainError("it is a zip file, but not one that torch.save wrote")
+    if compressed:
+        raise NotPlainError("it holds compressed records")
+    if "constants.pkl" in records:
+        raise NotPlainError("it is a TorchScript archive")
+    if "data.pkl" not in records:
+        raise CorruptFileError(path, "data.pkl", "is missing: this is no file of torch.save, or it was cut and repaired")
+    return Archive(path, fd, directory, records, checksummed)
+
+
+class _Filled:
+    """What ``get_storage_from_record`` gives, as far as ``_load`` looks at it."""
+
+    __slots__ = ("_untyped_storage",)
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._untyped_storage = storage
+
+    def _typed_storage(self) -> _Filled:
+        return self
+
+
+class Reader:
+    """Takes the place of ``torch._C.PyTorchFileReader`` for ``torch.serialization._load``."""
+
+    def __init__(self, archive: Archive, verify: bool, storage_of: Callable[[Record], torch.UntypedStorage]) -> None:
+        self._archive = archive
+        self._verify = verify
+        self._storage_of = storage_of
+
+    def has_record(self, name: str) -> bool:
+        return name in self._archive.records
+
+    def get_record(self, name: str) -> bytes:
+        if name not in self._archive.records:
+            raise CorruptFileError(self._archive.path, name, "is missing from the file")
+        return self._archive.read(name, self._verify)
+
+    def get_storage_from_record(self, name: str, nbytes: int, _: Any) -> _Filled:
+        record = self._archive.records.get(name)
+        if record is None:
+            raise CorruptFileError(self._archive.path, name, "is missing from the file")
+        if record.nbytes != nbytes:
+            problem = f"has {record.nbytes} bytes, but the tensors that use it need {nbytes}: the file was altered"
+            raise CorruptFileError(self._archive.path, name, problem)
+        return _Filled(self._storage_of(record))
+
+    def get_record_offset(self, name: str) -> int:
+        return self._archive.records[name].offset
+
+    def serialization_id(self) -> str:
+        records = self._archive.records
+        name = ".data/serialization_id"
+        return self._archive.read(name, self._verify).decode("ascii", "replace") if name in records else ""
+
+
+def unpickle(reader: Reader, map_location: Any, weights_only: bool, arguments: dict[str, Any]) -> Any:
+    """The object, over storages that may not be filled yet. ``weights_only`` uses torch's restricted unpickler."""
+    module: Any = pickle
+    if weights_only:
+        from torch import _weights_only_unpickler
+
+        module = _weights_only_unpickler
+    load = torch.serialization._load  # type: ignore[attr-defined]
+    return load(reader, map_location, module, **{"encoding": "utf-8", **arguments})
+
+
+def foreign_byte_order(archive: Archive, verify: bool) -> bool:
+    """Whether the file was written on a machine of the other byte order (torch must then swap)."""
+    if "byteorder" not in archive.records:
+        return sys.byteorder == "big" or torch.serialization.get_default_load_endianness() is not None
+    return archive.read("byteorder", verify).decode("ascii", "replace") != sys.byteorder
+
+
+def _read_exactly(fd: int, record: Record, path: str) -> bytes:
+    pieces = []
+    at, left = record.offset, record.nbytes
+    while left:
+        piece = os.pread(fd, min(left, _SMALL), at)
+        if not piece:
+            raise CorruptFileError(path, record.name, "the file ends before it does")
+        pieces.append(piece)
+        at += len(piece)
+        left -= len(piece)
+    return b"".join(pieces)

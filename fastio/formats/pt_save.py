@@ -1,0 +1,101 @@
+"""``.pt``, writing: torch's own pickling, and a layout that any transport can fill.
+
+``torch.serialization._save`` pickles the object and hands every record to a zip writer; here the writer only notes
+where each storage goes. The file is laid out byte for byte as torch lays it out, each large storage on a page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+
+from fastio.formats.layout import Layout
+from fastio.formats.zip_layout import ZipLayoutBuilder
+
+PAGE = 4096
+_TORCH_ALIGNMENT = 64
+# Padding every storage to a page may cost this share of the file at most.
+_LARGEST_WASTE = 1 / 8
+
+
+class _Collector:
+    """Takes the place of ``torch._C.PyTorchFileWriter``: notes the records that ``_save`` writes."""
+
+    def __init__(self, storages: dict[str, Any]) -> None:
+        self.small: list[tuple[str, bytes]] = []
+        self.storages: list[tuple[str, torch.UntypedStorage, int]] = []
+        self._seen = storages
+
+    def write_record(self, name: str, data: Any, nbytes: int) -> None:
+        if isinstance(data, torch.UntypedStorage):
+            self.storages.append((name, data, nbytes))
+        else:
+            self.small.append((name, data.encode() if isinstance(data, str) else bytes(data)))
+
+    def write_record_metadata(self, name: str, nbytes: int) -> None:
+        """Called instead of write_record for storages inside ``skip_data()``."""
+        storage = self._seen[name.removeprefix("data/")]
+        self.storages.append((name, getattr(storage, "_untyped_storage", storage), nbytes))
+
+
+def _recording_pickle(storages: dict[str, Any]) -> Any:
+    """A stand-in for the pickle module that notes the storage behind each persistent id."""
+
+    class Recorder(pickle.Pickler):
+        def __init_subclass__(cls) -> None:
+            inner = cast(Any, cls).persistent_id
+
+            def persistent_id(self: Any, obj: Any) -> Any:
+                found = inner(self, obj)
+                if found is not None:
+                    storages[found[2]] = obj
+                return found
+
+            cast(Any, cls).persistent_id = persistent_id
+
+    return SimpleNamespace(Pickler=Recorder)
+
+
+def layout(obj: Any, path: str, pickle_protocol: int = 2, _disable_byteorder_record: bool = False) -> Layout:
+    """Pickle ``obj`` as torch.save does and lay the file out; storages stay where they are, on any device.
+
+    What cannot be pickled raises what torch.save raises.
+    """
+    storages: dict[str, Any] = {}
+    collector = _Collector(storages)
+    save = torch.serialization._save  # type: ignore[attr-defined]
+    if torch.cuda.is_initialized():
+        # _save would copy each storage to the host; inside skip_data() it does not touch them.
+        with torch.serialization.skip_data():
+            save(obj, collector, _recording_pickle(storages), pickle_protocol, _disable_byteorder_record)
+    else:
+        save(obj, collector, pickle, pickle_protocol, _disable_byteorder_record)
+    return _lay_out(collector, archive_name(path))
+
+
+def _lay_out(collector: _Collector, archive: str) -> Layout:
+    payload = sum(nbytes for _, _, nbytes in collector.storages)
+    alignment = PAGE if len(collector.storages) * PAGE / 2 <= payload * _LARGEST_WASTE else _TORCH_ALIGNMENT
+    builder = ZipLayoutBuilder(archive, alignment)
+    identity = hashlib.blake2b(digest_size=16)
+    for name, data in collector.small:
+        record = str(alignment).encode() if name == ".storage_alignment" else data
+        identity.update(name.encode() + record)
+        builder.add_bytes(name, record)
+    for name, storage, nbytes in collector.storages:
+        builder.add_storage(name, storage, nbytes)
+    builder.add_bytes("version", b"3\n")
+    builder.add_bytes(".data/serialization_id", str(int.from_bytes(identity.digest(), "big")).zfill(40)[:40].encode())
+    return builder.finish()
+
+
+def archive_name(path: str) -> str:
+    """The folder name inside the zip, which torch takes from the file's own name."""
+    base = os.path.basename(path)
+    name = base.rpartition(".")[0] if "." in base else base
+    return name if name and name.isascii() else "archive"

@@ -1,0 +1,153 @@
+"""``.safetensors``: a length, a JSON header, and the tensors without holes (the format's own README, "Format").
+
+The header is padded with spaces so that the data starts on a page. No checksums: the format has no place for them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import torch
+
+from fastio.errors import CorruptFileError, FormatError
+from fastio.formats.layout import Layout, LayoutBuilder, storage_bytes
+from fastio.formats.reading import read_at
+from fastio.formats.source import Source, StorageOf
+from fastio.landing import Region
+
+_PAGE = 4096
+_LARGEST_HEADER = 100_000_000  # the library's own limit
+_METADATA = "__metadata__"
+
+_NAMES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32",
+    "I64": "int64", "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "C64": "complex64",
+}  # fmt: skip
+# A torch without one of the dtypes neither reads nor writes it.
+_DTYPES: dict[str, torch.dtype] = {key: getattr(torch, name) for key, name in _NAMES.items() if hasattr(torch, name)}
+_KEYS = {dtype: key for key, dtype in _DTYPES.items()}
+
+
+def layout(obj: Any, path: str) -> Layout:
+    """Lay out a dict of str to dense tensors (any shape); FormatError names the entry that the format cannot hold."""
+    if not isinstance(obj, dict):
+        raise FormatError(f"{path}: safetensors holds a dict of tensors, got {type(obj).__name__}; save it as .pt")
+    for name, tensor in obj.items():
+        _check(path, name, tensor)
+    _refuse_shared(path, obj)
+    # The library's order: wide dtypes first, so that every tensor stays aligned to its own item size.
+    ordered = sorted(obj.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    header: dict[str, Any] = {}
+    at = 0
+    for name, tensor in ordered:
+        nbytes = tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _KEYS[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + nbytes]}
+        at += nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % _PAGE)
+    if len(text) > _LARGEST_HEADER:
+        raise FormatError(f"{path}: the header would have {len(text)} bytes, above the format's {_LARGEST_HEADER}")
+    builder = LayoutBuilder()
+    builder.add_literal(len(text).to_bytes(8, "little") + text)
+    for name, tensor in ordered:
+        nbytes = tensor.numel() * tensor.element_size()
+        if nbytes:
+            packed = tensor.detach().contiguous()
+            builder.add_storage(packed.untyped_storage(), nbytes, name, checksum=False, start=storage_bytes(packed))
+    return builder.build()
+
+
+def _check(path: str, name: Any, tensor: Any) -> None:
+    if not isinstance(name, str):
+        raise FormatError(f"{path}: safetensors names are str, got {name!r} ({type(name).__name__})")
+    if name == _METADATA:
+        raise FormatError(f"{path}: the name {_METADATA!r} is the format's own; rename the tensor")
+    if not isinstance(tensor, torch.Tensor):
+        raise FormatError(f"{path}: {name!r} is a {type(tensor).__name__}, not a tensor; save it as .pt")
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise FormatError(f"{path}: {name!r} is sparse or quantized; call .to_dense() or .dequantize(), or save it as .pt")
+    if tensor.dtype not in _KEYS:
+        raise FormatError(f"{path}: {name!r} has dtype {tensor.dtype}, which safetensors lacks; save it as .pt")
+
+
+def _refuse_shared(path: str, tensors: dict[str, torch.Tensor]) -> None:
+    """Tied tensors would come back untied, twice as large: the library refuses them, and so do we."""
+    seen: dict[int, list[tuple[int, int, str]]] = {}
+    for name, tensor in tensors.items():
+        if tensor.numel():
+            start = storage_bytes(tensor)
+            extent = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+            stop = start + extent * tensor.element_size()
+            others = seen.setdefault(tensor.untyped_storage().data_ptr(), [])
+            for other_start, other_stop, other in others:
+                if start < other_stop and other_start < stop:
+                    raise FormatError(
+                        f"{path}: {other!r} and {name!r} share memory, which safetensors cannot say; "
+                        f"save {name!r} as a clone(), leave one out, or save as .pt"
+                    )
+            others.append((start, stop, name))
+
+
+def source(path: str, fd: int, size: int) -> Source:
+    """What to read of a safetensors file. CorruptFileError names what is wrong with the header."""
+    length = int.from_bytes(read_at(path, fd, 0, 8), "little")
+    if length > min(size - 8, _LARGEST_HEADER):
+        raise CorruptFileError(path, None, f"its header is said to have {length} bytes; the file has {size}")
+    try:
+        header = json.loads(read_at(path, fd, 8, length), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise CorruptFileError(path, None, f"its header is not the JSON it should be: {error}") from None
+    if not isinstance(header, dict):
+        raise CorruptFileError(path, None, f"its header is a {type(header).__name__}, not an object")
+    start = 8 + length
+    entries = {n: _entry(path, n, e, size - start) for n, e in header.items() if n != _METADATA}
+    _refuse_holes(path, entries, size - start)
+    regions = {n: Region(n, start + begin, end - begin, None) for n, (_, _, begin, end) in entries.items()}
+
+    def build(storage_of: StorageOf) -> dict[str, torch.Tensor]:
+        tensors = {}
+        for name, (dtype, shape, _, _) in entries.items():
+            storage = storage_of(regions[name])
+            tensors[name] = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, shape)  # type: ignore[call-overload]
+        return tensors
+
+    filled = sorted((r for r in regions.values() if r.nbytes), key=lambda region: region.offset)
+    return Source("safetensors", filled, build, checksummed=False)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _entry(path: str, name: str, entry: Any, room: int) -> tuple[torch.dtype, list[int], int, int]:
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        numbers = [*shape, begin, end]
+    except (TypeError, KeyError, ValueError):
+        raise CorruptFileError(path, name, "its header entry lacks dtype, shape or data_offsets") from None
+    if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
+        raise CorruptFileError(path, name, f"its shape {shape} or offsets {[begin, end]} are not whole numbers")
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise CorruptFileError(path, name, f"its dtype is {dtype!r}; known here: {', '.join(_DTYPES)}")
+    needed = math.prod(shape) * _DTYPES[dtype].itemsize
+    if not begin <= end <= room or end - begin != needed:
+        raise CorruptFileError(
+            path, name, f"shape {shape} of {dtype} needs {needed} bytes, data_offsets give [{begin}, {end}] of {room}"
+        )
+    return _DTYPES[dtype], shape, begin, end
+
+
+def _refuse_holes(path: str, entries: dict[str, tuple[torch.dtype, list[int], int, int]], room: int) -> None:
+    at = 0
+    for name, (_, _, begin, end) in sorted(entries.items(), key=lambda item: item[1][2:]):
+        if begin != at:
+            raise CorruptFileError(path, name, f"starts at {begin}, but the tensor before it ends at {at}")
+        at = end
+    if at != room:
+        raise CorruptFileError(path, None, f"the header accounts for {at} bytes of data, the file has {room}")

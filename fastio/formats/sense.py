@@ -1,0 +1,30 @@
+"""Which format a file has: by its first bytes on load, by its suffix on save."""
+
+from __future__ import annotations
+
+import os
+
+PT, SAFETENSORS, NPY = "pt", "safetensors", "npy"
+FORMATS = (PT, SAFETENSORS, NPY)
+# Enough for every signature.
+HEAD_BYTES = 16
+
+
+def sense(head: bytes, size: int) -> str | None:
+    """The format of a file from its first bytes; None for what torch itself must judge (legacy files, garbage).
+
+    A safetensors file starts with the length of its header (8 bytes, little endian) and the header's ``{``.
+    """
+    if head.startswith(b"PK\x03\x04"):
+        return PT
+    if head.startswith(b"\x93NUMPY"):
+        return NPY
+    if len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= size - 8:
+        return SAFETENSORS
+    return None
+
+
+def from_name(path: str) -> str:
+    """The format that a new file's suffix asks for; ``pt`` for any but the known ones."""
+    suffix = os.path.splitext(path)[1].lower()
+    return {".safetensors": SAFETENSORS, ".npy": NPY}.get(suffix, PT)

@@ -1,0 +1,35 @@
+"""What a format knows about a file that is to be loaded, before any payload is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fastio.landing import Region
+from fastio.transport import Span
+
+StorageOf = Callable[[Region], torch.UntypedStorage]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Regions to be filled, sorted by offset, and how the object is made of their storages.
+
+    ``build(storage_of)`` may run while the storages are still being filled. ``confirm(span)`` looks once more at
+    what was only assumed about the file's layout, when the bytes are in memory; None if nothing was.
+    ``checksummed`` says whether regions carry CRCs.
+    """
+
+    format: str
+    regions: Sequence[Region]
+    build: Callable[[StorageOf], Any]
+    checksummed: bool
+    confirm: Callable[[Span], bool] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Tensor bytes."""
+        return sum(region.nbytes for region in self.regions)

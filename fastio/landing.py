@@ -1,0 +1,85 @@
+"""Where loaded bytes land: memory for every region of a file, before the first byte is read.
+
+On the CPU one fresh huge-page mapping mirrors the file, and each storage is its own slice of it. A storage that
+dies gives its pages back; the mapping goes with the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+
+from fastio import _native
+from fastio.native_errors import named
+from fastio.transport import Extent, Span
+
+_PAGE = 4096
+# The largest item any dtype has (complex128): a storage must start on a multiple of it.
+_LARGEST_ITEM = 16
+
+
+class Region(NamedTuple):
+    """The bytes of one storage in a file. ``crc`` is what they must have, None where the format has none."""
+
+    name: str
+    offset: int
+    nbytes: int
+    crc: int | None
+
+
+class Landing(Protocol):
+    """Memory for regions."""
+
+    span: Span | None
+    extents: Sequence[Extent]
+
+    def storage(self, region: Region) -> torch.UntypedStorage: ...
+
+
+def land(path: str, regions: Sequence[Region], device: torch.device, checksum: bool) -> Landing:
+    """Memory for ``regions`` (sorted by offset) on ``device``; extents ask for CRCs if ``checksum``."""
+    aligned = all(region.offset % _LARGEST_ITEM == 0 for region in regions)
+    if device.type == "cpu" and aligned and regions:
+        with named(path):
+            return _Mirror(regions, checksum)
+    return _Scattered(regions, device, checksum)
+
+
+class _Mirror:
+    """Host memory that mirrors the file from the first region to the last."""
+
+    def __init__(self, regions: Sequence[Region], checksum: bool) -> None:
+        begin = regions[0].offset // _PAGE * _PAGE
+        end = max(region.offset + region.nbytes for region in regions)
+        self._begin = begin
+        self._mapping = _native.Mapping(end - begin)
+        base = self._mapping.address - begin
+        self.span: Span | None = Span(begin, end - begin, self._mapping.address)
+        self.extents = [
+            Extent(offset, nbytes, base + offset, checksum and crc is not None, "cpu", None, name)
+            for name, offset, nbytes, crc in regions
+        ]
+
+    def storage(self, region: Region) -> torch.UntypedStorage:
+        if region.nbytes == 0:
+            return torch.UntypedStorage(0)
+        part = _native.Slice(self._mapping, region.offset - self._begin, region.nbytes)
+        return torch.frombuffer(part, dtype=torch.uint8).untyped_storage()
+
+
+class _Scattered:
+    """A storage of its own for each region: on devices, and where a file's offsets are too odd to mirror."""
+
+    def __init__(self, regions: Sequence[Region], device: torch.device, checksum: bool) -> None:
+        self.span: Span | None = None
+        self._storages = {r.name: torch.UntypedStorage(r.nbytes, device=device) for r in regions}
+        self.extents = []
+        for name, offset, nbytes, crc in regions:
+            storage = self._storages[name]
+            wanted = checksum and crc is not None
+            self.extents.append(Extent(offset, nbytes, storage.data_ptr(), wanted, device.type, storage, name))
+
+    def storage(self, region: Region) -> torch.UntypedStorage:
+        return self._storages[region.name] if region.nbytes else torch.UntypedStorage(0)

@@ -1,0 +1,241 @@
+"""Loading from a file: find what is where, start the reads, unpickle meanwhile, check, hand over."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fastio import _native, checksums, formats, plan, registry
+from fastio.choosing import Decision, decide
+from fastio.errors import CorruptFileError, FastIOError, RefusedError, ToolUnavailableError, UnsupportedError
+from fastio.formats import pt_source
+from fastio.formats.pt_load import NotPlainError, Record, damaged, open_archive
+from fastio.formats.sense import HEAD_BYTES, PT, sense
+from fastio.formats.source import Source
+from fastio.job import Job, Progress
+from fastio.landing import Landing, land
+from fastio.native_errors import named
+from fastio.opening import opened
+from fastio.outcome import Transfer
+from fastio.transport import LOAD, Control, Moved, ReadRequest
+from fastio.verify import verify_archive
+
+# With at least this share of the file in the page cache, reading through the cache is what a dictionary is asked about.
+_RESIDENT = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCall:
+    """The arguments of one load."""
+
+    path: str
+    map_location: Any
+    weights_only: bool
+    mmap: bool | None
+    policy: Any
+    verify: bool
+    progress: Progress | None
+    arguments: dict[str, Any]
+
+
+class _AssumedWrongError(Exception):
+    """The layout derived from the zip directory is not the file's: it must be read header by header."""
+
+
+def load_file(call: LoadCall) -> tuple[Any, Transfer]:
+    """Load from a path; the object is whole and checked when it is returned."""
+    started = time.perf_counter()
+    with opened(call.path) as (fd, size):
+        form = sense(os.pread(fd, HEAD_BYTES, 0), size)
+        why = _torch_only(call, form)
+        if why is not None:
+            return _load_by_torch(call, fd, size, form, started, why)
+        try:
+            try:
+                return _load_in_place(call, fd, size, form or PT, started, careful=False)
+            except _AssumedWrongError:
+                return _load_in_place(call, fd, size, form or PT, started, careful=True)
+        except NotPlainError as reason:
+            return _load_by_torch(call, fd, size, form, started, str(reason))
+        except pickle.UnpicklingError:
+            if not call.weights_only:
+                raise
+            # torch.load words this error, with its advice to the user: let it do so.
+            return _load_by_torch(call, fd, size, form, started, "the unpickler refused the object")
+
+
+def _torch_only(call: LoadCall, form: str | None) -> str | None:
+    """Why this call is torch's own, if it is."""
+    if form is None:
+        return "it is in torch's legacy format, or none"
+    if form != PT:
+        if call.mmap:
+            raise UnsupportedError(f"{call.path}: mmap=True is for .pt files; leave it out for .{form}")
+        return None
+    serialization: Any = torch.serialization
+    if call.mmap or (call.mmap is None and _config_mmap()):
+        return "mmap: its pages are read, unverified, when they are used"
+    if call.arguments.get("pickle_module") is not None:
+        return "a pickle module was given"
+    if not hasattr(serialization, "_load"):
+        return "this torch has no serialization._load"
+    if serialization._serialization_tls.skip_data:
+        return "the call is inside skip_data()"
+    if torch._guards.detect_fake_mode(None) is not None or _is_meta(call.map_location):
+        return "only shapes are wanted (fake or meta tensors)"
+    call.arguments.pop("pickle_module", None)
+    return None
+
+
+def _config_mmap() -> bool:
+    from torch.utils.serialization import config
+
+    return bool(config.load.mmap)
+
+
+def _is_meta(map_location: Any) -> bool:
+    return isinstance(map_location, (str, torch.device)) and torch.device(map_location).type == "meta"
+
+
+def _load_by_torch(
+    call: LoadCall, fd: int, size: int, form: str | None, started: float, why: str
+) -> tuple[Any, Transfer]:
+    """torch.load itself, on the very file that is open here, checked before if it can be."""
+    mapped = call.mmap or (call.mmap is None and _config_mmap())
+    verified = form == PT and call.verify and not mapped and _verify_first(call.path, fd, size)
+    link = f"/proc/self/fd/{fd}"
+    path = link if form == PT and os.path.exists(link) else call.path
+    obj = torch.serialization.load(
+        path, call.map_location, weights_only=call.weights_only, mmap=call.mmap, **call.arguments
+    )
+    seconds = time.perf_counter() - started
+    route = "mmap" if mapped else "library"
+    return obj, Transfer(LOAD, call.path, form or PT, "torch", route, why, size, seconds, False, verified)
+
+
+def _verify_first(path: str, fd: int, size: int) -> bool:
+    try:
+        archive = open_archive(path, fd, size, careful=True)
+    except NotPlainError:
+        return False
+    if archive.checksummed:
+        verify_archive(archive, size)
+    return archive.checksummed
+
+
+def _target(call: LoadCall, form: str) -> torch.device | None:
+    """The device that storages are loaded onto at once; None where torch must be given filled CPU storages to move."""
+    where = call.map_location
+    if isinstance(where, (str, bytes, torch.device)):
+        return torch.device(where.decode() if isinstance(where, bytes) else where)
+    if where is None:
+        return torch.device("cpu") if form != PT or not torch.cuda.is_available() else None
+    if form != PT:
+        kind = "a dict" if isinstance(where, dict) else "a function"
+        raise UnsupportedError(f"{call.path}: map_location as {kind} is for .pt files; name a device for .{form}")
+    return None
+
+
+def _open_source(call: LoadCall, fd: int, size: int, form: str, careful: bool) -> Source:
+    if form == PT:
+        return pt_source.source(
+            call.path, fd, size, call.map_location, call.weights_only, call.verify, careful, dict(call.arguments)
+        )
+    if call.arguments:
+        raise TypeError(f"{call.path}: .{form} takes none of torch.load's arguments, got {', '.join(call.arguments)}")
+    return formats.module(form).source(call.path, fd, size)
+
+
+def _load_in_place(
+    call: LoadCall, fd: int, size: int, form: str, started: float, careful: bool
+) -> tuple[Any, Transfer]:
+    target = _target(call, form)
+    source = _open_source(call, fd, size, form, careful)
+    device = target or torch.device("cpu")
+    with named(call.path):
+        resident = _native.resident(fd, size) >= _RESIDENT
+    devices = frozenset({device.type})
+    context = plan.load_context(form, devices, resident, source.nbytes, len(source.regions))
+    decision = decide(call.policy, LOAD, form, devices, context, source.nbytes, os.path.dirname(call.path))
+    if form in _whole(decision.order[0]):
+        return _load_whole(call, fd, size, form, started, decision)
+    landing = land(call.path, source.regions, device, call.verify and source.checksummed)
+    control = Control()
+    fallbacks = list(decision.missing)
+    request = ReadRequest(call.path, fd, size, landing.extents, landing.span, resident, control)
+    with Job(lambda: _fill(request, decision, fallbacks), control, source.nbytes) as job:
+        if target is None:
+            job.wait(call.progress)  # the caller's map_location looks at, or copies, each storage as it gets it
+        obj = _build(call, source, landing)
+        tool, moved = job.wait(call.progress)
+    verified = _check(call, source, landing, moved)
+    seconds = time.perf_counter() - started
+    decision.learn(tool, seconds)
+    reason = decision.reason if tool == decision.order[0] else f"{decision.order[0]} could not"
+    if call.verify and not verified:
+        fallbacks.append("not verified: the file carries no checksums")
+    transfer = Transfer(
+        LOAD, call.path, form, tool, moved.route, reason, source.nbytes, seconds, False, verified,
+        (*fallbacks, *moved.notes),
+    )  # fmt: skip
+    return obj, transfer
+
+
+def _whole(tool: str) -> frozenset[str]:
+    transport = registry.find(tool).transport
+    return transport.capabilities.whole if transport is not None else frozenset()
+
+
+def _load_whole(
+    call: LoadCall, fd: int, size: int, form: str, started: float, decision: Decision
+) -> tuple[Any, Transfer]:
+    obj, transfer = _load_by_torch(call, fd, size, form, started, decision.reason)
+    decision.learn(decision.order[0], transfer.seconds)
+    return obj, transfer
+
+
+def _build(call: LoadCall, source: Source, landing: Landing) -> Any:
+    if source.format == PT:
+        return source.build(landing.storage)
+    try:
+        return source.build(landing.storage)
+    except (RuntimeError, OverflowError, ValueError) as error:
+        if isinstance(error, FastIOError):
+            raise
+        raise CorruptFileError(call.path, None, f"its shapes cannot be tensors: {error}") from error
+
+
+def _fill(request: ReadRequest, decision: Decision, fallbacks: list[str]) -> tuple[str, Moved]:
+    """Let the first tool that can do it fill the memory."""
+    if not request.extents:
+        return decision.order[0], Moved("cached", ())
+    for tool in decision.order:
+        try:
+            transport = registry.get(tool)
+            moved = transport.read(request)
+            if moved.checksums is None:
+                moved = Moved(moved.route, checksums.of_extents(request.extents), moved.notes)
+            return tool, moved
+        except (RefusedError, ToolUnavailableError) as error:
+            if request.control.cancelled or (decision.fixed and isinstance(error, ToolUnavailableError)):
+                raise
+            fallbacks.append(f"{tool}: {error}")
+            decision.fail(tool, str(error))
+    raise RefusedError(f"no tool could load {request.path}: " + "; ".join(fallbacks))
+
+
+def _check(call: LoadCall, source: Source, landing: Landing, moved: Moved) -> bool:
+    """Compare what was read with what the file says of itself; gives whether every byte was checked."""
+    if source.confirm is not None and landing.span is not None and not source.confirm(landing.span):
+        raise _AssumedWrongError
+    if not (call.verify and source.checksummed):
+        return False
+    for region, value in zip(source.regions, moved.checksums or (), strict=True):
+        if region.crc is not None and value != region.crc:
+            raise damaged(call.path, Record(region.name, region.offset, region.nbytes, region.crc, 0, 0))
+    return True

@@ -1,0 +1,34 @@
+"""Errors of the native part, which knows offsets but no paths, made into the public ones."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from fastio.errors import CorruptFileError, RefusedError, TransferError
+
+
+class NativeError(Exception):
+    """What the native part raises: a kind and its fields. Never leaves the package: see :func:`named`."""
+
+
+@contextlib.contextmanager
+def named(path: str) -> Iterator[None]:
+    """Give native errors the path of the file they are about, and their public class."""
+    try:
+        yield
+    except NativeError as error:
+        raise _public(error, path) from None
+
+
+def _public(error: NativeError, path: str) -> Exception:
+    kind, *fields = error.args
+    if kind == "system":
+        number, operation, offset = fields
+        return TransferError(number, operation, path, offset)
+    if kind == "truncated":
+        return CorruptFileError(path, None, f"ends at byte {fields[0]}, before the data it promises: it was cut short")
+    if kind == "malformed":
+        record, problem = fields
+        return CorruptFileError(path, record.decode("utf-8", "replace") or None, problem)
+    return RefusedError(str(fields[0]))

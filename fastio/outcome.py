@@ -1,0 +1,72 @@
+"""What a save or a load did: results, and the recorder that collects them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One save or load.
+
+    ``tool`` moved the bytes by ``route`` (``direct``, ``cached``, ``bounce``, ``gds``, ``library`` for a library's own
+    save or load, ``stream`` for file objects); ``reason`` says why that tool. ``nbytes`` counts tensor bytes,
+    ``seconds`` is the time the caller waited. ``verified``: every byte was checked against its CRC-32 (loads), or
+    carries one (saves). ``fallbacks`` says what was tried before, and what went another way than wished.
+    """
+
+    op: str
+    path: str
+    format: str
+    tool: str
+    route: str
+    reason: str
+    nbytes: int
+    seconds: float
+    durable: bool
+    verified: bool
+    fallbacks: tuple[str, ...] = ()
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second."""
+        return self.nbytes / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SaveResult(Transfer):
+    """What :func:`fastio.save` returns: the transfer it was."""
+
+
+_lock = threading.Lock()
+_recorders: list[list[Transfer]] = []
+
+
+@contextlib.contextmanager
+def record() -> Iterator[list[Transfer]]:
+    """Collect every transfer of this process, from any thread, in a list.
+
+    >>> with fastio.record() as transfers:
+    ...     fastio.save(model.state_dict(), "model.pt")
+    >>> transfers[0].tool, transfers[0].route
+    """
+    transfers: list[Transfer] = []
+    with _lock:
+        _recorders.append(transfers)
+    try:
+        yield transfers
+    finally:
+        with _lock:
+            # By identity: two recorders may hold equal lists.
+            _recorders[:] = [other for other in _recorders if other is not transfers]
+
+
+def publish(transfer: Transfer) -> None:
+    """Give a transfer to every open recorder."""
+    if _recorders:
+        with _lock:
+            for transfers in _recorders:
+                transfers.append(transfer)

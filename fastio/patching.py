@@ -1,0 +1,79 @@
+"""torch.save and torch.load replaced by fastio's, for code that is not yours."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fastio import api
+
+_lock = threading.Lock()
+_depth = 0
+_originals: tuple[Any, Any] | None = None
+
+
+def _save(
+    obj: Any,
+    f: Any,
+    pickle_module: Any = pickle,
+    pickle_protocol: int = 2,
+    _use_new_zipfile_serialization: bool = True,
+    _disable_byteorder_record: bool = False,
+) -> None:
+    """torch.save, by fastio."""
+    arguments: dict[str, Any] = {
+        "pickle_protocol": pickle_protocol,
+        "_use_new_zipfile_serialization": _use_new_zipfile_serialization,
+        "_disable_byteorder_record": _disable_byteorder_record,
+    }
+    if pickle_module is not pickle:
+        arguments["pickle_module"] = pickle_module
+    api.save(obj, f, format="pt", **arguments)
+
+
+def _load(
+    f: Any,
+    map_location: Any = None,
+    pickle_module: Any = None,
+    *,
+    weights_only: bool | None = None,
+    mmap: bool | None = None,
+    **pickle_load_args: Any,
+) -> Any:
+    """torch.load, by fastio."""
+    if pickle_module is not None:
+        pickle_load_args["pickle_module"] = pickle_module
+    if weights_only is None:
+        weights_only = pickle_module is None
+    return api.load(f, map_location, weights_only=weights_only, mmap=mmap, **pickle_load_args)
+
+
+@contextlib.contextmanager
+def patch_torch() -> Iterator[None]:
+    """Inside, ``torch.save`` and ``torch.load`` are fastio's, in every thread.
+
+    Nests; what was there before comes back when the last context is left, in whatever way. fastio's own calls of
+    torch go to ``torch.serialization``, which stays as it is.
+
+    >>> with fastio.patch_torch():
+    ...     trainer.train()
+    """
+    global _depth, _originals
+    with _lock:
+        if _depth == 0:
+            _originals = torch.save, torch.load
+            torch.save, torch.load = _save, _load
+        _depth += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if _depth == 0 and _originals is not None:
+                torch.save, torch.load = _originals
+                _originals = None

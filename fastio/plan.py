@@ -1,0 +1,47 @@
+"""From what is to be moved to who may move it. Pure: no file, no clock, no device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fastio.dicts.context import Context, small_class
+from fastio.transport import LOAD, SAVE, Capabilities
+
+
+def can(capabilities: Capabilities, operation: str, form: str, devices: frozenset[str]) -> bool:
+    """Whether a transport can do ``operation`` for a file of format ``form`` and memory on all of ``devices``."""
+    return (
+        operation in capabilities.operations
+        and (capabilities.formats is None or form in capabilities.formats)
+        and (devices | {"cpu"}) - capabilities.devices <= {"cpu"}
+        and (bool(devices - {"cpu"}) or "cpu" in capabilities.devices)
+    )
+
+
+def candidates(
+    tools: Mapping[str, Capabilities], operation: str, form: str, devices: frozenset[str]
+) -> tuple[str, ...]:
+    """The tools that a dictionary may choose from."""
+    return tuple(n for n, c in tools.items() if c.automatic and can(c, operation, form, devices))
+
+
+def save_context(form: str, devices: frozenset[str], durable: bool, nbytes: int, extents: int) -> Context:
+    """The dictionary's key for a save of ``nbytes`` tensor bytes in ``extents`` storages."""
+    return Context(SAVE, form, _device(devices), durable, None, small_class(nbytes, extents))
+
+
+def load_context(form: str, devices: frozenset[str], resident: bool, nbytes: int, extents: int) -> Context:
+    """The dictionary's key for a load; ``resident`` is whether the page cache holds the file."""
+    return Context(LOAD, form, _device(devices), None, resident, small_class(nbytes, extents))
+
+
+def reversed_context(context: Context) -> Context:
+    """The load that a save will be followed by, and the other way round (for policies ``r`` and ``w+r`` on a save)."""
+    if context.op == SAVE:
+        return replace(context, op=LOAD, durable=None, resident=not context.durable)
+    return replace(context, op=SAVE, durable=not context.resident, resident=None)
+
+
+def _device(devices: frozenset[str]) -> str:
+    return min(devices - {"cpu"}, default="cpu")

@@ -1,0 +1,91 @@
+"""Tool name -> where it lives, and why it is unavailable. Nobody else imports a backend."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+
+from fastio.errors import ToolUnavailableError
+from fastio.transport import Transport
+
+ENTRY_POINT_GROUP = "fastio.transports"
+
+_BUILT_IN = {
+    "uring": "fastio.backends.uring:UringTransport",
+    "posix": "fastio.backends.posix:PosixTransport",
+    "torch": "fastio.backends.torch_:TorchTransport",
+    "numpy": "fastio.backends.numpy_:NumpyTransport",
+    "memory": "fastio.backends.memory:MemoryTransport",
+    "dali": "fastio.backends.dali:DaliTransport",
+    "gds": "fastio.backends.gds:GdsTransport",
+    "pinned": "fastio.backends.pinned:PinnedTransport",
+}
+# Tools over heavy libraries: a dictionary considers them once the program has imported the library by itself. Asked
+# for by name, they import it.
+_LIBRARIES = {"dali": "nvidia.dali", "gds": "kvikio"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One line of :func:`fastio.tools`: the transport, or why there is none."""
+
+    name: str
+    transport: Transport | None
+    reason: str = ""
+    cure: str = ""
+
+
+_lock = threading.Lock()
+_tools: dict[str, Tool] = {}
+# Found at import, so that no first save or load has to look for them. A plug-in never takes a built-in one's name.
+_plugins: dict[str, EntryPoint] = {e.name: e for e in entry_points(group=ENTRY_POINT_GROUP) if e.name not in _BUILT_IN}
+
+
+def names() -> list[str]:
+    """The names of all tools, the built-in ones first."""
+    return [*_BUILT_IN, *_plugins]
+
+
+def at_hand() -> list[Tool]:
+    """The tools that a dictionary may consider now, unavailable ones with their reason."""
+    return [find(name) for name in names() if name not in _LIBRARIES or _LIBRARIES[name] in sys.modules]
+
+
+def find(name: str) -> Tool:
+    """The tool of that name, made on first use and kept; an unknown name is a tool that is unavailable."""
+    with _lock:
+        tool = _tools.get(name)
+        if tool is None:
+            tool = _tools[name] = _make(name)
+        return tool
+
+
+def get(name: str) -> Transport:
+    """The transport of that name; raises ToolUnavailableError with the reason and the cure."""
+    tool = find(name)
+    if tool.transport is None:
+        raise ToolUnavailableError(name, tool.reason, tool.cure)
+    return tool.transport
+
+
+def _make(name: str) -> Tool:
+    try:
+        if name in _BUILT_IN:
+            module, _, attribute = _BUILT_IN[name].partition(":")
+            factory = getattr(importlib.import_module(module), attribute)
+        elif name in _plugins:
+            factory = _plugins[name].load()
+        else:
+            known = ", ".join([*_BUILT_IN, *_plugins])
+            return Tool(name, None, "no tool has that name", f"known tools: {known}")
+        transport = factory()
+    except ToolUnavailableError as error:
+        return Tool(name, None, error.reason, error.cure)
+    except Exception as error:  # a plug-in may fail in any way, and must not take the others with it
+        return Tool(name, None, f"{type(error).__name__}: {error}", "see the tool's own documentation")
+    if not isinstance(transport, Transport):
+        return Tool(name, None, f"{factory!r} does not make a fastio.transport.Transport", "ask its author")
+    return Tool(name, transport)

@@ -1,0 +1,131 @@
+"""Saving to a file: lay out, choose a tool, fill a temporary file, put it in place."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fastio import checksums, formats, plan, registry
+from fastio.choosing import Decision, decide
+from fastio.errors import RefusedError, ToolUnavailableError
+from fastio.formats import pt_save
+from fastio.formats.layout import Layout
+from fastio.formats.sense import PT
+from fastio.job import Job, Progress
+from fastio.outcome import SaveResult
+from fastio.replacement import Replacement
+from fastio.transport import SAVE, Control, Moved, WriteRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SaveCall:
+    """The arguments of one save."""
+
+    obj: Any
+    path: str
+    form: str
+    policy: Any
+    durable: bool
+    progress: Progress | None
+    arguments: dict[str, Any]
+
+
+def save_file(call: SaveCall) -> SaveResult:
+    """Save to a path: the whole old file or the whole new one is there at any time."""
+    started = time.perf_counter()
+    why = _torch_only(call)
+    if why is not None:
+        return _save_by_torch(call, started, why)
+    layout = _lay_out(call)
+    devices = layout.devices or frozenset({"cpu"})
+    context = plan.save_context(call.form, devices, call.durable, layout.payload, len(layout.extents) // 2)
+    decision = decide(call.policy, SAVE, call.form, devices, context, layout.payload, os.path.dirname(call.path))
+    fallbacks = list(decision.missing)
+    with Replacement(call.path) as new:
+        tool, moved = _fill(call, layout, new, decision, fallbacks)
+        new.commit(call.durable)
+    seconds = time.perf_counter() - started
+    decision.learn(tool, seconds)
+    verified = call.form == PT
+    reason = decision.reason if tool == decision.order[0] else f"{decision.order[0]} could not"
+    return SaveResult(
+        SAVE, call.path, call.form, tool, moved.route, reason, layout.payload, seconds, call.durable, verified,
+        (*fallbacks, *moved.notes),
+    )  # fmt: skip
+
+
+def _lay_out(call: SaveCall) -> Layout:
+    if call.form == PT:
+        return pt_save.layout(call.obj, call.path, **call.arguments)
+    if call.arguments:
+        raise TypeError(f"{call.form} takes none of torch.save's arguments, got {', '.join(call.arguments)}")
+    return formats.module(call.form).layout(call.obj, call.path)
+
+
+def _torch_only(call: SaveCall) -> str | None:
+    """Why this call is torch's own, if it is."""
+    if call.form != PT:
+        return None
+    if os.path.exists(call.path) and not os.path.isfile(call.path) and not os.path.isdir(call.path):
+        return "the path is no regular file"
+    if not call.arguments.get("_use_new_zipfile_serialization", True):
+        return "the legacy format was asked for"
+    if call.arguments.get("pickle_module") is not None:
+        return "a pickle module was given"
+    if not hasattr(torch.serialization, "_save"):
+        return "this torch has no serialization._save"
+    if torch.serialization._serialization_tls.skip_data:  # type: ignore[attr-defined]
+        return "the call is inside skip_data()"
+    call.arguments.pop("_use_new_zipfile_serialization", None)
+    call.arguments.pop("pickle_module", None)
+    return None
+
+
+def _save_by_torch(call: SaveCall, started: float, why: str) -> SaveResult:
+    if os.path.exists(call.path) and not os.path.isfile(call.path) and not os.path.isdir(call.path):
+        torch.serialization.save(call.obj, call.path, **call.arguments)
+        nbytes = 0
+    else:
+        with Replacement(call.path) as new:
+            torch.serialization.save(call.obj, new.temporary, **call.arguments)
+            nbytes = os.fstat(new.fd).st_size
+            new.commit(call.durable)
+    seconds = time.perf_counter() - started
+    return SaveResult(SAVE, call.path, PT, "torch", "library", why, nbytes, seconds, call.durable, False)
+
+
+def _fill(
+    call: SaveCall, layout: Layout, new: Replacement, decision: Decision, fallbacks: list[str]
+) -> tuple[str, Moved]:
+    """Let the first tool that can do it fill the new file."""
+    for tool in decision.order:
+        try:
+            return tool, _fill_by(tool, call, layout, new)
+        except (RefusedError, ToolUnavailableError) as error:
+            if decision.fixed and isinstance(error, ToolUnavailableError):
+                raise
+            fallbacks.append(f"{tool}: {error}")
+            decision.fail(tool, str(error))
+            os.ftruncate(new.fd, 0)
+    raise RefusedError(f"no tool could save {call.path}: " + "; ".join(fallbacks))
+
+
+def _fill_by(tool: str, call: SaveCall, layout: Layout, new: Replacement) -> Moved:
+    transport = registry.get(tool)
+    if call.form in transport.capabilities.whole:
+        torch.serialization.save(call.obj, new.temporary, **call.arguments)
+        return Moved("library")
+    new.allocate(layout.size)
+    patches: Sequence[Any] = layout.patches
+    if not transport.capabilities.checksums:
+        checksums.seal(layout)
+        patches = ()
+    control = Control()
+    request = WriteRequest(call.path, new.fd, layout.size, layout.extents, patches, call.durable, control)
+    with Job(lambda: transport.write(request), control, layout.size) as job:
+        return job.wait(call.progress)

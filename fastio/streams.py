@@ -1,0 +1,57 @@
+"""File objects: torch reads and writes them; the formats that torch lacks are put together in memory."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import Any
+
+import torch
+
+from fastio import formats
+from fastio.formats.sense import PT
+from fastio.outcome import SaveResult, Transfer
+from fastio.transport import LOAD, SAVE
+
+_NAME = "<file object>"
+
+
+def save_stream(obj: Any, f: Any, form: str, arguments: dict[str, Any]) -> SaveResult:
+    """Write to a file object at its position, as torch.save does. Durability is its owner's."""
+    started = time.perf_counter()
+    name = str(getattr(f, "name", _NAME))
+    if form == PT:
+        torch.serialization.save(obj, f, **arguments)
+        nbytes, tool, reason = 0, "torch", "f is a file object"
+    else:
+        nbytes, tool, reason = _write_layout(obj, f, form, name), "memory", "f is a file object"
+    seconds = time.perf_counter() - started
+    return SaveResult(SAVE, name, form, tool, "stream", reason, nbytes, seconds, False, False)
+
+
+def _write_layout(obj: Any, f: Any, form: str, name: str) -> int:
+    layout = formats.module(form).layout(obj, name)
+    at = 0
+    for extent in layout.extents:
+        f.write(bytes(extent.offset - at))
+        if extent.device == "cpu":
+            f.write(ctypes.string_at(extent.address, extent.nbytes))
+        else:
+            storage: torch.UntypedStorage = extent.owner
+            start = extent.address - storage.data_ptr()
+            view = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+            f.write(view[start : start + extent.nbytes].cpu().numpy().tobytes())
+        at = extent.offset + extent.nbytes
+    return layout.payload
+
+
+def load_stream(
+    f: Any, map_location: Any, weights_only: bool, mmap: bool | None, verify: bool, arguments: dict[str, Any]
+) -> tuple[Any, Transfer]:
+    """torch.load on a file object. It may be one that cannot be read twice, so it is not verified."""
+    started = time.perf_counter()
+    obj = torch.serialization.load(f, map_location, weights_only=weights_only, mmap=mmap, **arguments)
+    seconds = time.perf_counter() - started
+    notes = ("not verified: f is a file object",) if verify else ()
+    name = str(getattr(f, "name", _NAME))
+    return obj, Transfer(LOAD, name, PT, "torch", "stream", "f is a file object", 0, seconds, False, False, notes)

@@ -1,0 +1,49 @@
+"""What tools there are, and which one would be used."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from fastio import registry
+from fastio.formats.sense import FORMATS
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStatus:
+    """One tool: whether it can be used here, else why not and what to do about it.
+
+    ``operations`` are ``save`` and ``load``; ``formats`` those it fills; ``devices`` where the memory may be.
+    """
+
+    name: str
+    available: bool
+    reason: str
+    cure: str
+    operations: tuple[str, ...]
+    formats: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+def tools() -> list[ToolStatus]:
+    """Every tool, built in or plugged in. Imports the libraries behind them, so it can take a second."""
+    found = []
+    for name in registry.names():
+        tool = registry.find(name)
+        if tool.transport is None:
+            found.append(ToolStatus(name, False, tool.reason, tool.cure, (), (), ()))
+            continue
+        can = tool.transport.capabilities
+        formats = tuple(form for form in FORMATS if can.formats is None or form in can.formats)
+        found.append(ToolStatus(name, True, "", "", tuple(sorted(can.operations)), formats, tuple(sorted(can.devices))))
+    return found
+
+
+def explain(target: str | os.PathLike[str] | int, op: str = "load") -> object:
+    """Which tool would move ``target`` (a file, or a number of bytes), why, how sure that is, and what the others took.
+
+    For a save of a path, its present size is taken. The result prints as a small table.
+    """
+    from fastio import explaining
+
+    return explaining.explain(target, op)

@@ -1,0 +1,136 @@
+"""What a transport is: it moves byte extents between memory and a file. It never decides anything.
+
+A *format* (:mod:`fastio.formats`) says where bytes lie; a *transport* moves them. Any transport fills any format.
+All sizes and offsets are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from fastio._native import Control
+
+SAVE = "save"
+LOAD = "load"
+
+
+class Extent(NamedTuple):
+    """A run of bytes, in a file and in memory.
+
+    ``address`` is where the bytes are in memory (a device address when ``device`` is not ``"cpu"``); ``owner`` keeps
+    that memory alive. ``checksum`` asks for the CRC-32 of the run. ``name`` is what an error calls it.
+    """
+
+    offset: int
+    nbytes: int
+    address: int
+    checksum: bool
+    device: str = "cpu"
+    owner: Any = None
+    name: str = ""
+
+
+class Patch(NamedTuple):
+    """Four bytes at ``offset`` of the file that must hold the CRC-32 (little endian) of ``extents[index]``.
+
+    They lie in a later extent than the one they describe, so a transport that streams knows the value in time.
+    """
+
+    offset: int
+    index: int
+
+
+class Span(NamedTuple):
+    """One region of memory that mirrors a region of the file: all of it may be filled, gaps between extents too."""
+
+    offset: int
+    nbytes: int
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """Fill the open file ``fd`` (read-write, already allocated to ``size``) with ``extents``.
+
+    ``extents`` are sorted by offset and do not overlap; what lies between them is zeros. ``patches`` is empty
+    for a transport whose capabilities do not say ``checksums``: the caller has then put the values in already.
+    The caller syncs; ``durable`` is only a hint (a transport may start write-back early).
+    """
+
+    path: str
+    fd: int
+    size: int
+    extents: Sequence[Extent]
+    patches: Sequence[Patch] = ()
+    durable: bool = True
+    control: Control = field(default_factory=Control)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """Fill the memory of ``extents`` from the open file ``fd`` of ``size`` bytes.
+
+    With a ``span``, every extent lies in it at the same distance as in the file, and the transport may read the whole
+    span in large aligned pieces (``span.address`` and ``span.offset`` agree modulo 4096).
+    ``resident`` says whether the page cache held the file when the request was made.
+    """
+
+    path: str
+    fd: int
+    size: int
+    extents: Sequence[Extent]
+    span: Span | None = None
+    resident: bool = False
+    control: Control = field(default_factory=Control)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a transport did.
+
+    ``route`` is the way the bytes took: ``direct`` (no page cache), ``cached`` (through the page cache), ``bounce``
+    (host staging on the way to or from a device), ``gds`` (device to disk). ``checksums`` has one CRC-32 per extent
+    (0 where none was asked for), or is None where the transport does not compute them.
+    ``notes`` are reasons why the way differs from the transport's best one.
+    """
+
+    route: str
+    checksums: Sequence[int] | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a transport can do: the planner asks no further.
+
+    ``formats`` is None for all. ``whole`` names formats in which the tool stands for a library's own save and load
+    (``torch`` and ``pt``): the caller then hands over the whole object. ``automatic`` is False for a
+    tool that dictionaries must not pick by themselves.
+    """
+
+    operations: frozenset[str] = frozenset({SAVE, LOAD})
+    formats: frozenset[str] | None = None
+    devices: frozenset[str] = frozenset({"cpu"})
+    whole: frozenset[str] = frozenset()
+    checksums: bool = False
+    automatic: bool = True
+
+
+@runtime_checkable
+class Transport(Protocol):
+    """The two things a transport does.
+
+    Both raise :class:`fastio.errors.TransferError` for an error of the system (with its errno, the path and the
+    offset), :class:`fastio.errors.RefusedError` where this request cannot be done this way here, and nothing else.
+    They return only when every byte asked for has moved. A short file is a ``CorruptFileError``. They stop
+    soon after ``request.control.cancel()``, raising ``RefusedError``.
+    """
+
+    name: str
+    capabilities: Capabilities
+
+    def write(self, request: WriteRequest) -> Moved: ...
+
+    def read(self, request: ReadRequest) -> Moved: ...

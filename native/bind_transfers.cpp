@@ -1,0 +1,80 @@
+#include <nanobind/stl/vector.h>
+
+#include "cached.hpp"
+#include "control.hpp"
+#include "direct.hpp"
+#include "python_io.hpp"
+#include "ring.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace fastio {
+
+namespace {
+
+nb::tuple direct_tuple(const DirectResult& result) {
+    return nb::make_tuple(result.checksums, result.zero_copy, result.staged);
+}
+
+nb::tuple py_direct_write(int fd, uint64_t size, nb::handle extents, nb::handle patches, uint64_t block, unsigned depth,
+                          uint64_t alignment, Control& control) {
+    Extents image(extents_from(extents), size);
+    std::vector<Patch> sites = patches_from(patches, image.all().size());
+    DirectResult result;
+    {
+        nb::gil_scoped_release release;
+        result = direct_write(fd, size, image, sites, {block, depth, alignment}, control);
+    }
+    return direct_tuple(result);
+}
+
+nb::tuple py_direct_read(int fd, uint64_t size, nb::handle extents, nb::handle span, uint64_t block, unsigned depth,
+                         uint64_t alignment, Control& control) {
+    Extents image(extents_from(extents), size);
+    Span region = span_from(span);
+    DirectResult result;
+    {
+        nb::gil_scoped_release release;
+        result = direct_read(fd, size, image, region, {block, depth, alignment}, control);
+    }
+    return direct_tuple(result);
+}
+
+std::vector<uint32_t> py_cached_write(int fd, uint64_t size, nb::handle extents, nb::handle patches, uint64_t block,
+                                      unsigned threads, bool write_back, Control& control) {
+    Extents image(extents_from(extents), size);
+    std::vector<Patch> sites = patches_from(patches, image.all().size());
+    nb::gil_scoped_release release;
+    return cached_write(fd, size, image, sites, {block, threads, write_back}, control);
+}
+
+std::vector<uint32_t> py_cached_read(int fd, uint64_t size, nb::handle extents, nb::handle span, uint64_t block,
+                                     unsigned threads, Control& control) {
+    Extents image(extents_from(extents), size);
+    Span region = span_from(span);
+    nb::gil_scoped_release release;
+    return cached_read(fd, image, region, {block, threads, false}, control);
+}
+
+}  // namespace
+
+void bind_transfers(nb::module_& module) {
+    nb::class_<Control>(module, "Control", "Shared by the caller and a running transfer: bytes done so far, and the wish to stop.")
+        .def(nb::init<>())
+        .def_prop_ro("done", [](const Control& control) { return control.done.load(); })
+        .def_prop_ro("cancelled", [](const Control& control) { return control.cancelled.load(); })
+        .def("advance", &Control::advance, "nbytes"_a)
+        .def("cancel", [](Control& control) { control.cancelled = true; });
+    module.def("probe_ring", [] { Ring probe(1); });
+    module.def("direct_write", &py_direct_write, "fd"_a, "size"_a, "extents"_a, "patches"_a, "block"_a, "depth"_a,
+               "alignment"_a, "control"_a);
+    module.def("direct_read", &py_direct_read, "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "depth"_a,
+               "alignment"_a, "control"_a);
+    module.def("cached_write", &py_cached_write, "fd"_a, "size"_a, "extents"_a, "patches"_a, "block"_a, "threads"_a,
+               "write_back"_a, "control"_a);
+    module.def("cached_read", &py_cached_read, "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "threads"_a,
+               "control"_a);
+}
+
+}  // namespace fastio

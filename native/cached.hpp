@@ -1,0 +1,26 @@
+// Files through the page cache, by a few threads: the fast way for what is cached, and where io_uring is forbidden.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "control.hpp"
+#include "direct.hpp"
+#include "extents.hpp"
+
+namespace fastio {
+
+struct CachedOptions {
+    uint64_t block;    // bytes that a thread takes at a time
+    unsigned threads;  // the calling one included
+    bool write_back;   // writes: start write-back of each block at once, for a sync that follows
+};
+
+// Write the image of `extents` and `patches`, `size` bytes. Gives one checksum per extent.
+std::vector<uint32_t> cached_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
+                                   const CachedOptions& options, Control& control);
+
+std::vector<uint32_t> cached_read(int fd, const Extents& extents, const Span& span, const CachedOptions& options,
+                                  Control& control);
+
+}  // namespace fastio

@@ -1,0 +1,65 @@
+// Memory of our own: staging buffers that outlive a call, and huge-page mappings that tensors live in.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace fastio {
+
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kHugePage = 2 << 20;
+
+// Fault in [address, address + nbytes) for writing, now, in one call. Where the kernel cannot, first touch does it.
+void populate(uint8_t* address, uint64_t nbytes) noexcept;
+
+// Anonymous memory, aligned to a huge page and backed by huge pages where the kernel has them. Throws SystemError.
+class Mapping {
+  public:
+    explicit Mapping(uint64_t nbytes);
+    ~Mapping();
+    Mapping(const Mapping&) = delete;
+    Mapping& operator=(const Mapping&) = delete;
+
+    uint8_t* data() const { return data_; }
+    uint64_t nbytes() const { return nbytes_; }
+
+  private:
+    void* base_;
+    uint64_t reserved_;
+    uint8_t* data_;
+    uint64_t nbytes_;
+};
+
+// A part of a mapping, which it keeps alive. When it dies, the pages that are wholly its own go back to the system.
+class Slice {
+  public:
+    Slice(std::shared_ptr<Mapping> mapping, uint64_t offset, uint64_t nbytes);
+    ~Slice();
+    Slice(const Slice&) = delete;
+    Slice& operator=(const Slice&) = delete;
+
+    uint8_t* data() const { return mapping_->data() + offset_; }
+    uint64_t nbytes() const { return nbytes_; }
+
+  private:
+    std::shared_ptr<Mapping> mapping_;
+    uint64_t offset_;
+    uint64_t nbytes_;
+};
+
+// A staging buffer on loan. Making one costs page faults, so a few are kept for the next call.
+class Staging {
+  public:
+    explicit Staging(uint64_t nbytes);
+    ~Staging();
+    Staging(const Staging&) = delete;
+    Staging& operator=(const Staging&) = delete;
+
+    uint8_t* data() const { return mapping_->data(); }
+
+  private:
+    std::unique_ptr<Mapping> mapping_;
+};
+
+}  // namespace fastio

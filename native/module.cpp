@@ -1,0 +1,40 @@
+// fastio._native: what must be native. Errors become the classes of fastio.errors.
+#include <nanobind/nanobind.h>
+
+#include "errors.hpp"
+#include "python_io.hpp"
+#include "zip.hpp"
+
+namespace nb = nanobind;
+
+namespace {
+
+// Raised as (kind, ...) values; fastio/native_errors.py, which knows the path, makes the public errors of them.
+template <typename... Fields>
+void raise(const char* kind, Fields... fields) {
+    nb::object error = nb::module_::import_("fastio.native_errors").attr("NativeError")(kind, fields...);
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+}
+
+void translate(const std::exception_ptr& pointer, void*) {
+    try {
+        std::rethrow_exception(pointer);
+    } catch (const fastio::SystemError& error) {
+        raise("system", error.error, error.operation.c_str(), error.offset);
+    } catch (const fastio::Refused& error) {
+        raise("refused", error.reason.c_str());
+    } catch (const fastio::Truncated& error) {
+        raise("truncated", error.offset);
+    } catch (const fastio::Malformed& error) {
+        raise("malformed", nb::bytes(error.record.data(), error.record.size()), error.what());
+    }
+}
+
+}  // namespace
+
+NB_MODULE(_native, module) {
+    nb::register_exception_translator(translate);
+    fastio::bind_memory(module);
+    fastio::bind_transfers(module);
+    fastio::bind_files(module);
+}

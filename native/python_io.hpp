@@ -1,0 +1,22 @@
+// How Python values become the native ones, in both directions.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <vector>
+
+#include "direct.hpp"
+#include "extents.hpp"
+
+namespace fastio {
+
+// Sequences of fastio.transport.Extent and Patch (any tuples with the same first fields).
+std::vector<Extent> extents_from(nanobind::handle sequence);
+std::vector<Patch> patches_from(nanobind::handle sequence, size_t extents);
+Span span_from(nanobind::handle span);
+
+void bind_memory(nanobind::module_& module);
+void bind_transfers(nanobind::module_& module);
+void bind_files(nanobind::module_& module);
+
+}  // namespace fastio

@@ -1,0 +1,95 @@
+#include "queue.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+
+#include "errors.hpp"
+
+namespace fastio {
+
+namespace {
+
+constexpr uint64_t kLargestTransfer = 1ULL << 30;  // one request moves less than 2 GiB
+
+}  // namespace
+
+Queue::Queue(bool write, int fd, unsigned depth, uint64_t alignment)
+    : write_(write), fd_(fd), alignment_(alignment), ring_(depth), blocks_(depth) {
+    for (unsigned slot = depth; slot > 0; --slot) free_.push_back(slot - 1);
+}
+
+Queue::~Queue() { drain(); }
+
+void Queue::send(const Block& block) {
+    unsigned slot = free_.back();
+    free_.pop_back();
+    blocks_[slot] = block;
+    ++in_flight_;
+    resend(slot);
+}
+
+void Queue::resend(unsigned slot) {
+    const Block& block = blocks_[slot];
+    uint64_t left = std::min(block.nbytes - block.moved, kLargestTransfer);
+    ring_.queue(write_, fd_, block.memory + block.moved, static_cast<uint32_t>(left), block.offset + block.moved, slot);
+}
+
+// True when the block is whole. Throws for an error; the block is then no longer in flight.
+bool Queue::settle(unsigned slot, int32_t result) {
+    Block& block = blocks_[slot];
+    if (result == -EINTR || result == -EAGAIN) {
+        resend(slot);
+        return false;
+    }
+    const char* operation = write_ ? "write" : "read";
+    uint64_t at = block.offset + block.moved;
+    if (result > 0) {
+        block.moved += static_cast<uint64_t>(result);
+        if (block.moved >= block.needed) return true;
+        // What is left must still be aligned for the device.
+        if (static_cast<uint64_t>(result) % alignment_ == 0) {
+            resend(slot);
+            return false;
+        }
+    }
+    free_.push_back(slot);
+    --in_flight_;
+    if (result == -EINVAL || result == -EOPNOTSUPP) throw Refused(std::string("direct ") + operation + " was refused");
+    if (result < 0) throw SystemError(-result, operation, at);
+    if (!write_) throw Truncated(block.offset + block.moved);
+    throw SystemError(EIO, operation, at);
+}
+
+Block Queue::receive(unsigned& slot) {
+    ring_.submit(0);
+    for (;;) {
+        Ring::Completion completion;
+        while (ring_.reap(completion)) {
+            slot = static_cast<unsigned>(completion.tag);
+            if (settle(slot, completion.result)) {
+                free_.push_back(slot);
+                --in_flight_;
+                return blocks_[slot];
+            }
+        }
+        ring_.submit(1);
+    }
+}
+
+void Queue::drain() noexcept {
+    while (in_flight_ > 0) {
+        Ring::Completion completion;
+        while (ring_.reap(completion)) --in_flight_;
+        if (in_flight_ == 0) return;
+        try {
+            ring_.submit(1);
+        } catch (const SystemError&) {
+            sched_yield();  // completions still arrive; the memory must not go before they do
+        }
+    }
+}
+
+}  // namespace fastio

@@ -1,0 +1,53 @@
+// Blocks in flight on a ring. Every completion is one of three: an error, short (the rest is sent again), done.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ring.hpp"
+
+namespace fastio {
+
+// A block of the file and the memory it goes from or to. `nbytes` is what is sent; `needed` is what must move:
+// the last block of a direct read is rounded up and ends early at the end of the file.
+struct Block {
+    uint64_t offset = 0;
+    uint64_t nbytes = 0;
+    uint64_t needed = 0;
+    uint8_t* memory = nullptr;
+    uint64_t moved = 0;
+    bool staged = false;
+};
+
+// Keeps up to `depth` blocks moving. After an error nothing more is sent, and what is in flight is waited for.
+class Queue {
+  public:
+    Queue(bool write, int fd, unsigned depth, uint64_t alignment);
+    ~Queue();
+
+    unsigned depth() const { return static_cast<unsigned>(blocks_.size()); }
+    bool has_room() const { return !free_.empty(); }
+    bool is_empty() const { return in_flight_ == 0; }
+    // The slot that the next send() uses: staging memory may be kept by slot.
+    unsigned next_slot() const { return free_.back(); }
+    void send(const Block& block);
+    // Wait until a block is whole; gives its slot, free again, and what it was. Throws SystemError or Truncated.
+    Block receive(unsigned& slot);
+    // Tell the kernel what is queued, without waiting.
+    void flush() { ring_.submit(0); }
+    void drain() noexcept;
+
+  private:
+    bool write_;
+    int fd_;
+    uint64_t alignment_;
+    Ring ring_;
+    std::vector<Block> blocks_;
+    std::vector<unsigned> free_;
+    unsigned in_flight_ = 0;
+
+    void resend(unsigned slot);
+    bool settle(unsigned slot, int32_t result);
+};
+
+}  // namespace fastio

@@ -1,0 +1,49 @@
+// A small io_uring: raw system calls, no liburing. One thread submits and reaps.
+#pragma once
+
+#include <linux/io_uring.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fastio {
+
+class Ring {
+  public:
+    // Throws Refused where io_uring is forbidden or missing.
+    explicit Ring(unsigned entries);
+    ~Ring();
+    Ring(const Ring&) = delete;
+    Ring& operator=(const Ring&) = delete;
+
+    // Queue a read or write; the caller keeps the number in flight at or below `entries`.
+    void queue(bool write, int fd, void* memory, uint32_t nbytes, uint64_t offset, uint64_t tag);
+    // Hand all that is queued to the kernel and wait for at least `wait` completions. Throws SystemError.
+    void submit(unsigned wait);
+
+    struct Completion {
+        uint64_t tag;
+        int32_t result;
+    };
+    // Take one completion; false if there is none.
+    bool reap(Completion& completion);
+
+  private:
+    int fd_ = -1;
+    unsigned queued_ = 0;
+    void* rings_ = nullptr;
+    size_t rings_bytes_ = 0;
+    io_uring_sqe* entries_ = nullptr;
+    size_t entries_bytes_ = 0;
+    unsigned* sq_tail_ = nullptr;
+    unsigned* sq_array_ = nullptr;
+    unsigned sq_mask_ = 0;
+    unsigned* cq_head_ = nullptr;
+    unsigned* cq_tail_ = nullptr;
+    io_uring_cqe* completions_ = nullptr;
+    unsigned cq_mask_ = 0;
+
+    void unmap() noexcept;
+};
+
+}  // namespace fastio
