@@ -21,12 +21,12 @@ _LARGEST_ITEM = 16
 
 
 class Region(NamedTuple):
-    """The bytes of one storage in a file. ``crc`` is what they must have, None where the format has none."""
+    """The bytes of one storage in a file. ``crc`` is what their CRC-32 must be, where the format has any."""
 
     name: str
     offset: int
     nbytes: int
-    crc: int | None
+    crc: int
 
 
 class Landing(Protocol):
@@ -58,8 +58,8 @@ class _Mirror:
         base = self._mapping.address - begin
         self.span: Span | None = Span(begin, end - begin, self._mapping.address)
         self.extents = [
-            Extent(offset, nbytes, base + offset, checksum and crc is not None, "cpu", None, name)
-            for name, offset, nbytes, crc in regions
+            Extent(offset, nbytes, base + offset, checksum, "cpu", None, name)
+            for name, offset, nbytes, _ in regions
         ]
 
     def storage(self, region: Region) -> torch.UntypedStorage:
@@ -76,10 +76,9 @@ class _Scattered:
         self.span: Span | None = None
         self._storages = {r.name: torch.UntypedStorage(r.nbytes, device=device) for r in regions}
         self.extents = []
-        for name, offset, nbytes, crc in regions:
+        for name, offset, nbytes, _ in regions:
             storage = self._storages[name]
-            wanted = checksum and crc is not None
-            self.extents.append(Extent(offset, nbytes, storage.data_ptr(), wanted, device.type, storage, name))
+            self.extents.append(Extent(offset, nbytes, storage.data_ptr(), checksum, device.type, storage, name))
 
     def storage(self, region: Region) -> torch.UntypedStorage:
         return self._storages[region.name] if region.nbytes else torch.UntypedStorage(0)

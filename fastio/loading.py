@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from fastio import _native, checksums, formats, plan, registry
+from fastio.collector import held_back
 from fastio.choosing import Decision, decide
 from fastio.errors import CorruptFileError, FastIOError, RefusedError, ToolUnavailableError, UnsupportedError
 from fastio.formats import pt_source
-from fastio.formats.pt_load import NotPlainError, Record, damaged, open_archive
+from fastio.formats.pt_load import NotPlainError, damaged, open_archive
 from fastio.formats.sense import HEAD_BYTES, PT, sense
 from fastio.formats.source import Source
 from fastio.job import Job, Progress
@@ -154,6 +155,13 @@ def _open_source(call: LoadCall, fd: int, size: int, form: str, careful: bool) -
 def _load_in_place(
     call: LoadCall, fd: int, size: int, form: str, started: float, careful: bool
 ) -> tuple[Any, Transfer]:
+    with held_back():
+        return _load_held_back(call, fd, size, form, started, careful)
+
+
+def _load_held_back(
+    call: LoadCall, fd: int, size: int, form: str, started: float, careful: bool
+) -> tuple[Any, Transfer]:
     target = _target(call, form)
     source = _open_source(call, fd, size, form, careful)
     device = target or torch.device("cpu")
@@ -236,6 +244,6 @@ def _check(call: LoadCall, source: Source, landing: Landing, moved: Moved) -> bo
     if not (call.verify and source.checksummed):
         return False
     for region, value in zip(source.regions, moved.checksums or (), strict=True):
-        if region.crc is not None and value != region.crc:
-            raise damaged(call.path, Record(region.name, region.offset, region.nbytes, region.crc, 0, 0))
+        if value != region.crc:
+            raise damaged(call.path, region)
     return True

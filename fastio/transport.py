@@ -43,7 +43,10 @@ class Patch(NamedTuple):
 
 
 class Span(NamedTuple):
-    """One region of memory that mirrors a region of the file: all of it may be filled, gaps between extents too."""
+    """One region of memory that mirrors a region of the file: all of it may be filled, gaps between extents too.
+
+    The memory goes on to the end of its last page of 4096 bytes, and may be filled up to there.
+    """
 
     offset: int
     nbytes: int

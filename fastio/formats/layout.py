@@ -16,8 +16,8 @@ from fastio.transport import Extent, Patch
 class Layout:
     """A whole file: ``size`` bytes, made of ``extents`` (sorted), with checksums to be put in at ``patches``.
 
-    ``payload`` is the number of tensor bytes, ``devices`` where they are. ``literal`` holds all bytes
-    that are not tensors; the extents with ``checksum=False`` point into it.
+    ``payload`` is the number of tensor bytes, ``devices`` where they are. ``literal`` holds the format's own bytes,
+    and those of tensors too small to be worth an extent.
     """
 
     size: int
@@ -29,60 +29,52 @@ class Layout:
 
 
 class LayoutBuilder:
-    """Puts a file together in order: literal bytes and storages."""
+    """Puts a file together of its own bytes and storages, in any order."""
 
     def __init__(self) -> None:
-        self.offset = 0
         self._payload = 0
-        self._literal = bytearray()
-        self._runs: list[tuple[int, int, int]] = []  # offset in file, start in literal, nbytes
         self._extents: list[Extent] = []
         self._devices: set[str] = set()
-        self.patches: list[Patch] = []
 
-    def add_literal(self, data: bytes) -> None:
-        """Append bytes that belong to the format."""
-        start = len(self._literal)
-        self._literal += data
-        runs = self._runs
-        if runs and runs[-1][0] + runs[-1][2] == self.offset:
-            runs[-1] = (runs[-1][0], runs[-1][1], runs[-1][2] + len(data))
-        else:
-            runs.append((self.offset, start, len(data)))
-        self.offset += len(data)
-
-    def add_storage(self, storage: torch.UntypedStorage, nbytes: int, name: str, checksum: bool, start: int = 0) -> int:
-        """Append ``nbytes`` of a storage from byte ``start``. Gives a number for :meth:`add_patch`."""
+    def add_storage(
+        self, offset: int, storage: torch.UntypedStorage, nbytes: int, name: str, checksum: bool, start: int = 0
+    ) -> None:
+        """Bytes ``start`` to ``start + nbytes`` of a storage belong at ``offset``. Offsets must rise."""
         device = storage.device.type
-        address = storage.data_ptr() + start
-        self._extents.append(Extent(self.offset, nbytes, address, checksum, device, storage, name))
+        self._extents.append(Extent(offset, nbytes, storage.data_ptr() + start, checksum, device, storage, name))
         self._devices.add(device)
         self._payload += nbytes
-        self.offset += nbytes
-        return len(self._extents) - 1
 
-    def add_patch(self, offset: int, storage: int) -> None:
-        """The CRC-32 of a storage belongs at ``offset``, in a literal that comes later in the file."""
-        self.patches.append(Patch(offset, storage))
+    def add_payload(self, nbytes: int) -> None:
+        """Count tensor bytes that are among the literal ones."""
+        self._payload += nbytes
 
-    def build(self) -> Layout:
-        """The finished layout."""
-        base = address_of(self._literal)
-        literals = [Extent(offset, n, base + at, False, "cpu", self._literal, "") for offset, at, n in self._runs]
+    def build(
+        self, literal: bytearray, runs: Sequence[tuple[int, int, int]], patches: Sequence[tuple[int, int]], size: int
+    ) -> Layout:
+        """The layout. ``runs`` says where the literal lies: (offset in the file, start in it, nbytes), sorted.
+
+        ``patches`` are (offset, number of the storage in the order of :meth:`add_storage`).
+        """
+        base = address_of(literal)
         # Both lists are sorted; where each storage lands among the literals is needed for the patches.
         extents: list[Extent] = []
-        places = [0] * len(self._extents)
+        places = []
         index = 0
-        for number, extent in enumerate(self._extents):
-            while index < len(literals) and literals[index].offset < extent.offset:
-                extents.append(literals[index])
+        for extent in self._extents:
+            while index < len(runs) and runs[index][0] < extent.offset:
+                extents.append(_literal_extent(runs[index], base, literal))
                 index += 1
-            places[number] = len(extents)
+            places.append(len(extents))
             extents.append(extent)
-        extents.extend(literals[index:])
-        patches = sorted(Patch(offset, places[number]) for offset, number in self.patches)
-        devices = frozenset(self._devices)
-        return Layout(self.offset, extents, patches, self._payload, devices, self._literal)
+        extents.extend(_literal_extent(run, base, literal) for run in runs[index:])
+        placed = [Patch(offset, places[number]) for offset, number in patches]
+        return Layout(size, extents, placed, self._payload, frozenset(self._devices), literal)
+
+
+def _literal_extent(run: tuple[int, int, int], base: int, literal: bytearray) -> Extent:
+    offset, start, nbytes = run
+    return Extent(offset, nbytes, base + start, False, "cpu", literal, "")
 
 
 def address_of(buffer: bytearray) -> int:

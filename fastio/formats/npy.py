@@ -42,12 +42,13 @@ def layout(obj: Any, path: str) -> Layout:
     text = repr({"descr": _DESCRIPTIONS[obj.dtype], "fortran_order": False, "shape": tuple(obj.shape)}).encode()
     padding = -(len(_MAGIC) + 2 + len(text) + 1) % _PAGE
     text += b" " * padding + b"\n"
+    header = bytearray(_MAGIC + len(text).to_bytes(2, "little") + text)
     builder = LayoutBuilder()
-    builder.add_literal(_MAGIC + len(text).to_bytes(2, "little") + text)
     nbytes = packed.numel() * packed.element_size()
     if nbytes:
-        builder.add_storage(packed.untyped_storage(), nbytes, "array", checksum=False, start=storage_bytes(packed))
-    return builder.build()
+        storage = packed.untyped_storage()
+        builder.add_storage(len(header), storage, nbytes, "array", checksum=False, start=storage_bytes(packed))
+    return builder.build(header, [(0, 0, len(header))], (), len(header) + nbytes)
 
 
 def source(path: str, fd: int, size: int) -> Source:
@@ -59,7 +60,7 @@ def source(path: str, fd: int, size: int) -> Source:
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes != size - start:
         raise CorruptFileError(path, "array", f"shape {shape} of {description} needs {nbytes} bytes, found {size - start}")
-    region = Region("array", start, nbytes, None)
+    region = Region("array", start, nbytes, 0)
 
     def build(storage_of: StorageOf) -> torch.Tensor:
         storage = storage_of(region)

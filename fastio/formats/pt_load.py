@@ -12,26 +12,20 @@ import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from fastio import _native
 from fastio.errors import CorruptFileError
+from fastio.landing import Region
 from fastio.native_errors import named
 
 _SMALL = 64 << 20  # records of the format itself, pickles included, that are read by a plain read
 
 
-class Record(NamedTuple):
-    """One record of the archive: file offset and length of its bytes, and the CRC-32 that the directory gives."""
-
-    name: str
-    offset: int
-    nbytes: int
-    crc: int
-    method: int
-    header: int
+Record = Region
+"""One record of the archive, by its name inside the archive's folder."""
 
 
 class NotPlainError(Exception):
@@ -76,20 +70,10 @@ def open_archive(path: str, fd: int, size: int, careful: bool = False) -> Archiv
     """Read the directory. CorruptFileError where it contradicts itself, NotPlainError where torch must read it."""
     with named(path):
         directory = _native.ZipDirectory(fd, size, careful)
-    everything = [Record(*fields) for fields in directory.records()]
-    records: dict[str, Record] = {}
-    folders = set()
-    compressed = False
-    for record in everything:
-        folder, slash, name = record.name.partition("/")
-        folders.add(folder if slash else None)
-        compressed = compressed or record.method != 0
-        records[name] = record
-    checksummed = any(record.crc for record in everything)
-    if len(folders) != 1 or None in folders:
-        raise NotPlainError("it is a zip file, but not one that torch.save wrote")
-    if compressed:
-        raise NotPlainError("it holds compressed records")
+    records: dict[str, Record] = {record.name: record for record in directory.records(Record)}
+    if not directory.plain:
+        raise NotPlainError("it is a zip file, but not one that torch.save wrote, or it was compressed")
+    checksummed = any(record.crc for record in records.values())
     if "constants.pkl" in records:
         raise NotPlainError("it is a TorchScript archive")
     if "data.pkl" not in records:

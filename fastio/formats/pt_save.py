@@ -14,13 +14,17 @@ from typing import Any, cast
 
 import torch
 
-from fastio.formats.layout import Layout
-from fastio.formats.zip_layout import ZipLayoutBuilder
+from fastio import _native
+from fastio.collector import held_back
+from fastio.formats.layout import Layout, LayoutBuilder
 
 PAGE = 4096
 _TORCH_ALIGNMENT = 64
 # Padding every storage to a page may cost this share of the file at most.
 _LARGEST_WASTE = 1 / 8
+# Up to this size a storage costs less copied into the file's own bytes than moved on its own; so many bytes at most.
+_WORTH_AN_EXTENT = 16 << 10
+_MOST_COPIED = 16 << 20
 
 
 class _Collector:
@@ -66,6 +70,11 @@ def layout(obj: Any, path: str, pickle_protocol: int = 2, _disable_byteorder_rec
 
     What cannot be pickled raises what torch.save raises.
     """
+    with held_back():
+        return _lay_out(_pickle(obj, pickle_protocol, _disable_byteorder_record), archive_name(path))
+
+
+def _pickle(obj: Any, pickle_protocol: int, _disable_byteorder_record: bool) -> _Collector:
     storages: dict[str, Any] = {}
     collector = _Collector(storages)
     save = torch.serialization._save  # type: ignore[attr-defined]
@@ -75,23 +84,31 @@ def layout(obj: Any, path: str, pickle_protocol: int = 2, _disable_byteorder_rec
             save(obj, collector, _recording_pickle(storages), pickle_protocol, _disable_byteorder_record)
     else:
         save(obj, collector, pickle, pickle_protocol, _disable_byteorder_record)
-    return _lay_out(collector, archive_name(path))
+    return collector
 
 
 def _lay_out(collector: _Collector, archive: str) -> Layout:
     payload = sum(nbytes for _, _, nbytes in collector.storages)
     alignment = PAGE if len(collector.storages) * PAGE / 2 <= payload * _LARGEST_WASTE else _TORCH_ALIGNMENT
-    builder = ZipLayoutBuilder(archive, alignment)
+    zip_file = _native.ZipBuilder(archive, alignment)
+    builder = LayoutBuilder()
     identity = hashlib.blake2b(digest_size=16)
     for name, data in collector.small:
         record = str(alignment).encode() if name == ".storage_alignment" else data
         identity.update(name.encode() + record)
-        builder.add_bytes(name, record)
+        zip_file.add_bytes(name, record)
+    room = _MOST_COPIED
     for name, storage, nbytes in collector.storages:
-        builder.add_storage(name, storage, nbytes)
-    builder.add_bytes("version", b"3\n")
-    builder.add_bytes(".data/serialization_id", str(int.from_bytes(identity.digest(), "big")).zfill(40)[:40].encode())
-    return builder.finish()
+        if nbytes <= _WORTH_AN_EXTENT and nbytes <= room and storage.device.type == "cpu":
+            room -= nbytes
+            zip_file.add_memory(name, storage.data_ptr(), nbytes)
+            builder.add_payload(nbytes)
+        else:
+            builder.add_storage(zip_file.add_extent(name, nbytes), storage, nbytes, name, checksum=True)
+    zip_file.add_bytes("version", b"3\n")
+    zip_file.add_bytes(".data/serialization_id", str(int.from_bytes(identity.digest(), "big")).zfill(40)[:40].encode())
+    zip_file.finish()
+    return builder.build(zip_file.literal(), zip_file.runs(), zip_file.patches(), zip_file.size)
 
 
 def archive_name(path: str) -> str:

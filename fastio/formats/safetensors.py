@@ -50,14 +50,15 @@ def layout(obj: Any, path: str) -> Layout:
     text += b" " * (-(8 + len(text)) % _PAGE)
     if len(text) > _LARGEST_HEADER:
         raise FormatError(f"{path}: the header would have {len(text)} bytes, above the format's {_LARGEST_HEADER}")
+    start = bytearray(len(text).to_bytes(8, "little") + text)
     builder = LayoutBuilder()
-    builder.add_literal(len(text).to_bytes(8, "little") + text)
     for name, tensor in ordered:
         nbytes = tensor.numel() * tensor.element_size()
         if nbytes:
-            packed = tensor.detach().contiguous()
-            builder.add_storage(packed.untyped_storage(), nbytes, name, checksum=False, start=storage_bytes(packed))
-    return builder.build()
+            packed = tensor.detach().resolve_conj().resolve_neg().contiguous()
+            offset = len(start) + header[name]["data_offsets"][0]
+            builder.add_storage(offset, packed.untyped_storage(), nbytes, name, False, storage_bytes(packed))
+    return builder.build(start, [(0, 0, len(start))], (), len(start) + at)
 
 
 def _check(path: str, name: Any, tensor: Any) -> None:
@@ -105,7 +106,7 @@ def source(path: str, fd: int, size: int) -> Source:
     start = 8 + length
     entries = {n: _entry(path, n, e, size - start) for n, e in header.items() if n != _METADATA}
     _refuse_holes(path, entries, size - start)
-    regions = {n: Region(n, start + begin, end - begin, None) for n, (_, _, begin, end) in entries.items()}
+    regions = {n: Region(n, start + begin, end - begin, 0) for n, (_, _, begin, end) in entries.items()}
 
     def build(storage_of: StorageOf) -> dict[str, torch.Tensor]:
         tensors = {}
