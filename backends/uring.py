@@ -36,7 +36,7 @@ class UringTransport:
 
     def write(self, request: WriteRequest) -> Moved:
         with named(request.path), _Direct(request.path, request.fd, os.O_WRONLY) as fd:
-            checksums, zero_copy, staged = _native.direct_write(
+            checksums, _, _ = _native.direct_write(
                 fd,
                 request.size,
                 request.extents,
@@ -48,15 +48,15 @@ class UringTransport:
             )
         if request.size % _ALIGNMENT:
             _truncate(request)
-        return Moved("direct", checksums, _notes(zero_copy, staged))
+        return Moved("direct", checksums)
 
     def read(self, request: ReadRequest) -> Moved:
         block, depth = (_READ_BLOCK, _READ_DEPTH) if request.span else (_STAGED_BLOCK, _STAGED_DEPTH)
         with named(request.path), _Direct(request.path, request.fd, os.O_RDONLY) as fd:
-            checksums, zero_copy, staged = _native.direct_read(
+            checksums, _, _ = _native.direct_read(
                 fd, request.size, request.extents, request.span, block, depth, _ALIGNMENT, request.control
             )
-        return Moved("direct", checksums, _notes(zero_copy, staged))
+        return Moved("direct", checksums)
 
 
 class _Direct:
@@ -91,9 +91,3 @@ def _truncate(request: WriteRequest) -> None:
         os.ftruncate(request.fd, request.size)
     except OSError as error:
         raise TransferError(error.errno or 0, "truncate", request.path, request.size) from error
-
-
-def _notes(zero_copy: int, staged: int) -> tuple[str, ...]:
-    if staged and zero_copy:
-        return (f"{zero_copy} bytes without a copy, {staged} through staging",)
-    return (f"{staged} bytes through staging",) if staged else ()

@@ -27,11 +27,12 @@ def save(
     """Save an object, as ``torch.save`` does, by the fastest way there is here.
 
     Args:
-        obj: for ``pt`` anything that ``torch.save`` takes, tensors of any shape, dtype and device in it; for ``safetensors`` a dict of
-            str to tensors; for ``npy`` one tensor.
+        obj: for ``pt`` anything that ``torch.save`` takes, tensors of any shape, dtype and device in it; for
+            ``safetensors`` a dict of str to tensors; for ``npy`` one tensor.
         f: a path, or a file object as ``torch.save`` takes it. At a path, the old file is replaced in one step when the
             new one is whole; interrupted at any time, the path holds one of the two.
-        policy: who chooses the tool: ``"auto"``, a tool's name, a dictionary's path or object, ``"w"``, ``"r"``, ``"w+r"``.
+        policy: who chooses the tool: ``"auto"``, a tool's name, a dictionary's path or object, ``"w"``, ``"r"`` or
+            ``"w+r"``.
         durable: return only when the file would survive a power cut.
         format: ``"pt"``, ``"safetensors"`` or ``"npy"``; None takes it from the suffix, ``pt`` for any other.
         progress: True for a progress bar, or a function that is called with (bytes done, bytes in all).
@@ -39,7 +40,8 @@ def save(
 
     Raises:
         FormatError: the format cannot hold the object. TransferError (an OSError): the system refused.
-        ToolUnavailableError: the tool that ``policy`` names cannot be used here. What ``torch.save`` raises for what cannot be pickled.
+        ToolUnavailableError: the tool that ``policy`` names cannot be used here. Otherwise what ``torch.save`` raises
+            for what cannot be pickled.
 
     >>> fastio.save(model.state_dict(), "model.pt")
     """
@@ -82,9 +84,7 @@ def load(
     if is_path(f):
         path = os.fsdecode(f)
         callback = as_callback(progress, f"loading {os.path.basename(path)}")
-        call = LoadCall(
-            path, map_location, weights_only, mmap, _policy(policy), verify, callback, torch_load_arguments
-        )
+        call = LoadCall(path, map_location, weights_only, mmap, _policy(policy), verify, callback, torch_load_arguments)
         obj, transfer = load_file(call)
     else:
         obj, transfer = streams.load_stream(f, map_location, weights_only, mmap, verify, torch_load_arguments)

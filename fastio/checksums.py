@@ -19,7 +19,7 @@ def of_extent(extent: Extent) -> int:
     if extent.device == "cpu":
         return _native.crc32_at(extent.address, extent.nbytes)
     storage: torch.UntypedStorage = extent.owner
-    view = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+    view = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
     start = extent.address - storage.data_ptr()
     value = 0
     for at in range(start, start + extent.nbytes, _DEVICE_PIECE):

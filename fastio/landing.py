@@ -32,8 +32,11 @@ class Region(NamedTuple):
 class Landing(Protocol):
     """Memory for regions."""
 
-    span: Span | None
-    extents: Sequence[Extent]
+    @property
+    def span(self) -> Span | None: ...
+
+    @property
+    def extents(self) -> Sequence[Extent]: ...
 
     def storage(self, region: Region) -> torch.UntypedStorage: ...
 
@@ -58,8 +61,7 @@ class _Mirror:
         base = self._mapping.address - begin
         self.span: Span | None = Span(begin, end - begin, self._mapping.address)
         self.extents = [
-            Extent(offset, nbytes, base + offset, checksum, "cpu", None, name)
-            for name, offset, nbytes, _ in regions
+            Extent(offset, nbytes, base + offset, checksum, "cpu", None, name) for name, offset, nbytes, _ in regions
         ]
 
     def storage(self, region: Region) -> torch.UntypedStorage:

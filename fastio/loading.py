@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from fastio import _native, checksums, formats, plan, registry
-from fastio.collector import held_back
+from fastio._native import Control
 from fastio.choosing import Decision, decide
+from fastio.collector import held_back
 from fastio.errors import CorruptFileError, FastIOError, RefusedError, ToolUnavailableError, UnsupportedError
 from fastio.formats import pt_source
 from fastio.formats.pt_load import NotPlainError, damaged, open_archive
@@ -23,7 +24,7 @@ from fastio.landing import Landing, land
 from fastio.native_errors import named
 from fastio.opening import opened
 from fastio.outcome import Transfer
-from fastio.transport import LOAD, Control, Moved, ReadRequest
+from fastio.transport import LOAD, Moved, ReadRequest
 from fastio.verify import verify_archive
 
 # With at least this share of the file in the page cache, reading through the cache is what a dictionary is asked about.
@@ -149,7 +150,8 @@ def _open_source(call: LoadCall, fd: int, size: int, form: str, careful: bool) -
         )
     if call.arguments:
         raise TypeError(f"{call.path}: .{form} takes none of torch.load's arguments, got {', '.join(call.arguments)}")
-    return formats.module(form).source(call.path, fd, size)
+    source: Source = formats.module(form).source(call.path, fd, size)
+    return source
 
 
 def _load_in_place(
@@ -170,6 +172,8 @@ def _load_held_back(
     devices = frozenset({device.type})
     context = plan.load_context(form, devices, resident, source.nbytes, len(source.regions))
     decision = decide(call.policy, LOAD, form, devices, context, source.nbytes, os.path.dirname(call.path))
+    if not decision.order:
+        return _load_by_torch(call, fd, size, form, started, f"no tool fills memory on {device}")
     if form in _whole(decision.order[0]):
         return _load_whole(call, fd, size, form, started, decision)
     landing = land(call.path, source.regions, device, call.verify and source.checksummed)

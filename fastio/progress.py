@@ -22,7 +22,8 @@ def as_callback(progress: Any, label: str) -> Progress | None:
 
 def _bar(label: str) -> Progress:
     try:
-        from rich.progress import BarColumn, DownloadColumn, Progress as Bar, TimeRemainingColumn, TransferSpeedColumn
+        from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+        from rich.progress import Progress as Bar
     except ImportError:
         raise ToolUnavailableError("progress", "the bar needs rich", "pip install 'fastio[bench]'") from None
     bar = Bar("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())

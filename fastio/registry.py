@@ -26,6 +26,8 @@ _BUILT_IN = {
 # Tools over heavy libraries: a dictionary considers them once the program has imported the library by itself. Asked
 # for by name, they import it.
 _LIBRARIES = {"dali": "nvidia.dali", "gds": "kvikio"}
+# Tools that only matter to memory of an accelerator.
+_ACCELERATED = {"gds", "pinned"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,14 @@ def names() -> list[str]:
     return [*_BUILT_IN, *_plugins]
 
 
-def at_hand() -> list[Tool]:
-    """The tools that a dictionary may consider now, unavailable ones with their reason."""
-    return [find(name) for name in names() if name not in _LIBRARIES or _LIBRARIES[name] in sys.modules]
+def at_hand(devices: frozenset[str]) -> list[Tool]:
+    """The tools that a dictionary may consider for memory on ``devices``, unavailable ones with their reason."""
+    on_cpu = devices <= {"cpu"}
+    return [
+        find(name)
+        for name in names()
+        if not (on_cpu and name in _ACCELERATED) and (name not in _LIBRARIES or _LIBRARIES[name] in sys.modules)
+    ]
 
 
 def find(name: str) -> Tool:

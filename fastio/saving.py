@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fastio import checksums, formats, plan, registry
+from fastio._native import Control
 from fastio.choosing import Decision, decide
 from fastio.errors import RefusedError, ToolUnavailableError
 from fastio.formats import pt_save
@@ -19,7 +20,7 @@ from fastio.formats.sense import PT
 from fastio.job import Job, Progress
 from fastio.outcome import SaveResult
 from fastio.replacement import Replacement
-from fastio.transport import SAVE, Control, Moved, WriteRequest
+from fastio.transport import SAVE, Moved, WriteRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,11 @@ def save_file(call: SaveCall) -> SaveResult:
     devices = layout.devices or frozenset({"cpu"})
     context = plan.save_context(call.form, devices, call.durable, layout.payload, len(layout.extents) // 2)
     decision = decide(call.policy, SAVE, call.form, devices, context, layout.payload, os.path.dirname(call.path))
+    if not decision.order:
+        why = f"no tool writes {call.form} from memory on {', '.join(devices)}"
+        if call.form != PT:
+            raise ToolUnavailableError("auto", why, "move the tensors to the CPU first")
+        return _save_by_torch(call, started, why)
     fallbacks = list(decision.missing)
     with Replacement(call.path) as new:
         tool, moved = _fill(call, layout, new, decision, fallbacks)
@@ -64,7 +70,8 @@ def _lay_out(call: SaveCall) -> Layout:
         return pt_save.layout(call.obj, call.path, **call.arguments)
     if call.arguments:
         raise TypeError(f"{call.form} takes none of torch.save's arguments, got {', '.join(call.arguments)}")
-    return formats.module(call.form).layout(call.obj, call.path)
+    layout: Layout = formats.module(call.form).layout(call.obj, call.path)
+    return layout
 
 
 def _torch_only(call: SaveCall) -> str | None:
@@ -79,7 +86,7 @@ def _torch_only(call: SaveCall) -> str | None:
         return "a pickle module was given"
     if not hasattr(torch.serialization, "_save"):
         return "this torch has no serialization._save"
-    if torch.serialization._serialization_tls.skip_data:  # type: ignore[attr-defined]
+    if torch.serialization._serialization_tls.skip_data:
         return "the call is inside skip_data()"
     call.arguments.pop("_use_new_zipfile_serialization", None)
     call.arguments.pop("pickle_module", None)

@@ -39,10 +39,10 @@ def _write_layout(obj: Any, f: Any, form: str, name: str) -> int:
         else:
             storage: torch.UntypedStorage = extent.owner
             start = extent.address - storage.data_ptr()
-            view = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+            view = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
             f.write(view[start : start + extent.nbytes].cpu().numpy().tobytes())
         at = extent.offset + extent.nbytes
-    return layout.payload
+    return int(layout.payload)
 
 
 def load_stream(

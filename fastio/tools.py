@@ -44,6 +44,6 @@ def explain(target: str | os.PathLike[str] | int, op: str = "load") -> object:
 
     For a save of a path, its present size is taken. The result prints as a small table.
     """
-    from fastio import explaining
+    from fastio.explaining import explain as explained
 
-    return explaining.explain(target, op)
+    return explained(target, op)

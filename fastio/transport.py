@@ -33,13 +33,13 @@ class Extent(NamedTuple):
 
 
 class Patch(NamedTuple):
-    """Four bytes at ``offset`` of the file that must hold the CRC-32 (little endian) of ``extents[index]``.
+    """Four bytes at ``offset`` of the file that must hold the CRC-32 (little endian) of ``extents[extent]``.
 
     They lie in a later extent than the one they describe, so a transport that streams knows the value in time.
     """
 
     offset: int
-    index: int
+    extent: int
 
 
 class Span(NamedTuple):

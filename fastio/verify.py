@@ -36,8 +36,9 @@ class Verification:
 def verify(path: str | os.PathLike[str]) -> Verification:
     """Check every byte of a file against the CRC-32 stored with it.
 
-    Reads the file once, in 32 MiB windows. Raises CorruptFileError naming the record that is damaged, FormatError for a file that is
-    none of pt, safetensors or npy, and what ``open`` raises (FileNotFoundError, IsADirectoryError, PermissionError).
+    Reads the file once, in 32 MiB windows. Raises CorruptFileError naming the record that is damaged, FormatError for
+    a file that is none of pt, safetensors or npy, and what ``open`` raises (FileNotFoundError, IsADirectoryError,
+    PermissionError).
 
     >>> fastio.verify("model.pt").checksummed
     True

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "python_io.hpp"
 #include "files.hpp"
+#include "python_io.hpp"
 #include "zip.hpp"
 #include "zip_write.hpp"
 
@@ -84,9 +84,9 @@ void bind_builder(nb::module_& module) {
              "A record whose bytes are moved later; gives their offset.")
         .def("finish", &ZipBuilder::finish)
         .def_prop_ro("size", &ZipBuilder::size)
-        .def("literal", [](const ZipBuilder& builder) {
-            return nb::bytearray(builder.literal().data(), builder.literal().size());
-        })
+        .def(
+            "literal",
+            [](const ZipBuilder& builder) { return nb::bytearray(builder.literal().data(), builder.literal().size()); })
         .def("runs", &runs_of, "Tuples (offset in the file, start in the literal, nbytes).")
         .def("patches", &patches_of, "Tuples (offset in the file, number of the extent).");
 }

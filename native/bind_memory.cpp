@@ -60,7 +60,8 @@ void bind_memory(nb::module_& module) {
         "crc32_copy",
         [](uintptr_t destination, uintptr_t source, uint64_t nbytes, uint32_t value) {
             nb::gil_scoped_release release;
-            return crc32_copy(value, reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), nbytes);
+            return crc32_copy(value, reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source),
+                              nbytes);
         },
         "destination"_a, "source"_a, "nbytes"_a, "value"_a = 0);
     module.def("crc32_combine", &crc32_combine, "first"_a, "second"_a, "second_nbytes"_a);

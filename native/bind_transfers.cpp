@@ -60,7 +60,8 @@ std::vector<uint32_t> py_cached_read(int fd, uint64_t size, nb::handle extents, 
 }  // namespace
 
 void bind_transfers(nb::module_& module) {
-    nb::class_<Control>(module, "Control", "Shared by the caller and a running transfer: bytes done so far, and the wish to stop.")
+    nb::class_<Control>(module, "Control",
+                        "Shared by the caller and a running transfer: bytes done so far, and the wish to stop.")
         .def(nb::init<>())
         .def_prop_ro("done", [](const Control& control) { return control.done.load(); })
         .def_prop_ro("cancelled", [](const Control& control) { return control.cancelled.load(); })

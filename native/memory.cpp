@@ -60,12 +60,14 @@ Slice::Slice(std::shared_ptr<Mapping> mapping, uint64_t offset, uint64_t nbytes)
     if (offset > mapping_->nbytes() || nbytes > mapping_->nbytes() - offset) {
         throw Refused("a slice must lie inside its mapping");
     }
+    mapping_->slices().fetch_add(1);
 }
 
 Slice::~Slice() {
     uint64_t begin = round_up(offset_, kPage);
     uint64_t end = (offset_ + nbytes_) / kPage * kPage;
-    if (mapping_.use_count() > 1 && end > begin && end - begin >= kSmallestReturn) {
+    bool is_last = mapping_->slices().fetch_sub(1) == 1;  // then the whole mapping goes
+    if (!is_last && end > begin && end - begin >= kSmallestReturn) {
         madvise(mapping_->data() + begin, end - begin, MADV_DONTNEED);
     }
 }

@@ -1,6 +1,7 @@
 // Memory of our own: staging buffers that outlive a call, and huge-page mappings that tensors live in.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,8 +24,11 @@ class Mapping {
 
     uint8_t* data() const { return data_; }
     uint64_t nbytes() const { return nbytes_; }
+    // How many slices are alive. (A shared_ptr's own count does not tell: each one made from Python counts alone.)
+    std::atomic<size_t>& slices() { return slices_; }
 
   private:
+    std::atomic<size_t> slices_{0};
     void* base_;
     uint64_t reserved_;
     uint8_t* data_;

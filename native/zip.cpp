@@ -55,7 +55,8 @@ Directory find_directory(int fd, uint64_t size) {
         tail = std::min(size, kEndBytes + kLongestComment + kLocatorBytes + kEnd64Bytes);
         bytes = read_bytes(fd, size - tail, tail);
         at = tail - kEndBytes;
-        while (std::memcmp(&bytes[at], "PK\5\6", 4) != 0 || number_at<uint16_t>(&bytes[at + 20]) != tail - at - kEndBytes) {
+        while (std::memcmp(&bytes[at], "PK\5\6", 4) != 0 ||
+               number_at<uint16_t>(&bytes[at + 20]) != tail - at - kEndBytes) {
             if (at == 0) throw Malformed("", "no end of a zip directory; the file is cut short or is no zip file");
             --at;
         }
@@ -74,7 +75,8 @@ Directory find_directory(int fd, uint64_t size) {
         found = {number_at<uint64_t>(&record[48]), number_at<uint64_t>(&record[40]), number_at<uint64_t>(&record[32])};
         end_offset = end64;
     }
-    if (found.offset > end_offset || found.nbytes > end_offset - found.offset || found.count > found.nbytes / kEntryBytes) {
+    if (found.offset > end_offset || found.nbytes > end_offset - found.offset ||
+        found.count > found.nbytes / kEntryBytes) {
         throw Malformed("", "the zip directory is said to be larger than the file has room for");
     }
     return found;
@@ -82,7 +84,8 @@ Directory find_directory(int fd, uint64_t size) {
 
 // The 64-bit values of a central directory entry whose 32-bit ones are all ones.
 void widen(const uint8_t* extra, uint64_t nbytes, ZipRecord& record, uint64_t& compressed) {
-    bool wide_size = record.nbytes == kMax32, wide_compressed = compressed == kMax32, wide_header = record.header == kMax32;
+    bool wide_size = record.nbytes == kMax32, wide_compressed = compressed == kMax32,
+         wide_header = record.header == kMax32;
     if (!wide_size && !wide_compressed && !wide_header) return;
     uint64_t at = 0;
     while (at + 4 <= nbytes) {
@@ -177,7 +180,8 @@ std::vector<ZipRecord> read_directory(int fd, uint64_t size, bool careful) {
 
 bool check_headers(const std::vector<ZipRecord>& records, const uint8_t* memory, uint64_t offset, uint64_t nbytes) {
     for (const ZipRecord& record : records) {
-        if (record.header < offset || record.header - offset > nbytes || nbytes - (record.header - offset) < kHeaderBytes) {
+        if (record.header < offset || record.header - offset > nbytes ||
+            nbytes - (record.header - offset) < kHeaderBytes) {
             continue;
         }
         const uint8_t* header = memory + (record.header - offset);

@@ -21,7 +21,8 @@ struct ZipRecord {
 // The file contradicts itself. `record` is empty where it is the directory that does.
 struct Malformed : std::runtime_error {
     std::string record;
-    Malformed(std::string record, const std::string& problem) : std::runtime_error(problem), record(std::move(record)) {}
+    Malformed(std::string record, const std::string& problem)
+        : std::runtime_error(problem), record(std::move(record)) {}
 };
 
 // The records in the order of their place in the file. Throws SystemError, Truncated or Malformed.

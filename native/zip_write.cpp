@@ -116,7 +116,14 @@ void ZipBuilder::finish() {
         std::string extra = zip64(record.nbytes, record.header);
         uint64_t nbytes = std::min<uint64_t>(record.nbytes, kMax32);
         if (record.is_extent) patches_.push_back({begin + directory.bytes().size() + kCrcInEntry, extent++});
-        directory.u32(0x02014B50).u16(0).u16(0).u16(flags(record.nbytes)).zeros(6).u32(record.crc).u32(nbytes).u32(nbytes);
+        directory.u32(0x02014B50)
+            .u16(0)
+            .u16(0)
+            .u16(flags(record.nbytes))
+            .zeros(6)
+            .u32(record.crc)
+            .u32(nbytes)
+            .u32(nbytes);
         directory.u16(record.name.size()).u16(extra.size()).zeros(10);
         directory.u32(std::min<uint64_t>(record.header, kMax32)).text(record.name).text(extra);
     }

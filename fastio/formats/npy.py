@@ -37,7 +37,9 @@ def layout(obj: Any, path: str) -> Layout:
     if not isinstance(obj, torch.Tensor):
         raise FormatError(f"{path}: npy holds one tensor, got {type(obj).__name__}; save it as .pt")
     if obj.layout != torch.strided or obj.is_quantized or obj.dtype not in _DESCRIPTIONS:
-        raise FormatError(f"{path}: npy has no place for {obj.dtype}, {obj.layout}; convert the tensor or save it as .pt")
+        raise FormatError(
+            f"{path}: npy has no place for {obj.dtype}, {obj.layout}; convert the tensor or save it as .pt"
+        )
     packed = obj.detach().resolve_conj().resolve_neg().contiguous()
     text = repr({"descr": _DESCRIPTIONS[obj.dtype], "fortran_order": False, "shape": tuple(obj.shape)}).encode()
     padding = -(len(_MAGIC) + 2 + len(text) + 1) % _PAGE
@@ -55,17 +57,22 @@ def source(path: str, fd: int, size: int) -> Source:
     """What to read of an npy file. FormatError for arrays that torch has no dtype for."""
     shape, fortran, description, start = _header(path, fd, size)
     if description not in _DTYPES:
-        raise FormatError(f"{path}: torch has no dtype for numpy's {description!r}; load it with numpy.load and convert it")
+        raise FormatError(
+            f"{path}: torch has no dtype for numpy's {description!r}; load it with numpy.load and convert it"
+        )
     dtype = _DTYPES[description]
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes != size - start:
-        raise CorruptFileError(path, "array", f"shape {shape} of {description} needs {nbytes} bytes, found {size - start}")
+        raise CorruptFileError(
+            path, "array", f"shape {shape} of {description} needs {nbytes} bytes, found {size - start}"
+        )
     region = Region("array", start, nbytes, 0)
 
     def build(storage_of: StorageOf) -> torch.Tensor:
         storage = storage_of(region)
         order = shape[::-1] if fortran else shape
-        tensor = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, order)  # type: ignore[call-overload]
+        tensor: torch.Tensor = torch.empty(0, dtype=dtype, device=storage.device)
+        tensor.set_(storage, 0, order)  # type: ignore[call-overload]
         return tensor.permute(*reversed(range(len(shape)))) if fortran and len(shape) > 1 else tensor
 
     return Source("npy", [region] if nbytes else [], build, checksummed=False)

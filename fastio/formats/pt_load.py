@@ -61,8 +61,8 @@ def damaged(path: str, record: Record) -> CorruptFileError:
     return CorruptFileError(
         path,
         record.name,
-        f"its {record.nbytes} bytes at offset {record.offset} do not match their CRC-32 ({record.crc:08x}): the file was "
-        "damaged after it was written; restore it from a copy (verify=False loads it as it is)",
+        f"its {record.nbytes} bytes at offset {record.offset} do not match their CRC-32 ({record.crc:08x}): the file "
+        "was damaged after it was written; restore it from a copy (verify=False loads it as it is)",
     )
 
 
@@ -77,7 +77,9 @@ def open_archive(path: str, fd: int, size: int, careful: bool = False) -> Archiv
     if "constants.pkl" in records:
         raise NotPlainError("it is a TorchScript archive")
     if "data.pkl" not in records:
-        raise CorruptFileError(path, "data.pkl", "is missing: this is no file of torch.save, or it was cut and repaired")
+        raise CorruptFileError(
+            path, "data.pkl", "is missing: this is no file of torch.save, or it was cut and repaired"
+        )
     return Archive(path, fd, directory, records, checksummed)
 
 
@@ -134,7 +136,7 @@ def unpickle(reader: Reader, map_location: Any, weights_only: bool, arguments: d
         from torch import _weights_only_unpickler
 
         module = _weights_only_unpickler
-    load = torch.serialization._load  # type: ignore[attr-defined]
+    load: Any = torch.serialization._load
     return load(reader, map_location, module, **{"encoding": "utf-8", **arguments})
 
 

@@ -77,7 +77,7 @@ def layout(obj: Any, path: str, pickle_protocol: int = 2, _disable_byteorder_rec
 def _pickle(obj: Any, pickle_protocol: int, _disable_byteorder_record: bool) -> _Collector:
     storages: dict[str, Any] = {}
     collector = _Collector(storages)
-    save = torch.serialization._save  # type: ignore[attr-defined]
+    save: Any = torch.serialization._save
     if torch.cuda.is_initialized():
         # _save would copy each storage to the host; inside skip_data() it does not touch them.
         with torch.serialization.skip_data():

@@ -10,7 +10,14 @@ from fastio.transport import Span
 
 
 def source(
-    path: str, fd: int, size: int, map_location: Any, weights_only: bool, verify: bool, careful: bool, arguments: dict[str, Any]
+    path: str,
+    fd: int,
+    size: int,
+    map_location: Any,
+    weights_only: bool,
+    verify: bool,
+    careful: bool,
+    arguments: dict[str, Any],
 ) -> Source:
     """The storages of a torch file, and torch's unpickling over them.
 
@@ -28,4 +35,3 @@ def source(
         return archive.directory.confirm(span.address, span.offset, span.nbytes)
 
     return Source("pt", regions, build, archive.checksummed, None if careful else confirm)
-

@@ -69,7 +69,9 @@ def _check(path: str, name: Any, tensor: Any) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise FormatError(f"{path}: {name!r} is a {type(tensor).__name__}, not a tensor; save it as .pt")
     if tensor.layout != torch.strided or tensor.is_quantized:
-        raise FormatError(f"{path}: {name!r} is sparse or quantized; call .to_dense() or .dequantize(), or save it as .pt")
+        raise FormatError(
+            f"{path}: {name!r} is sparse or quantized; call .to_dense() or .dequantize(), or save it as .pt"
+        )
     if tensor.dtype not in _KEYS:
         raise FormatError(f"{path}: {name!r} has dtype {tensor.dtype}, which safetensors lacks; save it as .pt")
 

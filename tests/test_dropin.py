@@ -1,0 +1,225 @@
+"""What code written for torch.save and torch.load finds when it gets fastio's."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import threading
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from objects import assorted, same
+
+import fastio
+
+
+def test_paths_and_file_objects(tmp_path: Path) -> None:
+    obj = assorted()
+    for f in (str(tmp_path / "a.pt"), tmp_path / "b.pt", tmp_path / "noext", tmp_path / "ü.pt"):
+        fastio.save(obj, f)
+        assert same(fastio.load(f), obj)
+        assert same(torch.load(f), obj)
+    stream = io.BytesIO()
+    fastio.save(obj, stream)
+    stream.seek(0)
+    assert same(fastio.load(stream), obj)
+    with open(tmp_path / "c.pt", "wb") as file:
+        fastio.save(obj, file)
+    with open(tmp_path / "c.pt", "rb") as file:
+        assert same(fastio.load(file), obj)
+
+
+def test_map_location(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    obj = {"x": torch.arange(100000.0), "y": torch.ones(2)}
+    fastio.save(obj, path)
+    seen = []
+
+    def moved(storage: Any, location: str) -> Any:
+        seen.append((location, storage.nbytes()))
+        return storage
+
+    def filled(storage: Any, _: str) -> Any:
+        values = torch.empty(0, dtype=torch.float32).set_(storage, 0, (storage.nbytes() // 4,))
+        seen.append(float(values[-1]))
+        return None
+
+    for where in (None, "cpu", torch.device("cpu"), {"cuda:0": "cpu"}, {"cpu": "cpu"}, moved, filled):
+        assert same(fastio.load(path, where), obj)
+    assert seen == [("cpu", 400000), ("cpu", 8), 99999.0, 1.0]
+    shapes = fastio.load(path, "meta")
+    assert shapes["x"].is_meta
+    assert shapes["x"].shape == (100000,)
+    for where in ("nonsense", "cuda:77" if not torch.cuda.is_available() else "nonsense"):
+        assert type(_error(torch.load, path, where)) is type(_error(fastio.load, path, where))
+
+
+def _error(function: Any, *arguments: Any, **keywords: Any) -> BaseException | None:
+    try:
+        function(*arguments, **keywords)
+    except Exception as error:
+        return error
+    return None
+
+
+def test_mmap_is_torchs(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    fastio.save({"x": torch.arange(100000)}, path)
+    with fastio.record() as transfers:
+        loaded = fastio.load(path, mmap=True)
+    assert torch.equal(loaded["x"], torch.arange(100000))
+    assert (transfers[0].tool, transfers[0].route, transfers[0].verified) == ("torch", "mmap", False)
+    assert "mmap" in transfers[0].reason
+
+
+def test_legacy_files(tmp_path: Path) -> None:
+    path, obj = tmp_path / "old.pt", {"x": torch.arange(10)}
+    torch.save(obj, path, _use_new_zipfile_serialization=False)
+    assert same(fastio.load(path), obj)
+    fastio.save(obj, path, _use_new_zipfile_serialization=False)
+    assert same(torch.load(path), obj)
+
+
+def test_a_pickle_module_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    module = types.SimpleNamespace(**{name: getattr(pickle, name) for name in dir(pickle) if name[0] != "_"})
+    module.__name__ = "mine"
+    fastio.save({"x": torch.ones(3)}, path, pickle_module=module)
+    assert fastio.load(path, weights_only=False, pickle_module=module)["x"].sum() == 3
+
+
+def test_skip_data_and_fake_tensors(tmp_path: Path) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    path = tmp_path / "a.pt"
+    with torch.serialization.skip_data():
+        fastio.save({"x": torch.ones(1000)}, path)
+    fastio.save({"x": torch.ones(1000)}, path)
+    with torch.serialization.skip_data():
+        assert fastio.load(path)["x"].shape == (1000,)
+    with FakeTensorMode():
+        assert fastio.load(path)["x"].shape == (1000,)
+
+
+def test_mistakes_raise_what_torch_raises(tmp_path: Path) -> None:
+    (tmp_path / "garbage").write_bytes(b"this is no checkpoint" * 10)
+    (tmp_path / "empty").write_bytes(b"")
+    for name in ("missing.pt", ".", "garbage", "empty"):
+        theirs, ours = _error(torch.load, tmp_path / name), _error(fastio.load, tmp_path / name)
+        assert theirs is not None
+        assert isinstance(ours, type(theirs)), (name, theirs, ours)
+    for name in ("no/such/folder.pt", "."):
+        theirs = _error(torch.save, {"x": torch.ones(2)}, tmp_path / name)
+        ours = _error(fastio.save, {"x": torch.ones(2)}, tmp_path / name)
+        assert theirs is not None
+        assert isinstance(ours, type(theirs)), (name, theirs, ours)
+        assert isinstance(ours, OSError)
+        assert isinstance(ours, fastio.FastIOError)
+    theirs, ours = (_error(save, lambda: None, tmp_path / "a.pt") for save in (torch.save, fastio.save))
+    assert type(theirs) is type(ours)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_saving_keeps_mode_and_follows_links(tmp_path: Path) -> None:
+    target, link = tmp_path / "real.pt", tmp_path / "link.pt"
+    fastio.save(torch.zeros(5), target)
+    target.chmod(0o640)
+    link.symlink_to(target)
+    fastio.save(torch.ones(5), link)
+    assert link.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert torch.equal(torch.load(target), torch.ones(5))
+    fastio.save(torch.ones(100000), target)
+    fastio.save(torch.ones(5), target)
+    assert target.stat().st_size < 10000  # shorter than what was there
+
+
+def test_a_new_file_obeys_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        fastio.save(torch.zeros(5), tmp_path / "a.pt")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.pt").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_path_that_is_no_regular_file(tmp_path: Path) -> None:
+    assert fastio.save({"x": torch.ones(5)}, "/dev/null").tool == "torch"
+
+
+def test_patch_torch_nests_and_restores(tmp_path: Path) -> None:
+    save, load = torch.save, torch.load
+    path = tmp_path / "a.pt"
+    with fastio.record() as transfers:
+        with fastio.patch_torch():
+            with pytest.raises(KeyError), fastio.patch_torch():
+                torch.save({"x": torch.ones(5)}, path, pickle, 2)
+                raise KeyError
+            assert torch.save is not save
+            assert torch.load(path, "cpu", weights_only=True)["x"].sum() == 5
+            assert torch.load(path, None, pickle)["x"].sum() == 5
+        assert (torch.save, torch.load) == (save, load)
+        torch.load(path)
+    assert [t.op for t in transfers] == ["save", "load", "load"]
+
+
+def test_patch_torch_from_many_threads(tmp_path: Path) -> None:
+    save = torch.save
+    errors = []
+
+    def work(number: int) -> None:
+        try:
+            for _ in range(10):
+                with fastio.patch_torch():
+                    torch.save(torch.full((100,), number), tmp_path / f"{number}.pt")
+                    assert torch.load(tmp_path / f"{number}.pt")[0] == number
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert torch.save is save
+
+
+def test_progress(tmp_path: Path) -> None:
+    path, obj = tmp_path / "a.pt", {"x": torch.ones(16 << 20)}
+    for call in (lambda p: fastio.save(obj, path, progress=p), lambda p: fastio.load(path, progress=p)):
+        seen: list[tuple[int, int]] = []
+        call(lambda done, total: seen.append((done, total)))
+        assert seen
+        assert seen[-1][0] == seen[-1][1] >= 64 << 20
+    with pytest.raises(TypeError, match="progress"):
+        fastio.load(path, progress="yes")
+
+
+def test_settings_of_the_process_are_left_alone(tmp_path: Path) -> None:
+    from torch.utils.serialization import config
+
+    before = config.save.storage_alignment, torch.serialization.get_crc32_options()
+    fastio.save(assorted(), tmp_path / "a.pt")
+    fastio.load(tmp_path / "a.pt")
+    assert (config.save.storage_alignment, torch.serialization.get_crc32_options()) == before
+
+
+def test_tools_say_what_they_can_do_or_why_not() -> None:
+    by_name = {tool.name: tool for tool in fastio.tools()}
+    assert {"torch", "numpy", "posix", "uring", "dali", "gds", "pinned", "memory"} <= set(by_name)
+    assert by_name["uring"].operations == ("load", "save")
+    assert by_name["posix"].formats == ("pt", "safetensors", "npy")
+    if not torch.cuda.is_available():
+        for name in ("gds", "pinned"):
+            assert not by_name[name].available
+            assert by_name[name].reason
+            assert by_name[name].cure
+        with pytest.raises(fastio.ToolUnavailableError, match="pinned"):
+            fastio.save(torch.ones(1), "a.pt", policy="pinned")
+    with pytest.raises(ValueError, match="policy"):
+        fastio.save(torch.ones(1), "a.pt", policy="teleport")

@@ -1,0 +1,251 @@
+"""``.pt``: a genuine torch file in both directions, down to the byte."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from objects import DTYPES, assorted, same, tensor_of
+from torch.utils.serialization import config
+
+import fastio
+
+TOOLS = ["uring", "posix", "torch", "numpy", "memory"]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("tool", TOOLS)
+def test_torch_reads_what_fastio_writes(tmp_path: Path, tool: str, durable: bool) -> None:
+    path, obj = tmp_path / "a.pt", assorted()
+    result = fastio.save(obj, path, policy=tool, durable=durable)
+    assert (result.op, result.tool, result.durable, result.format) == ("save", tool, durable, "pt")
+    for mmap in (False, True):
+        assert same(torch.load(path, mmap=mmap), obj)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+    assert fastio.verify(path).checksummed
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_fastio_reads_what_torch_writes(tmp_path: Path, tool: str) -> None:
+    path, obj = tmp_path / "a.pt", assorted()
+    torch.save(obj, path)
+    with fastio.record() as transfers:
+        loaded = fastio.load(path, policy=tool)
+    assert same(loaded, obj)
+    assert loaded["tied"].untyped_storage().data_ptr() == loaded["large"].untyped_storage().data_ptr()
+    assert [(t.op, t.tool, t.verified) for t in transfers] == [("load", tool, True)]
+
+
+@pytest.mark.parametrize("alignment", [64, 4096])
+def test_the_file_is_torchs_own_to_the_byte(tmp_path: Path, alignment: int) -> None:
+    """All but the id that torch derives from its process, and that record's own CRC."""
+    count, numel = (40, 8192) if alignment == 4096 else (200, 16)
+    obj = [torch.randn(numel) for _ in range(count)] + [torch.empty(0), torch.ones(3)]
+    path = tmp_path / "golden.file.pt"
+    before = config.save.storage_alignment
+    config.save.storage_alignment = alignment
+    try:
+        torch.save(obj, path)
+    finally:
+        config.save.storage_alignment = before
+    theirs = _without_id(path)
+    fastio.save(obj, path, policy="uring")
+    assert _without_id(path) == theirs
+
+
+def _without_id(path: Path) -> bytes:
+    data = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        info = next(i for i in archive.infolist() if i.filename.endswith("serialization_id"))
+        digits = archive.read(info)
+    assert re.fullmatch(rb"\d{40}", digits)
+    return data.replace(digits, b"-" * 40).replace(info.CRC.to_bytes(4, "little"), b"----")
+
+
+def test_large_storages_start_on_a_page_and_small_ones_do_not_waste_one(tmp_path: Path) -> None:
+    large, small = tmp_path / "large.pt", tmp_path / "small.pt"
+    fastio.save([torch.zeros(1 << 16) for _ in range(4)], large)
+    fastio.save([torch.zeros(10) for _ in range(500)], small)
+    with zipfile.ZipFile(large) as archive, large.open("rb") as file:
+        for info in archive.infolist():
+            if "/data/" in info.filename:
+                file.seek(info.header_offset + 26)
+                name, extra = (int.from_bytes(file.read(2), "little") for _ in range(2))
+                assert (info.header_offset + 30 + name + extra) % 4096 == 0
+    assert small.stat().st_size < 500 * 300
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_every_pickle_protocol(tmp_path: Path, protocol: int) -> None:
+    path = tmp_path / "a.pt"
+    obj = {"x": torch.arange(5000.0), "y": [1, "two"]}
+    fastio.save(obj, path, pickle_protocol=protocol)
+    assert same(fastio.load(path, weights_only=protocol == 2), obj)
+    assert same(torch.load(path, weights_only=False), obj)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
+    path = tmp_path / "a.pt"
+    obj = [tensor_of(dtype, 1000, 33), tensor_of(dtype), tensor_of(dtype, 0, 2)]
+    fastio.save(obj, path)
+    assert same(fastio.load(path), obj)
+    assert same(torch.load(path), obj)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:TypedStorage is deprecated")
+def test_quantized_tensors(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    obj = torch.quantize_per_tensor(torch.randn(64, 64), 0.1, 3, torch.qint8)
+    fastio.save(obj, path)
+    assert same(fastio.load(path, weights_only=False), torch.load(path, weights_only=False))
+
+
+def test_modules_and_optimizers(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(8, 64)).sum().backward()
+    optimizer.step()
+    path = tmp_path / "a.pt"
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    fastio.save(state, path)
+    assert same(fastio.load(path), state)
+    fastio.save(model, path)
+    assert same(fastio.load(path, weights_only=False).state_dict(), model.state_dict())
+
+
+class Tagged(torch.Tensor):
+    """A tensor subclass."""
+
+
+def test_tensor_subclasses(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    tensor = torch.randn(100, 100).as_subclass(Tagged)
+    fastio.save({"t": tensor}, path)
+    with torch.serialization.safe_globals([Tagged]):
+        loaded = fastio.load(path)["t"]
+    assert type(loaded) is Tagged
+    assert torch.equal(loaded, tensor)
+
+
+def test_a_sliver_writes_what_torch_writes(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours.pt", tmp_path / "theirs.pt"
+    sliver = torch.randn(1 << 18)[5:7]
+    fastio.save(sliver, ours)
+    torch.save(sliver, theirs)
+    assert fastio.load(ours).untyped_storage().nbytes() == torch.load(theirs).untyped_storage().nbytes() == 1 << 20
+
+
+def test_loaded_tensors_are_ordinary(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    fastio.save({"a": torch.zeros(1 << 20), "b": torch.ones(1 << 20)}, path)
+    loaded = fastio.load(path)
+    loaded["a"].add_(1)
+    assert torch.equal(loaded["a"], loaded["b"])
+    loaded["a"].share_memory_()
+    assert loaded["a"].is_shared()
+    kept = loaded["b"].numpy()
+    del loaded
+    assert kept.sum() == 1 << 20
+    assert torch.equal(fastio.load(path)["b"], torch.ones(1 << 20))
+
+
+def test_a_kept_tensor_does_not_keep_the_file(tmp_path: Path) -> None:
+    """A storage that dies gives its pages back while its neighbours live on."""
+    path = tmp_path / "a.pt"
+    fastio.save({"small": torch.ones(4096), "large": torch.ones(40 << 20)}, path)
+    code = """
+import sys, fastio
+def rss():
+    return int(next(l for l in open("/proc/self/status") if l.startswith("VmRSS")).split()[1]) * 1024
+state = fastio.load(sys.argv[1])
+full = rss()
+del state["large"]
+print(full - rss())
+assert state["small"].sum() == 4096
+"""
+    freed = int(subprocess.run([sys.executable, "-c", code, str(path)], check=True, capture_output=True).stdout)
+    assert freed > 0.95 * (160 << 20)
+
+
+def test_weights_only_stays_the_default(tmp_path: Path) -> None:
+    path, witness = tmp_path / "evil.pt", tmp_path / "witness"
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return Path.touch, (witness,)
+
+    torch.save({"x": torch.ones(5), "evil": Evil()}, path)
+    for tool in ("auto", *TOOLS):
+        with pytest.raises(Exception, match="[Ww]eights") as caught:
+            fastio.load(path, policy=tool)
+        assert type(caught.value).__name__ == "UnpicklingError"
+    assert not witness.exists()
+    fastio.load(path, weights_only=False)
+    assert witness.exists()
+
+
+def test_a_flipped_byte_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    fastio.save({"x": torch.zeros(1 << 18)}, path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert torch.load(path)["x"].count_nonzero() == 1  # torch does not notice
+    for tool in ("auto", *TOOLS):
+        with pytest.raises(fastio.CorruptFileError, match="data/0"):
+            fastio.load(path, policy=tool)
+    with pytest.raises(fastio.CorruptFileError, match="data/0"):
+        fastio.verify(path)
+    assert fastio.load(path, verify=False)["x"].count_nonzero() == 1
+
+
+def test_files_without_checksums_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"x": torch.ones(100000)}, path)
+    finally:
+        torch.serialization.set_crc32_options(before)
+    with fastio.record() as transfers:
+        assert fastio.load(path)["x"].sum() == 100000
+    assert not transfers[0].verified
+    assert "no checksums" in " ".join(transfers[0].fallbacks)
+    assert not fastio.verify(path).checksummed
+
+
+def test_above_4_gib(tmp_path: Path) -> None:
+    """Offsets and sizes beyond 32 bits: one storage above 4 GiB, one after it. Sparse where the memory is zeros."""
+    path = tmp_path / "large.pt"
+    large = torch.zeros((4 << 30) + 8192, dtype=torch.uint8)
+    large[-1] = 7
+    obj = {"large": large, "after": torch.arange(5000)}
+    fastio.save(obj, path, durable=False)
+    mapped = torch.load(path, mmap=True)
+    assert mapped["large"].shape == large.shape
+    assert mapped["large"][-1] == 7
+    assert torch.equal(mapped["after"], obj["after"])
+    del mapped
+    loaded = fastio.load(path)
+    assert loaded["large"][-1] == 7
+    assert torch.equal(loaded["after"], obj["after"])
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 50000), max_size=12), st.sampled_from(TOOLS), st.sampled_from(TOOLS))
+def test_any_sizes_any_tools(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], first: str, second: str) -> None:
+    path = tmp_path_factory.mktemp("any") / "a.pt"
+    obj = [tensor_of(torch.uint8, size, seed=size) for size in sizes]
+    fastio.save(obj, path, policy=first, durable=False)
+    assert same(fastio.load(path, policy=second), obj)
+    assert same(torch.load(path), obj)
