@@ -28,7 +28,7 @@ from fastio.transport import LOAD, Moved, ReadRequest
 from fastio.verify import verify_archive
 
 # With at least this share of the file in the page cache, reading through the cache is what a dictionary is asked about.
-_RESIDENT = 0.9
+RESIDENT = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def _load_held_back(
     source = _open_source(call, fd, size, form, careful)
     device = target or torch.device("cpu")
     with named(call.path):
-        resident = _native.resident(fd, size) >= _RESIDENT
+        resident = _native.resident(fd, size) >= RESIDENT
     devices = frozenset({device.type})
     context = plan.load_context(form, devices, resident, source.nbytes, len(source.regions))
     decision = decide(call.policy, LOAD, form, devices, context, source.nbytes, os.path.dirname(call.path))

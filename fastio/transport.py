@@ -57,7 +57,8 @@ class Span(NamedTuple):
 class WriteRequest:
     """Fill the open file ``fd`` (read-write, already allocated to ``size``) with ``extents``.
 
-    ``extents`` are sorted by offset and do not overlap; what lies between them is zeros. ``patches`` is empty
+    ``extents`` are sorted by offset and do not overlap; what lies between them is zeros, as it is in the new
+    file already. ``patches`` is empty
     for a transport whose capabilities do not say ``checksums``: the caller has then put the values in already.
     The caller syncs; ``durable`` is only a hint (a transport may start write-back early).
     """

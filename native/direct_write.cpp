@@ -20,6 +20,11 @@ DirectResult direct_write(int fd, uint64_t size, const Extents& extents, const s
             if (next < size && queue.has_room()) {
                 control.check();
                 uint64_t end = std::min(next + options.block, size);
+                if (extents.is_gap(next, end)) {  // a new file is zeros already
+                    control.advance(end - next);
+                    next = end;
+                    continue;
+                }
                 uint64_t rounded = (end - next + options.alignment - 1) / options.alignment * options.alignment;
                 Block block{next, rounded, rounded, nullptr, 0, false};
                 parts.clear();

@@ -32,6 +32,11 @@ size_t Extents::first_after(uint64_t offset) const {
     return static_cast<size_t>(found - extents_.begin());
 }
 
+bool Extents::is_gap(uint64_t begin, uint64_t end) const {
+    size_t index = first_after(begin);
+    return index == extents_.size() || extents_[index].offset >= end;
+}
+
 uint8_t* Extents::lend(uint64_t begin, uint64_t end, uint64_t alignment) const {
     size_t index = first_after(begin);
     if (index == extents_.size()) return nullptr;

@@ -38,6 +38,8 @@ class Extents {
     const std::vector<Extent>& all() const { return extents_; }
     // The first extent that ends after `offset` (extents_.size() if none).
     size_t first_after(uint64_t offset) const;
+    // Whether [begin, end) holds no byte of any extent.
+    bool is_gap(uint64_t begin, uint64_t end) const;
     // The memory of [begin, end) if it lies in one extent at an address aligned to `alignment`, else null.
     uint8_t* lend(uint64_t begin, uint64_t end, uint64_t alignment) const;
 

@@ -33,6 +33,8 @@ void translate(const std::exception_ptr& pointer, void*) {
 }  // namespace
 
 NB_MODULE(_native, module) {
+    // Tensors that are alive at exit keep their slices: that is no leak.
+    nb::set_leak_warnings(false);
     nb::register_exception_translator(translate);
     fastio::bind_memory(module);
     fastio::bind_transfers(module);

@@ -1,0 +1,158 @@
+"""Copies between host staging and the memory of extents that run while the host does something else.
+
+Two versions of one thing: on a side stream of each CUDA device, and on a thread, where there is only host memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ClassVar, Protocol
+
+import torch
+
+from fastio.backends import _memory
+from fastio.errors import RefusedError, ToolUnavailableError
+from fastio.transport import Extent
+
+
+class Copies(Protocol):
+    """Copies in the order they were asked for. The caller keeps all memory alive until ``close``.
+
+    ``device`` is the kind of memory on the far side, ``pinned`` whether staging memory must be.
+    """
+
+    device: ClassVar[str]
+    pinned: ClassVar[bool]
+
+    @classmethod
+    def require(cls) -> None:
+        """Raises ToolUnavailableError where this kind of copy cannot be made."""
+
+    def to_host(self, address: int, extent: Extent) -> None:
+        """Copy all of an extent's memory to host memory at ``address``."""
+
+    def from_host(self, extent: Extent, address: int) -> None:
+        """Copy host memory at ``address`` to all of an extent's memory."""
+
+    def mark(self) -> Callable[[], None]:
+        """What to call to wait until every copy asked for so far is over; it raises if one failed."""
+
+    def close(self) -> None:
+        """Wait for every copy; errors have been reported by marks."""
+
+
+class ThreadCopies:
+    """Copies of host memory, on one thread."""
+
+    device: ClassVar[str] = "cpu"
+    pinned: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fastio-copies")
+        self._copies: list[Future[object]] = []
+
+    @classmethod
+    def require(cls) -> None:
+        """Threads are everywhere."""
+
+    def to_host(self, address: int, extent: Extent) -> None:
+        """See :class:`Copies`."""
+        self._copies.append(self._thread.submit(ctypes.memmove, address, extent.address, extent.nbytes))
+
+    def from_host(self, extent: Extent, address: int) -> None:
+        """See :class:`Copies`."""
+        self._copies.append(self._thread.submit(ctypes.memmove, extent.address, address, extent.nbytes))
+
+    def mark(self) -> Callable[[], None]:
+        """See :class:`Copies`."""
+        copies, self._copies = self._copies, []
+
+        def wait() -> None:
+            for copy in copies:
+                copy.result()
+
+        return wait
+
+    def close(self) -> None:
+        """See :class:`Copies`."""
+        self._thread.shutdown(wait=True)
+
+
+class CudaCopies:
+    """Asynchronous copies to and from CUDA memory, on one side stream a device; host extents are copied at once.
+
+    The first copy of a device waits for all work on it: what computes a tensor that is saved, or what still
+    uses memory that torch has given to a tensor that is loaded, may be on any stream of any thread.
+    """
+
+    device: ClassVar[str] = "cuda"
+    pinned: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._touched: set[torch.device] = set()
+
+    @classmethod
+    def require(cls) -> None:
+        """Raises ToolUnavailableError where torch has no CUDA device."""
+        if not torch.cuda.is_available():
+            raise ToolUnavailableError("pinned", *_memory.why_no_cuda())
+
+    def to_host(self, address: int, extent: Extent) -> None:
+        """See :class:`Copies`."""
+        if extent.device == "cpu":
+            ctypes.memmove(address, extent.address, extent.nbytes)
+        else:
+            staging = torch.frombuffer(_memory.view(address, extent.nbytes), dtype=torch.uint8)
+            self._copy(staging, _memory.tensor(extent))
+
+    def from_host(self, extent: Extent, address: int) -> None:
+        """See :class:`Copies`."""
+        if extent.device == "cpu":
+            ctypes.memmove(extent.address, address, extent.nbytes)
+        else:
+            staging = torch.frombuffer(_memory.view(address, extent.nbytes), dtype=torch.uint8)
+            self._copy(_memory.tensor(extent), staging)
+
+    def mark(self) -> Callable[[], None]:
+        """See :class:`Copies`."""
+        events = []
+        for device in self._touched:
+            event = torch.cuda.Event()
+            event.record(self._streams[device])
+            events.append(event)
+        self._touched.clear()
+
+        def wait() -> None:
+            with _cuda_errors():
+                for event in events:
+                    event.synchronize()
+
+        return wait
+
+    def close(self) -> None:
+        """See :class:`Copies`."""
+        with contextlib.suppress(RuntimeError):
+            for stream in self._streams.values():
+                stream.synchronize()
+
+    def _copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:
+        device = source.device if source.is_cuda else destination.device
+        with _cuda_errors():
+            if device not in self._streams:
+                torch.cuda.synchronize(device)
+                self._streams[device] = torch.cuda.Stream(device)
+            self._touched.add(device)
+            with torch.cuda.stream(self._streams[device]):
+                destination.copy_(source, non_blocking=True)
+
+
+@contextlib.contextmanager
+def _cuda_errors() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise RefusedError(f"a copy between the device and pinned memory failed: {error}") from error

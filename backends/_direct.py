@@ -1,0 +1,88 @@
+"""A file opened a second time with O_DIRECT, for page-aligned staging memory; what does not fit goes the other way.
+
+O_DIRECT wants offset, length and memory aligned. The whole pages of a transfer go directly; the rest, and everything
+where the filesystem refuses, goes through the page cache. ``notes`` says so then.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from types import TracebackType
+
+from fastio.backends._files import failure, read_all, truncated, write_all
+from fastio.buffers import PAGE
+from fastio.transport import ReadRequest, WriteRequest
+
+
+class DirectFile:
+    """Whole reads and writes of page-aligned memory at page-aligned offsets; safe to use from several threads.
+
+    ``direct=False`` is the page cache for all. Used as a context manager, it closes what it opened.
+    """
+
+    def __init__(self, request: WriteRequest | ReadRequest, direct: bool) -> None:
+        self._path = request.path
+        self._fd = request.fd
+        self._direct = -1
+        self.notes: tuple[str, ...] = ()
+        if direct:
+            mode = os.O_RDWR if isinstance(request, WriteRequest) else os.O_RDONLY
+            try:
+                self._direct = os.open(f"/proc/self/fd/{self._fd}", mode | os.O_DIRECT | os.O_CLOEXEC)
+            except OSError as error:
+                self._give_up(error)
+        self._usable = self._direct >= 0
+
+    def __enter__(self) -> DirectFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._direct >= 0:
+            os.close(self._direct)
+            self._direct = -1
+
+    def write(self, memory: memoryview, offset: int) -> None:
+        """Write all of ``memory``; raises TransferError."""
+        done = 0
+        while self._usable and len(memory) - done >= PAGE:
+            whole = (len(memory) - done) // PAGE * PAGE
+            try:
+                count = os.pwrite(self._direct, memory[done : done + whole], offset + done)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise failure(error, "write", self._path, offset + done) from error
+                self._give_up(error)
+                break
+            if count < PAGE:
+                break
+            done += count // PAGE * PAGE
+        write_all(self._path, self._fd, memory[done:], offset + done)
+
+    def read(self, memory: memoryview, nbytes: int, offset: int, name: str = "") -> None:
+        """Fill the first ``nbytes`` of ``memory``, whose length is in whole pages; the rest of the last may change too.
+
+        Raises TransferError, and CorruptFileError, naming ``name``, where the file ends before.
+        """
+        done = 0
+        whole = (nbytes + PAGE - 1) // PAGE * PAGE
+        while self._usable and done < nbytes:
+            try:
+                count = os.preadv(self._direct, [memory[done:whole]], offset + done)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise failure(error, "read", self._path, offset + done) from error
+                self._give_up(error)
+                break
+            if count == 0:
+                raise truncated(self._path, name, offset + done, offset + nbytes)
+            if done + count >= nbytes:
+                return
+            if count < PAGE:
+                break
+            done += count // PAGE * PAGE
+        read_all(self._path, self._fd, memory[done:nbytes], offset + done, name)
+
+    def _give_up(self, error: OSError) -> None:
+        self._usable = False
+        self.notes = (f"through the page cache: O_DIRECT was refused ({error.strerror})",)

@@ -1,0 +1,198 @@
+"""NVIDIA DALI's numpy reader, which loads ``.npy`` files; it works without a GPU too.
+
+The reader gives an array, and an extent's bytes are cut out of the array's. On the host a large array is read as a row
+of regions, each contiguous in the file, so that memory beyond the tensor's own stays bounded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+
+from fastio.backends import _files, _memory
+from fastio.backends._windows import check
+from fastio.errors import RefusedError, ToolUnavailableError
+from fastio.transport import LOAD, Capabilities, Extent, Moved, ReadRequest, WriteRequest
+
+_REGION = 16 << 20
+_LONGEST = 2**31 - 1
+_CURE = "pip install 'fastio[dali]'"
+# What DALI has a type for, in this machine's byte order.
+_TYPES = frozenset(np.dtype(code) for code in ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"])
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+
+
+class DaliTransport:
+    """``fn.readers.numpy``: on the host, or for CUDA memory on its device (which reads over cuFile).
+
+    Raises ToolUnavailableError where DALI is not installed.
+    """
+
+    name = "dali"
+
+    def __init__(self) -> None:
+        try:
+            self._dali: Any = importlib.import_module("nvidia.dali")
+        except Exception as error:  # it loads native libraries while it is imported, and fails in their ways
+            reason = f"nvidia.dali does not import: {type(error).__name__}: {error}"
+            raise ToolUnavailableError(self.name, reason, _CURE) from error
+        devices = {"cpu", "cuda"} if torch.cuda.is_available() else {"cpu"}
+        self.capabilities = Capabilities(
+            operations=frozenset({LOAD}), formats=frozenset({"npy"}), devices=frozenset(devices)
+        )
+
+    def write(self, request: WriteRequest) -> Moved:
+        """DALI reads only: always a RefusedError."""
+        raise RefusedError(f"{request.path}: DALI only reads")
+
+    def read(self, request: ReadRequest) -> Moved:
+        """Fill the memory of ``request.extents``, which lie in the array's data.
+
+        Raises as :class:`fastio.transport.Transport` says; RefusedError for what DALI has no type for, for arrays in
+        Fortran's order, which it would turn round, and for axes of 2^31 items or more.
+        """
+        check(request)
+        _files.check_length(request)
+        extents = [extent for extent in request.extents if extent.nbytes]
+        if not extents:
+            return Moved("cached")
+        devices = {_memory.tensor(extent).device for extent in extents}
+        if len(devices) > 1:
+            raise RefusedError(f"{request.path}: one DALI reader fills memory on one device, not on {len(devices)}")
+        device = devices.pop()
+        array = _header(request)
+        if extents[0].offset < array.offset or extents[-1].offset + extents[-1].nbytes > array.offset + array.nbytes:
+            raise RefusedError(f"{request.path}: DALI reads the array's data, and an extent lies outside it")
+        # DALI keeps mappings by path, even of a file that has gone: so this file gets a name that none had before.
+        with tempfile.TemporaryDirectory(prefix="fastio-dali-") as folder:
+            name = os.path.join(folder, "array.npy")
+            os.symlink(f"/proc/self/fd/{request.fd}", name)
+            try:
+                self._read(request, extents, array, name, device)
+            except RuntimeError as error:
+                raise RefusedError(f"{request.path}: DALI does not read it: {error}") from error
+        if device.type == "cpu":
+            return Moved("cached")
+        return Moved("gds", notes=("cuFile under DALI does not say whether it had to copy through host memory",))
+
+    def _read(
+        self, request: ReadRequest, extents: list[Extent], array: _Array, name: str, device: torch.device
+    ) -> None:
+        on_host = device.type == "cpu"
+        if not on_host:
+            torch.cuda.synchronize(device)  # freed work may still use the memory that torch gave to the tensor
+        # The reader for GPUs reads all of the file for every region.
+        regions = [r for r in _regions(array, _REGION if on_host else array.nbytes) if _holds(r, extents)]
+        pipeline = self._pipeline(name, len(array.shape), device, whole=regions[0].start is None)
+        for region in regions:
+            _files.stop_if_cancelled(request.control, request.path)
+            if region.start is not None:
+                pipeline.feed_input("start", [np.array(region.start, np.int32)])
+                pipeline.feed_input("shape", [np.array(region.shape, np.int32)])
+            (outputs,) = pipeline.run()
+            if not on_host:
+                torch.cuda.synchronize(device)
+            moved = _deliver(region, outputs[0].data_ptr(), extents, device)
+            request.control.advance(moved)
+
+    def _pipeline(self, name: str, ndim: int, device: torch.device, whole: bool) -> Any:
+        fn = importlib.import_module("nvidia.dali.fn")
+        int32 = importlib.import_module("nvidia.dali.types").INT32
+        kind = "cpu" if device.type == "cpu" else "gpu"
+        index = None if device.type == "cpu" else device.index
+        pipeline = self._dali.Pipeline(batch_size=1, num_threads=1, device_id=index, prefetch_queue_depth=1)
+        with pipeline:
+            region = {}
+            if not whole:
+                region["roi_start"] = fn.external_source(name="start", dtype=int32, ndim=1)
+                region["roi_shape"] = fn.external_source(name="shape", dtype=int32, ndim=1)
+            pipeline.set_outputs(fn.readers.numpy(device=kind, files=[name], **region))
+        pipeline.build()
+        return pipeline
+
+
+class _Array(NamedTuple):
+    """The array in a file: where its data starts, and what it is."""
+
+    offset: int
+    shape: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.itemsize
+
+
+class _Region(NamedTuple):
+    """``[begin, end)`` of the file, which is the region of ``shape`` at ``start`` of the array; None: all of it."""
+
+    begin: int
+    end: int
+    start: tuple[int, ...] | None
+    shape: tuple[int, ...]
+
+
+def _header(request: ReadRequest) -> _Array:
+    try:
+        with open(f"/proc/self/fd/{request.fd}", "rb") as file:
+            version = npy.read_magic(file)
+            if version not in _HEADERS:
+                raise RefusedError(f"{request.path}: DALI does not read version {version} of the npy format")
+            shape, fortran_order, dtype = _HEADERS[version](file)
+            offset = file.tell()
+    except OSError as error:
+        raise _files.failure(error, "open", request.path) from error
+    except ValueError as error:
+        raise RefusedError(f"{request.path}: no array that DALI reads: {error}") from error
+    if dtype not in _TYPES:
+        raise RefusedError(f"{request.path}: DALI has no type for the dtype {dtype.str!r}")
+    if max(shape, default=0) > _LONGEST:
+        raise RefusedError(f"{request.path}: DALI counts along an axis in 32 bits, and one has {max(shape)} items")
+    if fortran_order and sum(length > 1 for length in shape) > 1:
+        raise RefusedError(f"{request.path}: DALI turns arrays in Fortran's order round")
+    return _Array(offset, shape, dtype.itemsize)
+
+
+def _regions(array: _Array, limit: int) -> Iterator[_Region]:
+    """Cut the array into regions of at most ``limit`` bytes (at least an item), each contiguous, in file order."""
+    if array.nbytes <= limit:
+        yield _Region(array.offset, array.offset + array.nbytes, None, array.shape)
+        return
+    shape = array.shape
+    inner = [prod(shape[axis + 1 :]) * array.itemsize for axis in range(len(shape))]
+    cut = next(axis for axis in range(len(shape)) if inner[axis] <= limit)
+    step = limit // inner[cut]
+    begin = array.offset
+    for outer in itertools.product(*(range(length) for length in shape[:cut])):
+        for first in range(0, shape[cut], step):
+            count = min(step, shape[cut] - first)
+            end = begin + count * inner[cut]
+            start = (*outer, first, *(0 for _ in shape[cut + 1 :]))
+            yield _Region(begin, end, start, (*(1 for _ in outer), count, *shape[cut + 1 :]))
+            begin = end
+
+
+def _holds(region: _Region, extents: list[Extent]) -> bool:
+    return any(extent.offset < region.end and region.begin < extent.offset + extent.nbytes for extent in extents)
+
+
+def _deliver(region: _Region, address: int, extents: list[Extent], device: torch.device) -> int:
+    """Copy a region's bytes at ``address`` to the extents that want them; how many that were."""
+    moved = 0
+    for extent in extents:
+        low, high = max(region.begin, extent.offset), min(region.end, extent.offset + extent.nbytes)
+        if low < high:
+            source = Extent(low, high - low, address + low - region.begin, False, str(device))
+            target = extent._replace(offset=low, nbytes=high - low, address=extent.address + low - extent.offset)
+            _memory.tensor(target).copy_(_memory.tensor(source))
+            moved += high - low
+    return moved

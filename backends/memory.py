@@ -1,0 +1,87 @@
+"""The reference that every other transport is compared with: as plain as can be, and sharing no code with them."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import zlib
+
+from fastio.errors import CorruptFileError, RefusedError, TransferError
+from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest
+
+_STEP = 1 << 20
+
+
+class MemoryTransport:
+    """Builds the image of the file in memory, then writes it; reads each extent by itself. Never picked automatically.
+
+    A write needs as much memory again as lies between the first extent's first byte and the last one's last.
+    """
+
+    name = "memory"
+    capabilities = Capabilities(checksums=True, automatic=False)
+
+    def write(self, request: WriteRequest) -> Moved:
+        """Write ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
+        _check(request)
+        if not request.extents:
+            return Moved("cached", [])
+        start = request.extents[0].offset
+        image = bytearray(request.extents[-1].offset + request.extents[-1].nbytes - start)
+        for extent in request.extents:
+            at = extent.offset - start
+            image[at : at + extent.nbytes] = ctypes.string_at(extent.address, extent.nbytes)
+        for patch in request.patches:
+            described = request.extents[patch.extent]
+            at = described.offset - start
+            value = zlib.crc32(image[at : at + described.nbytes])
+            image[patch.offset - start : patch.offset - start + 4] = value.to_bytes(4, "little")
+        checksums = []
+        for extent in request.extents:
+            at = extent.offset - start
+            checksums.append(zlib.crc32(image[at : at + extent.nbytes]) if extent.checksum else 0)
+        done = 0
+        while done < len(image):
+            if request.control.cancelled:
+                raise RefusedError(f"{request.path}: the transfer was cancelled")
+            try:
+                count = os.pwrite(request.fd, image[done : done + _STEP], start + done)
+            except OSError as error:
+                raise TransferError(error.errno or errno.EIO, "write", request.path, start + done) from error
+            if count == 0:
+                raise TransferError(errno.EIO, "write", request.path, start + done)
+            request.control.advance(count)
+            done += count
+        return Moved("cached", checksums)
+
+    def read(self, request: ReadRequest) -> Moved:
+        """Fill the memory of ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
+        _check(request)
+        checksums = []
+        for extent in request.extents:
+            checksum = 0
+            done = 0
+            while done < extent.nbytes:
+                if request.control.cancelled:
+                    raise RefusedError(f"{request.path}: the transfer was cancelled")
+                at = extent.offset + done
+                try:
+                    data = os.pread(request.fd, min(_STEP, extent.nbytes - done), at)
+                except OSError as error:
+                    raise TransferError(error.errno or errno.EIO, "read", request.path, at) from error
+                if not data:
+                    problem = f"the file ends at byte {at}, expected at least {extent.offset + extent.nbytes}"
+                    raise CorruptFileError(request.path, extent.name or None, problem)
+                ctypes.memmove(extent.address + done, data, len(data))
+                checksum = zlib.crc32(data, checksum)
+                request.control.advance(len(data))
+                done += len(data)
+            checksums.append(checksum if extent.checksum else 0)
+        return Moved("cached", checksums)
+
+
+def _check(request: WriteRequest | ReadRequest) -> None:
+    for extent in request.extents:
+        if extent.offset + extent.nbytes > request.size:
+            raise RefusedError(f"{request.path}: {extent.name!r} lies outside the file's {request.size} bytes")

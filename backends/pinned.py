@@ -1,0 +1,118 @@
+"""Device memory through a ring of pinned staging buffers, both ways: copies on a side stream while the disk works.
+
+A save copies device → staging, takes the checksums there, and writes; a load reads, takes the checksums, and copies
+staging → device. The ring bounds the memory, whatever the size of the transfer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from fastio.backends import _files
+from fastio.backends._checksums import Checksums
+from fastio.backends._copies import Copies, CudaCopies
+from fastio.backends._direct import DirectFile
+from fastio.backends._pipeline import Pipeline, Wait
+from fastio.backends._windows import Window, check, part, windows
+from fastio.buffers import PAGE, Lease, StagingRing
+from fastio.transport import Capabilities, Extent, Moved, ReadRequest, WriteRequest
+
+_BUFFERS = 4
+_BUFFER_BYTES = 8 << 20
+_WRITERS = 2  # disks write best from a shallow queue, and read best from a deep one
+
+
+class PinnedTransport:
+    """The ring for CUDA memory. With :class:`ThreadCopies` the same ring moves host memory.
+
+    Raises ToolUnavailableError where its kind of copy cannot be made.
+    """
+
+    name = "pinned"
+
+    def __init__(self, copies: type[Copies] = CudaCopies) -> None:
+        copies.require()
+        self.capabilities = Capabilities(devices=frozenset({copies.device}), checksums=True)
+        self.ring = StagingRing(_BUFFERS, _BUFFER_BYTES, pin=copies.pinned)
+        self._copies = copies
+
+    def write(self, request: WriteRequest) -> Moved:
+        """Write ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
+        check(request)
+        checksums = Checksums(request.extents, request.patches)
+        copies = self._copies()
+        writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="fastio-pinned")
+        # What need not survive a power cut is written fastest into the page cache.
+        with DirectFile(request, direct=request.durable) as file:
+
+            def gather(window: Window, buffer: Lease) -> Wait:
+                begin, end = _whole_pages(window, request.size)
+                at = begin
+                for piece in window.pieces:
+                    _zero(buffer, at - begin, piece.offset - begin)
+                    copies.to_host(buffer.address + piece.offset - begin, part(request.extents, piece))
+                    at = piece.end
+                _zero(buffer, at - begin, end - begin)
+                return copies.mark()
+
+            def store(window: Window, buffer: Lease) -> Wait:
+                begin, end = _whole_pages(window, request.size)
+                checksums.take(window, begin, buffer)
+                written: Future[None] = writers.submit(file.write, buffer.view[: end - begin], begin)
+                return written.result
+
+            def settle() -> None:
+                writers.shutdown(wait=True)
+                copies.close()
+
+            pipeline = Pipeline(self.ring, request.control, request.path, ahead=1)
+            pipeline.run(windows(request.extents, _BUFFER_BYTES), gather, store, settle)
+        return Moved("bounce", checksums.result(), file.notes)
+
+    def read(self, request: ReadRequest) -> Moved:
+        """Fill the memory of ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
+        check(request)
+        _files.check_length(request)
+        checksums = Checksums(request.extents)
+        copies = self._copies()
+        readers = ThreadPoolExecutor(_BUFFERS, thread_name_prefix="fastio-pinned")
+        with DirectFile(request, direct=not request.resident) as file:
+
+            def fetch(window: Window, buffer: Lease) -> Wait:
+                begin, _ = _whole_pages(window, request.size)
+                name = request.extents[window.pieces[0].extent].name
+                return readers.submit(file.read, buffer.view, window.end - begin, begin, name).result
+
+            def scatter(window: Window, buffer: Lease) -> Wait:
+                begin, _ = _whole_pages(window, request.size)
+                for target in _targets(request, window):
+                    copies.from_host(target, buffer.address + target.offset - begin)
+                checksums.take(window, begin, buffer)
+                return copies.mark()
+
+            def settle() -> None:
+                readers.shutdown(wait=True)
+                copies.close()
+
+            pipeline = Pipeline(self.ring, request.control, request.path, ahead=_BUFFERS)
+            pipeline.run(windows(request.extents, _BUFFER_BYTES), fetch, scatter, settle)
+        return Moved("bounce", checksums.result(), file.notes)
+
+
+def _whole_pages(window: Window, size: int) -> tuple[int, int]:
+    """The pages of a file of ``size`` bytes that hold a window; they hold nothing of another one."""
+    return window.begin // PAGE * PAGE, min((window.end + PAGE - 1) // PAGE * PAGE, size)
+
+
+def _zero(buffer: Lease, begin: int, end: int) -> None:
+    ctypes.memset(buffer.address + begin, 0, end - begin)
+
+
+def _targets(request: ReadRequest, window: Window) -> list[Extent]:
+    """Where a window's bytes go: with a span, all at once, what lies between the extents too."""
+    parts = [part(request.extents, piece) for piece in window.pieces]
+    if request.span is None:
+        return parts
+    address = request.span.address + window.begin - request.span.offset
+    return [Extent(window.begin, window.end - window.begin, address, False, parts[0].device, parts[0].owner)]

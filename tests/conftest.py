@@ -1,0 +1,69 @@
+"""What every test stands on: the installed package, a folder of its own, and no user's dictionaries."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
+
+# A deadline would be a test of the wall clock. What CI sets (no random seed) is kept.
+settings.register_profile("fastio", settings(deadline=None))
+settings.load_profile("fastio")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to run without the native part: a suite that skipped it would prove nothing."""
+    try:
+        importlib.import_module("fastio._native")
+    except ImportError as error:
+        raise pytest.UsageError(
+            f"fastio._native cannot be imported ({error}). It is built by installing fastio: run `make test`, "
+            f"or `pip install --no-build-isolation .`, and start pytest itself, not `python -m pytest`"
+        ) from error
+
+
+def pytest_report_header() -> list[str]:
+    fastio, native = (importlib.import_module(name) for name in ("fastio", "fastio._native"))
+    return [f"fastio: {fastio.__file__}", f"native: {native.__file__}", f"torch: {torch.__version__}"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Run in an empty folder, and learn into another: children inherit both.
+
+    A child Python started at the repository's root would import the source tree, which has no native part.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("elsewhere"))
+        patch.setenv("FASTIO_DICTIONARY_DIR", str(tmp_path_factory.mktemp("dictionaries")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the repository."""
+    return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def compiler() -> str:
+    """The C compiler, for tests that build an LD_PRELOAD shim. CI must have one."""
+    path = shutil.which("gcc") or shutil.which("cc")
+    if path is None:
+        (pytest.fail if IN_CI else pytest.skip)("no C compiler (gcc or cc) on PATH")
+    return path

@@ -1,0 +1,260 @@
+"""kvikio's GPUDirect Storage as a transport.
+
+Three ways: the real thing on a GPU; the real kvikio with a stand-in for NVIDIA's driver, in its compatibility mode; and
+the transport's own logic over a stand-in for kvikio, for what the real one does not do on demand.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from contract import TransportContract
+from fastio import registry
+from fastio.backends.gds import GdsTransport
+from fastio.errors import RefusedError, ToolUnavailableError, TransferError
+from fastio.transport import ReadRequest, WriteRequest
+from layouts import MIB, PAGE, Layout, Run
+
+has_kvikio = importlib.util.find_spec("kvikio") is not None
+may_skip = os.environ.get("CI", "").lower() not in {"1", "true"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_kvikio, reason="kvikio is not installed")
+class TestGds(TransportContract):
+    make = GdsTransport
+    device = "cuda"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_kvikio, reason="kvikio is not installed")
+def test_the_route_is_what_kvikio_says_it_is(tmp_path: Path) -> None:
+    defaults, driver = (importlib.import_module(f"kvikio.{name}") for name in ("defaults", "cufile_driver"))
+    bounced = defaults.is_compat_mode_preferred() or not driver.properties.is_gds_available
+    layout = Layout([Run(0, 4 * MIB)])
+    extents, _ = layout.place("cuda", layout.noise(layout.size))
+    with (tmp_path / "file").open("w+b") as file:
+        os.posix_fallocate(file.fileno(), 0, layout.size)
+        moved = GdsTransport().write(WriteRequest(str(tmp_path / "file"), file.fileno(), layout.size, extents))
+    assert moved.route == ("bounce" if bounced else "gds")
+    assert bool(moved.notes) == bounced
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_cuda_the_tool_says_why() -> None:
+    with pytest.raises(ToolUnavailableError) as caught:
+        registry.get("gds")
+    assert "CUDA" in caught.value.reason
+    assert caught.value.cure
+
+
+def test_without_kvikio_the_tool_says_what_to_install() -> None:
+    """In a Python where kvikio cannot be imported."""
+    program = (
+        "import sys; sys.modules['kvikio'] = None; from fastio.backends.gds import GdsTransport\n"
+        "try: GdsTransport(device='cpu')\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.startswith("ToolUnavailableError")
+    assert "kvikio does not import" in said
+    assert "pip install 'fastio[gds]'" in said
+
+
+@pytest.mark.skipif(not has_kvikio and may_skip, reason="kvikio is not installed")
+def test_the_contract_over_the_real_kvikio(tmp_path: Path, repository: Path, compiler: str) -> None:
+    tests = repository / "tests" / "kvikio_on_host"
+    library = tmp_path / "libcuda.so.1"
+    flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{library.name}"]
+    subprocess.run([compiler, *flags, "-o", library, tests / "driver.c"], check=True)
+    settings = {"LD_LIBRARY_PATH": str(tmp_path), "KVIKIO_COMPAT_MODE": "ON", "KVIKIO_NTHREADS": "4"}
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-c", "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"),
+            *("-c", repository / "pyproject.toml", "-p", "no:cacheprovider", tests / "contract_of_gds.py"),
+        ],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert " passed" in ran.stdout
+    assert "skipped" not in ran.stdout
+
+
+class StandIn:
+    """What the transport uses of kvikio, moving host memory with plain system calls, and misbehaving on demand.
+
+    ``limit`` is the most bytes that one transfer moves; ``error`` what every transfer ends with.
+    """
+
+    def __init__(self) -> None:
+        self.limit = 1 << 40
+        self.error: Exception | None = None
+        self.compatible = True
+        self.is_gds_available = True
+        self.mode = "AUTO"
+        self.opened_in: list[str] = []
+        self.transfers: list[tuple[str, int, int]] = []
+        self.under_way = 0
+
+    def modules(self) -> dict[str, ModuleType]:
+        stand_in = self
+
+        class File:
+            def __init__(self, path: str, flags: str) -> None:
+                stand_in.opened_in.append(stand_in.mode)
+                self._fd = os.open(path, {"r": os.O_RDONLY, "r+": os.O_RDWR}[flags])
+
+            def close(self) -> None:
+                assert stand_in.under_way == 0, "closed while transfers are under way"
+                os.close(self._fd)
+
+            def pread(self, memory: memoryview, size: int, offset: int) -> Any:
+                return self._start("read", memory[: min(size, stand_in.limit)], offset)
+
+            def pwrite(self, memory: memoryview, size: int, offset: int) -> Any:
+                return self._start("write", memory[: min(size, stand_in.limit)], offset)
+
+            def _start(self, operation: str, memory: memoryview, offset: int) -> Any:
+                stand_in.transfers.append((operation, offset, len(memory)))
+                stand_in.under_way += 1
+
+                def get() -> int:
+                    stand_in.under_way -= 1
+                    if stand_in.error is not None:
+                        raise stand_in.error
+                    if operation == "read":
+                        return os.preadv(self._fd, [memory], offset)
+                    return os.pwrite(self._fd, memory, offset)
+
+                return SimpleNamespace(get=get)
+
+        class Setting:
+            def __init__(self, name: str, value: str) -> None:
+                assert name == "compat_mode"
+                stand_in.mode = value
+
+            def __enter__(self) -> None:
+                pass
+
+            def __exit__(self, *_: object) -> None:
+                stand_in.mode = "AUTO"
+
+        kvikio, defaults, driver = (ModuleType(n) for n in ("kvikio", "kvikio.defaults", "kvikio.cufile_driver"))
+        vars(kvikio).update(CuFile=File, CompatMode=SimpleNamespace(OFF="OFF"))
+        vars(defaults).update(set=Setting, is_compat_mode_preferred=lambda: stand_in.compatible)
+        vars(driver).update(properties=stand_in)
+        return {module.__name__: module for module in (kvikio, defaults, driver)}
+
+
+LAYOUT = Layout([Run(0, 3 * MIB + 5, misalignment=1), Run(3, 100), Run(50, 2 * MIB, PAGE), Run(0, 7000), Run(0, 9)])
+
+
+class TestLogicOverAStandInForKvikio:
+    """No kvikio, no GPU, no measure of speed: only what the transport asks for, and what it makes of the answers."""
+
+    @pytest.fixture
+    def kvikio(self, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+        stand_in = StandIn()
+        for name, module in stand_in.modules().items():
+            monkeypatch.setitem(sys.modules, name, module)
+        return stand_in
+
+    @pytest.fixture
+    def transport(self, kvikio: StandIn) -> GdsTransport:
+        return GdsTransport(device="cpu")
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Iterator[tuple[str, int]]:
+        fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+        os.posix_fallocate(fd, 0, LAYOUT.size)
+        yield str(tmp_path / "file"), fd
+        os.close(fd)
+
+    def test_short_transfers_go_on(self, transport: GdsTransport, kvikio: StandIn, file: tuple[str, int]) -> None:
+        kvikio.limit = 500_000
+        extents, memories = LAYOUT.place("cpu", LAYOUT.noise(LAYOUT.size))
+        request = WriteRequest(*file, LAYOUT.size, extents)
+        transport.write(request)
+        assert Path(file[0]).read_bytes() == LAYOUT.image(extents, memories).tobytes()
+        assert request.control.done == LAYOUT.total
+        targets, filled = LAYOUT.place("cpu")
+        transport.read(ReadRequest(*file, LAYOUT.size, targets))
+        assert all(np.array_equal(a.get(), b.get()) for a, b in zip(memories, filled, strict=True))
+        assert sum(operation == "write" for operation, _, _ in kvikio.transfers) > 10
+
+    def test_writes_hand_over_whole_pages_only(
+        self, transport: GdsTransport, kvikio: StandIn, file: tuple[str, int]
+    ) -> None:
+        extents, _ = LAYOUT.place("cpu", LAYOUT.noise(LAYOUT.size))
+        transport.write(WriteRequest(*file, LAYOUT.size, extents))
+        assert kvikio.transfers
+        assert all(offset % PAGE == 0 and nbytes % PAGE == 0 for _, offset, nbytes in kvikio.transfers)
+
+    @pytest.mark.parametrize("operation", ["read", "write"])
+    def test_a_transfer_that_moves_nothing(
+        self, transport: GdsTransport, kvikio: StandIn, file: tuple[str, int], operation: str
+    ) -> None:
+        kvikio.limit = 0
+        with pytest.raises(TransferError) as caught:
+            self.move(transport, file, operation)
+        assert file[0] in str(caught.value)
+        assert kvikio.under_way == 0
+
+    @pytest.mark.parametrize("operation", ["read", "write"])
+    def test_an_error_of_kvikio_is_a_refusal_that_quotes_it(
+        self, transport: GdsTransport, kvikio: StandIn, file: tuple[str, int], operation: str
+    ) -> None:
+        kvikio.error = RuntimeError("cuFile error: 5030")
+        with pytest.raises(RefusedError, match="cuFile error: 5030") as caught:
+            self.move(transport, file, operation)
+        assert file[0] in str(caught.value)
+        assert kvikio.under_way == 0
+
+    @pytest.mark.parametrize(
+        ("compatible", "driver", "route", "mode"),
+        [(True, True, "bounce", "AUTO"), (False, False, "bounce", "AUTO"), (False, True, "gds", "OFF")],
+    )
+    def test_the_route_and_that_kvikio_may_not_fall_back_in_silence(
+        self,
+        transport: GdsTransport,
+        kvikio: StandIn,
+        file: tuple[str, int],
+        compatible: bool,
+        driver: bool,
+        route: str,
+        mode: str,
+    ) -> None:
+        kvikio.compatible, kvikio.is_gds_available = compatible, driver
+        moved = transport.read(ReadRequest(*file, LAYOUT.size, LAYOUT.place("cpu")[0]))
+        assert moved.route == route
+        assert bool(moved.notes) == (route == "bounce")
+        assert kvikio.opened_in == [mode]
+        assert kvikio.mode == "AUTO"
+
+    def test_cancelled_on_the_way(self, transport: GdsTransport, kvikio: StandIn, file: tuple[str, int]) -> None:
+        request = ReadRequest(*file, LAYOUT.size, LAYOUT.place("cpu")[0])
+        request.control.cancel()
+        with pytest.raises(RefusedError):
+            transport.read(request)
+        assert not kvikio.transfers
+
+    def move(self, transport: GdsTransport, file: tuple[str, int], operation: str) -> None:
+        if operation == "read":
+            transport.read(ReadRequest(*file, LAYOUT.size, LAYOUT.place("cpu")[0]))
+        else:
+            extents, _ = LAYOUT.place("cpu", LAYOUT.noise(LAYOUT.size))
+            transport.write(WriteRequest(*file, LAYOUT.size, extents))

@@ -1,0 +1,142 @@
+"""What a user installs: the distributions, a light import, and a stub that tells the truth about the native part."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+import fastio
+import fastio._native as native
+
+PACKAGED = {".json", ".py", ".pyi", ".typed"}
+HEAVY = {"click", "cupy", "kvikio", "matplotlib", "nvidia", "platformdirs", "rich", "safetensors"}
+HEAVY_ROOMS = {"fastio.backends", "fastio.bench"}
+
+NEWLY_IMPORTED = """
+import sys, torch
+before = set(sys.modules)
+import fastio
+print(*sorted(set(sys.modules) - before))
+"""
+SAVE_AND_LOAD = """
+import fastio, fastio._native, torch
+print(fastio.__file__, fastio._native.__file__)
+fastio.save({"weight": torch.arange(5000)}, "checkpoint.pt")
+assert torch.equal(torch.load("checkpoint.pt")["weight"], torch.arange(5000))
+assert torch.equal(fastio.load("checkpoint.pt")["weight"], torch.arange(5000))
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command} exited {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def package_files(root: Path) -> set[str]:
+    """The files of the package in the source tree ``root``, through the links, by their installed names."""
+    package = root / "fastio"
+    rooms = [package, *(path for path in package.iterdir() if path.is_symlink())]
+    found = (path for room in rooms for path in room.rglob("*") if path.suffix in PACKAGED)
+    return {path.relative_to(root).as_posix() for path in found}
+
+
+@pytest.fixture(scope="module")
+def built(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution made of a clean copy, and the wheel made of that distribution."""
+    copy = tmp_path_factory.mktemp("copy") / "source"
+    ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
+    shutil.copytree(repository, copy, symlinks=True, ignore=ignored)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", copy / "dist", copy, cwd=copy.parent)
+    return copy / "dist"
+
+
+@pytest.mark.slow
+def test_sdist_holds_every_source_once(built: Path, repository: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {member.name.partition("/")[2] for member in archive if member.isfile()}
+        links = [member.name for member in archive if member.issym() or member.islnk()]
+    native_sources = {f"native/{path.name}" for path in (repository / "native").glob("*.?pp")}
+    assert package_files(repository) | native_sources <= names
+    assert links == []
+    assert not [name for name in names if name.split("/")[0] in {"backends", "bench", "dicts"}]
+
+
+@pytest.mark.slow
+def test_wheel_holds_the_package_and_nothing_else(built: Path, repository: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if not name.split("/")[0].endswith(".dist-info")}
+    extension = f"fastio/{Path(native.__file__).name}"
+    assert names == package_files(repository) | {extension}
+    assert {"fastio/py.typed", "fastio/_native.pyi", "fastio/backends/__init__.py"} <= names
+    assert [name for name in names if name.startswith("fastio/dicts/") and name.endswith(".json")]
+
+
+@pytest.mark.slow
+def test_wheel_made_of_the_sdist_works_where_there_is_no_source(built: Path, tmp_path: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    run(sys.executable, "-m", "pip", "install", "--no-deps", "--target", tmp_path / "site", wheel, cwd=tmp_path)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n{SAVE_AND_LOAD}"
+    loaded = run(sys.executable, "-c", code, cwd=tmp_path).split()
+    assert [Path(path).is_relative_to(tmp_path / "site") for path in loaded] == [True, True]
+
+
+def test_installed_package_is_whole(repository: Path) -> None:
+    home = Path(fastio.__file__).parent.parent
+    assert [name for name in sorted(package_files(repository)) if not (home / name).is_file()] == []
+    installed = distribution("fastio")
+    assert installed.metadata["License-Expression"] == "Apache-2.0"
+    assert [entry.value for entry in installed.entry_points] == ["fastio.bench.cli:main"]
+
+
+def test_import_pulls_in_nothing_heavy(tmp_path: Path) -> None:
+    modules = run(sys.executable, "-c", NEWLY_IMPORTED, cwd=tmp_path).split()
+    assert "fastio" in modules
+    assert [m for m in modules if m.split(".")[0] in HEAVY or ".".join(m.split(".")[:2]) in HEAVY_ROOMS] == []
+
+
+def public(names: list[str]) -> set[str]:
+    return {name for name in names if not name.startswith("_")}
+
+
+def stubbed(body: list[ast.stmt]) -> dict[str, ast.stmt]:
+    """What a stub defines: its functions, classes and annotated values, by name."""
+    found: dict[str, ast.stmt] = {}
+    for statement in body:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            found[statement.name] = statement
+        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            found[statement.target.id] = statement
+    return found
+
+
+def native_arguments(function: object) -> list[str]:
+    """The argument names of a nanobind function, from its own signature: ``def f(a: int, b: int = \\0) -> int``."""
+    signature = function.__nb_signature__[0][0]  # type: ignore[attr-defined]
+    inside = re.fullmatch(r"def \w+\((.*)\) -> .*", signature, re.DOTALL)
+    assert inside, signature
+    parsed = ast.parse(f"def f({inside[1].replace(chr(92), '')}): ...").body[0]
+    assert isinstance(parsed, ast.FunctionDef)
+    return [argument.arg for argument in (*parsed.args.posonlyargs, *parsed.args.args, *parsed.args.kwonlyargs)]
+
+
+def test_stub_names_what_the_native_part_has() -> None:
+    stub = stubbed(ast.parse((Path(fastio.__file__).parent / "_native.pyi").read_text()).body)
+    assert public(list(stub)) == public(dir(native))
+    for name, statement in stub.items():
+        actual = getattr(native, name)
+        if isinstance(statement, ast.ClassDef):
+            assert public(list(stubbed(statement.body))) == public(dir(actual)), name
+        elif isinstance(statement, ast.FunctionDef):
+            expected = [argument.arg for argument in (*statement.args.posonlyargs, *statement.args.args)]
+            assert native_arguments(actual) == expected, name

@@ -1,0 +1,60 @@
+"""The contract, for each transport that runs on any machine. Those that need more have a file of their own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from contract import ChecksumContract, TransportContract
+from fastio.backends import _memory
+from fastio.backends.memory import MemoryTransport
+from fastio.backends.numpy_ import NumpyTransport
+from fastio.backends.posix import PosixTransport
+from fastio.backends.torch_ import TorchTransport
+from fastio.backends.uring import UringTransport
+from fastio.errors import RefusedError
+from fastio.transport import Extent
+
+
+class TestMemory(ChecksumContract):
+    make = MemoryTransport
+
+
+class TestNumpy(TransportContract):
+    make = NumpyTransport
+
+
+class TestTorch(TransportContract):
+    make = TorchTransport
+
+
+class TestPosix(ChecksumContract):
+    make = PosixTransport
+
+
+class TestUring(ChecksumContract):
+    make = UringTransport
+
+
+@pytest.mark.gpu
+class TestTorchOnCuda(TransportContract):
+    make = TorchTransport
+    device = "cuda"
+
+
+def test_an_extents_memory_as_a_tensor_is_the_memory_itself() -> None:
+    owner = torch.arange(1000, dtype=torch.int16)
+    begin = owner.data_ptr()
+    for keeper in (owner, owner.untyped_storage(), owner.numpy(), None):
+        seen = _memory.tensor(Extent(0, 200, begin + 10, False, "cpu", keeper))
+        assert seen.dtype == torch.uint8
+        assert seen.shape == (200,)
+        assert seen.data_ptr() == begin + 10
+    elsewhere = _memory.tensor(Extent(0, 8, begin, False, "cpu", torch.zeros(1)))
+    assert elsewhere.data_ptr() == begin, "an owner of other memory leads nowhere"
+    assert _memory.tensor(Extent(0, 0, 0, False)).shape == (0,)
+
+
+def test_memory_that_nothing_leads_to() -> None:
+    with pytest.raises(RefusedError, match="storage"):
+        _memory.tensor(Extent(0, 8, 4096, False, "meta"))
