@@ -9,9 +9,10 @@ from fastio.errors import (
     ToolUnavailableError,
     TransferError,
 )
+from fastio.explaining import explain
 from fastio.outcome import SaveResult, Transfer, record
 from fastio.patching import patch_torch
-from fastio.tools import ToolStatus, explain, tools
+from fastio.tools import ToolStatus, tools
 from fastio.verify import Verification, verify
 
 __version__ = "0.1.0"

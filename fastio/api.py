@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from fastio import config, streams
+from fastio import streams
 from fastio.formats import sense
 from fastio.loading import LoadCall, load_file
 from fastio.opening import is_path
@@ -49,7 +49,7 @@ def save(
     if is_path(f):
         path = os.fsdecode(f)
         callback = as_callback(progress, f"saving {os.path.basename(path)}")
-        result = save_file(SaveCall(obj, path, form, _policy(policy), durable, callback, torch_save_arguments))
+        result = save_file(SaveCall(obj, path, form, policy, durable, callback, torch_save_arguments))
     else:
         result = streams.save_stream(obj, f, form, torch_save_arguments)
     publish(result)
@@ -84,16 +84,12 @@ def load(
     if is_path(f):
         path = os.fsdecode(f)
         callback = as_callback(progress, f"loading {os.path.basename(path)}")
-        call = LoadCall(path, map_location, weights_only, mmap, _policy(policy), verify, callback, torch_load_arguments)
+        call = LoadCall(path, map_location, weights_only, mmap, policy, verify, callback, torch_load_arguments)
         obj, transfer = load_file(call)
     else:
         obj, transfer = streams.load_stream(f, map_location, weights_only, mmap, verify, torch_load_arguments)
     publish(transfer)
     return obj
-
-
-def _policy(policy: Any) -> Any:
-    return config.get("policy") if policy == "auto" else policy
 
 
 def _format(format: str | None, f: Any) -> str:

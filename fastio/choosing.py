@@ -1,4 +1,4 @@
-"""Which tool moves this: the policy the caller gave, asked of the dictionary it means. Never moves bytes."""
+"""Which tool moves this: the caller's policy, asked of the dictionary that it means. Never moves bytes."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fastio import plan, registry
-from fastio.dicts.context import Context
-from fastio.transport import SAVE
+from fastio import dicts, plan, registry
+from fastio.dicts import Context
+from fastio.errors import ToolUnavailableError
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The tools to try, best first, and whom to tell how it went. No tools: none can do this.
 
-    ``fixed``: the caller named the tool. ``missing`` says which built-in tools would have been considered but are
-    unavailable, and why.
+    ``fixed``: the caller named the tool. ``missing`` says which tools would have been considered but are unavailable,
+    and why.
     """
 
     order: tuple[str, ...]
@@ -27,19 +27,50 @@ class Decision:
     fail: Callable[[str, str], None]
 
 
+def candidates(op: str, form: str, devices: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tools a dictionary may choose from, and why others are unavailable."""
+    tools = registry.at_hand(devices)
+    able = {tool.name: tool.transport.capabilities for tool in tools if tool.transport is not None}
+    missing = tuple(f"{tool.name}: {tool.reason}" for tool in tools if tool.transport is None)
+    return plan.candidates(able, op, form, devices), missing
+
+
 def decide(
     policy: Any, op: str, form: str, devices: frozenset[str], context: Context, nbytes: int, folder: str
 ) -> Decision:
-    """Ask the dictionary that ``policy`` means (TEMPORARY static order until the dictionaries land)."""
-    tools = registry.at_hand(devices)
-    names = plan.candidates({t.name: t.transport.capabilities for t in tools if t.transport}, op, form, devices)
-    missing = tuple(f"{t.name}: {t.reason}" for t in tools if t.transport is None)
-    if policy != "auto":
-        registry.get(policy)
-        return Decision((policy,), "asked for", True, (), _ignore, _ignore)
-    first = ("uring" if context.durable else "posix") if op == SAVE else ("posix" if context.resident else "uring")
-    order = tuple(sorted(names, key=lambda name: (name != first, name != "posix")))
-    return Decision(order, "static", False, missing, _ignore, _ignore)
+    """Ask the dictionary that ``policy`` means.
+
+    ValueError for a policy that is none, DictionaryError for a bad file, ToolUnavailableError for a tool that cannot
+    do this.
+    """
+    resolved = dicts.resolve(policy, op, registry.names())
+    if resolved.tool is not None:
+        _require(resolved.tool, op, form, devices)
+        return Decision((resolved.tool,), "it was asked for", True, (), _ignore, _ignore)
+    names, missing = candidates(op, form, devices)
+    if not names:
+        return Decision((), "", False, missing, _ignore, _ignore)
+    dictionary = resolved.ask(op, folder or ".")
+    choice = dictionary.choose(context, nbytes, names)
+
+    def learn(tool: str, seconds: float) -> None:
+        dictionary.observe(context, nbytes, tool, seconds)
+
+    def fail(tool: str, reason: str) -> None:
+        dictionary.fail(context, nbytes, tool, reason)
+
+    return Decision(choice.order, choice.reason, False, missing, learn, fail)
+
+
+def _require(tool: str, op: str, form: str, devices: frozenset[str]) -> None:
+    can = registry.get(tool).capabilities
+    if not plan.can(can, op, form, devices):
+        formats = "every format" if can.formats is None else ", ".join(sorted(can.formats))
+        raise ToolUnavailableError(
+            tool,
+            f"it cannot {op} {form} with memory on {', '.join(sorted(devices))}",
+            f"it can {' and '.join(sorted(can.operations))} {formats} with memory on {', '.join(sorted(can.devices))}",
+        )
 
 
 def _ignore(*_: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from fastio.dicts.context import Context, small_class
 from fastio.transport import LOAD, SAVE, Capabilities
@@ -34,13 +33,6 @@ def save_context(form: str, devices: frozenset[str], durable: bool, nbytes: int,
 def load_context(form: str, devices: frozenset[str], resident: bool, nbytes: int, extents: int) -> Context:
     """The dictionary's key for a load; ``resident`` is whether the page cache holds the file."""
     return Context(LOAD, form, _device(devices), None, resident, small_class(nbytes, extents))
-
-
-def reversed_context(context: Context) -> Context:
-    """The load that a save will be followed by, and the other way round (for policies ``r`` and ``w+r`` on a save)."""
-    if context.op == SAVE:
-        return replace(context, op=LOAD, durable=None, resident=not context.durable)
-    return replace(context, op=SAVE, durable=not context.resident, resident=None)
 
 
 def _device(devices: frozenset[str]) -> str:

@@ -1,8 +1,7 @@
-"""What tools there are, and which one would be used."""
+"""What tools there are, and why some are unavailable."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from fastio import registry
@@ -37,13 +36,3 @@ def tools() -> list[ToolStatus]:
         formats = tuple(form for form in FORMATS if can.formats is None or form in can.formats)
         found.append(ToolStatus(name, True, "", "", tuple(sorted(can.operations)), formats, tuple(sorted(can.devices))))
     return found
-
-
-def explain(target: str | os.PathLike[str] | int, op: str = "load") -> object:
-    """Which tool would move ``target`` (a file, or a number of bytes), why, how sure that is, and what the others took.
-
-    For a save of a path, its present size is taken. The result prints as a small table.
-    """
-    from fastio.explaining import explain as explained
-
-    return explained(target, op)

@@ -1,0 +1,1 @@
+"""What fastio and its peers reach on this machine: ``fastio-bench`` and the demo."""

@@ -1,0 +1,16 @@
+"""The console script ``fastio-bench``."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line, or say what to install for it."""
+    try:
+        from fastio.bench.commands import cli
+    except ModuleNotFoundError as error:
+        if error.name not in ("click", "rich"):
+            raise
+        sys.exit(f"fastio-bench needs {error.name}: pip install 'fastio[bench]'")
+    cli()

@@ -1,0 +1,135 @@
+"""fastio against its peers, as ``fastio-bench peers`` shows it: every work, every workload, interleaved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fastio.bench import limit, warmup
+from fastio.bench.contestants import Contestants, remove
+from fastio.bench.peers import Peer
+from fastio.bench.reserve import Reserve
+from fastio.bench.rounds import Contestant, Failure, Sample, Task, describe, interleave
+from fastio.bench.workloads import Workload, fingerprint
+
+DURABLE, CACHED, COLD, WARM = "durable save", "save", "cold load", "warm load"
+DURABLE_MEMORY, CACHED_MEMORY = "durable save, fresh process", "save, fresh process"
+WORKS = (DURABLE, CACHED, COLD, WARM)
+MEMORY = {DURABLE: DURABLE_MEMORY, CACHED: CACHED_MEMORY}
+QUICK_PEERS = ("torch", "torch, no CRC", "fastio", "fastio, unverified")
+LIMITED = (DURABLE, COLD)  # works that the disk itself bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One comparison: the peers that can do this work on this workload, and why the others cannot."""
+
+    workload: Workload
+    work: str
+    rounds: int
+    able: tuple[Peer, ...]
+    refused: tuple[Failure, ...]
+    limited: bool
+
+    @property
+    def weight(self) -> float:
+        """A rough guess of the seconds that one call takes, with what comes before and after it."""
+        gigabytes = self.workload.nbytes / 1e9
+        if self.work in (COLD, WARM):
+            return 2.0 + 1.5 * gigabytes
+        return 0.05 + 1.2 * gigabytes if self.work in WORKS else 2.0 + 4.0 * gigabytes
+
+
+@dataclass
+class Comparison:
+    """What is compared, where, and how often. ``tell(what, weight)`` hears what is being done and what is done.
+
+    ``learning`` is how often fastio saves and loads beforehand, so that its dictionaries know their way. With
+    ``memory``, large workloads are also saved once in a fresh process, for its peak (a long process would hide it).
+    """
+
+    folder: Path
+    rounds: int
+    workloads: Sequence[Workload]
+    peers: Sequence[Peer]
+    works: Sequence[str] = WORKS
+    learning: int = warmup.ROUNDS
+    memory: bool = True
+    tell: Callable[[str, float], None] = field(default=lambda what, weight: None)
+    steps: list[Step] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.steps = [self._step(w, work, self.rounds) for w in self.workloads for work in self.works]
+        for workload in self.workloads:
+            if workload.large and self.memory:
+                self.steps += [self._step(workload, MEMORY[work], 1) for work in self.works if work in MEMORY]
+        self.steps.sort(key=lambda step: self.workloads.index(step.workload))
+
+    def weights(self) -> list[float]:
+        """The weight of every call to come."""
+        learning = [self._learning_weight(workload) for workload in self.workloads if self._learns]
+        return learning + [s.weight for s in self.steps for _ in range(s.rounds * (len(s.able) + s.limited))]
+
+    def run(self) -> Iterator[Sample | Failure]:
+        """Every outcome, as soon as it is known."""
+        disk = limit.find()
+        for workload in self.workloads:
+            self.tell(f"{workload.label}: making it", 0)
+            thing = workload.make()
+            with Reserve(2 * workload.nbytes) as reserve:
+                if self._learns:
+                    self.tell(f"{workload.label}: fastio learns", 0)
+                    warmup.warm_up(thing, self.folder / "learning", reserve, self.learning)
+                    self.tell(f"{workload.label}: fastio learned", self._learning_weight(workload))
+                contestants = Contestants(self.folder, workload, thing, fingerprint(thing), reserve)
+                for step in self.steps:
+                    if step.workload is workload:
+                        yield from self._compare(step, contestants, disk)
+            for path in self.folder.iterdir():
+                remove(path)
+
+    @property
+    def _learns(self) -> bool:
+        return any(peer.package == "fastio" for peer in self.peers)
+
+    def _learning_weight(self, workload: Workload) -> float:
+        return self.learning * (0.1 + warmup.SECONDS_PER_GB * workload.nbytes / 1e9)
+
+    def _step(self, workload: Workload, work: str, rounds: int) -> Step:
+        operation = "load" if work in (COLD, WARM) else "save"
+        able, refused = [], []
+        for peer in self.peers:
+            if not peer.takes_part(operation):
+                continue
+            problem = peer.unable(operation, workload.kind)
+            if problem:
+                refused.append(Failure(work, workload.name, peer.name, 0, problem))
+            else:
+                able.append(peer)
+        return Step(workload, work, rounds, tuple(able), tuple(refused), workload.large and work in LIMITED)
+
+    def _compare(self, step: Step, make: Contestants, disk: limit.Limit) -> Iterator[Sample | Failure]:
+        yield from step.refused
+        what = f"{step.workload.label}: {step.work}"
+        self.tell(what, 0)
+        contestants: list[Contestant] = []
+        for peer in step.able:
+            try:
+                contestants.append(self._contestant(step.work, peer, make))
+            except Exception as error:  # its file could not even be made: a result to show like any other
+                yield Failure(step.work, step.workload.name, peer.name, 0, describe(error))
+        if step.limited:
+            contestants.append(make.limit(disk, write=step.work == DURABLE))
+        task = Task(step.work, step.workload.name, step.workload.nbytes)
+        for outcome in interleave(task, contestants, step.rounds):
+            self.tell(what, step.weight)
+            yield outcome
+
+    @staticmethod
+    def _contestant(work: str, peer: Peer, make: Contestants) -> Contestant:
+        if work in (COLD, WARM):
+            return make.loader(peer, "cold" if work == COLD else "warm")
+        if work in (DURABLE_MEMORY, CACHED_MEMORY):
+            return make.fresh_saver(peer, durable=work == DURABLE_MEMORY)
+        return make.saver(peer, durable=work == DURABLE)

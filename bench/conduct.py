@@ -1,0 +1,88 @@
+"""How every subcommand runs: its options, its folder, its progress, its end."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import RenderableType
+
+from fastio.bench import plots
+from fastio.bench.report import Meter, Report, consoles, interruptible, workspace
+from fastio.bench.stats import summarise
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+class Conduct:
+    """One run of a subcommand, from its common options to its exit status."""
+
+    def __init__(self, command: str, parent: Path, quick: bool, out: Path | None, as_json: bool) -> None:
+        self.parent, self.quick, self.out, self.as_json = parent, quick, out, as_json
+        self.report = Report(command, parent, {"quick": quick})
+        self._tables, self._progress = consoles()
+
+    @contextmanager
+    def meter(self, weights: Sequence[float]) -> Iterator[Callable[[str, float], None]]:
+        """Progress with the time left; yields ``tell(what, weight)``, to be called before and after each step."""
+        with Meter(self._progress, weights) as meter:
+            yield meter.tell
+
+    def show(self, table: RenderableType) -> None:
+        """Print a table or a line, unless JSON is asked for."""
+        if not self.as_json:
+            self._tables.print(table)
+
+    def run(self, work: Callable[[Path], None], tables: Callable[[], Iterable[RenderableType]] = tuple) -> None:
+        """Do the work in a folder of its own; then show what came of it, also when Ctrl-C ended it early."""
+        with workspace(self.parent) as folder, interruptible(self.report):
+            work(folder)
+        for shown in (*tables(), *self.report.notes):
+            self.show(shown)
+        if self.as_json:
+            click.echo(json.dumps(self.report.document(), indent=1))
+        if self.out is not None:
+            click.echo(f"written: {self.report.write(self.out)}", err=True)
+            self._plot(self.out)
+        if self.report.interrupted:
+            sys.exit(_INTERRUPTED)
+
+    def _plot(self, out: Path) -> None:
+        try:
+            for path in plots.draw(out, self.report.command, summarise(self.report.samples)):
+                click.echo(f"written: {path}", err=True)
+        except ImportError as error:
+            click.echo(f"no plots: {error}; pip install matplotlib", err=True)
+
+
+_OPTIONS = (
+    click.option(
+        "--dir",
+        "parent",
+        type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
+        default=".",
+        help="Where to measure: a temporary folder is made there, and removed.  [default: the current folder]",
+    ),
+    click.option("--quick", is_flag=True, help="Fewer sizes and rounds: a minute or two."),
+    click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write JSON and plots here."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables."),
+)
+
+
+def common(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that every subcommand has; they arrive as one :class:`Conduct`."""
+
+    def command(context: click.Context, parent: Path, quick: bool, out: Path | None, as_json: bool, **own: Any) -> None:
+        function(Conduct(context.info_name or "", parent, quick, out, as_json), **own)
+
+    functools.update_wrapper(command, function)
+    result: Callable[..., None] = click.pass_context(command)
+    for option in reversed(_OPTIONS):
+        result = option(result)
+    return result

@@ -1,0 +1,160 @@
+"""``make demo``: fastio at its main job, on a state dict of BERT-large's size. Ends non-zero if anything is wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+import fastio
+from fastio.bench import cold, compare, doctor, peers, tables, workloads
+from fastio.bench.report import Meter, Report, consoles, workspace
+from fastio.bench.stats import summarise
+
+ROUNDS = 3
+LEARNING_ROUNDS = 5
+SHOWN = ("torch", "fastio", "fastio, unverified")
+
+
+class WrongError(Exception):
+    """Something that the demo shows did not turn out as it must."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What the steps share: a folder of their own, the object, where to print and where progress goes."""
+
+    folder: Path
+    workload: workloads.Workload
+    thing: dict[str, torch.Tensor]
+    out: Console
+    progress: Console
+
+    @property
+    def path(self) -> Path:
+        """The file that fastio saves and later steps look at."""
+        return self.folder / "bert-large.pt"
+
+
+def show_machine(stage: Stage) -> None:
+    """What is here."""
+    stage.out.print(tables.answers("Machine", doctor.system(stage.folder)))
+    stage.out.print(tables.tools("Tools", doctor.tool_rows()))
+
+
+def race(stage: Stage) -> None:
+    """Save and load with torch and with fastio, interleaved; loads in fresh processes."""
+    report = Report("demo", stage.folder, {})
+    with workspace(stage.folder) as folder:
+        plan = compare.Comparison(
+            folder,
+            ROUNDS,
+            [stage.workload],
+            [peers.find(name) for name in SHOWN],
+            learning=LEARNING_ROUNDS,
+            memory=False,
+        )
+        with Meter(stage.progress, plan.weights()) as meter:
+            plan.tell = meter.tell
+            for _ in report.take(plan.run()):
+                pass
+    failures = [failure for failure in report.failures if failure.tool in ("torch", "fastio")]
+    works = {work: work for work in compare.WORKS}
+    stage.out.print(tables.comparison(stage.workload.label, summarise(report.samples), report.failures, works))
+    if failures:
+        raise WrongError(f"{failures[0].tool}, {failures[0].work}: {failures[0].reason}")
+
+
+def read_with_torch(stage: Stage) -> None:
+    """fastio's file is torch's: plain torch.load opens it, and every bit is right."""
+    result = fastio.save(stage.thing, stage.path)
+    stage.out.print(f"saved by {peers.way(result)}: {result.reason}")
+    different = _different(torch.load(stage.path), stage.thing)
+    if different:
+        raise WrongError(f"torch.load({stage.path.name!r}) gives other bits for {different[0]}")
+    stage.out.print(f"torch.load of fastio's file: all {len(stage.thing)} tensors equal, bit by bit")
+
+
+def flip_a_byte(stage: Stage) -> None:
+    """One byte of the file goes wrong. torch does not notice; fastio does, and says where."""
+    offset = stage.path.stat().st_size // 2
+    with open(stage.path, "r+b") as stream:
+        stream.seek(offset)
+        (byte,) = stream.read(1)
+        stream.seek(offset)
+        stream.write(bytes([byte ^ 1]))
+    different = _different(torch.load(stage.path), stage.thing)
+    stage.out.print(
+        f"byte {offset:,} flipped. torch.load accepts the file, with a wrong value in {', '.join(different)}"
+    )
+    try:
+        fastio.load(stage.path)
+    except fastio.CorruptFileError as error:
+        stage.out.print(f"fastio.load refuses it: {error.record}: {error.problem}")
+    else:
+        raise WrongError("fastio.load accepted a file with a wrong byte")
+    if not different:
+        raise WrongError("the flipped byte changed no tensor, so this showed nothing")
+
+
+def show_learned(stage: Stage) -> None:
+    """What the dictionaries found out meanwhile: how to save this file, how to load it cold, and warm."""
+    stage.out.print(fastio.explain(stage.path, op="save"))
+    for bring in (cold.drop, cold.warm):
+        bring(stage.path)
+        stage.out.print()
+        stage.out.print(fastio.explain(stage.path, op="load"))
+
+
+STEPS: tuple[tuple[str, Callable[[Stage], Any]], ...] = (
+    ("What is here", show_machine),
+    ("torch and fastio, side by side", race),
+    ("fastio's file is torch's", read_with_torch),
+    ("A wrong byte", flip_a_byte),
+    ("What the dictionaries learned", show_learned),
+)
+
+
+def _different(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> list[str]:
+    """The names of tensors that are not the same bit by bit (or not in both)."""
+    names = sorted(one.keys() | other.keys())
+    return [name for name in names if name not in one or name not in other or not _same(one[name], other[name])]
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
+    )
+
+
+def main() -> int:
+    """Run every step in the current folder; the exit status."""
+    out, progress = consoles()
+    workload = workloads.bert_large()
+    with workspace(Path.cwd()) as folder:
+        with progress.status(f"making {workload.nbytes / 1e9:.2f} GB of random values in BERT-large's shapes"):
+            thing = workloads.tensors(workload.make())
+        stage = Stage(folder, workload, thing, out, progress)
+        for title, step in STEPS:
+            out.rule(title)
+            try:
+                step(stage)
+            except (WrongError, fastio.FastIOError, OSError) as error:
+                out.print(f"wrong: {error}", style="bold red")
+                return 1
+    out.rule("all as it should be")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted; nothing was left behind")

@@ -1,0 +1,98 @@
+"""What the project asks of itself, beside what was measured. Pure.
+
+Each goal stands as it was set before the first line was written; whether it was met is shown either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fastio.bench import compare, limit
+from fastio.bench.stats import Summary
+
+MIB = 1 << 20
+MAPPED = ("safetensors",)  # it maps the file and copies nothing
+_OWN = ("fastio", "fastio, unverified")
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One goal: what was asked and measured, in ``unit``; ``least`` says whether more or less is better."""
+
+    work: str
+    workload: str
+    against: str
+    asked: float
+    measured: float
+    unit: str = "x"
+    least: bool = True
+
+    @property
+    def met(self) -> bool:
+        return self.measured >= self.asked if self.least else self.measured <= self.asked
+
+    def document(self) -> dict[str, Any]:
+        """The goal, and whether it is met, for JSON."""
+        return {**asdict(self), "met": self.met}
+
+
+def check(summaries: Sequence[Summary], large: frozenset[str], import_seconds: float | None = None) -> list[Goal]:
+    """Every goal that these summaries can tell of; ``large`` names the workloads with goals for bandwidth."""
+    by_task: dict[tuple[str, str], dict[str, Summary]] = {}
+    for summary in summaries:
+        by_task.setdefault((summary.work, summary.workload), {})[summary.tool] = summary
+    goals: list[Goal] = []
+    for (work, workload), tools in by_task.items():
+        if "fastio" in tools:
+            goals += _bandwidth(work, workload, tools) if workload in large else _never_slower(work, workload, tools)
+            peaks = [tools[name].extra_bytes for name in _OWN if name in tools]
+            known = [peak for peak in peaks if peak is not None]
+            if known:
+                goals.append(Goal(work, workload, "memory beyond the object", 64, max(known) / MIB, "MiB", least=False))
+    if import_seconds is not None:
+        goals.append(Goal("import fastio", "", "after import torch", 50, import_seconds * 1e3, "ms", least=False))
+    return goals
+
+
+def _bandwidth(work: str, workload: str, tools: dict[str, Summary]) -> list[Goal]:
+    goals: list[Goal] = []
+    ours = tools["fastio"].bandwidth
+
+    def at_least(asked: float, other: str, theirs: Callable[[Summary], float] = lambda s: s.bandwidth) -> None:
+        if other in tools:
+            goals.append(Goal(work, workload, other, asked, ours / theirs(tools[other])))
+
+    if work == compare.DURABLE:
+        at_least(2.3, "torch")
+        at_least(1.5, "torch, no CRC")
+        at_least(0.9, limit.TOOL, lambda s: s.best_bandwidth)
+        if "torch" in tools:
+            share = tools["fastio"].cpu_per_gb / tools["torch"].cpu_per_gb
+            goals.append(Goal(work, workload, "torch's CPU seconds", 1 / 3, share, least=False))
+    elif work == compare.CACHED:
+        at_least(2.3, "torch")
+        at_least(1.0, "torch, no CRC")
+    elif work == compare.COLD:
+        at_least(1.7, "torch")
+        at_least(0.95, limit.TOOL, lambda s: s.best_bandwidth)
+    elif work == compare.WARM:
+        at_least(4.0, "torch")
+        if {"torch", "fastio, unverified"} <= tools.keys():
+            ratio = tools["fastio, unverified"].bandwidth / tools["torch"].bandwidth
+            goals.append(Goal(f"{work}, unverified", workload, "torch", 5.0, ratio))
+    if work in compare.LIMITED:
+        rivals = [s for name, s in tools.items() if name not in (*_OWN, limit.TOOL)]
+        if work == compare.COLD:
+            rivals = [s for s in rivals if s.tool not in MAPPED]
+        if rivals:
+            best = max(rivals, key=lambda s: s.bandwidth)
+            at_least(1.0, best.tool)
+    return goals
+
+
+def _never_slower(work: str, workload: str, tools: dict[str, Summary]) -> list[Goal]:
+    if work not in compare.WORKS or "torch" not in tools:
+        return []
+    return [Goal(work, workload, "torch", 1.0, tools["fastio"].bandwidth / tools["torch"].bandwidth)]

@@ -1,0 +1,34 @@
+"""Plots of summaries, where matplotlib is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fastio.bench.stats import Summary
+
+
+def draw(out: Path, command: str, summaries: Sequence[Summary]) -> list[Path]:
+    """One PNG a work, bars of MB/s by workload and tool. ImportError where matplotlib is missing."""
+    from matplotlib.figure import Figure
+
+    written = []
+    for work in dict.fromkeys(summary.work for summary in summaries):
+        own = [summary for summary in summaries if summary.work == work]
+        workloads = list(dict.fromkeys(summary.workload for summary in own))
+        tools = list(dict.fromkeys(summary.tool for summary in own))
+        figure = Figure(figsize=(9, 5), layout="constrained")
+        axes = figure.add_subplot()
+        for number, tool in enumerate(tools):
+            values = {s.workload: s.bandwidth / 1e6 for s in own if s.tool == tool}
+            places = [workloads.index(workload) for workload in values]
+            width = 0.8 / len(tools)
+            left = (number + 0.5) * width - 0.4
+            axes.bar([place + left for place in places], list(values.values()), width, label=tool)
+        axes.set_xticks(range(len(workloads)), workloads)
+        axes.set(title=work, ylabel="MB/s (median)", ylim=(0, None))
+        axes.legend()
+        path = out / f"{command}-{work.replace(',', '').replace(' ', '-')}.png"
+        figure.savefig(path, dpi=120)
+        written.append(path)
+    return written

@@ -1,0 +1,127 @@
+"""One run of a subcommand: where its files lie, what it measured, what is kept of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fastio.bench import machine
+from fastio.bench.rounds import Failure, Sample
+from fastio.bench.stats import summarise
+
+SCHEMA = 1
+_WIDTH = 150  # of tables that go to a file or a pipe
+
+
+@dataclass
+class Report:
+    """What one run of a subcommand found. ``findings`` are what is no sample (doctor's answers, goals)."""
+
+    command: str
+    folder: Path
+    settings: dict[str, Any]
+    samples: list[Sample] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    findings: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    def take(self, outcomes: Iterable[Sample | Failure]) -> Iterator[Sample | Failure]:
+        """Keep each outcome as it comes, and pass it on."""
+        for outcome in outcomes:
+            if isinstance(outcome, Sample):
+                self.samples.append(outcome)
+            else:
+                self.failures.append(outcome)
+            yield outcome
+
+    def document(self) -> dict[str, Any]:
+        """Machine, versions, settings, every sample and what follows from them, for JSON."""
+        return {
+            "schema": SCHEMA,
+            "command": self.command,
+            "machine": machine.describe(self.folder),
+            "settings": self.settings,
+            "interrupted": self.interrupted,
+            "notes": self.notes,
+            "findings": self.findings,
+            "summaries": [asdict(summary) for summary in summarise(self.samples)],
+            "failures": [asdict(failure) for failure in self.failures],
+            "samples": [asdict(sample) for sample in self.samples],
+        }
+
+    def write(self, out: Path) -> Path:
+        """Write the document into the folder ``out`` as ``<command>.json``."""
+        out.mkdir(parents=True, exist_ok=True)
+        path = out / f"{self.command}.json"
+        path.write_text(json.dumps(self.document(), indent=1) + "\n")
+        return path
+
+
+@contextmanager
+def workspace(parent: Path) -> Iterator[Path]:
+    """A folder of its own below ``parent`` for files to measure with, gone afterwards however the run ends."""
+    with tempfile.TemporaryDirectory(prefix="fastio-bench-", dir=parent) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def interruptible(report: Report) -> Iterator[None]:
+    """Ctrl-C and a polite kill end the block early; what was measured stays."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        report.interrupted = True
+        report.notes.append("interrupted: what is shown is what was measured until then")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def consoles() -> tuple[Console, Console]:
+    """Where tables go (stdout) and where progress goes (stderr)."""
+    width = None if sys.stdout.isatty() else _WIDTH
+    return Console(width=width, markup=False, highlight=False), Console(stderr=True)  # [dali] in a text is no markup
+
+
+class Meter:
+    """Progress with the time left. Steps have weights, since saving 1.3 GB takes longer than saving 3 MB."""
+
+    def __init__(self, console: Console, steps: Sequence[float]) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            console=console,
+            speed_estimate_period=120,
+            transient=True,
+        )
+        self._task = self._progress.add_task("starting", total=sum(steps))
+
+    def __enter__(self) -> Meter:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def tell(self, what: str, weight: float) -> None:
+        """Say what is being done, and that a step of that weight is done (0: it only begins)."""
+        self._progress.update(self._task, description=what, advance=weight)

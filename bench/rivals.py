@@ -1,0 +1,135 @@
+"""How each peer saves and loads, as its own documentation says: one pair of functions a peer.
+
+A saver takes (object, path, durable), a loader the path; both also return the way the bytes took, if the tool tells.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from importlib import import_module
+from typing import Any
+
+from fastio.bench import cold
+
+
+def sync(path: str) -> None:
+    """fsync a file, or every file of a folder: what a user does who wants a save of a peer to last."""
+    for file in cold.files(path):
+        fd = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def torch_save(thing: Any, path: str, durable: bool) -> str:
+    """torch.save, and fsync if it is to last."""
+    import torch
+
+    torch.save(thing, path)
+    if durable:
+        sync(path)
+    return ""
+
+
+def torch_save_without_crc(thing: Any, path: str, durable: bool) -> str:
+    """torch.save as an informed user speeds it up: without checksums."""
+    from torch.serialization import get_crc32_options, set_crc32_options
+
+    before = get_crc32_options()
+    set_crc32_options(False)
+    try:
+        return torch_save(thing, path, durable)
+    finally:
+        set_crc32_options(before)
+
+
+def torch_load(path: str) -> tuple[Any, str]:
+    """torch.load as it comes."""
+    import torch
+
+    return torch.load(path), ""
+
+
+def safetensors_save(thing: Any, path: str, durable: bool) -> str:
+    """safetensors.torch.save_file."""
+    from safetensors.torch import save_file
+
+    save_file(thing if isinstance(thing, dict) else {"tensor": thing}, path)
+    if durable:
+        sync(path)
+    return ""
+
+
+def safetensors_load(path: str) -> tuple[Any, str]:
+    """safetensors.torch.load_file: on the CPU it maps the file and copies nothing."""
+    from safetensors.torch import load_file
+
+    loaded = load_file(path)
+    return loaded["tensor"] if loaded.keys() == {"tensor"} else loaded, "mapped, every page touched"
+
+
+def numpy_save(thing: Any, path: str, durable: bool) -> str:
+    """numpy.save of one array."""
+    import numpy
+
+    with open(path, "wb") as stream:
+        numpy.save(stream, thing.numpy(), allow_pickle=False)
+        if durable:
+            os.fsync(stream.fileno())
+    return ""
+
+
+def numpy_load(path: str) -> tuple[Any, str]:
+    """numpy.load of one array, as a tensor."""
+    import numpy
+    import torch
+
+    return torch.from_numpy(numpy.load(path, allow_pickle=False)), ""
+
+
+def dcp_save(thing: Any, path: str, durable: bool) -> str:
+    """torch.distributed.checkpoint.save, in one process."""
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it remarks that there is no process group, which is meant
+        state = thing if isinstance(thing, dict) else {"tensor": thing}
+        save(state, storage_writer=FileSystemWriter(path, sync_files=durable))
+    if durable:
+        sync(path)  # its own fsync comes before Python's buffer is flushed, so that of .metadata writes nothing
+    return ""
+
+
+def dcp_load(path: str) -> tuple[Any, str]:
+    """torch.distributed.checkpoint.load, into tensors made from its own metadata."""
+    import torch
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reader = FileSystemReader(path)
+        state = {
+            name: torch.empty(entry.size, dtype=entry.properties.dtype)
+            for name, entry in reader.read_metadata().state_dict_metadata.items()
+            if isinstance(entry, TensorStorageMetadata)
+        }
+        load(state, storage_reader=reader)
+    return state["tensor"] if state.keys() == {"tensor"} else state, ""
+
+
+def dali_load(path: str) -> tuple[Any, str]:
+    """DALI's numpy reader, pipeline and all, since a file is loaded once."""
+    import torch
+
+    dali = import_module("nvidia.dali")
+    pipeline = dali.Pipeline(batch_size=1, num_threads=2, device_id=None)
+    with pipeline:
+        pipeline.set_outputs(import_module("nvidia.dali.fn").readers.numpy(device="cpu", files=[path]))
+    pipeline.build()
+    (batch,) = pipeline.run()
+    return torch.from_numpy(batch.at(0)), ""  # at() copies out of the pipeline's memory

@@ -1,0 +1,149 @@
+"""Interleaved rounds: A B C, A B C, ... so that what changes on the machine meanwhile touches everyone alike.
+
+Nothing here knows what is being timed. The clock is an argument, so the harness itself is tested on a fake one.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Seconds of wall time and of CPU time (user and system, all threads)."""
+
+    def wall(self) -> float: ...
+
+    def cpu(self) -> float: ...
+
+
+class SystemClock:
+    """This process's clocks; CPU seconds include those of children that have been waited for."""
+
+    def wall(self) -> float:
+        return time.perf_counter()
+
+    def cpu(self) -> float:
+        usages = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one timed call took. ``extra_bytes`` is the peak of memory beyond the object itself, where measured.
+
+    ``way`` says which tool and route the bytes took, where the tool tells. ``gpu_busy`` is the share of the time in
+    which the GPU was at work, 0 to 1, where there is one.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    extra_bytes: int | None = None
+    way: str = ""
+    gpu_busy: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One timed call of ``tool`` at ``work`` (durable save, cold load, ...) on ``workload``, in round ``round``."""
+
+    work: str
+    workload: str
+    tool: str
+    round: int
+    nbytes: int
+    seconds: float
+    cpu_seconds: float
+    extra_bytes: int | None = None
+    way: str = ""
+    gpu_busy: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A tool that failed at a work, and why. It is shown, and takes no part in later rounds."""
+
+    work: str
+    workload: str
+    tool: str
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What all contestants of one comparison do: ``work`` on ``workload``, moving ``nbytes``."""
+
+    work: str
+    workload: str
+    nbytes: int
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """One tool at one task.
+
+    ``run`` is timed, unless it returns a :class:`Measured` of its own (a fresh process times itself); else it returns
+    the way its bytes took, or "". ``prepare`` and ``finish`` come before and after each timed call, untimed.
+    """
+
+    tool: str
+    run: Callable[[], Measured | str]
+    prepare: Callable[[], object] = _nothing
+    finish: Callable[[], object] = _nothing
+
+
+def interleave(
+    task: Task, contestants: Sequence[Contestant], rounds: int, clock: Clock | None = None
+) -> Iterator[Sample | Failure]:
+    """Run every contestant once a round, and yield each outcome as soon as it is known."""
+    clock = clock or SystemClock()
+    failed: set[str] = set()
+    for number in range(rounds):
+        for contestant in contestants:
+            if contestant.tool in failed:
+                continue
+            try:
+                measured = _time(contestant, clock)
+            except Exception as error:  # whatever a tool raises is a result to show, not the end of the run
+                failed.add(contestant.tool)
+                yield Failure(task.work, task.workload, contestant.tool, number, describe(error))
+                continue
+            yield Sample(
+                task.work,
+                task.workload,
+                contestant.tool,
+                number,
+                task.nbytes,
+                measured.seconds,
+                measured.cpu_seconds,
+                measured.extra_bytes,
+                measured.way,
+                measured.gpu_busy,
+            )
+
+
+def _time(contestant: Contestant, clock: Clock) -> Measured:
+    try:
+        gc.collect()
+        contestant.prepare()
+        cpu, wall = clock.cpu(), clock.wall()
+        result = contestant.run()
+        wall, cpu = clock.wall() - wall, clock.cpu() - cpu
+    finally:
+        contestant.finish()
+    return result if isinstance(result, Measured) else Measured(wall, cpu, way=result)
+
+
+def describe(error: BaseException) -> str:
+    """An error on one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

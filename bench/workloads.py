@@ -1,0 +1,131 @@
+"""The objects that are saved and loaded: one tensor, BERT-large's state dict, ten thousand small tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+from fastio.bench import shapes
+
+if TYPE_CHECKING:
+    import torch
+
+Object: TypeAlias = Union["torch.Tensor", "dict[str, torch.Tensor]"]
+
+MIB = 1 << 20
+SMALL_TENSORS, SMALL_SHAPE = 10_000, (256,)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """An object by name: ``count`` tensors of ``nbytes`` in all.
+
+    ``kind`` is ``tensor`` or ``dict``; ``large`` ones carry the goals for bandwidth.
+    """
+
+    name: str
+    label: str
+    kind: str
+    nbytes: int
+    count: int
+    large: bool
+    make: Callable[[], Object]
+
+
+def one_tensor(batch: int) -> Workload:
+    """One fp32 tensor of shape (batch, 256, 56, 56)."""
+    shape = shapes.feature_map(batch)
+    nbytes = shapes.fp32_bytes(shape)
+    mib = f"{nbytes / MIB:g}"
+    return Workload(
+        f"tensor-{mib}", f"one tensor, {mib} MiB", "tensor", nbytes, 1, batch >= 64, lambda: _values(shape, 0)
+    )
+
+
+def state_dict(name: str, label: str, all_shapes: Mapping[str, shapes.Shape], large: bool) -> Workload:
+    """A dictionary of fp32 tensors, each with a storage of its own."""
+    nbytes = sum(map(shapes.fp32_bytes, all_shapes.values()))
+
+    def make() -> Object:
+        return {key: _values(shape, seed) for seed, (key, shape) in enumerate(all_shapes.items())}
+
+    return Workload(name, label, "dict", nbytes, len(all_shapes), large, make)
+
+
+def bert_large() -> Workload:
+    """BERT-large's state dict: 391 tensors, 1.34 GB."""
+    all_shapes = shapes.bert()
+    return state_dict("bert-large", f"BERT-large, {len(all_shapes)} tensors", all_shapes, large=True)
+
+
+def small_tensors() -> Workload:
+    """10,000 tensors of 1 KB."""
+    all_shapes = {f"tensor.{index}": SMALL_SHAPE for index in range(SMALL_TENSORS)}
+    return state_dict("small-tensors", f"{SMALL_TENSORS:,} tensors of 1 KB", all_shapes, large=False)
+
+
+def standard() -> list[Workload]:
+    """The workloads of ``fastio-bench peers``, the goals' two first."""
+    return [bert_large(), one_tensor(256), one_tensor(4), one_tensor(1), small_tensors()]
+
+
+def find(name: str) -> Workload:
+    """The workload of that name: a standard one, or ``tensor-<MiB>`` of any batch."""
+    for workload in standard():
+        if workload.name == name:
+            return workload
+    batch = float(name.removeprefix("tensor-")) * MIB / shapes.fp32_bytes(shapes.feature_map(1))
+    if batch < 1 or not batch.is_integer():
+        raise ValueError(f"workload {name!r}: its size is no multiple of 3.0625 MiB")
+    return one_tensor(int(batch))
+
+
+def tensors(thing: Object) -> dict[str, torch.Tensor]:
+    """The object's tensors by name; a lone tensor is named ``tensor``."""
+    return dict(thing) if isinstance(thing, dict) else {"tensor": thing}
+
+
+def fingerprint(thing: Object) -> int:
+    """A CRC-32 over every tensor's name, dtype, shape and bytes, in order of name.
+
+    A benchmark that never looks at what it loaded may be timing something else than loading.
+    """
+    from fastio._native import crc32, crc32_at
+
+    value = 0
+    for name, tensor in sorted(tensors(thing).items()):
+        value = crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode(), value)
+        flat = tensor.detach().cpu().contiguous()
+        value = crc32_at(flat.data_ptr(), flat.nbytes, value)
+    return value
+
+
+def place(thing: Object, device: str) -> Object:
+    """The object on that device."""
+    return {name: tensor.to(device) for name, tensor in thing.items()} if isinstance(thing, dict) else thing.to(device)
+
+
+def ready(device: str) -> None:
+    """Wake the device up, so that the first call to be timed does not pay for that."""
+    import torch
+
+    torch.empty(1, device=device)
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def touch(thing: Object) -> None:
+    """Read one byte of each 4 KiB page, so that memory mapped from a file is really read from it."""
+    import torch
+
+    for tensor in tensors(thing).values():
+        tensor.detach().reshape(-1).view(torch.uint8)[::4096].sum()
+
+
+def _values(shape: shapes.Shape, seed: int) -> torch.Tensor:
+    """Random values as a fresh model has them, the same ones in every process."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    return torch.empty(shape, dtype=torch.float32).normal_(0.0, 0.02, generator=generator)

@@ -1,0 +1,141 @@
+"""Dictionaries as plain data for JSON, and back. The layout is that of figure 4: a size, each tool's times, the best.
+
+Times are microseconds at the size that stands for the bucket. Nothing read from a file is trusted: what makes no sense
+is a DictionaryError that names it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fastio.dicts.context import Context, bucket_nbytes, bucket_of
+from fastio.dicts.curve import Curve
+from fastio.dicts.record import Failure
+from fastio.dicts.samples import Samples
+from fastio.dicts.tuner import Tuner
+from fastio.errors import DictionaryError
+
+SCHEMA = "fastio-dictionary/1"
+STORED = 5  # samples of a cell: enough for a median
+MOST_CELLS = 8192
+MOST_CONTEXTS = 128
+MOST_NAME = 100
+MOST_REASON = 400
+RETRY_AFTER_LOADING = 32  # calls: what failed in another process may work in this one
+
+_OPTIONAL_BOOL = (True, False, None)
+
+
+def plain_tuners(tuners: Mapping[Context, Tuner]) -> list[dict[str, Any]]:
+    """The contexts of a dictionary, those with the most samples first; the last are left out beyond a bound."""
+    room = MOST_CELLS
+    result = []
+    sizes = {context: _count(tuner) for context, tuner in tuners.items()}
+    for context in sorted(tuners, key=lambda context: -sizes[context])[:MOST_CONTEXTS]:
+        room -= sizes[context]
+        if room < 0:
+            break
+        plain = _plain_tuner(tuners[context])
+        if plain["sizes"] or plain["failures"]:
+            result.append({name: getattr(context, name) for name in Context.__slots__} | plain)
+    return result
+
+
+def _count(tuner: Tuner) -> int:
+    return sum(len(record.curve.cells) for record in tuner.records.values())
+
+
+def _plain_tuner(tuner: Tuner) -> dict[str, Any]:
+    sizes: dict[int, dict[str, Any]] = {}
+    best: dict[int, float] = {}
+    for tool, record in tuner.records.items():
+        for bucket, cell in record.curve.cells.items():
+            values = [] if cell.doubt else cell.values[-STORED:]
+            if not values and not cell.firsts:
+                continue
+            entry = sizes.setdefault(bucket, {"best": None, "microseconds": {}, "first": {}})
+            if values:
+                entry["microseconds"][tool] = [_microseconds(value) for value in values]
+                if cell.median < best.get(bucket, math.inf):
+                    best[bucket], entry["best"] = cell.median, tool
+            if cell.firsts:
+                entry["first"][tool] = [_microseconds(value) for value in cell.firsts]
+    failures = {
+        tool: {"reason": record.failure.reason[:MOST_REASON], "count": record.failure.count}
+        for tool, record in tuner.records.items()
+        if record.failure is not None
+    }
+    return {"sizes": {str(bucket_nbytes(bucket)): sizes[bucket] for bucket in sorted(sizes)}, "failures": failures}
+
+
+def _microseconds(value: float) -> float:
+    return float(f"{math.exp(value) * 1e6:.4g}")
+
+
+def parse_tuners(texts: object) -> dict[Context, Tuner]:
+    """Contexts and what is known of them, from :func:`plain_tuners`; raises DictionaryError."""
+    result: dict[Context, Tuner] = {}
+    for text in _list(texts, "contexts")[:MOST_CONTEXTS]:
+        context = _parse_context(_object(text, "a context"))
+        tuner = result[context] = Tuner()
+        for size, entry in _object(text.get("sizes", {}), "sizes").items():
+            _parse_size(tuner, size, _object(entry, f"size {size}"))
+        for tool, failure in _tools(text.get("failures", {})):
+            failure = _object(failure, f"the failure of {tool}")
+            count = failure.get("count", 1)
+            if not isinstance(count, int) or not 0 < count < 1 << 31:
+                raise DictionaryError(f"the failure count of {tool!r} must be a number above 0, got {count!r}")
+            reason = str(failure.get("reason", ""))[:MOST_REASON]
+            tuner.record(tool).failure = Failure(reason, count, RETRY_AFTER_LOADING)
+    return result
+
+
+def _parse_context(text: dict[str, Any]) -> Context:
+    values: dict[str, Any] = {name: text.get(name) for name in Context.__slots__}
+    names = [values["op"], values["format"], values["device"]]
+    if not all(isinstance(name, str) and len(name) <= MOST_NAME for name in names):
+        raise DictionaryError(f"'op', 'format' and 'device' of a context must be short names, got {names!r}")
+    if values["durable"] not in _OPTIONAL_BOOL or values["resident"] not in _OPTIONAL_BOOL:
+        raise DictionaryError("'durable' and 'resident' of a context must be true, false or null")
+    if values["small"] not in (0, 1, 2, 3):
+        raise DictionaryError(f"'small' of a context must be 0 to 3, got {values['small']!r}")
+    return Context(**values)
+
+
+def _parse_size(tuner: Tuner, size: str, entry: dict[str, Any]) -> None:
+    if not size.isascii() or not size.isdigit() or len(size) > 20:
+        raise DictionaryError(f"a size must be a whole number of bytes, got {size[:40]!r}")
+    bucket = bucket_of(int(size))
+    times = dict(_tools(entry.get("microseconds", {})))
+    firsts = dict(_tools(entry.get("first", {})))
+    for tool in times.keys() | firsts.keys():
+        curve: Curve = tuner.record(tool).curve
+        curve.put(bucket, Samples(_times(times.get(tool, [])), _times(firsts.get(tool, []))))
+
+
+def _times(values: object) -> Iterable[float]:
+    try:
+        return [math.log(value * 1e-6) for value in _list(values, "times")[-STORED:] if math.isfinite(value)]
+    except (TypeError, ValueError, OverflowError):
+        raise DictionaryError(f"times must be numbers of microseconds above 0, got {str(values)[:80]}") from None
+
+
+def _tools(value: object) -> Iterable[tuple[str, Any]]:
+    tools = _object(value, "tools")
+    if len(tools) > MOST_NAME or any(not 0 < len(tool) <= MOST_NAME for tool in tools):
+        raise DictionaryError(f"expected at most {MOST_NAME} tools, by short names")
+    return tools.items()
+
+
+def _object(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DictionaryError(f"expected an object for {what}, got {type(value).__name__}")
+    return value
+
+
+def _list(value: object, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise DictionaryError(f"expected a list for {what}, got {type(value).__name__}")
+    return value

@@ -1,0 +1,84 @@
+"""The key of a dictionary: what is moved, in which circumstances, and the bucket its size falls in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+BUCKETS_PER_OCTAVE = 4
+FIRST_OCTAVE, LAST_OCTAVE = 8, 50
+LAST_BUCKET = (LAST_OCTAVE - FIRST_OCTAVE) * BUCKETS_PER_OCTAVE - 1
+FEW_EXTENTS = 8
+
+_KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The circumstances of a transfer: all of the key but its size. The paper keys on the size alone (section 4)."""
+
+    op: str
+    """``"save"`` or ``"load"``."""
+    format: str
+    """``"pt"``, ``"safetensors"``, ``"npy"`` or what a plug-in names its own."""
+    device: str
+    """``"cpu"`` or ``"cuda"``."""
+    durable: bool | None = None
+    """Saves: whether the time includes the fsync. None for loads."""
+    resident: bool | None = None
+    """Loads: whether the page cache held the file. None for saves."""
+    small: int = 0
+    """The class of the mean extent's size, from :func:`small_class`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which tool to use now.
+
+    ``order`` holds every candidate, ``tool`` first and the others best first: what to try when a tool refuses.
+    ``exploring`` is True when the tool is tried to learn its time, not because it is believed to be the fastest.
+    """
+
+    tool: str
+    reason: str
+    exploring: bool
+    order: tuple[str, ...]
+
+
+def small_class(nbytes: int, extents: int) -> int:
+    """The class of the mean extent's size: 0 for at least 1 MiB or a few extents, 1 from 64 KiB, 2 from 4 KiB, 3 below.
+
+    With a few extents the total size says everything already, so they share one class and what is learned in it.
+    """
+    if extents <= FEW_EXTENTS:
+        return 0
+    mean = nbytes / extents
+    return 0 if mean >= 1024 * _KIB else 1 if mean >= 64 * _KIB else 2 if mean >= 4 * _KIB else 3
+
+
+def bucket_of(nbytes: int) -> int:
+    """The quarter octave that a size in bytes falls in. Sizes below 304 share the first bucket, vast ones the last."""
+    if nbytes < 1 << FIRST_OCTAVE:
+        return 0
+    return min(int(BUCKETS_PER_OCTAVE * (math.log2(nbytes) - FIRST_OCTAVE)), LAST_BUCKET)
+
+
+def bucket_nbytes(bucket: int) -> int:
+    """The size in bytes that stands for a bucket: its geometric middle."""
+    return round(math.pow(2.0, FIRST_OCTAVE + (bucket + 0.5) / BUCKETS_PER_OCTAVE))
+
+
+def describe_nbytes(nbytes: float) -> str:
+    """A size for people: ``"12.3 MiB"``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < _KIB or unit == "GiB":
+            break
+        nbytes /= _KIB
+    return f"{nbytes:.3g} {unit}" if nbytes < 1000 else f"{nbytes:.0f} {unit}"
+
+
+def describe_seconds(seconds: float) -> str:
+    """A duration for people: ``"12.3 ms"``."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} us"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

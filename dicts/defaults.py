@@ -1,0 +1,136 @@
+"""The default dictionaries: one set per filesystem and machine, kept on disk, and those that callers named by path."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import warnings
+
+from fastio import config
+from fastio.dicts import fingerprint
+from fastio.dicts.dictionary import LOCK, Dictionary, RDic, WDic
+from fastio.dicts.storage import Store
+from fastio.dicts.wrdic import MODES, WRDic
+
+MOST_NAMED = 16
+
+_Signature = tuple[int, int, int]
+
+
+class _Set:
+    """WDic and RDic of one fingerprint, the store that keeps them, and what to ask in each mode."""
+
+    def __init__(self, marks: fingerprint.Fingerprint, folder: str) -> None:
+        renew = _renew()
+        wdic, rdic = WDic(renew=renew), RDic(renew=renew)
+        self.store = Store(os.path.join(folder, marks.file_name), marks, (wdic, rdic))
+        self.by_mode: dict[str, Dictionary] = {mode: WRDic(wdic, rdic, mode=mode) for mode in MODES}
+        self.by_mode.update(save=wdic, load=rdic)
+
+
+_by_device: dict[int, _Set] = {}
+_by_name: dict[str, _Set] = {}
+_named: dict[str, tuple[_Signature, Dictionary]] = {}
+
+
+def default(op: str, directory: str) -> Dictionary:
+    """The default dictionary for files in a directory.
+
+    ``op`` is ``"save"`` (its WDic), ``"load"`` (its RDic), or a mode: ``"w"``, ``"r"`` or ``"w+r"``. The first call for
+    a filesystem reads what was kept of it. Never raises for the state of the disk.
+    """
+    device = _device(directory)
+    with LOCK:
+        found = _by_device.get(device)
+        if found is None:
+            found = _by_device[device] = _make(directory)
+        return found.by_mode[op]
+
+
+def named(path: str) -> Dictionary:
+    """The dictionary of a file that the caller named: read once, and again when the file changes. Never written to.
+
+    Raises DictionaryError if it is missing or damaged.
+    """
+    key = os.path.abspath(path)
+    try:
+        status = os.stat(key)
+        signature = (status.st_ino, status.st_size, status.st_mtime_ns)
+    except OSError:
+        signature = (0, 0, 0)
+    with LOCK:
+        known = _named.get(key)
+        if known is None or known[0] != signature:
+            if len(_named) >= MOST_NAMED:
+                del _named[next(iter(_named))]
+            known = _named[key] = signature, Dictionary.load(path)
+        return known[1]
+
+
+def flush() -> None:
+    """Write what the default dictionaries learned since they were last written."""
+    for kept in list(_by_name.values()):
+        kept.store.write()
+
+
+def forget() -> None:
+    """Drop the default dictionaries and those named by path, unwritten. The next call reads them from disk again."""
+    with LOCK:
+        _by_device.clear()
+        _by_name.clear()
+        _named.clear()
+
+
+def _make(directory: str) -> _Set:
+    marks = fingerprint.of(_existing(directory))
+    name = marks.file_name
+    if name not in _by_name:
+        if not _by_name:
+            atexit.register(flush)
+        _by_name[name] = _Set(marks, _folder())
+    return _by_name[name]
+
+
+def _folder() -> str:
+    folder = str(config.get("dictionary_dir"))
+    if not folder:
+        from platformdirs import user_cache_dir
+
+        folder = user_cache_dir("fastio", appauthor=False)
+    return os.path.abspath(os.path.expanduser(folder))
+
+
+def _renew() -> str:
+    renew = str(config.get("renew"))
+    try:
+        WDic(renew=renew)
+    except ValueError as error:
+        warnings.warn(f"FASTIO_RENEW is ignored: {error}", RuntimeWarning, stacklevel=2)
+        return ""
+    return renew
+
+
+def _device(directory: str) -> int:
+    try:
+        return os.stat(directory or ".").st_dev
+    except OSError:
+        try:
+            return os.stat(_existing(directory)).st_dev
+        except OSError:
+            return -1
+
+
+def _existing(directory: str) -> str:
+    """The directory, or the nearest one above it that exists."""
+    path = os.path.abspath(directory)
+    while not os.path.isdir(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return path
+
+
+def _after_fork_in_child() -> None:
+    for kept in _by_name.values():
+        kept.store.mark_written()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,192 @@
+"""WDic, RDic and WRDic: which tool was fastest, by context and size, learned from the very transfers that ask.
+
+Source: the Fastensor paper, section 4. Thread-safe and bounded. There is one lock for all: it is held for
+microseconds, and a fork must find every dictionary whole.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from fastio.dicts.codec import MOST_CONTEXTS, parse_tuners, plain_tuners
+from fastio.dicts.context import Choice, Context
+from fastio.dicts.explain import Explanation, explain_tuner
+from fastio.dicts.priors import Rule, parse_rules, rule_for
+from fastio.dicts.renewal import Renewal
+from fastio.dicts.tuner import Tuner
+
+SAVE, LOAD = "save", "load"
+
+LOCK = threading.RLock()
+os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
+
+
+class Listener(Protocol):
+    """Hears of every observation; keeps a dictionary on disk."""
+
+    def heard(self) -> None: ...
+
+
+class Dictionary:
+    """What tools took, for saves and loads.
+
+    ``rules`` are priors (None: those that ship with fastio). ``renew`` says how often all is measured again: ``""``
+    never, ``"5000"`` calls, ``"3600s"`` seconds by ``clock``; anything else is a ValueError.
+    """
+
+    op: str | None = None
+    """The operation this dictionary is filled by; None for both."""
+
+    def __init__(
+        self,
+        *,
+        rules: Iterable[Rule] | None = None,
+        renew: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.tuners: dict[Context, Tuner] = {}
+        self.listener: Listener | None = None
+        self._rules = None if rules is None else list(rules)
+        self._renewal = Renewal(renew, clock)
+        self._warm: set[tuple[str, str, str]] = set()
+
+    def choose(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Choice:
+        """The tool to use for a transfer of so many bytes, out of the candidates; none is a ValueError."""
+        tools = _tuple(candidates)
+        with LOCK:
+            if self._renewal.due():
+                self.renew()
+            return self._tuner(self._own(context)).choose(nbytes, tools)
+
+    def observe(self, context: Context, nbytes: int, tool: str, seconds: float) -> None:
+        """Learn what a transfer took: all that its caller waited, fsync and device synchronisation included.
+
+        The first call of a tool in a process is warm-up and counts only while nothing better is known.
+        """
+        if self.op is not None and context.op != self.op:
+            return
+        key = (tool, context.op, context.device)
+        with LOCK:
+            first = key not in self._warm
+            if first:
+                self._warm.add(key)
+            self._tuner(context).observe(nbytes, tool, seconds, first=first)
+            self._renewal.count()
+        if self.listener is not None:
+            self.listener.heard()
+
+    def fail(self, context: Context, nbytes: int, tool: str, reason: str) -> None:
+        """Learn that a tool refused or failed. It is avoided in this context, at all sizes, for a growing while."""
+        if self.op is not None and context.op != self.op:
+            return
+        with LOCK:
+            self._tuner(context).fail(tool, reason)
+        if self.listener is not None:
+            self.listener.heard()
+
+    def explain(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Explanation:
+        """Which tool would be chosen, why, how sure that is and what the others took. Changes nothing."""
+        tools = _tuple(candidates)
+        with LOCK:
+            own = self._own(context)
+            tuner = self.tuners.get(own) or Tuner(self._rule(own))
+            return explain_tuner(tuner, own, nbytes, tools)
+
+    def times(self, context: Context, nbytes: int, candidates: Sequence[str]) -> dict[str, float]:
+        """Seconds that each tool is expected to take, the fastest first; only of tools measured at or near the size."""
+        tools = _tuple(candidates)
+        with LOCK:
+            tuner = self.tuners.get(self._own(context))
+            return {} if tuner is None else tuner.times(nbytes, tools)
+
+    def renew(self) -> None:
+        """Doubt all that was measured, so that it is measured again."""
+        with LOCK:
+            for tuner in self.tuners.values():
+                tuner.renew()
+
+    def dump(self, path: str | os.PathLike[str]) -> None:
+        """Write the dictionary as JSON, atomically. Raises OSError where the file cannot be written."""
+        from fastio.dicts.storage import write_plain
+
+        write_plain(path, self.__getstate__())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Dictionary:
+        """Read what :meth:`dump` wrote, or a file with ``priors`` of your own; DictionaryError says what is wrong."""
+        from fastio.dicts.storage import faults_of, read_plain
+
+        with faults_of(path):
+            dictionary = cls.__new__(cls)
+            dictionary.__setstate__(read_plain(path))
+            return dictionary
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Plain data, as in the file: so a rank can pickle a dictionary and broadcast it to the others."""
+        with LOCK:
+            state: dict[str, Any] = {"contexts": plain_tuners(self.tuners)}
+            if self._rules is not None:
+                state["priors"] = [dict(rule.text) for rule in self._rules]
+            return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        priors = state.get("priors")
+        Dictionary.__init__(self, rules=None if priors is None else parse_rules(priors))
+        self.adopt(parse_tuners(state.get("contexts", [])))
+
+    def adopt(self, tuners: dict[Context, Tuner]) -> None:
+        """Take over what is known of contexts of this dictionary's operation."""
+        with LOCK:
+            for context, tuner in tuners.items():
+                if self.op is None or context.op == self.op:
+                    tuner.rule = self._rule(context)
+                    self.tuners[context] = tuner
+
+    def _own(self, context: Context) -> Context:
+        """The context under which this dictionary knows the transfer: a WDic answers about a load as for the save."""
+        if self.op is None or context.op == self.op:
+            return context
+        if self.op == SAVE:
+            options = [replace(context, op=SAVE, durable=durable, resident=None) for durable in (True, False)]
+        else:
+            options = [replace(context, op=LOAD, durable=None, resident=resident) for resident in (False, True)]
+        return max(options, key=lambda option: self.tuners[option].calls if option in self.tuners else 0)
+
+    def _tuner(self, context: Context) -> Tuner:
+        tuner = self.tuners.get(context)
+        if tuner is None:
+            if len(self.tuners) >= MOST_CONTEXTS:
+                del self.tuners[min(self.tuners, key=lambda known: self.tuners[known].calls)]
+            tuner = self.tuners[context] = Tuner(self._rule(context))
+        return tuner
+
+    def _rule(self, context: Context) -> Rule:
+        if self._rules is None:
+            from fastio.dicts.storage import shipped_rules
+
+            return rule_for(shipped_rules(), context)
+        return rule_for(self._rules, context)
+
+
+class WDic(Dictionary):
+    """Filled by saves. Asked about a load, it answers for the save of as much."""
+
+    op = SAVE
+
+
+class RDic(Dictionary):
+    """Filled by loads. Asked about a save, it answers for the load of as much."""
+
+    op = LOAD
+
+
+def _tuple(candidates: Sequence[str]) -> tuple[str, ...]:
+    tools = candidates if type(candidates) is tuple else tuple(candidates)
+    if not tools:
+        raise ValueError("no tool can do this: the list of candidates is empty")
+    return tools

@@ -1,0 +1,95 @@
+"""What each tool is believed to take at one size: its own samples, those at the sizes around, and the prior. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fastio.dicts.curve import SHAPE, at_zero, common_slope
+from fastio.dicts.priors import Rule
+from fastio.dicts.record import Record
+
+MEASURED, NEARBY, FIRST_CALL, PRIOR, UNKNOWN = "measured", "nearby sizes", "first calls", "prior", "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a tool is believed to take at one bucket.
+
+    ``mean`` and ``deviation`` are those of the logarithm of seconds, less the common shape. ``source`` says what
+    the belief rests on; ``samples`` were taken in the bucket itself, ``nearby`` within reach of it.
+    """
+
+    tool: str
+    mean: float
+    deviation: float
+    source: str
+    samples: int
+    nearby: int
+
+    @property
+    def known(self) -> bool:
+        """Whether the tool was measured at this size or near it."""
+        return self.source in (MEASURED, NEARBY)
+
+    def seconds(self, bucket: int) -> float:
+        """The time expected at the bucket's own size."""
+        return math.exp(min(self.mean + SHAPE[bucket], 100.0))
+
+
+def estimates(records: Mapping[str, Record], rule: Rule, bucket: int, tools: Sequence[str]) -> list[Estimate]:
+    """The estimates of all tools, the fastest first; equal ones stay in the order given.
+
+    The prior knows only ratios, so its level is fitted to the tools that were measured; where it contradicts them, it
+    loses weight for all (empirical Bayes).
+    """
+    curves = {tool: records[tool].curve for tool in tools if tool in records}
+    only_firsts = not any(curve.measured for curve in curves.values())
+    points = {tool: found for tool, curve in curves.items() if (found := curve.points(bucket, only_firsts))}
+    slope = common_slope(points.values())
+    here = {tool: at_zero(found, slope) for tool, found in points.items()}
+    prior = {tool: rule.at(bucket, tool) for tool in tools}
+    level, level_variance, scale = _fit(here, prior)
+    result = []
+    for tool in tools:
+        mean, variance = prior[tool][0] + level, (prior[tool][1] + level_variance) * scale
+        samples = nearby = 0
+        source = PRIOR if rule.lists(tool) else UNKNOWN
+        suspicion = 0.0
+        if tool in here:
+            own_mean, own_variance = here[tool]
+            weight, prior_weight = 1 / own_variance, 1 / variance
+            mean = (own_mean * weight + mean * prior_weight) / (weight + prior_weight)
+            variance = 1 / (weight + prior_weight)
+            samples, nearby = curves[tool].count(bucket)
+            source = MEASURED if samples else NEARBY if nearby else FIRST_CALL
+            suspicion = records[tool].suspicion
+        result.append(Estimate(tool, mean, math.sqrt(variance) + suspicion, source, samples, nearby))
+    result.sort(key=lambda estimate: estimate.mean)
+    return result
+
+
+def _fit(
+    here: Mapping[str, tuple[float, float]], prior: Mapping[str, tuple[float, float]]
+) -> tuple[float, float, float]:
+    """Level of the prior, the level's variance, and how much wider the prior must be to agree with measurement."""
+    if not here:
+        return 0.0, 0.0, 1.0
+    weights = {tool: 1 / (variance + prior[tool][1]) for tool, (_, variance) in here.items()}
+    total = sum(weights.values())
+    level = sum(weights[tool] * (mean - prior[tool][0]) for tool, (mean, _) in here.items()) / total
+    scale = 1.0
+    if len(here) > 1:
+        misfit = sum(weights[tool] * (mean - prior[tool][0] - level) ** 2 for tool, (mean, _) in here.items())
+        scale = max(1.0, misfit / (len(here) - 1))
+    return level, 1 / total, scale
+
+
+def chance_of_best(ranked: Sequence[Estimate]) -> float:
+    """How sure it is that the first is the fastest, 0 to 1: its chance against each other tool, multiplied."""
+    best, chance = ranked[0], 1.0
+    for other in ranked[1:]:
+        deviation = math.hypot(best.deviation, other.deviation)
+        chance *= 0.5 * (1 + math.erf((other.mean - best.mean) / (deviation * math.sqrt(2))))
+    return chance

@@ -1,0 +1,128 @@
+"""What a dictionary answers when it is asked why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fastio.dicts.context import Choice, Context, bucket_of, describe_nbytes, describe_seconds
+from fastio.dicts.curve import shape
+from fastio.dicts.evidence import PRIOR, UNKNOWN, Estimate, chance_of_best
+from fastio.dicts.record import Failure
+from fastio.dicts.tuner import Tuner
+
+LIKELY = 2.0  # deviations either way
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tool of an explanation. ``seconds`` is what it is expected to take, likely between ``low`` and ``high``.
+
+    They are None where only the ratio to others is known. ``relative`` is its time over the first tool's. ``samples``
+    were taken at this size, ``nearby`` at sizes around it; ``source`` says which of them, or what else, was used.
+    """
+
+    tool: str
+    seconds: float | None
+    low: float | None
+    high: float | None
+    relative: float
+    samples: int
+    nearby: int
+    source: str
+    failure: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Which tool a dictionary would use now, why, and how sure it is. ``print`` it for a table.
+
+    ``confidence`` is the chance, 0 to 1, that the first of ``entries`` is truly the fastest. ``tool`` is another one
+    when the dictionary would explore.
+    """
+
+    context: Context
+    nbytes: int
+    tool: str
+    reason: str
+    confidence: float
+    entries: tuple[Entry, ...]
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]] = [
+            ("tool", "time", "likely between", "relative", "samples", "nearby", "known from")
+        ]
+        rows += [_row(entry) for entry in self.entries]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        what = f"{self.context.op} of {describe_nbytes(self.nbytes)} as {self.context.format} on {self.context.device}"
+        circumstances = _describe(self.context)
+        return "\n".join(
+            [
+                what + (f" ({circumstances})" if circumstances else ""),
+                f"{self.tool}: {self.reason}",
+                f"{self.entries[0].tool} is the fastest with a chance of {self.confidence:.0%}",
+                *table,
+            ]
+        )
+
+
+def _describe(context: Context) -> str:
+    words = []
+    if context.durable is not None:
+        words.append("durable" if context.durable else "not durable")
+    if context.resident is not None:
+        words.append("in the page cache" if context.resident else "not in the page cache")
+    if context.small:
+        words.append(("", "extents of 64 KiB to 1 MiB", "extents of 4 to 64 KiB", "extents below 4 KiB")[context.small])
+    return ", ".join(words)
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    likely = took = "-"
+    if entry.seconds is not None and entry.low is not None and entry.high is not None:
+        took = describe_seconds(entry.seconds)
+        likely = f"{describe_seconds(entry.low)} .. {describe_seconds(entry.high)}"
+    known = entry.source if entry.failure is None else f"{entry.source}; avoided: {entry.failure}"
+    return entry.tool, took, likely, f"{entry.relative:.2f}", str(entry.samples), str(entry.nearby), known
+
+
+def explanation(
+    context: Context,
+    nbytes: int,
+    choice: Choice,
+    ranked: Sequence[Estimate],
+    failures: Mapping[str, Failure],
+) -> Explanation:
+    """An explanation from the estimates behind a choice, the best first."""
+    level = shape(nbytes)
+    anchored = any(estimate.source not in (PRIOR, UNKNOWN) for estimate in ranked)
+    entries = []
+    for estimate in ranked:
+        seconds = low = high = None
+        if anchored:
+            middle, half = estimate.mean + level, LIKELY * estimate.deviation
+            low, seconds, high = (math.exp(min(value, 100.0)) for value in (middle - half, middle, middle + half))
+        failure = failures.get(estimate.tool)
+        entries.append(
+            Entry(
+                estimate.tool,
+                seconds,
+                low,
+                high,
+                math.exp(min(estimate.mean - ranked[0].mean, 100.0)),
+                estimate.samples,
+                estimate.nearby,
+                estimate.source,
+                None if failure is None else failure.reason,
+            )
+        )
+    return Explanation(context, nbytes, choice.tool, choice.reason, chance_of_best(ranked), tuple(entries))
+
+
+def explain_tuner(tuner: Tuner, context: Context, nbytes: int, tools: tuple[str, ...]) -> Explanation:
+    """What one tuner would do, without doing it."""
+    plan = tuner.plan(bucket_of(nbytes), tools)
+    failures = {tool: record.failure for tool, record in tuner.records.items() if record.failure is not None}
+    return explanation(context, nbytes, plan.choice, plan.ranked, failures)

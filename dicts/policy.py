@@ -1,0 +1,70 @@
+"""What ``policy=`` may say, and whom to ask then: specific tool, specific or aware dictionary (Fastensor paper)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastio import config
+from fastio.dicts.defaults import default, named
+from fastio.dicts.dictionary import LOAD, SAVE, Dictionary
+from fastio.dicts.wrdic import MODES
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy made plain: exactly one of the three is set.
+
+    ``tool``: use that one. ``dictionary``: ask that one. ``mode``: ask the default dictionary in that mode.
+    """
+
+    tool: str | None = None
+    dictionary: Dictionary | None = None
+    mode: str | None = None
+
+    def ask(self, op: str, directory: str) -> Dictionary:
+        """The dictionary to ask and to tell, for a file in a directory. A ValueError where the policy is a tool."""
+        if self.dictionary is not None:
+            return self.dictionary
+        if self.mode is None:
+            raise ValueError(f"the policy is the tool {self.tool!r}: there is no dictionary to ask")
+        return default(op if (op, self.mode) in ((SAVE, "w"), (LOAD, "r")) else self.mode, directory)
+
+
+_BY_MODE = {mode: Policy(mode=mode) for mode in MODES}
+_AUTO = {SAVE: _BY_MODE["w"], LOAD: _BY_MODE["r"]}
+
+
+def resolve(policy: object, op: str, candidates: Sequence[str]) -> Policy:
+    """Make a policy plain.
+
+    ``policy`` is a tool's name (one of ``candidates``), a Dictionary, a path to one (``.json``), ``"w"``, ``"r"``,
+    ``"w+r"`` or ``"auto"``: ``"w"`` for a save, ``"r"`` for a load, ``"w+r"`` for anything else. What ``"auto"`` means
+    can be set to a tool by ``FASTIO_POLICY``. Anything else is a ValueError, and a damaged file a DictionaryError.
+    """
+    if policy == AUTO:
+        preset = str(config.get("policy"))
+        if preset == AUTO:
+            return _AUTO.get(op, _BY_MODE["w+r"])
+        if preset not in candidates:
+            tools = ", ".join(candidates)
+            raise ValueError(f"FASTIO_POLICY={preset!r}: expected {AUTO!r} or the name of a tool ({tools})")
+        return Policy(tool=preset)
+    if isinstance(policy, Dictionary):
+        return Policy(dictionary=policy)
+    if isinstance(policy, str):
+        if policy in _BY_MODE:
+            return _BY_MODE[policy]
+        if policy in candidates:
+            return Policy(tool=policy)
+    if isinstance(policy, os.PathLike) or (isinstance(policy, str) and policy.endswith(".json")):
+        path = os.fspath(policy)
+        if isinstance(path, str):
+            return Policy(dictionary=named(path))
+    raise ValueError(
+        f"policy={policy!r}: expected 'auto', 'w', 'r', 'w+r', the name of a tool ({', '.join(candidates)}), "
+        f"the path of a dictionary ending in .json, or a fastio.dicts.Dictionary"
+    )

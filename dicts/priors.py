@@ -1,0 +1,94 @@
+"""Starting dictionaries: what tools took relative to each other elsewhere. Measurement overrides them.
+
+A rule says for which contexts it holds and gives each tool's bandwidth (MB of 10^6 bytes a second) at some sizes. Only
+the ratios between tools count; between two sizes the logarithm of the ratio is interpolated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from fastio.dicts.context import Context, bucket_of
+from fastio.errors import DictionaryError
+
+UNLISTED_COST, UNLISTED_DOUBT = 0.2, 0.6  # a tool of which the rule says nothing: its log cost over the best, deviation
+USUAL_DOUBT = 0.3  # deviation of a logarithm of relative time from one machine to another
+
+_CONTEXT_FIELDS = frozenset(field.name for field in fields(Context))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: ``where`` maps a field of the context to the values it holds for; ``costs`` ascends by bucket."""
+
+    where: Mapping[str, Sequence[object]]
+    costs: Sequence[tuple[int, Mapping[str, float]]]
+    doubt: float
+    text: Mapping[str, object]
+
+    def holds(self, context: Context) -> bool:
+        """Whether the rule speaks about this context."""
+        return all(getattr(context, name) in values for name, values in self.where.items())
+
+    def lists(self, tool: str) -> bool:
+        """Whether the rule says anything of the tool."""
+        return tool in self.costs[0][1]
+
+    def at(self, bucket: int, tool: str) -> tuple[float, float]:
+        """Logarithm of the tool's relative time at a bucket, less that of the best, and its variance."""
+        after = next((index for index, (at, _) in enumerate(self.costs) if at >= bucket), len(self.costs))
+        low, high = self.costs[max(0, after - 1)], self.costs[min(after, len(self.costs) - 1)]
+        if tool not in low[1] or tool not in high[1]:
+            return UNLISTED_COST, UNLISTED_DOUBT * UNLISTED_DOUBT
+        share = (bucket - low[0]) / (high[0] - low[0]) if low[0] < bucket < high[0] else float(bucket >= high[0])
+        return low[1][tool] + share * (high[1][tool] - low[1][tool]), self.doubt * self.doubt
+
+
+NOTHING = Rule({}, ((0, {}),), UNLISTED_DOUBT, {})
+"""The rule that says nothing: all tools are alike."""
+
+
+def rule_for(rules: Iterable[Rule], context: Context) -> Rule:
+    """The first rule that holds for the context, else :data:`NOTHING`."""
+    return next((rule for rule in rules if rule.holds(context)), NOTHING)
+
+
+def parse_rules(texts: object) -> list[Rule]:
+    """Rules from the ``priors`` of a dictionary file; raises DictionaryError for what makes no sense."""
+    if not isinstance(texts, list):
+        raise DictionaryError(f"'priors' must be a list of rules, not {type(texts).__name__}")
+    return [_parse(text) for text in texts]
+
+
+def _parse(text: object) -> Rule:
+    if not isinstance(text, dict) or not isinstance(text.get("where"), dict):
+        raise DictionaryError("each prior must be an object with 'where' and 'bandwidth'")
+    where = {name: value if isinstance(value, list) else [value] for name, value in text["where"].items()}
+    if not _CONTEXT_FIELDS.issuperset(where):
+        raise DictionaryError(f"'where' of a prior may name {sorted(_CONTEXT_FIELDS)}, got {sorted(where)}")
+    doubt = text.get("doubt", USUAL_DOUBT)
+    if not isinstance(doubt, int | float) or not 0 < doubt < 10:
+        raise DictionaryError(f"'doubt' of a prior must be a number above 0 and below 10, got {doubt!r}")
+    bandwidth = text.get("bandwidth")
+    if not isinstance(bandwidth, dict) or not bandwidth:
+        raise DictionaryError("'bandwidth' of a prior must map sizes in bytes to the bandwidth of each tool")
+    costs = sorted((_parse_size(size), _parse_costs(size, tools)) for size, tools in bandwidth.items())
+    return Rule(where, costs, float(doubt), text)
+
+
+def _parse_size(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 20:
+        raise DictionaryError(f"a size must be a whole number of bytes, got {text[:40]!r}")
+    return bucket_of(int(text))
+
+
+def _parse_costs(size: str, tools: object) -> dict[str, float]:
+    if not isinstance(tools, dict) or not tools:
+        raise DictionaryError(f"the prior at size {size} must map tools to MB/s")
+    for tool, value in tools.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
+            raise DictionaryError(f"the prior of {tool!r} at size {size} must be a number of MB/s, got {value!r}")
+    best = max(tools.values())
+    return {tool: math.log(best / value) for tool, value in tools.items()}

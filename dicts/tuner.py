@@ -1,0 +1,192 @@
+"""Which tool to use, learned while it is used: the tuner of one context. Pure: no clock, no file, no chance.
+
+After the Fastensor paper, section 4 (algorithms 1 and 2, figure 4), with the bests found by samples instead of one cold
+time per tool, and every size answered from the sizes around it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fastio.dicts.context import Choice, bucket_nbytes, bucket_of, describe_nbytes, describe_seconds
+from fastio.dicts.curve import SHAPE, shape
+from fastio.dicts.evidence import MEASURED, PRIOR, UNKNOWN, Estimate, estimates
+from fastio.dicts.exploration import Plan, pick, refresh_calls
+from fastio.dicts.priors import NOTHING, Rule
+from fastio.dicts.record import BAND, Record
+
+SETTLED_SAMPLES = 4
+SETTLED_USES = 16  # calls of a settled bucket between two looks at the evidence
+PLAN_CALLS = 512
+PENDING_CALLS = 16  # a try that nobody reported on is given up after so many calls
+USUAL_CALLS = 200  # window of the usual call's time
+MOST_TOOLS = 64
+MOST_PLANS = 16  # of one bucket: one for each set of candidates
+RENEWAL_DOUBT = 0.5
+LEAST_SECONDS = 1e-9
+
+
+class Tuner:
+    """Learns one context. ``choose`` what to use, then tell how long it took (``observe``) or why it failed (``fail``).
+
+    Sizes are bytes, times seconds. Not thread-safe: :class:`fastio.dicts.dictionary.Dictionary` is.
+    """
+
+    def __init__(self, rule: Rule = NOTHING) -> None:
+        self.rule = rule
+        self.calls = 0
+        self.records: dict[str, Record] = {}
+        self._usual = 0.0
+        self._observed = 0
+        self._band_calls: dict[int, int] = {}
+        self._plans: dict[int, dict[tuple[str, ...], Plan]] = {}
+
+    def choose(self, nbytes: int, candidates: tuple[str, ...]) -> Choice:
+        """The tool to use for a transfer of that size, out of at least one candidate."""
+        bucket = bucket_of(nbytes)
+        band = bucket // BAND
+        self.calls += 1
+        call = self._band_calls[band] = self._band_calls.get(band, 0) + 1
+        plan = self.plan(bucket, candidates)
+        plan.uses -= 1
+        choice = plan.choice
+        if choice.exploring:
+            self.record(choice.tool).pending = self.calls
+            return choice
+        for tool, calls in plan.refresh:
+            record = self.record(tool)
+            if call - record.last.get(band, 0) >= calls * record.backoff and not record.failing(self.calls):
+                record.last[band] = call
+                reason = f"looking again at {tool} near {describe_nbytes(bucket_nbytes(bucket))}, after {choice.tool}"
+                return Choice(tool, reason, True, (tool, *(other for other in choice.order if other != tool)))
+        return choice
+
+    def observe(self, nbytes: int, tool: str, seconds: float, *, first: bool = False) -> None:
+        """Learn that a transfer took so long. ``first`` marks the tool's first call in its process: warm-up."""
+        if not math.isfinite(seconds):
+            return
+        bucket = bucket_of(nbytes)
+        record = self.record(tool)
+        value = math.log(max(seconds, LEAST_SECONDS)) - shape(nbytes) + SHAPE[bucket]
+        self._observed = min(self._observed + 1, USUAL_CALLS)
+        self._usual += (seconds - self._usual) / self._observed
+        record.pending = -PENDING_CALLS
+        record.failure = None
+        record.last[bucket // BAND] = self._band_calls.get(bucket // BAND, 0)
+        if first:
+            record.curve.cell(bucket).add_first(value)
+            self._outdate(bucket, tool)
+            return
+        expected = self._expected(bucket, tool)
+        record.curve.add(bucket, value)
+        self._outdate(bucket, tool)
+        if expected is not None and record.hear(bucket, value, *expected):
+            self._plans.clear()
+
+    def fail(self, tool: str, reason: str) -> None:
+        """Avoid a tool that refused or failed; it is tried again much later."""
+        record = self.record(tool)
+        record.pending = -PENDING_CALLS
+        record.fail(self.calls, reason)
+        self._plans.clear()
+
+    def renew(self) -> None:
+        """Doubt everything measured so far, so that it is measured again."""
+        for record in self.records.values():
+            for cell in record.curve.cells.values():
+                if cell.values:
+                    cell.shift(0.0, RENEWAL_DOUBT)
+        self._plans.clear()
+
+    def plan(self, bucket: int, candidates: tuple[str, ...]) -> Plan:
+        """What would be done at a bucket: the beliefs, the choice they lead to, what is to be looked at again."""
+        plans = self._plans.setdefault(bucket, {})
+        plan = plans.get(candidates)
+        if plan is None or plan.uses <= 0 or plan.until < self.calls:
+            if len(plans) >= MOST_PLANS:
+                plans.clear()
+            plan = plans[candidates] = self._make_plan(bucket, candidates)
+        return plan
+
+    def times(self, nbytes: int, candidates: tuple[str, ...]) -> dict[str, float]:
+        """Seconds expected of each candidate that was measured at or near the size and does not fail, fastest first."""
+        level = shape(nbytes)
+        ranked = self.plan(bucket_of(nbytes), candidates).ranked
+        return {e.tool: math.exp(e.mean + level) for e in ranked if e.known and not self._fails(e.tool)}
+
+    def record(self, tool: str) -> Record:
+        """What is known of a tool, made empty where nothing is."""
+        record = self.records.get(tool)
+        if record is None:
+            if len(self.records) >= MOST_TOOLS:
+                del self.records[next(iter(self.records))]
+            record = self.records[tool] = Record()
+        return record
+
+    def _make_plan(self, bucket: int, candidates: tuple[str, ...]) -> Plan:
+        ranked = estimates(self.records, self.rule, bucket, candidates)
+        failing = [estimate for estimate in ranked if self._fails(estimate.tool)]
+        usable = [estimate for estimate in ranked if estimate not in failing] or failing
+        ranked = usable if usable is failing else usable + failing
+        best = usable[0]
+        dearness = best.seconds(bucket) / self._usual if self._usual > 0 else 1.0
+        busy = [tool for tool in candidates if self._is_busy(tool)]
+        chosen = pick(usable, busy, dearness)
+        order = (chosen.tool, *(estimate.tool for estimate in ranked if estimate is not chosen))
+        choice = Choice(chosen.tool, _reason(bucket, chosen, usable), chosen is not best, order)
+        settled = SETTLED_USES if best.samples >= SETTLED_SAMPLES else min(1 + best.nearby // 64, SETTLED_USES)
+        return Plan(
+            ranked,
+            choice,
+            refresh_calls(usable, dearness),
+            settled if chosen is best else 1,
+            self.calls + PLAN_CALLS,
+        )
+
+    def _expected(self, bucket: int, tool: str) -> tuple[float, float] | None:
+        """Mean and variance of what the tool takes at a bucket: its own samples there, else what a plan believed."""
+        curve = self.records[tool].curve
+        cell = curve.cells.get(bucket)
+        if cell is not None and len(cell.values) >= SETTLED_SAMPLES - 1 and not cell.doubt:
+            return cell.median, cell.variance(curve.noise)
+        for plan in self._plans.get(bucket, {}).values():
+            for estimate in plan.ranked:
+                if estimate.tool == tool and estimate.known:
+                    return estimate.mean + SHAPE[bucket], estimate.deviation**2
+        return None
+
+    def _outdate(self, bucket: int, tool: str) -> None:
+        """Have the plans of a bucket made anew that what was learned of the tool bears upon."""
+        for plan in self._plans.get(bucket, {}).values():
+            if plan.choice.exploring or plan.choice.tool != tool:
+                plan.uses = 0
+
+    def _fails(self, tool: str) -> bool:
+        record = self.records.get(tool)
+        return record is not None and record.failing(self.calls)
+
+    def _is_busy(self, tool: str) -> bool:
+        record = self.records.get(tool)
+        return record is not None and self.calls - record.pending < PENDING_CALLS
+
+
+def _reason(bucket: int, chosen: Estimate, usable: Sequence[Estimate]) -> str:
+    size = describe_nbytes(bucket_nbytes(bucket))
+    if len(usable) == 1:
+        return f"{chosen.tool} is the only tool that can be used"
+    best = usable[0]
+    if chosen is not best:
+        if not chosen.known:
+            return f"trying {chosen.tool}, which was not measured near {size} yet"
+        return f"trying {chosen.tool} again near {size}: it may still be faster than {best.tool}"
+    if best.known:
+        where = "at" if best.source == MEASURED else "by the sizes around"
+        other = usable[1]
+        took = f"{describe_seconds(best.seconds(bucket))}, then {other.tool} {describe_seconds(other.seconds(bucket))}"
+        return f"{best.tool} is the fastest {where} {size}: {took}"
+    if best.source == PRIOR:
+        return f"nothing is measured near {size} yet: the starting dictionary puts {best.tool} first"
+    if best.source == UNKNOWN:
+        return f"nothing is known near {size} yet: {best.tool} is the first that can be used"
+    return f"{best.tool} was the fastest near {size} as far as first calls tell"

@@ -1,0 +1,87 @@
+"""WRDic: what saves and loads take together, and the modes in which the one is decided by the other's times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fastio.dicts.context import Choice, Context, describe_nbytes, describe_seconds
+from fastio.dicts.dictionary import LOCK, SAVE, Dictionary, RDic, WDic
+from fastio.dicts.explain import Explanation
+
+MODES = ("w", "r", "w+r")
+_WHAT = {"w": "to save", "r": "to load", "w+r": "to save and load"}
+
+
+class WRDic(Dictionary):
+    """``WRDic[size] = WDic[size] + RDic[size]`` once both know every tool (Fastensor paper, algorithms 1 and 2).
+
+    Until then, and whenever there is something to explore, the dictionary of the operation itself decides. What is
+    observed goes to that one too. ``mode`` narrows the sum to the times of saves (``"w"``) or of loads (``"r"``).
+    """
+
+    def __init__(self, wdic: Dictionary | None = None, rdic: Dictionary | None = None, *, mode: str = "w+r") -> None:
+        if mode not in MODES:
+            raise ValueError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
+        super().__init__(rules=())
+        self.wdic = WDic() if wdic is None else wdic
+        self.rdic = RDic() if rdic is None else rdic
+        self.mode = mode
+        self._summed = [part for part, letter in ((self.wdic, "w"), (self.rdic, "r")) if letter in mode]
+
+    def choose(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Choice:
+        own = self._part(context)
+        with LOCK:
+            choice = own.choose(context, nbytes, candidates)
+            if choice.exploring or self._summed == [own]:
+                return choice
+            total = self.times(context, nbytes, candidates)
+            if len(total) < len(candidates):
+                return choice
+            order = tuple(total)
+            return Choice(order[0], self._reason(nbytes, total), False, order)
+
+    def observe(self, context: Context, nbytes: int, tool: str, seconds: float) -> None:
+        self._part(context).observe(context, nbytes, tool, seconds)
+
+    def fail(self, context: Context, nbytes: int, tool: str, reason: str) -> None:
+        self._part(context).fail(context, nbytes, tool, reason)
+
+    def times(self, context: Context, nbytes: int, candidates: Sequence[str]) -> dict[str, float]:
+        """Seconds of a save and a load together (of those that the mode counts), for tools that both know."""
+        with LOCK:
+            parts = [part.times(context, nbytes, candidates) for part in self._summed]
+        both = [tool for tool in candidates if all(tool in part for part in parts)]
+        total = {tool: sum(part[tool] for part in parts) for tool in both}
+        return dict(sorted(total.items(), key=lambda item: item[1]))
+
+    def explain(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Explanation:
+        """As the operation's own dictionary explains, but with the choice and reason of the sum once there is one."""
+        own = self._part(context)
+        explanation = own.explain(context, nbytes, candidates)
+        total = self.times(context, nbytes, candidates)
+        if len(total) < len(candidates) or self._summed == [own]:
+            return explanation
+        return replace(explanation, tool=next(iter(total)), reason=self._reason(nbytes, total))
+
+    def renew(self) -> None:
+        self.wdic.renew()
+        self.rdic.renew()
+
+    def __getstate__(self) -> dict[str, Any]:
+        saves, loads = self.wdic.__getstate__(), self.rdic.__getstate__()
+        return {**saves, "mode": self.mode, "contexts": saves["contexts"] + loads["contexts"]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        wdic, rdic = WDic.__new__(WDic), RDic.__new__(RDic)
+        wdic.__setstate__(state)
+        rdic.__setstate__(state)
+        self.__init__(wdic, rdic, mode=state.get("mode", "w+r"))  # type: ignore[misc]
+
+    def _part(self, context: Context) -> Dictionary:
+        return self.wdic if context.op == SAVE else self.rdic
+
+    def _reason(self, nbytes: int, total: dict[str, float]) -> str:
+        tool, seconds = next(iter(total.items()))
+        return f"{tool} takes least {_WHAT[self.mode]} {describe_nbytes(nbytes)}: {describe_seconds(seconds)}"

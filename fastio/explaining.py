@@ -1,0 +1,54 @@
+"""Which tool would be used for a file or a size, and what is known about the others."""
+
+from __future__ import annotations
+
+import os
+
+from fastio import _native, formats, plan
+from fastio.choosing import candidates
+from fastio.dicts import Explanation, default
+from fastio.formats.pt_load import open_archive
+from fastio.formats.sense import HEAD_BYTES, PT, from_name, sense
+from fastio.loading import RESIDENT
+from fastio.native_errors import named
+from fastio.opening import opened
+from fastio.transport import LOAD, SAVE
+
+_CPU = frozenset({"cpu"})
+
+
+def explain(target: str | os.PathLike[str] | int, op: str = LOAD) -> Explanation:
+    """Which tool would move ``target`` (a file, or a number of bytes), why, how sure that is, and what the others took.
+
+    For a save of a path, its present size and format are taken. The result prints as a small table. ValueError for an
+    ``op`` that is neither ``"load"`` nor ``"save"``; FileNotFoundError for a file that is not there.
+
+    >>> print(fastio.explain("model.pt"))
+    """
+    if op not in (LOAD, SAVE):
+        raise ValueError(f"op={op!r}: expected 'load' or 'save'")
+    if isinstance(target, int):
+        form, nbytes, extents, resident, folder = PT, target, 1, False, os.curdir
+    else:
+        path = os.fsdecode(target)
+        folder = os.path.dirname(path)
+        form, nbytes, extents, resident = _look(path)
+    if op == SAVE:
+        context = plan.save_context(form, _CPU, True, nbytes, extents)
+    else:
+        context = plan.load_context(form, _CPU, resident, nbytes, extents)
+    names, _ = candidates(op, form, _CPU)
+    return default(op, folder or os.curdir).explain(context, nbytes, names)
+
+
+def _look(path: str) -> tuple[str, int, int, bool]:
+    """A file's format, tensor bytes, number of storages, and whether the page cache holds it."""
+    with opened(path) as (fd, size):
+        form = sense(os.pread(fd, HEAD_BYTES, 0), size) or from_name(path)
+        with named(path):
+            resident = _native.resident(fd, size) >= RESIDENT
+        if form == PT:
+            regions = open_archive(path, fd, size).storages
+        else:
+            regions = list(formats.module(form).source(path, fd, size).regions)
+        return form, sum(region.nbytes for region in regions), len(regions), resident

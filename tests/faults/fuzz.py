@@ -1,0 +1,202 @@
+"""Loads damaged files and judges what comes of it. A process of its own: ``python -m faults.fuzz FORMAT COUNT FOLDER``.
+
+Right are: a FastIOError; an error that the format's own library raises too, of a kind listed in ``FOREIGN_ERRORS``; the
+object that was saved; and where a format has no checksums (or a mutation made them right again), the very object that
+the library makes of the same bytes. All else is a problem: a crash, a hang, another error, another object, or memory
+out of all proportion to the file.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import pickle
+import resource
+import signal
+import struct
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy
+import safetensors
+import safetensors.torch
+import torch
+
+import fastio
+from faults import mutations
+
+# What the libraries raise for damaged files, and fastio may pass on. `pt`: torch's unpickler does not catch what its
+# own steps raise on a forged pickle (a stack that is empty, a key that is missing, a tuple of the wrong length).
+FOREIGN_ERRORS: dict[str, tuple[type[Exception], ...]] = {
+    "pt": (
+        *(pickle.UnpicklingError, EOFError, RuntimeError, ValueError, KeyError, IndexError, TypeError, AttributeError),
+        *(struct.error, AssertionError),
+    ),
+    "safetensors": (safetensors.SafetensorError,),
+    "npy": (ValueError, EOFError, TypeError),
+}
+POLICIES = ("posix", "uring", "auto")
+ADDRESS_SPACE = 256 << 20  # beyond what the process has when it begins: threads' stacks and a 64 MiB heap arena
+SECONDS_PER_CASE = 20
+
+
+def originals(file_format: str, folder: Path) -> list[tuple[bytes, Any]]:
+    """Good files of a few KiB, by fastio and by the format's own library, and what they hold."""
+    generator = torch.Generator().manual_seed(7)
+    tensor = torch.randn(5, 7, generator=generator)
+    state = {
+        "weight": tensor,
+        "half": torch.randn(33, generator=generator).to(torch.bfloat16),
+        "mask": torch.randn(3, 3, generator=generator) > 0,
+        "empty": torch.empty(0, 4),
+        "step": torch.tensor(12),
+    }
+    path = folder / f"good.{file_format}"
+    made: list[tuple[bytes, Any]] = []
+    if file_format == "pt":
+        nested = {**state, "view": tensor.t()[1:], "groups": [{"lr": 0.1, "betas": (0.9, 0.99)}], "name": "it"}
+        large = {"table": torch.randn(40, 64, generator=generator), "bias": torch.randn(9, generator=generator)}
+        for value in (nested, large):
+            fastio.save(value, path, policy="posix", durable=False)
+            made.append((path.read_bytes(), value))
+        torch.save(nested, path)
+        made.append((path.read_bytes(), nested))
+    elif file_format == "safetensors":
+        fastio.save(state, path, policy="posix", durable=False)
+        made.append((path.read_bytes(), state))
+        made.append((safetensors.torch.save(state, {"made": "here"}), state))
+    else:
+        fastio.save(tensor, path, policy="posix", durable=False)
+        made.append((path.read_bytes(), tensor))
+        numpy.save(path, tensor.numpy())
+        made.append((path.read_bytes(), tensor))
+    return made
+
+
+def by_library(file_format: str, path: Path) -> Any:
+    """What the format's own library makes of a file."""
+    if file_format == "pt":
+        return torch.load(path, weights_only=True)
+    if file_format == "safetensors":
+        return safetensors.torch.load_file(path)
+    return torch.from_numpy(numpy.load(path, allow_pickle=False))
+
+
+def same(one: Any, other: Any, layout: bool) -> bool:
+    """Bit for bit. ``layout``: compare strides, whole storages (never more memory than they have) and dicts' order."""
+    if isinstance(one, torch.Tensor):
+        if type(one) is not type(other) or (one.dtype, one.shape) != (other.dtype, other.shape):
+            return False
+        if layout and (one.stride(), one.storage_offset()) != (other.stride(), other.storage_offset()):
+            return False
+        if not layout:
+            one, other = one.contiguous(), other.contiguous()
+        return bytes(one.untyped_storage()) == bytes(other.untyped_storage())
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        keys = list(one) == list(other) if layout else one.keys() == other.keys()
+        return keys and all(same(one[key], other[key], layout) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other, [layout] * len(one)))
+    return bool(one == other) or repr(one) == repr(other)  # NaN
+
+
+class Judge:
+    """Runs cases of one format and collects what is wrong."""
+
+    def __init__(self, file_format: str, folder: Path) -> None:
+        self.format = file_format
+        self.path = folder / f"damaged.{file_format}"
+        self.originals = originals(file_format, folder)
+        self.errors: Counter[str] = Counter()
+        self.objects = 0
+        self.problems: dict[str, list[str]] = {}  # by what is wrong
+
+    def case(self, number: int) -> None:
+        good, value = self.originals[number % len(self.originals)]
+        name, damaged = mutations.mutate(self.format, good, number)
+        self.path.write_bytes(damaged)
+        policy = POLICIES[number // len(self.originals) % len(POLICIES)]
+        problem = self._judge(value, policy, forged=name == "zip_forged") or self._judge_verify()
+        if problem:
+            where = f"{self.format} {number} ({name}, {len(damaged)} bytes, {policy}): {problem}"
+            self.problems.setdefault(problem[:60], []).append(where)
+
+    def _judge(self, value: Any, policy: str, forged: bool) -> str:
+        try:
+            loaded = fastio.load(self.path, policy=policy)
+        except fastio.FastIOError as error:
+            self.errors[type(error).__name__] += 1
+            return ""
+        except Exception as error:
+            self.errors[type(error).__name__] += 1
+            return self._judge_error(error)
+        self.objects += 1
+        in_layout = self.format == "pt"
+        if same(loaded, value, in_layout):
+            return ""
+        if self.format == "pt" and not forged:
+            return "damage passed as good"
+        try:
+            expected = by_library(self.format, self.path)
+        except Exception as error:
+            return f"loaded what the library refuses with {type(error).__name__}: {error}"
+        return "" if same(loaded, expected, in_layout) else "another object than the library's"
+
+    def _judge_error(self, error: Exception) -> str:
+        said = f"{type(error).__name__}: {str(error)[:200]}"
+        if not isinstance(error, FOREIGN_ERRORS[self.format]):
+            return said
+        try:
+            by_library(self.format, self.path)
+        except Exception as other:
+            return "" if isinstance(error, type(other)) else f"{said}; the library: {type(other).__name__}: {other}"
+        return f"{said}; the library loads it"
+
+    def _judge_verify(self) -> str:
+        try:
+            fastio.verify(self.path)
+        except fastio.FastIOError:
+            return ""
+        except Exception as error:
+            if not isinstance(error, FOREIGN_ERRORS[self.format]):
+                return f"verify: {type(error).__name__}: {str(error)[:200]}"
+        return ""
+
+
+def main() -> None:
+    """Run the cases; the report is the last line of the output."""
+    file_format, count, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    warnings.simplefilter("ignore")  # numpy's about the headers of damaged files
+    judge = Judge(file_format, folder)
+    with open(folder / f"{file_format}.case", "w+b") as file:
+        file.truncate(8)
+        at = mmap.mmap(file.fileno(), 8)  # where the parent looks when this process is gone
+    signal.setitimer(signal.ITIMER_REAL, 2 * SECONDS_PER_CASE)  # its default action ends the process, in C too
+    for number in range(60):  # every way is warm before memory is counted
+        judge.case(number)
+    with open("/proc/self/statm") as statm:
+        used = int(statm.read().split()[0]) * mmap.PAGESIZE
+    resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESS_SPACE, used + ADDRESS_SPACE))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in range(60, count):
+        at[:] = number.to_bytes(8, "little")
+        signal.setitimer(signal.ITIMER_REAL, SECONDS_PER_CASE)
+        judge.case(number)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    report = {
+        "cases": count,
+        "objects": judge.objects,
+        "errors": dict(judge.errors),
+        "problems": {kind: [len(found), *found[:3]] for kind, found in judge.problems.items()},
+        "grown": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10,
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""What the children do. Each program takes and returns what JSON can hold.
+
+A result's ``found`` is the version at the path (after a save) or in the object (after a load, 0 if none came), ``next``
+that of the next save or load, which is left in peace.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+import fastio
+from faults import objects
+
+Json = dict[str, Any]
+NBYTES = 3 << 20
+
+
+def save(path: str, policy: str, durable: bool = True, nbytes: int = NBYTES, faults: list[Json] | None = None) -> Json:
+    """Save version NEW over what is there, under faults; then look at what is left, and save a small OLD."""
+    _warm_up(policy)
+    return _save(path, policy, durable, nbytes, faults)
+
+
+def load(path: str, policy: str, faults: list[Json] | None = None) -> Json:
+    """Load what is there, under faults, and once more without any; what came is given as the version it is."""
+    _warm_up(policy)
+    return _load(path, policy, faults)
+
+
+def sweep(op: str, path: str, policy: str, call: str, effect: int) -> Json:
+    """``save`` or ``load`` again and again: the fault strikes the first call of its class, the second, ... the last."""
+    _warm_up(policy)
+    results: list[Json] = []
+    for first in range(1, 200):
+        faults = [{"call": call, "effect": effect, "first": first, "times": 1}]
+        result = _save(path, policy, True, NBYTES, faults) if op == "save" else _load(path, policy, faults)
+        if result["strikes"] == 0:
+            return {"results": results}
+        results.append(result)
+    raise AssertionError(f"more than 200 calls of class {call}")
+
+
+def _save(path: str, policy: str, durable: bool, nbytes: int, faults: list[Json] | None) -> Json:
+    new = objects.make(objects.NEW, nbytes)
+    before = _census()
+    result = _attempt(lambda: fastio.save(new, path, policy=policy, durable=durable), path, faults)
+    result["leaked"] = _census_since(before)
+    result["found"] = found(path)
+    fastio.save(objects.make(objects.OLD), path, policy=policy, durable=durable)
+    result["next"] = found(path)
+    result["folder"] = sorted(os.listdir(os.path.dirname(path)))
+    return result
+
+
+def _load(path: str, policy: str, faults: list[Json] | None) -> Json:
+    _evict(path)
+    before = _census()
+    loaded: list[Any] = []
+    result = _attempt(lambda: loaded.append(fastio.load(path, policy=policy)), path, faults)
+    result["found"] = _version(loaded.pop()) if loaded else 0
+    result["leaked"] = _census_since(before)
+    result["next"] = _version(fastio.load(path, policy=policy))
+    result["folder"] = sorted(os.listdir(os.path.dirname(path)))
+    return result
+
+
+def refused_by_torch_too(path: str, op: str, uid: int | None = None) -> Json:
+    """The errors of torch and of fastio for the same mistake, as another user if asked."""
+    if uid is not None:
+        os.setgid(uid)
+        os.setuid(uid)
+    new = objects.make(objects.NEW)
+    by_torch = _attempt((lambda: torch.save(new, path)) if op == "save" else (lambda: torch.load(path)), path, None)
+    before = _census()
+    by_fastio = _attempt((lambda: fastio.save(new, path)) if op == "save" else (lambda: fastio.load(path)), path, None)
+    by_fastio["leaked"] = _census_since(before)
+    return {"torch": by_torch, "fastio": by_fastio}
+
+
+def save_for_ever(path: str, policy: str, durable: bool, nbytes: int, ready: str) -> Json:
+    """Save NEW, OLD, NEW, ... until killed; the file ``ready`` appears when the first of them begins."""
+    versions = [objects.make(objects.NEW, nbytes), objects.make(objects.OLD, nbytes)]
+    open(ready, "w").close()
+    while True:
+        for version in versions:
+            fastio.save(version, path, policy=policy, durable=durable)
+
+
+def hammer(path: str, rounds: int, seed: int) -> Json:
+    """Eight threads save and load one path, each with its own tool: every load must be one whole version."""
+    policies = ["uring", "posix", "torch", "auto"]
+    saved = [objects.make(version, 256 << 10) for version in range(8)]
+    problems: list[str] = []
+
+    def work(number: int) -> None:
+        policy = policies[(number + seed) % 4]
+        try:
+            for turn in range(rounds):
+                if (turn + number) % 2:
+                    fastio.save(saved[(number + turn + seed) % 8], path, policy=policy, durable=False)
+                else:
+                    got = fastio.load(path, policy=policy)
+                    difference = objects.differ(got, saved[int(got["version"])])
+                    if difference:
+                        problems.append(f"{policy}: {difference}")
+        except Exception as error:
+            problems.append(f"{policy} {'save' if (turn + number) % 2 else 'load'}: {type(error).__name__}: {error}")
+
+    for policy in policies:
+        _warm_up(policy)
+    before = _census()
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {"problems": problems, "leaked": _census_since(before)}
+
+
+def found(path: str) -> int:
+    """The version at ``path``, after fastio verified it and plain torch read it; 0 if it is none of ours."""
+    fastio.verify(path)
+    return _version(torch.load(path, weights_only=True))
+
+
+def _version(loaded: Any) -> int:
+    version = int(loaded["version"])
+    expected = objects.make(version, loaded["large"].nbytes)
+    difference = objects.differ(loaded, expected)
+    if difference:
+        raise AssertionError(f"the object is not version {version}: {difference}")
+    return version
+
+
+def _attempt(call: Callable[[], object], path: str, faults: list[Json] | None) -> Json:
+    """The error (or not) of a call, the transfers it recorded, and how often a fault struck."""
+    error: Json | None = None
+    shim = ctypes.CDLL(None) if faults else None
+    if shim is not None:
+        shim.fault_arm.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long, ctypes.c_long, ctypes.c_int]
+        for fault in faults or ():
+            arguments = (fault["first"], fault["times"], fault["effect"])
+            if shim.fault_arm(fault["call"].encode(), os.path.dirname(path).encode(), *arguments) != 0:
+                raise ValueError(f"the shim does not take {fault}")
+    with fastio.record() as transfers:
+        try:
+            call()
+        except Exception as caught:
+            error = {
+                "type": type(caught).__name__,
+                "bases": [base.__name__ for base in type(caught).__mro__],
+                "errno": getattr(caught, "errno", None),
+                "filename": str(getattr(caught, "filename", None)),
+                "message": str(caught),
+            }
+    strikes = int(shim.fault_disarm()) if shim is not None else 0
+    recorded = [{key: str(value) for key, value in asdict(transfer).items()} for transfer in transfers]
+    return {"error": error, "transfers": recorded, "strikes": strikes}
+
+
+def _evict(path: str) -> None:
+    """Out of the page cache, so that a cold load is what happens."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def _warm_up(policy: str) -> None:
+    """One save and one load elsewhere: pools, kept buffers and torch's own threads are there before we count."""
+    folder = tempfile.mkdtemp()
+    try:
+        path = os.path.join(folder, "warm.pt")
+        fastio.save(objects.make(objects.OLD), path, policy=policy)
+        fastio.load(path, policy=policy)
+        found(path)
+    finally:
+        shutil.rmtree(folder)
+    gc.collect()
+    gc.freeze()  # so that each census looks only at what came since
+
+
+def _census() -> Json:
+    gc.collect()
+    descriptors = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            descriptors[name] = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:  # that of the listing itself
+            continue
+    return {"descriptors": descriptors, "threads": _threads()}
+
+
+def _threads() -> dict[str, str]:
+    """Threads by number. The kernel's own workers for io_uring are not counted: it ends them when they were idle."""
+    threads = {}
+    for number in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{number}/comm") as file:
+                name = file.read().strip()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if not name.startswith("iou-"):
+            threads[number] = name
+    return threads
+
+
+def _census_since(before: Json) -> list[str]:
+    """Descriptors and threads that were not there before."""
+    now = _census()
+    return [
+        f"{kind[:-1]} {number}: {what}"
+        for kind in ("descriptors", "threads")
+        for number, what in now[kind].items()
+        if number not in before[kind]
+    ]

@@ -1,0 +1,54 @@
+"""The process that forks: it imports all that a program needs and never uses a thread or a ring itself."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+from faults import programs
+
+
+def main() -> None:
+    """Answer one JSON request a line: start a program, or wait for one."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            _, status = os.waitpid(request["wait"], 0)
+            reply = {"status": os.waitstatus_to_exitcode(status)}
+        else:
+            pid = os.fork()
+            if pid == 0:
+                _child(request)
+            reply = {"pid": pid}
+        print(json.dumps(reply), flush=True)
+
+
+def _child(request: dict[str, Any]) -> None:
+    status = 1
+    try:
+        # The server's own pipes stay the server's: whatever the program prints goes to its file.
+        fd = os.open(request["base"] + ".err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(fd, 1)
+        os.dup2(fd, 2)
+        os.close(fd)
+        os.close(null)
+        faulthandler.enable()
+        faulthandler.dump_traceback_later(request["timeout"], exit=True)
+        with open(request["base"] + ".json", "w") as report:  # now: the program may become another user
+            json.dump(getattr(programs, request["program"])(**request["arguments"]), report)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

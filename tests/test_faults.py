@@ -1,0 +1,368 @@
+"""Disks that fill up, calls that fail or fall short, rings that are forbidden, paths that several write at once.
+
+Each test runs real saves and loads in a process of its own, over a library that makes its system calls fail (see
+faults/shim.c). Whatever happens, the path must hold one whole version, nothing may leak, and the caller must be told.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from faults import ALWAYS, NOTHING, SHORTER, Fault, Server, build_shim, objects
+
+NOBODY = 65534
+POLICIES = ("uring", "posix")
+# Enough for several requests in flight, and for every thread.
+LOADED_BYTES = 9 << 20
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    with Server(folder, build_shim(compiler, folder)) as running:
+        yield running
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A file that plain torch wrote, alone in its folder."""
+    target = tmp_path / "it.pt"
+    torch.save(objects.make(objects.OLD), target)
+    return str(target)
+
+
+@pytest.fixture
+def large_path(tmp_path: Path) -> str:
+    """The same, larger."""
+    target = tmp_path / "it.pt"
+    torch.save(objects.make(objects.OLD, LOADED_BYTES), target)
+    return str(target)
+
+
+def check_after(result: dict[str, Any]) -> None:
+    """Nothing leaked, the next one works, and no temporary file is left after it."""
+    assert result["leaked"] == []
+    assert result["next"] == objects.OLD
+    assert result["folder"] == ["it.pt"]
+
+
+def check_done(op: str, result: dict[str, Any]) -> None:
+    assert result["error"] is None
+    assert result["found"] == (objects.NEW if op == "save" else objects.OLD)
+    check_after(result)
+
+
+def check_error(error: dict[str, Any] | None, code: int, path: str) -> None:
+    """A clear error: the system's own number, the file's name, and a class that callers catch."""
+    assert error is not None, "the fault passed as success"
+    assert "OSError" in error["bases"], error
+    assert error["errno"] == code, error
+    assert os.path.dirname(path) in error["filename"], error
+    assert error["filename"] in error["message"], error
+
+
+def sweep(server: Server, op: str, path: str, policy: str, call: str, effect: int) -> list[dict[str, Any]]:
+    """One result for each call of the class that a save or load makes: that call was struck."""
+    report = server.run("sweep", op=op, path=path, policy=policy, call=call, effect=effect)
+    results: list[dict[str, Any]] = report["results"]
+    assert results, f"no call of class {call} was met"
+    return results
+
+
+# Each call that a save or a load makes, struck in turn
+
+WRITES = [("uring", "ring_write"), ("posix", "write")]
+READS = [("uring", "ring_read"), ("uring", "read"), ("posix", "read")]
+TRANSFERS = [*(("save", *write) for write in WRITES), *(("load", *read) for read in READS)]
+
+
+@pytest.mark.parametrize(("policy", "call"), WRITES)
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_failed_write_is_an_error_and_the_old_file_stays(
+    server: Server, path: str, policy: str, call: str, code: int
+) -> None:
+    for result in sweep(server, "save", path, policy, call, code):
+        check_error(result["error"], code, path)
+        assert result["found"] == objects.OLD
+        check_after(result)
+
+
+@pytest.mark.parametrize(("policy", "call"), READS)
+def test_a_failed_read_is_an_error(server: Server, large_path: str, policy: str, call: str) -> None:
+    for result in sweep(server, "load", large_path, policy, call, errno.EIO):
+        check_error(result["error"], errno.EIO, large_path)
+        check_after(result)
+
+
+@pytest.mark.parametrize("effect", [SHORTER, errno.EINTR])
+@pytest.mark.parametrize(("op", "policy", "call"), TRANSFERS)
+def test_short_and_interrupted_transfers_are_completed(
+    server: Server, large_path: str, op: str, policy: str, call: str, effect: int
+) -> None:
+    for result in sweep(server, op, large_path, policy, call, effect):
+        check_done(op, result)
+
+
+@pytest.mark.parametrize(("policy", "call"), READS)
+def test_a_file_that_ends_too_early(server: Server, large_path: str, policy: str, call: str) -> None:
+    for result in sweep(server, "load", large_path, policy, call, NOTHING):
+        if result["error"] is None:  # what was missing could be read again, or was not needed
+            check_done("load", result)
+        else:
+            assert "FastIOError" in result["error"]["bases"], result["error"]
+            assert large_path in result["error"]["message"]
+            check_after(result)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ("allocate", errno.ENOSPC),
+        ("allocate", errno.EIO),
+        ("rename", errno.EIO),
+        ("rename", errno.EACCES),
+        ("open", errno.ENOSPC),
+        ("open", errno.EMFILE),
+        ("sync", errno.EIO),
+    ],
+)
+def test_a_failed_step_is_an_error_and_the_old_file_stays(
+    server: Server, path: str, policy: str, call: str, code: int
+) -> None:
+    results = sweep(server, "save", path, policy, call, code)
+    for number, result in enumerate(results):
+        check_error(result["error"], code, path)
+        # The last thing of a save opens and syncs the folder: the new file is in its place by then, whole.
+        in_place = call in ("open", "sync") and number == len(results) - 1 > 0
+        assert result["found"] == (objects.NEW if in_place else objects.OLD)
+        check_after(result)
+
+
+# Faults that stay
+
+
+@pytest.mark.parametrize(("op", "policy", "call"), TRANSFERS)
+def test_every_transfer_short(server: Server, large_path: str, op: str, policy: str, call: str) -> None:
+    result = server.run(op, Fault(call, SHORTER, times=ALWAYS), path=large_path, policy=policy)
+    assert result["strikes"] > 3
+    check_done(op, result)
+
+
+@pytest.mark.parametrize(("policy", "call"), WRITES)
+def test_writes_that_move_nothing(server: Server, path: str, policy: str, call: str) -> None:
+    result = server.run("save", Fault(call, NOTHING, times=ALWAYS), path=path, policy=policy)
+    assert result["strikes"] >= 1
+    check_error(result["error"], errno.EIO, path)
+    assert result["found"] == objects.OLD
+    check_after(result)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_save_that_is_not_durable_does_not_sync(server: Server, path: str, policy: str) -> None:
+    fault = Fault("sync", errno.EIO, times=ALWAYS)
+    result = server.run("save", fault, path=path, policy=policy, durable=False)
+    assert result["strikes"] == 0
+    assert result["transfers"][-1]["durable"] == "False"
+    check_done("save", result)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("code", "times"), [(errno.EOPNOTSUPP, ALWAYS), (errno.EINTR, 1)])
+def test_filesystems_without_fallocate(server: Server, path: str, policy: str, code: int, times: int) -> None:
+    result = server.run("save", Fault("allocate", code, times=times), path=path, policy=policy)
+    assert result["strikes"] >= 1
+    check_done("save", result)
+
+
+# Ways that are closed: another is taken, and the caller can see it
+
+CLOSED = [
+    Fault("direct", errno.EINVAL, times=ALWAYS),
+    Fault("ring_setup", errno.EPERM, times=ALWAYS),
+    Fault("ring_setup", errno.ENOSYS, times=ALWAYS),
+    Fault("ring_setup", errno.ENOMEM, times=ALWAYS),
+]
+
+
+@pytest.mark.parametrize("op", ["save", "load"])
+@pytest.mark.parametrize("fault", CLOSED, ids=str)
+def test_no_direct_io_and_no_io_uring(server: Server, large_path: str, op: str, fault: Fault) -> None:
+    result = server.run(op, fault, path=large_path, policy="auto")
+    assert result["strikes"] >= 1
+    check_done(op, result)
+    transfer = result["transfers"][-1]
+    assert transfer["tool"] != "uring"
+    assert transfer["route"] != "direct"
+    assert "uring" in transfer["fallbacks"]
+
+
+@pytest.mark.parametrize(("op", "call"), [("save", "ring_write"), ("load", "ring_read")])
+def test_a_device_that_refuses_direct_transfers_half_way(server: Server, large_path: str, op: str, call: str) -> None:
+    result = server.run(op, Fault(call, errno.EINVAL, first=2, times=ALWAYS), path=large_path, policy="auto")
+    assert result["strikes"] >= 1
+    check_done(op, result)
+    assert "uring" in result["transfers"][-1]["fallbacks"]
+
+
+@pytest.mark.parametrize("op", ["save", "load"])
+@pytest.mark.parametrize("fault", CLOSED, ids=str)
+def test_a_tool_that_was_asked_for_by_name_and_cannot(server: Server, path: str, op: str, fault: Fault) -> None:
+    result = server.run(op, fault, path=path, policy="uring")
+    assert result["strikes"] >= 1
+    assert result["error"] is not None
+    assert "FastIOError" in result["error"]["bases"]
+    assert path in result["error"]["message"]
+    assert "uring" in result["error"]["message"]
+    assert result["found"] == (objects.OLD if op == "save" else 0)
+    check_after(result)
+
+
+@pytest.mark.parametrize("op", ["save", "load"])
+@pytest.mark.parametrize("code", [errno.EINTR, errno.EAGAIN, errno.EBUSY])
+def test_an_interrupted_wait_on_the_ring(server: Server, path: str, op: str, code: int) -> None:
+    result = server.run(op, Fault("ring_enter", code, times=3), path=path, policy="uring")
+    assert result["strikes"] == 3
+    assert result["transfers"][-1]["tool"] == "uring"
+    check_done(op, result)
+
+
+@pytest.mark.parametrize("first", [1, 2, 4])
+@pytest.mark.parametrize("op", ["save", "load"])
+def test_a_ring_that_stops_working(server: Server, large_path: str, op: str, first: int) -> None:
+    fault = Fault("ring_enter", errno.EPERM, first, ALWAYS)
+    result = server.run(op, fault, path=large_path, policy="uring", timeout=10)
+    assert result["strikes"] >= 1
+    if result["error"] is None:
+        assert "uring" in result["transfers"][-1]["fallbacks"]
+        check_done(op, result)
+    else:
+        check_error(result["error"], errno.EPERM, large_path)
+        assert result["found"] == (objects.OLD if op == "save" else 0)
+        check_after(result)
+
+
+# Mistakes and missing rights
+
+
+@pytest.mark.parametrize("op", ["save", "load"])
+def test_a_directory_where_a_file_should_be(server: Server, tmp_path: Path, op: str) -> None:
+    target = tmp_path / "it.pt"
+    target.mkdir()
+    result = server.run("refused_by_torch_too", path=str(target), op=op)
+    assert result["fastio"]["error"] is not None
+    accepted = {"IsADirectoryError", result["torch"]["error"]["type"]}
+    assert accepted.intersection(result["fastio"]["error"]["bases"]), result
+    assert str(target) in result["fastio"]["error"]["message"]
+    assert result["fastio"]["leaked"] == []
+    assert list(tmp_path.iterdir()) == [target]
+    assert list(target.iterdir()) == []
+
+
+@pytest.mark.parametrize("op", ["save", "load"])
+def test_a_missing_folder(server: Server, tmp_path: Path, op: str) -> None:
+    result = server.run("refused_by_torch_too", path=str(tmp_path / "none" / "it.pt"), op=op)
+    assert result["fastio"]["error"] is not None
+    accepted = {"FileNotFoundError", result["torch"]["error"]["type"]}
+    assert accepted.intersection(result["fastio"]["error"]["bases"]), result
+    assert str(tmp_path / "none") in result["fastio"]["error"]["message"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def readonly() -> Iterator[Path]:
+    """A folder that may be read but not written; every folder above it can be entered by any user."""
+    folder = Path(tempfile.mkdtemp())
+    torch.save(objects.make(objects.OLD), folder / "it.pt")
+    folder.chmod(0o555)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("name", ["it.pt", "other.pt"])
+def test_a_folder_that_may_not_be_written(server: Server, readonly: Path, name: str) -> None:
+    uid = NOBODY if os.geteuid() == 0 else None
+    result = server.run("refused_by_torch_too", path=str(readonly / name), op="save", uid=uid)
+    error = result["fastio"]["error"]
+    assert error is not None
+    accepted = {"PermissionError", result["torch"]["error"]["type"]}
+    assert accepted.intersection(error["bases"]), result
+    assert str(readonly) in error["message"]
+    assert result["fastio"]["leaked"] == []
+    assert [entry.name for entry in readonly.iterdir()] == ["it.pt"]
+    assert objects.differ(torch.load(readonly / "it.pt"), objects.make(objects.OLD)) == ""
+
+
+# Filesystems that are really full
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A filesystem of 12 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small filesystem")
+    if request.param == "tmpfs":
+        command = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(folder)]
+    else:
+        image = tmp_path / "image"
+        with image.open("wb") as file:
+            file.truncate(12 << 20)
+        made = subprocess.run(
+            ["mkfs.ext4", "-q", "-O", "^has_journal", image], check=False, capture_output=True, text=True
+        )
+        if made.returncode != 0:
+            pytest.skip(f"mkfs.ext4: {made.stderr.strip()}")
+        command = ["mount", "-o", "loop", str(image), str(folder)]
+    mounted = subprocess.run(command, check=False, capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"{' '.join(command[:4])} is not permitted here: {mounted.stderr.strip()}")
+    for entry in folder.iterdir():
+        shutil.rmtree(entry)  # lost+found
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("allocates", [True, False], ids=["fallocate", "no-fallocate"])
+@pytest.mark.parametrize("policy", [*POLICIES, "torch", "auto"])
+def test_a_full_disk(server: Server, small_disk: Path, policy: str, allocates: bool) -> None:
+    target = small_disk / "it.pt"
+    torch.save(objects.make(objects.OLD, 6 << 20), target)
+    faults = [] if allocates else [Fault("allocate", errno.EOPNOTSUPP, times=ALWAYS)]
+    result = server.run("save", *faults, path=str(target), policy=policy, nbytes=8 << 20)
+    assert result["error"] is not None, "a full disk passed as success"
+    assert "OSError" in result["error"]["bases"], result["error"]
+    assert result["error"]["errno"] == errno.ENOSPC, result["error"]
+    assert str(small_disk) in result["error"]["message"]
+    assert result["found"] == objects.OLD
+    check_after(result)
+
+
+# Several at once
+
+
+def test_two_processes_with_eight_threads_on_one_path(server: Server, tmp_path: Path) -> None:
+    target = tmp_path / "it.pt"
+    torch.save(objects.make(objects.OLD, 256 << 10), target)
+    children = [server.start("hammer", path=str(target), rounds=12, seed=seed, timeout=240) for seed in range(2)]
+    for child in children:
+        outcome = child.wait()
+        assert outcome.status == 0, outcome.stderr
+        assert outcome.result["problems"] == []
+        assert outcome.result["leaked"] == []
+    assert [entry.name for entry in tmp_path.iterdir()] == ["it.pt"]
+    final = server.run("load", path=str(target), policy="posix")
+    assert final["error"] is None
+    assert final["found"] in range(8)

@@ -1,0 +1,62 @@
+"""Ten thousand damaged files of each format: an error of ours, the library's own, or the right object; nothing else.
+
+What counts as right is written in faults/fuzz.py, the ways to damage a file are in faults/mutations.py. Case ``n`` of a
+format is always the same bytes, so a problem can be met again: ``mutations.mutate(format, good, n)``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CASES = 10_000
+FORMATS = ("pt", "safetensors", "npy")
+LARGEST_GROWTH = 64 << 20  # bytes of memory, over all cases; the largest file has a few KiB
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[subprocess.Popen[str], Path]]]:
+    """One process for each format, all running at once."""
+    started = {}
+    for file_format in FORMATS:
+        folder = tmp_path_factory.mktemp(file_format)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parent),
+            "FASTIO_DICTIONARY_DIR": str(folder / "dictionaries"),
+            "MALLOC_ARENA_MAX": "1",  # else every thread reserves address space, which is what the test limits
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, "-m", "faults.fuzz", file_format, str(CASES), str(folder)]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=folder, env=environment)
+        started[file_format] = process, folder
+    yield started
+    for process, _ in started.values():
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_damaged_files(workers: dict[str, tuple[subprocess.Popen[str], Path]], file_format: str) -> None:
+    process, folder = workers[file_format]
+    output, errors = process.communicate()
+    if process.returncode != 0:
+        at = (folder / f"{file_format}.case").read_bytes() if (folder / f"{file_format}.case").exists() else b""
+        number = int.from_bytes(at, "little")
+        pytest.fail(f"case {number} ended the process with status {process.returncode}\n{errors[-4000:]}")
+    report = json.loads(output.splitlines()[-1])
+    print(file_format, {key: value for key, value in report.items() if key != "problems"})
+    assert report["problems"] == {}, json.dumps(report["problems"], indent=1)
+    assert report["cases"] == CASES
+    assert report["grown"] < LARGEST_GROWTH
+    # The damage is neither always fatal nor without effect.
+    assert report["objects"] > CASES // 100
+    assert sum(report["errors"].values()) > CASES // 4

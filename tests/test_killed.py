@@ -1,0 +1,73 @@
+"""A save that is killed at any instant leaves the whole old file or the whole new one."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import fastio
+from faults import Server, objects
+
+KILLS = 50  # for each of four ways to save
+NBYTES = 24 << 20
+LONGEST = 0.05  # seconds: a few saves
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("server"), None) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def versions() -> dict[int, dict[str, torch.Tensor]]:
+    return {version: objects.make(version, NBYTES) for version in (objects.OLD, objects.NEW)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["uring", "posix"])
+@pytest.mark.parametrize("durable", [True, False], ids=["durable", "not-durable"])
+def test_killed_while_saving(
+    server: Server, tmp_path: Path, versions: dict[int, dict[str, torch.Tensor]], policy: str, durable: bool
+) -> None:
+    # Seeded, so that a failure names its instant; that the instant is met again is up to the machine.
+    chance = random.Random(f"{policy} {durable}")
+    path, ready = tmp_path / "folder" / "it.pt", tmp_path / "ready"
+    path.parent.mkdir()
+    fastio.save(versions[objects.OLD], path, policy=policy)
+    seen: Counter[int] = Counter()
+    interrupted = 0
+    for turn in range(KILLS):
+        ready.unlink(missing_ok=True)
+        child = server.start(
+            "save_for_ever", path=str(path), policy=policy, durable=durable, nbytes=NBYTES, ready=str(ready)
+        )
+        while not ready.exists():
+            time.sleep(0.0005)
+        delay = chance.uniform(0, LONGEST)
+        time.sleep(delay)
+        os.kill(child.pid, signal.SIGKILL)
+        outcome = child.wait()
+        where = f"turn {turn}, killed {delay * 1e6:.0f} us after the first save began"
+        assert outcome.status == -signal.SIGKILL, f"{where}: {outcome.stderr}"
+        interrupted += len(list(path.parent.iterdir())) > 1
+
+        fastio.verify(path)
+        loaded = torch.load(path, weights_only=True)
+        version = int(loaded["version"])
+        assert objects.differ(loaded, versions[version]) == "", where
+        seen[version] += 1
+
+        fastio.save(versions[objects.OLD if turn % 2 else objects.NEW], path, policy=policy, durable=False)
+        assert [entry.name for entry in path.parent.iterdir()] == ["it.pt"], where
+    # The kills did what they are for: they came before and after a rename, and most of them in the middle of a save.
+    assert len(seen) == 2
+    assert interrupted > KILLS // 4
