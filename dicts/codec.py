@@ -71,7 +71,8 @@ def _plain_tuner(tuner: Tuner) -> dict[str, Any]:
 
 
 def _microseconds(value: float) -> float:
-    return float(f"{math.exp(value) * 1e6:.4g}")
+    time = math.exp(min(value, 100.0)) * 1e6
+    return round(time) if time >= 1000 else float(f"{time:.4g}")
 
 
 def parse_tuners(texts: object) -> dict[Context, Tuner]:

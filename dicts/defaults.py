@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import warnings
+from typing import TYPE_CHECKING
 
 from fastio import config
-from fastio.dicts import fingerprint
 from fastio.dicts.dictionary import LOCK, Dictionary, RDic, WDic
-from fastio.dicts.storage import Store
 from fastio.dicts.wrdic import MODES, WRDic
+
+if TYPE_CHECKING:
+    from fastio.dicts.fingerprint import Fingerprint
 
 MOST_NAMED = 16
 
@@ -20,7 +22,9 @@ _Signature = tuple[int, int, int]
 class _Set:
     """WDic and RDic of one fingerprint, the store that keeps them, and what to ask in each mode."""
 
-    def __init__(self, marks: fingerprint.Fingerprint, folder: str) -> None:
+    def __init__(self, marks: Fingerprint, folder: str) -> None:
+        from fastio.dicts.storage import Store
+
         renew = _renew()
         wdic, rdic = WDic(renew=renew), RDic(renew=renew)
         self.store = Store(os.path.join(folder, marks.file_name), marks, (wdic, rdic))
@@ -58,13 +62,14 @@ def named(path: str) -> Dictionary:
         signature = (status.st_ino, status.st_size, status.st_mtime_ns)
     except OSError:
         signature = (0, 0, 0)
-    with LOCK:
-        known = _named.get(key)
-        if known is None or known[0] != signature:
+    known = _named.get(key)
+    if known is None or known[0] != signature:
+        known = signature, Dictionary.load(path)
+        with LOCK:
             if len(_named) >= MOST_NAMED:
                 del _named[next(iter(_named))]
-            known = _named[key] = signature, Dictionary.load(path)
-        return known[1]
+            _named[key] = known
+    return known[1]
 
 
 def flush() -> None:
@@ -82,6 +87,8 @@ def forget() -> None:
 
 
 def _make(directory: str) -> _Set:
+    from fastio.dicts import fingerprint
+
     marks = fingerprint.of(_existing(directory))
     name = marks.file_name
     if name not in _by_name:

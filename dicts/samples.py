@@ -95,7 +95,7 @@ class Samples:
         if not self.values:
             self.median = self.spread = 0.0
             return
-        self.median = median = lower_median(self.values)
+        self.median = median = lower_median(self.values) if len(self.values) > 1 else self.values[0]
         if len(self.values) >= POOLED_WEIGHT:
             self.spread = NORMAL_MAD * lower_median([abs(value - median) for value in self.values])
         else:

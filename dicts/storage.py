@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import stat
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,6 +45,8 @@ def read_plain(path: str | os.PathLike[str]) -> dict[str, Any]:
     import json
 
     with open(path, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise DictionaryError("not a regular file")
         data = file.read(MOST_NBYTES + 1)
     if len(data) > MOST_NBYTES:
         raise DictionaryError(f"larger than {MOST_NBYTES} bytes")

@@ -44,9 +44,7 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and type(one) is type(other) and same_bits(one, other)
     if isinstance(one, dict):
-        return (
-            isinstance(other, dict) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-        )
+        return isinstance(other, dict) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)

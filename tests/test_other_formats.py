@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from objects import DTYPES, same_bits, tensor_of
 
 import fastio
+from objects import DTYPES, same_bits, tensor_of
 
 TOOLS = ["uring", "posix", "torch", "numpy", "memory"]
 # numpy has no dtype for these; the library's own writer refuses complex64 in some versions.

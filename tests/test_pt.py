@@ -13,10 +13,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from objects import DTYPES, assorted, same, tensor_of
 from torch.utils.serialization import config
 
 import fastio
+from objects import DTYPES, assorted, same, tensor_of
 
 TOOLS = ["uring", "posix", "torch", "numpy", "memory"]
 
@@ -186,7 +186,7 @@ def test_weights_only_stays_the_default(tmp_path: Path) -> None:
 
     torch.save({"x": torch.ones(5), "evil": Evil()}, path)
     for tool in ("auto", *TOOLS):
-        with pytest.raises(Exception, match="[Ww]eights") as caught:
+        with pytest.raises(Exception, match=r"[Ww]eights") as caught:
             fastio.load(path, policy=tool)
         assert type(caught.value).__name__ == "UnpicklingError"
     assert not witness.exists()
@@ -243,7 +243,7 @@ def test_above_4_gib(tmp_path: Path) -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.integers(0, 50000), max_size=12), st.sampled_from(TOOLS), st.sampled_from(TOOLS))
-def test_any_sizes_any_tools(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], first: str, second: str) -> None:
+def test_any_tools(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], first: str, second: str) -> None:
     path = tmp_path_factory.mktemp("any") / "a.pt"
     obj = [tensor_of(torch.uint8, size, seed=size) for size in sizes]
     fastio.save(obj, path, policy=first, durable=False)

@@ -119,6 +119,7 @@ class Judge:
     def case(self, number: int) -> None:
         good, value = self.originals[number % len(self.originals)]
         name, damaged = mutations.mutate(self.format, good, number)
+        self.path.unlink(missing_ok=True)  # ext4 writes out a file that was cut to nothing and written again
         self.path.write_bytes(damaged)
         policy = POLICIES[number // len(self.originals) % len(POLICIES)]
         problem = self._judge(value, policy, forged=name == "zip_forged") or self._judge_verify()
