@@ -28,15 +28,16 @@ import torch
 import fastio
 from faults import mutations
 
-# What the libraries raise for damaged files, and fastio may pass on. `pt`: torch's unpickler does not catch what its
-# own steps raise on a forged pickle (a stack that is empty, a key that is missing, a tuple of the wrong length).
+# What the libraries raise for damaged files, and fastio may pass on. torch's unpickler does not catch what its own
+# steps raise on a forged pickle: a stack that is empty, a key that is missing, a tuple of the wrong length, or (in the
+# legacy format, which is what torch takes unknown bytes for) a string said to be larger than memory.
 FOREIGN_ERRORS: dict[str, tuple[type[Exception], ...]] = {
     "pt": (
         *(pickle.UnpicklingError, EOFError, RuntimeError, ValueError, KeyError, IndexError, TypeError, AttributeError),
-        *(struct.error, AssertionError),
+        *(struct.error, AssertionError, MemoryError),
     ),
     "safetensors": (safetensors.SafetensorError,),
-    "npy": (ValueError, EOFError, TypeError),
+    "npy": (ValueError, EOFError),
 }
 POLICIES = ("posix", "uring", "auto")
 ADDRESS_SPACE = 256 << 20  # beyond what the process has when it begins: threads' stacks and a 64 MiB heap arena
@@ -76,8 +77,15 @@ def originals(file_format: str, folder: Path) -> list[tuple[bytes, Any]]:
     return made
 
 
+def owner(file_format: str, path: Path) -> str:
+    """Whose file it is now: one without its signature is torch's to judge, for ``fastio.load`` as for this."""
+    head = path.read_bytes()[:9]
+    signed = {"npy": head.startswith(b"\x93NUMPY"), "safetensors": head[8:9] == b"{", "pt": True}
+    return file_format if signed[file_format] else "pt"
+
+
 def by_library(file_format: str, path: Path) -> Any:
-    """What the format's own library makes of a file."""
+    """What the library makes of a file."""
     if file_format == "pt":
         return torch.load(path, weights_only=True)
     if file_format == "safetensors":
@@ -143,17 +151,18 @@ class Judge:
         if self.format == "pt" and not forged:
             return "damage passed as good"
         try:
-            expected = by_library(self.format, self.path)
+            expected = by_library(owner(self.format, self.path), self.path)
         except Exception as error:
             return f"loaded what the library refuses with {type(error).__name__}: {error}"
         return "" if same(loaded, expected, in_layout) else "another object than the library's"
 
     def _judge_error(self, error: Exception) -> str:
         said = f"{type(error).__name__}: {str(error)[:200]}"
-        if not isinstance(error, FOREIGN_ERRORS[self.format]):
+        judge = owner(self.format, self.path)
+        if not isinstance(error, FOREIGN_ERRORS[judge]):
             return said
         try:
-            by_library(self.format, self.path)
+            by_library(judge, self.path)
         except Exception as other:
             return "" if isinstance(error, type(other)) else f"{said}; the library: {type(other).__name__}: {other}"
         return f"{said}; the library loads it"
@@ -164,8 +173,7 @@ class Judge:
         except fastio.FastIOError:
             return ""
         except Exception as error:
-            if not isinstance(error, FOREIGN_ERRORS[self.format]):
-                return f"verify: {type(error).__name__}: {str(error)[:200]}"
+            return f"verify: {type(error).__name__}: {str(error)[:200]}"
         return ""
 
 

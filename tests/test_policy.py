@@ -1,0 +1,123 @@
+"""``policy`` in all its forms, from the front door: who is asked, who learns, and what is kept."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import fastio
+from fastio import dicts
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of dictionaries that starts empty."""
+    folder = tmp_path / "dictionaries"
+    monkeypatch.setenv("FASTIO_DICTIONARY_DIR", str(folder))
+    dicts.forget()
+    yield folder
+    dicts.forget()
+
+
+def test_a_tool_by_name_is_used_and_nothing_is_learned(tmp_path: Path, kept: Path) -> None:
+    path = tmp_path / "a.pt"
+    for tool in ("uring", "posix", "torch", "numpy", "memory"):
+        assert fastio.save(torch.ones(1000), path, policy=tool).tool == tool
+        with fastio.record() as transfers:
+            fastio.load(path, policy=tool)
+        assert (transfers[0].tool, transfers[0].reason) == (tool, "it was asked for")
+    dicts.flush()
+    assert not list(kept.glob("*.json"))
+
+
+def test_auto_learns_from_the_first_call_and_keeps_it(tmp_path: Path, kept: Path) -> None:
+    path, obj = tmp_path / "a.pt", torch.ones(1 << 18)
+    tools = set()
+    for _ in range(25):
+        tools.add(fastio.save(obj, path).tool)
+        fastio.load(path)
+    assert {"uring", "posix"} <= tools
+    for op in ("save", "load"):
+        explanation = fastio.explain(path, op)
+        assert sum(entry.samples for entry in explanation.entries) >= 10
+        assert explanation.entries[0].seconds
+    dicts.flush()
+    (file,) = kept.glob("*.json")
+    assert "uring" in json.dumps(json.loads(file.read_text()))
+    code = f"import fastio; print(sum(e.samples for e in fastio.explain({str(path)!r}).entries))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert int(told.stdout) >= 4  # the file keeps the last few of each tool
+
+
+def test_a_dictionary_object_and_its_file(tmp_path: Path, kept: Path) -> None:
+    path, obj, file = tmp_path / "a.pt", torch.ones(1 << 18), tmp_path / "mine.json"
+    mine = dicts.Dictionary()
+    for _ in range(20):
+        fastio.save(obj, path, policy=mine)
+        fastio.load(path, policy=mine)
+    mine.dump(file)
+    learned = mine.explain(dicts.Context("save", "pt", "cpu", True, None, 0), obj.nbytes, ["uring", "posix"])
+    result = fastio.save(obj, path, policy=str(file))
+    assert result.tool in {entry.tool for entry in learned.entries} | {"numpy", "torch"}
+    assert fastio.save(obj, path, policy=file).tool == result.tool
+    dicts.flush()
+    assert not list(kept.glob("*.json"))  # what the caller's own dictionary learned stays there
+
+
+@pytest.mark.parametrize("policy", ["w", "r", "w+r"])
+def test_aware_modes(tmp_path: Path, kept: Path, policy: str) -> None:
+    path, obj = tmp_path / "a.pt", torch.ones(1 << 16)
+    for _ in range(6):
+        fastio.save(obj, path, policy=policy)
+        assert torch.equal(fastio.load(path, policy=policy), obj)
+
+
+def test_a_policy_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    with pytest.raises(ValueError, match="policy='teleport': expected 'auto'"):
+        fastio.save(torch.ones(1), path, policy="teleport")
+    with pytest.raises(fastio.DictionaryError, match="none"):
+        fastio.save(torch.ones(1), path, policy=str(tmp_path / "none.json"))
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(fastio.DictionaryError, match="bad"):
+        fastio.save(torch.ones(1), path, policy=tmp_path / "bad.json")
+    with pytest.raises(fastio.ToolUnavailableError, match=r"dali.*cannot save|dali.*unavailable"):
+        fastio.save(torch.ones(1), path, policy="dali")
+    assert list(tmp_path.glob("*.pt")) == []
+
+
+def test_the_environment_can_fix_the_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTIO_POLICY", "posix")
+    assert fastio.save(torch.ones(1), tmp_path / "a.pt").tool == "posix"
+    assert fastio.save(torch.ones(1), tmp_path / "a.pt", policy="uring").tool == "uring"
+
+
+def test_a_damaged_default_dictionary_is_rebuilt_with_a_warning(tmp_path: Path, kept: Path) -> None:
+    path = tmp_path / "a.pt"
+    for _ in range(3):
+        fastio.save(torch.ones(1 << 16), path)
+    dicts.flush()
+    (file,) = kept.glob("*.json")
+    file.write_text('{"schema": "nonsense"')
+    dicts.forget()
+    with pytest.warns(RuntimeWarning, match=file.name):
+        fastio.save(torch.ones(1 << 16), path)
+
+
+def test_explain_says_why_and_how_sure(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    fastio.save(torch.ones(1 << 16), path)
+    for target, op in ((path, "load"), (path, "save"), (5 << 20, "load"), (5 << 20, "save")):
+        text = str(fastio.explain(target, op))
+        assert "chance" in text
+        assert "uring" in text
+    with pytest.raises(ValueError, match="op="):
+        fastio.explain(path, "send")
+    with pytest.raises(FileNotFoundError):
+        fastio.explain(tmp_path / "none.pt")
