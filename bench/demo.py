@@ -104,11 +104,11 @@ def flip_a_byte(stage: Stage) -> None:
 
 def show_learned(stage: Stage) -> None:
     """What the dictionaries found out meanwhile: how to save this file, how to load it cold, and warm."""
-    stage.out.print(fastio.explain(stage.path, op="save"))
+    stage.out.print(str(fastio.explain(stage.path, op="save")))
     for bring in (cold.drop, cold.warm):
         bring(stage.path)
         stage.out.print()
-        stage.out.print(fastio.explain(stage.path, op="load"))
+        stage.out.print(str(fastio.explain(stage.path, op="load")))
 
 
 STEPS: tuple[tuple[str, Callable[[Stage], Any]], ...] = (

@@ -17,6 +17,7 @@ from fastio.bench.rounds import Measured
 from fastio.transport import Extent, ReadRequest, Span, WriteRequest
 
 TOOL = "disk limit"
+_FIO_BLOCK = 4 << 20  # fio leaves out what does not fill a block
 _FIO_WRITE = ("--rw=write", "--bs=1M", "--iodepth=4", "--fallocate=native", "--end_fsync=1")
 _FIO_READ = ("--rw=read", "--bs=4M", "--iodepth=32")
 
@@ -49,8 +50,8 @@ class FioLimit:
         return self._run(path, nbytes, _FIO_READ, "read")
 
     def _run(self, path: Path, nbytes: int, options: tuple[str, ...], direction: str) -> Measured:
-        nbytes = -(-nbytes // (1 << 20)) << 20
-        job = ("--name=limit", f"--filename={path}", f"--size={nbytes}", "--ioengine=io_uring", "--direct=1")
+        size = -(-nbytes // _FIO_BLOCK) * _FIO_BLOCK
+        job = ("--name=limit", f"--filename={path}", f"--size={size}", "--ioengine=io_uring", "--direct=1")
         command = ["fio", *job, *options, "--output-format=json"]
         child = subprocess.run(command, check=False, capture_output=True, text=True)
         if child.returncode:
@@ -58,9 +59,9 @@ class FioLimit:
             raise OSError(f"fio ended with status {child.returncode} and said: {said[0]}")
         result = json.loads(child.stdout[child.stdout.index("{") :])["jobs"][0]
         moved = result[direction]
-        if moved["io_bytes"] != nbytes:
-            raise OSError(f"fio moved {moved['io_bytes']} bytes of {nbytes}")
-        seconds = moved["io_bytes"] / moved["bw_bytes"]
+        if moved["io_bytes"] != size:
+            raise OSError(f"fio moved {moved['io_bytes']} bytes of {size}")
+        seconds = nbytes / moved["bw_bytes"]
         return Measured(seconds, (result["usr_cpu"] + result["sys_cpu"]) / 100 * seconds, way=self.name)
 
 

@@ -123,6 +123,6 @@ def explanation(
 
 def explain_tuner(tuner: Tuner, context: Context, nbytes: int, tools: tuple[str, ...]) -> Explanation:
     """What one tuner would do, without doing it."""
-    plan = tuner.plan(bucket_of(nbytes), tools)
+    plan = tuner.make_plan(bucket_of(nbytes), tools)
     failures = {tool: record.failure for tool, record in tuner.records.items() if record.failure is not None}
     return explanation(context, nbytes, plan.choice, plan.ranked, failures)

@@ -15,8 +15,8 @@ from fastio.dicts.evidence import Estimate
 
 CONFIDENCE = 2.0  # deviations
 TIE = 0.03  # logarithm: less than this is not worth a try
-CAUTION = 1.0  # how quickly the confidence shrinks at calls dearer than the usual one
-UNKNOWN_CALLS = 8  # a tool not measured near here is looked at after so many calls, whatever the prior says
+CAUTION = 0.7  # how quickly the confidence shrinks at calls dearer than the usual one
+UNKNOWN_CALLS = 5  # a tool not measured near here is looked at after so many calls, whatever the prior says
 LEAST_CALLS = 8
 FIRST_REFRESH, LAST_REFRESH = 64, 1024  # calls
 RUNNER_UP_SHARE, OTHERS_SHARE = 0.006, 0.0025  # of the time, for looking again at tools that are slower
@@ -40,20 +40,20 @@ class Plan:
     until: int = 0
 
 
-def pick(ranked: Sequence[Estimate], busy: Sequence[str], dearness: float) -> Estimate:
-    """The estimate to act on: the lowest bound of all. ``ranked`` holds those that may be used, fastest first.
+def pick(best: Estimate, others: Sequence[Estimate], dearness: float) -> Estimate:
+    """The estimate to act on: the lowest bound of ``best`` and the ``others`` that may be tried.
 
-    ``busy`` tools are being tried by other threads. ``dearness`` is the expected time over the usual
-    call's; a dear call is a bad moment for experiments, since sizes nearby teach as much for less.
+    ``dearness`` is the expected time over the usual call's; a dear call is a bad moment for experiments, since sizes
+    nearby teach as much for less.
     """
-    best = chosen = ranked[0]
+    chosen = best
     confidence = CONFIDENCE
     if dearness > 1 and best.known:
         confidence /= 1 + CAUTION * math.log2(dearness)
     lowest = best.mean - confidence * best.deviation - TIE
-    for estimate in ranked[1:]:
+    for estimate in others:
         bound = estimate.mean - confidence * estimate.deviation
-        if bound < lowest and estimate.tool not in busy:
+        if bound < lowest:
             lowest, chosen = bound, estimate
     return chosen
 

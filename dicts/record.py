@@ -69,10 +69,12 @@ class Record:
         """
         deviation = value - expected
         noise = self.curve.noise
-        self.curve.hear(deviation)
         self.recent = [*self.recent[1 - CREEP_CALLS :], (bucket, deviation)]
-        if len(self.recent) == CREEP_CALLS:
+        if len(self.recent) < CREEP_CALLS:
+            self.curve.hear(deviation)
+        else:
             creep = lower_median(deviation for _, deviation in self.recent)
+            self.curve.hear(deviation - creep)  # a change of speed is not noise
             if abs(creep) > max(CREEP_LEAST, CREEP_DEVIATIONS * noise * math.sqrt(MEDIAN_VARIANCE / CREEP_CALLS)):
                 self._drift(self.recent)
                 return True

@@ -56,8 +56,8 @@ class Tuner:
             return choice
         for tool, calls in plan.refresh:
             record = self.record(tool)
-            if call - record.last.get(band, 0) >= calls * record.backoff and not record.failing(self.calls):
-                record.last[band] = call
+            if call - record.last.get(band, 0) >= calls * record.backoff and self._may_be_tried(record):
+                record.last[band], record.pending = call, self.calls
                 reason = f"looking again at {tool} near {describe_nbytes(bucket_nbytes(bucket))}, after {choice.tool}"
                 return Choice(tool, reason, True, (tool, *(other for other in choice.order if other != tool)))
         return choice
@@ -100,20 +100,22 @@ class Tuner:
         self._plans.clear()
 
     def plan(self, bucket: int, candidates: tuple[str, ...]) -> Plan:
-        """What would be done at a bucket: the beliefs, the choice they lead to, what is to be looked at again."""
+        """What is to be done at a bucket, as worked out lately."""
         plans = self._plans.setdefault(bucket, {})
         plan = plans.get(candidates)
         if plan is None or plan.uses <= 0 or plan.until < self.calls:
             if len(plans) >= MOST_PLANS:
                 plans.clear()
-            plan = plans[candidates] = self._make_plan(bucket, candidates)
+            plan = plans[candidates] = self.make_plan(bucket, candidates)
         return plan
 
     def times(self, nbytes: int, candidates: tuple[str, ...]) -> dict[str, float]:
         """Seconds expected of each candidate that was measured at or near the size and does not fail, fastest first."""
         level = shape(nbytes)
         ranked = self.plan(bucket_of(nbytes), candidates).ranked
-        return {e.tool: math.exp(e.mean + level) for e in ranked if e.known and not self._fails(e.tool)}
+        return {
+            e.tool: math.exp(e.mean + level) for e in ranked if e.known and not self.record(e.tool).failing(self.calls)
+        }
 
     def record(self, tool: str) -> Record:
         """What is known of a tool, made empty where nothing is."""
@@ -124,15 +126,16 @@ class Tuner:
             record = self.records[tool] = Record()
         return record
 
-    def _make_plan(self, bucket: int, candidates: tuple[str, ...]) -> Plan:
+    def make_plan(self, bucket: int, candidates: tuple[str, ...]) -> Plan:
+        """What is to be done at a bucket: the beliefs, the choice they lead to, what is to be looked at again."""
         ranked = estimates(self.records, self.rule, bucket, candidates)
-        failing = [estimate for estimate in ranked if self._fails(estimate.tool)]
+        failing = [estimate for estimate in ranked if self.record(estimate.tool).failing(self.calls)]
         usable = [estimate for estimate in ranked if estimate not in failing] or failing
         ranked = usable if usable is failing else usable + failing
         best = usable[0]
         dearness = best.seconds(bucket) / self._usual if self._usual > 0 else 1.0
-        busy = [tool for tool in candidates if self._is_busy(tool)]
-        chosen = pick(usable, busy, dearness)
+        idle = [estimate for estimate in usable[1:] if self._may_be_tried(self.record(estimate.tool))]
+        chosen = pick(best, idle, dearness)
         order = (chosen.tool, *(estimate.tool for estimate in ranked if estimate is not chosen))
         choice = Choice(chosen.tool, _reason(bucket, chosen, usable), chosen is not best, order)
         settled = SETTLED_USES if best.samples >= SETTLED_SAMPLES else min(1 + best.nearby // 64, SETTLED_USES)
@@ -162,13 +165,8 @@ class Tuner:
             if plan.choice.exploring or plan.choice.tool != tool:
                 plan.uses = 0
 
-    def _fails(self, tool: str) -> bool:
-        record = self.records.get(tool)
-        return record is not None and record.failing(self.calls)
-
-    def _is_busy(self, tool: str) -> bool:
-        record = self.records.get(tool)
-        return record is not None and self.calls - record.pending < PENDING_CALLS
+    def _may_be_tried(self, record: Record) -> bool:
+        return self.calls - record.pending >= PENDING_CALLS and not record.failing(self.calls)
 
 
 def _reason(bucket: int, chosen: Estimate, usable: Sequence[Estimate]) -> str:

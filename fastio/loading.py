@@ -15,7 +15,7 @@ from fastio._native import Control
 from fastio.choosing import Decision, decide
 from fastio.collector import held_back
 from fastio.errors import CorruptFileError, FastIOError, RefusedError, ToolUnavailableError, UnsupportedError
-from fastio.formats import pt_source
+from fastio.formats import probe, pt_source
 from fastio.formats.pt_load import NotPlainError, damaged, open_archive
 from fastio.formats.sense import HEAD_BYTES, PT, sense
 from fastio.formats.source import Source
@@ -29,6 +29,7 @@ from fastio.verify import verify_archive
 
 # With at least this share of the file in the page cache, reading through the cache is what a dictionary is asked about.
 RESIDENT = 0.9
+_TORCH_DECIDES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,10 @@ def _torch_only(call: LoadCall, form: str | None) -> str | None:
         return "mmap: its pages are read, unverified, when they are used"
     if call.arguments.get("pickle_module") is not None:
         return "a pickle module was given"
-    if not hasattr(serialization, "_load"):
-        return "this torch has no serialization._load"
+    if probe.why_not():
+        return probe.why_not()
+    if any(name in os.environ for name in _TORCH_DECIDES):
+        return "an environment variable of torch's decides about weights_only"
     if serialization._serialization_tls.skip_data:
         return "the call is inside skip_data()"
     if torch._guards.detect_fake_mode(None) is not None or _is_meta(call.map_location):

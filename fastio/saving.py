@@ -14,7 +14,7 @@ from fastio import checksums, formats, plan, registry
 from fastio._native import Control
 from fastio.choosing import Decision, decide
 from fastio.errors import RefusedError, ToolUnavailableError
-from fastio.formats import pt_save
+from fastio.formats import probe, pt_save
 from fastio.formats.layout import Layout
 from fastio.formats.sense import PT
 from fastio.job import Job, Progress
@@ -57,7 +57,7 @@ def save_file(call: SaveCall) -> SaveResult:
         new.commit(call.durable)
     seconds = time.perf_counter() - started
     decision.learn(tool, seconds)
-    verified = call.form == PT
+    verified = call.form == PT and (moved.route != "library" or torch.serialization.get_crc32_options())
     reason = decision.reason if tool == decision.order[0] else f"{decision.order[0]} could not"
     return SaveResult(
         SAVE, call.path, call.form, tool, moved.route, reason, layout.payload, seconds, call.durable, verified,
@@ -84,8 +84,8 @@ def _torch_only(call: SaveCall) -> str | None:
         return "the legacy format was asked for"
     if call.arguments.get("pickle_module") is not None:
         return "a pickle module was given"
-    if not hasattr(torch.serialization, "_save"):
-        return "this torch has no serialization._save"
+    if probe.why_not():
+        return probe.why_not()
     if torch.serialization._serialization_tls.skip_data:
         return "the call is inside skip_data()"
     call.arguments.pop("_use_new_zipfile_serialization", None)
@@ -125,6 +125,7 @@ def _fill(
 def _fill_by(tool: str, call: SaveCall, layout: Layout, new: Replacement) -> Moved:
     transport = registry.get(tool)
     if call.form in transport.capabilities.whole:
+        new.allocate(layout.size)  # torch starts the file anew; a full disk shows here, with its errno
         torch.serialization.save(call.obj, new.temporary, **call.arguments)
         return Moved("library")
     new.allocate(layout.size)

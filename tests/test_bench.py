@@ -17,6 +17,7 @@ import torch
 from click.testing import CliRunner, Result
 
 import fastio
+from fastio import dicts
 from fastio.bench import (
     cold,
     compare,
@@ -31,6 +32,7 @@ from fastio.bench import (
     stats,
     sweep,
     timing,
+    tune,
 )
 from fastio.bench import workloads as objects
 from fastio.bench.commands import cli
@@ -375,10 +377,10 @@ def test_the_limit_moves_what_it_says(kind: type[limit.FioLimit] | type[limit.Ur
     if kind is limit.FioLimit and not isinstance(limit.find(), limit.FioLimit):
         pytest.skip("fio is not installed")
     path, tool = disk / "limit", kind()
-    for measured in (tool.write(path, 8 * MIB), tool.read(path, 8 * MIB)):
+    for measured in (tool.write(path, 9 * MIB + 1), tool.read(path, 9 * MIB + 1)):
         assert measured.seconds > 0
         assert measured.way == tool.name
-    assert path.stat().st_size == 8 * MIB
+    assert path.stat().st_size > 9 * MIB
     assert cold.resident(path) == 0
 
 
@@ -484,16 +486,16 @@ class TestCommands:
     def test_peers_keeps_every_sample(self, disk: Path) -> None:
         out, work = disk / "out", disk / "work"
         work.mkdir()
-        tools = ("torch", "DCP", "numpy", "fastio", "fastio, unverified")
+        tools = ("torch", "numpy", "fastio", "fastio, unverified")
         chosen = [word for tool in tools for word in ("--tool", tool)]
         said = self.invoke(
-            *("peers", "--workload", "tensor-3.0625", "--rounds", "2", "--out", str(out), "--dir", str(work)), *chosen
+            *("peers", "--workload", "tensor-3.0625", "--rounds", "1", "--out", str(out), "--dir", str(work)), *chosen
         ).stdout
         assert "Goals" in said
         told = json.loads((out / "peers.json").read_text())
         counts = {(s["work"], s["tool"]): s["rounds"] for s in told["summaries"]}
         assert counts == {
-            (work, tool): 2 for work in compare.WORKS for tool in tools if work in LOADS or tool != "fastio, unverified"
+            (work, tool): 1 for work in compare.WORKS for tool in tools if work in LOADS or tool != "fastio, unverified"
         }
         assert len(told["samples"]) == sum(counts.values())
         assert not told["failures"]
@@ -503,14 +505,15 @@ class TestCommands:
         assert not told["interrupted"]
 
     def test_tune_shows_what_was_learned(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from fastio.bench import tune
-
         monkeypatch.setattr(tune, "QUICK_BATCHES", (1,))
         monkeypatch.setenv("FASTIO_DICTIONARY_DIR", str(disk / "dictionaries"))
+        dicts.flush()
+        dicts.forget()
         said = self.invoke("tune", "--quick", "--rounds", "2", "--dir", str(disk)).stdout
         assert "one tensor, 3.0625 MiB, durable save" in said
         assert "posix" in said
         assert list((disk / "dictionaries").iterdir())
+        dicts.forget()
 
     def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(self, disk: Path) -> None:
         out, work = disk / "out", disk / "work"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import types
 from pathlib import Path
@@ -224,3 +226,36 @@ def test_tools_say_what_they_can_do_or_why_not() -> None:
             fastio.save(torch.ones(1), "a.pt", policy="pinned")
     with pytest.raises(ValueError, match="policy"):
         fastio.save(torch.ones(1), "a.pt", policy="teleport")
+
+
+@pytest.mark.parametrize("moved", ["_load", "_save"])
+def test_a_torch_whose_private_parts_moved_costs_speed_only(tmp_path: Path, moved: str) -> None:
+    code = f"""
+import sys, torch
+if {moved!r} == "_load":
+    original = torch.serialization._load
+    torch.serialization._load = lambda zip_file, *a, **k: original(zip_file.the_new_method(), *a, **k)
+else:
+    original = torch.serialization._save
+    torch.serialization._save = lambda obj, zip_file, *a: original(obj, zip_file.the_new_method(), *a)
+import fastio
+from fastio.formats import probe
+print(probe.why_not())
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+    assert "the_new_method" in told
+
+
+def test_where_the_probe_fails_torch_does_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastio.formats.probe.why_not", lambda: "this torch is from the future")
+    path, obj = tmp_path / "a.pt", assorted()
+    result = fastio.save(obj, path)
+    assert (result.tool, result.route, result.reason) == ("torch", "library", "this torch is from the future")
+    with fastio.record() as transfers:
+        assert same(fastio.load(path), obj)
+    assert (transfers[0].tool, transfers[0].verified) == ("torch", True)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(fastio.CorruptFileError):
+        fastio.load(path)

@@ -24,6 +24,8 @@ LONGEST = 0.05  # seconds: a few saves
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(tmp_path_factory.mktemp("server"), None) as running:
+        for version in (objects.OLD, objects.NEW):
+            running.prepare(version, NBYTES)
         yield running
 
 

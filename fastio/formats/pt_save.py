@@ -71,10 +71,11 @@ def layout(obj: Any, path: str, pickle_protocol: int = 2, _disable_byteorder_rec
     What cannot be pickled raises what torch.save raises.
     """
     with held_back():
-        return _lay_out(_pickle(obj, pickle_protocol, _disable_byteorder_record), archive_name(path))
+        return _lay_out(pickled(obj, pickle_protocol, _disable_byteorder_record), archive_name(path))
 
 
-def _pickle(obj: Any, pickle_protocol: int, _disable_byteorder_record: bool) -> _Collector:
+def pickled(obj: Any, pickle_protocol: int, _disable_byteorder_record: bool = False) -> _Collector:
+    """The records that torch.save would write: small ones with their bytes, storages as they are."""
     storages: dict[str, Any] = {}
     collector = _Collector(storages)
     save: Any = torch.serialization._save

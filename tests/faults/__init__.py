@@ -108,6 +108,10 @@ class Server:
         reply: dict[str, Any] = json.loads(line)
         return reply
 
+    def prepare(self, version: int, nbytes: int) -> None:
+        """Have every child begin with that object made."""
+        self.ask({"make": [version, nbytes]})
+
     def start(self, program: str, timeout: float = 60, **arguments: Any) -> Child:
         """Start ``faults.programs.<program>(**arguments)``; after ``timeout`` seconds it dumps its stacks and exits."""
         self._count += 1

@@ -77,11 +77,11 @@ def originals(file_format: str, folder: Path) -> list[tuple[bytes, Any]]:
     return made
 
 
-def owner(file_format: str, path: Path) -> str:
-    """Whose file it is now: one without its signature is torch's to judge, for ``fastio.load`` as for this."""
+def judges(file_format: str, path: Path) -> tuple[str, ...]:
+    """Whose errors count: a file without its signature is torch's to judge, too."""
     head = path.read_bytes()[:9]
     signed = {"npy": head.startswith(b"\x93NUMPY"), "safetensors": head[8:9] == b"{", "pt": True}
-    return file_format if signed[file_format] else "pt"
+    return (file_format,) if signed[file_format] else (file_format, "pt")
 
 
 def by_library(file_format: str, path: Path) -> Any:
@@ -151,21 +151,21 @@ class Judge:
         if self.format == "pt" and not forged:
             return "damage passed as good"
         try:
-            expected = by_library(owner(self.format, self.path), self.path)
+            expected = by_library(self.format, self.path)
         except Exception as error:
             return f"loaded what the library refuses with {type(error).__name__}: {error}"
         return "" if same(loaded, expected, in_layout) else "another object than the library's"
 
     def _judge_error(self, error: Exception) -> str:
         said = f"{type(error).__name__}: {str(error)[:200]}"
-        judge = owner(self.format, self.path)
-        if not isinstance(error, FOREIGN_ERRORS[judge]):
-            return said
-        try:
-            by_library(judge, self.path)
-        except Exception as other:
-            return "" if isinstance(error, type(other)) else f"{said}; the library: {type(other).__name__}: {other}"
-        return f"{said}; the library loads it"
+        for judge in judges(self.format, self.path):
+            try:
+                by_library(judge, self.path)
+            except Exception as other:
+                if isinstance(other, FOREIGN_ERRORS[judge]) and isinstance(error, type(other)):
+                    return ""
+                said += f"; the library: {type(other).__name__}: {str(other)[:200]}"
+        return said
 
     def _judge_verify(self) -> str:
         try:

@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -216,11 +217,16 @@ def _threads() -> dict[str, str]:
 
 
 def _census_since(before: Json) -> list[str]:
-    """Descriptors and threads that were not there before."""
-    now = _census()
-    return [
-        f"{kind[:-1]} {number}: {what}"
-        for kind in ("descriptors", "threads")
-        for number, what in now[kind].items()
-        if number not in before[kind]
-    ]
+    """Descriptors and threads that were not there before, and are still there after two seconds."""
+    deadline = time.monotonic() + 2
+    while True:
+        now = _census()
+        leaked = [
+            f"{kind[:-1]} {number}: {what}"
+            for kind in ("descriptors", "threads")
+            for number, what in now[kind].items()
+            if number not in before[kind]
+        ]
+        if not leaked or time.monotonic() > deadline:
+            return leaked
+        time.sleep(0.01)  # OpenMP's threads end a little later than the thread that they worked for

@@ -1,0 +1,274 @@
+"""The tuner, on SYNTHETIC traces (see replay.py): no number here is a disk's. What must hold of any is a property."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastio.dicts.context import LAST_BUCKET, bucket_nbytes, bucket_of, small_class
+from fastio.dicts.priors import NOTHING, Rule
+from fastio.dicts.tuner import Tuner
+from replay import MACHINES, SIZES, TOOLS, Call, mean, over_oracle, prior_from, replay, share_best
+
+MIB = 1 << 20
+NOISES = (0.05, 0.10, 0.15)
+WRONG = {name: MACHINES["parallel" if name == "reversed" else "reversed"] for name in MACHINES}
+RULES = {
+    "none": lambda name: NOTHING,
+    "right": lambda name: prior_from(MACHINES[name]),
+    "wrong": lambda name: prior_from(WRONG[name]),
+}
+
+
+def runs(prior: str, seeds: range) -> list[list[Call]]:
+    """1,000 calls on every machine, with every kind of sizes and noise."""
+    return [
+        replay(MACHINES[name], make(random.Random(seed), 1000), noise=noise, seed=seed, rule=RULES[prior](name))
+        for name, make, noise, seed in itertools.product(MACHINES, SIZES.values(), NOISES, seeds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prior", "most", "worst"), [("none", 1.03, 1.30), ("right", 1.02, 1.12), ("wrong", 1.05, 1.30)]
+)
+def test_total_time_is_near_the_oracles_exploring_included(prior: str, most: float, worst: float) -> None:
+    totals = [over_oracle(run) for run in runs(prior, range(50, 52))]
+    assert mean(totals) <= most
+    assert max(totals) <= worst
+
+
+@pytest.mark.parametrize(("prior", "least"), [("none", 0.94), ("right", 0.95), ("wrong", 0.92)])
+def test_after_warm_up_nearly_every_call_uses_the_best_tool(prior: str, least: float) -> None:
+    assert mean([share_best(run[100:]) for run in runs(prior, range(60, 62))]) >= least
+
+
+@pytest.mark.parametrize("kind", SIZES)
+@pytest.mark.parametrize(("name", "incumbent"), [("parallel", "uring"), ("reversed", "torch")])
+def test_an_incumbent_three_times_slower_is_left_within_50_calls(kind: str, name: str, incumbent: str) -> None:
+    after = []
+    for seed in range(6):
+        sizes = SIZES[kind](random.Random(seed), 700)
+        calls = replay(
+            MACHINES[name],
+            sizes,
+            seed=seed,
+            slower=lambda call, tool: 3.0 if call >= 500 and tool == incumbent else 1.0,
+        )
+        assert share_best(calls[400:500]) > 0.8
+        after.append(over_oracle(calls[550:]))
+    assert sorted(after)[len(after) // 2] <= 1.02
+    assert max(after) <= 1.06
+
+
+def test_a_runner_up_that_becomes_faster_is_noticed() -> None:
+    for seed in range(6):
+        calls = replay(
+            MACHINES["parallel"],
+            [64 * MIB] * 800,
+            seed=seed,
+            slower=lambda call, tool: 1 / 3 if call >= 500 and tool == "posix" else 1.0,
+        )
+        assert share_best(calls[600:]) > 0.9
+
+
+def test_a_creeping_change_is_noticed_though_no_call_is_a_surprise() -> None:
+    late = []
+    for seed in range(6):
+        sizes = SIZES["1 to 128 MiB"](random.Random(seed), 900)
+        calls = replay(
+            MACHINES["parallel"],
+            sizes,
+            seed=seed,
+            slower=lambda call, tool: 1.0 + 0.6 * min(max((call - 400) / 100, 0), 1) if tool == "uring" else 1.0,
+        )
+        late.append(over_oracle(calls[600:]))
+    assert mean(late) <= 1.06  # staying with it would cost 1.39
+
+
+def test_a_change_of_all_tools_leaves_the_best_one_in_place() -> None:
+    calls = replay(MACHINES["parallel"], [64 * MIB] * 800, slower=lambda call, tool: 3.0 if call >= 500 else 1.0)
+    assert share_best(calls[560:]) > 0.9
+
+
+def test_a_clearly_worse_tool_is_dropped_after_a_few_calls() -> None:
+    machine = {"fast": (0.0, 1e-9), "slow": (0.0, 8e-9)}
+    calls = replay(machine, [16 * MIB] * 300)
+    assert sum(call.tool == "slow" for call in calls) <= 6
+
+
+def test_every_tool_is_tried_though_the_prior_is_wrong() -> None:
+    calls = replay(MACHINES["reversed"], [64 * MIB] * 200, rule=prior_from(MACHINES["parallel"], doubt=0.1))
+    assert {call.tool for call in calls[:60]} == set(TOOLS)
+    assert share_best(calls[100:]) > 0.9
+
+
+def test_a_new_tool_joins_by_itself() -> None:
+    tuner = Tuner()
+    for _ in range(100):
+        choice = tuner.choose(MIB, ("a", "b"))
+        tuner.observe(MIB, choice.tool, {"a": 1.0, "b": 2.0}[choice.tool])
+    tools = []
+    for _ in range(60):
+        choice = tuner.choose(MIB, ("a", "b", "plug-in"))
+        tools.append(choice.tool)
+        tuner.observe(
+            MIB, choice.tool, {"a": 1.0, "b": 2.0, "plug-in": 0.5}[choice.tool], first="plug-in" not in tools[:-1]
+        )
+    assert tools[-30:].count("plug-in") >= 28
+
+
+def test_a_first_call_counts_only_while_nothing_better_is_known() -> None:
+    tuner = Tuner()
+    tuner.observe(MIB, "a", 5.0, first=True)
+    assert tuner.choose(MIB, ("a",)).tool == "a"
+    (estimate,) = tuner.make_plan(bucket_of(MIB), ("a",)).ranked
+    assert estimate.source == "first calls"
+    assert estimate.seconds(bucket_of(MIB)) == pytest.approx(5.0, rel=0.2)
+    for _ in range(3):
+        tuner.observe(MIB, "a", 0.1)
+    (estimate,) = tuner.make_plan(bucket_of(MIB), ("a",)).ranked
+    assert estimate.seconds(bucket_of(MIB)) == pytest.approx(0.1, rel=0.2)
+
+
+def test_an_unseen_size_takes_what_its_neighbours_know() -> None:
+    tuner = Tuner()
+    for nbytes in (MIB, 4 * MIB):
+        for _, tool in itertools.product(range(8), TOOLS):
+            tuner.observe(nbytes, tool, nbytes * {"torch": 1e-9}.get(tool, 3e-9))
+    choice = tuner.choose(2 * MIB, TOOLS)
+    assert (choice.tool, choice.exploring) == ("torch", False)
+    assert "sizes around" in choice.reason
+    assert tuner.choose(1 << 40, TOOLS).order  # out of reach of all that is known: an answer, never an error
+
+
+def test_a_prior_is_overridden_by_measurement() -> None:
+    rule = Rule({}, ((0, {"a": 0.0, "b": math.log(3)}),), 0.3, {})
+    tuner = Tuner(rule)
+    first = tuner.choose(MIB, ("b", "a"))
+    assert (first.tool, first.exploring) == ("a", False)
+    assert "starting dictionary" in first.reason
+    for _ in range(6):
+        tuner.observe(MIB, "a", 2.0)
+        tuner.observe(MIB, "b", 1.0)
+    assert tuner.choose(MIB, ("b", "a")).tool == "b"
+
+
+def test_a_tool_that_fails_is_avoided_and_tried_again_much_later() -> None:
+    tuner = Tuner()
+    fails, uses = [], []
+    for call in range(6000):
+        choice = tuner.choose(MIB, ("good", "broken"))
+        assert set(choice.order) == {"good", "broken"}
+        assert choice.order[0] == choice.tool
+        if choice.tool == "broken":
+            tuner.fail("broken", "refused")
+            fails.append(call)
+        else:
+            tuner.observe(MIB, "good", 1.0)
+            uses.append(call)
+    gaps = [b - a for a, b in itertools.pairwise(fails)]
+    assert 2 <= len(fails) <= 6
+    assert min(gaps) >= 256
+    assert gaps == sorted(gaps)
+    assert tuner.records["broken"].failure is not None
+    assert tuner.records["broken"].failure.reason == "refused"
+
+
+def test_when_all_tools_fail_one_is_still_chosen() -> None:
+    tuner = Tuner()
+    for tool in TOOLS:
+        tuner.fail(tool, "no")
+    assert set(tuner.choose(MIB, TOOLS).order) == set(TOOLS)
+
+
+def test_only_one_caller_at_a_time_tries_a_tool() -> None:
+    tuner = Tuner(Rule({}, ((0, {"a": 0.0, "b": 0.1}),), 0.3, {}))
+    tuner.observe(MIB, "a", 1.0)
+    tuner.observe(MIB, "a", 1.0)
+    tools = [tuner.choose(MIB, ("a", "b")).tool for _ in range(8)]  # eight threads, none of which is done yet
+    assert tools.count("b") <= 1
+
+
+def test_renewal_measures_all_tools_again() -> None:
+    tuner = Tuner()
+    times = {"a": 1.0, "b": 1.5}
+    for _ in range(200):
+        tool = tuner.choose(MIB, ("a", "b")).tool
+        tuner.observe(MIB, tool, times[tool])
+    tuner.renew()
+    times = {"a": 1.0, "b": 0.8}
+    tools = []
+    for _ in range(40):
+        tools.append(tuner.choose(MIB, ("a", "b")).tool)
+        tuner.observe(MIB, tools[-1], times[tools[-1]])
+    assert "b" in tools[:4]
+    assert tools[-10:].count("b") >= 9
+
+
+def test_the_same_calls_give_the_same_choices() -> None:
+    sizes = SIZES["4 KiB to 1 GiB"](random.Random(3), 300)
+    assert replay(MACHINES["crossing"], sizes, seed=3) == replay(MACHINES["crossing"], sizes, seed=3)
+
+
+@given(st.integers(0, 1 << 62))
+def test_a_bucket_is_a_quarter_of_an_octave(nbytes: int) -> None:
+    bucket = bucket_of(nbytes)
+    assert 0 <= bucket <= LAST_BUCKET
+    assert bucket_of(bucket_nbytes(bucket)) == bucket
+    assert bucket_of(nbytes + 1) >= bucket
+    if 304 < nbytes < 1 << 50:
+        assert 2**-0.13 < nbytes / bucket_nbytes(bucket) < 2**0.13
+
+
+@given(st.integers(0, 1 << 50), st.integers(0, 1 << 20))
+def test_small_classes(nbytes: int, extents: int) -> None:
+    small = small_class(nbytes, extents)
+    assert small in (0, 1, 2, 3)
+    assert small == 0 or extents > 8
+    assert small_class(nbytes * 2, extents) <= small
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["use", "use", "use", "first", "fail", "renew", "abandon"]),
+        st.integers(0, 1 << 40),
+        st.floats(allow_nan=True, allow_infinity=True),
+        st.lists(st.sampled_from("abcdef"), min_size=1, max_size=6, unique=True),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_nothing_that_happens_breaks_a_tuner(steps: list[tuple[str, int, float, list[str]]]) -> None:
+    tuner = Tuner()
+    for what, nbytes, seconds, candidates in steps:
+        choice = tuner.choose(nbytes, tuple(candidates))
+        assert choice.tool == choice.order[0]
+        assert sorted(choice.order) == sorted(candidates)
+        assert choice.reason
+        if what == "fail":
+            tuner.fail(choice.tool, "why not")
+        elif what == "renew":
+            tuner.renew()
+        elif what != "abandon":
+            tuner.observe(nbytes, choice.tool, seconds, first=what == "first")
+        for estimate in tuner.make_plan(bucket_of(nbytes), tuple(candidates)).ranked:
+            assert math.isfinite(estimate.mean)
+            assert 0 < estimate.deviation < math.inf
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.floats(1e-3, 10.0), min_size=2),
+    st.integers(1 << 10, 1 << 30),
+    st.integers(0, 100),
+)
+def test_without_noise_the_fastest_tool_wins(times: dict[str, float], nbytes: int, seed: int) -> None:
+    machine = {tool: (seconds, 0.0) for tool, seconds in times.items()}
+    calls = replay(machine, [nbytes] * 120, noise=0.0, outliers=0.0, seed=seed)
+    assert share_best([call for call in calls[60:] if not call.exploring], tie=1.1) == 1.0
