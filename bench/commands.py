@@ -10,7 +10,7 @@ import click
 
 import fastio
 from fastio import registry
-from fastio.bench import compare, fresh, goals, limit, peers, sweep, tables, tune, workloads
+from fastio.bench import compare, fresh, goals, limit, peers, sweep, tables, tune, warmup, workloads
 from fastio.bench import doctor as doctors
 from fastio.bench.conduct import Conduct, common
 from fastio.bench.rounds import describe
@@ -149,11 +149,13 @@ def peers_(
 
 
 @cli.command(name="tune")
-@click.option("--rounds", type=click.IntRange(1), help=f"Rounds; {tune.ROUNDS}, with --quick {tune.QUICK_ROUNDS}.")
+@click.option(
+    "--rounds", type=click.IntRange(1), help=f"Most rounds; {warmup.MOST_ROUNDS}, with --quick {tune.QUICK_ROUNDS}."
+)
 @common
 def tune_(conduct: Conduct, rounds: int | None) -> None:
     """Fill and keep this machine's dictionaries, by saving and loading all sizes with policy="auto"."""
-    rounds = rounds or (tune.QUICK_ROUNDS if conduct.quick else tune.ROUNDS)
+    rounds = rounds or (tune.QUICK_ROUNDS if conduct.quick else warmup.MOST_ROUNDS)
     kept, cut = sweep.fitting(tune.QUICK_BATCHES if conduct.quick else tune.BATCHES, conduct.parent)
     conduct.report.notes += [cut] if cut else []
     picked = kept if conduct.quick else [*kept, workloads.small_tensors()]

@@ -11,7 +11,7 @@ from fastio.bench.contestants import Contestants, remove
 from fastio.bench.peers import Peer
 from fastio.bench.reserve import Reserve
 from fastio.bench.rounds import Contestant, Failure, Sample, Task, describe, interleave
-from fastio.bench.workloads import Workload, fingerprint
+from fastio.bench.workloads import Object, Workload, fingerprint
 
 DURABLE, CACHED, COLD, WARM = "durable save", "save", "cold load", "warm load"
 DURABLE_MEMORY, CACHED_MEMORY = "durable save, fresh process", "save, fresh process"
@@ -45,7 +45,7 @@ class Step:
 class Comparison:
     """What is compared, where, and how often. ``tell(what, weight)`` hears what is being done and what is done.
 
-    ``learning`` is how often fastio saves and loads beforehand, so that its dictionaries know their way. With
+    ``learning`` is how often at most fastio saves and loads before, so that its dictionaries know their way. With
     ``memory``, large workloads are also saved once in a fresh process, for its peak (a long process would hide it).
     """
 
@@ -54,7 +54,7 @@ class Comparison:
     workloads: Sequence[Workload]
     peers: Sequence[Peer]
     works: Sequence[str] = WORKS
-    learning: int = warmup.ROUNDS
+    learning: int = warmup.MOST_ROUNDS
     memory: bool = True
     tell: Callable[[str, float], None] = field(default=lambda what, weight: None)
     steps: list[Step] = field(init=False)
@@ -79,9 +79,7 @@ class Comparison:
             thing = workload.make()
             with Reserve(2 * workload.nbytes) as reserve:
                 if self._learns:
-                    self.tell(f"{workload.label}: fastio learns", 0)
-                    warmup.warm_up(thing, self.folder / "learning", reserve, self.learning)
-                    self.tell(f"{workload.label}: fastio learned", self._learning_weight(workload))
+                    self._learn(workload, thing, reserve)
                 contestants = Contestants(self.folder, workload, thing, fingerprint(thing), reserve)
                 for step in self.steps:
                     if step.workload is workload:
@@ -92,6 +90,13 @@ class Comparison:
     @property
     def _learns(self) -> bool:
         return any(peer.package == "fastio" for peer in self.peers)
+
+    def _learn(self, workload: Workload, thing: Object, reserve: Reserve) -> None:
+        what = f"{workload.label}: fastio learns"
+        weight = self._learning_weight(workload) / self.learning
+        self.tell(what, 0)
+        path = self.folder / "learning"
+        warmup.warm_up(workload, thing, path, reserve, self.learning, lambda: self.tell(what, weight))
 
     def _learning_weight(self, workload: Workload) -> float:
         return self.learning * (0.1 + warmup.SECONDS_PER_GB * workload.nbytes / 1e9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from fastio.bench.report import Meter, Report, consoles, workspace
 from fastio.bench.stats import summarise
 
 ROUNDS = 3
-LEARNING_ROUNDS = 5
-SHOWN = ("torch", "fastio", "fastio, unverified")
+LEARNING_ROUNDS = 8
+SHOWN = ("torch", "fastio")
 
 
 class WrongError(Exception):
@@ -54,7 +54,7 @@ def race(stage: Stage) -> None:
         plan = compare.Comparison(
             folder,
             ROUNDS,
-            [stage.workload],
+            [replace(stage.workload, make=lambda: stage.thing)],
             [peers.find(name) for name in SHOWN],
             learning=LEARNING_ROUNDS,
             memory=False,

@@ -6,21 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fastio import dicts, plan, registry
+from fastio import dicts
 from fastio.bench import warmup
 from fastio.bench.reserve import Reserve
 from fastio.bench.workloads import Workload
-from fastio.formats.sense import PT
 
 BATCHES = (1, 4, 16, 64, 256)
 QUICK_BATCHES = (1, 16)
-ROUNDS = 12
 QUICK_ROUNDS = 6
 
 
 @dataclass
 class Tuning:
-    """What is saved and loaded, and how often. ``tell(what, weight)`` hears what is being done and is done."""
+    """What is saved and loaded, at most ``rounds`` times. ``tell(what, weight)`` hears of what is done."""
 
     folder: Path
     rounds: int
@@ -41,31 +39,16 @@ class Tuning:
                 self.tell(label, weight)
 
             with Reserve(2 * workload.nbytes) as reserve:
-                warmup.warm_up(thing, self.folder / "tuning.pt", reserve, self.rounds, done)
+                warmup.warm_up(workload, thing, self.folder / "tuning.pt", reserve, self.rounds, done)
 
 
 def learned(folder: Path, workloads: Sequence[Workload]) -> list[tuple[str, dicts.Explanation]]:
-    """What the dictionaries of the folder's filesystem now say of each work on each workload."""
-    cpu = frozenset({"cpu"})
-    rows = []
-    for workload in workloads:
-        size = workload.nbytes, workload.count
-        works = {
-            "durable save": plan.save_context(PT, cpu, True, *size),
-            "save": plan.save_context(PT, cpu, False, *size),
-            "cold load": plan.load_context(PT, cpu, False, *size),
-            "warm load": plan.load_context(PT, cpu, True, *size),
-        }
-        for work, context in works.items():
-            able = {tool.name: tool.transport.capabilities for tool in _tools() if tool.transport is not None}
-            names = plan.candidates(able, context.op, PT, cpu)
-            dictionary = dicts.default(context.op, str(folder))
-            rows.append((f"{workload.label}, {work}", dictionary.explain(context, workload.nbytes, names)))
-    return rows
-
-
-def _tools() -> list[registry.Tool]:
-    return [registry.find(name) for name in registry.names()]
+    """What the dictionaries of the folder's filesystem now say of each workload and work."""
+    return [
+        (f"{workload.label}, {work}", answer)
+        for workload in workloads
+        for work, answer in warmup.learned(folder, workload).items()
+    ]
 
 
 def _weight(workload: Workload) -> float:

@@ -8,6 +8,7 @@ from fastio import _native, formats, plan
 from fastio.choosing import candidates
 from fastio.dicts import Explanation, default
 from fastio.formats.pt_load import open_archive
+from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, PT, from_name, sense
 from fastio.loading import RESIDENT
 from fastio.native_errors import named
@@ -44,7 +45,7 @@ def explain(target: str | os.PathLike[str] | int, op: str = LOAD) -> Explanation
 def _look(path: str) -> tuple[str, int, int, bool]:
     """A file's format, tensor bytes, number of storages, and whether the page cache holds it."""
     with opened(path) as (fd, size):
-        form = sense(os.pread(fd, HEAD_BYTES, 0), size) or from_name(path)
+        form = sense(head(path, fd, HEAD_BYTES), size) or from_name(path)
         with named(path):
             resident = _native.resident(fd, size) >= RESIDENT
         if form == PT:

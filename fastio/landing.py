@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import numpy
 import torch
 
 from fastio import _native
@@ -16,8 +17,8 @@ from fastio.native_errors import named
 from fastio.transport import Extent, Span
 
 _PAGE = 4096
-# The largest item any dtype has (complex128): a storage must start on a multiple of it.
-_LARGEST_ITEM = 16
+# The alignment that the processor asks of the widest numbers: a storage must start on a multiple of it.
+_ALIGNMENT = 8
 
 
 class Region(NamedTuple):
@@ -43,7 +44,7 @@ class Landing(Protocol):
 
 def land(path: str, regions: Sequence[Region], device: torch.device, checksum: bool) -> Landing:
     """Memory for ``regions`` (sorted by offset) on ``device``; extents ask for CRCs if ``checksum``."""
-    aligned = all(region.offset % _LARGEST_ITEM == 0 for region in regions)
+    aligned = all(region.offset % _ALIGNMENT == 0 for region in regions)
     if device.type == "cpu" and aligned and regions:
         with named(path):
             return _Mirror(regions, checksum)
@@ -65,10 +66,7 @@ class _Mirror:
         ]
 
     def storage(self, region: Region) -> torch.UntypedStorage:
-        if region.nbytes == 0:
-            return torch.UntypedStorage(0)
-        part = _native.Slice(self._mapping, region.offset - self._begin, region.nbytes)
-        return torch.frombuffer(part, dtype=torch.uint8).untyped_storage()
+        return _storage_of(self._mapping, region.offset - self._begin, region.nbytes)
 
 
 class _Scattered:
@@ -76,11 +74,25 @@ class _Scattered:
 
     def __init__(self, regions: Sequence[Region], device: torch.device, checksum: bool) -> None:
         self.span: Span | None = None
-        self._storages = {r.name: torch.UntypedStorage(r.nbytes, device=device) for r in regions}
+        self._storages = {r.name: _storage_on(device, r.nbytes) for r in regions}
         self.extents = []
         for name, offset, nbytes, _ in regions:
             storage = self._storages[name]
             self.extents.append(Extent(offset, nbytes, storage.data_ptr(), checksum, device.type, storage, name))
 
     def storage(self, region: Region) -> torch.UntypedStorage:
-        return self._storages[region.name] if region.nbytes else torch.UntypedStorage(0)
+        found = self._storages.get(region.name)
+        return found if found is not None else _storage_on(torch.device("cpu"), 0)
+
+
+def _storage_of(mapping: _native.Mapping, offset: int, nbytes: int) -> torch.UntypedStorage:
+    """A storage over a part of a mapping. It cannot be resized: a tensor that does not fit is an error, as in torch."""
+    if nbytes == 0:
+        return torch.from_numpy(numpy.empty(0, numpy.uint8)).untyped_storage()
+    return torch.frombuffer(_native.Slice(mapping, offset, nbytes), dtype=torch.uint8).untyped_storage()
+
+
+def _storage_on(device: torch.device, nbytes: int) -> torch.UntypedStorage:
+    if device.type == "cpu":
+        return _storage_of(_native.Mapping(nbytes), 0, nbytes)
+    return torch.UntypedStorage(nbytes, device=device)

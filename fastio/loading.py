@@ -17,6 +17,7 @@ from fastio.collector import held_back
 from fastio.errors import CorruptFileError, FastIOError, RefusedError, ToolUnavailableError, UnsupportedError
 from fastio.formats import probe, pt_source
 from fastio.formats.pt_load import NotPlainError, damaged, open_archive
+from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, PT, sense
 from fastio.formats.source import Source
 from fastio.job import Job, Progress
@@ -54,7 +55,7 @@ def load_file(call: LoadCall) -> tuple[Any, Transfer]:
     """Load from a path; the object is whole and checked when it is returned."""
     started = time.perf_counter()
     with opened(call.path) as (fd, size):
-        form = sense(os.pread(fd, HEAD_BYTES, 0), size)
+        form = sense(head(call.path, fd, HEAD_BYTES), size)
         why = _torch_only(call, form)
         if why is not None:
             return _load_by_torch(call, fd, size, form, started, why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import torch
 from fastio import checksums, formats, plan, registry
 from fastio._native import Control
 from fastio.choosing import Decision, decide
-from fastio.errors import RefusedError, ToolUnavailableError
+from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.formats import probe, pt_save
 from fastio.formats.layout import Layout
 from fastio.formats.sense import PT
@@ -99,11 +100,22 @@ def _save_by_torch(call: SaveCall, started: float, why: str) -> SaveResult:
         nbytes = 0
     else:
         with Replacement(call.path) as new:
-            torch.serialization.save(call.obj, new.temporary, **call.arguments)
+            _torch_save(call, new)
             nbytes = os.fstat(new.fd).st_size
             new.commit(call.durable)
     seconds = time.perf_counter() - started
     return SaveResult(SAVE, call.path, PT, "torch", "library", why, nbytes, seconds, call.durable, False)
+
+
+def _torch_save(call: SaveCall, new: Replacement) -> None:
+    """torch.save itself. Its writer says that a write failed, not why: the room on the disk tells."""
+    try:
+        torch.serialization.save(call.obj, new.temporary, **call.arguments)
+    except RuntimeError as error:
+        if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
+            raise
+        room = os.statvfs(os.path.dirname(new.temporary)).f_bavail
+        raise TransferError(errno.EIO if room else errno.ENOSPC, "torch.save", call.path) from error
 
 
 def _fill(
@@ -126,7 +138,7 @@ def _fill_by(tool: str, call: SaveCall, layout: Layout, new: Replacement) -> Mov
     transport = registry.get(tool)
     if call.form in transport.capabilities.whole:
         new.allocate(layout.size)  # torch starts the file anew; a full disk shows here, with its errno
-        torch.serialization.save(call.obj, new.temporary, **call.arguments)
+        _torch_save(call, new)
         return Moved("library")
     new.allocate(layout.size)
     patches: Sequence[Any] = layout.patches

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from fastio import _native, formats, registry
 from fastio.errors import CorruptFileError, FormatError, RefusedError
-from fastio.formats.pt_load import Archive, Record, damaged, open_archive
+from fastio.formats.pt_load import Archive, NotPlainError, Record, damaged, open_archive
+from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, NPY, PT, SAFETENSORS, sense
 from fastio.native_errors import named
 from fastio.opening import opened
@@ -45,9 +46,12 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """
     name = os.fsdecode(path)
     with opened(name) as (fd, size):
-        form = sense(os.pread(fd, HEAD_BYTES, 0), size)
+        form = sense(head(name, fd, HEAD_BYTES), size)
         if form == PT:
-            archive = open_archive(name, fd, size, careful=True)
+            try:
+                archive = open_archive(name, fd, size, careful=True)
+            except NotPlainError as reason:
+                raise FormatError(f"{name}: {reason}; only files of torch.save carry checksums to verify") from None
             nbytes = verify_archive(archive, size) if archive.checksummed else 0
             return Verification(name, form, len(archive.records), nbytes, archive.checksummed)
         if form in (SAFETENSORS, NPY):

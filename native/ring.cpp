@@ -101,7 +101,7 @@ void Ring::submit(unsigned wait) {
             continue;
         }
         if (errno == EINTR || errno == EAGAIN || errno == EBUSY) continue;
-        throw SystemError(errno, "io_uring_enter", 0);
+        throw Refused(std::string("io_uring_enter: ") + std::strerror(errno));
     }
 }
 

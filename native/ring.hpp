@@ -18,8 +18,11 @@ class Ring {
 
     // Queue a read or write; the caller keeps the number in flight at or below `entries`.
     void queue(bool write, int fd, void* memory, uint32_t nbytes, uint64_t offset, uint64_t tag);
-    // Hand all that is queued to the kernel and wait for at least `wait` completions. Throws SystemError.
+    // Hand all that is queued to the kernel and wait for at least `wait` completions. Throws Refused where the ring
+    // has stopped working; what was not handed over then never will be.
     void submit(unsigned wait);
+    // How many requests are queued and not yet handed over.
+    unsigned queued() const { return queued_; }
 
     struct Completion {
         uint64_t tag;

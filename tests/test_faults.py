@@ -73,8 +73,7 @@ def check_error(error: dict[str, Any] | None, code: int, path: str) -> None:
 
 def sweep(server: Server, op: str, path: str, policy: str, call: str, effect: int) -> list[dict[str, Any]]:
     """One result for each call of the class that a save or load makes: that call was struck."""
-    report = server.run("sweep", op=op, path=path, policy=policy, call=call, effect=effect)
-    results: list[dict[str, Any]] = report["results"]
+    results: list[dict[str, Any]] = server.run("sweep", op=op, path=path, policy=policy, call=call, effect=effect)
     assert results, f"no call of class {call} was met"
     return results
 
@@ -195,24 +194,29 @@ CLOSED = [
 ]
 
 
-@pytest.mark.parametrize("op", ["save", "load"])
-@pytest.mark.parametrize("fault", CLOSED, ids=str)
+@pytest.mark.parametrize(
+    ("op", "fault"),
+    [
+        *((op, fault) for op in ("save", "load") for fault in CLOSED),
+        # A device that refuses direct transfers, but only once it gets them.
+        ("save", Fault("ring_write", errno.EINVAL, first=2, times=ALWAYS)),
+        ("load", Fault("ring_read", errno.EINVAL, first=2, times=ALWAYS)),
+    ],
+    ids=str,
+)
 def test_no_direct_io_and_no_io_uring(server: Server, large_path: str, op: str, fault: Fault) -> None:
-    result = server.run(op, fault, path=large_path, policy="auto")
-    assert result["strikes"] >= 1
-    check_done(op, result)
-    transfer = result["transfers"][-1]
-    assert transfer["tool"] != "uring"
-    assert transfer["route"] != "direct"
-    assert "uring" in transfer["fallbacks"]
-
-
-@pytest.mark.parametrize(("op", "call"), [("save", "ring_write"), ("load", "ring_read")])
-def test_a_device_that_refuses_direct_transfers_half_way(server: Server, large_path: str, op: str, call: str) -> None:
-    result = server.run(op, Fault(call, errno.EINVAL, first=2, times=ALWAYS), path=large_path, policy="auto")
-    assert result["strikes"] >= 1
-    check_done(op, result)
-    assert "uring" in result["transfers"][-1]["fallbacks"]
+    results = server.run("learn", fault, op=op, path=large_path)
+    assert any(result["strikes"] for result in results), "uring was never tried"
+    for result in results:
+        assert result["error"] is None
+        assert result["found"] == (objects.NEW if op == "save" else objects.OLD)
+        check_after(result)
+        transfer = result["transfers"][-1]
+        assert transfer["tool"] != "uring" or not result["strikes"]
+        # torch.load is given no other way; the ring is only how its file is checked before.
+        if result["strikes"] and transfer["route"] != "library":
+            assert "uring: " in transfer["fallbacks"], transfer
+            assert transfer["route"] != "direct"
 
 
 @pytest.mark.parametrize("op", ["save", "load"])
@@ -247,7 +251,9 @@ def test_a_ring_that_stops_working(server: Server, large_path: str, op: str, fir
         assert "uring" in result["transfers"][-1]["fallbacks"]
         check_done(op, result)
     else:
-        check_error(result["error"], errno.EPERM, large_path)
+        assert "FastIOError" in result["error"]["bases"], result["error"]
+        assert large_path in result["error"]["message"]
+        assert os.strerror(errno.EPERM) in result["error"]["message"]
         assert result["found"] == (objects.OLD if op == "save" else 0)
         check_after(result)
 
@@ -344,7 +350,9 @@ def test_a_full_disk(server: Server, small_disk: Path, policy: str, allocates: b
     result = server.run("save", *faults, path=str(target), policy=policy, nbytes=8 << 20)
     assert result["error"] is not None, "a full disk passed as success"
     assert "OSError" in result["error"]["bases"], result["error"]
-    assert result["error"]["errno"] == errno.ENOSPC, result["error"]
+    # Where torch writes and nothing could be reserved before, it says that it failed, but not why.
+    codes = (errno.ENOSPC,) if allocates or policy != "torch" else (errno.ENOSPC, errno.EIO)
+    assert result["error"]["errno"] in codes, result["error"]
     assert str(small_disk) in result["error"]["message"]
     assert result["found"] == objects.OLD
     check_after(result)

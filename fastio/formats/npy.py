@@ -5,8 +5,9 @@ The header is padded so that the data starts on a page; numpy reads headers of a
 
 from __future__ import annotations
 
-import io
+import ast
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,10 @@ from fastio.landing import Region
 
 _PAGE = 4096
 _MAGIC = b"\x93NUMPY\x01\x00"
-_LARGEST_HEADER = 1 << 20
+_FIELDS = ("descr", "fortran_order", "shape")
+_LARGEST_HEADER = 1 << 16
+# Python 2 wrote the numbers of a shape as 5L.
+_LONG = re.compile(rb"(?<=\d)L\b")
 
 _NAMES = (
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
@@ -80,20 +84,24 @@ def source(path: str, fd: int, size: int) -> Source:
 
 def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, int]:
     fixed = read_at(path, fd, 0, min(size, 12))
-    wide = len(fixed) > 6 and fixed[6] > 1
-    length = int.from_bytes(fixed[8:12] if wide else fixed[8:10], "little")
-    total = (12 if wide else 10) + length
+    if len(fixed) < 12 or not fixed.startswith(_MAGIC[:6]) or fixed[6] not in (1, 2, 3):
+        raise CorruptFileError(path, None, "its first bytes are no npy header of a known version")
+    length = int.from_bytes(fixed[8:12] if fixed[6] > 1 else fixed[8:10], "little")
+    total = (12 if fixed[6] > 1 else 10) + length
     if length > _LARGEST_HEADER or total > size:
         raise CorruptFileError(path, None, f"its header is said to have {length} bytes; the file has {size}")
-    stream = io.BytesIO(read_at(path, fd, 0, total))
+    start = total - length
+    text = read_at(path, fd, start, length).strip()
     try:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(stream, max_header_size=_LARGEST_HEADER)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        fields = ast.literal_eval(_LONG.sub(b"", text).decode("utf-8" if fixed[6] == 3 else "latin-1"))
+        description, fortran, shape = fields["descr"], fields["fortran_order"], fields["shape"]
+        dtype = np.dtype(description) if isinstance(description, str) else None
+    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
         raise CorruptFileError(path, None, f"its header is not what numpy writes: {error}") from None
-    if dtype.hasobject:
-        raise FormatError(f"{path}: holds pickled objects, which npy loads only with numpy.load(allow_pickle=True)")
-    if any(number < 0 for number in shape):
+    if not isinstance(fortran, bool) or not isinstance(shape, tuple) or len(fields) != len(_FIELDS):
+        raise CorruptFileError(path, None, f"its header is not what numpy writes: {fields}")
+    if not all(type(number) is int and number >= 0 for number in shape):
         raise CorruptFileError(path, "array", f"its shape is {shape}")
-    return shape, fortran, dtype.str, stream.tell()
+    if dtype is None or dtype.hasobject:
+        raise FormatError(f"{path}: holds records or pickled objects; load it with numpy.load (and allow_pickle=True)")
+    return shape, fortran, dtype.str, total

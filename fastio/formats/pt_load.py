@@ -7,7 +7,6 @@ byte is in and checked.
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from collections.abc import Callable
@@ -18,11 +17,9 @@ import torch
 
 from fastio import _native
 from fastio.errors import CorruptFileError
+from fastio.formats.reading import read_at
 from fastio.landing import Region
 from fastio.native_errors import named
-
-_SMALL = 64 << 20  # records of the format itself, pickles included, that are read by a plain read
-
 
 Record = Region
 """One record of the archive, by its name inside the archive's folder."""
@@ -50,7 +47,7 @@ class Archive:
     def read(self, name: str, verify: bool) -> bytes:
         """A small record's bytes, checked. KeyError if there is none."""
         record = self.records[name]
-        data = _read_exactly(self.fd, record, self.path)
+        data = read_at(self.path, self.fd, record.offset, record.nbytes, name)
         if verify and self.checksummed and _native.crc32(data) != record.crc:
             raise damaged(self.path, record)
         return data
@@ -145,16 +142,3 @@ def foreign_byte_order(archive: Archive, verify: bool) -> bool:
     if "byteorder" not in archive.records:
         return sys.byteorder == "big" or torch.serialization.get_default_load_endianness() is not None
     return archive.read("byteorder", verify).decode("ascii", "replace") != sys.byteorder
-
-
-def _read_exactly(fd: int, record: Record, path: str) -> bytes:
-    pieces = []
-    at, left = record.offset, record.nbytes
-    while left:
-        piece = os.pread(fd, min(left, _SMALL), at)
-        if not piece:
-            raise CorruptFileError(path, record.name, "the file ends before it does")
-        pieces.append(piece)
-        at += len(piece)
-        left -= len(piece)
-    return b"".join(pieces)

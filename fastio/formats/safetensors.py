@@ -105,6 +105,7 @@ def source(path: str, fd: int, size: int) -> Source:
         raise CorruptFileError(path, None, f"its header is not the JSON it should be: {error}") from None
     if not isinstance(header, dict):
         raise CorruptFileError(path, None, f"its header is a {type(header).__name__}, not an object")
+    _check_metadata(path, header)
     start = 8 + length
     entries = {n: _entry(path, n, e, size - start) for n, e in header.items() if n != _METADATA}
     _refuse_holes(path, entries, size - start)
@@ -121,6 +122,17 @@ def source(path: str, fd: int, size: int) -> Source:
     return Source("safetensors", filled, build, checksummed=False)
 
 
+def _check_metadata(path: str, header: dict[str, Any]) -> None:
+    """Names and metadata must be what the library takes: text, and a map of text to text."""
+    metadata = header.get(_METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise CorruptFileError(path, _METADATA, "is no map of text to text")
+    try:
+        "".join([*header, *metadata, *metadata.values()]).encode()
+    except UnicodeEncodeError as error:
+        raise CorruptFileError(path, None, f"its header holds text that is not Unicode: {error.reason}") from None
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -131,9 +143,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _entry(path: str, name: str, entry: Any, room: int) -> tuple[torch.dtype, list[int], int, int]:
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        numbers = [*shape, begin, end]
     except (TypeError, KeyError, ValueError):
         raise CorruptFileError(path, name, "its header entry lacks dtype, shape or data_offsets") from None
+    numbers = [*shape, begin, end] if isinstance(shape, list) else [None]
     if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
         raise CorruptFileError(path, name, f"its shape {shape} or offsets {[begin, end]} are not whole numbers")
     if not isinstance(dtype, str) or dtype not in _DTYPES:

@@ -41,7 +41,7 @@ class Outcome:
     """How a child ended (0, an exit status, or minus a signal), what its program returned, and its stderr."""
 
     status: int
-    result: dict[str, Any] = field(repr=False)
+    result: Any = field(repr=False)
     stderr: str = field(repr=False)
 
 
@@ -68,7 +68,7 @@ class Child:
         stderr = self._base.with_suffix(".err")
         return Outcome(
             status,
-            json.loads(result.read_text()) if status == 0 else {},
+            json.loads(result.read_text()) if status == 0 else None,
             stderr.read_text(errors="replace") if stderr.exists() else "",
         )
 
@@ -82,7 +82,6 @@ class Server:
         environment = {
             **os.environ,
             "PYTHONPATH": str(Path(__file__).parents[1]),
-            "FASTIO_DICTIONARY_DIR": str(folder / "dictionaries"),
             "OPENBLAS_NUM_THREADS": "1",  # importing numpy must not start threads in a process that forks
         }
         if library is not None:
@@ -119,7 +118,7 @@ class Server:
         request = {"program": program, "arguments": arguments, "base": str(base), "timeout": timeout}
         return Child(self, int(self.ask(request)["pid"]), base)
 
-    def run(self, program: str, *faults: Fault, **arguments: Any) -> dict[str, Any]:
+    def run(self, program: str, *faults: Fault, **arguments: Any) -> Any:
         """Run a program to its end, under faults, and give its result; any unforeseen end fails the test."""
         if faults:
             arguments["faults"] = [asdict(fault) for fault in faults]

@@ -43,6 +43,7 @@ def _child(request: dict[str, Any]) -> None:
         os.dup2(fd, 2)
         os.close(fd)
         os.close(null)
+        os.environ["FASTIO_DICTIONARY_DIR"] = request["base"] + ".dictionaries"  # each learns from nothing
         faulthandler.enable()
         faulthandler.dump_traceback_later(request["timeout"], exit=True)
         with open(request["base"] + ".json", "w") as report:  # now: the program may become another user
