@@ -12,7 +12,9 @@ BAND = 8  # buckets: two octaves, in which refreshing is counted
 RETRY_CALLS = 256
 RETRY_GROWTH = 4
 MOST_GROWTHS = 4
-DRIFT_CALLS = 3  # this many surprises in a row are a change of speed
+DRIFT_CALLS = 3  # this many surprises in a row are a change of speed,
+DRIFT_LOG_CHANCE = -9.2  # or as many as would come about by chance once in 10,000 times
+RATE_STEP = 0.02
 DRIFT_LEAST = 0.3  # a surprise is further than this from what was expected, as a logarithm,
 DRIFT_DEVIATIONS = 3.5  # and further than this many deviations
 DRIFT_DOUBT, DRIFT_DOUBT_NEAR, DRIFT_DOUBT_FAR = 0.25, 0.4, 0.8
@@ -39,12 +41,13 @@ class Record:
 
     ``last`` is the call of each band at which the tool was last used; ``pending`` the call of the context at which it
     was last handed out to be tried; ``backoff`` stretches its refreshing while it disappoints. ``suspicion`` is a
-    deviation added to its estimates while it seems to have become faster.
+    deviation added to its estimates while it seems to have become faster; ``rate`` the usual share of surprises.
     """
 
     curve: Curve = field(default_factory=Curve)
     failure: Failure | None = None
     suspicion: float = 0.0
+    rate: float = RATE_STEP
     backoff: int = 1
     pending: int = NEVER
     last: dict[int, int] = field(default_factory=dict)
@@ -79,6 +82,7 @@ class Record:
                 self._drift(self.recent)
                 return True
         limit = max(DRIFT_LEAST, DRIFT_DEVIATIONS * math.sqrt(noise * noise + variance))
+        self.rate += RATE_STEP * ((abs(deviation) > limit) - self.rate)
         if abs(deviation) <= limit:
             changed = self.suspicion > 0
             self.suspicion, self.backoff = 0.0, 1
@@ -87,7 +91,7 @@ class Record:
         if self.surprises and (self.surprises[-1][1] > 0) != (deviation > 0):
             self.surprises.clear()
         self.surprises.append((bucket, deviation))
-        if len(self.surprises) >= DRIFT_CALLS:
+        if len(self.surprises) >= max(DRIFT_CALLS, DRIFT_LOG_CHANCE / math.log(self.rate)):
             self._drift(self.surprises)
             return True
         if deviation > 0:

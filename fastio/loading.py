@@ -99,8 +99,10 @@ def _torch_only(call: LoadCall, form: str | None) -> str | None:
 
 
 def _config_mmap() -> bool:
-    from torch.utils.serialization import config
-
+    try:
+        from torch.utils.serialization import config
+    except ImportError:  # before torch 2.7
+        return False
     return bool(config.load.mmap)
 
 

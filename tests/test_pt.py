@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.serialization import config
 
 import fastio
 from objects import DTYPES, assorted, same, tensor_of
@@ -48,6 +47,7 @@ def test_fastio_reads_what_torch_writes(tmp_path: Path, tool: str) -> None:
 @pytest.mark.parametrize("alignment", [64, 4096])
 def test_the_file_is_torchs_own_to_the_byte(tmp_path: Path, alignment: int) -> None:
     """All but the id that torch derives from its process, and that record's own CRC."""
+    config = pytest.importorskip("torch.utils.serialization", reason="before torch 2.7").config
     count, numel = (40, 8192) if alignment == 4096 else (200, 16)
     obj = [torch.randn(numel) for _ in range(count)] + [torch.empty(0), torch.ones(3)]
     path = tmp_path / "golden.file.pt"
