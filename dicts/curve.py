@@ -15,7 +15,7 @@ from fastio.dicts.context import LAST_BUCKET, bucket_nbytes
 from fastio.dicts.samples import NORMAL_MAD, Samples, lower_median
 
 REACH = 16  # buckets: four octaves either way
-NEIGHBOURS = 5  # cells either way
+NEIGHBOURS = 8  # cells either way
 WALK_VARIANCE = 0.045**2  # of the logarithm of a tool's relative time, from one bucket to the next
 SLOPE_RIDGE = 400.0  # holds the slope at nought until samples spread over sizes say otherwise
 USUAL_NOISE = 0.12

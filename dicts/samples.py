@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-KEPT = 11
+KEPT = 15
 KEPT_FIRSTS = 3
 ONE_SAMPLE = 0.2
 TWO_SAMPLES = 0.1

@@ -102,7 +102,9 @@ def test_skip_data_and_fake_tensors(tmp_path: Path) -> None:
         fastio.save({"x": torch.ones(1000)}, path)
     fastio.save({"x": torch.ones(1000)}, path)
     with torch.serialization.skip_data():
-        assert fastio.load(path)["x"].shape == (1000,)
+        theirs = _error(torch.load, path)  # torch 2.6 refuses
+        assert type(_error(fastio.load, path)) is type(theirs)
+        assert theirs is not None or fastio.load(path)["x"].shape == (1000,)
     with FakeTensorMode():
         assert fastio.load(path)["x"].shape == (1000,)
 
