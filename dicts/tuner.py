@@ -66,9 +66,10 @@ class Tuner:
         """Learn that a transfer took so long. ``first`` marks the tool's first call in its process: warm-up."""
         if not math.isfinite(seconds):
             return
+        seconds = max(seconds, LEAST_SECONDS)
         bucket = bucket_of(nbytes)
         record = self.record(tool)
-        value = math.log(max(seconds, LEAST_SECONDS)) - shape(nbytes) + SHAPE[bucket]
+        value = math.log(seconds) - shape(nbytes) + SHAPE[bucket]
         self._observed = min(self._observed + 1, USUAL_CALLS)
         self._usual += (seconds - self._usual) / self._observed
         record.pending = -PENDING_CALLS

@@ -9,6 +9,7 @@ from typing import Any
 from fastio.dicts.context import Choice, Context, describe_nbytes, describe_seconds
 from fastio.dicts.dictionary import LOCK, SAVE, Dictionary, RDic, WDic
 from fastio.dicts.explain import Explanation
+from fastio.errors import DictionaryError
 
 MODES = ("w", "r", "w+r")
 _WHAT = {"w": "to save", "r": "to load", "w+r": "to save and load"}
@@ -74,10 +75,13 @@ class WRDic(Dictionary):
         return {**saves, "mode": self.mode, "contexts": saves["contexts"] + loads["contexts"]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        mode = state.get("mode", "w+r")
+        if mode not in MODES:
+            raise DictionaryError(f"'mode' must be one of {', '.join(MODES)}, got {str(mode)[:40]!r}")
         wdic, rdic = WDic.__new__(WDic), RDic.__new__(RDic)
         wdic.__setstate__(state)
         rdic.__setstate__(state)
-        self.__init__(wdic, rdic, mode=state.get("mode", "w+r"))  # type: ignore[misc]
+        self.__init__(wdic, rdic, mode=mode)  # type: ignore[misc]
 
     def _part(self, context: Context) -> Dictionary:
         return self.wdic if context.op == SAVE else self.rdic

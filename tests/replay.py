@@ -1,15 +1,19 @@
 """Replays traces of calls against a tuner and compares it with an oracle that knows the fastest tool of each call.
 
 The machines and noises here are SYNTHETIC: they are made up to be like the spreads in which real tools lie, and no
-number that comes out is a measurement of a disk. ``python tests/replay.py`` prints the table.
+number that comes out is a measurement of a disk. The traces in ``traces/`` are RECORDED timings of real tools.
+``python tests/replay.py`` prints a table of both.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
 
 from fastio.dicts.context import bucket_nbytes
 from fastio.dicts.priors import NOTHING, Rule
@@ -17,6 +21,7 @@ from fastio.dicts.tuner import Tuner
 
 TOOLS = ("uring", "posix", "torch", "numpy")
 BANDWIDTH = 2.9e9
+TRACES = sorted((Path(__file__).parent / "traces").glob("*.csv"))
 
 Machine = dict[str, tuple[float, float]]
 """Of each tool: seconds per call, seconds per byte."""
@@ -102,6 +107,38 @@ def replay(
     return calls
 
 
+def recorded(path: Path) -> list[tuple[int, dict[str, float]]]:
+    """A recorded trace: of each call the size and the seconds that every tool took for it."""
+    with open(path, newline="") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        return [
+            (int(row["nbytes"]), {tool: float(us) * 1e-6 for tool, us in row.items() if tool != "nbytes"})
+            for row in rows
+        ]
+
+
+def best_by_size(trace: Sequence[tuple[int, dict[str, float]]], window: int = 51) -> list[str]:
+    """Of each call the tool that is fastest at its size: by the median bandwidth over the calls nearest in size."""
+    order = sorted(range(len(trace)), key=lambda index: trace[index][0])
+    best = [""] * len(trace)
+    for place, index in enumerate(order):
+        near = [trace[other] for other in order[max(0, place - window // 2) : place + window // 2 + 1]]
+        best[index] = min(trace[0][1], key=lambda tool: median(times[tool] / nbytes for nbytes, times in near))
+    return best
+
+
+def replay_recorded(trace: Sequence[tuple[int, dict[str, float]]]) -> list[Call]:
+    """Run the tuner over a recorded trace. The true times are the recorded ones: there are no others."""
+    tuner, warm, calls = Tuner(), set(), []
+    for (nbytes, times), best in zip(trace, best_by_size(trace), strict=True):
+        choice = tuner.choose(nbytes, tuple(times))
+        seconds = times[choice.tool]
+        tuner.observe(nbytes, choice.tool, seconds, first=choice.tool not in warm)
+        warm.add(choice.tool)
+        calls.append(Call(nbytes, choice.tool, choice.exploring, best, seconds, times[best], seconds, times[best]))
+    return calls
+
+
 def over_oracle(calls: Sequence[Call]) -> float:
     """Total time over the oracle's, exploring included, with the noise of each call taken out."""
     return sum(call.true_seconds for call in calls) / sum(call.true_best_seconds for call in calls)
@@ -109,7 +146,9 @@ def over_oracle(calls: Sequence[Call]) -> float:
 
 def share_best(calls: Sequence[Call], tie: float = 1.02) -> float:
     """Share of calls on the truly best tool, or one that is as good within two percent."""
-    return sum(call.true_seconds <= tie * call.true_best_seconds for call in calls) / len(calls)
+    return sum(call.tool == call.best or call.true_seconds <= tie * call.true_best_seconds for call in calls) / len(
+        calls
+    )
 
 
 def mean(values: Sequence[float]) -> float:
@@ -137,12 +176,21 @@ def main(seeds: int = 8, calls: int = 1000) -> None:
                     )
                     row.append(f"{total:.3f} / {share:.3f}")
                 print(f"{name:10} {kind:16} {noise:.2f}   " + "  ".join(row))
-    for label, column in zip(("no prior", "right prior", "wrong prior"), everything, strict=True):
-        totals = sorted(total for total, _ in column)
+    for label, results in zip(("no prior", "right prior", "wrong prior"), everything, strict=True):
+        totals = sorted(total for total, _ in results)
         print(
             f"{label}: mean {mean(totals):.4f}, median {totals[len(totals) // 2]:.4f}, "
-            f"95th percentile {totals[len(totals) * 95 // 100]:.4f}, share {mean([share for _, share in column]):.4f}"
+            f"95th percentile {totals[len(totals) * 95 // 100]:.4f}, share {mean([share for _, share in results]):.4f}"
         )
+    print("RECORDED traces, each in several orders")
+    for path in TRACES:
+        trace = recorded(path)
+        runs = [replay_recorded(random.Random(seed).sample(trace, len(trace))) for seed in range(seeds)]
+        alone = {tool: sum(times[tool] for _, times in trace) for tool in trace[0][1]}
+        least = min(alone.values())
+        others = ", ".join(f"{tool} alone {value / least:.2f}" for tool, value in alone.items())
+        shares = mean([share_best(run[100:]) for run in runs])
+        print(f"{path.stem}: {mean([over_oracle(run) for run in runs]):.3f} / {shares:.3f} ({others})")
 
 
 if __name__ == "__main__":

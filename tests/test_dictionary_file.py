@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from fastio import dicts
 from fastio.dicts import Context, Dictionary, RDic, WDic, WRDic, fingerprint, storage
+from fastio.dicts.codec import SCHEMA
 from fastio.errors import DictionaryError
 
 MIB = 1 << 20
@@ -155,6 +156,9 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         file.truncate(1 << 30)
     with pytest.raises(DictionaryError, match="larger than"):
         Dictionary.load(tmp_path / "huge.json")
+    (tmp_path / "mode.json").write_text('{"schema": "fastio-dictionary/1", "mode": ["w"]}')
+    with pytest.raises(DictionaryError, match="'mode' must be one of"):
+        WRDic.load(tmp_path / "mode.json")
 
 
 PLAIN = st.recursive(
@@ -168,7 +172,7 @@ PLAIN = st.recursive(
 def nearly_valid(draw: st.DrawFn) -> str:
     """A real file's JSON with some of its parts replaced by anything."""
     plain: Any = {
-        "schema": storage.SCHEMA,
+        "schema": SCHEMA,
         "contexts": [
             {
                 "op": "save", "format": "pt", "device": "cpu", "durable": True, "resident": None, "small": 0,

@@ -1,10 +1,11 @@
-"""The tuner, on SYNTHETIC traces (see replay.py): no number here is a disk's. What must hold of any is a property."""
+"""The tuner, on traces that are SYNTHETIC but for two (see replay.py). What must hold of any trace is a property."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,19 @@ from hypothesis import strategies as st
 from fastio.dicts.context import LAST_BUCKET, bucket_nbytes, bucket_of, small_class
 from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.tuner import Tuner
-from replay import MACHINES, SIZES, TOOLS, mean, over_oracle, prior_from, replay, share_best
+from replay import (
+    MACHINES,
+    SIZES,
+    TOOLS,
+    TRACES,
+    mean,
+    over_oracle,
+    prior_from,
+    recorded,
+    replay,
+    replay_recorded,
+    share_best,
+)
 
 MIB = 1 << 20
 NOISES = (0.05, 0.10, 0.15)
@@ -41,6 +54,14 @@ def test_1000_calls_take_little_more_than_the_oracles(prior: str, most: float, w
     assert mean(totals) <= most
     assert max(totals) <= worst
     assert mean(shares) >= least
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
+def test_recorded_calls_of_real_tools_take_little_more_than_the_oracles(path: Path) -> None:
+    trace = recorded(path)
+    runs = [replay_recorded(random.Random(seed).sample(trace, len(trace))) for seed in range(4)]
+    assert mean([over_oracle(run) for run in runs]) <= 1.03
+    assert mean([share_best(run[100:]) for run in runs]) >= 0.95
 
 
 @pytest.mark.parametrize("kind", SIZES)
