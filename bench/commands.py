@@ -116,7 +116,9 @@ def peers_(
     conduct.report.settings["limit"] = limit.find().name
 
     def work(folder: Path) -> None:
-        plan = compare.Comparison(folder, rounds, picked, [peers.find(name) for name in chosen], works)
+        tools = [peers.find(name) for name in chosen]
+        learning = tune.QUICK_ROUNDS if conduct.quick else warmup.MOST_ROUNDS
+        plan = compare.Comparison(folder, rounds, picked, tools, works, learning, memory=not conduct.quick)
         with conduct.meter([*plan.weights(), 3.0]) as plan.tell:
             for _ in conduct.report.take(plan.run()):
                 pass

@@ -88,7 +88,7 @@ def _bandwidth(work: str, workload: str, tools: dict[str, Summary]) -> list[Goal
             rivals = [s for s in rivals if s.tool not in MAPPED]
         if rivals:
             best = max(rivals, key=lambda s: s.bandwidth)
-            at_least(1.0, best.tool)
+            goals.append(Goal(work, workload, f"the best peer, {best.tool}", 1.0, ours / best.bandwidth))
     return goals
 
 

@@ -13,7 +13,7 @@ from fastio.bench.workloads import Workload
 
 BATCHES = (1, 4, 16, 64, 256)
 QUICK_BATCHES = (1, 16)
-QUICK_ROUNDS = 6
+QUICK_ROUNDS = 8
 
 
 @dataclass

@@ -115,7 +115,10 @@ def _load_by_torch(
 ) -> tuple[Any, Transfer]:
     """torch.load itself, on the very file that is open here, checked before if it can be."""
     mapped = call.mmap or (call.mmap is None and _config_mmap())
-    verified = form == PT and call.verify and not mapped and _verify_first(call.path, fd, size)
+    verified = False
+    notes: tuple[str, ...] = ()
+    if form == PT and call.verify and not mapped:
+        verified, notes = _verify_first(call.path, fd, size)
     link = f"/proc/self/fd/{fd}"
     path = link if form == PT and os.path.exists(link) else call.path
     obj = torch.serialization.load(
@@ -123,17 +126,18 @@ def _load_by_torch(
     )
     seconds = time.perf_counter() - started
     route = "mmap" if mapped else "library"
-    return obj, Transfer(LOAD, call.path, form or PT, "torch", route, why, size, seconds, False, verified)
+    return obj, Transfer(LOAD, call.path, form or PT, "torch", route, why, size, seconds, False, verified, notes)
 
 
-def _verify_first(path: str, fd: int, size: int) -> bool:
+def _verify_first(path: str, fd: int, size: int) -> tuple[bool, tuple[str, ...]]:
+    """Whether every byte was checked, and what is to be said about it."""
     try:
         archive = open_archive(path, fd, size, careful=True)
-    except NotPlainError:
-        return False
-    if archive.checksummed:
-        verify_archive(archive, size)
-    return archive.checksummed
+    except NotPlainError as reason:
+        return False, (f"not verified: {reason}",)
+    if not archive.checksummed:
+        return False, ("not verified: the file carries no checksums",)
+    return True, verify_archive(archive, size)[1]
 
 
 def _target(call: LoadCall, form: str) -> torch.device | None:

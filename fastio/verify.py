@@ -52,7 +52,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
                 archive = open_archive(name, fd, size, careful=True)
             except NotPlainError as reason:
                 raise FormatError(f"{name}: {reason}; only files of torch.save carry checksums to verify") from None
-            nbytes = verify_archive(archive, size) if archive.checksummed else 0
+            nbytes = verify_archive(archive, size)[0] if archive.checksummed else 0
             return Verification(name, form, len(archive.records), nbytes, archive.checksummed)
         if form in (SAFETENSORS, NPY):
             source = formats.module(form).source(name, fd, size)
@@ -60,17 +60,21 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     raise FormatError(f"{name}: this is no .pt (zip), .safetensors or .npy file, so it carries no checksums to verify")
 
 
-def verify_archive(archive: Archive, size: int) -> int:
-    """Check all records of a ``.pt`` file; gives the number of bytes. CorruptFileError names the damaged record."""
+def verify_archive(archive: Archive, size: int) -> tuple[int, tuple[str, ...]]:
+    """Check all records of a ``.pt`` file; gives the number of bytes, and what was read another way than wished.
+
+    CorruptFileError names the damaged record.
+    """
     records = sorted((r for r in archive.records.values() if r.nbytes), key=lambda record: record.offset)
-    values = _checksums(archive, records, size)
+    notes: dict[str, None] = {}
+    values = _checksums(archive, records, size, notes)
     for record, value in zip(records, values, strict=True):
         if value != record.crc:
             raise damaged(archive.path, record)
-    return sum(record.nbytes for record in records)
+    return sum(record.nbytes for record in records), tuple(notes)
 
 
-def _checksums(archive: Archive, records: Sequence[Record], size: int) -> list[int]:
+def _checksums(archive: Archive, records: Sequence[Record], size: int, notes: dict[str, None]) -> list[int]:
     """The CRC-32 of each record's bytes (records sorted by offset), read through one window of memory."""
     values = [0] * len(records)
     done = [0] * len(records)
@@ -95,14 +99,14 @@ def _checksums(archive: Archive, records: Sequence[Record], size: int) -> list[i
             nbytes = min(records[index].offset + records[index].nbytes, stop) - at
             extents.append(Extent(at, nbytes, window.address + at - begin, True, "cpu", window, records[index].name))
         span = Span(begin, stop - begin, window.address)
-        moved = _read(ReadRequest(archive.path, archive.fd, size, extents, span))
+        moved = _read(ReadRequest(archive.path, archive.fd, size, extents, span), notes)
         for index, extent, value in zip(inside, extents, moved.checksums or (), strict=True):
             values[index] = _native.crc32_combine(values[index], value, extent.nbytes) if done[index] else value
             done[index] += extent.nbytes
     return values
 
 
-def _read(request: ReadRequest) -> Moved:
+def _read(request: ReadRequest, notes: dict[str, None]) -> Moved:
     """Around the page cache for a file that is not in it: checking must not push other files out."""
     with named(request.path):
         cached = _native.resident(request.fd, request.size) > _MOSTLY
@@ -110,8 +114,8 @@ def _read(request: ReadRequest) -> Moved:
     if not cached and uring is not None:
         try:
             return uring.read(request)
-        except RefusedError:  # no direct I/O on this filesystem: the page cache is the only way
-            return registry.get("posix").read(request)
+        except RefusedError as refusal:
+            notes[f"verifying, uring: {refusal}"] = None
     return registry.get("posix").read(request)
 
 
