@@ -8,7 +8,7 @@ from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest
 
 # Measured: a write block must stay in the processor's cache between being gathered and being copied by the kernel;
 # a read block is large enough to make the faulting of huge pages one call.
-_WRITE_BLOCK = 1 << 20
+_WRITE_BLOCK = 512 << 10
 _READ_BLOCK = 8 << 20
 # Below this a second thread costs more than it brings.
 _LEAST_PER_THREAD = 4 << 20

@@ -1,7 +1,8 @@
 """``uring``: a native io_uring over O_DIRECT files, without the page cache.
 
 Memory that the device can reach goes as it is; everything else through a few aligned staging blocks. Queue
-depths and block sizes are those that won by measurement: writes like a shallow queue, reads a deep one.
+depths and block sizes are those that won by measurement: small writes like little staging, large ones large blocks,
+reads a deep queue.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest
 
 _ALIGNMENT = 4096  # a multiple of what any device asks for
 _WRITE_BLOCK, _WRITE_DEPTH = 1 << 20, 4
+_LARGE_WRITE = 128 << 20
+_LARGE_WRITE_BLOCK, _LARGE_WRITE_DEPTH = 4 << 20, 8
 _READ_BLOCK, _READ_DEPTH = 4 << 20, 32  # into a span: straight into its memory
 _STAGED_BLOCK, _STAGED_DEPTH = 1 << 20, 16  # scattered memory: the staging is bounded
 
@@ -35,14 +38,16 @@ class UringTransport:
             raise ToolUnavailableError(self.name, str(error), cure) from None
 
     def write(self, request: WriteRequest) -> Moved:
+        large = request.size >= _LARGE_WRITE
+        block, depth = (_LARGE_WRITE_BLOCK, _LARGE_WRITE_DEPTH) if large else (_WRITE_BLOCK, _WRITE_DEPTH)
         with named(request.path), _Direct(request.path, request.fd, os.O_WRONLY) as fd:
             checksums, _, _ = _native.direct_write(
                 fd,
                 request.size,
                 request.extents,
                 request.patches,
-                _WRITE_BLOCK,
-                _WRITE_DEPTH,
+                block,
+                depth,
                 _ALIGNMENT,
                 request.control,
             )

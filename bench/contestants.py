@@ -35,18 +35,14 @@ class Contestants:
                 return save(self.thing, str(path), durable)
             return timed(lambda: (None, save(self.thing, str(path), durable)), self.device)[1]
 
-        def finish() -> None:
-            remove(path)
-            self.reserve.hold()
-
-        return Contestant(peer.label, run, self._settle, finish)
+        return Contestant(peer.label, run, self._settle, lambda: self._clear(path))
 
     def fresh_saver(self, peer: peers.Peer, durable: bool) -> Contestant:
         """Makes the object and saves it in a fresh process, which tells its peak of memory."""
         path = self.folder / "saving"
         state = "durable" if durable else "not durable"
         job = fresh.Job(peer.name, "save", state, self.workload.name, str(path))
-        return Contestant(peer.label, lambda: self._fresh(job), os.sync, lambda: remove(path))
+        return Contestant(peer.label, lambda: self._fresh(job), os.sync, lambda: self._clear(path))
 
     def loader(self, peer: peers.Peer, state: str) -> Contestant:
         """Loads in a fresh process what the peer itself (or the one whose files it reads) has saved before."""
@@ -54,7 +50,7 @@ class Contestants:
         if not path.exists():
             peers.find(peer.owner, self.device).saver()(self.thing, str(path), True)
         job = fresh.Job(peer.name, "load", state, self.workload.name, str(path), self.fingerprint, self.device)
-        return Contestant(peer.label, lambda: self._fresh(job, peer.environment), os.sync)
+        return Contestant(peer.label, lambda: self._fresh(job, peer.environment), os.sync, self.reserve.hold)
 
     def limit(self, disk: limit.Limit, write: bool) -> Contestant:
         """Moves as many bytes as the workload has, directly."""
@@ -73,6 +69,11 @@ class Contestants:
     def _fresh(self, job: fresh.Job, environment: Mapping[str, str] | None = None) -> Measured:
         self.reserve.hold()
         return fresh.measure(job, environment, self.reserve.release)
+
+    def _clear(self, path: Path) -> None:
+        """Remove what was saved, and take the free memory back."""
+        remove(path)
+        self.reserve.hold()
 
     def _settle(self) -> None:
         """Let the disk finish what others left, and free the memory that the next may want."""

@@ -17,7 +17,7 @@ from fastio.bench.report import Meter, Report, consoles, workspace
 from fastio.bench.stats import summarise
 
 ROUNDS = 3
-LEARNING_ROUNDS = 8
+LEARNING_ROUNDS = 6
 SHOWN = ("torch", "fastio")
 
 

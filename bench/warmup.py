@@ -62,11 +62,14 @@ def _round(thing: Object, path: Path, reserve: Reserve) -> None:
 
 @contextmanager
 def ready(reserve: Reserve) -> Iterator[None]:
-    """Inside, the disk is idle and the reserve's memory free."""
+    """Inside, the disk is idle and the reserve's memory free; it is taken back at once, before the host gets it."""
     reserve.hold()
     os.sync()
     reserve.release()
-    yield
+    try:
+        yield
+    finally:
+        reserve.hold()
 
 
 def learned(folder: Path, workload: Workload) -> dict[str, dicts.Explanation]:

@@ -21,8 +21,8 @@ constexpr uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 
 // Slices below this are not worth a system call when they die.
 constexpr uint64_t kSmallestReturn = 64 << 10;
 
-// Staging kept between calls: enough for two transfers at once, little enough to forget about.
-constexpr uint64_t kKeptBytes = 16 << 20;
+// Staging kept between calls: enough for one large transfer or a few small ones, little enough to forget about.
+constexpr uint64_t kKeptBytes = 32 << 20;
 
 struct Shelf {
     std::mutex mutex;

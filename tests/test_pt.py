@@ -249,3 +249,13 @@ def test_any_tools(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], f
     fastio.save(obj, path, policy=first, durable=False)
     assert same(fastio.load(path, policy=second), obj)
     assert same(torch.load(path), obj)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_load_reads_the_payload_once(tmp_path: Path, tool: str) -> None:
+    """Also with tools that leave the gaps between storages alone."""
+    path = tmp_path / "a.pt"
+    fastio.save([torch.randn(1 << 16) for _ in range(20)], path)
+    done: list[int] = []
+    fastio.load(path, policy=tool, progress=lambda _, total: done.append(total))
+    assert len(done) <= 1
