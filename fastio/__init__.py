@@ -1,5 +1,6 @@
 """fastio: the fastest and most trustworthy way to move PyTorch tensors between memory and SSDs."""
 
+from fastio import registry as _registry
 from fastio.api import load, save
 from fastio.errors import (
     CorruptFileError,
@@ -10,12 +11,17 @@ from fastio.errors import (
     TransferError,
 )
 from fastio.explaining import explain
+from fastio.formats import probe as _probe
 from fastio.outcome import SaveResult, Transfer, record
 from fastio.patching import patch_torch
 from fastio.tools import ToolStatus, tools
 from fastio.verify import Verification, verify
 
 __version__ = "0.1.0"
+
+# What every first call needs, done once here: a first call is often the only one.
+_registry.warm_up()
+_probe.why_not()
 
 __all__ = [
     "CorruptFileError",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import pickle
 import time
@@ -27,6 +29,10 @@ from fastio.opening import opened
 from fastio.outcome import Transfer
 from fastio.transport import LOAD, Moved, ReadRequest
 from fastio.verify import verify_archive
+
+_torch_config: Any = None
+with contextlib.suppress(ImportError):  # torch has it since 2.7
+    _torch_config = importlib.import_module("torch.utils.serialization.config")
 
 # With at least this share of the file in the page cache, reading through the cache is what a dictionary is asked about.
 RESIDENT = 0.9
@@ -99,11 +105,7 @@ def _torch_only(call: LoadCall, form: str | None) -> str | None:
 
 
 def _config_mmap() -> bool:
-    try:
-        from torch.utils.serialization import config
-    except ImportError:  # before torch 2.7
-        return False
-    return bool(config.load.mmap)
+    return _torch_config is not None and bool(_torch_config.load.mmap)
 
 
 def _is_meta(map_location: Any) -> bool:

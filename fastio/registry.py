@@ -53,6 +53,13 @@ def names() -> list[str]:
     return [*_BUILT_IN, *_plugins]
 
 
+def warm_up() -> None:
+    """Make the light built-in tools now, so that no first save or load waits for their imports."""
+    for name in _BUILT_IN:
+        if name not in _LIBRARIES and name not in _ACCELERATED and name not in _REFERENCE:
+            find(name)
+
+
 def at_hand(devices: frozenset[str]) -> list[Tool]:
     """The tools that a dictionary may consider for memory on ``devices``, unavailable ones with their reason."""
     on_cpu = devices <= {"cpu"}

@@ -7,6 +7,15 @@
 
 namespace fastio {
 
+namespace {
+
+bool same(const std::vector<Part>& one, const std::vector<Part>& other) {
+    return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+                      [](const Part& a, const Part& b) { return a.index == b.index && a.crc == b.crc; });
+}
+
+}  // namespace
+
 DirectResult direct_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
                           const DirectOptions& options, Control& control) {
     DirectResult result;
@@ -14,6 +23,9 @@ DirectResult direct_write(int fd, uint64_t size, const Extents& extents, const s
     Queue queue(true, fd, options.depth, options.alignment);
     Staging staging(options.block * options.depth);
     std::vector<Part> parts;
+    // Memory that is written from where it lies is read twice, by us and by the device. What we read before is
+    // compared with what lies there afterwards, or a tensor that changes meanwhile would leave a file with wrong CRCs.
+    std::vector<std::vector<Part>> lent(options.depth);
     try {
         uint64_t next = 0;
         while (next < size || !queue.is_empty()) {
@@ -33,12 +45,14 @@ DirectResult direct_write(int fd, uint64_t size, const Extents& extents, const s
                 if (block.memory != nullptr && !any_patch(patches, next, end)) {
                     extents.measure(next, end, block.memory, parts);
                     checksums.add(parts);
+                    lent[queue.next_slot()] = parts;
                     result.zero_copy += end - next;
                 } else {
                     block.memory = staging.data() + queue.next_slot() * options.block;
                     extents.gather(next, next + rounded, block.memory, parts);
                     checksums.add(parts);
                     checksums.apply(patches, next, end, block.memory);
+                    block.staged = true;
                     result.staged += end - next;
                 }
                 queue.send(block);
@@ -47,6 +61,11 @@ DirectResult direct_write(int fd, uint64_t size, const Extents& extents, const s
             } else {
                 unsigned slot;
                 Block block = queue.receive(slot);
+                if (!block.staged) {
+                    parts.clear();
+                    extents.measure(block.offset, block.offset + block.needed, block.memory, parts);
+                    if (!same(parts, lent[slot])) throw Refused("a tensor changed while it was being saved");
+                }
                 control.advance(std::min(block.needed, size - block.offset));
             }
         }

@@ -2,9 +2,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "../cached.hpp"
@@ -129,6 +131,37 @@ void check_read(const Case& made, const std::string& path, bool direct, bool spa
     }
 }
 
+// A tensor that changes while it is saved: the file agrees with its checksums, or the save says so.
+void check_changing(const std::string& path) {
+    fastio::Mapping mapping(8 << 20);
+    uint64_t size = mapping.nbytes();
+    Extents extents({{0, size, mapping.data(), true}}, size);
+    std::atomic<bool> stop{false};
+    std::thread writer([&] {
+        auto* words = reinterpret_cast<std::atomic<uint64_t>*>(mapping.data());
+        for (uint64_t at = 0; !stop; at = (at + 8191) % (size / 8)) words[at].fetch_add(1, std::memory_order_relaxed);
+    });
+    for (int round = 0; round < 20; ++round) {
+        for (bool direct : {true, false}) {
+            int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | (direct ? O_DIRECT : 0), 0600);
+            CHECK(fd >= 0, "open");
+            Control control;
+            try {
+                std::vector<uint32_t> crcs =
+                    direct ? fastio::direct_write(fd, size, extents, {}, {1 << 20, 4, 4096}, control).checksums
+                           : fastio::cached_write(fd, size, extents, {}, {1 << 19, 2, false}, control);
+                std::vector<uint8_t> bytes = contents(path);
+                CHECK(crcs[0] == fastio::crc32(0, bytes.data(), bytes.size()), "direct: %d", direct);
+            } catch (const fastio::Refused&) {
+                CHECK(direct, "through a copy, a save cannot notice");
+            }
+            close(fd);
+        }
+    }
+    stop = true;
+    writer.join();
+}
+
 void check_errors(const std::string& path) {
     std::vector<uint8_t> memory(1 << 20);
     Extents extents({{0, memory.size(), memory.data(), true}}, memory.size());
@@ -182,6 +215,7 @@ int main() {
             for (bool spanned : {false, true}) check_read(made, path, direct, spanned);
         }
     }
+    check_changing(path);
     check_errors(path);
     unlink(path.c_str());
     rmdir(folder);
