@@ -54,7 +54,7 @@ def names() -> list[str]:
 
 
 def warm_up() -> None:
-    """Make the light built-in tools now, so that no first save or load waits for their imports."""
+    """Make the light built-in tools, so that no first save or load waits for their imports."""
     for name in _BUILT_IN:
         if name not in _LIBRARIES and name not in _ACCELERATED and name not in _REFERENCE:
             find(name)

@@ -18,7 +18,7 @@ import fastio
 import fastio._native as native
 
 PACKAGED = {".json", ".py", ".pyi", ".typed"}
-HEAVY = {"click", "cupy", "kvikio", "matplotlib", "nvidia", "platformdirs", "rich", "safetensors"}
+HEAVY = {"click", "cupy", "kvikio", "matplotlib", "nvidia", "rich", "safetensors"}
 HEAVY_ROOMS = {"fastio.backends", "fastio.bench"}
 
 NEWLY_IMPORTED = """
