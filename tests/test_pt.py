@@ -73,8 +73,8 @@ def _without_id(path: Path) -> bytes:
 
 def test_large_storages_start_on_a_page_and_small_ones_do_not_waste_one(tmp_path: Path) -> None:
     large, small = tmp_path / "large.pt", tmp_path / "small.pt"
-    fastio.save([torch.zeros(1 << 16) for _ in range(4)], large)
-    fastio.save([torch.zeros(10) for _ in range(500)], small)
+    fastio.save([torch.zeros(1 << 16) for _ in range(4)], large, policy="uring")
+    fastio.save([torch.zeros(10) for _ in range(500)], small, policy="uring")
     with zipfile.ZipFile(large) as archive, large.open("rb") as file:
         for info in archive.infolist():
             if "/data/" in info.filename:
