@@ -12,11 +12,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table. ``default`` also gives the type (bool, int or str)."""
+    """One row of the table. ``default`` also gives the type (int or str)."""
 
     name: str
     environment: str
-    default: bool | int | str
+    default: int | str
     meaning: str
 
 
@@ -37,8 +37,6 @@ def get(name: str) -> Any:
     text = os.environ.get(setting.environment)
     if text is None:
         return setting.default
-    if isinstance(setting.default, bool):
-        return text.strip().lower() in {"1", "true", "yes", "on"}
     if isinstance(setting.default, int):
         try:
             return int(text)

@@ -79,7 +79,7 @@ def _torch_only(call: SaveCall) -> str | None:
     """Why this call is torch's own, if it is."""
     if call.form != PT:
         return None
-    if os.path.exists(call.path) and not os.path.isfile(call.path) and not os.path.isdir(call.path):
+    if _is_special(call.path):
         return "the path is no regular file"
     if not call.arguments.get("_use_new_zipfile_serialization", True):
         return "the legacy format was asked for"
@@ -94,8 +94,13 @@ def _torch_only(call: SaveCall) -> str | None:
     return None
 
 
+def _is_special(path: str) -> bool:
+    """A device, a pipe, a socket: it is written to, never replaced."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
 def _save_by_torch(call: SaveCall, started: float, why: str) -> SaveResult:
-    if os.path.exists(call.path) and not os.path.isfile(call.path) and not os.path.isdir(call.path):
+    if _is_special(call.path):
         torch.serialization.save(call.obj, call.path, **call.arguments)
         nbytes = 0
     else:

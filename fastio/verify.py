@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastio import _native, formats, registry
-from fastio.errors import CorruptFileError, FormatError, RefusedError
+from fastio.errors import FormatError, RefusedError
 from fastio.formats.pt_load import Archive, NotPlainError, Record, damaged, open_archive
 from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, NPY, PT, SAFETENSORS, sense
@@ -117,6 +117,3 @@ def _read(request: ReadRequest, notes: dict[str, None]) -> Moved:
         except RefusedError as refusal:
             notes[f"verifying, uring: {refusal}"] = None
     return registry.get("posix").read(request)
-
-
-__all__ = ["CorruptFileError", "Verification", "verify", "verify_archive"]

@@ -25,7 +25,6 @@ class Queue {
     Queue(bool write, int fd, unsigned depth, uint64_t alignment);
     ~Queue();
 
-    unsigned depth() const { return static_cast<unsigned>(blocks_.size()); }
     bool has_room() const { return !free_.empty(); }
     bool is_empty() const { return in_flight_ == 0; }
     // The slot that the next send() uses: staging memory may be kept by slot.
