@@ -7,8 +7,10 @@ reads a deep queue.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from collections.abc import Callable, Iterator
 
 from fastio import _native
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
@@ -19,7 +21,7 @@ _ALIGNMENT = 4096  # a multiple of what any device asks for
 _WRITE_BLOCK, _WRITE_DEPTH = 1 << 20, 4
 _LARGE_WRITE = 128 << 20
 _LARGE_WRITE_BLOCK, _LARGE_WRITE_DEPTH = 4 << 20, 8
-_READ_BLOCK, _READ_DEPTH = 4 << 20, 32  # into a span: straight into its memory
+_READ_BLOCK, _READ_DEPTH = 1 << 20, 32  # into a span: straight into its memory
 _STAGED_BLOCK, _STAGED_DEPTH = 1 << 20, 16  # scattered memory: the staging is bounded
 
 
@@ -27,7 +29,7 @@ class UringTransport:
     """io_uring with O_DIRECT; checksums are computed on the way."""
 
     name = "uring"
-    capabilities = Capabilities(checksums=True)
+    capabilities = Capabilities(checksums=True, starts=True)
 
     def __init__(self) -> None:
         try:
@@ -41,7 +43,7 @@ class UringTransport:
         large = request.size >= _LARGE_WRITE
         block, depth = (_LARGE_WRITE_BLOCK, _LARGE_WRITE_DEPTH) if large else (_WRITE_BLOCK, _WRITE_DEPTH)
         with named(request.path), _Direct(request.path, request.fd, os.O_WRONLY) as fd:
-            checksums, _, _ = _native.direct_write(
+            checksums = _native.direct_write(
                 fd,
                 request.size,
                 request.extents,
@@ -56,12 +58,27 @@ class UringTransport:
         return Moved("direct", checksums)
 
     def read(self, request: ReadRequest) -> Moved:
+        with self.start(request) as finish:
+            return finish()
+
+    @contextlib.contextmanager
+    def start(self, request: ReadRequest) -> Iterator[Callable[[], Moved]]:
+        """Tell the disk, as :class:`fastio.transport.StartingTransport` says."""
         block, depth = (_READ_BLOCK, _READ_DEPTH) if request.span else (_STAGED_BLOCK, _STAGED_DEPTH)
-        with named(request.path), _Direct(request.path, request.fd, os.O_RDONLY) as fd:
-            checksums, _, _ = _native.direct_read(
-                fd, request.size, request.extents, request.span, block, depth, _ALIGNMENT, request.control
-            )
-        return Moved("direct", checksums)
+        with _Direct(request.path, request.fd, os.O_RDONLY) as fd:
+            with named(request.path):
+                reading = _native.DirectRead(
+                    fd, request.size, request.extents, request.span, block, depth, _ALIGNMENT, request.control
+                )
+
+            def finish() -> Moved:
+                with named(request.path):
+                    return Moved("direct", reading.finish())
+
+            try:
+                yield finish
+            finally:
+                reading.close()
 
 
 class _Direct:

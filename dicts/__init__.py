@@ -12,7 +12,7 @@ Example::
 """
 
 from fastio.dicts.context import Choice, Context, small_class
-from fastio.dicts.defaults import default, flush, forget
+from fastio.dicts.defaults import default, flush, forget, warm_up
 from fastio.dicts.dictionary import Dictionary, RDic, WDic
 from fastio.dicts.explain import Entry, Explanation
 from fastio.dicts.policy import Policy, resolve
@@ -33,4 +33,5 @@ __all__ = [
     "forget",
     "resolve",
     "small_class",
+    "warm_up",
 ]

@@ -77,20 +77,28 @@ def _microseconds(value: float) -> float:
 
 def parse_tuners(texts: object) -> dict[Context, Tuner]:
     """Contexts and what is known of them, from :func:`plain_tuners`; raises DictionaryError."""
-    result: dict[Context, Tuner] = {}
-    for text in _list(texts, "contexts")[:MOST_CONTEXTS]:
-        context = _parse_context(_object(text, "a context"))
-        tuner = result[context] = Tuner()
-        for size, entry in _object(text.get("sizes", {}), "sizes").items():
-            _parse_size(tuner, size, _object(entry, f"size {size}"))
-        for tool, failure in _tools(text.get("failures", {})):
-            failure = _object(failure, f"the failure of {tool}")
-            count = failure.get("count", 1)
-            if not isinstance(count, int) or not 0 < count < 1 << 31:
-                raise DictionaryError(f"the failure count of {tool!r} must be a number above 0, got {count!r}")
-            reason = str(failure.get("reason", ""))[:MOST_REASON]
-            tuner.record(tool).failure = Failure(reason, count, RETRY_AFTER_LOADING)
-    return result
+    return {context: parse_tuner(text) for context, text in parse_contexts(texts).items()}
+
+
+def parse_contexts(texts: object) -> dict[Context, dict[str, Any]]:
+    """The contexts alone, each with what :func:`parse_tuner` makes a tuner of; raises DictionaryError."""
+    plain = [_object(text, "a context") for text in _list(texts, "contexts")[:MOST_CONTEXTS]]
+    return {_parse_context(text): text for text in plain}
+
+
+def parse_tuner(text: dict[str, Any]) -> Tuner:
+    """What is known of one context; raises DictionaryError."""
+    tuner = Tuner()
+    for size, entry in _object(text.get("sizes", {}), "sizes").items():
+        _parse_size(tuner, size, _object(entry, f"size {size}"))
+    for tool, failure in _tools(text.get("failures", {})):
+        failure = _object(failure, f"the failure of {tool}")
+        count = failure.get("count", 1)
+        if not isinstance(count, int) or not 0 < count < 1 << 31:
+            raise DictionaryError(f"the failure count of {tool!r} must be a number above 0, got {count!r}")
+        reason = str(failure.get("reason", ""))[:MOST_REASON]
+        tuner.record(tool).failure = Failure(reason, count, RETRY_AFTER_LOADING)
+    return tuner
 
 
 def _parse_context(text: dict[str, Any]) -> Context:

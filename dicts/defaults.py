@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import warnings
-from typing import TYPE_CHECKING
+
+from platformdirs import user_cache_dir
 
 from fastio import config
+from fastio.dicts import fingerprint
 from fastio.dicts.dictionary import LOCK, Dictionary, RDic, WDic
+from fastio.dicts.fingerprint import Fingerprint
+from fastio.dicts.first import SMALL_NBYTES, FirstTransfer
+from fastio.dicts.storage import Store, shipped_rules
 from fastio.dicts.wrdic import MODES, WRDic
-
-if TYPE_CHECKING:
-    from fastio.dicts.fingerprint import Fingerprint
 
 MOST_NAMED = 16
 
@@ -23,8 +26,6 @@ class _Set:
     """WDic and RDic of one fingerprint, the store that keeps them, and what to ask in each mode."""
 
     def __init__(self, marks: Fingerprint, folder: str) -> None:
-        from fastio.dicts.storage import Store
-
         renew = _renew()
         wdic, rdic = WDic(renew=renew), RDic(renew=renew)
         self.store = Store(os.path.join(folder, marks.file_name), marks, (wdic, rdic))
@@ -32,22 +33,31 @@ class _Set:
         self.by_mode.update(save=wdic, load=rdic)
 
 
+_first: dict[int, FirstTransfer] = {}
 _by_device: dict[int, _Set] = {}
 _by_name: dict[str, _Set] = {}
 _named: dict[str, tuple[_Signature, Dictionary]] = {}
 
 
-def default(op: str, directory: str) -> Dictionary:
+def default(op: str, directory: str, nbytes: int | None = None) -> Dictionary:
     """The default dictionary for files in a directory.
 
     ``op`` is ``"save"`` (its WDic), ``"load"`` (its RDic), or a mode: ``"w"``, ``"r"`` or ``"w+r"``. The first call for
-    a filesystem reads what was kept of it. Never raises for the state of the disk.
+    a filesystem reads what was kept of it, but for a transfer of a few ``nbytes`` (:mod:`fastio.dicts.first`). Never
+    raises for the state of the disk.
     """
-    device = _device(directory)
+    device = _device(directory or ".")
+    if device < 0:
+        directory = _existing(directory)
+        device = _device(directory)
     with LOCK:
         found = _by_device.get(device)
         if found is None:
-            found = _by_device[device] = _make(directory)
+            if nbytes is not None and nbytes < SMALL_NBYTES and device not in _first:
+                _register()
+                _first[device] = FirstTransfer(directory)
+                return _first[device]
+            found = _make(device, directory)
         return found.by_mode[op]
 
 
@@ -72,8 +82,19 @@ def named(path: str) -> Dictionary:
     return known[1]
 
 
+def warm_up() -> None:
+    """Do now what a first call would wait for."""
+    shipped_rules()
+    fingerprint.machine()
+    _folder()
+
+
 def flush() -> None:
     """Write what the default dictionaries learned since they were last written."""
+    with LOCK:
+        for device, first in list(_first.items()):
+            if device not in _by_device:
+                _make(device, first.directory)
     for kept in list(_by_name.values()):
         kept.store.write()
 
@@ -81,28 +102,32 @@ def flush() -> None:
 def forget() -> None:
     """Drop the default dictionaries and those named by path, unwritten. The next call reads them from disk again."""
     with LOCK:
+        _first.clear()
         _by_device.clear()
         _by_name.clear()
         _named.clear()
 
 
-def _make(directory: str) -> _Set:
-    from fastio.dicts import fingerprint
-
-    marks = fingerprint.of(_existing(directory))
+def _make(device: int, directory: str) -> _Set:
+    marks = fingerprint.of(directory)
     name = marks.file_name
     if name not in _by_name:
-        if not _by_name:
-            atexit.register(flush)
+        _register()
         _by_name[name] = _Set(marks, _folder())
-    return _by_name[name]
+    made = _by_device[device] = _by_name[name]
+    if device in _first:
+        _first[device].hand_over(made.by_mode["w+r"])
+    return made
+
+
+@functools.cache
+def _register() -> None:
+    atexit.register(flush)
 
 
 def _folder() -> str:
     folder = str(config.get("dictionary_dir"))
     if not folder:
-        from platformdirs import user_cache_dir
-
         folder = user_cache_dir("fastio", appauthor=False)
     return os.path.abspath(os.path.expanduser(folder))
 
@@ -119,16 +144,13 @@ def _renew() -> str:
 
 def _device(directory: str) -> int:
     try:
-        return os.stat(directory or ".").st_dev
+        return os.stat(directory).st_dev
     except OSError:
-        try:
-            return os.stat(_existing(directory)).st_dev
-        except OSError:
-            return -1
+        return -1
 
 
 def _existing(directory: str) -> str:
-    """The directory, or the nearest one above it that exists."""
+    """The nearest directory above this one that exists."""
     path = os.path.abspath(directory)
     while not os.path.isdir(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)
@@ -136,6 +158,7 @@ def _existing(directory: str) -> str:
 
 
 def _after_fork_in_child() -> None:
+    _first.clear()  # what they took is the parent's to tell
     for kept in _by_name.values():
         kept.store.mark_written()
 

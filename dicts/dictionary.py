@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from fastio.dicts.codec import MOST_CONTEXTS, parse_tuners, plain_tuners
+from fastio.dicts.codec import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
 from fastio.dicts.context import Choice, Context
 from fastio.dicts.explain import Explanation, explain_tuner
 from fastio.dicts.priors import Rule, parse_rules, rule_for
 from fastio.dicts.renewal import Renewal
 from fastio.dicts.tuner import Tuner
+from fastio.errors import DictionaryError
 
 SAVE, LOAD = "save", "load"
 
@@ -27,9 +28,11 @@ os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_
 
 
 class Listener(Protocol):
-    """Hears of every observation; keeps a dictionary on disk."""
+    """Hears of every observation, and of what was kept but makes no sense; keeps a dictionary on disk."""
 
     def heard(self) -> None: ...
+
+    def damaged(self, error: DictionaryError) -> None: ...
 
 
 class Dictionary:
@@ -51,6 +54,7 @@ class Dictionary:
     ) -> None:
         self.tuners: dict[Context, Tuner] = {}
         self.listener: Listener | None = None
+        self._kept: dict[Context, dict[str, Any]] = {}
         self._rules = None if rules is None else list(rules)
         self._renewal = Renewal(renew, clock)
         self._warm: set[tuple[str, str, str]] = set()
@@ -94,20 +98,20 @@ class Dictionary:
         tools = _tuple(candidates)
         with LOCK:
             own = self._own(context)
-            tuner = self.tuners.get(own) or Tuner(self._rule(own))
+            tuner = self._known(own) or Tuner(self._rule(own))
             return explain_tuner(tuner, own, nbytes, tools)
 
     def times(self, context: Context, nbytes: int, candidates: Sequence[str]) -> dict[str, float]:
         """Seconds that each tool is expected to take, the fastest first; only of tools measured at or near the size."""
         tools = _tuple(candidates)
         with LOCK:
-            tuner = self.tuners.get(self._own(context))
+            tuner = self._known(self._own(context))
             return {} if tuner is None else tuner.times(nbytes, tools)
 
     def renew(self) -> None:
         """Doubt all that was measured, so that it is measured again."""
         with LOCK:
-            for tuner in self.tuners.values():
+            for tuner in self._all().values():
                 tuner.renew()
 
     def dump(self, path: str | os.PathLike[str]) -> None:
@@ -129,7 +133,7 @@ class Dictionary:
     def __getstate__(self) -> dict[str, Any]:
         """Plain data, as in the file: so a rank can pickle a dictionary and broadcast it to the others."""
         with LOCK:
-            state: dict[str, Any] = {"contexts": plain_tuners(self.tuners)}
+            state: dict[str, Any] = {"contexts": plain_tuners(self._all())}
             if self._rules is not None:
                 state["priors"] = [dict(rule.text) for rule in self._rules]
             return state
@@ -147,6 +151,25 @@ class Dictionary:
                     tuner.rule = self._rule(context)
                     self.tuners[context] = tuner
 
+    def adopt_later(self, kept: Mapping[Context, dict[str, Any]]) -> None:
+        """As :meth:`adopt`, each context when it is first asked about: a first load must not wait for all of them."""
+        with LOCK:
+            self._kept.update({context: text for context, text in kept.items() if self.op in (None, context.op)})
+
+    def _known(self, context: Context) -> Tuner | None:
+        if context in self._kept:
+            try:
+                self.adopt({context: parse_tuner(self._kept.pop(context))})
+            except DictionaryError as error:
+                if self.listener is not None:
+                    self.listener.damaged(error)
+        return self.tuners.get(context)
+
+    def _all(self) -> dict[Context, Tuner]:
+        for context in list(self._kept):
+            self._known(context)
+        return self.tuners
+
     def _own(self, context: Context) -> Context:
         """The context under which this dictionary knows the transfer: a WDic answers about a load as for the save."""
         if self.op is None or context.op == self.op:
@@ -155,10 +178,14 @@ class Dictionary:
             options = [replace(context, op=SAVE, durable=durable, resident=None) for durable in (True, False)]
         else:
             options = [replace(context, op=LOAD, durable=None, resident=resident) for resident in (False, True)]
-        return max(options, key=lambda option: self.tuners[option].calls if option in self.tuners else 0)
+        return max(options, key=self._calls)
+
+    def _calls(self, context: Context) -> int:
+        tuner = self._known(context)
+        return 0 if tuner is None else tuner.calls
 
     def _tuner(self, context: Context) -> Tuner:
-        tuner = self.tuners.get(context)
+        tuner = self._known(context)
         if tuner is None:
             if len(self.tuners) >= MOST_CONTEXTS:
                 del self.tuners[min(self.tuners, key=lambda known: self.tuners[known].calls)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from hashlib import blake2b
 
 _MOUNTS = "/proc/self/mountinfo"
 _GPUS = "/proc/driver/nvidia/gpus"
@@ -24,40 +26,55 @@ class Fingerprint:
     @property
     def file_name(self) -> str:
         """The name of the dictionary's file."""
-        from hashlib import blake2b
-
-        text = "\n".join(asdict(self).values())
+        text = "\n".join((self.filesystem, self.device, self.kernel, self.gpu, self.fastio, self.torch))
         kind = "".join(letter for letter in self.filesystem if letter.isalnum()) or "unknown"
         return f"{kind}-{blake2b(text.encode(errors='surrogateescape'), digest_size=8).hexdigest()}.json"
 
 
 def of(directory: str) -> Fingerprint:
     """The fingerprint of the machine, for files in a directory. Never raises; what cannot be found out is unknown."""
-    filesystem, device = _filesystem(directory)
+    return Fingerprint(*_filesystem(directory), *machine())
+
+
+@functools.cache
+def machine() -> tuple[str, str, str, str]:
+    """The part that is the same for all filesystems: kernel, GPUs, and the versions of fastio and torch."""
     kernel = os.uname().release if hasattr(os, "uname") else sys.platform
-    return Fingerprint(filesystem, device, kernel, _gpus(), _version("fastio"), _version("torch"))
+    return kernel, _gpus(), _version("fastio"), _version("torch")
 
 
 def _filesystem(directory: str) -> tuple[str, str]:
     """Type and device of the filesystem: of the longest mount point above the directory."""
-    path = os.path.realpath(directory)
-    found, mount_point = ("unknown", "unknown"), ""
     try:
-        with open(_MOUNTS, errors="surrogateescape") as mounts:
-            for line in mounts:
-                before, _, after = line.partition(" - ")
-                fields, (kind, source, *_) = before.split(), after.split()
-                number, point = fields[2], _unescape(fields[4])
-                if len(point) >= len(mount_point) and (path + "/").startswith(point.rstrip("/") + "/"):
-                    # A filesystem without a device of its own (number 0:x) gets another number at every mount.
-                    name = f"{source} {point}" if number.startswith("0:") else f"{source} {number}"
-                    found, mount_point = (kind, name), point
+        device = os.stat(directory).st_dev
+        with open(_MOUNTS, "rb", buffering=0) as mounts:
+            lines = mounts.read().decode(errors="surrogateescape").splitlines()
+        number = f" {os.major(device)}:{os.minor(device)} "
+        own = [line for line in lines if number in line]
+        path = os.path.realpath(directory)
+        # Files of some filesystems (btrfs) carry another number than their mount: then all mounts are looked at.
+        return _longest(own, path) or _longest(lines, path) or ("unknown", "unknown")
     except (OSError, ValueError, IndexError):
-        pass
+        return "unknown", "unknown"
+
+
+def _longest(lines: list[str], path: str) -> tuple[str, str] | None:
+    """Type and device by the line of the longest mount point above the path; of two mounts on it, the later."""
+    found, mount_point = None, ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        fields, (kind, source, *_) = before.split(), after.split()
+        number, point = fields[2], _unescape(fields[4])
+        if len(point) >= len(mount_point) and (path + "/").startswith(point.rstrip("/") + "/"):
+            # A filesystem without a device of its own (number 0:x) gets another number at every mount.
+            name = f"{source} {point}" if number.startswith("0:") else f"{source} {number}"
+            found, mount_point = (kind, name), point
     return found
 
 
 def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
     for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, letter)
     return text

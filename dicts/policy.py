@@ -25,13 +25,16 @@ class Policy:
     dictionary: Dictionary | None = None
     mode: str | None = None
 
-    def ask(self, op: str, directory: str) -> Dictionary:
-        """The dictionary to ask and to tell, for a file in a directory. A ValueError where the policy is a tool."""
+    def ask(self, op: str, directory: str, nbytes: int | None = None) -> Dictionary:
+        """The dictionary to ask and to tell about ``nbytes`` of a file in a directory.
+
+        A ValueError where the policy is a tool.
+        """
         if self.dictionary is not None:
             return self.dictionary
         if self.mode is None:
             raise ValueError(f"the policy is the tool {self.tool!r}: there is no dictionary to ask")
-        return default(op if (op, self.mode) in ((SAVE, "w"), (LOAD, "r")) else self.mode, directory)
+        return default(op if (op, self.mode) in ((SAVE, "w"), (LOAD, "r")) else self.mode, directory, nbytes)
 
 
 _BY_MODE = {mode: Policy(mode=mode) for mode in MODES}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
+import json
 import os
 import stat
 import time
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastio.dicts.codec import SCHEMA, parse_tuners, plain_tuners
+from fastio.dicts.codec import SCHEMA, parse_contexts, parse_tuner, plain_tuners
 from fastio.dicts.context import Context
 from fastio.dicts.dictionary import LOCK, Dictionary
 from fastio.dicts.fingerprint import Fingerprint
@@ -42,14 +44,13 @@ def faults_of(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def read_plain(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The content of a dictionary file. Raises OSError, or DictionaryError if it is not one of a schema known here."""
-    import json
-
-    with open(path, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    with open(path, "rb", buffering=0) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise DictionaryError("not a regular file")
-        data = file.read(MOST_NBYTES + 1)
-    if len(data) > MOST_NBYTES:
-        raise DictionaryError(f"larger than {MOST_NBYTES} bytes")
+        if status.st_size > MOST_NBYTES:
+            raise DictionaryError(f"larger than {MOST_NBYTES} bytes")
+        data = file.read()
     try:
         plain = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -65,8 +66,6 @@ def write_plain(path: str | os.PathLike[str], plain: Mapping[str, Any]) -> None:
 
     There is no fsync: a dictionary lost with the power is learned anew, and a transfer must not wait for this one.
     """
-    import json
-
     target = os.fspath(path)
     temporary = f"{target}.{os.getpid()}.{time.monotonic_ns()}.tmp"
     try:
@@ -110,9 +109,9 @@ class Store:
         self._written = clock()
         self._calls = 0
         self._warned = False
-        tuners = self._read()
+        kept = self._read()
         for dictionary in dictionaries:
-            dictionary.adopt(tuners)
+            dictionary.adopt_later(kept)
             dictionary.listener = self
 
     def heard(self) -> None:
@@ -120,6 +119,10 @@ class Store:
         self._calls += 1
         if self._calls >= WRITE_EVERY_CALLS and self._clock() - self._written >= WRITE_EVERY_SECONDS:
             self.write(patient=False)
+
+    def damaged(self, error: DictionaryError) -> None:
+        """What was kept of a context makes no sense: say so."""
+        self._warn(f"what it says of a context is ignored and learned anew: {error}")
 
     def write(self, *, patient: bool = True) -> None:
         """Add what was learned since the last write to the file. Does nothing where nothing was learned.
@@ -146,7 +149,7 @@ class Store:
             cell.rewritten = False
 
     def _merge(self) -> None:
-        on_disk = self._read()
+        on_disk = self._parsed(self._read())
         with LOCK:
             for dictionary in self._dictionaries:
                 _merge_tuners(on_disk, dictionary.tuners)
@@ -160,12 +163,21 @@ class Store:
                 for record in tuner.records.values():
                     yield from record.curve.cells.items()
 
-    def _read(self) -> dict[Context, Tuner]:
+    def _parsed(self, kept: Mapping[Context, dict[str, Any]]) -> dict[Context, Tuner]:
+        tuners = {}
+        for context, text in kept.items():
+            try:
+                tuners[context] = parse_tuner(text)
+            except DictionaryError as error:
+                self.damaged(error)
+        return tuners
+
+    def _read(self) -> dict[Context, dict[str, Any]]:
         try:
             plain = read_plain(self.path)
             if plain.get("fingerprint") != self._fingerprint:
                 raise DictionaryError("it was learned on another machine")
-            return parse_tuners(plain.get("contexts", []))
+            return parse_contexts(plain.get("contexts", []))
         except FileNotFoundError:
             return {}
         except (OSError, DictionaryError) as error:
@@ -204,8 +216,6 @@ def _locked(path: str, patient: bool) -> Iterator[bool]:
 
     A filesystem without locks is used without: the worst is that one of two writers' samples are lost.
     """
-    import fcntl
-
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         for attempt in range(LOCK_TRIES if patient else 1):

@@ -1,7 +1,6 @@
 """fastio: the fastest and most trustworthy way to move PyTorch tensors between memory and SSDs."""
 
-import importlib as _importlib
-
+from fastio import dicts as _dicts
 from fastio import registry as _registry
 from fastio.api import load, save
 from fastio.errors import (
@@ -22,8 +21,7 @@ from fastio.verify import Verification, verify
 __version__ = "0.1.0"
 
 # What every first call needs, done once here: a first call is often the only one.
-for _module in ("fastio.dicts.fingerprint", "fastio.dicts.storage", "platformdirs"):
-    _importlib.import_module(_module)
+_dicts.warm_up()
 _registry.warm_up()
 _probe.why_not()
 

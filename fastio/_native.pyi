@@ -38,6 +38,22 @@ class ZipDirectory:
     def plain(self) -> bool: ...
     def confirm(self, address: int, offset: int, nbytes: int) -> bool: ...
 
+class DirectRead:
+    """A direct read that the disk is at; dropping it waits for the disk."""
+    def __init__(
+        self,
+        fd: int,
+        size: int,
+        extents: Sequence[tuple[Any, ...]],
+        span: tuple[int, int, int] | None,
+        block: int,
+        depth: int,
+        alignment: int,
+        control: Control,
+    ) -> None: ...
+    def finish(self) -> list[int]: ...
+    def close(self) -> None: ...
+
 class ZipBuilder:
     """Lays out a .pt file as torch does, before any of it is written."""
     def __init__(self, folder: str, alignment: int) -> None: ...
@@ -69,17 +85,7 @@ def direct_write(
     depth: int,
     alignment: int,
     control: Control,
-) -> tuple[list[int], int, int]: ...
-def direct_read(
-    fd: int,
-    size: int,
-    extents: Sequence[tuple[Any, ...]],
-    span: tuple[int, int, int] | None,
-    block: int,
-    depth: int,
-    alignment: int,
-    control: Control,
-) -> tuple[list[int], int, int]: ...
+) -> list[int]: ...
 def cached_write(
     fd: int,
     size: int,

@@ -50,7 +50,7 @@ def decide(
     names, missing = candidates(op, form, devices)
     if not names:
         return Decision((), "", False, missing, _ignore, _ignore)
-    dictionary = resolved.ask(op, folder or ".")
+    dictionary = resolved.ask(op, folder or ".", nbytes)
     choice = dictionary.choose(context, nbytes, names)
 
     def learn(tool: str, seconds: float) -> None:

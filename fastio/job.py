@@ -1,4 +1,7 @@
-"""A transfer on a thread of its own, so that its caller can unpickle, show progress, or press Ctrl-C meanwhile."""
+"""A transfer on a thread of its own, so that its caller can unpickle, show progress, or press Ctrl-C meanwhile.
+
+A small one has no thread: it runs when it is waited for.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ Progress = Callable[[int, int], object]
 """Called about ten times a second, and at the end, with bytes done and bytes in all."""
 
 # Below this a thread costs more than it hides.
-_WORTH_A_THREAD = 16 << 20
+WORTH_A_THREAD = 16 << 20
 _TICK_SECONDS = 0.1
 
 
 class Job(Generic[Result]):
-    """Runs ``work`` at once: on a thread if ``nbytes`` is large, else here and now.
+    """Runs ``work`` once: at once on a thread if ``nbytes`` is large, else when it is first waited for.
 
     Use as a context: whatever happens inside, the work has ended when the context has, so memory that it fills can
     go. Leaving early cancels it.
@@ -30,14 +33,13 @@ class Job(Generic[Result]):
         self._nbytes = nbytes
         self._value: Result | None = None
         self._error: BaseException | None = None
+        self._ended = False
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Job[Result]:
-        if self._nbytes >= _WORTH_A_THREAD:
+        if self._nbytes >= WORTH_A_THREAD:
             self._thread = threading.Thread(target=self._run, name="fastio-transfer", daemon=True)
             self._thread.start()
-        else:
-            self._run()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,17 +52,20 @@ class Job(Generic[Result]):
             self._value = self._work()
         except BaseException as error:  # given to the caller, who waits for it
             self._error = error
+        self._ended = True
 
     def wait(self, progress: Progress | None = None) -> Result:
-        """What ``work`` returned, or the exception it raised. Interruptible."""
+        """What ``work`` returned, or the exception it raised; as often as asked. Interruptible."""
         thread = self._thread
         if thread is not None:
             while thread.is_alive():
                 thread.join(_TICK_SECONDS)
                 if progress is not None:
                     progress(min(self._control.done, self._nbytes), self._nbytes)
-        elif progress is not None:
-            progress(self._nbytes, self._nbytes)
+        elif not self._ended:
+            self._run()
+            if progress is not None:
+                progress(self._nbytes, self._nbytes)
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]

@@ -7,6 +7,7 @@ import importlib
 import os
 import pickle
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from fastio.formats.pt_load import NotPlainError, damaged, open_archive
 from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, PT, sense
 from fastio.formats.source import Source
-from fastio.job import Job, Progress
+from fastio.job import WORTH_A_THREAD, Job, Progress
 from fastio.landing import Landing, land
 from fastio.native_errors import named
 from fastio.opening import opened
@@ -192,7 +193,10 @@ def _load_held_back(
     control = Control()
     fallbacks = list(decision.missing)
     request = ReadRequest(call.path, fd, size, landing.extents, landing.span, resident, control)
-    with Job(lambda: _fill(request, decision, fallbacks), control, source.nbytes) as job:
+    with (
+        _started(request, decision, source.nbytes) as finish,
+        Job(lambda: _fill(request, decision, fallbacks, finish), control, source.nbytes) as job,
+    ):
         if target is None:
             job.wait(call.progress)  # the caller's map_location looks at, or copies, each storage as it gets it
         obj = _build(call, source, landing)
@@ -234,20 +238,38 @@ def _build(call: LoadCall, source: Source, landing: Landing) -> Any:
         raise CorruptFileError(call.path, None, f"its shapes cannot be tensors: {error}") from error
 
 
-def _fill(request: ReadRequest, decision: Decision, fallbacks: list[str]) -> tuple[str, Moved]:
+@contextlib.contextmanager
+def _started(request: ReadRequest, decision: Decision, nbytes: int) -> Iterator[Callable[[], Moved] | None]:
+    """A read that is too small for a thread, under way by its device if the tool can do that; and what finishes it."""
+    transport: Any = registry.find(decision.order[0]).transport
+    if nbytes >= WORTH_A_THREAD or not request.extents or transport is None or not transport.capabilities.starts:
+        yield None
+        return
+    with contextlib.ExitStack() as under_way:
+        try:
+            finish = under_way.enter_context(transport.start(request))
+        except RefusedError:
+            finish = None  # it will refuse the whole of it too, where that is dealt with
+        yield finish
+
+
+def _fill(
+    request: ReadRequest, decision: Decision, fallbacks: list[str], finish: Callable[[], Moved] | None
+) -> tuple[str, Moved]:
     """Let the first tool that can do it fill the memory."""
     if not request.extents:
         return decision.order[0], Moved("cached", ())
     for tool in decision.order:
         try:
             transport = registry.get(tool)
-            moved = transport.read(request)
+            moved = finish() if finish is not None else transport.read(request)
             if moved.checksums is None:
                 moved = Moved(moved.route, checksums.of_extents(request.extents), moved.notes)
             return tool, moved
         except (RefusedError, ToolUnavailableError) as error:
             if request.control.cancelled or (decision.fixed and isinstance(error, ToolUnavailableError)):
                 raise
+            finish = None
             fallbacks.append(f"{tool}: {error}")
             decision.fail(tool, str(error))
     raise RefusedError(f"no tool could load {request.path}: " + "; ".join(fallbacks))

@@ -6,7 +6,8 @@ All sizes and offsets are bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -111,7 +112,7 @@ class Capabilities:
 
     ``formats`` is None for all. ``whole`` names formats in which the tool stands for a library's own save and load
     (``torch`` and ``pt``): the caller then hands over the whole object. ``automatic`` is False for a
-    tool that dictionaries must not pick by themselves.
+    tool that dictionaries must not pick by themselves. ``starts``: it is a :class:`StartingTransport`.
     """
 
     operations: frozenset[str] = frozenset({SAVE, LOAD})
@@ -120,6 +121,7 @@ class Capabilities:
     whole: frozenset[str] = frozenset()
     checksums: bool = False
     automatic: bool = True
+    starts: bool = False
 
 
 @runtime_checkable
@@ -138,3 +140,13 @@ class Transport(Protocol):
     def write(self, request: WriteRequest) -> Moved: ...
 
     def read(self, request: ReadRequest) -> Moved: ...
+
+
+class StartingTransport(Transport, Protocol):
+    """A transport whose device reads by itself once it is told to, without a thread of ours."""
+
+    def start(self, request: ReadRequest) -> AbstractContextManager[Callable[[], Moved]]:
+        """Start a read; inside the context, what it gives finishes it (once), with the errors of :meth:`read`.
+
+        When the context ends nothing is under way any more, finished or not.
+        """

@@ -13,32 +13,20 @@ namespace fastio {
 
 namespace {
 
-nb::tuple direct_tuple(const DirectResult& result) {
-    return nb::make_tuple(result.checksums, result.zero_copy, result.staged);
-}
-
-nb::tuple py_direct_write(int fd, uint64_t size, nb::handle extents, nb::handle patches, uint64_t block, unsigned depth,
-                          uint64_t alignment, Control& control) {
+std::vector<uint32_t> py_direct_write(int fd, uint64_t size, nb::handle extents, nb::handle patches, uint64_t block,
+                                      unsigned depth, uint64_t alignment, Control& control) {
     Extents image(extents_from(extents), size);
     std::vector<Patch> sites = patches_from(patches, image.all().size());
-    DirectResult result;
-    {
-        nb::gil_scoped_release release;
-        result = direct_write(fd, size, image, sites, {block, depth, alignment}, control);
-    }
-    return direct_tuple(result);
+    nb::gil_scoped_release release;
+    return direct_write(fd, size, image, sites, {block, depth, alignment}, control);
 }
 
-nb::tuple py_direct_read(int fd, uint64_t size, nb::handle extents, nb::handle span, uint64_t block, unsigned depth,
-                         uint64_t alignment, Control& control) {
+DirectRead* py_direct_read(int fd, uint64_t size, nb::handle extents, nb::handle span, uint64_t block, unsigned depth,
+                           uint64_t alignment, Control& control) {
     Extents image(extents_from(extents), size);
     Span region = span_from(span);
-    DirectResult result;
-    {
-        nb::gil_scoped_release release;
-        result = direct_read(fd, size, image, region, {block, depth, alignment}, control);
-    }
-    return direct_tuple(result);
+    nb::gil_scoped_release release;
+    return new DirectRead(fd, size, std::move(image), region, {block, depth, alignment}, control);
 }
 
 std::vector<uint32_t> py_cached_write(int fd, uint64_t size, nb::handle extents, nb::handle patches, uint64_t block,
@@ -70,8 +58,12 @@ void bind_transfers(nb::module_& module) {
     module.def("probe_ring", [] { Ring probe(1); });
     module.def("direct_write", &py_direct_write, "fd"_a, "size"_a, "extents"_a, "patches"_a, "block"_a, "depth"_a,
                "alignment"_a, "control"_a);
-    module.def("direct_read", &py_direct_read, "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "depth"_a,
-               "alignment"_a, "control"_a);
+    nb::class_<DirectRead>(module, "DirectRead", "A direct read that the disk is at; dropping it waits for the disk.")
+        .def(nb::new_(&py_direct_read), "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "depth"_a,
+             "alignment"_a, "control"_a, nb::keep_alive<0, 9>())
+        .def("finish", &DirectRead::finish, nb::call_guard<nb::gil_scoped_release>(),
+             "The CRC-32 of each extent; once.")
+        .def("close", &DirectRead::close, nb::call_guard<nb::gil_scoped_release>());
     module.def("cached_write", &py_cached_write, "fd"_a, "size"_a, "extents"_a, "patches"_a, "block"_a, "threads"_a,
                "write_back"_a, "control"_a);
     module.def("cached_read", &py_cached_read, "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "threads"_a,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "control.hpp"
@@ -15,17 +16,10 @@ struct DirectOptions {
     uint64_t alignment;  // of offset, length and memory, as the file asks for it
 };
 
-// What moved from or to the tensors' own memory and what went through staging.
-struct DirectResult {
-    std::vector<uint32_t> checksums;
-    uint64_t zero_copy = 0;
-    uint64_t staged = 0;
-};
-
 // Write the file image that `extents` and `patches` describe, `size` bytes. The file may end up longer than `size`
-// by less than one alignment: the caller truncates it.
-DirectResult direct_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
-                          const DirectOptions& options, Control& control);
+// by less than one alignment: the caller truncates it. Gives the checksums of the extents.
+std::vector<uint32_t> direct_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
+                                   const DirectOptions& options, Control& control);
 
 // A region of memory that mirrors a region of the file; all of it may be filled. Null address: there is none.
 struct Span {
@@ -34,7 +28,22 @@ struct Span {
     uint8_t* address = nullptr;
 };
 
-DirectResult direct_read(int fd, uint64_t size, const Extents& extents, const Span& span, const DirectOptions& options,
-                         Control& control);
+// A read under way. Made, it has sent as many blocks as may be in flight, and the disk goes on by itself; `finish`
+// sends the rest and waits. The file, the memory and `control` must stay until it is closed or gone.
+class DirectRead {
+  public:
+    DirectRead(int fd, uint64_t size, Extents extents, const Span& span, const DirectOptions& options,
+               Control& control);
+    ~DirectRead();
+
+    // The checksums of the extents. Can be called once.
+    std::vector<uint32_t> finish();
+    // Wait for what is in flight, and let go of it all.
+    void close();
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
 
 }  // namespace fastio

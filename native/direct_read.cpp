@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "direct.hpp"
+#include "errors.hpp"
 #include "memory.hpp"
 #include "queue.hpp"
 
@@ -54,59 +55,85 @@ class Blocks {
 
 }  // namespace
 
-DirectResult direct_read(int fd, uint64_t size, const Extents& extents, const Span& span, const DirectOptions& options,
-                         Control& control) {
-    DirectResult result;
-    // Blocks finish in any order: their checksums are kept apart and joined in file order at the end.
+// What the constructor and finish() share. Blocks finish in any order: their checksums are kept apart and joined in
+// file order at the end.
+struct DirectRead::State {
+    Extents extents;
+    Span span;
+    DirectOptions options;
+    Control& control;
+    std::unique_ptr<Staging> staging;  // outlives the queue, which waits for what is in flight
+    Queue queue;
+    Blocks blocks;
+    Block next;
+    bool more;
     std::vector<std::vector<Part>> parts;
-    std::vector<size_t> numbers(options.depth);
-    std::unique_ptr<Staging> staging;
-    if (span.address == nullptr) staging = std::make_unique<Staging>(options.block * options.depth);
-    Queue queue(false, fd, options.depth, options.alignment);
-    Blocks blocks(extents, span, options, size);
-    try {
-        Block block;
-        bool more = blocks.next(block);
-        while (more || !queue.is_empty()) {
-            if (more && queue.has_room()) {
-                control.check();
-                unsigned slot = queue.next_slot();
-                if (span.address != nullptr) {
-                    populate(block.memory, block.nbytes);
-                    result.zero_copy += block.needed;
-                } else if (block.memory != nullptr) {
-                    result.zero_copy += block.needed;
-                } else {
-                    block.memory = staging->data() + slot * options.block;
-                    block.staged = true;
-                    result.staged += block.needed;
-                }
-                numbers[slot] = parts.size();
-                parts.emplace_back();
-                queue.send(block);
-                queue.flush();
-                more = blocks.next(block);
-            } else {
-                unsigned slot;
-                Block done = queue.receive(slot);
-                uint64_t end = done.offset + done.needed;
-                std::vector<Part>& measured = parts[numbers[slot]];
-                if (done.staged) {
-                    extents.scatter(done.offset, end, done.memory, measured);
-                } else {
-                    extents.measure(done.offset, end, done.memory, measured);
-                }
-                control.advance(done.needed);
-            }
+    std::vector<size_t> numbers;
+
+    State(int fd, uint64_t size, Extents&& all, const Span& whole, const DirectOptions& wanted, Control& shared)
+        : extents(std::move(all)),
+          span(whole),
+          options(wanted),
+          control(shared),
+          staging(span.address == nullptr ? std::make_unique<Staging>(wanted.block * wanted.depth) : nullptr),
+          queue(false, fd, wanted.depth, wanted.alignment),
+          blocks(extents, span, options, size),
+          more(blocks.next(next)),
+          numbers(wanted.depth) {}
+
+    void send() {
+        control.check();
+        unsigned slot = queue.next_slot();
+        if (span.address != nullptr) {
+            populate(next.memory, next.nbytes);
+        } else if (next.memory == nullptr) {
+            next.memory = staging->data() + slot * options.block;
+            next.staged = true;
         }
-    } catch (...) {
-        queue.drain();
-        throw;
+        numbers[slot] = parts.size();
+        parts.emplace_back();
+        queue.send(next);
+        queue.flush();
+        more = blocks.next(next);
     }
-    Checksums checksums(extents.all().size());
-    for (const std::vector<Part>& measured : parts) checksums.add(measured);
-    result.checksums = checksums.values();
-    return result;
+
+    void receive() {
+        unsigned slot;
+        Block done = queue.receive(slot);
+        uint64_t end = done.offset + done.needed;
+        std::vector<Part>& measured = parts[numbers[slot]];
+        if (done.staged) {
+            extents.scatter(done.offset, end, done.memory, measured);
+        } else {
+            extents.measure(done.offset, end, done.memory, measured);
+        }
+        control.advance(done.needed);
+    }
+};
+
+DirectRead::DirectRead(int fd, uint64_t size, Extents extents, const Span& span, const DirectOptions& options,
+                       Control& control)
+    : state_(std::make_unique<State>(fd, size, std::move(extents), span, options, control)) {
+    while (state_->more && state_->queue.has_room()) state_->send();
 }
+
+DirectRead::~DirectRead() = default;
+
+std::vector<uint32_t> DirectRead::finish() {
+    std::unique_ptr<State> state = std::move(state_);
+    if (state == nullptr) throw Refused("this read is over already");
+    while (state->more || !state->queue.is_empty()) {
+        if (state->more && state->queue.has_room()) {
+            state->send();
+        } else {
+            state->receive();
+        }
+    }
+    Checksums checksums(state->extents.all().size());
+    for (const std::vector<Part>& measured : state->parts) checksums.add(measured);
+    return checksums.values();
+}
+
+void DirectRead::close() { state_.reset(); }
 
 }  // namespace fastio

@@ -16,9 +16,8 @@ bool same(const std::vector<Part>& one, const std::vector<Part>& other) {
 
 }  // namespace
 
-DirectResult direct_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
-                          const DirectOptions& options, Control& control) {
-    DirectResult result;
+std::vector<uint32_t> direct_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
+                                   const DirectOptions& options, Control& control) {
     Checksums checksums(extents.all().size());
     Queue queue(true, fd, options.depth, options.alignment);
     Staging staging(options.block * options.depth);
@@ -46,14 +45,12 @@ DirectResult direct_write(int fd, uint64_t size, const Extents& extents, const s
                     extents.measure(next, end, block.memory, parts);
                     checksums.add(parts);
                     lent[queue.next_slot()] = parts;
-                    result.zero_copy += end - next;
                 } else {
                     block.memory = staging.data() + queue.next_slot() * options.block;
                     extents.gather(next, next + rounded, block.memory, parts);
                     checksums.add(parts);
                     checksums.apply(patches, next, end, block.memory);
                     block.staged = true;
-                    result.staged += end - next;
                 }
                 queue.send(block);
                 queue.flush();
@@ -73,8 +70,7 @@ DirectResult direct_write(int fd, uint64_t size, const Extents& extents, const s
         queue.drain();  // the staging memory must outlive what is in flight
         throw;
     }
-    result.checksums = checksums.values();
-    return result;
+    return checksums.values();
 }
 
 }  // namespace fastio

@@ -402,3 +402,42 @@ def test_importing_reads_no_dictionary() -> None:
         print(len(defaults._by_name))
     """)
     assert said == "0\n"
+
+
+def test_the_first_small_transfer_goes_by_the_priors_and_is_told_to_the_dictionary_later() -> None:
+    fill(dicts.default("save", "."), {"uring": 1e-3, "posix": 9e-3})
+    dicts.flush()
+    dicts.forget()
+    first = dicts.default("save", ".", nbytes=4096)
+    assert first.times(SAVE, MIB, TOOLS) == {}
+    for _ in range(2):  # a tool's first call in a process is warm-up
+        first.observe(SAVE, MIB, "torch", 2e-3)
+    second = dicts.default("save", ".", nbytes=4096)
+    assert second is dicts.default("save", ".")
+    assert second.times(SAVE, MIB, (*TOOLS, "torch")).keys() == {"uring", "posix", "torch"}
+    first.fail(SAVE, MIB, "torch", "it came late")
+    assert "torch" not in second.times(SAVE, MIB, (*TOOLS, "torch"))
+
+
+def test_a_large_first_transfer_waits_for_the_dictionary() -> None:
+    assert dicts.default("save", ".", nbytes=64 * MIB) is dicts.default("save", ".")
+
+
+def test_what_the_only_small_transfer_took_is_kept_at_exit(folder: Path) -> None:
+    in_a_process("d = dicts.default('save', '.', nbytes=10); d.observe(SAVE, 10, 'posix', 1e-3)")
+    assert "posix" in str(kept(folder))
+
+
+def test_a_context_that_makes_no_sense_is_learned_anew_and_the_others_stay(folder: Path) -> None:
+    fill(dicts.default("save", "."), {"uring": 1e-3})
+    fill(dicts.default("load", "."), {"posix": 1e-3}, LOAD)
+    dicts.flush()
+    (path,) = folder.glob("*.json")
+    plain = kept(folder)
+    broken = next(context for context in plain["contexts"] if context["op"] == "save")
+    next(iter(broken["sizes"].values()))["microseconds"]["uring"] = ["soon"]
+    path.write_text(json.dumps(plain))
+    dicts.forget()
+    assert dicts.default("load", ".").times(LOAD, MIB, TOOLS).keys() == {"posix"}
+    with pytest.warns(RuntimeWarning, match=path.name):
+        assert dicts.default("save", ".").times(SAVE, MIB, TOOLS) == {}

@@ -106,6 +106,7 @@ def test_a_damaged_default_dictionary_is_rebuilt_with_a_warning(tmp_path: Path, 
     (file,) = kept.glob("*.json")
     file.write_text('{"schema": "nonsense"')
     dicts.forget()
+    fastio.save(torch.ones(1 << 16), path)  # the first small transfer of a process does not wait for the dictionary
     with pytest.warns(RuntimeWarning, match=file.name):
         fastio.save(torch.ones(1 << 16), path)
 

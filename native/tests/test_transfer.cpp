@@ -84,7 +84,7 @@ void check_write(const Case& made, const std::string& path, bool direct) {
     if (direct) {
         int other = open(path.c_str(), O_WRONLY | O_DIRECT);
         CHECK(other >= 0, "O_DIRECT");
-        crcs = fastio::direct_write(other, size, extents, made.patches, {1 << 16, 4, 4096}, control).checksums;
+        crcs = fastio::direct_write(other, size, extents, made.patches, {1 << 16, 4, 4096}, control);
         close(other);
         CHECK(ftruncate(fd, static_cast<off_t>(size)) == 0, "truncate");
     } else {
@@ -118,7 +118,8 @@ void check_read(const Case& made, const std::string& path, bool direct, bool spa
     int fd = open(path.c_str(), O_RDONLY | (direct ? O_DIRECT : 0));
     CHECK(fd >= 0, "open to read");
     if (direct) {
-        crcs = fastio::direct_read(fd, size, wanted, span, {1 << 16, 8, 4096}, control).checksums;
+        fastio::DirectRead dropped(fd, size, wanted, span, {1 << 16, 8, 4096}, control);
+        crcs = fastio::DirectRead(fd, size, wanted, span, {1 << 16, 8, 4096}, control).finish();
     } else {
         crcs = fastio::cached_read(fd, wanted, span, {1 << 18, 3, false}, control);
     }
@@ -148,7 +149,7 @@ void check_changing(const std::string& path) {
             Control control;
             try {
                 std::vector<uint32_t> crcs =
-                    direct ? fastio::direct_write(fd, size, extents, {}, {1 << 20, 4, 4096}, control).checksums
+                    direct ? fastio::direct_write(fd, size, extents, {}, {1 << 20, 4, 4096}, control)
                            : fastio::cached_write(fd, size, extents, {}, {1 << 19, 2, false}, control);
                 std::vector<uint8_t> bytes = contents(path);
                 CHECK(crcs[0] == fastio::crc32(0, bytes.data(), bytes.size()), "direct: %d", direct);
