@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from fastio.errors import RefusedError
@@ -22,8 +21,7 @@ class Piece(NamedTuple):
         return self.offset + self.nbytes
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """Pieces, at least one, that lie between two neighbouring multiples of the window's size."""
 
     pieces: tuple[Piece, ...]

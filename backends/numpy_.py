@@ -6,12 +6,16 @@ a read lands in new memory. So the arrays are handed to the system calls instead
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import numpy.typing as npt
 
 from fastio.backends import _files, _memory
 from fastio.backends._windows import check, part, windows
 from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _WINDOW = 8 << 20
 

@@ -39,7 +39,7 @@ def plain_tuners(tuners: Mapping[Context, Tuner]) -> list[dict[str, Any]]:
             break
         plain = _plain_tuner(tuners[context])
         if plain["sizes"] or plain["failures"]:
-            result.append({name: getattr(context, name) for name in Context.__slots__} | plain)
+            result.append({name: getattr(context, name) for name in Context._fields} | plain)
     return result
 
 
@@ -102,7 +102,7 @@ def parse_tuner(text: dict[str, Any]) -> Tuner:
 
 
 def _parse_context(text: dict[str, Any]) -> Context:
-    values: dict[str, Any] = {name: text.get(name) for name in Context.__slots__}
+    values: dict[str, Any] = {name: text.get(name) for name in Context._fields}
     names = [values["op"], values["format"], values["device"]]
     if not all(isinstance(name, str) and len(name) <= MOST_NAME for name in names):
         raise DictionaryError(f"'op', 'format' and 'device' of a context must be short names, got {names!r}")

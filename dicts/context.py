@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 BUCKETS_PER_OCTAVE = 4
 FIRST_OCTAVE, LAST_OCTAVE = 8, 50
@@ -13,8 +13,7 @@ FEW_EXTENTS = 8
 _KIB = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """The circumstances of a transfer: all of the key but its size. The paper keys on the size alone (section 4)."""
 
     op: str
@@ -31,8 +30,7 @@ class Context:
     """The class of the mean extent's size, from :func:`small_class`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """Which tool to use now.
 
     ``order`` holds every candidate, ``tool`` first and the others best first: what to try when a tool refuses.

@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from fastio.dicts.codec import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
@@ -175,9 +174,9 @@ class Dictionary:
         if self.op is None or context.op == self.op:
             return context
         if self.op == SAVE:
-            options = [replace(context, op=SAVE, durable=durable, resident=None) for durable in (True, False)]
+            options = [context._replace(op=SAVE, durable=durable, resident=None) for durable in (True, False)]
         else:
-            options = [replace(context, op=LOAD, durable=None, resident=resident) for resident in (False, True)]
+            options = [context._replace(op=LOAD, durable=None, resident=resident) for resident in (False, True)]
         return max(options, key=self._calls)
 
     def _calls(self, context: Context) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fastio.dicts.curve import SHAPE, at_zero, common_slope
 from fastio.dicts.priors import Rule
@@ -13,8 +13,7 @@ from fastio.dicts.record import Record
 MEASURED, NEARBY, FIRST_CALL, PRIOR, UNKNOWN = "measured", "nearby sizes", "first calls", "prior", "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """What a tool is believed to take at one bucket.
 
     ``mean`` and ``deviation`` are those of the logarithm of seconds, less the common shape. ``source`` says what

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fastio.dicts.context import Choice, Context, bucket_of, describe_nbytes, describe_seconds
 from fastio.dicts.curve import shape
@@ -15,8 +16,7 @@ from fastio.dicts.tuner import Tuner
 LIKELY = 2.0  # deviations either way
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One tool of an explanation. ``seconds`` is what it is expected to take, likely between ``low`` and ``high``.
 
     They are None where only the ratio to others is known. ``relative`` is its time over the first tool's. ``samples``

@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 _MOUNTS = "/proc/self/mountinfo"
 _GPUS = "/proc/driver/nvidia/gpus"
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(NamedTuple):
     """Dictionaries with equal fingerprints share a file. All fields are text; what is not known is ``"unknown"``."""
 
     filesystem: str

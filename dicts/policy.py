@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fastio import config
 from fastio.dicts.defaults import default, named
@@ -14,8 +14,7 @@ from fastio.dicts.wrdic import MODES
 AUTO = "auto"
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """A policy made plain: exactly one of the three is set.
 
     ``tool``: use that one. ``dictionary``: ask that one. ``mode``: ask the default dictionary in that mode.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from fastio.dicts.context import Context, bucket_of
 from fastio.errors import DictionaryError
@@ -16,11 +16,10 @@ from fastio.errors import DictionaryError
 UNLISTED_COST, UNLISTED_DOUBT = 0.2, 0.6  # a tool of which the rule says nothing: its log cost over the best, deviation
 USUAL_DOUBT = 0.3  # deviation of a logarithm of relative time from one machine to another
 
-_CONTEXT_FIELDS = frozenset(field.name for field in fields(Context))
+_CONTEXT_FIELDS = frozenset(Context._fields)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """One rule: ``where`` maps a field of the context to the values it holds for; ``costs`` ascends by bucket."""
 
     where: Mapping[str, Sequence[object]]

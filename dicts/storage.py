@@ -103,7 +103,7 @@ class Store:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
-        self._fingerprint = {name: getattr(fingerprint, name) for name in Fingerprint.__slots__}
+        self._fingerprint = {name: getattr(fingerprint, name) for name in Fingerprint._fields}
         self._dictionaries = dictionaries
         self._clock = clock
         self._written = clock()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastio import dicts, plan, registry
 from fastio.dicts import Context
 from fastio.errors import ToolUnavailableError
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """The tools to try, best first, and whom to tell how it went. No tools: none can do this.
 
     ``fixed``: the caller named the tool. ``missing`` says which tools would have been considered but are unavailable,

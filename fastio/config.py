@@ -6,12 +6,10 @@ Settings are read from the environment when they are asked for, so a test or a p
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One row of the table. ``default`` also gives the type (int or str)."""
 
     name: str

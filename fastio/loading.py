@@ -8,8 +8,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -40,8 +39,7 @@ RESIDENT = 0.9
 _TORCH_DECIDES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
 
 
-@dataclass(frozen=True, slots=True)
-class LoadCall:
+class LoadCall(NamedTuple):
     """The arguments of one load."""
 
     path: str

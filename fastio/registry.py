@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from typing import NamedTuple
 
 from fastio.errors import ToolUnavailableError
 from fastio.transport import Transport
@@ -32,8 +32,7 @@ _ACCELERATED = {"gds", "pinned"}
 _REFERENCE = {"memory"}
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(NamedTuple):
     """One line of :func:`fastio.tools`: the transport, or why there is none."""
 
     name: str

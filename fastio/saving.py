@@ -6,8 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,8 +23,7 @@ from fastio.replacement import Replacement
 from fastio.transport import SAVE, Moved, WriteRequest
 
 
-@dataclass(frozen=True, slots=True)
-class SaveCall:
+class SaveCall(NamedTuple):
     """The arguments of one save."""
 
     obj: Any

@@ -91,8 +91,7 @@ class ReadRequest:
     control: Control = field(default_factory=Control)
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(NamedTuple):
     """What a transport did.
 
     ``route`` is the way the bytes took: ``direct`` (no page cache), ``cached`` (through the page cache), ``bounce``

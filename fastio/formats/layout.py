@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from fastio.transport import Extent, Patch
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """A whole file: ``size`` bytes, made of ``extents`` (sorted), with checksums to be put in at ``patches``.
 
     ``payload`` is the number of tensor bytes, ``devices`` where they are. ``literal`` holds the format's own bytes,

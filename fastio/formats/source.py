@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,8 +13,7 @@ from fastio.transport import Span
 StorageOf = Callable[[Region], torch.UntypedStorage]
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """Regions to be filled, sorted by offset, and how the object is made of their storages.
 
     ``build(storage_of)`` may run while the storages are still being filled. ``confirm(span)`` looks once more at
