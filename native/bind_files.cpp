@@ -82,6 +82,7 @@ void bind_builder(nb::module_& module) {
             "name"_a, "address"_a, "nbytes"_a, "A small record whose bytes are copied now.")
         .def("add_extent", &ZipBuilder::add_extent, "name"_a, "nbytes"_a,
              "A record whose bytes are moved later; gives their offset.")
+        .def("reserve", &ZipBuilder::reserve, "nbytes"_a, "Make room for so many bytes besides the extents'.")
         .def("finish", &ZipBuilder::finish)
         .def_prop_ro("size", &ZipBuilder::size)
         .def(

@@ -23,6 +23,8 @@ class ZipBuilder {
   public:
     ZipBuilder(std::string folder, uint64_t alignment) : folder_(std::move(folder)), alignment_(alignment) {}
 
+    // Room for so many bytes of literal, or it is moved each time it grows.
+    void reserve(uint64_t nbytes) { literal_.reserve(nbytes); }
     // A record whose bytes go into the literal: small ones, read now.
     void add_bytes(const std::string& name, const void* data, uint64_t nbytes);
     // A record whose bytes are moved later. Gives the file offset of its data.

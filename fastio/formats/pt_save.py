@@ -25,6 +25,8 @@ _LARGEST_WASTE = 1 / 8
 # Up to this size a storage costs less copied into the file's own bytes than moved on its own; so many bytes at most.
 _WORTH_AN_EXTENT = 16 << 10
 _MOST_COPIED = 16 << 20
+# What the zip format adds to a storage, about.
+_HEADERS = 256
 
 
 class _Collector:
@@ -92,6 +94,7 @@ def _lay_out(collector: _Collector, archive: str) -> Layout:
     payload = sum(nbytes for _, _, nbytes in collector.storages)
     alignment = PAGE if len(collector.storages) * PAGE / 2 <= payload * _LARGEST_WASTE else _TORCH_ALIGNMENT
     zip_file = _native.ZipBuilder(archive, alignment)
+    zip_file.reserve(min(payload, _MOST_COPIED) + _HEADERS * len(collector.storages))
     builder = LayoutBuilder()
     identity = hashlib.blake2b(digest_size=16)
     for name, data in collector.small:
@@ -99,13 +102,14 @@ def _lay_out(collector: _Collector, archive: str) -> Layout:
         identity.update(name.encode() + record)
         zip_file.add_bytes(name, record)
     room = _MOST_COPIED
+    cpu = torch.device("cpu")
     for name, storage, nbytes in collector.storages:
-        if nbytes <= _WORTH_AN_EXTENT and nbytes <= room and storage.device.type == "cpu":
+        if nbytes <= _WORTH_AN_EXTENT and nbytes <= room and storage.device == cpu:
             room -= nbytes
             zip_file.add_memory(name, storage.data_ptr(), nbytes)
-            builder.add_payload(nbytes)
         else:
             builder.add_storage(zip_file.add_extent(name, nbytes), storage, nbytes, name, checksum=True)
+    builder.add_payload(_MOST_COPIED - room)
     zip_file.add_bytes("version", b"3\n")
     zip_file.add_bytes(".data/serialization_id", str(int.from_bytes(identity.digest(), "big")).zfill(40)[:40].encode())
     zip_file.finish()
