@@ -519,7 +519,9 @@ class TestCommands:
         out, work = disk / "out", disk / "work"
         work.mkdir()
         arguments = ["peers", "--workload", "small-tensors", "--tool", "torch", "--rounds", "1000"]
-        command = [sys.executable, "-c", "from fastio.bench.cli import main; main()", *arguments]
+        # Whoever runs the tests in the background of a shell hands an ignored SIGINT on to them.
+        hear = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        command = [sys.executable, "-c", hear + "from fastio.bench.cli import main; main()", *arguments]
         child = subprocess.Popen(
             [*command, "--work", "save", "--dir", str(work), "--out", str(out)],
             stdout=subprocess.PIPE,
