@@ -52,6 +52,20 @@ class UnsupportedError(FastIOError, RuntimeError):
     """An argument that this format cannot honour. The message says which one and what does instead."""
 
 
+class PayloadError(FastIOError, ValueError):
+    """What was kept of an offloaded tensor is not what was encoded: it cannot be decoded."""
+
+    def __init__(self, codec: str, shape: tuple[int, ...], dtype: str, problem: str) -> None:
+        self.codec = codec
+        self.shape = shape
+        self.dtype = dtype
+        self.problem = problem
+        super().__init__(f"the {codec!r} payload of a tensor {list(shape)} {dtype} cannot be decoded: {problem}")
+
+    def __reduce__(self) -> tuple[type[PayloadError], tuple[str, tuple[int, ...], str, str]]:
+        return type(self), (self.codec, self.shape, self.dtype, self.problem)
+
+
 class TransferError(FastIOError, OSError, RuntimeError):
     """The system refused to read or write. ``errno`` and ``filename`` are those of the failed call.
 

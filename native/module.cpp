@@ -39,4 +39,6 @@ NB_MODULE(_native, module) {
     fastio::bind_memory(module);
     fastio::bind_transfers(module);
     fastio::bind_files(module);
+    fastio::bind_codec(module);
+    fastio::bind_store(module);
 }

@@ -18,5 +18,7 @@ Span span_from(nanobind::handle span);
 void bind_memory(nanobind::module_& module);
 void bind_transfers(nanobind::module_& module);
 void bind_files(nanobind::module_& module);
+void bind_codec(nanobind::module_& module);
+void bind_store(nanobind::module_& module);
 
 }  // namespace fastio

@@ -29,9 +29,11 @@ int setup(unsigned entries, io_uring_params& params, unsigned flags) {
 
 }  // namespace
 
-Ring::Ring(unsigned entries) {
+Ring::Ring(unsigned entries, Issuers issuers) {
     io_uring_params params;
-    fd_ = setup(entries, params, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN);
+    // COOP_TASKRUN too is for one thread: completions would wait until the thread that submitted enters the kernel.
+    bool one_thread = issuers == Issuers::kOneThread;
+    fd_ = setup(entries, params, one_thread ? IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN : 0);
     if (fd_ < 0 && errno == EINVAL) fd_ = setup(entries, params, 0);  // a kernel before 6.0
     if (fd_ < 0) throw Refused(std::string("io_uring_setup: ") + std::strerror(errno));
     if (!(params.features & IORING_FEAT_SINGLE_MMAP)) {

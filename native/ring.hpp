@@ -1,4 +1,4 @@
-// A small io_uring: raw system calls, no liburing. One thread submits and reaps.
+// A small io_uring: raw system calls, no liburing. One thread at a time submits and reaps.
 #pragma once
 
 #include <linux/io_uring.h>
@@ -10,8 +10,11 @@ namespace fastio {
 
 class Ring {
   public:
+    // Whether only the thread that made the ring enters the kernel with it, which is cheaper, or any may.
+    enum class Issuers { kOneThread, kAnyThread };
+
     // Throws Refused where io_uring is forbidden or missing.
-    explicit Ring(unsigned entries);
+    explicit Ring(unsigned entries, Issuers issuers = Issuers::kOneThread);
     ~Ring();
     Ring(const Ring&) = delete;
     Ring& operator=(const Ring&) = delete;

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import fastio
+from fastio.offload.store import BlockStore
 from faults import objects
 
 Json = dict[str, Any]
@@ -134,6 +135,64 @@ def hammer(path: str, rounds: int, seed: int) -> Json:
     for thread in threads:
         thread.join()
     return {"problems": problems, "leaked": _census_since(before)}
+
+
+def store(folder: str, driver: str, faults: list[Json] | None = None) -> Json:
+    """Offload three blobs to a block store and read them back under faults; then, in the same store, without."""
+    _warm_up("posix")
+    return _store(folder, driver, faults)
+
+
+def sweep_store(folder: str, driver: str, call: str, effect: int) -> list[Json]:
+    """``store`` again and again: the fault strikes the first call of its class, the second, ... the last."""
+    _warm_up("posix")
+    results: list[Json] = []
+    for first in range(1, 200):
+        result = _store(folder, driver, [{"call": call, "effect": effect, "first": first, "times": 1}])
+        if result["strikes"] == 0:
+            return results
+        results.append(result)
+    raise AssertionError(f"more than 200 calls of class {call}")
+
+
+def _store(folder: str, driver: str, faults: list[Json] | None) -> Json:
+    source = torch.Generator().manual_seed(3)
+    sizes = (2 << 20, 70_001, 8192)
+    blobs = [torch.randint(0, 256, (nbytes,), dtype=torch.uint8, generator=source) for nbytes in sizes]
+    before = _census()
+    opened: list[BlockStore] = []
+
+    def under_faults() -> None:
+        opened.append(BlockStore(folder, driver=driver))
+        _offload(opened[0], blobs)
+
+    result = _attempt(under_faults, os.path.join(folder, "any"), faults)
+    with opened[0] as it:
+        for index in range(len(blobs)):
+            if index in it:
+                it.free(index)
+        _offload(it, blobs)
+        result |= {"driver": it.driver, "notes": it.notes, "used": it.stats.bytes_used}
+    result["folder"] = sorted(os.listdir(folder))
+    del it
+    opened.clear()
+    result["leaked"] = _census_since(before)
+    return result
+
+
+def _offload(it: BlockStore, blobs: list[torch.Tensor]) -> None:
+    """An iteration: each blob is written, then read in reverse order into other memory, compared and freed."""
+    for index, blob in enumerate(blobs):
+        it.write(index, blob.data_ptr(), blob.nbytes)
+    for index in range(len(blobs)):
+        it.wait(index)
+    for index in reversed(range(len(blobs))):
+        came = torch.zeros_like(blobs[index])
+        it.read(index, came.data_ptr(), came.nbytes)
+        it.wait(index)
+        if not torch.equal(came, blobs[index]):
+            raise AssertionError(f"blob {index} came back changed")
+        it.free(index)
 
 
 def found(path: str) -> int:

@@ -1,0 +1,26 @@
+"""Activation offload: what backward needs goes to host memory or an SSD during forward, and comes back in time.
+
+The parts have doors of their own: the planners (:func:`plan`), the codecs (:func:`encode`, :func:`decode`), the block
+store (:class:`BlockStore`) and the two-ended :class:`Arena`.
+"""
+
+from fastio.offload.arena import Arena
+from fastio.offload.codec import Encoded, decode, encode, is_exact
+from fastio.offload.schedule import Blob, InfeasibleBudget, Schedule, plan
+from fastio.offload.store import BlockStore
+from fastio.offload.timeline import Timeline, simulate
+
+__all__ = [
+    "Arena",
+    "Blob",
+    "BlockStore",
+    "Encoded",
+    "InfeasibleBudget",
+    "Schedule",
+    "Timeline",
+    "decode",
+    "encode",
+    "is_exact",
+    "plan",
+    "simulate",
+]

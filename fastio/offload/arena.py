@@ -1,0 +1,118 @@
+"""The two-ended arena: what stays from the low end, what passes through from the high end (FlashNeuron, section 3.2).
+
+Pure: it hands out offsets and touches no memory, so one class serves the slab of pinned host memory, the arena for
+prefetches on a GPU, and the simulator. Ephemeral blocks live a short time, so the holes they leave stay near their end
+and the resident blocks never have holes between them because of them.
+"""
+
+from __future__ import annotations
+
+import bisect
+
+
+class ArenaFullError(MemoryError):
+    """The two ends would meet. ``wanted`` and ``gap`` are in bytes, ``gap`` the largest free run for that end."""
+
+    def __init__(self, wanted: int, gap: int, nbytes: int) -> None:
+        self.wanted = wanted
+        self.gap = gap
+        self.nbytes = nbytes
+        super().__init__(
+            f"an arena of {nbytes} bytes has no room for a block of {wanted}: the largest free run is {gap}; "
+            f"free a block first, or make the arena larger"
+        )
+
+    def __reduce__(self) -> tuple[type[ArenaFullError], tuple[int, int, int]]:
+        return type(self), (self.wanted, self.gap, self.nbytes)
+
+
+class Arena:
+    """Offsets into ``nbytes`` bytes. Blocks are rounded up to ``alignment``, and so aligned to it."""
+
+    def __init__(self, nbytes: int, alignment: int = 4096) -> None:
+        if alignment < 1 or nbytes < 0:
+            raise ValueError(f"expected nbytes >= 0 and alignment >= 1, got {nbytes} and {alignment}")
+        self.alignment = alignment
+        self.nbytes = nbytes // alignment * alignment
+        self._low = _End()
+        self._high = _End()
+        self._blocks: dict[int, tuple[_End, int, int]] = {}  # offset -> end, distance from that end, bytes
+
+    def resident(self, nbytes: int) -> int:
+        """The offset of a block at the low end, as low as possible. Raises ArenaFullError."""
+        distance, rounded = self._take(self._low, nbytes)
+        self._blocks[distance] = (self._low, distance, rounded)
+        return distance
+
+    def ephemeral(self, nbytes: int) -> int:
+        """The offset of a block at the high end, as high as possible. Raises ArenaFullError."""
+        distance, rounded = self._take(self._high, nbytes)
+        offset = self.nbytes - distance - rounded
+        self._blocks[offset] = (self._high, distance, rounded)
+        return offset
+
+    def free(self, offset: int) -> None:
+        """Give back the block at ``offset``; KeyError if there is none."""
+        if offset not in self._blocks:
+            raise KeyError(f"no block of this arena begins at offset {offset}")
+        end, distance, rounded = self._blocks.pop(offset)
+        end.give_back(distance, rounded)
+
+    @property
+    def used(self) -> int:
+        """Bytes in blocks."""
+        return self._low.used + self._high.used
+
+    @property
+    def gap(self) -> int:
+        """Bytes between the ends."""
+        return self.nbytes - self._low.frontier - self._high.frontier
+
+    def _take(self, end: _End, nbytes: int) -> tuple[int, int]:
+        if nbytes < 0:
+            raise ValueError(f"a block has at least 0 bytes, got {nbytes}")
+        rounded = max(1, -(-nbytes // self.alignment)) * self.alignment  # even an empty block has its own offset
+        distance = end.take(rounded, self.gap)
+        if distance is None:
+            raise ArenaFullError(nbytes, max(self.gap, end.largest_hole), self.nbytes)
+        return distance, rounded
+
+
+class _End:
+    """Blocks by their distance from one end: first fit among the holes, then at the frontier."""
+
+    def __init__(self) -> None:
+        self.frontier = 0
+        self.used = 0
+        self._holes: list[tuple[int, int]] = []  # (distance, bytes): sorted, merged, none at the frontier
+
+    @property
+    def largest_hole(self) -> int:
+        return max((nbytes for _, nbytes in self._holes), default=0)
+
+    def take(self, nbytes: int, gap: int) -> int | None:
+        for number, (distance, length) in enumerate(self._holes):
+            if length >= nbytes:
+                self._holes[number : number + 1] = [(distance + nbytes, length - nbytes)] if length > nbytes else []
+                self.used += nbytes
+                return distance
+        if nbytes > gap:
+            return None
+        distance = self.frontier
+        self.frontier += nbytes
+        self.used += nbytes
+        return distance
+
+    def give_back(self, distance: int, nbytes: int) -> None:
+        self.used -= nbytes
+        number = bisect.bisect_left(self._holes, (distance, 0))
+        if number < len(self._holes) and self._holes[number][0] == distance + nbytes:
+            nbytes += self._holes.pop(number)[1]
+        if number > 0 and sum(self._holes[number - 1]) == distance:
+            distance, before = self._holes.pop(number - 1)
+            nbytes += before
+            number -= 1
+        if distance + nbytes == self.frontier:
+            self.frontier = distance
+        else:
+            self._holes.insert(number, (distance, nbytes))

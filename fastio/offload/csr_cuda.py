@@ -1,0 +1,86 @@
+"""CSR-128 on a CUDA device: ``csr.cu``, compiled at run time through CuPy, a warp for each row of 128 elements."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.resources
+from typing import Any
+
+import torch
+
+from fastio import _native
+from fastio.errors import ToolUnavailableError
+
+_WARPS = 8  # in a block
+
+
+def is_available() -> bool:
+    """Whether CuPy is there and its compiler accepts the source for this device."""
+    return not isinstance(_find(), ToolUnavailableError)
+
+
+def pack(plain: torch.Tensor, elements: int, itemsize: int, least_ratio: float) -> torch.Tensor | None:
+    """The payload of a contiguous CUDA tensor, or None below ``least_ratio``.
+
+    On the current stream of the tensor's device. Waits for it: the host must know how many non-zeros there are to
+    allocate for them. Raises ToolUnavailableError without CuPy.
+    """
+    _library()
+    rows = (elements + 127) // 128
+    bits = torch.empty(4 * rows, dtype=torch.int32, device=plain.device)
+    ends = torch.empty(rows, dtype=torch.int64, device=plain.device)
+    if rows:
+        _launch(f"csr_find_{itemsize}", rows, plain.device, plain, elements, bits, ends)
+        ends.cumsum_(0)
+    nbytes = _native.csr_nbytes(elements, itemsize, int(ends[-1]) if rows else 0)
+    if nbytes * least_ratio > plain.nbytes:
+        return None
+    payload = torch.empty(nbytes, dtype=torch.uint8, device=plain.device)
+    if rows:
+        _launch(f"csr_pack_{itemsize}", rows, plain.device, plain, elements, bits, ends, payload)
+    return payload
+
+
+def unpack(payload: torch.Tensor, tensor: torch.Tensor, elements: int, itemsize: int) -> bool:
+    """Fill a contiguous CUDA tensor; False: the payload is damaged and the tensor's content means nothing.
+
+    ``payload`` lies on the same device, on a multiple of 8 bytes. Waits for the current stream, to know.
+    """
+    rows = (elements + 127) // 128
+    room = payload.nbytes - _native.csr_nbytes(elements, itemsize, 0)
+    if room < 0 or room % itemsize or (rows == 0 and room):
+        return False
+    damaged = torch.zeros(1, dtype=torch.int32, device=tensor.device)
+    if rows:
+        _launch(f"csr_unpack_{itemsize}", rows, tensor.device, payload, room // itemsize, elements, tensor, damaged)
+    return not int(damaged)
+
+
+def _launch(name: str, rows: int, device: torch.device, *arguments: torch.Tensor | int) -> None:
+    """Start a kernel on torch's current stream. All its parameters are pointers or 64-bit numbers."""
+    cupy, module = _library()
+    values = [a if isinstance(a, int) else a.data_ptr() for a in arguments]
+    with cupy.cuda.Device(device.index), cupy.cuda.ExternalStream(torch.cuda.current_stream(device).cuda_stream):
+        module.get_function(name)(((rows + _WARPS - 1) // _WARPS,), (32 * _WARPS,), tuple(values))
+
+
+def _library() -> tuple[Any, Any]:
+    found = _find()
+    if isinstance(found, ToolUnavailableError):
+        raise found
+    return found
+
+
+@functools.cache
+def _find() -> tuple[Any, Any] | ToolUnavailableError:
+    """CuPy and the module (which it compiles and loads for each device that it is used on), or why not."""
+    try:
+        cupy: Any = importlib.import_module("cupy")
+        source = importlib.resources.files("fastio.offload").joinpath("csr.cu").read_text(encoding="utf-8")
+        module = cupy.RawModule(code=source, options=("--std=c++17",))
+        module.compile()
+    except Exception as error:  # it loads the libraries of CUDA while it is imported, and fails in their ways
+        reason = f"CuPy cannot compile the kernels: {type(error).__name__}: {error}"
+        return ToolUnavailableError("csr", reason, "pip install 'fastio[codec]'")
+    return cupy, module

@@ -1,0 +1,119 @@
+"""The files and devices that a block store lies on: opened so that nothing of them is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastio import _native
+from fastio.errors import FolderMissingError, TransferError
+
+_BLOCK = 4096
+# Filesystems without unnamed files, and kernels before 3.11, answer with one of these.
+_NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An open file or block device.
+
+    ``fixed_blocks`` of 4096 bytes is a device's size, 0 for a file; ``drive`` and ``drive_nbytes`` name the drive or
+    filesystem below and its size; ``memory_alignment`` is what direct I/O asks of addresses.
+    """
+
+    fd: int
+    path: str
+    direct: bool
+    fixed_blocks: int
+    memory_alignment: int
+    drive: int
+    drive_nbytes: int
+
+
+def open_places(paths: Sequence[str | os.PathLike[str]]) -> list[Place]:
+    """Open all of them, or none.
+
+    A folder gets a file without a name, an empty file is used as it is, a block device whole (never one in use).
+    Raises FolderMissingError, ValueError for a file with contents, TransferError.
+    """
+    places: list[Place] = []
+    try:
+        for path in paths:
+            places.append(_open_place(os.fspath(path)))
+    except BaseException:
+        close_places(places)
+        raise
+    return places
+
+
+def close_places(places: Sequence[Place]) -> None:
+    """Close them; unnamed files are gone with that."""
+    for place in places:
+        os.close(place.fd)
+
+
+def _open_place(path: str) -> Place:
+    try:
+        kind = os.stat(path)
+        fd, direct = _open_direct(path, kind)
+    except FileNotFoundError:
+        raise FolderMissingError(path) from None
+    except OSError as error:
+        raise TransferError(error.errno or errno.EIO, "opening the block store", path) from None
+    try:
+        return _describe(fd, path, direct)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _open_direct(path: str, kind: os.stat_result) -> tuple[int, bool]:
+    """Around the page cache, or through it where the filesystem has no other way."""
+    try:
+        return _open(path, kind, os.O_DIRECT), True
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    return _open(path, kind, 0), False
+
+
+def _open(path: str, kind: os.stat_result, flags: int) -> int:
+    flags |= os.O_RDWR | os.O_CLOEXEC
+    if stat.S_ISDIR(kind.st_mode):
+        return _unnamed(path, flags)
+    if stat.S_ISBLK(kind.st_mode):
+        return os.open(path, flags | os.O_EXCL)  # EBUSY for one that is mounted
+    if kind.st_size > 0:
+        raise ValueError(f"{path}: this file has contents, which a block store would overwrite; name an empty one")
+    return os.open(path, flags)
+
+
+def _unnamed(folder: str, flags: int) -> int:
+    try:
+        return os.open(folder, flags | os.O_TMPFILE | os.O_EXCL, 0o600)
+    except OSError as error:
+        if error.errno not in _NO_UNNAMED_FILES:
+            raise
+    path = os.path.join(folder, f".fastio-store-{secrets.token_hex(8)}")
+    try:
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    finally:  # some filesystems make the file and then refuse O_DIRECT
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    return fd
+
+
+def _describe(fd: int, path: str, direct: bool) -> Place:
+    state = os.fstat(fd)
+    alignment = _native.direct_alignment(fd)[0] or _BLOCK if direct else 1
+    if stat.S_ISBLK(state.st_mode):
+        nbytes = os.lseek(fd, 0, os.SEEK_END)
+        return Place(fd, path, direct, nbytes // _BLOCK, alignment, state.st_rdev, nbytes)
+    filesystem = os.fstatvfs(fd)
+    drive_nbytes = filesystem.f_blocks * filesystem.f_frsize
+    return Place(fd, path, direct, 0, alignment, state.st_dev, drive_nbytes)

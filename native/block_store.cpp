@@ -1,0 +1,169 @@
+// The table and what callers ask of it; block_store_queue.cpp moves the commands.
+#include "block_store.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "errors.hpp"
+
+namespace fastio {
+
+BlockStore::BlockStore(std::unique_ptr<StoreDevices> devices, std::unique_ptr<StoreDriver> driver,
+                       uint64_t memory_alignment)
+    : devices_(std::move(devices)),
+      driver_(std::move(driver)),
+      memory_alignment_(memory_alignment),
+      owner_(getpid()),
+      slots_(driver_->depth()) {
+    for (unsigned slot = driver_->depth(); slot > 0; --slot) free_slots_.push_back(slot - 1);
+}
+
+BlockStore::~BlockStore() {
+    if (getpid() != owner_) {
+        // Its threads and its ring are the parent's: letting go of them would wait for ever, or unmap what is not ours.
+        static_cast<void>(driver_.release());
+        return;
+    }
+    drain();
+    devices_->discard();
+}
+
+void BlockStore::check_owner() const {
+    if (getpid() == owner_) return;
+    throw std::runtime_error("this block store belongs to process " + std::to_string(owner_) +
+                             ", which forked this one: open a store of your own here");
+}
+
+std::unique_lock<std::mutex> BlockStore::enter() {
+    check_owner();  // before the lock, which a thread of the parent may have held at the fork
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (closed_) throw std::runtime_error("this block store is closed");
+    return lock;
+}
+
+const std::shared_ptr<BlockStore::Entry>& BlockStore::entry_of(int64_t index) const {
+    auto found = table_.find(index);
+    if (found == table_.end()) throw std::out_of_range("index " + std::to_string(index) + " is not in the block store");
+    return found->second;
+}
+
+void BlockStore::issue(int64_t index, uint8_t* memory, uint64_t nbytes, bool write) {
+    std::unique_lock<std::mutex> lock = enter();
+    if (write) {
+        if (table_.count(index) != 0) {
+            throw std::invalid_argument("index " + std::to_string(index) + " is in the block store: free it first");
+        }
+        auto entry = std::make_shared<Entry>();
+        allocate(*entry, nbytes);
+        table_.emplace(index, entry);
+        enqueue(entry, memory, nbytes, true);
+        return;
+    }
+    const std::shared_ptr<Entry>& entry = entry_of(index);
+    if (nbytes > entry->nbytes) {
+        throw std::invalid_argument("cannot read " + std::to_string(nbytes) + " bytes of index " +
+                                    std::to_string(index) + ", which has " + std::to_string(entry->nbytes));
+    }
+    if (entry->writing) {
+        entry->reads.push_back({memory, nbytes});
+    } else if (!entry->failure || !entry->failure->write) {
+        entry->failure.reset();  // another try of a read
+        enqueue(entry, memory, nbytes, false);
+    }
+}
+
+void BlockStore::allocate(Entry& entry, uint64_t nbytes) {
+    entry.nbytes = nbytes;
+    entry.blocks = (nbytes + kStoreBlock - 1) / kStoreBlock;
+    if (entry.blocks == 0) return;
+    std::optional<uint64_t> first = allocator_.allocate(entry.blocks);
+    if (!first) {
+        allocator_.provision(devices_->grow(allocator_.needed(entry.blocks)));
+        first = allocator_.allocate(entry.blocks);
+    }
+    entry.first = first.value();
+}
+
+uint64_t BlockStore::update() {
+    std::unique_lock<std::mutex> lock = enter();
+    pump(false);
+    return reads_.size() + writes_.size() + in_flight();
+}
+
+bool BlockStore::is_done(int64_t index, std::optional<Failure>& failure) {
+    std::unique_lock<std::mutex> lock = enter();
+    std::shared_ptr<Entry> entry = entry_of(index);
+    if (entry->pending > 0) pump(false);
+    if (entry->pending > 0) return false;
+    failure = entry->failure;
+    return true;
+}
+
+void BlockStore::wait(int64_t index, std::optional<Failure>& failure) {
+    std::unique_lock<std::mutex> lock = enter();
+    std::shared_ptr<Entry> entry = entry_of(index);
+    while (entry->pending > 0) {
+        pump(true);
+        if (entry->pending == 0) break;
+        lock.unlock();  // others may want to issue
+        std::this_thread::yield();
+        lock.lock();
+        if (closed_) throw std::runtime_error("this block store was closed while its index was waited for");
+    }
+    failure = entry->failure;
+}
+
+void BlockStore::free(int64_t index) {
+    std::unique_lock<std::mutex> lock = enter();
+    std::shared_ptr<Entry> entry = entry_of(index);
+    drop(entry);
+    // A read in flight would write into memory that the caller takes for his own again.
+    while (entry->in_flight > 0 && !entry->writing) pump(true);
+    table_.erase(index);
+    entry->freed = true;
+    if (entry->pending == 0) release(*entry);
+}
+
+bool BlockStore::contains(int64_t index) {
+    std::unique_lock<std::mutex> lock = enter();
+    return table_.count(index) != 0;
+}
+
+void BlockStore::close() {
+    check_owner();
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+    drain();
+    driver_.reset();
+    devices_->discard();
+    devices_->close();
+}
+
+void BlockStore::set_recording(bool recording) {
+    std::unique_lock<std::mutex> lock = enter();
+    recording_ = recording;
+    trace_.clear();
+}
+
+std::vector<BlockStore::Traced> BlockStore::trace() {
+    std::unique_lock<std::mutex> lock = enter();
+    return trace_;
+}
+
+BlockStore::Stats BlockStore::stats() {
+    check_owner();
+    std::lock_guard<std::mutex> lock(mutex_);  // a closed store still knows what it did
+    Stats stats = stats_;
+    stats.bytes_used = allocator_.used() * kStoreBlock;
+    stats.bytes_provisioned = allocator_.provisioned() * kStoreBlock;
+    stats.commands_under_way = reads_.size() + writes_.size() + in_flight();
+    return stats;
+}
+
+}  // namespace fastio

@@ -1,0 +1,136 @@
+// A place to write once, read back and forget (FlashNeuron, section 3.4): issue, update, is_done.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "block_store_bounce.hpp"
+#include "block_store_devices.hpp"
+#include "block_store_driver.hpp"
+#include "block_store_lba.hpp"
+
+namespace fastio {
+
+// Nothing of it is persisted. Any thread may call it; one lock holds all of it together. `index` names a blob.
+//
+// Commands wait in two software queues, reads before writes, and go to the driver while it has room. Memory must stay
+// until its command is done or the index is freed; after free() it is the caller's again (a write that the device is
+// at may still read from it, and what it read is forgotten).
+class BlockStore {
+  public:
+    struct Failure {
+        int error;
+        bool write;
+        unsigned device;
+        uint64_t lba;  // of the command, on its device
+        bool stuck;    // no error of the system: the device moved fewer bytes than asked, and then none
+    };
+
+    struct Traced {
+        bool write;
+        unsigned device;
+        uint64_t lba;
+        uint64_t blocks;
+    };
+
+    struct Stats {
+        uint64_t bytes_written, bytes_read, bytes_bounced;
+        uint64_t commands_written, commands_read;
+        uint64_t bytes_used, bytes_provisioned, commands_under_way;
+    };
+
+    // `memory_alignment`: of addresses that the devices can reach; other memory goes through a bounce.
+    BlockStore(std::unique_ptr<StoreDevices> devices, std::unique_ptr<StoreDriver> driver, uint64_t memory_alignment);
+    ~BlockStore();
+    BlockStore(const BlockStore&) = delete;
+    BlockStore& operator=(const BlockStore&) = delete;
+
+    // Queue a write of a new index, or a read of the first `nbytes` of an old one (after its write, if that is under
+    // way). Throws std::invalid_argument for an index that is there already or a read beyond its end,
+    // std::out_of_range for one that is not there, SystemError where there is no room: the store stays as it was.
+    void issue(int64_t index, uint8_t* memory, uint64_t nbytes, bool write);
+    // Submit while there is room, reap, set done bits. Gives how many commands are under way.
+    uint64_t update();
+    // Whether nothing of this index is under way, after an update if need be; then, how it failed if it did.
+    bool is_done(int64_t index, std::optional<Failure>& failure);
+    void wait(int64_t index, std::optional<Failure>& failure);
+    void free(int64_t index);
+    bool contains(int64_t index);
+    // Drop what is queued, wait for what is in flight, close the devices. Twice is fine.
+    void close();
+
+    void set_recording(bool recording);
+    std::vector<Traced> trace();
+    Stats stats();
+
+  private:
+    struct Waiting {
+        uint8_t* memory;
+        uint64_t nbytes;
+    };
+
+    // A row of the metadata table. Commands keep it alive when its index is freed.
+    struct Entry {
+        uint64_t first = 0;
+        uint64_t blocks = 0;
+        uint64_t nbytes = 0;
+        uint64_t pending = 0;    // commands queued or in flight
+        uint64_t in_flight = 0;  // of these, with the driver
+        bool writing = false;
+        bool freed = false;
+        std::optional<Failure> failure;
+        std::vector<Waiting> reads;  // issued while it was still being written
+    };
+
+    struct Command {
+        std::shared_ptr<Entry> entry;
+        bool write = false;
+        bool bounced = false;
+        uint8_t* memory = nullptr;
+        uint64_t payload = 0;  // bytes of the caller's memory
+        uint64_t nbytes = 0;   // the same in whole blocks
+        StorePlace place{};
+        uint64_t moved = 0;
+        uint8_t* bounce = nullptr;
+    };
+
+    std::mutex mutex_;
+    std::unique_ptr<StoreDevices> devices_;
+    std::unique_ptr<StoreDriver> driver_;
+    uint64_t memory_alignment_;
+    long owner_;  // the process: a child of fork must leave the parent's store alone
+    bool closed_ = false;
+    LbaAllocator allocator_;
+    Bounce bounce_;
+    std::unordered_map<int64_t, std::shared_ptr<Entry>> table_;
+    std::deque<Command> reads_, writes_;
+    std::vector<Command> slots_;
+    std::vector<unsigned> free_slots_;
+    bool recording_ = false;
+    std::vector<Traced> trace_;
+    Stats stats_{};
+
+    void check_owner() const;
+    std::unique_lock<std::mutex> enter();
+    const std::shared_ptr<Entry>& entry_of(int64_t index) const;
+    uint64_t in_flight() const { return slots_.size() - free_slots_.size(); }
+    void allocate(Entry& entry, uint64_t nbytes);
+    void enqueue(const std::shared_ptr<Entry>& entry, uint8_t* memory, uint64_t nbytes, bool write);
+    void pump(bool wait);
+    void submit();
+    bool reap();
+    void send(unsigned slot);
+    void settle(unsigned slot, int32_t result);
+    void finish(const Command& command);
+    void drop(const std::shared_ptr<Entry>& entry);
+    void release(Entry& entry);
+    // The end: what is queued is dropped, what is in flight waited for.
+    void drain() noexcept;
+};
+
+}  // namespace fastio

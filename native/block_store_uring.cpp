@@ -1,0 +1,50 @@
+// The driver "uring": one io_uring for all devices of a store.
+#include "block_store_driver.hpp"
+#include "errors.hpp"
+#include "ring.hpp"
+
+namespace fastio {
+
+namespace {
+
+constexpr unsigned kDepth = 32;
+
+class UringDriver final : public StoreDriver {
+  public:
+    unsigned depth() const override { return kDepth; }
+
+    void send(const DeviceCommand& command) override {
+        ring_.queue(command.write, command.fd, command.memory, command.nbytes, command.offset, command.tag);
+    }
+
+    void flush() override {
+        if (ring_.queued() > 0) ring_.submit(0);
+    }
+
+    void wait() override { ring_.submit(1); }
+
+    bool reap(DeviceCompletion& completion) override {
+        Ring::Completion taken;
+        if (!ring_.reap(taken)) return false;
+        completion = {taken.tag, taken.result};
+        return true;
+    }
+
+    unsigned unsent() const override { return ring_.queued(); }
+
+  private:
+    // Forward and backward may run on different threads.
+    Ring ring_{kDepth, Ring::Issuers::kAnyThread};
+};
+
+}  // namespace
+
+std::unique_ptr<StoreDriver> make_uring_driver() { return std::make_unique<UringDriver>(); }
+
+std::unique_ptr<StoreDriver> make_store_driver(const std::string& name) {
+    if (name == "uring") return make_uring_driver();
+    if (name == "threads") return make_threads_driver();
+    throw Refused("there is no driver '" + name + "' in this build");
+}
+
+}  // namespace fastio

@@ -1,0 +1,181 @@
+// Random operations on a block store against a plain table, by both drivers and by one that fails as disks do.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../block_store.hpp"
+#include "../errors.hpp"
+#include "check.hpp"
+
+namespace {
+
+using fastio::BlockStore;
+using fastio::kStoreBlock;
+
+std::mt19937_64 random_source(11);
+
+uint64_t pick(uint64_t low, uint64_t high) { return low + random_source() % (high - low + 1); }
+
+int unnamed_file() {
+    char path[] = "/tmp/fastio-store-XXXXXX";
+    int fd = mkstemp(path);
+    CHECK(fd >= 0, "mkstemp");
+    unlink(path);
+    return fd;
+}
+
+// Moves bytes in any order, and often less than asked, or fails: a disk that all of settle() must cope with.
+class CrankyDriver final : public fastio::StoreDriver {
+  public:
+    explicit CrankyDriver(unsigned errors_in_100) : errors_in_100_(errors_in_100) {}
+    unsigned depth() const override { return 5; }
+    void send(const fastio::DeviceCommand& command) override { sent_.push_back(command); }
+    void flush() override {}
+    void wait() override {}
+    unsigned unsent() const override { return 0; }
+
+    bool reap(fastio::DeviceCompletion& completion) override {
+        if (sent_.empty() || pick(0, 3) == 0) return false;
+        size_t number = pick(0, sent_.size() - 1);
+        fastio::DeviceCommand command = sent_[number];
+        sent_.erase(sent_.begin() + static_cast<long>(number));
+        completion = {command.tag, answer(command)};
+        return true;
+    }
+
+  private:
+    unsigned errors_in_100_;
+    std::vector<fastio::DeviceCommand> sent_;
+
+    int32_t answer(const fastio::DeviceCommand& command) const {
+        if (pick(1, 100) <= errors_in_100_) return pick(0, 1) == 0 ? -EIO : 0;
+        if (pick(0, 9) == 0) return pick(0, 1) == 0 ? -EAGAIN : -ECANCELED;
+        uint64_t nbytes = pick(0, 2) == 0 ? pick(kStoreBlock, command.nbytes) : command.nbytes;
+        auto offset = static_cast<off_t>(command.offset);
+        return static_cast<int32_t>(command.write ? pwrite(command.fd, command.memory, nbytes, offset)
+                                                  : pread(command.fd, command.memory, nbytes, offset));
+    }
+};
+
+struct Blob {
+    std::vector<uint8_t> data;
+    bool failed = false;
+};
+
+constexpr uint64_t kLimit = 3 << 20;
+
+std::unique_ptr<BlockStore> make(std::unique_ptr<fastio::StoreDriver> driver, size_t devices) {
+    std::vector<fastio::StoreDevices::Device> list;
+    for (size_t number = 0; number < devices; ++number) list.push_back({unnamed_file(), 0});
+    auto owned = std::make_unique<fastio::StoreDevices>(std::move(list), kLimit / kStoreBlock);
+    return std::make_unique<BlockStore>(std::move(owned), std::move(driver), 64);
+}
+
+// Whether it came without an error; what came is then compared.
+bool fetch(BlockStore& store, int64_t index, const Blob& blob) {
+    std::vector<uint8_t> came(pick(0, blob.data.size()));
+    std::optional<BlockStore::Failure> failure;
+    store.issue(index, came.data(), came.size(), false);
+    store.wait(index, failure);
+    if (failure) return false;
+    CHECK(std::equal(came.begin(), came.end(), blob.data.begin()), "index %ld came back changed", long(index));
+    return true;
+}
+
+// Gives how many transfers failed.
+int any_order(BlockStore& store, int steps) {
+    std::map<int64_t, Blob> blobs;
+    std::vector<std::vector<uint8_t>> given_up;  // memory of writes that the driver may still be at
+    int failures = 0;
+    for (int step = 0; step < steps; ++step) {
+        auto index = static_cast<int64_t>(pick(0, 9));
+        auto found = blobs.find(index);
+        if (found == blobs.end()) {
+            Blob blob;
+            blob.data.resize(pick(0, 2) == 0 ? pick(0, 3 * kStoreBlock) : pick(0, 1 << 20));
+            for (uint8_t& byte : blob.data) byte = static_cast<uint8_t>(random_source());
+            uint8_t* memory = blob.data.data();
+            uint64_t nbytes = blob.data.size();
+            blobs.emplace(index, std::move(blob));
+            try {
+                store.issue(index, memory, nbytes, true);
+            } catch (const fastio::SystemError& error) {
+                CHECK(error.error == ENOSPC, "errno %d", error.error);
+                CHECK(!store.contains(index), "a write without room must leave nothing");
+                blobs.erase(index);
+            }
+        } else if (pick(0, 2) == 0) {
+            store.free(index);
+            given_up.push_back(std::move(found->second.data));
+            blobs.erase(found);
+        } else if (pick(0, 1) == 0) {
+            failures += fetch(store, index, found->second) ? 0 : 1;
+        } else {
+            store.update();
+        }
+    }
+    while (store.update() > 0) {
+    }
+    for (auto& [index, blob] : blobs) {
+        failures += fetch(store, index, blob) ? 0 : 1;
+        store.free(index);
+    }
+    while (store.update() > 0) {
+    }
+    CHECK(store.stats().bytes_used == 0, "%lu bytes are lost", (unsigned long)store.stats().bytes_used);
+    return failures;
+}
+
+void test_closing_with_work_under_way(const char* driver) {
+    std::vector<uint8_t> data(1 << 20, 7);
+    auto store = make(fastio::make_store_driver(driver), 1);
+    store->issue(0, data.data(), data.size(), true);
+    store->issue(1, data.data() + 1, data.size() - 1, true);
+    store->update();
+    store->close();
+    store->close();
+}
+
+void test_allocator() {
+    fastio::LbaAllocator allocator;
+    CHECK(!allocator.allocate(1), "nothing is provisioned");
+    allocator.provision(10);
+    CHECK(allocator.allocate(4).value() == 0 && allocator.allocate(2).value() == 4, "the bump pointer");
+    CHECK(allocator.allocate(4).value() == 6 && !allocator.allocate(1), "full");
+    allocator.free(4, 2);
+    allocator.free(0, 4);  // merged with its neighbour
+    CHECK(allocator.allocate(6).value() == 0, "six freed blocks in a row");
+    allocator.free(0, 6);
+    allocator.free(6, 4);
+    CHECK(allocator.used() == 0 && allocator.allocate(10).value() == 0, "all free again");
+}
+
+}  // namespace
+
+int main() {
+    test_allocator();
+    for (const char* driver : {"uring", "threads"}) {
+        for (size_t devices : {1, 2}) {
+            try {
+                auto store = make(fastio::make_store_driver(driver), devices);
+                CHECK(any_order(*store, 300) == 0, "a transfer failed by driver %s", driver);
+                test_closing_with_work_under_way(driver);
+            } catch (const fastio::Refused& error) {
+                std::printf("driver %s is refused here: %s\n", driver, error.what());
+            }
+        }
+    }
+    for (int round = 0; round < 10; ++round) {
+        CHECK(any_order(*make(std::make_unique<CrankyDriver>(0), 2), 200) == 0, "an error out of nothing");
+        CHECK(any_order(*make(std::make_unique<CrankyDriver>(20), 1), 200) > 0, "no error was told");
+    }
+    std::puts("block store: ok");
+}

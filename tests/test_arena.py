@@ -1,0 +1,87 @@
+"""The two-ended arena against a plain list of blocks, and what it promises about the two ends."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastio.offload.arena import Arena, ArenaFullError
+
+ALIGNMENT = 64
+NBYTES = 64 * ALIGNMENT
+
+
+def test_residents_fill_from_the_low_end_and_ephemerals_from_the_high_end() -> None:
+    arena = Arena(NBYTES, ALIGNMENT)
+    assert [arena.resident(100), arena.resident(64)] == [0, 128]
+    assert [arena.ephemeral(100), arena.ephemeral(64)] == [NBYTES - 128, NBYTES - 192]
+    assert arena.used == 384
+    assert arena.gap == NBYTES - 384
+
+
+def test_it_is_full_when_the_ends_meet_and_usable_afterwards() -> None:
+    arena = Arena(4096, 1024)
+    low = arena.resident(2048)
+    arena.ephemeral(1024)
+    with pytest.raises(ArenaFullError, match=r"no room for a block of 1025: the largest free run is 1024;"):
+        arena.resident(1025)
+    arena.ephemeral(1024)
+    with pytest.raises(ArenaFullError):
+        arena.ephemeral(0)
+    arena.free(low)
+    assert arena.resident(1) == 0
+
+
+def test_ephemerals_leave_no_hole_between_residents() -> None:
+    arena = Arena(NBYTES, ALIGNMENT)
+    passing = []
+    for _ in range(8):
+        arena.resident(64)
+        passing.append(arena.ephemeral(128))
+    for offset in passing:
+        arena.free(offset)
+    assert arena.gap == NBYTES - 8 * 64
+
+
+def test_what_is_misused_is_named() -> None:
+    arena = Arena(4096)
+    with pytest.raises(KeyError, match="offset 3"):
+        arena.free(3)
+    with pytest.raises(ValueError, match="-1"):
+        arena.resident(-1)
+    with pytest.raises(ValueError, match="alignment"):
+        Arena(10, 0)
+    error = ArenaFullError(1, 2, 3)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["resident", "ephemeral", "free"]), st.integers(0, 700)), max_size=60))
+def test_blocks_never_overlap_and_all_freed_is_all_free(steps: list[tuple[str, int]]) -> None:
+    arena = Arena(NBYTES, ALIGNMENT)
+    blocks: list[tuple[int, int]] = []
+    for kind, number in steps:
+        if kind == "free":
+            if blocks:
+                offset, _ = blocks.pop(number % len(blocks))
+                arena.free(offset)
+            continue
+        full: ArenaFullError | None = None
+        try:
+            offset = arena.resident(number) if kind == "resident" else arena.ephemeral(number)
+        except ArenaFullError as error:
+            full = error
+        if full:
+            assert full.gap < max(1, number)
+            continue
+        rounded = max(1, -(-number // ALIGNMENT)) * ALIGNMENT
+        assert offset % ALIGNMENT == 0
+        assert 0 <= offset <= NBYTES - rounded
+        assert all(offset + rounded <= first or first + length <= offset for first, length in blocks)
+        blocks.append((offset, rounded))
+        assert arena.used == sum(length for _, length in blocks)
+    for offset, _ in blocks:
+        arena.free(offset)
+    assert (arena.used, arena.gap) == (0, NBYTES)

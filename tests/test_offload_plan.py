@@ -1,0 +1,234 @@
+"""The planners: properties of any schedule, the papers' walk-throughs, and every subset tried for small cases."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastio.errors import FastIOError
+from fastio.offload.infeasible import InfeasibleBudget
+from fastio.offload.overlap import finish_seconds, transfer_seconds
+from fastio.offload.schedule import POLICIES, Blob, Schedule, plan
+
+MIB = 1 << 20
+FORWARD_S = 1.0
+
+
+@st.composite
+def cases(draw: st.DrawFn, most: int = 10) -> tuple[list[Blob], int]:
+    """Blobs in forward order, most often ready in that order, and bytes to free that they have."""
+    count = draw(st.integers(1, most))
+    ready = draw(st.lists(st.floats(0, FORWARD_S * 1.1), min_size=count, max_size=count))
+    if draw(st.integers(0, 3)):
+        ready.sort()
+    blobs = [
+        Blob(
+            nbytes=draw(st.one_of(st.sampled_from([0, 1, 2, 4, 8]), st.integers(1, 100))),
+            transfer_s=draw(st.floats(0, 0.5)),
+            ratio=draw(st.one_of(st.sampled_from([1.0, 2.0]), st.floats(0.9, 6))),
+            ready_s=at,
+            kind=draw(st.sampled_from(["", "conv", "pool"])),
+        )
+        for at in ready
+    ]
+    total = sum(blob.nbytes for blob in blobs)
+    return blobs, draw(st.integers(-3, total))
+
+
+def subsets(blobs: Sequence[Blob], need: int) -> Iterator[tuple[int, ...]]:
+    for size in range(len(blobs) + 1):
+        for chosen in itertools.combinations(range(len(blobs)), size):
+            if sum(blobs[i].nbytes for i in chosen) >= need:
+                yield chosen
+
+
+def paper(blobs: Sequence[Blob], need: int, forward_s: float, strict: bool) -> tuple[int, ...]:
+    """FlashNeuron's two phases as its specification lists them, with nothing made fast."""
+    chosen: list[int] = []
+    while sum(blobs[i].nbytes for i in chosen) < need:
+        chosen.append(len(chosen))
+    test = transfer_seconds if strict else finish_seconds
+    while test(blobs, sorted(chosen)) > forward_s:
+        plain = [i for i in chosen if blobs[i].ratio <= 1]
+        least = min((blobs[i].ratio for i in chosen), default=0.0)
+        given_up = max(plain or [i for i in chosen if blobs[i].ratio == least])
+        better = [i for i in range(len(blobs)) if i not in chosen and blobs[i].ratio > max(1, blobs[given_up].ratio)]
+        taken: list[int] = []
+        for i in sorted(better, key=lambda i: (-blobs[i].ratio, i)):
+            if sum(blobs[j].nbytes for j in taken) >= blobs[given_up].nbytes:
+                break
+            taken.append(i)
+        if sum(blobs[j].nbytes for j in taken) < blobs[given_up].nbytes:
+            break
+        chosen = [i for i in chosen if i != given_up] + taken
+    return tuple(sorted(chosen))
+
+
+def nbytes(blobs: Sequence[Blob], schedule: Schedule) -> int:
+    return sum(blobs[i].nbytes for i in schedule.selected)
+
+
+@given(cases(40), st.sampled_from(["flashneuron", "optimal", "all", "fastensor"]), st.booleans())
+def test_a_schedule_frees_what_is_needed_and_says_what_it_costs(
+    case: tuple[list[Blob], int], policy: str, strict: bool
+) -> None:
+    blobs, need = case
+    schedule = plan(blobs, need, FORWARD_S, policy, strict)
+    assert nbytes(blobs, schedule) >= need
+    assert list(schedule.selected) == sorted(set(schedule.selected))
+    assert set(schedule.selected) <= set(range(len(blobs)))
+    assert schedule.transfer_s == math.fsum(blobs[i].transfer_s / blobs[i].ratio for i in schedule.selected)
+    if policy == "fastensor":
+        assert schedule.finish_s == FORWARD_S + schedule.transfer_s
+        assert (schedule.status == "fits") == (schedule.transfer_s == 0)
+        return
+    finish = 0.0
+    for i in schedule.selected:
+        finish = max(finish, blobs[i].ready_s) + blobs[i].transfer_s / blobs[i].ratio
+    assert schedule.finish_s == finish
+    assert schedule.status == ("fits" if (schedule.transfer_s if strict else finish) <= FORWARD_S else "delayed")
+
+
+@given(cases(40), st.booleans())
+def test_flashneuron_is_the_two_phases(case: tuple[list[Blob], int], strict: bool) -> None:
+    blobs, need = case
+    assert plan(blobs, need, FORWARD_S, strict_paper=strict).selected == paper(blobs, need, FORWARD_S, strict)
+
+
+@given(cases(10), st.booleans())
+def test_optimal_is_the_best_of_every_subset(case: tuple[list[Blob], int], strict: bool) -> None:
+    blobs, need = case
+    test = transfer_seconds if strict else finish_seconds
+    times = {chosen: transfer_seconds(blobs, chosen) for chosen in subsets(blobs, need)}
+    hidden = [seconds for chosen, seconds in times.items() if test(blobs, chosen) <= FORWARD_S]
+    schedule = plan(blobs, need, FORWARD_S, "optimal", strict)
+    assert schedule.status == ("fits" if hidden else "delayed")
+    assert schedule.transfer_s == pytest.approx(min(hidden or times.values()), rel=1e-9, abs=1e-300)
+
+
+@given(cases(60), st.booleans())
+def test_optimal_is_never_above_flashneuron(case: tuple[list[Blob], int], strict: bool) -> None:
+    blobs, need = case
+    paper = plan(blobs, need, FORWARD_S, "flashneuron", strict)
+    best = plan(blobs, need, FORWARD_S, "optimal", strict)
+    if paper.status == "fits":
+        assert best.status == "fits"
+    if best.status == paper.status:
+        assert best.transfer_s <= paper.transfer_s
+
+
+def test_seconds_that_do_not_add_up_exactly_are_no_obstacle_at_the_limit() -> None:
+    blobs = [Blob(1, 0.1) for _ in range(10)]  # ten times 0.1 is 0.9999999999999999 added in order
+    for policy in ("flashneuron", "optimal"):
+        assert plan(blobs, 10, 1.0, policy).status == "fits"
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("policy", ["flashneuron", "optimal"])
+def test_ten_thousand_blobs_are_planned(policy: str, mixed: bool) -> None:
+    """That it takes under a second is a figure of the benchmark; that it ends, and well, is a test."""
+    count = 10_000
+    blobs = [
+        Blob((1 + i * 7919 % 64) * MIB, 1e-4 * (1 + i * 104729 % 97), 1.0 + (i % 5) / 2 if mixed else 1.0, i * 1e-3)
+        for i in range(count)
+    ]
+    need = sum(blob.nbytes for blob in blobs) // 2
+    schedule = plan(blobs, need, 20.0, policy)
+    assert nbytes(blobs, schedule) >= need
+    assert schedule.transfer_s <= plan(blobs, need, 20.0, "flashneuron").transfer_s
+
+
+def test_the_walk_through_of_figure_6() -> None:
+    """Seven tensors A to G: a prefix that is too slow; its last incompressible one makes way for compressible ones."""
+    ratios = {"A": 1.0, "B": 2.0, "C": 1.0, "D": 1.0, "E": 4.0, "F": 1.5, "G": 3.0}
+    blobs = [Blob(2 * MIB, 1.0, ratio) for ratio in ratios.values()]
+    letters = "".join(ratios)
+
+    def names(forward_s: float) -> tuple[str, str]:
+        schedule = plan(blobs, 6 * MIB, forward_s)
+        return "".join(letters[i] for i in schedule.selected), schedule.status
+
+    assert names(2.5) == ("ABC", "fits")  # phase 1
+    assert names(2.0) == ("ABE", "fits")  # C for E
+    assert names(1.1) == ("BEG", "fits")  # A for G
+    assert names(1.0) == ("BEG", "delayed")  # F compresses less than B: nothing is left
+
+
+def test_the_sum_of_the_paper_accepts_what_overruns_the_timeline() -> None:
+    blobs = [Blob(4, 0.2, 1.0, 0.1), Blob(4, 0.4, 1.0, 0.9)]
+    strict = plan(blobs, 8, 1.0, strict_paper=True)
+    assert (strict.status, strict.transfer_s) == ("fits", pytest.approx(0.6))
+    assert strict.finish_s == pytest.approx(1.3)
+    assert plan(blobs, 8, 1.0).status == "delayed"
+
+
+def test_optimal_prefers_a_dearer_selection_that_hides() -> None:
+    blobs = [Blob(4, 0.5, 1.0, 0.0), Blob(4, 0.4, 1.0, 0.9)]
+    assert plan(blobs, 4, 1.0, "optimal").selected == (0,)
+    assert plan(blobs, 4, 1.0, "optimal", strict_paper=True).selected == (1,)
+    assert plan(blobs, 4, 0.1, "optimal") == Schedule((1,), 0.4, 1.3, "delayed")
+
+
+@pytest.mark.parametrize("need", [0, -1, -MIB])
+@pytest.mark.parametrize("policy", ["flashneuron", "optimal", "vdnn-dyn"])
+def test_no_need_moves_nothing(policy: str, need: int) -> None:
+    assert plan([Blob(MIB, 1.0)], need, 0.5, policy) == Schedule((), 0.0, 0.0, "fits")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_nothing_to_move(policy: str) -> None:
+    assert plan([], 0, 1.0, policy).selected == ()
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, lambda blobs, need, forward_s: range(len(blobs))])
+def test_a_budget_that_cannot_be_kept(policy: str) -> None:
+    with pytest.raises(InfeasibleBudget, match=r"needed 11 bytes, got 10; make the budget larger") as raised:
+        plan([Blob(4, 0.1, kind="conv"), Blob(6, 0.1, kind="pool")], 11, 1.0, policy)
+    assert isinstance(raised.value, FastIOError)
+    assert (raised.value.need, raised.value.got) == (11, 10)
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+def test_a_policy_that_cannot_free_enough_says_who_can() -> None:
+    blobs = [Blob(4, 0.1, kind="conv"), Blob(6, 0.1, kind="fc")]
+    with pytest.raises(InfeasibleBudget, match=r"'vdnn-conv' moves out: needed 5 bytes, got 4; use policy 'all'"):
+        plan(blobs, 5, 1.0, "vdnn-conv")
+    with pytest.raises(InfeasibleBudget, match="'nobody' moves out"):
+        plan(blobs, 5, 1.0, nobody)
+
+
+def nobody(blobs: Sequence[Blob], need_bytes: int, forward_s: float) -> tuple[int, ...]:
+    return ()
+
+
+def test_a_callable_chooses() -> None:
+    blobs = [Blob(4, 0.25), Blob(6, 0.5), Blob(8, 0.5)]
+    schedule = plan(blobs, 8, 1.0, lambda blobs, need, forward_s: [2, 0, 2])
+    assert schedule == Schedule((0, 2), 0.75, 0.75, "fits")
+    with pytest.raises(ValueError, match="blob 3; there are 3"):
+        plan(blobs, 8, 1.0, lambda blobs, need, forward_s: [3])
+
+
+def test_vdnn_chooses_by_kind() -> None:
+    blobs = [Blob(4, 0.1, kind=kind) for kind in ("conv", "pool", "conv", "fc")]
+    assert plan(blobs, 0, 1.0, "vdnn-all").selected == (0, 1, 2)
+    assert plan(blobs, 0, 1.0, "vdnn-conv").selected == (0, 2)
+    assert plan(blobs, 5, 1.0, "vdnn-dyn").selected == (0, 2)
+    assert plan(blobs, 9, 1.0, "vdnn-dyn").selected == (0, 1, 2)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match="'best' is none of all, flashneuron"):
+        plan([], 0, 1.0, "best")
+    for forward_s in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="forward_s"):
+            plan([], 0, forward_s)
+    for wrong in ({"nbytes": -1}, {"transfer_s": math.nan}, {"ratio": 0.0}, {"ready_s": -1.0}):
+        with pytest.raises(ValueError, match=f"Blob.{next(iter(wrong))} is"):
+            Blob(**{"nbytes": 1, "transfer_s": 1.0, **wrong})

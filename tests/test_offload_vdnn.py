@@ -1,0 +1,156 @@
+"""vDNN's rules on small networks worked out by hand, its passes in order, and its known numbers from layer shapes."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastio.offload.infeasible import InfeasibleBudget
+from fastio.offload.shapes import baseline_nbytes, input_nbytes, parameter_nbytes, vgg
+from fastio.offload.vdnn import KINDS, last_consumers, next_prefetch
+from fastio.offload.vdnn_dynamic import Algorithm, Configuration, Layer, dynamic, usage
+
+GB, GIB = 10**9, 1 << 30
+
+
+def test_an_output_leaves_after_its_last_reader() -> None:
+    """Figure 3: layer 1 forks to 2 and 3, which layer 5 joins (3 by way of 4)."""
+    assert last_consumers([(), (0,), (1,), (1,), (3,), (2, 4)]) == [1, 3, 5, 4, 5, None]
+    with pytest.raises(ValueError, match="layer 1 reads layer 1's output"):
+        last_consumers([(), (1,)])
+
+
+def test_prefetch_looks_no_further_than_the_next_convolution() -> None:
+    kinds = ["conv", "pool", "conv", "relu", "pool", "fc"]
+    out = [True, True, True, False, True, False]
+    none = [False] * 6
+    assert next_prefetch(5, kinds, out, none) == 4
+    assert next_prefetch(5, kinds, out, [False, False, False, False, True, False]) == 2
+    # The nearest convolution has come back: what lies before it is too far ahead.
+    assert next_prefetch(5, kinds, out, [False, False, True, False, True, False]) is None
+    assert next_prefetch(2, kinds, out, none) == 1
+    assert next_prefetch(0, kinds, out, none) is None
+    assert next_prefetch(4, ["pool", "fc", "conv", "fc", "fc"], [True, False, False, False, False], none) is None
+
+
+def test_every_input_is_asked_for_once_and_in_time() -> None:
+    kinds = [layer.kind for layer in vgg(1)]
+    out = [kind in KINDS["all"] for kind in kinds]
+    back = [False] * len(kinds)
+    for current in reversed(range(len(kinds))):
+        assert back[current] or not out[current] or current == len(kinds) - 1
+        found = next_prefetch(current, kinds, out, back)
+        if found is not None:
+            assert found < current
+            assert not back[found]
+            back[found] = True
+    assert back == out
+
+
+def test_usage_of_a_chain() -> None:
+    layers = (
+        Layer("input", 5),
+        Layer("conv", 10, (0,), (Algorithm(1.0, 100), Algorithm(2.0, 0))),
+        Layer("pool", 4, (1,)),
+        Layer("fc", 1, (2,)),
+    )
+    # Backward, with nothing offloaded: outputs up to the layer's own, gradients of its output and of its input.
+    assert usage(layers, Configuration("none", (0, 1, 0, 0))) == [5, 15 + 10, 19 + 14, 20 + 5]
+    assert usage(layers, Configuration("none", (0, 0, 0, 0)))[1] == 125
+    # conv: the images leave after layer 1; the search finds them from layer 3 on, past the pooling that kept its input.
+    assert usage(layers, Configuration("conv", (0, 1, 0, 0))) == [5, 15 + 10, 19 + 14, 20 + 5]
+    # all: layer 1's output leaves too and is what comes back with layer 3; the images wait for layer 2.
+    assert usage(layers, Configuration("all", (0, 1, 0, 0))) == [5, 15 + 10, 19 + 14, 15 + 5]
+
+
+def test_the_gradient_of_a_fork_waits_for_all_its_readers() -> None:
+    layers = (Layer("input", 1), Layer("conv", 10, (0,)), Layer("fc", 2, (1,)), Layer("fc", 3, (1, 2)))
+    assert usage(layers, Configuration("none", (0,) * 4))[2] == (1 + 10 + 2) + (10 + 2)
+
+
+FAST, MIDDLE, SMALL = Algorithm(1.0, 40), Algorithm(2.0, 20), Algorithm(3.0, 0)
+DEEP = (Layer("input", 10), *(Layer("conv", 10, (n,), (MIDDLE, SMALL, FAST)) for n in range(6)), Layer("fc", 1, (6,)))
+
+
+def names(budget: int) -> tuple[Configuration, list[tuple[str, bool]]]:
+    result = dynamic(DEEP, budget)
+    return result.configuration, [(configuration.offloading, fitted) for configuration, fitted in result.passes]
+
+
+def test_dynamic_takes_the_fastest_that_fits() -> None:
+    fast = (0, *(2,) * 6, 0)
+    roomy, passes = names(max(usage(DEEP, Configuration("none", fast))))
+    assert roomy == Configuration("none", fast)
+    assert passes == [("all", True), ("none", True)]
+    conv, passes = names(max(usage(DEEP, Configuration("conv", fast))))
+    assert conv == Configuration("conv", fast)
+    assert passes == [("all", True), ("none", False), ("conv", True)]
+
+
+def test_dynamic_downgrades_only_where_it_must() -> None:
+    bare = usage(DEEP, Configuration("conv", (0, *(1,) * 6, 0)))
+    configuration, passes = names(max(bare) + 20)
+    assert configuration.offloading == "conv"
+    assert [offloading for offloading, _ in passes] == ["all", "none", "conv", "all", "conv"]
+    for layer, algorithm, nbytes in zip(DEEP[1:-1], configuration.algorithms[1:-1], bare[1:-1], strict=True):
+        able = [a for a in layer.algorithms if nbytes + a.workspace_nbytes <= max(bare) + 20]
+        assert layer.algorithms[algorithm] == min(able, key=lambda a: a.time_s)
+    assert {DEEP[n].algorithms[configuration.algorithms[n]] for n in range(1, 7)} >= {MIDDLE}
+
+
+def test_dynamic_by_trial_goes_through_every_pass() -> None:
+    """The driver's answers decide, not the model: a pass that runs out of memory is a pass that failed."""
+    tried = []
+
+    def only_the_first(configuration: Configuration) -> bool:
+        tried.append(configuration)
+        return len(tried) == 1
+
+    least = Configuration("all", (0, *(1,) * 6, 0))
+    assert dynamic(DEEP, 10**6, fits=only_the_first).configuration == least
+    assert [configuration.offloading for configuration in tried] == ["all", "none", "conv", "all", "conv", "all"]
+    assert tried[0] == least
+    with pytest.raises(InfeasibleBudget, match="vDNN-all with the least workspace"):
+        dynamic(DEEP, 10**6, fits=lambda configuration: False)
+
+
+def test_dynamic_counts_what_is_fixed() -> None:
+    least = max(usage(DEEP, Configuration("all", (0, *(1,) * 6, 0))))
+    assert dynamic(DEEP, least + 7, fixed_nbytes=7).configuration.offloading == "conv"
+    with pytest.raises(InfeasibleBudget) as raised:
+        dynamic(DEEP, least + 6, fixed_nbytes=7)
+    assert (raised.value.need, raised.value.got) == (least + 7, least + 6)
+
+
+def test_vgg_16_moves_what_the_paper_says() -> None:
+    """Section V: "up to 16 GB" for batch 256. By shapes 16.9 GB, or 15.6 GiB without the images."""
+    layers = vgg(256)
+    moved = input_nbytes(layers, KINDS["all"])
+    assert moved / GB == pytest.approx(16.9, abs=0.05)
+    assert (moved - layers[0].nbytes) / GIB == pytest.approx(15.6, abs=0.05)
+    assert input_nbytes(layers, KINDS["conv"]) / GB == pytest.approx(10.6, abs=0.05)
+
+
+def test_vgg_416_takes_what_the_paper_says() -> None:
+    """Figure 15: 67.1 GB for batch 32, all allocations but workspaces. By shapes 70.3 GB, which are 65.5 GiB."""
+    assert baseline_nbytes(32, 416) / GB == pytest.approx(70.3, abs=0.05)
+    assert baseline_nbytes(32, 416) / GIB == pytest.approx(65.5, abs=0.05)
+
+
+def test_the_shapes_are_vgg() -> None:
+    layers = vgg(2)
+    assert [layer.kind for layer in layers].count("conv") == 16
+    assert [layer.nbytes for layer in layers if layer.kind == "pool"][-1] == 2 * 512 * 7 * 7 * 4
+    assert parameter_nbytes() == 4 * 143_667_240  # torchvision's vgg19, which has these 16 convolutions
+    assert sum(layer.kind == "conv" for layer in vgg(1, 416)) == 416
+    with pytest.raises(ValueError, match="20 convolutions"):
+        vgg(1, 20)
+
+
+def test_depth_costs_vdnn_nothing() -> None:
+    """Figure 15's point: the baseline grows 14 times from 16 to 416 convolutions, what vDNN keeps does not."""
+    peaks = [
+        max(usage(vgg(32, depth), Configuration("all", (0,) * len(vgg(32, depth))))) for depth in (16, 116, 216, 416)
+    ]
+    assert len(set(peaks[1:])) == 1
+    assert peaks[-1] < 4.2 * GB < baseline_nbytes(32) * 1.1
+    assert baseline_nbytes(32, 416) > 14 * baseline_nbytes(32)
