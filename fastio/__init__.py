@@ -1,5 +1,7 @@
 """fastio: the fastest and most trustworthy way to move PyTorch tensors between memory and SSDs."""
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from fastio import dicts as _dicts
 from fastio import registry as _registry
 from fastio.api import load, save
@@ -18,6 +20,19 @@ from fastio.patching import patch_torch
 from fastio.tools import ToolStatus, tools
 from fastio.verify import Verification, verify
 
+if _TYPE_CHECKING:
+    from fastio.offload import Offload
+else:
+
+    def __getattr__(name: str) -> object:
+        """What is heavy is imported when it is asked for."""
+        if name == "Offload":
+            from fastio.offload import Offload
+
+            return Offload
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __version__ = "0.1.0"
 
 # What every first call needs, done once here: a first call is often the only one.
@@ -30,6 +45,7 @@ __all__ = [
     "DictionaryError",
     "FastIOError",
     "FormatError",
+    "Offload",
     "SaveResult",
     "ToolStatus",
     "ToolUnavailableError",

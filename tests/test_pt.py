@@ -259,3 +259,17 @@ def test_a_load_reads_the_payload_once(tmp_path: Path, tool: str) -> None:
     done: list[int] = []
     fastio.load(path, policy=tool, progress=lambda _, total: done.append(total))
     assert len(done) <= 1
+
+
+@pytest.mark.parametrize("place", [0, 50 << 20, (100 << 20) - 1])
+def test_a_flipped_byte_in_a_large_file_is_found_wherever_it_is(tmp_path: Path, place: int) -> None:
+    path = tmp_path / "large.pt"
+    fastio.save({"tensor": torch.zeros(100 << 20, dtype=torch.uint8)}, path, durable=False)
+    with zipfile.ZipFile(path) as archive:
+        offset = archive.getinfo("large/data/0").header_offset
+    with path.open("r+b") as file:
+        file.seek((offset + 4095) // 4096 * 4096 + place)
+        file.write(b"\x01")
+    with pytest.raises(fastio.CorruptFileError, match="data/0"):
+        fastio.load(path, policy="uring")
+    assert fastio.load(path, policy="uring", verify=False)["tensor"].sum() == 1

@@ -6,16 +6,20 @@ store (:class:`BlockStore`) and the two-ended :class:`Arena`.
 
 from fastio.offload.arena import Arena
 from fastio.offload.codec import Encoded, decode, encode, is_exact
+from fastio.offload.manager import Offload
 from fastio.offload.schedule import Blob, InfeasibleBudget, Schedule, plan
 from fastio.offload.store import BlockStore
+from fastio.offload.tiers import ActivationLostError
 from fastio.offload.timeline import Timeline, simulate
 
 __all__ = [
+    "ActivationLostError",
     "Arena",
     "Blob",
     "BlockStore",
     "Encoded",
     "InfeasibleBudget",
+    "Offload",
     "Schedule",
     "Timeline",
     "decode",

@@ -1,0 +1,40 @@
+"""What a caller may write for sizes and stores, made into what the manager uses."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, cast
+
+from fastio.offload.tiers import Store
+
+_UNITS = {"": 1, "B": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("KMGT", 1)
+    for suffix, base in (("iB", 1024), ("B", 1000))
+}
+
+
+def parsed_bytes(size: Any) -> int | None:
+    """Bytes of 8, "8GiB", "1.5 GB" or None. ValueError for what is none of these, or negative."""
+    if size is None:
+        return None
+    if isinstance(size, str):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", size.strip())
+        if match is None or match[2] not in _UNITS:
+            raise ValueError(f"{size!r} is no size: expected bytes, or a number and one of {', '.join(_UNITS)}")
+        return int(float(match[1]) * _UNITS[match[2]])
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise ValueError(f"{size!r} is no size: expected 0 or more bytes, or a text such as '8GiB'")
+    return size
+
+
+def opened(store: Any) -> tuple[Store, bool]:
+    """The store to use, and whether it was opened here and is to be closed. TypeError for what is none."""
+    if all(callable(getattr(store, name, None)) for name in ("write", "read", "update", "is_done", "wait", "free")):
+        return cast(Store, store), False
+    if not isinstance(store, str | os.PathLike | list | tuple):
+        raise TypeError(f"store is a {type(store).__name__}: expected a folder, a list of places, or an open store")
+    from fastio.offload.store import BlockStore
+
+    return BlockStore(store), True

@@ -1,0 +1,176 @@
+"""What is offloaded: bytes of one storage at one version, and how a saved tensor looks at them. Sizes are bytes."""
+
+from __future__ import annotations
+
+import enum
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+if TYPE_CHECKING:
+    from fastio.offload.codec import Encoded
+
+# MKL's kernels may round differently by an operand's place in a 64-byte line: a reload must keep that place.
+_LINE = 64
+_PAGE = 4096
+
+
+class State(enum.Enum):
+    """Where the bytes of a blob are."""
+
+    RESIDENT = "resident"  # in device memory, nothing under way
+    PENDING = "pending"  # in device memory, being written
+    DISK = "disk"
+    INFLIGHT = "inflight"  # on the way back
+    FAILED = "failed"  # lost: they could not be read back
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The bytes of a storage that a blob holds."""
+
+    start: int
+    nbytes: int
+
+    def covers(self, other: Span) -> bool:
+        """Whether the other span lies within this one."""
+        return self.start <= other.start and other.start + other.nbytes <= self.start + self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a saved tensor looks at its blob. ``offset`` and ``stride`` count elements from the storage's first byte."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    conj: bool
+    neg: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> View:
+        """The view that this tensor is."""
+        conj, neg = tensor.is_conj(), tensor.is_neg()
+        return cls(tensor.dtype, tensor.shape, tensor.stride(), int(tensor.storage_offset()), conj, neg)
+
+    def touched(self) -> Span:
+        """The bytes between the first and the last element; a stride of 0 adds nothing."""
+        if 0 in self.shape:
+            return Span(self.offset * self.dtype.itemsize, 0)
+        last = sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
+        return Span(self.offset * self.dtype.itemsize, (last + 1) * self.dtype.itemsize)
+
+    def on(self, storage: torch.UntypedStorage, moved: int = 0) -> torch.Tensor:
+        """The tensor again, on a storage whose bytes lie ``moved`` bytes further than in the one it was saved from."""
+        tensor = torch.empty(0, dtype=self.dtype, device=storage.device)
+        tensor.set_(storage, self.offset + moved // self.dtype.itemsize, self.shape, self.stride)
+        if self.conj:
+            tensor = tensor.conj()
+        return torch._neg_view(tensor) if self.neg else tensor
+
+
+def span_to_save(view: View, storage_nbytes: int) -> Span:
+    """The whole storage, or the view's span alone where the storage is more than twice as large."""
+    touched = view.touched()
+    if storage_nbytes <= 2 * touched.nbytes:
+        return Span(0, storage_nbytes)
+    start = touched.start // _LINE * _LINE
+    end = min(storage_nbytes, -(-(touched.start + touched.nbytes) // _LINE) * _LINE)
+    return Span(start, end - start)
+
+
+class Buffer:
+    """Memory with a blob's bytes from byte ``lead`` on."""
+
+    __slots__ = ("lead", "storage")
+
+    def __init__(self, storage: torch.UntypedStorage, lead: int) -> None:
+        self.storage = storage
+        self.lead = lead
+
+    @classmethod
+    def on_a_page(cls, nbytes: int) -> Buffer:
+        """New memory whose bytes start on a page, so that direct I/O needs no bounce."""
+        room = -(-nbytes // _PAGE) * _PAGE + _PAGE
+        storage = torch.empty(room, dtype=torch.uint8).untyped_storage()
+        return cls(storage, -storage.data_ptr() % _PAGE)
+
+    @property
+    def address(self) -> int:
+        """Where the bytes begin."""
+        return self.storage.data_ptr() + self.lead
+
+    def payload(self, nbytes: int) -> torch.Tensor:
+        """The bytes as a flat tensor of uint8."""
+        return torch.empty(0, dtype=torch.uint8).set_(self.storage, self.lead, (nbytes,), (1,))
+
+
+class Blob:
+    """Bytes to offload. The manager moves ``state``; nobody else writes here."""
+
+    def __init__(self, step: Any, ordinal: int, index: int, storage: torch.UntypedStorage, span: Span) -> None:
+        self.step = step
+        self.ordinal = ordinal  # the how manieth of its step
+        self.index = index  # its number at the store: no two blobs of a process share one
+        self.span = span
+        self.nbytes = span.nbytes
+        self.state = State.RESIDENT
+        # The weak reference keeps the storage's header (not its bytes), so its _cdata is nobody else's meanwhile.
+        self.source = StorageWeakRef(storage)
+        self.source_nbytes = storage.nbytes()
+        self.live: torch.UntypedStorage | None = storage  # strong: only while no copy of the bytes is safe elsewhere
+        self.encoded: Encoded | None = None  # how the bytes travel, without them; None: as they are
+        self.payload: torch.Tensor | None = None  # in the place of ``live`` where they are encoded
+        self.handles = 0
+        self.buffer: Buffer | None = None  # strong: bytes that are back, or on the way
+        self.key = (0, 0)  # storage and version: what makes another saved tensor the same bytes
+        self._handed: tuple[weakref.ref[torch.UntypedStorage], int] | None = None
+
+    @property
+    def stored_nbytes(self) -> int:
+        """How many bytes travel."""
+        return self.nbytes if self.encoded is None else self.encoded.nbytes
+
+    @property
+    def held(self) -> bool:
+        """Whether the blob itself keeps its bytes in memory because no copy is safe elsewhere."""
+        return self.live is not None or self.payload is not None
+
+    @property
+    def address(self) -> int:
+        """Where the bytes to be written are. Only while they are held."""
+        if self.payload is not None:
+            return self.payload.data_ptr()
+        assert self.live is not None, "a blob without live bytes has no address"
+        return self.live.data_ptr() + self.span.start
+
+    def let_go(self) -> None:
+        """Drop all bytes in memory."""
+        self.live = self.payload = self.buffer = None
+
+    def original(self) -> torch.UntypedStorage | None:
+        """The storage the blob was saved from, where somebody else keeps it alive at its size."""
+        storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(self.source.cdata)
+        return storage if storage is not None and storage.nbytes() == self.source_nbytes else None
+
+    def at_hand(self) -> tuple[torch.UntypedStorage, int] | None:
+        """A storage with the bytes, and how far they are moved in it; None where they must be read."""
+        if self.live is not None:
+            return self.live, 0
+        if self.buffer is not None and self.state is State.RESIDENT:
+            return self.handing(self.buffer)
+        original = self.original()
+        if original is not None:
+            return original, 0
+        if self._handed is not None and (storage := self._handed[0]()) is not None:
+            return storage, self._handed[1]
+        return None
+
+    def handing(self, buffer: Buffer) -> tuple[torch.UntypedStorage, int]:
+        """What ``at_hand`` gives of a buffer. While autograd uses it, it can be found again without being kept."""
+        self._handed = (weakref.ref(buffer.storage), buffer.lead - self.span.start)
+        return buffer.storage, self._handed[1]

@@ -1,0 +1,122 @@
+"""What autograd keeps in a saved tensor's place, and the checks that hooks switch off."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch.nn import Parameter
+
+from fastio.offload.blob import Blob, View
+
+_NOTHING = torch.empty(0)
+# What may stand between a parameter and its use without computing anything: casts (AMP) and views.
+_CASTS_AND_VIEWS = frozenset(
+    f"{name}Backward0" for name in ("ToCopy", "T", "Transpose", "Permute", "View", "UnsafeView", "Expand", "Alias")
+)
+
+
+class Owner(Protocol):
+    """Whoever made a handle: gives the tensor back, and hears when the graph lets go."""
+
+    def restore(self, handle: Handle) -> torch.Tensor:
+        """The saved tensor again, bit for bit."""
+
+    def released(self, blob: Blob) -> None:
+        """A handle of this blob is gone. Called from any thread, also by the garbage collector."""
+
+
+class Kept:
+    """A tensor that stays where it is. Detached: a tensor with its grad_fn would keep the graph alive for ever."""
+
+    __slots__ = ("description", "tensor", "version")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor.detach()
+        self.version = version_of(tensor)
+        self.description = describe(tensor)
+
+    def unpack(self) -> torch.Tensor:
+        """The tensor; RuntimeError where it was modified in place since."""
+        if self.version is not None:
+            check_version(self.description, self.version, self.tensor._version)
+        return self.tensor
+
+
+class Handle:
+    """A tensor whose bytes are a blob. Holds no bytes: only the witness of its version."""
+
+    __slots__ = ("__weakref__", "blob", "description", "owner", "version", "view", "witness")
+
+    def __init__(self, owner: Owner, blob: Blob, view: View, tensor: torch.Tensor) -> None:
+        self.owner = owner
+        self.blob = blob
+        self.view = view
+        self.version = tensor._version
+        self.witness = tensor.detach()
+        self.witness.data = _NOTHING  # without the storage, it still follows the version counter
+        self.description = describe(tensor)
+
+    def unpack(self) -> torch.Tensor:
+        """The tensor from wherever its bytes are; RuntimeError where it was modified in place since."""
+        check_version(self.description, self.version, self.witness._version)
+        return self.owner.restore(self)
+
+    def __del__(self) -> None:
+        # A handle whose construction failed has no blob to release.
+        if hasattr(self, "description"):
+            self.owner.released(self.blob)
+
+
+def unpack(packed: Kept | Handle) -> torch.Tensor:
+    """The unpack hook."""
+    return packed.unpack()
+
+
+def is_takeable(tensor: torch.Tensor) -> bool:
+    """Whether the bytes are plain: a strided ``torch.Tensor`` itself, on the CPU, with memory of its own."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.is_quantized
+        and not tensor.is_inference()
+        and not tensor._is_zerotensor()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and tensor.untyped_storage().nbytes() > 0
+    )
+
+
+def is_parameter(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is a parameter, a view of one, or what a cast (AMP) or view of one computes."""
+    if isinstance(tensor, Parameter) or isinstance(tensor._base, Parameter):
+        return True
+    node: Any = tensor.grad_fn
+    while node is not None and node.name() in _CASTS_AND_VIEWS:
+        node = next((following for following, _ in node.next_functions if following is not None), None)
+    return node is not None and isinstance(getattr(node, "variable", None), Parameter)
+
+
+def describe(tensor: torch.Tensor) -> tuple[str, torch.Size, str]:
+    """What eager says of a tensor in its error: type, shape and the node it is an output of."""
+    node = tensor.grad_fn
+    maker = "" if node is None else f", which is output {tensor.output_nr} of {node.name()}"
+    return tensor.type() if type(tensor) is torch.Tensor else type(tensor).__name__, tensor.shape, maker
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """The version counter; None for inference tensors, which have none."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def check_version(description: tuple[str, torch.Size, str], expected: int, got: int) -> None:
+    """Raise what eager raises where a saved tensor was modified in place."""
+    if got == expected:
+        return
+    kind, shape, maker = description
+    raise RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"[{kind} {list(shape)}]{maker}, is at version {got}; expected version {expected} instead. "
+        "Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
+        "with torch.autograd.set_detect_anomaly(True)."
+    )

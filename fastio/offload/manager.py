@@ -1,0 +1,276 @@
+"""Offload: training with the tensors that autograd saves moved out of memory and back."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from fastio.offload import hooks
+from fastio.offload.arguments import opened, parsed_bytes
+from fastio.offload.blob import Blob, State, View
+from fastio.offload.codec import is_exact
+from fastio.offload.hooks import Handle, Kept
+from fastio.offload.modules import Modules
+from fastio.offload.packing import pack, unpack
+from fastio.offload.planner import Planner
+from fastio.offload.report import Counts, Report, report
+from fastio.offload.schedule import Policy
+from fastio.offload.step import Step
+from fastio.offload.tiers import ActivationLostError, Store, StoreTier
+
+_SMALLEST = 4096  # bytes: less is not worth a block of the device
+
+
+class Offload:
+    """A context manager for the forward pass; backward may run inside or after it.
+
+    ``store``: a folder, a list of places, or an open store (see :class:`fastio.offload.tiers.Store`). ``budget``: bytes
+    (or "8GiB") that saved tensors may take in memory. ``policy``: "all" moves every saved tensor, asynchronously;
+    "fastensor" the same, waiting for each transfer, to compare with. The others of
+    :func:`fastio.offload.schedule.plan` (or a function as it takes) profile the first forward pass, in which everything
+    is moved and waited for, plan, and then move what was selected; a forward pass of another shape is profiled anew.
+    Without a budget flashneuron and optimal select as if nothing might stay. The vDNN policies
+    know a layer by the class of its module.
+    ``codec``: what :func:`fastio.offload.codec.encode` takes. Those that round do not round integers, nor what looks
+    like statistics (tensors of one dimension, or whose last has one element).
+
+    Tensors of less than 4096 bytes, parameters (also cast or viewed), subclasses, tensors that are not strided and
+    those of other devices than the CPU stay where they are. With an exact codec gradients are those of plain training,
+    bit for bit. A tensor that was modified in place after it was saved raises RuntimeError in backward, as it does
+    without.
+
+    Raises InfeasibleBudget on entering, where the policy cannot keep the budget, and ActivationLostError in backward,
+    where a tensor cannot be read back; the manager then refuses to go on.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        *,
+        store: Any,
+        budget: int | str | None = None,
+        policy: str | Policy = "flashneuron",
+        codec: str = "lossless",
+    ) -> None:
+        if model is not None and not isinstance(model, torch.nn.Module):
+            raise TypeError(f"model is a {type(model).__name__}: expected a torch.nn.Module or None")
+        is_exact(codec)  # raises ValueError for an unknown one
+        self._codec = codec
+        self.counts = Counts()
+        self.failure: ActivationLostError | None = None
+        self._planner = Planner(policy, parsed_bytes(budget))
+        backing, owned = opened(store)
+        self._tier = StoreTier(backing, self.counts)
+        self._tier.window = self._planner.window
+        self._ahead = 0 if policy == "fastensor" else self._planner.window
+        self._lock = threading.Lock()
+        self._released: deque[Blob] = deque()
+        self._loaded: dict[int, Blob] = {}  # blobs with a buffer: read, or on the way
+        self._step: Step | None = None
+        self._steps = 0
+        self._alive = 0
+        self._modules = Modules()
+        self._hooks: saved_tensors_hooks | None = None
+        self._process = os.getpid()
+        self._finalizer = weakref.finalize(self, _shut, self._tier, backing if owned else None)
+
+    def __enter__(self) -> Offload:
+        self.check()
+        if self._step is not None:
+            raise RuntimeError("this Offload is in use already: one forward pass at a time; make another for another")
+        if not self._finalizer.alive:
+            raise RuntimeError("this Offload is closed")
+        if os.getpid() != self._process:
+            raise RuntimeError("this Offload was made before a fork: make another in the child process")
+        self._planner.prepare()
+        self._steps += 1
+        self._step = Step(self._steps, self._planner)
+        self._hooks = saved_tensors_hooks(self._pack, hooks.unpack)
+        self._hooks.__enter__()
+        self._modules.watch(self._hooks.pack_hook)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        step, hooked = self._step, self._hooks
+        self._step = self._hooks = None
+        self._modules.unwatch()
+        if hooked is not None:
+            hooked.__exit__()
+        if step is not None and kind is None:
+            with self._lock:
+                step.over()
+                self._tier.pump()
+        self._reap()
+
+    def check(self) -> None:
+        """Raise the error that made gradients incomplete, if there was one: to be asked before ``optimizer.step``."""
+        if self.failure is not None:
+            raise ActivationLostError(f"an earlier backward pass failed: {self.failure}") from self.failure
+
+    def report(self) -> Report:
+        """What was planned for the latest forward pass, and what has happened since the manager was made."""
+        latest = self._planner.latest
+        with self._lock:
+            trace, schedule = (None, None) if latest is None else (latest.trace, latest.schedule)
+            return report(self._planner.policy, trace, schedule, self.counts, self._tier.store)
+
+    @property
+    def blobs_alive(self) -> int:
+        """How many blobs graphs still hold."""
+        return self._alive
+
+    def close(self) -> None:
+        """Wait for what is under way and give the store back. Graphs that are still alive cannot be run any more."""
+        with self._lock:
+            self._finalizer()
+
+    def restore(self, handle: Handle) -> torch.Tensor:
+        """The saved tensor again (what a handle asks for)."""
+        blob = handle.blob
+        with self._lock:
+            self._reap_locked()
+            self.check()
+            step: Step = blob.step
+            step.used(blob.ordinal)
+            tensor = handle.view.on(*self._bring(blob))
+            self._look_ahead(step)
+        self._reap()
+        return tensor
+
+    def released(self, blob: Blob) -> None:
+        """A handle is gone. May come at any time, also while this thread holds the lock: then it is put off."""
+        if os.getpid() == self._process:
+            self._released.append(blob)
+            self._reap()
+
+    def _pack(self, tensor: torch.Tensor) -> Kept | Handle:
+        step = self._step
+        # Inside a running backward (checkpoint's recomputation, double backward) a tensor is used at once or kept.
+        if step is None or torch._C._current_graph_task_id() != -1:
+            return Kept(tensor)
+        if not hooks.is_takeable(tensor) or hooks.is_parameter(tensor):
+            self.counts.passed_through += 1
+            return Kept(tensor)
+        view = View.of(tensor)
+        if view.touched().nbytes < _SMALLEST:
+            self.counts.passed_through += 1
+            return Kept(tensor)
+        with self._lock:
+            self._reap_locked()
+            blob, new = step.blob_of(tensor, view, self._modules.innermost)
+            blob.handles += 1
+            handle = Handle(self, blob, view, tensor)
+            if new:
+                self._alive += 1
+                self._move_out(step, blob, view)
+        self._reap()
+        return handle
+
+    def _move_out(self, step: Step, blob: Blob, view: View) -> None:
+        moves, waits = step.decide()
+        if moves:
+            began = time.perf_counter()
+            if step.packs(self._codec) and pack(blob, view, self._codec):
+                step.packed(blob.ordinal, blob.nbytes / blob.stored_nbytes)
+                self.counts.encoded += 1
+                self.counts.spared_bytes += blob.nbytes - blob.stored_nbytes
+            self._tier.take(blob, waits)
+            step.waited(blob.ordinal, time.perf_counter() - began)
+
+    def _bring(self, blob: Blob) -> tuple[torch.UntypedStorage, int]:
+        """A storage with the blob's bytes, and how far they are moved in it. The lock is held."""
+        if blob.state is State.FAILED or not self._finalizer.alive:
+            raise ActivationLostError(f"saved tensor {blob.ordinal} of forward pass {blob.step.number} is gone")
+        self._tier.cancel(blob)
+        found = self._at_hand(blob)
+        if found is not None:
+            self.counts.handed_back += 1
+            return found
+        try:
+            if blob.state is State.DISK:
+                self._fetch(blob)
+            self._tier.finish(blob)
+        except ActivationLostError as error:
+            self.failure = error
+            raise
+        found = blob.at_hand()
+        assert found is not None, "a blob that was read is at hand"
+        return found
+
+    def _at_hand(self, blob: Blob) -> tuple[torch.UntypedStorage, int] | None:
+        found = blob.at_hand()
+        if found is None and blob.payload is not None and blob.encoded is not None:
+            return blob.handing(unpack(blob.encoded, blob.payload))
+        return found
+
+    def _fetch(self, blob: Blob) -> None:
+        self._tier.fetch(blob)
+        self._loaded[blob.index] = blob
+
+    def _look_ahead(self, step: Step) -> None:
+        """Read what comes next, as far as the window reaches, and let go of what is loaded and does not come soon."""
+        coming = self._within_window(step)
+        wanted = {blob.index for blob in coming}
+        for blob in list(self._loaded.values()):
+            # What is on the way cannot be let go of: the device writes there.
+            if blob.index not in wanted and blob.state is State.RESIDENT:
+                blob.buffer = None
+                blob.state = State.DISK
+                del self._loaded[blob.index]
+        for blob in coming:
+            if blob.state is State.DISK:
+                self._fetch(blob)
+        self._tier.pump()
+
+    def _within_window(self, step: Step) -> list[Blob]:
+        """The blobs that come next and have, or need, a buffer: as many as fit beside those that are on the way."""
+        coming: list[Blob] = []
+        if step.order is None:
+            return coming
+        room = self._ahead - sum(blob.nbytes for blob in self._loaded.values() if blob.state is State.INFLIGHT)
+        for ordinal in step.order.coming():
+            blob = step.blobs.get(ordinal)
+            if blob is None or blob.held or blob.state is State.FAILED:
+                continue
+            if blob.state is State.DISK and blob.at_hand() is not None:
+                continue
+            if blob.state is not State.INFLIGHT:
+                room -= blob.nbytes
+            if room < 0:
+                break
+            coming.append(blob)
+        return coming
+
+    def _reap(self) -> None:
+        while self._released and self._lock.acquire(blocking=False):
+            try:
+                self._reap_locked()
+            finally:
+                self._lock.release()
+
+    def _reap_locked(self) -> None:
+        while self._released:
+            blob = self._released.popleft()
+            blob.handles -= 1
+            if blob.handles == 0:
+                blob.step.forget(blob)
+                self._alive -= 1
+                self._loaded.pop(blob.index, None)
+                if self._finalizer.alive:
+                    self._tier.drop(blob)
+
+
+def _shut(tier: StoreTier, owned: Store | None) -> None:
+    tier.drain()
+    if owned is not None:
+        owned.close()

@@ -1,0 +1,44 @@
+"""A blob's bytes through a codec, as the flat tensor that they are."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from fastio.offload.blob import Blob, Buffer, View
+from fastio.offload.codec import Encoded, decode, encode, is_exact
+
+_NOTHING = torch.empty(0, dtype=torch.uint8)
+
+
+def pack(blob: Blob, view: View, codec: str) -> bool:
+    """Put the codec's payload in the place of the live bytes, where the codec makes them fewer; whether it did.
+
+    Rounding spares what looks like statistics: tensors of one dimension, and those whose last has one element.
+    """
+    if (
+        blob.live is None
+        or codec == "none"
+        or blob.span.start % view.dtype.itemsize
+        or blob.nbytes % view.dtype.itemsize
+    ):
+        return False
+    if not is_exact(codec) and (len(view.shape) < 2 or view.shape[-1] == 1):
+        codec = "csr" if "csr" in codec else "none"
+    count = blob.nbytes // view.dtype.itemsize
+    start = blob.span.start // view.dtype.itemsize
+    flat = torch.empty(0, dtype=view.dtype).set_(blob.live, start, (count,), (1,))
+    encoded = encode(flat, codec)
+    if encoded.codec == "none" or encoded.nbytes >= blob.nbytes:
+        return False
+    blob.payload = encoded.payload
+    blob.encoded = dataclasses.replace(encoded, payload=_NOTHING)
+    blob.live = None
+    return True
+
+
+def unpack(encoded: Encoded, payload: torch.Tensor) -> Buffer:
+    """The blob's bytes again. Raises PayloadError for a damaged payload."""
+    flat = decode(dataclasses.replace(encoded, payload=payload))
+    return Buffer(flat.untyped_storage(), int(flat.storage_offset()) * flat.dtype.itemsize)

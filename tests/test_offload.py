@@ -1,0 +1,747 @@
+"""Activation offload through the public class: real models, real backward passes, gradients compared bit for bit."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from fastio.errors import FastIOError
+from fastio.offload.infeasible import InfeasibleBudget
+from fastio.offload.manager import Offload
+from fastio.offload.schedule import Schedule
+from fastio.offload.tiers import ActivationLostError
+from slow_store import SlowStore
+
+Loss = Callable[[], Tensor]
+
+
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return make()
+
+
+def noise(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(1))
+
+
+def mlp() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    model = seeded(
+        lambda: nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 64))
+    )
+    x = noise(48, 64)
+    return model, lambda m: m(x).square().mean()
+
+
+def cnn() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    def make() -> nn.Module:
+        layers: list[nn.Module] = []
+        for inputs, outputs in ((3, 16), (16, 16), (16, 32)):
+            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+            layers += [nn.MaxPool2d(2), nn.Dropout(0.1)]
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * 16, 10))
+
+    x = noise(8, 3, 32, 32)
+    return seeded(make), lambda m: m(x).log_softmax(1)[:, 3].mean()
+
+
+def transformer() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    def make() -> nn.Module:
+        layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
+        return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+
+    x = noise(4, 32, 64)
+    return seeded(make), lambda m: m(x).square().mean()
+
+
+def lstm() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    x = noise(6, 16, 48)
+    return seeded(lambda: nn.LSTM(48, 96, num_layers=2)), lambda m: m(x)[0].square().mean()
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 64, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = (x @ self.weight).exp()
+        z = (y.conj() @ self.weight.mH) * y.conj().imag.sin()
+        return (torch.view_as_real(z).tanh() * z.abs()[..., None]).sum()
+
+
+def complex_() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    x = noise(32, 64, dtype=torch.complex64) / 64
+    return seeded(Complex), lambda m: m(x)
+
+
+class Views(nn.Module):
+    """Strides, offsets, stride 0, shared storages, a slice of something much larger, other dtypes, chunks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(96, 288)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.mix(x).chunk(3, dim=-1)
+        scores = (q @ k.transpose(-1, -2) / 10).softmax(-1)
+        wide = scores.mean(-1, keepdim=True).expand(-1, -1, 64).exp() * scores.mean(-1, keepdim=True).expand(-1, -1, 64)
+        part = torch.nn.functional.pad(v, (500, 500))[..., 500:596].sin()
+        return ((scores @ v).flip(-1) * part).double().exp().mean() + wide.mean() + v[::2, 1::3].cos().sum()
+
+
+def views() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    x = noise(6, 40, 96)
+    return seeded(Views), lambda m: m(x)
+
+
+def amp() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    model, loss = mlp()
+
+    def cast(m: nn.Module) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return loss(m)
+
+    return model, cast
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)) for _ in range(3))
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant) * x.sigmoid()
+        return x
+
+
+MODELS = {make.__name__: make for make in (mlp, cnn, transformer, lstm, complex_, views, amp)}
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    found = []
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        found.append(parameter.grad.clone())
+        parameter.grad = None
+    return found
+
+
+def same(mine: list[Tensor], plain: list[Tensor]) -> None:
+    assert len(mine) == len(plain)
+    for one, other in zip(mine, plain, strict=True):
+        # As bits: NaN and -0.0 count too.
+        assert torch.equal(
+            torch.view_as_real(one) if one.is_complex() else one,
+            torch.view_as_real(other) if other.is_complex() else other,
+        )
+
+
+def trained(model: nn.Module, loss: Callable[[nn.Module], Tensor], around: Any = None) -> list[Tensor]:
+    torch.manual_seed(7)
+    with around if around is not None else contextlib.nullcontext():
+        value = loss(model)
+    value.backward()
+    return gradients(model)
+
+
+@pytest.fixture
+def store() -> SlowStore:
+    return SlowStore()
+
+
+@pytest.fixture(params=["slow", "disk"])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return SlowStore() if request.param == "slow" else tmp_path
+
+
+@pytest.fixture
+def closing() -> Iterator[list[Offload]]:
+    made: list[Offload] = []
+    yield made
+    for offload in made:
+        offload.close()
+
+
+@pytest.mark.parametrize("policy", ["all", "fastensor"])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("budget", [None, "64KiB"])
+def test_gradients_are_those_of_plain_training(
+    name: str, policy: str, budget: str | None, any_store: Any, closing: list[Offload]
+) -> None:
+    model, loss = MODELS[name]()
+    closing.append(offload := Offload(model, store=any_store, policy=policy, budget=budget))
+    for _ in range(2):
+        plain = trained(model, loss)
+        same(trained(model, loss, offload), plain)
+    assert offload.counts.writes > 0
+    if policy == "fastensor" or budget is not None:
+        assert offload.counts.reads > 0
+    assert offload.counts.refused == offload.counts.retried == 0
+
+
+@pytest.mark.parametrize("codec", ["none", "csr"])
+@pytest.mark.parametrize("policy", ["flashneuron", "optimal"])
+@pytest.mark.parametrize("name", MODELS)
+def test_planned_policies_give_the_same_gradients(name: str, policy: str, codec: str, store: SlowStore) -> None:
+    model, loss = MODELS[name]()
+    trained(model, loss, Offload(store=store, policy="fastensor", codec="none"))
+    sizes = [nbytes for op, _, nbytes in store.log if op == "write"]
+    budget = max(*sizes, sum(sizes) // 2)
+    offload = Offload(model, store=store, policy=policy, budget=budget, codec=codec)
+    for _ in range(3):
+        plain = trained(model, loss)
+        same(trained(model, loss, offload), plain)
+    told = offload.report()
+    assert told.planned is not None
+    assert told.planned_bytes > 0
+    assert told.blob_bytes - told.planned_bytes <= budget
+    moved = [event.ordinal for event in told.events if event.op == "write" and event.step == 3]
+    assert moved
+    assert set(moved) <= set(told.planned.selected)
+    assert offload.blobs_alive == 0
+
+
+def test_a_plan_keeps_what_the_budget_allows(store: SlowStore) -> None:
+    model, loss = transformer()
+    offload = Offload(store=store, budget="1GiB")
+    trained(model, loss, offload)
+    assert offload.counts.writes > 0  # the profile
+    writes = offload.counts.writes
+    trained(model, loss, offload)
+    assert offload.counts.writes == writes
+    assert offload.report().planned == Schedule((), 0.0, 0.0, "fits")
+    assert "planned: 0 move" in str(offload.report())
+
+
+def test_a_budget_that_cannot_be_kept_is_refused_before_forward(store: SlowStore) -> None:
+    model, loss = transformer()
+    offload = Offload(store=store, budget=5000)
+    trained(model, loss, offload)
+    with pytest.raises(InfeasibleBudget, match="largest saved tensor"):
+        offload.__enter__()
+    with pytest.raises(ValueError, match="needs a budget"):
+        Offload(store=store, policy="vdnn-dyn")
+
+
+def test_vdnn_moves_the_inputs_of_its_layers(store: SlowStore) -> None:
+    model, loss = cnn()
+    plain = trained(model, loss)
+    expected = {}
+    for policy in ("vdnn-conv", "vdnn-all"):
+        offload = Offload(model, store=store, policy=policy)
+        for _ in range(3):
+            torch.manual_seed(7)
+            trained(model, loss, offload)
+        planned = offload.report().planned
+        assert planned is not None
+        expected[policy] = set(planned.selected)
+        assert expected[policy]
+    assert expected["vdnn-conv"] < expected["vdnn-all"]
+    assert len(expected["vdnn-conv"]) == 3
+    assert plain
+
+
+def test_a_function_is_a_policy(store: SlowStore) -> None:
+    model, loss = mlp()
+    offload = Offload(store=store, policy=lambda blobs, need, seconds: [0], codec="none")
+    plain = trained(model, loss)
+    for _ in range(3):
+        same(trained(model, loss, offload), plain)
+    assert {event.ordinal for event in offload.report().events if event.step == 3} == {0}
+
+
+def test_another_shape_is_profiled_anew(store: SlowStore) -> None:
+    model, _ = mlp()
+    offload = Offload(store=store, budget="256KiB", codec="none")
+    for rows in (48, 48, 96, 96, 48, 200, 200):
+        x = noise(rows, 64)
+        plain = trained(model, lambda m, x=x: m(x).square().mean())
+        same(trained(model, lambda m, x=x: m(x).square().mean(), offload), plain)
+        assert offload.report().blob_bytes % rows == 0
+    assert offload.blobs_alive == 0
+
+
+def test_a_codec_makes_what_relu_leaves_smaller(store: SlowStore) -> None:
+    model = seeded(
+        lambda: nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Dropout(0.7), nn.Linear(512, 512), nn.ReLU())
+    )
+    x = noise(64, 64)
+    plain = trained(model, lambda m: m(x).square().mean())
+    for policy in ("all", "flashneuron"):
+        for budget in (None, "256KiB"):
+            offload = Offload(store=store, policy=policy, budget=budget)
+            for _ in range(3):
+                same(trained(model, lambda m: m(x).square().mean(), offload), plain)
+            assert offload.counts.encoded > 0
+            assert offload.counts.spared_bytes > 0
+
+
+def test_a_codec_that_rounds_is_near(store: SlowStore) -> None:
+    model, loss = mlp()
+    plain = trained(model, loss)
+    mine = trained(model, loss, Offload(store=store, policy="all", codec="fp16"))
+    assert any(not torch.equal(one, other) for one, other in zip(mine, plain, strict=True))
+    for one, other in zip(mine, plain, strict=True):
+        assert (one - other).norm() <= 0.01 * other.norm() + 1e-9
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_encoded_tensors_survive_a_failed_write(failing: int) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Dropout(0.7), nn.Linear(512, 64), nn.ReLU()))
+    x = noise(64, 64)
+    plain = trained(model, lambda m: m(x).square().mean())
+    offload = Offload(store=SlowStore(failing_writes={failing}, lag=50), policy="all", codec="csr")
+
+    def forward() -> Tensor:
+        torch.manual_seed(7)
+        with offload:
+            value: Tensor = model(x).square().mean()
+        offload._tier.drain()
+        return value
+
+    with pytest.warns(RuntimeWarning, match="stay in memory"):
+        value = forward()
+    value.backward(retain_graph=True)
+    same(gradients(model), plain)
+    value.backward()
+    same(gradients(model), plain)
+
+
+def test_nothing_stays_behind_after_backward(store: SlowStore) -> None:
+    model, loss = transformer()
+    offload = Offload(store=store, budget="128KiB", policy="all")
+    for _ in range(3):
+        trained(model, loss, offload)
+        assert offload.blobs_alive == 0
+    offload.close()
+    assert not store.blobs
+    assert not store.closed  # it is the caller's
+
+
+def test_a_store_that_was_opened_here_is_closed(tmp_path: Path) -> None:
+    model, loss = mlp()
+    offload = Offload(store=tmp_path, policy="all")
+    trained(model, loss, offload)
+    offload.close()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(RuntimeError, match="closed"), offload:
+        pass
+
+
+def test_the_graph_does_not_keep_the_tensors_alive(store: SlowStore) -> None:
+    offload = Offload(store=store, policy="fastensor")
+    x = noise(64, 64).requires_grad_()
+    with offload:
+        y = x.exp()
+        kept = weakref.ref(y.untyped_storage())
+        z = y.sum()
+    del y
+    assert kept() is None
+    z.backward()
+    assert torch.equal(x.grad, x.detach().exp())
+
+
+def test_a_manager_is_no_cycle(store: SlowStore) -> None:
+    model, loss = mlp()
+    gc.disable()
+    try:
+        offload = Offload(model, store=store)
+        for _ in range(2):
+            trained(model, loss, offload)
+        gone = weakref.ref(offload)
+        del offload
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_a_graph_that_is_dropped_frees_its_blobs(store: SlowStore) -> None:
+    model, loss = mlp()
+    offload = Offload(store=store, budget=0, policy="all")
+    gc.disable()
+    try:
+        with offload:
+            value = loss(model)
+        assert offload.blobs_alive > 0
+        del value
+        assert offload.blobs_alive == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("budget", [None, 0])
+def test_modified_in_place_raises_as_eager_does(store: SlowStore, budget: int | None) -> None:
+    x = noise(64, 64).requires_grad_()
+
+    def run(around: Any) -> str:
+        with around:
+            y = x.exp()
+            z = y.sum()
+        y.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation") as caught:
+            z.backward()
+        assert x.grad is None
+        return str(caught.value).split(";")[0]
+
+    plain = run(contextlib.nullcontext())
+    assert run(Offload(store=store, budget=budget, policy="all")) in (
+        plain,
+        plain.replace("of Exp,", "of ExpBackward0,"),
+    )
+
+
+def test_a_small_tensor_and_a_parameter_are_checked_too(store: SlowStore) -> None:
+    x = noise(8).requires_grad_()
+    weight = nn.Parameter(noise(64, 64))
+    offload = Offload(store=store, policy="all")
+    with offload:
+        small = x.exp()
+        y = small.sum() + (noise(4, 64).requires_grad_() @ weight.t()).sum()
+    with torch.no_grad():
+        weight.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+    with offload:
+        small = x.exp()
+        y = small.sum()
+    small.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+def test_versions_of_one_storage_are_different_blobs(store: SlowStore) -> None:
+    def run(around: Any) -> Tensor:
+        x = noise(64, 64).requires_grad_()
+        with around:
+            buffer = x * 1.0
+            first = buffer.sin()  # saves buffer at version 0: lost to eager as well if it were needed
+            buffer = buffer.clone().relu_()
+            out = (first + buffer.mul(buffer)).sum()
+        out.backward()
+        assert x.grad is not None
+        return x.grad
+
+    assert torch.equal(run(Offload(store=store, budget=0, policy="all")), run(contextlib.nullcontext()))
+
+
+def test_one_storage_is_written_once(store: SlowStore) -> None:
+    x = noise(64, 64).requires_grad_()
+    with Offload(store=store, budget=0, policy="all"):
+        y = x.exp()
+        z = y.sin() + y.cos() + y.t().tanh() + y * y
+        total = z.sum()
+    # x is a leaf that exp does not save; y once for all its uses and views; what tanh saves is its own output.
+    assert [nbytes for op, _, nbytes in store.log if op == "write"] == [64 * 64 * 4] * 2
+    total.backward()
+
+
+def test_parameters_are_never_offloaded(store: SlowStore) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)))
+    x = noise(48, 64)
+    for around in (contextlib.nullcontext(), torch.autocast("cpu", dtype=torch.bfloat16)):
+        store.log.clear()
+        with Offload(store=store, budget=0, policy="all"), around:
+            y = model(x).sum()
+        sizes = {nbytes for op, _, nbytes in store.log if op == "write"}
+        assert sizes
+        assert not sizes & {64 * 64 * 4, 64 * 64 * 2}
+        y.backward()
+
+
+def test_a_slice_of_something_large_is_saved_alone(store: SlowStore) -> None:
+    x = noise(100, 2048).requires_grad_()
+    with Offload(store=store, budget=0, policy="all"):
+        y = x[3].exp().sum() + x[50].sin().sum()
+    sizes = [nbytes for op, _, nbytes in store.log if op == "write"]
+    assert max(sizes) <= 2048 * 4 + 128
+    y.backward()
+
+
+def test_a_stride_of_zero_is_never_materialised(store: SlowStore) -> None:
+    x = noise(1, 2048).requires_grad_()
+    with Offload(store=store, budget=0, policy="all"):
+        y = x.exp().expand(500, 2048).sin().sum()
+    writes = sorted(nbytes for op, _, nbytes in store.log if op == "write")
+    assert writes[0] == 2048 * 4
+    y.backward()
+    assert torch.equal(x.grad, torch.autograd.grad(x.exp().expand(500, 2048).sin().sum(), x)[0])
+
+
+def test_backward_twice_and_unpacking_twice(store: SlowStore) -> None:
+    model, loss = transformer()
+    torch.manual_seed(7)
+    loss(model).backward()
+    plain = gradients(model)
+    for budget in (None, 0, "64KiB"):
+        torch.manual_seed(7)
+        with Offload(store=store, budget=budget, policy="all") as offload:
+            value = loss(model)
+        value.backward(retain_graph=True)
+        same(gradients(model), plain)
+        value.backward()
+        same(gradients(model), plain)
+        assert offload.blobs_alive == 0
+        with pytest.raises(RuntimeError, match="second time"):
+            value.backward()
+
+
+def test_double_backward(store: SlowStore) -> None:
+    model = seeded(
+        lambda: nn.Sequential(
+            nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 64), nn.Softplus(), nn.Linear(64, 1, bias=False)
+        )
+    )
+    x = noise(64, 32).requires_grad_()
+
+    def penalty(m: nn.Module) -> Tensor:
+        (slope,) = torch.autograd.grad(m(x).sum(), x, create_graph=True)
+        return slope.square().sum(1).sub(1).square().mean()
+
+    plain = trained(model, penalty)
+    same(trained(model, penalty, Offload(store=store, budget=0, policy="all")), plain)
+
+    with Offload(store=store, budget=0, policy="all"):
+        y = model(x).sum()
+    (slope,) = torch.autograd.grad(y, x, create_graph=True)
+    slope.square().sum(1).sub(1).square().mean().backward()
+    same(gradients(model), plain)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint_inside(store: SlowStore, reentrant: bool) -> None:
+    model = seeded(lambda: Checkpointed(reentrant))
+    x = noise(32, 64).requires_grad_()
+    plain = trained(model, lambda m: m(x).square().mean())
+    offload = Offload(store=store, budget=0, policy="all")
+    expecting = (
+        pytest.warns(UserWarning, match=r"torch\.utils\.checkpoint") if not reentrant else contextlib.nullcontext()
+    )
+    with expecting:
+        mine = trained(model, lambda m: m(x).square().mean(), offload)
+    same(mine, plain)
+    assert offload.counts.writes > 0
+    same(trained(model, lambda m: m(x).square().mean(), offload), plain)  # told once
+
+
+def test_checkpoint_with_backward_inside_the_context(store: SlowStore) -> None:
+    model = seeded(lambda: Checkpointed(True))
+    x = noise(32, 64).requires_grad_()
+    plain = trained(model, lambda m: m(x).square().mean())
+    with Offload(store=store, budget=0, policy="all"):
+        model(x).square().mean().backward()
+    same(gradients(model), plain)
+
+
+def test_checkpoint_outside(store: SlowStore) -> None:
+    model, _ = mlp()
+    x = noise(48, 64).requires_grad_()
+    plain = trained(model, lambda m: checkpoint(m, x, use_reentrant=False).square().mean())
+    offload = Offload(store=store, budget=0, policy="all")
+
+    def inner(y: Tensor) -> Tensor:
+        with offload:
+            return model(y)
+
+    same(trained(model, lambda _: checkpoint(inner, x, use_reentrant=False).square().mean()), plain)
+
+
+def test_two_managers_and_one_store(store: SlowStore) -> None:
+    (one, loss_one), (two, loss_two) = mlp(), transformer()
+    plain = trained(one, loss_one), trained(two, loss_two)
+    first, second = Offload(store=store, budget=0, policy="all"), Offload(store=store, budget="64KiB", policy="all")
+    for _ in range(2):
+        torch.manual_seed(7)
+        with first:
+            a = loss_one(one)
+        torch.manual_seed(7)
+        with second:
+            b = loss_two(two)
+        a.backward()
+        b.backward()
+        same(gradients(one), plain[0])
+        same(gradients(two), plain[1])
+    assert not first.blobs_alive + second.blobs_alive
+
+
+def test_graphs_of_one_manager_may_overlap(store: SlowStore) -> None:
+    model, loss = transformer()
+    plain = trained(model, loss)
+    offload = Offload(store=store, budget="64KiB", policy="all")
+    values = []
+    for _ in range(3):
+        torch.manual_seed(7)
+        with offload:
+            values.append(loss(model))
+    for value in values:
+        value.backward()
+        same(gradients(model), plain)
+    assert offload.blobs_alive == 0
+
+
+def test_backward_in_other_threads(store: SlowStore) -> None:
+    (one, loss_one), (two, loss_two) = mlp(), transformer()
+    plain = trained(one, loss_one), trained(two, loss_two)
+    offload = Offload(store=store, budget="64KiB", policy="all")
+    values = []
+    for model, loss in ((one, loss_one), (two, loss_two)):
+        torch.manual_seed(7)
+        with offload:
+            values.append(loss(model))
+    threads = [threading.Thread(target=value.backward) for value in values]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    same(gradients(one), plain[0])
+    same(gradients(two), plain[1])
+
+
+def test_the_prefetch_follows_the_recorded_order(store: SlowStore) -> None:
+    model, loss = transformer()
+    offload = Offload(store=store, budget="256KiB", policy="all")
+    trained(model, loss, offload)
+    store.log.clear()
+    before = offload.counts.reads
+    trained(model, loss, offload)
+    reads = [index for op, index, _ in store.log if op == "read"]
+    assert len(reads) == offload.counts.reads - before
+    assert len(reads) == len(set(reads))  # nothing was read ahead, let go of, and read again
+
+
+def test_loaded_bytes_stay_within_the_window(store: SlowStore) -> None:
+    model, loss = transformer()
+    offload = Offload(store=store, budget="256KiB", policy="all")
+    tallest = 0
+    fetch = offload._tier.fetch
+
+    def watching(blob: Any) -> None:
+        nonlocal tallest
+        fetch(blob)
+        tallest = max(tallest, sum(blob.nbytes for blob in offload._loaded.values()) + blob.nbytes)
+
+    offload._tier.fetch = watching  # type: ignore[method-assign]
+    for _ in range(2):
+        trained(model, loss, offload)
+    largest = max(nbytes for _, _, nbytes in store.log)
+    assert 0 < tallest <= (128 << 10) + largest
+
+
+def test_a_full_store_keeps_the_tensors(store: SlowStore) -> None:
+    model, loss = transformer()
+    plain = trained(model, loss)
+    store.room = 200_000
+    offload = Offload(store=store, budget=0, policy="all")
+    with pytest.warns(RuntimeWarning, match="stay in memory"):
+        mine = trained(model, loss, offload)
+    same(mine, plain)
+    assert offload.counts.writes > 0
+    assert offload.counts.refused > 0
+    offload.check()
+    store.room = 1 << 40
+    same(trained(model, loss, offload), plain)  # the next step tries again
+
+
+@pytest.mark.parametrize("failing", [0, 3, 11])
+@pytest.mark.parametrize("budget", [0, "64KiB", None])
+def test_a_failed_write_keeps_the_tensors(failing: int, budget: Any) -> None:
+    model, loss = transformer()
+    plain = trained(model, loss)
+    offload = Offload(store=SlowStore(failing_writes={failing}), budget=budget, policy="all")
+    with pytest.warns(RuntimeWarning, match="stay in memory") as warned:
+        mine = trained(model, loss, offload)
+    assert len(warned) == 1
+    same(mine, plain)
+    assert offload.counts.refused == 1
+    assert offload.blobs_alive == 0
+
+
+def test_a_failed_read_is_tried_again() -> None:
+    model, loss = transformer()
+    plain = trained(model, loss)
+    offload = Offload(store=SlowStore(failing_reads={0: 1, 5: 1}), budget="64KiB", policy="all")
+    same(trained(model, loss, offload), plain)
+    assert offload.counts.retried == 2
+
+
+def test_bytes_that_are_lost_raise_and_poison() -> None:
+    x = noise(64, 64).requires_grad_()
+    store = SlowStore(failing_reads={0: 2})
+    offload = Offload(store=store, budget=0, policy="all")
+    with offload:
+        y = x.exp().sum()
+    with pytest.raises(ActivationLostError, match=r"saved tensor 0 .* could not be read back.*8192") as caught:
+        y.backward()
+    assert isinstance(caught.value, FastIOError)
+    assert x.grad is None
+    with pytest.raises(ActivationLostError, match="earlier"):
+        offload.check()
+    with pytest.raises(ActivationLostError, match="earlier"), offload:
+        pass
+
+
+def test_an_exception_in_forward_leaves_a_usable_manager(store: SlowStore) -> None:
+    model, loss = transformer()
+    plain = trained(model, loss)
+    offload = Offload(store=store, budget="64KiB", policy="all")
+
+    class Broken(nn.Module):
+        def forward(self, _: Tensor) -> Tensor:
+            raise ZeroDivisionError
+
+    broken = nn.Sequential(nn.Linear(64, 64), nn.Sigmoid(), Broken())
+    with pytest.raises(ZeroDivisionError), offload:
+        broken(noise(48, 64))
+    same(trained(model, loss, offload), plain)
+    assert offload.blobs_alive == 0
+    outside = noise(64, 64).requires_grad_().exp()  # our hooks are off
+    assert isinstance(outside, Tensor)
+    assert offload.blobs_alive == 0
+
+
+def test_a_manager_is_not_entered_twice(store: SlowStore) -> None:
+    offload = Offload(store=store, policy="all")
+    with offload, pytest.raises(RuntimeError, match="one forward pass at a time"), offload:
+        pass
+
+
+def test_tensors_of_other_kinds_pass_through(store: SlowStore) -> None:
+    class Tagged(Tensor):
+        pass
+
+    x = noise(64, 64).requires_grad_()
+    tagged = noise(64, 64).as_subclass(Tagged)
+    sparse = noise(64, 64).relu().to_sparse()
+    offload = Offload(store=store, budget=0, policy="all")
+    with offload:
+        y = (x * tagged).sum() + torch.sparse.mm(sparse, x).sum()
+    assert not [op for op, _, nbytes in store.log if op == "write" and nbytes != 64 * 64 * 4]
+    y.backward()
+    assert offload.counts.passed_through > 0
+
+
+def test_what_is_not_an_argument_is_refused(store: SlowStore, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected one of"):
+        Offload(store=store, policy="guess")
+    with pytest.raises(ValueError, match="codec"):
+        Offload(store=store, codec="zip")
+    with pytest.raises(TypeError, match="a name or a function"):
+        Offload(store=store, policy=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="expected a folder"):
+        Offload(store=3, policy="all")
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module"):
+        Offload(tmp_path, store=tmp_path)  # type: ignore[arg-type]
+    for size in ("8 apples", -1, True, 2.5):
+        with pytest.raises(ValueError, match="no size"):
+            Offload(store=store, budget=size, policy="all")  # type: ignore[arg-type]
