@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import warnings
 
@@ -54,7 +53,6 @@ def default(op: str, directory: str, nbytes: int | None = None) -> Dictionary:
         found = _by_device.get(device)
         if found is None:
             if nbytes is not None and nbytes < SMALL_NBYTES and device not in _first:
-                _register()
                 _first[device] = FirstTransfer(directory)
                 return _first[device]
             found = _make(device, directory)
@@ -112,17 +110,11 @@ def _make(device: int, directory: str) -> _Set:
     marks = fingerprint.of(directory)
     name = marks.file_name
     if name not in _by_name:
-        _register()
         _by_name[name] = _Set(marks, _folder())
     made = _by_device[device] = _by_name[name]
     if device in _first:
         _first[device].hand_over(made.by_mode["w+r"])
     return made
-
-
-@functools.cache
-def _register() -> None:
-    atexit.register(flush)
 
 
 def _folder() -> str:
@@ -163,4 +155,5 @@ def _after_fork_in_child() -> None:
         kept.store.mark_written()
 
 
+atexit.register(flush)
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -85,11 +85,16 @@ class _Scattered:
         return found if found is not None else _storage_on(torch.device("cpu"), 0)
 
 
+def bytes_of(mapping: _native.Mapping, offset: int, nbytes: int) -> torch.Tensor:
+    """A part of a mapping, at least one byte, as uint8; the mapping goes with the last tensor on it."""
+    return torch.frombuffer(_native.Slice(mapping, offset, nbytes), dtype=torch.uint8)
+
+
 def _storage_of(mapping: _native.Mapping, offset: int, nbytes: int) -> torch.UntypedStorage:
     """A storage over a part of a mapping. It cannot be resized: a tensor that does not fit is an error, as in torch."""
     if nbytes == 0:
         return torch.from_numpy(numpy.empty(0, numpy.uint8)).untyped_storage()
-    return torch.frombuffer(_native.Slice(mapping, offset, nbytes), dtype=torch.uint8).untyped_storage()
+    return bytes_of(mapping, offset, nbytes).untyped_storage()
 
 
 def _storage_on(device: torch.device, nbytes: int) -> torch.UntypedStorage:

@@ -11,6 +11,7 @@
 
 #include "errors.hpp"
 #include "files.hpp"
+#include "memory.hpp"
 
 namespace fastio {
 
@@ -19,8 +20,6 @@ namespace {
 constexpr uint64_t kStripe = (1 << 20) / kStoreBlock;  // blocks: one large command a stripe
 constexpr uint64_t kStep = (256 << 20) / kStoreBlock;  // blocks: files grow seldom
 constexpr uint64_t kUnlimited = std::numeric_limits<int64_t>::max() / kStoreBlock;
-
-constexpr uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
 bool is_full(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
 

@@ -8,6 +8,7 @@
 
 #include "block_store.hpp"
 #include "errors.hpp"
+#include "memory.hpp"
 
 namespace fastio {
 
@@ -16,8 +17,6 @@ namespace {
 constexpr uint64_t kLargestTransfer = 1 << 20;
 // A blob this small with a partial last block goes through the bounce whole: one command instead of two.
 constexpr uint64_t kSmall = 64 << 10;
-
-constexpr uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
 }  // namespace
 

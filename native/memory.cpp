@@ -16,8 +16,6 @@ namespace fastio {
 
 namespace {
 
-constexpr uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
-
 // Slices below this are not worth a system call when they die.
 constexpr uint64_t kSmallestReturn = 64 << 10;
 

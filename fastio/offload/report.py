@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastio.offload.schedule import Policy, Schedule
+from fastio.offload.schedule import Policy, Schedule, policy_name
 from fastio.offload.trace import Trace
 
 _REMEMBERED = 20_000  # events: a few steps of a large model
@@ -92,10 +92,9 @@ class Report:
 
 def report(policy: str | Policy, trace: Trace | None, planned: Schedule | None, counts: Counts, store: Any) -> Report:
     """Put together what is known now; later steps do not change it."""
-    name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
     made = [] if trace is None else trace.made
     return Report(
-        policy=name,
+        policy=policy_name(policy),
         blobs=len(made),
         blob_bytes=sum(one.nbytes for one in made),
         forward_s=0.0 if trace is None else trace.forward_s,

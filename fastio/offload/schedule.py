@@ -66,15 +66,19 @@ def plan(
     selected = _select(blobs, need_bytes, forward_s, policy, strict_paper)
     got = sum(blobs[i].nbytes for i in selected)
     if got < need_bytes:
-        name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
         cure = f"use policy 'all', which moves {total}, or make the budget larger"
-        raise InfeasibleBudget(f"what policy {name!r} moves out", need_bytes, got, cure)
+        raise InfeasibleBudget(f"what policy {policy_name(policy)!r} moves out", need_bytes, got, cure)
     transfer_s = transfer_seconds(blobs, selected)
     if policy == "fastensor":
         status: Literal["fits", "delayed"] = "delayed" if transfer_s > 0 else "fits"
         return Schedule(selected, transfer_s, forward_s + transfer_s, status)
     status = "fits" if hides(blobs, selected, forward_s, strict_paper) else "delayed"
     return Schedule(selected, transfer_s, finish_seconds(blobs, selected), status)
+
+
+def policy_name(policy: str | Policy) -> str:
+    """What a policy is called: a callable by its own name, or its type's."""
+    return policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
 
 
 def _select(

@@ -148,9 +148,7 @@ class StoreTier:
         self._counts.read_bytes += blob.stored_nbytes
         self._counts.reads += 1
         self._counts.stalled_read_s += now - began
-        self._counts.events.append(
-            Event("read", blob.step.number, blob.ordinal, blob.stored_nbytes, self._started.pop(blob.index, began), now)
-        )
+        self._tell("read", blob, began, now)
 
     def drop(self, blob: Blob) -> None:
         """The graph let go of a blob: free its bytes now, or when its command is over."""
@@ -235,8 +233,11 @@ class StoreTier:
         self._counts.written_bytes += blob.stored_nbytes
         self._counts.writes += 1
         self._counts.stalled_write_s += now - began
-        started = self._started.pop(blob.index, began)
-        self._counts.events.append(Event("write", blob.step.number, blob.ordinal, blob.stored_nbytes, started, now))
+        self._tell("write", blob, began, now)
+
+    def _tell(self, op: str, blob: Blob, waited_from: float, now: float) -> None:
+        started = self._started.pop(blob.index, waited_from)
+        self._counts.events.append(Event(op, blob.step.number, blob.ordinal, blob.stored_nbytes, started, now))
 
     def _refuse(self, blob: Blob, error: Exception) -> None:
         """A write failed: the tensor stays, and so does all else of its step. Gradients are what they would be."""
