@@ -19,8 +19,6 @@ WORKS = (DURABLE, CACHED, COLD, WARM)
 MEMORY = {DURABLE: DURABLE_MEMORY, CACHED: CACHED_MEMORY}
 QUICK_PEERS = ("torch", "torch, no CRC", "fastio", "fastio, unverified")
 LIMITED = (DURABLE, COLD)  # works that the disk itself bounds
-# A smaller reserve is used up by what else a fresh process asks for.
-_LEAST_RESERVE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ class Comparison:
         for workload in self.workloads:
             self.tell(f"{workload.label}: making it", 0)
             thing = workload.make()
-            with Reserve(max(2 * workload.nbytes, _LEAST_RESERVE)) as reserve:
+            with Reserve(2 * workload.nbytes) as reserve:
                 if self._learns:
                     self._learn(workload, thing, reserve)
                 contestants = Contestants(self.folder, workload, thing, fingerprint(thing), reserve)

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fastio.bench import cold, peers, workloads
+from fastio.bench.reserve import Reserve
 from fastio.bench.rounds import Measured, describe
 from fastio.bench.timing import timed
 
@@ -118,6 +119,8 @@ def _load(peer: peers.Peer, workload: workloads.Workload, job: Job) -> Measured:
         return thing, way
 
     _ready()
+    with Reserve(2 * workload.nbytes):
+        pass
     thing, measured = timed(call, job.device, workload.nbytes if job.device == "cpu" else 0)
     if workloads.fingerprint(thing) != job.fingerprint:
         raise ChildError(f"{peer.name} loaded something else than was saved")

@@ -5,19 +5,22 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
+# A smaller reserve is used up by what else a fresh process asks for.
+_LEAST = 64 << 20
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14; Python's mmap module does not name it
 
 
 class Reserve:
-    """Holds about ``nbytes`` of populated memory (never more than half of what is available), to be let go in time.
+    """Holds ``nbytes`` or 64 MiB of populated memory (at most half of what is available), to be let go in time.
 
     On a virtual machine with a balloon, pages that lie free for some seconds go back to the host, and the next to use
     them pays: fresh memory then runs at a twentieth of its speed. So the reserve keeps pages until just before a
-    call is timed, and takes them again after it.
+    call is timed, and takes them again after it. Free pages lie with the processor that freed them, so a process that
+    is about to time something takes and frees a reserve of its own as well.
     """
 
     def __init__(self, nbytes: int) -> None:
-        self._nbytes = nbytes
+        self._nbytes = max(nbytes, _LEAST)
         self._memory: mmap.mmap | None = None
 
     def __enter__(self) -> Reserve:
