@@ -21,6 +21,7 @@ NATIVE_BUILD := build/native-test
 
 demo: $(VENV)/.user
 	cd $(VENV) && bin/python -m fastio.bench.demo
+	cd $(VENV) && bin/python $(CURDIR)/examples/train_offload.py
 
 test: $(VENV)/.developer
 	$(BIN)/pytest $(PYTEST_ARGUMENTS)

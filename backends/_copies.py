@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol
 
 import torch
 
+from fastio.addresses import host_bytes
 from fastio.backends import _memory
 from fastio.errors import RefusedError, ToolUnavailableError
 from fastio.transport import Extent
@@ -106,7 +107,7 @@ class CudaCopies:
         if extent.device == "cpu":
             ctypes.memmove(address, extent.address, extent.nbytes)
         else:
-            staging = torch.frombuffer(_memory.view(address, extent.nbytes), dtype=torch.uint8)
+            staging = host_bytes(address, extent.nbytes)
             self._copy(staging, _memory.tensor(extent))
 
     def from_host(self, extent: Extent, address: int) -> None:
@@ -114,7 +115,7 @@ class CudaCopies:
         if extent.device == "cpu":
             ctypes.memmove(extent.address, address, extent.nbytes)
         else:
-            staging = torch.frombuffer(_memory.view(address, extent.nbytes), dtype=torch.uint8)
+            staging = host_bytes(address, extent.nbytes)
             self._copy(_memory.tensor(extent), staging)
 
     def mark(self) -> Callable[[], None]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from fastio import addresses
 from fastio.backends import _files, _memory
 from fastio.backends._windows import check, part, windows
 from fastio.buffers import PAGE
@@ -75,7 +76,7 @@ class GdsTransport:
                     transfers.start(extent)
                 else:
                     _files.stop_if_cancelled(request.control, request.path)
-                    memory = _memory.view(extent.address, extent.nbytes)
+                    memory = addresses.view(extent.address, extent.nbytes)
                     _files.read_all(request.path, request.fd, memory, extent.offset, extent.name)
                     request.control.advance(extent.nbytes)
             transfers.finish()
@@ -170,7 +171,7 @@ class _Transfers:
 
     def _submit(self, extent: Extent) -> Any:
         on_host = extent.device == "cpu"
-        memory = (_memory.view if on_host else _memory.CudaBytes)(extent.address, extent.nbytes)
+        memory = (addresses.view if on_host else addresses.CudaBytes)(extent.address, extent.nbytes)
         with self._refusals():
             move = self._file.pwrite if self._operation == "write" else self._file.pread
             return move(memory, extent.nbytes, extent.offset)

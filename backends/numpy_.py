@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastio.backends import _files, _memory
+from fastio import addresses
+from fastio.backends import _files
 from fastio.backends._windows import check, part, windows
 from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest
 
@@ -58,4 +59,4 @@ class NumpyTransport:
 
 
 def _array(address: int, nbytes: int) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(_memory.view(address, nbytes), dtype=np.uint8)
+    return np.frombuffer(addresses.view(address, nbytes), dtype=np.uint8)

@@ -19,5 +19,6 @@ status=0
 (cd "$site" && python3 -m fastio.bench.cli doctor) 2>&1 | tee "$out/doctor.txt" || status=1
 pytest=(python3 -m pytest -c "$PWD/pyproject.toml" --rootdir "$PWD" "$PWD/tests")
 (cd "$site" && "${pytest[@]}" -m gpu --junitxml="$out/gpu-tests.xml") 2>&1 | tee "$out/gpu-tests.txt" || status=1
+(cd "$site" && python3 -m fastio.bench.gpu_offload --dir "$site" --out "$out/offload") 2>&1 | tee "$out/offload.txt" || status=1
 (cd "$site" && python3 -m fastio.bench.cli peers --quick --out "$out/peers") 2>&1 | tee "$out/peers.txt" || status=1
 exit $status

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from fastio import _native
+from fastio.addresses import storage_bytes
 from fastio.formats.layout import Layout, address_of
 from fastio.transport import Extent
 
@@ -19,7 +20,7 @@ def of_extent(extent: Extent) -> int:
     if extent.device == "cpu":
         return _native.crc32_at(extent.address, extent.nbytes)
     storage: torch.UntypedStorage = extent.owner
-    view = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    view = storage_bytes(storage)
     start = extent.address - storage.data_ptr()
     value = 0
     for at in range(start, start + extent.nbytes, _DEVICE_PIECE):

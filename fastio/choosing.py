@@ -34,9 +34,16 @@ def candidates(op: str, form: str, devices: frozenset[str]) -> tuple[tuple[str, 
 
 
 def decide(
-    policy: Any, op: str, form: str, devices: frozenset[str], context: Context, nbytes: int, folder: str
+    policy: Any,
+    op: str,
+    form: str,
+    devices: frozenset[str],
+    context: Context,
+    nbytes: int,
+    folder: str,
+    among: tuple[str, ...] | None = None,
 ) -> Decision:
-    """Ask the dictionary that ``policy`` means.
+    """Ask the dictionary that ``policy`` means. ``among``: only these tools come into question (None: all).
 
     ValueError for a policy that is none, DictionaryError for a bad file, ToolUnavailableError for a tool that cannot
     do this.
@@ -46,6 +53,8 @@ def decide(
         _require(resolved.tool, op, form, devices)
         return Decision((resolved.tool,), "it was asked for", True, (), _ignore, _ignore)
     names, missing = candidates(op, form, devices)
+    if among is not None:
+        names = tuple(name for name in names if name in among)
     if not names:
         return Decision((), "", False, missing, _ignore, _ignore)
     dictionary = resolved.ask(op, folder or ".", nbytes)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fastio import formats
+from fastio.addresses import storage_bytes
 from fastio.formats.sense import PT
 from fastio.outcome import SaveResult, Transfer
 from fastio.transport import LOAD, SAVE
@@ -39,8 +40,7 @@ def _write_layout(obj: Any, f: Any, form: str, name: str) -> int:
         else:
             storage: torch.UntypedStorage = extent.owner
             start = extent.address - storage.data_ptr()
-            view = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-            f.write(view[start : start + extent.nbytes].cpu().numpy().tobytes())
+            f.write(storage_bytes(storage)[start : start + extent.nbytes].cpu().numpy().tobytes())
         at = extent.offset + extent.nbytes
     return int(layout.payload)
 

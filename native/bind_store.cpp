@@ -92,6 +92,7 @@ void bind_store(nb::module_& module) {
         .def("close", &BlockStore::close, Release())
         .def("set_recording", &BlockStore::set_recording, "recording"_a, Release())
         .def("trace", &trace)
+        .def("notes", &BlockStore::notes, Release())
         .def("stats", &stats);
 }
 

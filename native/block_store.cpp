@@ -6,12 +6,19 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "errors.hpp"
 
 namespace fastio {
+
+namespace {
+
+std::out_of_range missing(int64_t index) {
+    return std::out_of_range("index " + std::to_string(index) + " is not in the block store");
+}
+
+}  // namespace
 
 BlockStore::BlockStore(std::unique_ptr<StoreDevices> devices, std::unique_ptr<StoreDriver> driver,
                        uint64_t memory_alignment)
@@ -27,6 +34,7 @@ BlockStore::~BlockStore() {
     if (getpid() != owner_) {
         // Its threads and its ring are the parent's: letting go of them would wait for ever, or unmap what is not ours.
         static_cast<void>(driver_.release());
+        static_cast<void>(bounce_.release());  // nor is it mapped here: see Bounce
         return;
     }
     drain();
@@ -48,7 +56,7 @@ std::unique_lock<std::mutex> BlockStore::enter() {
 
 const std::shared_ptr<BlockStore::Entry>& BlockStore::entry_of(int64_t index) const {
     auto found = table_.find(index);
-    if (found == table_.end()) throw std::out_of_range("index " + std::to_string(index) + " is not in the block store");
+    if (found == table_.end()) throw missing(index);
     return found->second;
 }
 
@@ -91,14 +99,14 @@ void BlockStore::allocate(Entry& entry, uint64_t nbytes) {
 
 uint64_t BlockStore::update() {
     std::unique_lock<std::mutex> lock = enter();
-    pump(false);
+    pump();
     return reads_.size() + writes_.size() + in_flight();
 }
 
 bool BlockStore::is_done(int64_t index, std::optional<Failure>& failure) {
     std::unique_lock<std::mutex> lock = enter();
     std::shared_ptr<Entry> entry = entry_of(index);
-    if (entry->pending > 0) pump(false);
+    if (entry->pending > 0) pump();
     if (entry->pending > 0) return false;
     failure = entry->failure;
     return true;
@@ -107,14 +115,7 @@ bool BlockStore::is_done(int64_t index, std::optional<Failure>& failure) {
 void BlockStore::wait(int64_t index, std::optional<Failure>& failure) {
     std::unique_lock<std::mutex> lock = enter();
     std::shared_ptr<Entry> entry = entry_of(index);
-    while (entry->pending > 0) {
-        pump(true);
-        if (entry->pending == 0) break;
-        lock.unlock();  // others may want to issue
-        std::this_thread::yield();
-        lock.lock();
-        if (closed_) throw std::runtime_error("this block store was closed while its index was waited for");
-    }
+    while (entry->pending > 0) advance(lock);
     failure = entry->failure;
 }
 
@@ -123,7 +124,11 @@ void BlockStore::free(int64_t index) {
     std::shared_ptr<Entry> entry = entry_of(index);
     drop(entry);
     // A read in flight would write into memory that the caller takes for his own again.
-    while (entry->in_flight > 0 && !entry->writing) pump(true);
+    while (entry->in_flight > 0 && !entry->writing) {
+        advance(lock);
+        if (entry->freed) throw missing(index);  // by another thread
+        drop(entry);
+    }
     table_.erase(index);
     entry->freed = true;
     if (entry->pending == 0) release(*entry);
@@ -136,11 +141,13 @@ bool BlockStore::contains(int64_t index) {
 
 void BlockStore::close() {
     check_owner();
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     if (closed_) return;
     closed_ = true;
+    woken_.wait(lock, [this] { return !waiter_; });
     drain();
     driver_.reset();
+    bounce_.reset();
     devices_->discard();
     devices_->close();
 }
@@ -153,7 +160,13 @@ void BlockStore::set_recording(bool recording) {
 
 std::vector<BlockStore::Traced> BlockStore::trace() {
     std::unique_lock<std::mutex> lock = enter();
-    return trace_;
+    return {trace_.begin(), trace_.end()};
+}
+
+std::vector<std::string> BlockStore::notes() {
+    check_owner();
+    std::lock_guard<std::mutex> lock(mutex_);
+    return notes_;
 }
 
 BlockStore::Stats BlockStore::stats() {

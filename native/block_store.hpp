@@ -1,11 +1,14 @@
 // A place to write once, read back and forget (FlashNeuron, section 3.4): issue, update, is_done.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -16,7 +19,8 @@
 
 namespace fastio {
 
-// Nothing of it is persisted. Any thread may call it; one lock holds all of it together. `index` names a blob.
+// Nothing of it is persisted. Any thread may call it; one lock holds all of it together, but not while a thread waits
+// for the device. `index` names a blob.
 //
 // Commands wait in two software queues, reads before writes, and go to the driver while it has room. Memory must stay
 // until its command is done or the index is freed; after free() it is the caller's again (a write that the device is
@@ -64,11 +68,16 @@ class BlockStore {
     // Drop what is queued, wait for what is in flight, close the devices. Twice is fine.
     void close();
 
+    // Begin a new trace, or end it. It keeps the latest kTraced commands.
     void set_recording(bool recording);
     std::vector<Traced> trace();
     Stats stats();
+    // What did not go the usual way since the store was made.
+    std::vector<std::string> notes();
 
   private:
+    static constexpr size_t kTraced = 1 << 16;  // of 1 MiB each: an iteration of 64 GiB
+
     struct Waiting {
         uint8_t* memory;
         uint64_t nbytes;
@@ -100,19 +109,25 @@ class BlockStore {
     };
 
     std::mutex mutex_;
+    // One thread at a time sleeps at the device, for all who wait. While it is asleep nobody else reaps: it might then
+    // sleep for a completion that is gone.
+    bool waiter_ = false;
+    std::atomic<bool> asleep_{false};
+    std::condition_variable woken_;
     std::unique_ptr<StoreDevices> devices_;
     std::unique_ptr<StoreDriver> driver_;
     uint64_t memory_alignment_;
     long owner_;  // the process: a child of fork must leave the parent's store alone
     bool closed_ = false;
     LbaAllocator allocator_;
-    Bounce bounce_;
+    std::unique_ptr<Bounce> bounce_;  // made when the first command needs it: aligned tensors never do
     std::unordered_map<int64_t, std::shared_ptr<Entry>> table_;
     std::deque<Command> reads_, writes_;
     std::vector<Command> slots_;
     std::vector<unsigned> free_slots_;
     bool recording_ = false;
-    std::vector<Traced> trace_;
+    std::deque<Traced> trace_;
+    std::vector<std::string> notes_;
     Stats stats_{};
 
     void check_owner() const;
@@ -121,8 +136,13 @@ class BlockStore {
     uint64_t in_flight() const { return slots_.size() - free_slots_.size(); }
     void allocate(Entry& entry, uint64_t nbytes);
     void enqueue(const std::shared_ptr<Entry>& entry, uint8_t* memory, uint64_t nbytes, bool write);
-    void pump(bool wait);
+    void pump();
+    // The same, and where nothing was done, sleep without the lock until something is. Throws std::runtime_error where
+    // the store was closed meanwhile.
+    void advance(std::unique_lock<std::mutex>& lock);
     void submit();
+    uint8_t* take_bounce();
+    void record(const Command& command);
     bool reap();
     void send(unsigned slot);
     void settle(unsigned slot, int32_t result);

@@ -1,25 +1,29 @@
 // Aligned memory for what a device cannot reach as it lies: unaligned addresses, and the last, partial block.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "memory.hpp"
 
 namespace fastio {
 
-// A few slices of one mapping, made when the first is asked for. Tensors that are aligned never need it.
+// A few slices of one mapping. The one given back last is taken first: it is still in the cache.
 class Bounce {
   public:
     static constexpr uint64_t kSlice = 512 << 10;
 
-    // A slice, or null while all are in use. Throws SystemError where there is no memory.
+    // Throws SystemError where there is no memory.
+    Bounce() {
+        // The driver may have the kernel pin these pages, and fork would copy pinned ones at once.
+        madvise(mapping_.data(), mapping_.nbytes(), MADV_DONTFORK);
+        for (uint64_t slice = kSlices; slice > 0; --slice) free_.push_back(mapping_.data() + (slice - 1) * kSlice);
+    }
+
+    // A slice, or null while all are in use.
     uint8_t* take() {
-        if (!mapping_) {
-            mapping_ = std::make_unique<Mapping>(kSlices * kSlice);
-            for (uint64_t slice = kSlices; slice > 0; --slice) free_.push_back(mapping_->data() + (slice - 1) * kSlice);
-        }
         if (free_.empty()) return nullptr;
         uint8_t* slice = free_.back();
         free_.pop_back();
@@ -28,10 +32,13 @@ class Bounce {
 
     void give_back(uint8_t* slice) { free_.push_back(slice); }
 
-  private:
-    static constexpr uint64_t kSlices = 16;
+    uint8_t* data() const { return mapping_.data(); }
+    uint64_t nbytes() const { return mapping_.nbytes(); }
 
-    std::unique_ptr<Mapping> mapping_;
+  private:
+    static constexpr uint64_t kSlices = 8;  // 4 MiB: half of what a user may usually have pinned (RLIMIT_MEMLOCK)
+
+    Mapping mapping_{kSlices * kSlice};
     std::vector<uint8_t*> free_;
 };
 

@@ -21,16 +21,21 @@ struct DeviceCompletion {
     int32_t result;  // bytes moved, or minus an errno
 };
 
-// Called under the store's lock, by any thread; never with more than `depth` commands sent and not reaped.
+// Called under the store's lock (but for wait), by any thread; never with more than `depth` commands sent and not
+// reaped.
 class StoreDriver {
   public:
     virtual ~StoreDriver() = default;
 
     virtual unsigned depth() const = 0;
+    // Make commands to and from this memory cheaper, where the driver can. It stays for the driver's life. Gives why
+    // it could not; nothing where it could, or has nothing to do.
+    virtual std::string adopt(uint8_t* memory, uint64_t nbytes) = 0;
     virtual void send(const DeviceCommand& command) = 0;
     // Hand over what was sent. Throws Refused where the driver has stopped working; it may be called again.
     virtual void flush() = 0;
-    // The same, then wait for a completion. At least one command must be under way.
+    // Sleep until there is a completion to reap. Called WITHOUT the lock, by one thread at a time, with all that was
+    // sent flushed and something under way. Others may send and flush meanwhile, but not reap. Throws Refused.
     virtual void wait() = 0;
     // Take one completion; false if there is none.
     virtual bool reap(DeviceCompletion& completion) = 0;

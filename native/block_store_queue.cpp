@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <exception>
+#include <stdexcept>
 #include <utility>
 
 #include "block_store.hpp"
@@ -44,15 +46,35 @@ void BlockStore::enqueue(const std::shared_ptr<Entry>& entry, uint8_t* memory, u
     entry->writing = write && entry->pending > 0;
 }
 
-void BlockStore::pump(bool wait) {
+void BlockStore::pump() {
     submit();
-    if (reap()) {
-        submit();
-    } else if (wait && in_flight() > 0) {
-        driver_->wait();
-        reap();
-        submit();
+    if (!asleep_ && reap()) submit();
+}
+
+void BlockStore::advance(std::unique_lock<std::mutex>& lock) {
+    submit();
+    if (!asleep_ && reap()) return submit();
+    if (in_flight() == 0) return;
+    std::exception_ptr refusal;
+    if (waiter_) {
+        woken_.wait(lock);
+    } else {
+        waiter_ = true;
+        asleep_ = true;
+        lock.unlock();
+        try {
+            driver_->wait();
+        } catch (...) {
+            refusal = std::current_exception();
+        }
+        asleep_ = false;
+        lock.lock();
+        waiter_ = false;
+        woken_.notify_all();
     }
+    if (closed_) throw std::runtime_error("this block store was closed while it was waited for");
+    if (refusal) std::rethrow_exception(refusal);
+    pump();
 }
 
 void BlockStore::submit() {
@@ -67,7 +89,8 @@ void BlockStore::submit() {
             continue;
         }
         if (next.bounced) {
-            next.bounce = bounce_.take();
+            if (next.write) driver_->flush();  // the device is at what was sent while the next is copied
+            next.bounce = take_bounce();
             if (next.bounce == nullptr) break;
             if (next.write) {
                 std::memcpy(next.bounce, next.memory, next.payload);
@@ -81,13 +104,25 @@ void BlockStore::submit() {
         queue.pop_front();
         const Command& command = slots_[slot];
         ++command.entry->in_flight;
-        if (recording_) {
-            trace_.push_back({command.write, command.place.device, command.place.block, command.nbytes / kStoreBlock});
-        }
+        if (recording_) record(command);
         ++(command.write ? stats_.commands_written : stats_.commands_read);
         send(slot);
     }
     driver_->flush();
+}
+
+uint8_t* BlockStore::take_bounce() {
+    if (!bounce_) {
+        bounce_ = std::make_unique<Bounce>();
+        std::string refusal = driver_->adopt(bounce_->data(), bounce_->nbytes());
+        if (!refusal.empty()) notes_.push_back("bounced bytes by plain commands: " + refusal);
+    }
+    return bounce_->take();
+}
+
+void BlockStore::record(const Command& command) {
+    if (trace_.size() == kTraced) trace_.pop_front();
+    trace_.push_back({command.write, command.place.device, command.place.block, command.nbytes / kStoreBlock});
 }
 
 void BlockStore::send(unsigned slot) {
@@ -131,7 +166,7 @@ void BlockStore::settle(unsigned slot, int32_t result) {
         std::memcpy(command.memory, command.bounce, command.payload);
         stats_.bytes_bounced += command.payload;
     }
-    if (command.bounced) bounce_.give_back(command.bounce);
+    if (command.bounced) bounce_->give_back(command.bounce);
     Command finished = std::move(command);
     free_slots_.push_back(slot);
     --finished.entry->in_flight;

@@ -43,6 +43,8 @@ class ThreadsDriver final : public StoreDriver {
 
     unsigned depth() const override { return kDepth; }
 
+    std::string adopt(uint8_t*, uint64_t) override { return {}; }
+
     void send(const DeviceCommand& command) override {
         {
             std::lock_guard<std::mutex> lock(mutex_);

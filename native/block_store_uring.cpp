@@ -13,6 +13,11 @@ class UringDriver final : public StoreDriver {
   public:
     unsigned depth() const override { return kDepth; }
 
+    std::string adopt(uint8_t* memory, uint64_t nbytes) override {
+        std::string refusal = ring_.register_memory(memory, nbytes);
+        return refusal.empty() ? refusal : "io_uring does not register memory (" + refusal + ")";
+    }
+
     void send(const DeviceCommand& command) override {
         ring_.queue(command.write, command.fd, command.memory, command.nbytes, command.offset, command.tag);
     }
@@ -21,7 +26,7 @@ class UringDriver final : public StoreDriver {
         if (ring_.queued() > 0) ring_.submit(0);
     }
 
-    void wait() override { ring_.submit(1); }
+    void wait() override { ring_.wait(); }
 
     bool reap(DeviceCompletion& completion) override {
         Ring::Completion taken;

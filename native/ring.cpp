@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -77,12 +78,29 @@ void Ring::unmap() noexcept {
 
 Ring::~Ring() { unmap(); }
 
+std::string Ring::register_memory(uint8_t* memory, size_t nbytes) {
+    const iovec piece{memory, nbytes};
+    if (syscall(SYS_io_uring_register, fd_, IORING_REGISTER_BUFFERS, &piece, 1) < 0) return std::strerror(errno);
+    registered_ = reinterpret_cast<uintptr_t>(memory);
+    registered_bytes_ = nbytes;
+    return {};
+}
+
+bool Ring::is_registered(const void* memory, uint32_t nbytes) const {
+    const uintptr_t within = reinterpret_cast<uintptr_t>(memory) - registered_;  // wraps around below its begin
+    return within < registered_bytes_ && nbytes <= registered_bytes_ - within;
+}
+
 void Ring::queue(bool write, int fd, void* memory, uint32_t nbytes, uint64_t offset, uint64_t tag) {
     unsigned tail = *sq_tail_;
     unsigned index = tail & sq_mask_;
     io_uring_sqe& entry = entries_[index];
     std::memset(&entry, 0, sizeof entry);
-    entry.opcode = write ? IORING_OP_WRITE : IORING_OP_READ;
+    if (is_registered(memory, nbytes)) {
+        entry.opcode = write ? IORING_OP_WRITE_FIXED : IORING_OP_READ_FIXED;
+    } else {
+        entry.opcode = write ? IORING_OP_WRITE : IORING_OP_READ;
+    }
     entry.fd = fd;
     entry.addr = reinterpret_cast<uintptr_t>(memory);
     entry.len = nbytes;
@@ -102,6 +120,13 @@ void Ring::submit(unsigned wait) {
             if (queued_ == 0) return;
             continue;
         }
+        if (errno == EINTR || errno == EAGAIN || errno == EBUSY) continue;
+        throw Refused(std::string("io_uring_enter: ") + std::strerror(errno));
+    }
+}
+
+void Ring::wait() {
+    while (syscall(SYS_io_uring_enter, fd_, 0, 1, IORING_ENTER_GETEVENTS, nullptr, 0) < 0) {
         if (errno == EINTR || errno == EAGAIN || errno == EBUSY) continue;
         throw Refused(std::string("io_uring_enter: ") + std::strerror(errno));
     }

@@ -21,9 +21,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fastio.errors import FolderMissingError, TransferError
+from fastio.errors import FastIOError, FolderMissingError, TransferError
 from fastio.offload.endurance import Drive
-from fastio.offload.store import BLOCK, BlockStore
+from fastio.offload.store import BLOCK, BlockStore, StoreGoneError
 from faults import ALWAYS, NOTHING, SHORTER, Fault, Server, build_shim
 
 MIB = 1 << 20
@@ -235,6 +235,59 @@ def test_aligned_memory_goes_as_it_is_and_only_the_tail_is_bounced(store: BlockS
     assert store.stats.bytes_written == store.stats.bytes_read == MIB + BLOCK
 
 
+def rings() -> dict[str, str]:
+    """The io_urings of this process, and what the kernel says of each."""
+    fds = [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and "[io_uring]" in os.readlink(fd)]
+    return {fd.name: Path("/proc/self/fdinfo", fd.name).read_text() for fd in fds}
+
+
+def test_unaligned_memory_goes_through_memory_that_the_ring_knows(tmp_path: Path) -> None:
+    others = rings()
+    with BlockStore(tmp_path, driver="uring") as store:
+        (ring,) = rings().keys() - others
+        aligned, data = blob(MIB, 1), blob(3 * MIB, 2, shift=64)
+        write(store, 0, aligned)
+        store.wait(0)
+        assert "UserBufs:\t0\n" in rings()[ring]  # not before it is needed
+        write(store, 1, data)
+        came = memory(data.nbytes, shift=64)
+        read(store, 1, came)
+        store.wait(1)
+        assert torch.equal(came, data)
+        assert store.notes == ()
+        assert "UserBufs:\t1\n" in rings()[ring]
+        assert store.stats.bytes_bounced == 2 * data.nbytes
+
+
+NOTHING_PINNED = """
+import os, resource, sys, torch
+from fastio.offload.store import BlockStore
+hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, hard))  # enough for the ring itself
+os.chdir(sys.argv[1])
+if os.geteuid() == 0:  # root may pin what it likes
+    os.chown(".", 65534, 65534)
+    os.setgid(65534)
+    os.setuid(65534)
+with BlockStore(".") as store:
+    data = torch.arange(1 << 18)[1:]
+    came = torch.zeros(1 << 18, dtype=torch.int64)[1:]
+    store.write(0, data.data_ptr(), data.nbytes)
+    assert store.notes == (), store.notes
+    store.read(0, came.data_ptr(), came.nbytes)
+    store.wait(0)
+    assert torch.equal(came, data)
+    print(store.driver, *store.notes)
+"""
+
+
+def test_where_no_memory_may_be_pinned_plain_commands_do_and_the_store_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", NOTHING_PINNED, str(tmp_path)]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    told = "uring bounced bytes by plain commands: io_uring does not register memory (Cannot allocate memory)\n"
+    assert ended.stdout == told, ended.stderr
+
+
 def test_reads_are_sent_before_writes(store: BlockStore) -> None:
     first, second = blob(MIB, 1), blob(MIB, 2)
     write(store, 0, first)
@@ -391,8 +444,10 @@ def test_misuse_is_named(store: BlockStore, tmp_path: Path) -> None:
         BlockStore(tmp_path / "precious")
     store.close()
     store.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        store.update()
+    for touch in (store.update, lambda: 0 in store, lambda: store.wait(0)):
+        with pytest.raises(StoreGoneError, match=f"{tmp_path}: this block store is closed"):
+            touch()
+    assert issubclass(StoreGoneError, FastIOError)
     assert store.stats.bytes_written <= BLOCK
 
 

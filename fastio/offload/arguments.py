@@ -29,12 +29,19 @@ def parsed_bytes(size: Any) -> int | None:
     return size
 
 
-def opened(store: Any) -> tuple[Store, bool]:
-    """The store to use, and whether it was opened here and is to be closed. TypeError for what is none."""
+def opened(store: Any, policy: Any) -> tuple[Store, bool]:
+    """The store to use, and whether it was opened here and is to be closed. TypeError for what is none.
+
+    Fastensor's way into one folder is a file for each tensor, by the tool that WRDic chooses.
+    """
     if all(callable(getattr(store, name, None)) for name in ("write", "read", "update", "is_done", "wait", "free")):
         return cast(Store, store), False
     if not isinstance(store, str | os.PathLike | list | tuple):
         raise TypeError(f"store is a {type(store).__name__}: expected a folder, a list of places, or an open store")
+    if policy == "fastensor" and not isinstance(store, list | tuple) and os.path.isdir(store):
+        from fastio.offload.tool_store import ToolStore
+
+        return ToolStore(store), True
     from fastio.offload.store import BlockStore
 
     return BlockStore(store), True

@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from fastio.addresses import storage_bytes
+from fastio.offload import fresh
+
 if TYPE_CHECKING:
     from fastio.offload.codec import Encoded
 
-# MKL's kernels may round differently by an operand's place in a 64-byte line: a reload must keep that place.
-_LINE = 64
-_PAGE = 4096
+# Kernels may round differently by an operand's place in a line, which a reload must keep: MKL's by 64 bytes, those of
+# CUDA libraries by as much as torch's allocator aligns to there.
+_LINES = {"cpu": 64, "cuda": 512}
+PAGE = 4096
+LINE = _LINES["cpu"]
+_CPU = torch.device("cpu")
 
 
 class State(enum.Enum):
@@ -73,13 +79,14 @@ class View:
         return torch._neg_view(tensor) if self.neg else tensor
 
 
-def span_to_save(view: View, storage_nbytes: int) -> Span:
+def span_to_save(view: View, storage_nbytes: int, device: torch.device = _CPU) -> Span:
     """The whole storage, or the view's span alone where the storage is more than twice as large."""
     touched = view.touched()
     if storage_nbytes <= 2 * touched.nbytes:
         return Span(0, storage_nbytes)
-    start = touched.start // _LINE * _LINE
-    end = min(storage_nbytes, -(-(touched.start + touched.nbytes) // _LINE) * _LINE)
+    line = _LINES[device.type]
+    start = touched.start // line * line
+    end = min(storage_nbytes, -(-(touched.start + touched.nbytes) // line) * line)
     return Span(start, end - start)
 
 
@@ -93,11 +100,16 @@ class Buffer:
         self.lead = lead
 
     @classmethod
-    def on_a_page(cls, nbytes: int) -> Buffer:
-        """New memory whose bytes start on a page, so that direct I/O needs no bounce."""
-        room = -(-nbytes // _PAGE) * _PAGE + _PAGE
-        storage = torch.empty(room, dtype=torch.uint8).untyped_storage()
-        return cls(storage, -storage.data_ptr() % _PAGE)
+    def on_a_page(cls, nbytes: int, device: torch.device = _CPU, lead: int = 0) -> Buffer:
+        """New memory whose bytes start ``lead`` bytes into a page, so that direct I/O of whole pages needs no bounce.
+
+        On a GPU it is as torch aligns it, and on the current stream: kernels queued there before may still use it.
+        """
+        if device.type != "cpu":
+            return cls(torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage(), 0)
+        room = -(-(lead + nbytes) // PAGE) * PAGE + PAGE
+        storage = fresh.empty((room,), torch.uint8, device).untyped_storage()
+        return cls(storage, -storage.data_ptr() % PAGE + lead)
 
     @property
     def address(self) -> int:
@@ -106,7 +118,8 @@ class Buffer:
 
     def payload(self, nbytes: int) -> torch.Tensor:
         """The bytes as a flat tensor of uint8."""
-        return torch.empty(0, dtype=torch.uint8).set_(self.storage, self.lead, (nbytes,), (1,))
+        flat = torch.empty(0, dtype=torch.uint8, device=self.storage.device)
+        return flat.set_(self.storage, self.lead, (nbytes,), (1,))
 
 
 class Blob:
@@ -118,6 +131,8 @@ class Blob:
         self.index = index  # its number at the store: no two blobs of a process share one
         self.span = span
         self.nbytes = span.nbytes
+        self.device = storage.device
+        self.tier: Any = None  # who keeps the bytes while they are away: the manager's choice
         self.state = State.RESIDENT
         # The weak reference keeps the storage's header (not its bytes), so its _cdata is nobody else's meanwhile.
         self.source = StorageWeakRef(storage)
@@ -127,6 +142,7 @@ class Blob:
         self.payload: torch.Tensor | None = None  # in the place of ``live`` where they are encoded
         self.handles = 0
         self.buffer: Buffer | None = None  # strong: bytes that are back, or on the way
+        self.lead = 0  # bytes before them that travel with them
         self.key = (0, 0)  # storage and version: what makes another saved tensor the same bytes
         self._handed: tuple[weakref.ref[torch.UntypedStorage], int] | None = None
 
@@ -167,10 +183,18 @@ class Blob:
         if original is not None:
             return original, 0
         if self._handed is not None and (storage := self._handed[0]()) is not None:
+            used_on_current_stream(storage)
             return storage, self._handed[1]
         return None
 
     def handing(self, buffer: Buffer) -> tuple[torch.UntypedStorage, int]:
         """What ``at_hand`` gives of a buffer. While autograd uses it, it can be found again without being kept."""
         self._handed = (weakref.ref(buffer.storage), buffer.lead - self.span.start)
+        used_on_current_stream(buffer.storage)
         return buffer.storage, self._handed[1]
+
+
+def used_on_current_stream(storage: torch.UntypedStorage) -> None:
+    """Tell torch's allocator, where it is memory of a GPU: what came back is shared by nodes on other streams."""
+    if storage.device.type != "cpu":
+        storage_bytes(storage).record_stream(torch.cuda.current_stream(storage.device))

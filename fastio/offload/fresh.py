@@ -8,15 +8,26 @@ import torch
 
 from fastio import _native
 from fastio.landing import bytes_of
+from fastio.native_errors import NativeError
 
-# glibc hands out larger blocks as new pages each time and takes them back at once. Touching those for the first time,
-# 4 KiB at a time, costs several times what packing does: 2.4 GB/s against 10 with huge pages.
-_MAPPED = 32 << 20
+# Touching new memory for the first time is what a codec's time goes to: 2.5 GB/s by pages of 4 KiB, 40 by huge ones,
+# where packing and unpacking run at 20 and more. glibc has warm memory at times, but often none of a MiB and more.
+_HUGE_PAGE = 2 << 20
+_WORTH_ONE = _HUGE_PAGE // 2  # bytes: what fills less of a huge page would waste too much of it
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """As ``torch.empty``; large ones on the CPU in huge pages, which go back to the system with their storage."""
+    """As ``torch.empty``; on the CPU in huge pages, from 1 MiB on, which go back to the system with their storage.
+
+    At most half of the last huge page is wasted. MemoryError where there is not so much.
+    """
     nbytes = math.prod(shape) * dtype.itemsize
-    if device.type != "cpu" or nbytes < _MAPPED:
+    if device.type != "cpu" or nbytes < _WORTH_ONE:
         return torch.empty(shape, dtype=dtype, device=device)
-    return bytes_of(_native.Mapping(nbytes), 0, nbytes).view(dtype).view(shape)
+    rest = nbytes % _HUGE_PAGE
+    room = nbytes if rest < _WORTH_ONE else nbytes - rest + _HUGE_PAGE
+    try:
+        mapping = _native.Mapping(room)
+    except NativeError:
+        raise MemoryError(f"no {room} bytes of memory: make the batch smaller, or the memory limit larger") from None
+    return bytes_of(mapping, 0, nbytes).view(dtype).view(shape)

@@ -9,7 +9,7 @@ from torch.nn import Parameter
 
 from fastio.offload.blob import Blob, View
 
-_NOTHING = torch.empty(0)
+_NOTHING = torch.empty(0, device="cpu")
 # What may stand between a parameter and its use without computing anything: casts (AMP) and views.
 _CASTS_AND_VIEWS = frozenset(
     f"{name}Backward0" for name in ("ToCopy", "T", "Transpose", "Permute", "View", "UnsafeView", "Expand", "Alias")
@@ -60,6 +60,11 @@ class Handle:
     def unpack(self) -> torch.Tensor:
         """The tensor from wherever its bytes are; RuntimeError where it was modified in place since."""
         check_version(self.description, self.version, self.witness._version)
+        if _is_capturing(self.blob.device):
+            raise RuntimeError(
+                "an offloaded tensor is asked for while a CUDA graph is captured, which would not read it again when "
+                "it is replayed: capture the forward pass too (its tensors then stay), or run backward without capture"
+            )
         return self.owner.restore(self)
 
     def __del__(self) -> None:
@@ -74,16 +79,20 @@ def unpack(packed: Kept | Handle) -> torch.Tensor:
 
 
 def is_takeable(tensor: torch.Tensor) -> bool:
-    """Whether the bytes are plain: a strided ``torch.Tensor`` itself, on the CPU, with memory of its own."""
+    """Whether the bytes are plain: a strided ``torch.Tensor`` itself, on the CPU or a GPU, with memory of its own.
+
+    Not while a CUDA graph is captured: replayed, it would use the same memory without asking for it.
+    """
     return (
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
+        and tensor.device.type in {"cpu", "cuda"}
         and not tensor.is_quantized
         and not tensor.is_inference()
         and not tensor._is_zerotensor()
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and tensor.untyped_storage().nbytes() > 0
+        and not _is_capturing(tensor.device)
     )
 
 
@@ -120,3 +129,7 @@ def check_version(description: tuple[str, torch.Size, str], expected: int, got: 
         "Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
         "with torch.autograd.set_detect_anomaly(True)."
     )
+
+
+def _is_capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -18,13 +19,14 @@ from fastio.offload.arguments import opened, parsed_bytes
 from fastio.offload.blob import Blob, State, View
 from fastio.offload.codec import is_exact
 from fastio.offload.hooks import Handle, Kept
+from fastio.offload.levels import Levels
 from fastio.offload.modules import Modules
 from fastio.offload.packing import pack, unpack
 from fastio.offload.planner import Planner
 from fastio.offload.report import Counts, Report, report
 from fastio.offload.schedule import Policy
 from fastio.offload.step import Step
-from fastio.offload.tiers import ActivationLostError, Store, StoreTier
+from fastio.offload.tiers import ActivationLostError
 
 _SMALLEST = 4096  # bytes: less is not worth a block of the device
 
@@ -33,19 +35,23 @@ class Offload:
     """A context manager for the forward pass; backward may run inside or after it.
 
     ``store``: a folder, a list of places, or an open store (see :class:`fastio.offload.tiers.Store`). ``budget``: bytes
-    (or "8GiB") that saved tensors may take in memory. ``policy``: "all" moves every saved tensor, asynchronously;
-    "fastensor" the same, waiting for each transfer, to compare with. The others of
+    (or "8GiB") that saved tensors may take in memory. ``host_budget``: bytes of host memory (pinned, for tensors on a
+    GPU) for those that leave and come back soonest; the store has the rest.
+
+    ``policy``: "all" moves every saved tensor, asynchronously; "fastensor" the same, waiting for each transfer, to
+    compare with (into one folder it writes files, by the tools that WRDic chooses). The others of
     :func:`fastio.offload.schedule.plan` (or a function as it takes) profile the first forward pass, in which everything
     is moved and waited for, plan, and then move what was selected; a forward pass of another shape is profiled anew.
-    Without a budget flashneuron and optimal select as if nothing might stay. The vDNN policies
-    know a layer by the class of its module.
+    Without a budget flashneuron and optimal select as if nothing might stay. The vDNN policies know a layer by the
+    class of its module.
+
     ``codec``: what :func:`fastio.offload.codec.encode` takes. Those that round do not round integers, nor what looks
     like statistics (tensors of one dimension, or whose last has one element).
 
     Tensors of less than 4096 bytes, parameters (also cast or viewed), subclasses, tensors that are not strided and
-    those of other devices than the CPU stay where they are. With an exact codec gradients are those of plain training,
-    bit for bit. A tensor that was modified in place after it was saved raises RuntimeError in backward, as it does
-    without.
+    those of other devices than the CPU and CUDA's stay where they are. With an exact codec gradients are those of
+    plain training, bit for bit. A tensor that was modified in place after it was saved raises RuntimeError in
+    backward, as it does without.
 
     Raises InfeasibleBudget on entering, where the policy cannot keep the budget, and ActivationLostError in backward,
     where a tensor cannot be read back; the manager then refuses to go on.
@@ -57,6 +63,7 @@ class Offload:
         *,
         store: Any,
         budget: int | str | None = None,
+        host_budget: int | str = 0,
         policy: str | Policy = "flashneuron",
         codec: str = "lossless",
     ) -> None:
@@ -66,11 +73,9 @@ class Offload:
         self._codec = codec
         self.counts = Counts()
         self.failure: ActivationLostError | None = None
-        self._planner = Planner(policy, parsed_bytes(budget))
-        backing, owned = opened(store)
-        self._tier = StoreTier(backing, self.counts)
-        self._tier.window = self._planner.window
-        self._ahead = 0 if policy == "fastensor" else self._planner.window
+        host_bytes = parsed_bytes(host_budget) or 0
+        self._planner = Planner(policy, parsed_bytes(budget), host_bytes)
+        self._levels = Levels(*opened(store, policy), host_bytes, self.counts)
         self._lock = threading.Lock()
         self._released: deque[Blob] = deque()
         self._loaded: dict[int, Blob] = {}  # blobs with a buffer: read, or on the way
@@ -80,7 +85,7 @@ class Offload:
         self._modules = Modules()
         self._hooks: saved_tensors_hooks | None = None
         self._process = os.getpid()
-        self._finalizer = weakref.finalize(self, _shut, self._tier, backing if owned else None)
+        self._finalizer = weakref.finalize(self, self._levels.close)
 
     def __enter__(self) -> Offload:
         self.check()
@@ -91,8 +96,10 @@ class Offload:
         if os.getpid() != self._process:
             raise RuntimeError("this Offload was made before a fork: make another in the child process")
         self._planner.prepare()
+        self._levels.set_window(self._planner.window)
         self._steps += 1
         self._step = Step(self._steps, self._planner)
+        self.counts.iterations.append(self._step.iteration)
         self._hooks = saved_tensors_hooks(self._pack, hooks.unpack)
         self._hooks.__enter__()
         self._modules.watch(self._hooks.pack_hook)
@@ -109,7 +116,7 @@ class Offload:
         if step is not None and kind is None:
             with self._lock:
                 step.over()
-                self._tier.pump()
+                self._levels.pump()
         self._reap()
 
     def check(self) -> None:
@@ -119,10 +126,14 @@ class Offload:
 
     def report(self) -> Report:
         """What was planned for the latest forward pass, and what has happened since the manager was made."""
-        latest = self._planner.latest
         with self._lock:
-            trace, schedule = (None, None) if latest is None else (latest.trace, latest.schedule)
-            return report(self._planner.policy, trace, schedule, self.counts, self._tier.store)
+            return report(self._planner, self.counts, self._levels.store)
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw the report's timelines, the actual and the predicted one: see :func:`fastio.offload.plot.draw`."""
+        from fastio.offload.plot import draw
+
+        draw(self.report(), path)
 
     @property
     def blobs_alive(self) -> int:
@@ -143,6 +154,7 @@ class Offload:
             step: Step = blob.step
             step.used(blob.ordinal)
             tensor = handle.view.on(*self._bring(blob))
+            step.served()
             self._look_ahead(step)
         self._reap()
         return tensor
@@ -177,21 +189,23 @@ class Offload:
         return handle
 
     def _move_out(self, step: Step, blob: Blob, view: View) -> None:
-        moves, waits = step.decide()
-        if moves:
+        choice = step.decide()
+        if choice.moves:
             began = time.perf_counter()
             if step.packs(self._codec) and pack(blob, view, self._codec):
                 step.packed(blob.ordinal, blob.nbytes / blob.stored_nbytes)
                 self.counts.encoded += 1
                 self.counts.spared_bytes += blob.nbytes - blob.stored_nbytes
-            self._tier.take(blob, waits)
-            step.waited(blob.ordinal, time.perf_counter() - began)
+            tier = self._levels.choose(blob.device, blob.stored_nbytes, choice.tier)
+            tier.take(blob, choice.waits)
+            step.waited(blob.ordinal, time.perf_counter() - began, tier.name)
 
     def _bring(self, blob: Blob) -> tuple[torch.UntypedStorage, int]:
         """A storage with the blob's bytes, and how far they are moved in it. The lock is held."""
         if blob.state is State.FAILED or not self._finalizer.alive:
             raise ActivationLostError(f"saved tensor {blob.ordinal} of forward pass {blob.step.number} is gone")
-        self._tier.cancel(blob)
+        if blob.tier is not None:
+            blob.tier.cancel(blob)
         found = self._at_hand(blob)
         if found is not None:
             self.counts.handed_back += 1
@@ -199,9 +213,9 @@ class Offload:
         try:
             if blob.state is State.DISK:
                 self._fetch(blob)
-            self._tier.finish(blob)
+            blob.tier.finish(blob)
         except ActivationLostError as error:
-            self.failure = error
+            self.failure = ActivationLostError(str(error))  # the error itself has frames, and they hold the graph
             raise
         found = blob.at_hand()
         assert found is not None, "a blob that was read is at hand"
@@ -214,7 +228,7 @@ class Offload:
         return found
 
     def _fetch(self, blob: Blob) -> None:
-        self._tier.fetch(blob)
+        blob.tier.fetch(blob)
         self._loaded[blob.index] = blob
 
     def _look_ahead(self, step: Step) -> None:
@@ -227,17 +241,19 @@ class Offload:
                 blob.buffer = None
                 blob.state = State.DISK
                 del self._loaded[blob.index]
-        for blob in coming:
-            if blob.state is State.DISK:
-                self._fetch(blob)
-        self._tier.pump()
+        # Memory that is wanted now may be short of what is wanted soon: then it is read when it is asked for.
+        with contextlib.suppress(MemoryError, torch.OutOfMemoryError):
+            for blob in coming:
+                if blob.state is State.DISK:
+                    self._fetch(blob)
+        self._levels.pump()
 
     def _within_window(self, step: Step) -> list[Blob]:
         """The blobs that come next and have, or need, a buffer: as many as fit beside those that are on the way."""
         coming: list[Blob] = []
         if step.order is None:
             return coming
-        room = self._ahead - sum(blob.nbytes for blob in self._loaded.values() if blob.state is State.INFLIGHT)
+        room = self._planner.ahead - sum(blob.nbytes for blob in self._loaded.values() if blob.state is State.INFLIGHT)
         for ordinal in step.order.coming():
             blob = step.blobs.get(ordinal)
             if blob is None or blob.held or blob.state is State.FAILED:
@@ -246,7 +262,8 @@ class Offload:
                 continue
             if blob.state is not State.INFLIGHT:
                 room -= blob.nbytes
-            if room < 0:
+            # What is loaded and wanted next of all stays, whatever the room: two nodes in a row often use the same.
+            if room < 0 and (coming or blob.index not in self._loaded):
                 break
             coming.append(blob)
         return coming
@@ -266,11 +283,7 @@ class Offload:
                 blob.step.forget(blob)
                 self._alive -= 1
                 self._loaded.pop(blob.index, None)
-                if self._finalizer.alive:
-                    self._tier.drop(blob)
-
-
-def _shut(tier: StoreTier, owned: Store | None) -> None:
-    tier.drain()
-    if owned is not None:
-        owned.close()
+                if blob.tier is None:
+                    blob.let_go()
+                elif self._finalizer.alive:
+                    blob.tier.drop(blob)

@@ -6,10 +6,10 @@ import dataclasses
 
 import torch
 
-from fastio.offload.blob import Blob, Buffer, View
+from fastio.offload.blob import Blob, Buffer, View, used_on_current_stream
 from fastio.offload.codec import Encoded, decode, encode, is_exact
 
-_NOTHING = torch.empty(0, dtype=torch.uint8)
+_NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 def pack(blob: Blob, view: View, codec: str) -> bool:
@@ -28,7 +28,7 @@ def pack(blob: Blob, view: View, codec: str) -> bool:
         codec = "csr" if "csr" in codec else "none"
     count = blob.nbytes // view.dtype.itemsize
     start = blob.span.start // view.dtype.itemsize
-    flat = torch.empty(0, dtype=view.dtype).set_(blob.live, start, (count,), (1,))
+    flat = torch.empty(0, dtype=view.dtype, device=blob.device).set_(blob.live, start, (count,), (1,))
     encoded = encode(flat, codec)
     if encoded.codec == "none" or encoded.nbytes >= blob.nbytes:
         return False
@@ -40,5 +40,6 @@ def pack(blob: Blob, view: View, codec: str) -> bool:
 
 def unpack(encoded: Encoded, payload: torch.Tensor) -> Buffer:
     """The blob's bytes again. Raises PayloadError for a damaged payload."""
+    used_on_current_stream(payload.untyped_storage())
     flat = decode(dataclasses.replace(encoded, payload=payload))
     return Buffer(flat.untyped_storage(), int(flat.storage_offset()) * flat.dtype.itemsize)

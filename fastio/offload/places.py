@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastio import _native
+from fastio.dicts import fingerprint
 from fastio.errors import FolderMissingError, TransferError
 
 _BLOCK = 4096
 # Filesystems without unnamed files, and kernels before 3.11, answer with one of these.
+_PLAIN = ("ext2", "ext3", "ext4", "xfs")  # filesystems that take no checksums of data
 _NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
 
 
@@ -23,7 +25,8 @@ class Place:
     """An open file or block device.
 
     ``fixed_blocks`` of 4096 bytes is a device's size, 0 for a file; ``drive`` and ``drive_nbytes`` name the drive or
-    filesystem below and its size; ``memory_alignment`` is what direct I/O asks of addresses.
+    filesystem below and its size; ``memory_alignment`` is what direct I/O asks of addresses. ``bears_changes``: nobody
+    takes checksums or parity of bytes while they are written, so those that nobody will want may change meanwhile.
     """
 
     fd: int
@@ -33,6 +36,7 @@ class Place:
     memory_alignment: int
     drive: int
     drive_nbytes: int
+    bears_changes: bool
 
 
 def open_places(paths: Sequence[str | os.PathLike[str]]) -> list[Place]:
@@ -55,6 +59,22 @@ def close_places(places: Sequence[Place]) -> None:
     """Close them; unnamed files are gone with that."""
     for place in places:
         os.close(place.fd)
+
+
+def unnamed(folder: str, flags: int) -> int:
+    """A new file without a name in a folder, opened with these flags and owned by who asked. Raises OSError."""
+    try:
+        return os.open(folder, flags | os.O_TMPFILE | os.O_EXCL, 0o600)
+    except OSError as error:
+        if error.errno not in _NO_UNNAMED_FILES:
+            raise
+    path = os.path.join(folder, f".fastio-store-{secrets.token_hex(8)}")
+    try:
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    finally:  # some filesystems make the file and then refuse O_DIRECT
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    return fd
 
 
 def _open_place(path: str) -> Place:
@@ -85,7 +105,7 @@ def _open_direct(path: str, kind: os.stat_result) -> tuple[int, bool]:
 def _open(path: str, kind: os.stat_result, flags: int) -> int:
     flags |= os.O_RDWR | os.O_CLOEXEC
     if stat.S_ISDIR(kind.st_mode):
-        return _unnamed(path, flags)
+        return unnamed(path, flags)
     if stat.S_ISBLK(kind.st_mode):
         return os.open(path, flags | os.O_EXCL)  # EBUSY for one that is mounted
     if kind.st_size > 0:
@@ -93,27 +113,24 @@ def _open(path: str, kind: os.stat_result, flags: int) -> int:
     return os.open(path, flags)
 
 
-def _unnamed(folder: str, flags: int) -> int:
-    try:
-        return os.open(folder, flags | os.O_TMPFILE | os.O_EXCL, 0o600)
-    except OSError as error:
-        if error.errno not in _NO_UNNAMED_FILES:
-            raise
-    path = os.path.join(folder, f".fastio-store-{secrets.token_hex(8)}")
-    try:
-        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-    finally:  # some filesystems make the file and then refuse O_DIRECT
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-    return fd
-
-
 def _describe(fd: int, path: str, direct: bool) -> Place:
     state = os.fstat(fd)
     alignment = _native.direct_alignment(fd)[0] or _BLOCK if direct else 1
     if stat.S_ISBLK(state.st_mode):
         nbytes = os.lseek(fd, 0, os.SEEK_END)
-        return Place(fd, path, direct, nbytes // _BLOCK, alignment, state.st_rdev, nbytes)
+        bears = direct and not _wants_stable_bytes(state.st_rdev)
+        return Place(fd, path, direct, nbytes // _BLOCK, alignment, state.st_rdev, nbytes, bears)
     filesystem = os.fstatvfs(fd)
     drive_nbytes = filesystem.f_blocks * filesystem.f_frsize
-    return Place(fd, path, direct, 0, alignment, state.st_dev, drive_nbytes)
+    folder = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
+    bears = direct and fingerprint.of(folder).filesystem in _PLAIN and not _wants_stable_bytes(state.st_dev)
+    return Place(fd, path, direct, 0, alignment, state.st_dev, drive_nbytes, bears)
+
+
+def _wants_stable_bytes(device: int) -> bool:
+    """Whether a block device (or what it lies on) takes checksums or parity of what it writes; also if unknown."""
+    folder = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
+    for queue in (f"{folder}/queue", f"{folder}/../queue"):  # a partition has its disk's
+        with contextlib.suppress(OSError), open(f"{queue}/stable_writes") as told:
+            return told.read().strip() != "0"
+    return True

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import itertools
 import time
+from typing import NamedTuple
 
 import torch
 
 from fastio.offload.blob import Blob, View, span_to_save
-from fastio.offload.planner import SIMPLE, Planner, Profile, prefix_like
+from fastio.offload.history import Run
+from fastio.offload.planner import Planner, Profile, prefix_like
 from fastio.offload.prefetch import Order
-from fastio.offload.trace import Made, Trace, graver, kind_of
+from fastio.offload.report import Event, Iteration
+from fastio.offload.trace import DISK, HOST, Made, Trace, graver, kind_of
 
 # Numbers at the store: one count for the process, because managers may share a store.
 _indices = itertools.count()
+
+
+class Choice(NamedTuple):
+    """What becomes of a new blob. ``tier``: which is to keep it; "" for the host's where it has room."""
+
+    moves: bool
+    waits: bool = False
+    tier: str = ""
 
 
 class Step:
@@ -28,9 +39,14 @@ class Step:
         self._planner = planner
         self._profile: Profile | None = None
         self._strayed = False  # from the profile: the rest is moved out, whatever the plan says
-        self._began_s = time.perf_counter()
-        self._waited_s = 0.0
+        self._run = Run()
+        self._waited_s = 0.0  # for moving out, codec and all
+        self._stalled_s = 0.0  # for transfers alone
         self._table: dict[tuple[int, int], list[Blob]] = {}
+        self._is_over = False
+        self._device = torch.device("cpu")
+        now = time.perf_counter()
+        self.iteration = Iteration(number, now, now)
 
     def blob_of(self, tensor: torch.Tensor, view: View, module: str) -> tuple[Blob, bool]:
         """The blob that holds the tensor's bytes, and whether it is new.
@@ -38,6 +54,8 @@ class Step:
         The same bytes are the same storage at the same version: addresses are used again, a storage's ``_cdata`` is
         not, while the blob's weak reference lives.
         """
+        self._device = tensor.device
+        self._settle()
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes()
         key = (storage._cdata, tensor._version)
@@ -48,28 +66,34 @@ class Step:
                 self.trace.kinds[blob.ordinal] = graver(self.trace.kinds[blob.ordinal], kind)
                 return blob, False
         trace = self.trace
-        blob = Blob(self, len(trace.made), next(_indices), storage, span_to_save(view, nbytes))
+        blob = Blob(self, len(trace.made), next(_indices), storage, span_to_save(view, nbytes, storage.device))
         blob.key = key
-        trace.made.append(Made(blob.nbytes, tensor.dtype, time.perf_counter() - self._began_s - self._waited_s))
+        trace.made.append(Made(blob.nbytes, tensor.dtype, self._elapsed() - self._waited_s))
         trace.kinds.append(kind)
         trace.transfer_s.append(0.0)
         trace.ratio.append(1.0)
+        trace.tiers.append("")
         self.blobs[blob.ordinal] = blob
         self._table.setdefault(key, []).append(blob)
         return blob, True
 
-    def decide(self) -> tuple[bool, bool]:
-        """For the newest blob: whether it is moved out, and whether that is waited for."""
+    def decide(self) -> Choice:
+        """For the newest blob."""
         made = self.trace.made
         if len(made) == 1:
             self._profile = self._planner.profile_for(made[0])
         elif self._profile is not None and not prefix_like(made, self._profile):
             self._strayed = True
-        if self._planner.policy in SIMPLE:
-            return True, self._planner.policy == "fastensor"
+        waits = self._planner.policy == "fastensor"
         if self._profile is None:
-            return True, True
-        return self._strayed or len(made) - 1 in self._profile.selected, False
+            self._run.waited = waits = self._planner.policy != "all"
+            return Choice(True, waits)
+        if self._strayed:
+            return Choice(True, waits)
+        ordinal = len(made) - 1
+        self._run.waited = waits
+        tier = HOST if ordinal in self._profile.hosted else DISK
+        return Choice(ordinal in self._profile.selected, waits, tier)
 
     def packs(self, codec: str) -> bool:
         """Whether the codec is tried on the newest blob: not where it brought nothing in the profiled pass."""
@@ -83,31 +107,51 @@ class Step:
         """The codec made a blob that many times smaller."""
         self.trace.ratio[ordinal] = ratio
 
-    def waited(self, ordinal: int, seconds: float) -> None:
-        """The forward pass stood still that long for a blob's transfer."""
+    def waited(self, ordinal: int, seconds: float, tier: str) -> None:
+        """The forward pass stood still that long to move a blob out to a tier."""
         self._waited_s += seconds
         self.trace.transfer_s[ordinal] = seconds
+        self.trace.tiers[ordinal] = tier
+
+    def stalled(self, seconds: float) -> None:
+        """A pass waited that long for a transfer."""
+        self._stalled_s += seconds
+
+    def moved(self, event: Event) -> None:
+        """A transfer is over."""
+        if event.tier == DISK:
+            self._run.channels[event.op].add(event.nbytes, event.began_s, event.ended_s)
 
     def over(self) -> None:
         """The forward pass ended well."""
-        self.trace.forward_s = max(0.0, time.perf_counter() - self._began_s - self._waited_s)
+        self._end_forward()
         if self.order is None:
             self.follow()
         if not self.refused:  # transfers that failed say nothing of how long they take
-            self._planner.over(self.trace, self._profile, self._strayed)
+            self._profile = self._planner.over(self.trace, self._profile, self._strayed)
+        self._is_over = True
+        self._end()
 
     def follow(self) -> None:
         """Backward is expected in the recorded order, or else in reverse."""
-        known = None if self._profile is None or self._strayed else self._profile.trace.uses
-        self.order = Order(list(known) if known else range(len(self.trace.made) - 1, -1, -1))
+        known = self.trace if self._profile is None or self._strayed else self._profile.trace
+        self.order = Order(known.order())
 
     def used(self, ordinal: int) -> None:
-        """Backward asked for a blob."""
+        """Backward asks for a blob."""
+        self._end_forward()
+        self._settle()
         self.trace.uses.append(ordinal)
+        since = time.perf_counter() - self.iteration.forward_ended_s - (self._stalled_s - self._run.stalled_s)
+        self.trace.used_s.setdefault(ordinal, max(0.0, since))
         if self.order is None:
             self.follow()
         assert self.order is not None, "follow sets it"
         self.order.used(ordinal)
+
+    def served(self) -> None:
+        """Backward has what it asked for."""
+        self.iteration.backward_ended_s = time.perf_counter()
 
     def forget(self, blob: Blob) -> None:
         """The graph let go of a blob."""
@@ -116,3 +160,33 @@ class Step:
         twins.remove(blob)
         if not twins:
             del self._table[blob.key]
+        self._end()
+
+    def _settle(self) -> None:
+        """In a pass that waits for every transfer, as the profiled one: for what computes on a GPU, too, to time it."""
+        if self._run.waited and self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self.iteration.forward_began_s
+
+    def _end_forward(self) -> None:
+        """At the end of the context, or when backward begins within it."""
+        if self.iteration.backward_began_s is None:
+            self._settle()
+            elapsed = self._elapsed()
+            self.iteration.forward_ended_s = self.iteration.backward_began_s = time.perf_counter()
+            self.trace.forward_s = max(0.0, elapsed - self._waited_s)
+            self._run.forward_s = max(0.0, elapsed - self._stalled_s)
+            self._run.stalled_s = self._stalled_s
+
+    def _end(self) -> None:
+        """Backward is over when the graph has let go of all that it saved."""
+        ended = self.iteration.backward_ended_s
+        if self.blobs or not self._is_over or ended is None or self._profile is None or self.refused:
+            return
+        run, self._is_over = self._run, False
+        run.actual_s = ended - self.iteration.forward_began_s
+        run.backward_s = max(0.0, ended - self.iteration.forward_ended_s - (self._stalled_s - run.stalled_s))
+        run.stalled_s = self._stalled_s
+        self._profile.history.add(run)

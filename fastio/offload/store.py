@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fastio import _native
-from fastio.errors import RefusedError, TransferError
+from fastio.errors import FastIOError, RefusedError, TransferError
 from fastio.native_errors import named
 from fastio.offload.endurance import Drive
 from fastio.offload.places import Place, close_places, open_places
@@ -29,6 +29,10 @@ BLOCK = 4096
 DRIVERS = ("uring", "threads")
 
 Direction = Literal["write", "read"]
+
+
+class StoreGoneError(FastIOError, RuntimeError):
+    """The store is closed, or belongs to the process that forked this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +57,15 @@ class BlockStore:
     """Blobs on unnamed files in folders, on empty files or on whole block devices; striped where there are several.
 
     ``capacity`` is in bytes over all places, 0 for what they have. Memory given by address must stay until its
-    transfer is done or its index freed. Any thread may call any method. A context manager.
+    transfer is done or its index freed. Any thread may call any method; one that waits keeps no other from going on.
+    Memory that direct I/O cannot reach as it lies (most tensors': they begin 64 bytes into a page) is copied, on a
+    write, by the thread that calls ``update``, ``is_done`` or ``wait``, into 4 MiB that the store then keeps. Where
+    ``whole_pages`` is true a caller can spare that by moving all of the pages that his memory touches: the filesystem
+    and the device do not mind if bytes of others there change meanwhile. A context manager.
 
-    Raises FolderMissingError, TransferError, and ValueError for an unknown driver. Where io_uring is forbidden the
-    driver ``threads`` takes over, and :attr:`notes` say so.
+    Raises FolderMissingError, TransferError, and ValueError for an unknown driver; every method StoreGoneError after
+    ``close`` and in a child of fork. Where io_uring is forbidden the driver ``threads`` takes over, and :attr:`notes`
+    say so.
     """
 
     def __init__(
@@ -80,8 +89,9 @@ class BlockStore:
             close_places(opened)
             raise
         notes += [f"{place.path}: no direct I/O, so through the page cache" for place in opened if not place.direct]
-        self.notes = tuple(notes)
+        self._notes = tuple(notes)
         self.places = tuple(place.path for place in opened)
+        self.whole_pages = all(place.bears_changes for place in opened)
         drives = {place.drive: place.drive_nbytes for place in opened}
         self._drive = Drive(sum(drives.values()))
         self._opened = time.monotonic()
@@ -131,7 +141,13 @@ class BlockStore:
             self._native.free(index)
 
     def __contains__(self, index: int) -> bool:
-        return self._native.contains(index)
+        with self._naming():
+            return self._native.contains(index)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What does not go the usual way, and why. What concerns unaligned memory is known when some was moved."""
+        return (*self._notes, *self._native.notes())
 
     @property
     def recording(self) -> bool:
@@ -145,7 +161,7 @@ class BlockStore:
 
     @property
     def trace(self) -> list[tuple[Direction, int, int, int]]:
-        """The commands sent while recording: direction, device, first LBA on it, blocks."""
+        """The latest 65,536 commands sent while recording: direction, device, first LBA on it, blocks."""
         return [
             ("write" if write else "read", device, lba, blocks) for write, device, lba, blocks in self._native.trace()
         ]
@@ -153,7 +169,8 @@ class BlockStore:
     @property
     def stats(self) -> StoreStats:
         """What was moved, and what that means for the drive; of a closed store too."""
-        counts = self._native.stats()
+        with self._naming():
+            counts = self._native.stats()
         seconds = time.monotonic() - self._opened
         written = counts["bytes_written"]
         return StoreStats(
@@ -166,7 +183,8 @@ class BlockStore:
 
     def close(self) -> None:
         """Drop what is queued, wait for the device, and give the space back. Twice is fine."""
-        self._native.close()
+        with self._naming():
+            self._native.close()
 
     def __enter__(self) -> BlockStore:
         return self
@@ -182,6 +200,10 @@ class BlockStore:
                 yield
         except RefusedError as error:
             raise TransferError(errno.EIO, f"driver {self.driver} ({error})", path) from None
+        except FastIOError:
+            raise
+        except RuntimeError as error:
+            raise StoreGoneError(f"{path}: {error}") from None
 
     def _error(self, index: int, number: int, write: bool, device: int, lba: int, stuck: bool) -> TransferError:
         operation = f"driver {self.driver}: {'write' if write else 'read'} of index {index} at LBA {lba}"

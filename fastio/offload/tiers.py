@@ -1,4 +1,4 @@
-"""The store tier: write-behind within a byte budget, reads before writes, and what to do when either fails."""
+"""A tier: write-behind within a byte budget, reads before writes, and what to do when either fails."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import contextlib
 import time
 import warnings
 from collections import deque
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from fastio.errors import FastIOError
-from fastio.offload.blob import Blob, Buffer, State
+from fastio.offload.blob import LINE, PAGE, Blob, Buffer, State
 from fastio.offload.packing import unpack
-from fastio.offload.report import Counts, Event
+from fastio.offload.report import Counts, Event, Traffic
 
 _REFUSALS = (FastIOError, OSError)  # what a store raises: anything else is an error of the program
 
 
 class Store(Protocol):
-    """What a tier asks of a store. ``write`` and ``read`` return at once; the memory must live until ``is_done``."""
+    """What a tier asks of a store. ``write`` and ``read`` return at once; the memory must live until ``is_done``.
+
+    One with a true attribute ``whole_pages`` prefers memory that begins on a page of 4096 bytes, and does not mind that
+    other owners' bytes on that page change while it is at work.
+    """
 
     def write(self, index: int, address: int, nbytes: int) -> Any:
         """Begin to write the bytes as this index."""
@@ -45,7 +49,7 @@ class ActivationLostError(FastIOError, RuntimeError):
     """Bytes of a saved tensor could not be read back. Raised before the gradients of its node change."""
 
 
-class StoreTier:
+class Tier:
     """Moves blobs to a store and back. Not thread-safe: the manager's lock is held around every call.
 
     A blob waits in ``_queued`` (live, nothing issued: can be cancelled), then in ``_issued``; both together hold at
@@ -53,10 +57,13 @@ class StoreTier:
     is over, for the device still uses their memory.
     """
 
-    def __init__(self, store: Store, counts: Counts) -> None:
+    def __init__(self, name: str, store: Store, counts: Counts, window: int) -> None:
+        self.name = name
         self.store = store
-        self.window = 0  # bytes of live blobs that may wait for their write
+        self.window = window  # bytes of live blobs that may wait for their write
         self._counts = counts
+        self._traffic = counts.traffic.setdefault(name, Traffic())
+        self._whole_pages: bool = getattr(store, "whole_pages", False)
         self._queued: deque[Blob] = deque()
         self._issued: deque[Blob] = deque()
         self._queued_bytes = 0
@@ -73,6 +80,7 @@ class StoreTier:
         """
         if blob.step.refused:
             return
+        blob.tier = self
         blob.state = State.PENDING
         self._queued.append(blob)
         self._queued_bytes += blob.stored_nbytes
@@ -87,7 +95,7 @@ class StoreTier:
 
     def pump(self) -> None:
         """Reap what is over and issue what waits. Writes stand back while anything is being read."""
-        self.store.update()
+        self._update()
         while self._issued and self._is_over(self._issued[0]):
             self._finish_write(self._issued[0])
         for blob in [blob for blob in self._leaving if self._is_over(blob)]:
@@ -98,7 +106,7 @@ class StoreTier:
         depth = max(1, self.window // 2)
         while self._queued and self._issued_bytes < depth:
             self._issue(self._queued.popleft())
-        self.store.update()
+        self._update()
 
     def cancel(self, blob: Blob) -> None:
         """Backward asks for a blob that still waits to be written: it need not be any more, if nothing was issued."""
@@ -109,29 +117,31 @@ class StoreTier:
             self._counts.cancelled += 1
 
     def fetch(self, blob: Blob) -> None:
-        """Begin to read a blob back."""
-        blob.buffer = Buffer.on_a_page(blob.stored_nbytes)
+        """Begin to read a blob back. MemoryError or torch's own, with nothing changed, where there is none for it."""
+        blob.buffer = Buffer.on_a_page(blob.stored_nbytes, blob.device, blob.lead)
         blob.state = State.INFLIGHT
         self._reading[blob.index] = blob
         self._started[blob.index] = time.perf_counter()
         try:
-            self.store.read(blob.index, blob.buffer.address, blob.stored_nbytes)
+            self._read(blob)
             self.store.update()
         except _REFUSALS as error:
             self._errors[blob.index] = error  # who needs the blob tries once more
+        self._counts.stalled_read_s += self._stalled(blob, self._started[blob.index])  # a store may do it at once
 
     def finish(self, blob: Blob) -> None:
         """Wait until a blob is back. Raises ActivationLostError after a second failure."""
         began = time.perf_counter()
         try:
             self._settle(blob)
+            settled = time.perf_counter()
             self._decode(blob)
         except _REFUSALS as first:
             self._counts.retried += 1
             try:
-                assert blob.buffer is not None, "fetch gave it one"
-                self.store.read(blob.index, blob.buffer.address, blob.stored_nbytes)
+                self._read(blob)
                 self.store.wait(blob.index)
+                settled = time.perf_counter()
                 self._decode(blob)
             except _REFUSALS as second:
                 blob.state = State.FAILED
@@ -143,12 +153,11 @@ class StoreTier:
                     f"discard them (optimizer.zero_grad) and repair the store before a new Offload is made"
                 ) from second
         blob.state = State.RESIDENT
-        now = time.perf_counter()
         self._reading.pop(blob.index, None)
-        self._counts.read_bytes += blob.stored_nbytes
-        self._counts.reads += 1
-        self._counts.stalled_read_s += now - began
-        self._tell("read", blob, began, now)
+        self._traffic.read_bytes += blob.stored_nbytes
+        self._traffic.reads += 1
+        self._counts.stalled_read_s += self._stalled(blob, began, settled)
+        self._tell("read", blob, began, settled)
 
     def drop(self, blob: Blob) -> None:
         """The graph let go of a blob: free its bytes now, or when its command is over."""
@@ -189,13 +198,32 @@ class StoreTier:
             blob.state = State.RESIDENT
             return
         self._started[blob.index] = time.perf_counter()
+        blob.lead = self._lead(blob.address)
         try:
-            self.store.write(blob.index, blob.address, blob.stored_nbytes)
+            self.store.write(blob.index, blob.address - blob.lead, blob.lead + blob.stored_nbytes)
         except _REFUSALS as error:
             self._refuse(blob, error)
         else:
+            self._counts.stalled_write_s += self._stalled(blob, self._started[blob.index])
             self._issued.append(blob)
             self._issued_bytes += blob.stored_nbytes
+
+    def _read(self, blob: Blob) -> None:
+        assert blob.buffer is not None, "fetch gave it one"
+        self.store.read(blob.index, blob.buffer.address - blob.lead, blob.lead + blob.stored_nbytes)
+
+    def _lead(self, address: int) -> int:
+        """How many bytes before the blob's travel with it, so that the device reaches its memory as it lies.
+
+        They are whatever lies there (torch's tensors begin 64 bytes into a page), on a page that is the blob's.
+        """
+        lead = address % PAGE
+        return lead if self._whole_pages and lead % LINE == 0 else 0
+
+    def _update(self) -> None:
+        # A store that refuses, or is closed, says so again of each blob that is asked for.
+        with contextlib.suppress(*_REFUSALS):
+            self.store.update()
 
     def _is_over(self, blob: Blob) -> bool:
         if blob.index in self._errors:
@@ -230,14 +258,29 @@ class StoreTier:
         now = time.perf_counter()
         blob.let_go()
         blob.state = State.DISK
-        self._counts.written_bytes += blob.stored_nbytes
-        self._counts.writes += 1
-        self._counts.stalled_write_s += now - began
+        self._traffic.written_bytes += blob.stored_nbytes
+        self._traffic.writes += 1
+        self._counts.stalled_write_s += self._stalled(blob, began, now)
         self._tell("write", blob, began, now)
 
-    def _tell(self, op: str, blob: Blob, waited_from: float, now: float) -> None:
-        started = self._started.pop(blob.index, waited_from)
-        self._counts.events.append(Event(op, blob.step.number, blob.ordinal, blob.stored_nbytes, started, now))
+    def _stalled(self, blob: Blob, began: float, ended: float | None = None) -> float:
+        """Seconds that compute stood still, which its step hears of."""
+        seconds = (time.perf_counter() if ended is None else ended) - began
+        blob.step.stalled(seconds)
+        return seconds
+
+    def _tell(self, op: Literal["write", "read"], blob: Blob, waited_from: float, now: float) -> None:
+        event = Event(
+            op,
+            blob.step.number,
+            blob.ordinal,
+            blob.stored_nbytes,
+            self._started.pop(blob.index, waited_from),
+            now,
+            self.name,
+        )
+        self._counts.events.append(event)
+        blob.step.moved(event)
 
     def _refuse(self, blob: Blob, error: Exception) -> None:
         """A write failed: the tensor stays, and so does all else of its step. Gradients are what they would be."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import torch
 
 from fastio.offload.overlap import Blob
+
+DISK, HOST = "disk", "host"  # the tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +35,47 @@ class Trace:
     kinds: list[str] = field(default_factory=list)
     transfer_s: list[float] = field(default_factory=list)  # as stored, the codec's time included
     ratio: list[float] = field(default_factory=list)  # raw bytes over stored bytes
+    tiers: list[str] = field(default_factory=list)  # where they went; "": nowhere
     uses: list[int] = field(default_factory=list)
-    forward_s: float = 0.0
+    used_s: dict[int, float] = field(default_factory=dict)  # first uses: seconds of compute since backward began
+    forward_s: float = 0.0  # without what moving out took
 
-    def blobs(self) -> list[Blob]:
-        """As the planner takes them."""
-        return [
-            Blob(made.nbytes, seconds * ratio, ratio, made.ready_s, kind)
-            for made, seconds, ratio, kind in zip(self.made, self.transfer_s, self.ratio, self.kinds, strict=True)
-        ]
+    def blobs(self, hosted: Collection[int] = ()) -> list[Blob]:
+        """As the planner takes them, if those that are ``hosted`` go to host memory and all others to the disk.
+
+        One that went elsewhere in this pass is taken to move at the pace that others had there.
+        """
+        pace = self._pace()
+        blobs: list[Blob] = []
+        for i, (made, kind, ratio) in enumerate(zip(self.made, self.kinds, self.ratio, strict=True)):
+            tier = HOST if i in hosted else DISK
+            seconds = self.transfer_s[i]
+            if self.tiers[i] != tier and tier in pace:
+                seconds = made.nbytes / ratio * pace[tier]
+            blobs.append(Blob(made.nbytes, seconds * ratio, ratio, made.ready_s, kind))
+        return blobs
+
+    def stored(self) -> list[float]:
+        """The bytes of each blob as it travels."""
+        return [made.nbytes / ratio for made, ratio in zip(self.made, self.ratio, strict=True)]
+
+    def away_s(self) -> list[float]:
+        """Seconds of compute between the making of each blob and its use in backward; infinite where there was none."""
+        return [self.forward_s - made.ready_s + self.used_s.get(i, math.inf) for i, made in enumerate(self.made)]
+
+    def order(self) -> list[int]:
+        """The order in which backward asks for blobs: as recorded, or else in reverse."""
+        return list(self.uses) or list(range(len(self.made) - 1, -1, -1))
+
+    def _pace(self) -> dict[str, float]:
+        """Seconds a byte, for each tier that something went to."""
+        nbytes: dict[str, float] = defaultdict(float)
+        seconds: dict[str, float] = defaultdict(float)
+        for tier, stored, took in zip(self.tiers, self.stored(), self.transfer_s, strict=True):
+            if tier:
+                nbytes[tier] += stored
+                seconds[tier] += took
+        return {tier: seconds[tier] / nbytes[tier] for tier in nbytes if nbytes[tier] > 0}
 
 
 def kind_of(module: str, dtype: torch.dtype) -> str:

@@ -1,0 +1,192 @@
+"""Train a small network on real digits twice: plainly, and with its activations on an SSD meanwhile.
+
+    python examples/train_offload.py --store /scratch --steps 8
+
+Both runs start from the same seeds, each in a process of its own, and must give the same losses and the same weights,
+bit for bit: this program compares them, and ends with status 1 if they differ. It shows the memory and the time that
+each took. ``pip install 'fastio[bench]'`` brings what it needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+import fastio
+
+SIDE = 96  # the digits have 8 x 8 pixels; enlarged, their activations outweigh everything else
+BATCH = 48
+WIDTHS = (8, 8, 8, 16, 16, 16)
+POOLED = (3, 6)  # after these convolutions
+BUDGET = "32MiB"  # what saved tensors may take in memory
+HELD_OUT = 197  # images that are not trained on
+WARM_UP = 2  # steps whose time is not counted: the first one is profiled
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run brought. Bytes and seconds; ``peak`` and ``before`` are the process's resident memory."""
+
+    losses: list[float]
+    weights: str
+    accuracy: float
+    before: int
+    peak: int
+    step_s: list[float]
+    report: str
+
+
+def network() -> nn.Sequential:
+    """A plain convolutional network: most of what it saves for backward is the output of a ReLU or of a convolution."""
+    layers: list[nn.Module] = []
+    inputs = 1
+    for number, outputs in enumerate(WIDTHS, 1):
+        layers += [
+            nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+            nn.BatchNorm2d(outputs, momentum=None),
+            nn.ReLU(),
+        ]
+        if number in POOLED:
+            layers.append(nn.MaxPool2d(2))
+        inputs = outputs
+    side = SIDE // 2 ** len(POOLED)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(inputs * side * side, 10))
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    """1,797 handwritten digits, shuffled: images (N, 1, 8, 8) in float32 from 0 to 1, and labels (N,)."""
+    from sklearn.datasets import load_digits  # here, because the process that only compares does not need it
+
+    bunch = load_digits()
+    order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(0))
+    images = torch.from_numpy(bunch.images).float().div(16).unsqueeze(1)
+    return images[order], torch.from_numpy(bunch.target).long()[order]
+
+
+def enlarged(images: Tensor) -> Tensor:
+    """The images at the network's size."""
+    return nn.functional.interpolate(images, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
+
+
+def train(store: str | None, steps: int) -> Outcome:
+    """Some steps of training, with activations in ``store`` if there is one."""
+    images, labels = digits()
+    torch.manual_seed(0)
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    offload = None if store is None else fastio.Offload(model, store=store, budget=BUDGET)
+    losses, seconds = [], []
+    trained = len(images) - HELD_OUT
+    before = resident("VmRSS")
+    forget_peak()
+    for step in range(steps):
+        began = time.perf_counter()
+        chosen = torch.arange(step * BATCH, (step + 1) * BATCH) % trained
+        with offload or nullcontext():
+            loss = nn.functional.cross_entropy(model(enlarged(images[chosen])), labels[chosen])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        seconds.append(time.perf_counter() - began)
+        losses.append(loss.item())
+    peak = resident("VmHWM")
+    told = "" if offload is None else str(offload.report())
+    if offload is not None:
+        offload.close()
+    model.eval()
+    with torch.no_grad():
+        right = model(enlarged(images[trained:])).argmax(1) == labels[trained:]
+    digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values()))
+    return Outcome(losses, digest.hexdigest(), right.float().mean().item(), before, peak, seconds, told)
+
+
+def resident(field: str) -> int:
+    """``VmRSS`` or its peak ``VmHWM``, in bytes."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
+
+
+def forget_peak() -> None:
+    """From now on, VmHWM is the peak since now."""
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+def in_a_process(store: str | None, steps: int) -> Outcome:
+    """:func:`train` in a new process, so that neither run's memory shows in the other's."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(train, store, steps).result()
+
+
+def show(console: Console, plain: Outcome, offloaded: Outcome) -> None:
+    """Both runs side by side."""
+    losses = Table("step", "loss, plain", "loss, offloaded", "same bits", title="Training", title_justify="left")
+    for number, (one, other) in enumerate(zip(plain.losses, offloaded.losses, strict=True), 1):
+        losses.add_row(str(number), f"{one:.9f}", f"{other:.9f}", "yes" if one == other else "NO")
+    console.print(losses)
+    table = Table("", "plain", "offloaded", title="What it took", title_justify="left")
+    both = (plain, offloaded)
+    table.add_row("weights at the end (SHA-256)", *(one.weights[:12] for one in both))
+    table.add_row(f"right of {HELD_OUT} digits held out", *(f"{one.accuracy:.1%}" for one in both))
+    table.add_row("resident memory before", *(mib(one.before) for one in both))
+    table.add_row("peak while training, above that", *(mib(one.peak - one.before) for one in both))
+    table.add_row(f"median step after the first {WARM_UP}", *(median(one.step_s[WARM_UP:]) for one in both))
+    console.print(table)
+    console.print(offloaded.report)
+
+
+def mib(nbytes: int) -> str:
+    """A size for people."""
+    return f"{nbytes / 2**20:,.0f} MiB"
+
+
+def median(seconds: list[float]) -> str:
+    """A time for people."""
+    return f"{statistics.median(seconds) * 1e3:,.0f} ms" if seconds else "too few steps"
+
+
+def main() -> int:
+    """Train twice and compare; the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--store", default=".", help="folder on the SSD; nothing stays there (default: this one)")
+    parser.add_argument("--steps", type=int, default=8, help="steps of training (default: %(default)s)")
+    arguments = parser.parse_args()
+    if arguments.steps < 1:
+        parser.error("--steps: at least 1")
+    if not os.path.isdir(arguments.store):
+        parser.error(f"--store: {arguments.store} is no folder; make it first")
+    # Both runs give memory back to the system as soon as it is free, so that what is counted is what is used; huge
+    # pages make that cheap.
+    os.environ["GLIBC_TUNABLES"] = "glibc.malloc.mmap_threshold=65536:glibc.malloc.hugetlb=1"
+    console = Console(width=None if sys.stdout.isatty() else 100, markup=False, highlight=False)
+    with (
+        tempfile.TemporaryDirectory(prefix="fastio-example-", dir=arguments.store) as store,
+        Console(stderr=True).status("training plainly") as status,
+    ):
+        plain = in_a_process(None, arguments.steps)
+        status.update("training with activations on the SSD")
+        offloaded = in_a_process(store, arguments.steps)
+    show(console, plain, offloaded)
+    if plain.losses != offloaded.losses or plain.weights != offloaded.weights:
+        console.print("wrong: the losses or the weights differ", style="bold red")
+        return 1
+    console.print("the same losses and the same weights, bit for bit", style="bold green")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""The timeline of an iteration as a picture: what was, what was predicted, what was on its way. Needs matplotlib."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastio.errors import ToolUnavailableError
+from fastio.offload.report import Event, Iteration, Report
+from fastio.offload.timeline import Timeline
+from fastio.replacement import Replacement
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+_COLORS = {  # Okabe and Ito's, which the colour-blind can tell apart
+    "forward": "#0072B2",
+    "backward": "#56B4E9",
+    "write": "#D55E00",
+    "read": "#009E73",
+    "away": "#999999",
+}
+_MIB = 1 << 20
+_Bar = tuple[float, float, str]  # begin and end in ms, and what it is
+
+
+def draw(report: Report, path: str | os.PathLike[str]) -> None:
+    """Draw the latest iteration whose backward pass was seen, above its prediction, on one axis of time.
+
+    ``path`` ends in .png, .svg or .pdf (else ValueError) and is replaced as a whole. Raises ToolUnavailableError
+    without matplotlib, FolderMissingError and TransferError.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(f"{os.fspath(path)}: a plot is one of {', '.join(SUFFIXES)}, got {suffix or 'no suffix'!r}")
+    picture = io.BytesIO()
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ToolUnavailableError("matplotlib", str(error), "pip install 'fastio[bench]'") from error
+    with matplotlib.rc_context({"svg.fonttype": "none", "axes.axisbelow": True}):  # text that can be searched
+        _figure(report).savefig(picture, format=suffix[1:], dpi=120)
+    with Replacement(os.fspath(path)) as new, open(new.fd, "wb", closefd=False) as file:
+        file.write(picture.getbuffer())
+        file.flush()
+        new.commit(durable=False)
+
+
+def _figure(report: Report) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    figure = Figure(figsize=(11, 7.5), layout="constrained")
+    actual, predicted, in_flight = figure.subplots(3, 1, sharex=True, height_ratios=[3, 2, 2])
+    latest = next((one for one in reversed(report.iterations) if one.backward_ended_s is not None), None)
+    events = [] if latest is None else [event for event in report.events if event.step == latest.step]
+    _draw_actual(actual, report, latest, events)
+    _draw_predicted(predicted, report)
+    _draw_bytes(in_flight, latest, events)
+    in_flight.set_xlabel("ms since the forward pass began (transfers that were made: from issue until seen to be over)")
+    in_flight.set_xlim(left=0)
+    handles = [Patch(color=_COLORS[name], label=name) for name in ("forward", "backward", "write", "read")]
+    figure.legend(handles=handles, loc="outside upper right", ncols=4, frameon=False)
+    figure.suptitle(f"activation offload, policy {report.policy}", x=0.01, ha="left")
+    return figure
+
+
+def _draw_actual(axes: Axes, report: Report, latest: Iteration | None, events: Sequence[Event]) -> None:
+    if latest is None:
+        _say(axes, "actual", "no iteration is complete: backward has not run")
+        return
+    title = f"actual: iteration {latest.step}"
+    if latest.seconds is not None:
+        title += f", {latest.seconds * 1e3:.1f} ms"
+    if _is_cut(report, latest):
+        title += " (its first transfers are no longer remembered)"
+    lanes: dict[str, list[_Bar]] = {"passes": list(_passes(latest))}
+    for event in sorted(events, key=lambda event: (event.tier, event.op != "write")):
+        bar = (_ms(event.began_s, latest), _ms(event.ended_s, latest), event.op)
+        lanes.setdefault(f"{event.tier} {event.op}s", []).append(bar)
+    _draw_lanes(axes, title, lanes)
+
+
+def _passes(latest: Iteration) -> Iterable[_Bar]:
+    yield 0.0, _ms(latest.forward_ended_s, latest), "forward"
+    if latest.backward_began_s is not None and latest.backward_ended_s is not None:
+        yield _ms(latest.backward_began_s, latest), _ms(latest.backward_ended_s, latest), "backward"
+
+
+def _is_cut(report: Report, latest: Iteration) -> bool:
+    """Whether transfers of this iteration may have been forgotten: a report holds a limited number."""
+    moves = sum(one.writes + one.reads for one in report.traffic.values())
+    return len(report.events) < moves and all(event.step >= latest.step for event in report.events[:1])
+
+
+def _draw_predicted(axes: Axes, report: Report) -> None:
+    timeline = report.predicted
+    if timeline is None:
+        _say(axes, "predicted", "no prediction: no iteration of this shape came before")
+        return
+    middle = timeline.forward_s + timeline.forward_stall_s
+    lanes: dict[str, list[_Bar]] = {
+        "passes": [(0.0, middle * 1e3, "forward"), (middle * 1e3, timeline.iteration_s * 1e3, "backward")],
+        "writes": list(_transfers(timeline, "write")),
+        "reads": list(_transfers(timeline, "read")),
+    }
+    title = f"predicted: {timeline.iteration_s * 1e3:.1f} ms, of which waiting {timeline.forward_stall_s * 1e3:.1f} "
+    title += f"in forward, {timeline.backward_stall_s * 1e3:.1f} in backward"
+    _draw_lanes(axes, title, lanes)
+
+
+def _transfers(timeline: Timeline, op: str) -> Iterable[_Bar]:
+    for one in timeline.writes if op == "write" else timeline.reads:
+        yield one.start_s * 1e3, one.finish_s * 1e3, op
+
+
+def _draw_lanes(axes: Axes, title: str, lanes: dict[str, list[_Bar]]) -> None:
+    for place, bars in enumerate(lanes.values()):
+        for op in dict.fromkeys(op for *_, op in bars):
+            spans = [(begin, end - begin) for begin, end, what in bars if what == op]
+            # Transfers overlap: where more are under way, the colour is deeper.
+            alpha = 1.0 if op in ("forward", "backward") else 0.4
+            # The edge keeps a short one visible.
+            axes.broken_barh(spans, (place - 0.4, 0.8), color=_COLORS[op], alpha=alpha, linewidth=0.5)
+    axes.set_yticks(range(len(lanes)), list(lanes))
+    axes.set_ylim(len(lanes) - 0.4, -0.6)
+    axes.set_title(title, loc="left", fontsize="medium")
+    axes.grid(axis="x", alpha=0.3)
+
+
+def _draw_bytes(axes: Axes, latest: Iteration | None, events: Sequence[Event]) -> None:
+    """Bytes of writes and of reads under way, and of what is away: written, and not yet asked back."""
+    title = "bytes under way, and away (written and not yet asked back), as stored"
+    if latest is None or not events:
+        _say(axes, title, "nothing was moved")
+        return
+    asked: dict[int, float] = {}
+    for event in events:
+        if event.op == "read":
+            asked.setdefault(event.ordinal, event.began_s)
+    written = [event for event in events if event.op == "write"]
+    changes = [(event.ended_s, event.nbytes) for event in written]
+    changes += [(asked[event.ordinal], -event.nbytes) for event in written if event.ordinal in asked]
+    _draw_steps(axes, latest, changes, "away")
+    for op in ("write", "read"):
+        changes = [(event.began_s, event.nbytes) for event in events if event.op == op]
+        changes += [(event.ended_s, -event.nbytes) for event in events if event.op == op]
+        _draw_steps(axes, latest, changes, op)
+    axes.set_ylabel("MiB")
+    axes.set_ylim(bottom=0)
+    axes.set_title(title, loc="left", fontsize="medium")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper right", fontsize="small")
+
+
+def _draw_steps(axes: Axes, latest: Iteration, changes: list[tuple[float, int]], what: str) -> None:
+    now, times, levels = 0, [0.0], [0.0]
+    for when, by in sorted(changes):
+        now += by
+        times.append(_ms(when, latest))
+        levels.append(now / _MIB)
+    if latest.backward_ended_s is not None:
+        times.append(max(times[-1], _ms(latest.backward_ended_s, latest)))
+        levels.append(levels[-1])
+    if what == "away":
+        axes.fill_between(times, levels, step="post", color=_COLORS[what], alpha=0.35, linewidth=0, label=what)
+    else:
+        axes.step(times, levels, where="post", color=_COLORS[what], label=what)
+
+
+def _say(axes: Axes, title: str, text: str) -> None:
+    axes.set_title(title, loc="left", fontsize="medium")
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
+    axes.set_yticks([])
+
+
+def _ms(when: float, latest: Iteration) -> float:
+    return (when - latest.forward_began_s) * 1e3

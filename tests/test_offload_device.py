@@ -1,0 +1,500 @@
+"""Offload of GPU memory: its order of events on simulated streams, its stores in training, and all of it on a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fastio.errors import RefusedError
+from fastio.offload import blob, copies, csr_cuda, hooks
+from fastio.offload.copies import CudaCopies, HostCopies
+from fastio.offload.host_store import HostStore
+from fastio.offload.manager import Offload
+from fastio.offload.staged_store import StagedStore
+from late_copies import LateCopies
+from slow_store import SlowStore
+
+gpu = pytest.mark.gpu
+
+# Simulated streams: what CUDA promises of them, with work that runs as late and in as odd an order as it may.
+
+
+class SimulatedGpu:
+    """Streams are queues of work; nothing of a queue runs before somebody waits or asks."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.streams: list[Stream] = []
+        self.current = Stream(self)
+        self.fails = False
+
+    def run_some(self) -> None:
+        for _ in range(self.random.randint(0, 3)):
+            self.run_one()
+
+    def run_one(self) -> None:
+        ready = [stream for stream in self.streams if stream.work and stream.work[0][0]()]
+        assert ready, "a deadlock between streams"
+        _, do = self.random.choice(ready).work.pop(0)
+        do()
+
+    @contextlib.contextmanager
+    def under(self, stream: Stream) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+
+class Stream:
+    def __init__(self, owner: SimulatedGpu) -> None:
+        self.owner = owner
+        self.work: list[tuple[Callable[[], bool], Callable[[], object]]] = []
+        owner.streams.append(self)
+
+    def launch(self, do: Callable[[], object]) -> None:
+        self.work.append((lambda: True, do))
+
+    def record_event(self) -> Event:
+        event = Event(self.owner)
+        self.launch(event.happen)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        self.work.append((lambda: event.happened, lambda: None))
+
+
+class Event:
+    def __init__(self, owner: SimulatedGpu) -> None:
+        self.owner = owner
+        self.happened = False
+
+    def happen(self) -> None:
+        self.happened = True
+
+    def query(self) -> bool:
+        if self.owner.fails:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        while not self.happened and self.owner.random.random() < 0.5:
+            self.owner.run_one()
+        return self.happened
+
+    def synchronize(self) -> None:
+        if self.owner.fails:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        while not self.happened:
+            self.owner.run_one()
+
+
+class Bytes:
+    device = torch.device("cuda", 0)
+
+    def __init__(self, owner: SimulatedGpu, address: int, nbytes: int) -> None:
+        self.owner, self.address, self.nbytes = owner, address, nbytes
+
+    def copy_(self, source: Bytes, non_blocking: bool) -> None:
+        assert non_blocking
+        assert source.nbytes == self.nbytes
+        self.owner.current.launch(lambda: ctypes.memmove(self.address, source.address, self.nbytes))
+
+
+@contextlib.contextmanager
+def simulated(seed: int) -> Iterator[SimulatedGpu]:
+    owner = SimulatedGpu(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "Stream", lambda _: Stream(owner))
+        patch.setattr(torch.cuda, "current_stream", lambda _: owner.current)
+        patch.setattr(torch.cuda, "stream", owner.under)
+        patch.setattr(copies, "cuda_bytes", lambda address, nbytes: Bytes(owner, address, nbytes))
+        patch.setattr(copies, "host_bytes", lambda address, nbytes: Bytes(owner, address, nbytes))
+        patch.setattr(CudaCopies, "pinned", False)
+        yield owner
+
+
+@pytest.mark.parametrize("kind", ["host", "staged"])
+@given(seed=st.integers(0, 1 << 32))
+def test_copies_come_after_what_computes_and_before_what_uses(kind: str, seed: int) -> None:
+    """Tensors that a queue still has to compute; memory given out again while a queue still has to read it."""
+    with simulated(seed) as owner:
+        carrier = CudaCopies()
+        store: Any = HostStore(1 << 16, carrier) if kind == "host" else StagedStore(SlowStore(lag=2), carrier, 3 * 4096)
+        streams = [Stream(owner) for _ in range(2)]
+        memory = [torch.zeros(1000, dtype=torch.uint8) for _ in range(8)]  # what torch's allocator would hand out
+        for index, tensor in enumerate(memory):
+            with owner.under(owner.random.choice(streams)):
+                owner.current.launch(lambda tensor=tensor, index=index: tensor.fill_(index + 1))
+                store.write(index, tensor.data_ptr(), tensor.nbytes)
+            owner.run_some() if owner.random.random() < 0.3 else None
+            store.update()
+        for index, tensor in enumerate(memory):
+            store.wait(index)
+            tensor.fill_(0xEE)  # nobody's any more
+        seen: list[Tensor] = []
+        for index in reversed(range(8)):
+            tensor = memory[owner.random.randrange(8)]
+            with owner.under(owner.random.choice(streams)):
+                tensor.fill_(99)
+                owner.current.launch(lambda tensor=tensor: seen.append(tensor.clone()))  # the last use before
+                store.read(index, tensor.data_ptr(), tensor.nbytes)
+            with owner.under(owner.random.choice(streams)):  # whoever moves it along
+                store.update()
+                store.wait(index)
+                assert bool((tensor == index + 1).all())
+            store.free(index)
+        while any(stream.work for stream in owner.streams):
+            owner.run_one()
+        assert len(seen) == 8
+        assert all(bool((before == 99).all()) for before in seen)
+        store.close()
+        assert store.used == 0
+
+
+def test_an_error_of_cuda_is_an_error_of_the_blob() -> None:
+    data = torch.ones(1000, dtype=torch.uint8)
+    for make in (lambda c: HostStore(1 << 16, c), lambda c: StagedStore(SlowStore(), c, 1 << 16)):
+        with simulated(1) as owner:
+            store = make(CudaCopies())
+            store.write(0, data.data_ptr(), data.nbytes)
+            owner.fails = True
+            with pytest.raises(RefusedError, match="between a GPU and pinned memory failed: CUDA error"):
+                store.wait(0)
+            with pytest.raises(RefusedError, match="CUDA error"):
+                store.read(0, data.data_ptr(), data.nbytes)
+            store.free(0)
+            store.close()
+            assert store.used == 0
+
+
+def test_nothing_to_copy_needs_no_gpu() -> None:
+    carrier = CudaCopies()
+    assert carrier.out(0, 0, 0).is_done()
+    carrier.back(0, carrier.target(0, 0)).wait()
+
+
+# Training through these stores, on host memory
+
+
+def transformer() -> nn.Module:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
+    return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+
+
+def convolutions() -> nn.Module:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((3, 16), (16, 32)):
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * 256, 64), nn.GELU(), nn.Linear(64, 64))
+
+
+def sample(model: nn.Module, device: str, rows: int = 8) -> Tensor:
+    shape = (rows, 32, 64) if isinstance(model, nn.TransformerEncoder) else (rows, 3, 16, 16)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device)
+
+
+def train(model: nn.Module, x: Tensor, around: Any = None, twice: bool = False) -> list[Tensor]:
+    """The gradients of one step; ``twice``: of the second backward over the same graph."""
+    torch.manual_seed(7)
+    model.zero_grad()
+    with around if around is not None else contextlib.nullcontext():
+        loss = model(x).square().mean()
+    loss.backward(retain_graph=twice)
+    if twice:
+        model.zero_grad()
+        loss.backward()
+    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def same(mine: list[Tensor], plain: list[Tensor]) -> None:
+    assert len(mine) == len(plain) > 0
+    assert all(torch.equal(one, other) for one, other in zip(mine, plain, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["host", "staged", "small slab"])
+@pytest.mark.parametrize("budget", [None, "256KiB"])
+@pytest.mark.parametrize("policy", ["all", "flashneuron"])
+def test_gradients_through_late_copies_are_those_of_plain_training(kind: str, budget: str | None, policy: str) -> None:
+    model = transformer()
+    x = sample(model, "cpu")
+    plain = train(model, x)
+    carrier = LateCopies(3, lag=20)
+    below = SlowStore()
+    store: Any = (
+        HostStore(64 << 20, carrier)
+        if kind == "host"
+        else StagedStore(below, carrier, 4096 if kind == "small slab" else 1 << 20)
+    )
+    offload = Offload(model, store=store, budget=budget, policy=policy)
+    for turn in range(3):
+        same(train(model, x, offload, twice=turn == 1), plain)
+    assert offload.blobs_alive == 0
+    assert offload.report().events
+    offload.close()
+    while store.update():
+        pass
+    assert store.used == 0
+    assert not below.blobs
+    store.close()
+
+
+def test_a_full_host_store_keeps_the_tensors() -> None:
+    model = transformer()
+    x = sample(model, "cpu")
+    plain = train(model, x)
+    offload = Offload(model, store=HostStore(300_000, HostCopies()), budget=0, policy="all")
+    with pytest.warns(RuntimeWarning, match="stay in memory"):
+        same(train(model, x, offload), plain)
+    assert offload.counts.refused > 0
+    offload.close()
+
+
+# What depends on the device and needs none
+
+
+@pytest.mark.parametrize("codec", ["none", "csr", "fp16"])
+def test_a_default_device_of_the_users_changes_nothing(codec: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 64))
+    x = torch.randn(48, 64)
+    plain = train(model, x, Offload(store=SlowStore(), budget=0, policy="all", codec=codec))
+    offload = Offload(store=SlowStore(), budget="32KiB", host_budget="64KiB", policy="all", codec=codec)
+    with torch.device("meta"):
+        same(train(model, x, offload), plain)
+    assert offload.counts.refused == 0
+
+
+def test_a_slice_keeps_its_place_in_a_line_of_its_device() -> None:
+    view = blob.View.of(torch.empty(100_000)[1000:1100])
+    assert blob.span_to_save(view, 400_000) == blob.Span(3968, 448)
+    assert blob.span_to_save(view, 400_000, torch.device("cuda", 1)) == blob.Span(3584, 1024)
+
+
+def test_other_devices_are_passed_through() -> None:
+    assert hooks.is_takeable(torch.empty(5))
+    assert not hooks.is_takeable(torch.empty(5, device="meta"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_the_benchmark_measures_nothing_without_a_gpu() -> None:
+    from click.testing import CliRunner
+
+    from fastio.bench.gpu_offload import gpu_offload
+
+    ended = CliRunner().invoke(gpu_offload, [])
+    assert ended.exit_code == 1
+    assert "no CUDA device" in ended.output
+
+
+# On a GPU
+
+MODELS = {make.__name__: make for make in (transformer, convolutions)}
+
+
+@pytest.fixture
+def exact() -> Iterator[None]:
+    """Kernels that give the same bits each time."""
+    before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    yield
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before
+
+
+@gpu
+@pytest.mark.parametrize("kind", ["host", "staged"])
+def test_stores_of_gpu_memory_wait_for_kernels(kind: str) -> None:
+    carrier = CudaCopies()
+    store: Any = HostStore(64 << 20, carrier) if kind == "host" else StagedStore(SlowStore(), carrier, 8 << 20)
+    side = torch.cuda.Stream()
+    expected = [torch.randint(0, 256, (nbytes,), dtype=torch.uint8) for nbytes in (1, 511, 4096, 5 << 20)]
+    for index, data in enumerate(expected):
+        with torch.cuda.stream(side):
+            source = torch.zeros(data.nbytes, dtype=torch.uint8, device="cuda")
+            computed = data.to("cuda")
+            torch.cuda._sleep(20_000_000)
+            source.copy_(computed)
+            store.write(index, source.data_ptr(), source.nbytes)
+        store.wait(index)
+        source.fill_(0)
+    for index, data in enumerate(expected):
+        with torch.cuda.stream(side):
+            before = torch.full((data.nbytes,), 7, dtype=torch.uint8, device="cuda")
+            torch.cuda._sleep(20_000_000)
+            used = before + 1
+            store.read(index, before.data_ptr(), before.nbytes)
+        store.wait(index)
+        assert torch.equal(before.cpu(), data)
+        side.synchronize()
+        assert bool((used == 8).all())
+        store.free(index)
+    store.close()
+
+
+@gpu
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("host_budget", [0, "512KiB", "1GiB"])
+@pytest.mark.parametrize("policy", ["all", "flashneuron", "fastensor"])
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_on_a_gpu(name: str, policy: str, host_budget: Any, tmp_path: Path) -> None:
+    model = MODELS[name]().cuda()
+    x = sample(model, "cuda")
+    plain = train(model, x)
+    offload = Offload(model, store=tmp_path, policy=policy, host_budget=host_budget, codec="none")
+    for turn in range(4):
+        same(train(model, x, offload, twice=turn == 2), plain)
+    traffic = offload.report().traffic
+    assert (traffic["host"].writes > 0 if "host" in traffic else False) == (host_budget != 0)
+    assert ("disk" in traffic and traffic["disk"].writes > 0) == (host_budget != "1GiB")
+    assert offload.counts.refused == offload.counts.retried == offload.blobs_alive == 0
+    offload.close()
+
+
+@gpu
+@pytest.mark.usefixtures("exact")
+def test_gradients_on_other_streams(tmp_path: Path) -> None:
+    one, two = convolutions().cuda(), convolutions().cuda()
+    x = sample(one, "cuda")
+    streams = torch.cuda.Stream(), torch.cuda.Stream()
+
+    def step(around: Any) -> list[Tensor]:
+        """Two branches on two streams share what they save of x * 2; backward follows them there."""
+        for model in (one, two):
+            model.zero_grad()
+        here = torch.cuda.current_stream()
+        with around:
+            shared = x.requires_grad_() * 2
+            parts = []
+            for model, stream in zip((one, two), streams, strict=True):
+                stream.wait_stream(here)
+                with torch.cuda.stream(stream):
+                    parts.append((model(shared) * shared.mean()).square().mean())
+                shared.record_stream(stream)
+            for stream in streams:
+                here.wait_stream(stream)
+            loss = parts[0] + parts[1]
+        loss.backward()
+        torch.cuda.synchronize()
+        return [parameter.grad.clone() for model in (one, two) for parameter in model.parameters()]
+
+    plain = step(contextlib.nullcontext())
+    offload = Offload(store=tmp_path, policy="all", budget="1MiB", codec="none")
+    for _ in range(5):
+        same(step(offload), plain)
+    offload.close()
+
+
+@gpu
+@pytest.mark.parametrize("budget", [None, 0])
+def test_modified_in_place_raises_on_a_gpu_too(budget: int | None, tmp_path: Path) -> None:
+    x = torch.randn(64, 64, device="cuda", requires_grad=True)
+    with Offload(store=tmp_path, budget=budget, policy="all") as offload:
+        y = x.exp()
+        z = y.sum()
+    y.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.backward()
+    assert x.grad is None
+    offload.close()
+
+
+@gpu
+def test_a_captured_graph_passes_through(tmp_path: Path) -> None:
+    model = transformer().eval().cuda()
+    x = sample(model, "cuda")
+    plain = train(model, x)
+    offload = Offload(model, store=tmp_path, policy="all")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        train(model, x)
+    torch.cuda.current_stream().wait_stream(side)
+    model.zero_grad(set_to_none=True)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        with offload:
+            loss = model(x).square().mean()
+        loss.backward()
+    captured.replay()
+    torch.cuda.synchronize()
+    for parameter, expected in zip(model.parameters(), plain, strict=True):
+        assert parameter.grad is not None
+        assert torch.allclose(parameter.grad, expected, rtol=1e-3, atol=1e-5)
+    assert offload.counts.passed_through > 0
+    assert not offload.report().traffic
+    offload.close()
+
+
+@gpu
+def test_an_offloaded_graph_is_not_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(64, 64, device="cuda", requires_grad=True)
+    with Offload(store=tmp_path, budget=0, policy="all") as offload:
+        y = x.exp().sum()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        with pytest.raises(RuntimeError, match="while a CUDA graph is captured"):
+            y.backward(retain_graph=True)
+    y.backward()
+    assert torch.equal(x.grad, x.detach().exp())
+    offload.close()
+
+
+@gpu
+def test_a_batch_that_does_not_fit_is_trained(tmp_path: Path) -> None:
+    model = nn.Sequential(*[layer for _ in range(24) for layer in (nn.Linear(1024, 1024), nn.GELU())]).cuda()
+    x = torch.randn(16_384, 1024, device="cuda")  # 64 MiB, of which 48 are saved
+    train(model, x[:64])
+    torch.cuda.empty_cache()
+    room = torch.cuda.memory_allocated() + (1 << 30)
+    torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(0).total_memory)
+    offload = Offload(model, store=tmp_path, budget="256MiB", host_budget="1GiB", policy="all")
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            train(model, x)
+        model.zero_grad()
+        torch.cuda.empty_cache()
+        assert all(bool(gradient.isfinite().all()) for gradient in train(model, x, offload))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        offload.close()
+
+
+@gpu
+def test_pinned_memory_is_given_back(tmp_path: Path) -> None:
+    def mapped() -> int:
+        ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
+        return sum(int(end, 16) - int(begin, 16) for begin, end in ranges)
+
+    model = transformer().cuda()
+    x = sample(model, "cuda")
+    train(model, x, Offload(model, store=tmp_path, policy="all"))
+    before = mapped()
+    offload = Offload(model, store=tmp_path, host_budget="256MiB", policy="all", codec="none")
+    train(model, x, offload)
+    assert mapped() >= before + (256 << 20)
+    offload.close()
+    assert mapped() < before + (64 << 20)
+
+
+@gpu
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("codec", ["csr", "lossless"])
+def test_codecs_keep_the_bits_on_a_gpu(codec: str, tmp_path: Path) -> None:
+    if not csr_cuda.is_available():
+        pytest.skip("CuPy cannot compile the kernels here")
+    model = convolutions().cuda()
+    x = sample(model, "cuda", rows=64)
+    plain = train(model, x)
+    offload = Offload(model, store=tmp_path, policy="all", budget="1MiB", host_budget="4MiB", codec=codec)
+    for _ in range(3):
+        same(train(model, x, offload), plain)
+    assert offload.counts.encoded > 0
+    offload.close()

@@ -1,0 +1,74 @@
+"""The example, as its readers run it: a process of its own, from a folder of theirs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rich")
+pytest.importorskip("sklearn")
+
+
+def run(repository: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(repository / "examples" / "train_offload.py"), *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder, timeout=300)
+
+
+@pytest.mark.slow
+def test_it_trains_twice_alike_and_says_what_it_took(repository: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    ended = run(repository, tmp_path, "--store", str(store), "--steps", "3")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    steps = re.findall(r"^\W*(\d+)\W+(\d+\.\d{9})\W+(\d+\.\d{9})\W+(yes|NO)\W*$", ended.stdout, re.MULTILINE)
+    assert [number for number, *_ in steps] == ["1", "2", "3"]
+    assert all(plain == offloaded and verdict == "yes" for _, plain, offloaded, verdict in steps)
+    assert len({plain for _, plain, *_ in steps}) == 3  # it learns
+    assert "the same losses and the same weights, bit for bit" in ended.stdout
+    assert re.search(r"peak while training, above that\W+[\d,]+ MiB\W+[\d,]+ MiB", ended.stdout)
+    written = re.search(r"disk: written ([\d.]+) MiB", ended.stdout)
+    assert written is not None
+    assert float(written[1]) > 0
+    assert sorted(os.listdir(tmp_path)) == ["store"]
+    assert os.listdir(store) == []
+
+
+def test_a_wrong_result_would_be_seen(repository: Path, tmp_path: Path) -> None:
+    """Its comparison, given two runs of which one went wrong in the last bit."""
+    code = """
+import dataclasses, math, sys
+import train_offload as example
+
+good = example.Outcome([2.5, 1.25], "abc", 0.5, 1 << 20, 1 << 21, [0.1, 0.1], "")
+bad = good
+def in_a_process(store, steps):
+    return good if store is None else bad
+
+example.in_a_process = in_a_process
+sys.argv[1:] = ["--steps", "2"]
+assert example.main() == 0
+bad = dataclasses.replace(good, losses=[2.5, math.nextafter(1.25, 2)])
+assert example.main() == 1
+bad = dataclasses.replace(good, weights="abd")
+assert example.main() == 1
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(repository / "examples"), *sys.path])}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_arguments_that_make_no_sense_are_refused(repository: Path, tmp_path: Path) -> None:
+    ended = run(repository, tmp_path, "--steps", "0")
+    assert ended.returncode == 2
+    assert "--steps: at least 1" in ended.stderr
+    ended = run(repository, tmp_path, "--store", "none")
+    assert ended.returncode == 2
+    assert "--store: none is no folder" in ended.stderr

@@ -1,0 +1,146 @@
+"""The picture of an iteration: what it says (the text of the SVG), the files it makes, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fastio.errors import FolderMissingError
+from fastio.offload import Offload
+from fastio.offload.plot import draw
+from fastio.offload.report import Event, Iteration, Report, Traffic
+from fastio.offload.timeline import Timeline, Transfer
+
+pytest.importorskip("matplotlib")
+
+MIB = 1 << 20
+BEGINNINGS = {".png": b"\x89PNG\r\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
+
+
+def run(store: Path, steps: int, budget: str | None = None) -> Report:
+    """A real report, after some steps."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 8))
+    x = torch.randn(256, 64)
+    offload = Offload(model, store=store, budget=budget)
+    for _ in range(steps):
+        with offload:
+            loss = model(x).square().mean()
+        loss.backward()
+    told = offload.report()
+    offload.close()
+    return told
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """A report whose timelines are known: two iterations are complete, the third is not."""
+    predicted = Timeline(0.5, 0.8, 0.0125, 0.025, (Transfer(0, 0.1, 0.2),), (Transfer(0, 0.6, 0.7),), 4 * MIB)
+    events = [
+        Event("write", 1, 0, MIB, 3.0, 3.1, "disk"),
+        Event("write", 2, 0, MIB, 10.1, 10.2, "disk"),
+        Event("write", 2, 1, 2 * MIB, 10.2, 10.3, "host"),
+        Event("read", 2, 1, 2 * MIB, 10.6, 10.65, "host"),
+        Event("read", 2, 0, MIB, 10.7, 10.8, "disk"),
+        Event("write", 3, 0, MIB, 20.1, 20.2, "swap"),
+    ]
+    iterations = (
+        Iteration(1, 3.0, 3.5, 3.5, 4.0),
+        Iteration(2, 10.0, 10.5, 10.5, 11.25),
+        Iteration(3, 20.0, 20.5),
+    )
+    real = run(tmp_path_factory.mktemp("store"), 1)
+    told = dataclasses.replace(real, predicted=predicted, events=tuple(events), iterations=iterations)
+    return moved(told, writes=4, reads=2)
+
+
+def moved(report: Report, writes: int, reads: int) -> Report:
+    """The report, of a manager that moved so many blobs since it was made."""
+    traffic = {"disk": Traffic(writes, writes * MIB, reads, reads * MIB)}
+    return dataclasses.replace(report, counts=dataclasses.replace(report.counts, traffic=traffic))
+
+
+def texts(report: Report, folder: Path) -> list[str]:
+    """What stands in the picture."""
+    path = folder / "it.svg"
+    draw(report, path)
+    return re.findall(r">([^<>\n]+)</text>", path.read_text())
+
+
+def test_the_latest_complete_iteration_stands_above_its_prediction(made: Report, tmp_path: Path) -> None:
+    said = texts(made, tmp_path)
+    assert "actual: iteration 2, 1250.0 ms" in said
+    assert "predicted: 1337.5 ms, of which waiting 12.5 in forward, 25.0 in backward" in said
+    assert said.count("passes") == 2
+    assert {"disk writes", "disk reads", "host writes", "host reads", "writes", "reads"} <= set(said)
+    assert {"forward", "backward", "write", "read", "away", "MiB"} <= set(said)
+    assert "swap writes" not in said  # another iteration's
+    assert f"activation offload, policy {made.policy}" in said
+    times = [float(text) for text in said if re.fullmatch(r"\d+", text)]
+    assert max(times) >= 1200  # one axis for all
+
+
+def test_what_is_not_there_is_said(made: Report, tmp_path: Path) -> None:
+    said = texts(dataclasses.replace(made, predicted=None, iterations=made.iterations[2:]), tmp_path)
+    assert "no iteration is complete: backward has not run" in said
+    assert "no prediction: no iteration of this shape came before" in said
+    said = texts(moved(dataclasses.replace(made, events=()), writes=0, reads=0), tmp_path)
+    assert "actual: iteration 2, 1250.0 ms" in said
+    assert "nothing was moved" in said
+
+
+def test_transfers_that_were_forgotten_are_owned_up_to(made: Report, tmp_path: Path) -> None:
+    forgotten = "actual: iteration 2, 1250.0 ms (its first transfers are no longer remembered)"
+    assert forgotten not in texts(made, tmp_path)
+    cut = dataclasses.replace(made, events=made.events[2:])
+    assert forgotten in texts(cut, tmp_path)
+    # What is forgotten of other iterations does not matter.
+    assert forgotten not in texts(moved(made, writes=10, reads=5), tmp_path)
+
+
+@pytest.mark.parametrize("suffix", BEGINNINGS)
+def test_a_real_report_in_each_format(tmp_path: Path, suffix: str) -> None:
+    store, target = tmp_path / "store", tmp_path / f"picture{suffix.upper()}"
+    store.mkdir()
+    told = run(store, 3, "1MiB")
+    assert told.predicted is not None
+    assert told.iterations[-1].backward_ended_s is not None
+    target.write_bytes(b"an older picture")
+    draw(told, target)
+    assert target.read_bytes().startswith(BEGINNINGS[suffix])
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [target.name, "store"]
+    said = texts(told, tmp_path)
+    assert any(text.startswith(f"actual: iteration {told.iterations[-1].step}, ") for text in said)
+    assert "disk writes" in said
+
+
+def test_another_suffix_and_a_missing_folder_are_refused(made: Report, tmp_path: Path) -> None:
+    for name in ("it.txt", "it"):
+        with pytest.raises(ValueError, match=r"a plot is one of \.png, \.svg, \.pdf, got"):
+            draw(made, tmp_path / name)
+    with pytest.raises(FolderMissingError):
+        draw(made, tmp_path / "none" / "it.png")
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_matplotlib_the_cure_is_named_and_nothing_else_needs_it(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.modules["matplotlib"] = None
+import fastio.offload.plot
+try:
+    fastio.offload.plot.draw(None, "it.png")
+except fastio.ToolUnavailableError as error:
+    print(error)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert "'matplotlib' is unavailable" in ended.stdout
+    assert "pip install 'fastio[bench]'" in ended.stdout

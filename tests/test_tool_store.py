@@ -1,0 +1,505 @@
+"""What every store promises, asked of the block store and the tool store; how the tool store chooses and learns."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fastio import dicts
+from fastio.errors import FolderMissingError, RefusedError, TransferError
+from fastio.offload.store import BlockStore
+from fastio.offload.tiers import Store
+from fastio.offload.tool_store import ToolStore
+from faults import build_shim
+
+PAGE = 4096
+MIB = 1 << 20
+TOOLS = ("posix", "uring", "torch", "numpy")
+
+Opener = Callable[[Path], Any]
+
+
+@pytest.fixture(autouse=True)
+def no_dictionaries(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test learns from nothing."""
+    monkeypatch.setenv("FASTIO_DICTIONARY_DIR", str(tmp_path_factory.mktemp("dictionaries")))
+    dicts.forget()
+    yield
+    dicts.forget()
+
+
+@pytest.fixture(params=["block", "tools", *TOOLS])
+def opener(request: pytest.FixtureRequest) -> Opener:
+    openers: dict[str, Opener] = {"block": BlockStore, "tools": ToolStore}
+    tool = str(request.param)
+    return openers.get(tool, lambda folder: ToolStore(folder, policy=tool))
+
+
+@pytest.fixture
+def store(opener: Opener, tmp_path: Path) -> Iterator[Any]:
+    with opener(tmp_path) as opened:
+        yield opened
+
+
+def memory(nbytes: int, shift: int = 0) -> torch.Tensor:
+    """Zeros that begin ``shift`` bytes after a page does, between bytes that nobody may touch."""
+    whole = torch.zeros(nbytes + 3 * PAGE, dtype=torch.uint8)
+    first = -whole.data_ptr() % PAGE + shift
+    return whole[first : first + nbytes]
+
+
+def blob(nbytes: int, seed: int, shift: int = 0) -> torch.Tensor:
+    made = memory(nbytes, shift)
+    made.random_(1, 256, generator=torch.Generator().manual_seed(seed))
+    return made
+
+
+def write(store: Store, index: int, data: torch.Tensor) -> None:
+    store.write(index, data.data_ptr(), data.nbytes)
+    store.wait(index)
+
+
+def fetch(store: Store, index: int, nbytes: int, shift: int = 0) -> torch.Tensor:
+    came = memory(nbytes, shift)
+    store.read(index, came.data_ptr(), nbytes)
+    store.wait(index)
+    assert store.is_done(index)
+    # What lies behind it is still zero: no store may write there.
+    assert not torch.empty(0, dtype=torch.uint8).set_(came.untyped_storage())[came.storage_offset() + nbytes :].any()
+    return came
+
+
+# What every store promises
+
+
+@pytest.mark.parametrize("shift", [0, 64, 3])
+@pytest.mark.parametrize("nbytes", [1, 100, PAGE, 70_001, MIB, 5 * MIB + 12, 20 * MIB])
+def test_the_bytes_come_back(store: Any, nbytes: int, shift: int) -> None:
+    data = blob(nbytes, nbytes, shift)
+    write(store, 7, data)
+    assert 7 in store
+    assert torch.equal(fetch(store, 7, nbytes, shift), data)
+    assert torch.equal(fetch(store, 7, nbytes, PAGE - 8), data)
+    assert torch.equal(fetch(store, 7, nbytes // 2), data[: nbytes // 2])
+    assert store.update() == 0
+    assert not hasattr(store, "notes") or store.notes == ()
+
+
+def test_many_blobs_in_any_order(store: Any) -> None:
+    blobs = {index: blob(3 * PAGE + 11 * index, index) for index in range(60)}
+    for index, data in blobs.items():
+        write(store, index, data)
+    for index in reversed(blobs):
+        assert torch.equal(fetch(store, index, blobs[index].nbytes), blobs[index])
+    for index in range(0, 60, 2):
+        store.free(index)
+        write(store, index, blobs[59 - index])
+    for index in range(60):
+        expected = blobs[index if index % 2 else 59 - index]
+        assert torch.equal(fetch(store, index, expected.nbytes), expected)
+        store.free(index)
+    assert store.stats.bytes_used == 0
+
+
+def test_an_unknown_index(store: Any) -> None:
+    touches = (store.is_done, store.wait, store.free, lambda index: fetch(store, index, 1))
+    for touch in touches:
+        with pytest.raises(IndexError, match="index 3 is not in the"):
+            touch(3)
+    assert 3 not in store
+
+
+def test_an_index_that_is_taken(store: Any) -> None:
+    data = blob(PAGE, 1)
+    write(store, 3, data)
+    with pytest.raises(ValueError, match="index 3 is in the"):
+        write(store, 3, blob(PAGE, 2))
+    assert torch.equal(fetch(store, 3, PAGE), data)
+
+
+def test_a_freed_index_forgets(store: Any) -> None:
+    write(store, 3, blob(PAGE, 1))
+    store.free(3)
+    with pytest.raises(IndexError, match="index 3 is not in the"):
+        fetch(store, 3, PAGE)
+    other = blob(2 * PAGE, 2)
+    write(store, 3, other)
+    assert torch.equal(fetch(store, 3, 2 * PAGE), other)
+
+
+def test_more_than_was_written_is_not_read(store: Any) -> None:
+    write(store, 3, blob(100, 1))
+    with pytest.raises(ValueError, match="cannot read 101 bytes of index 3, which has 100"):
+        fetch(store, 3, 101)
+
+
+def test_an_empty_blob(store: Any) -> None:
+    store.write(0, 0, 0)
+    store.read(0, 0, 0)
+    assert store.is_done(0)
+
+
+def test_a_folder_that_is_not_there(opener: Opener, tmp_path: Path) -> None:
+    with pytest.raises(FolderMissingError, match="none"):
+        opener(tmp_path / "none")
+
+
+def test_a_closed_store(store: Any) -> None:
+    write(store, 3, blob(PAGE, 1))
+    store.close()
+    store.close()
+    for touch in (store.update, lambda: store.is_done(3), lambda: write(store, 4, blob(1, 1))):
+        with pytest.raises(RuntimeError, match="closed"):
+            touch()
+    assert store.stats.bytes_written >= PAGE
+
+
+def test_nothing_lies_in_the_folder_and_nothing_stays_open(opener: Opener, tmp_path: Path) -> None:
+    with opener(tmp_path) as warm:  # rings and kept buffers are there before we count
+        write(warm, 0, blob(MIB, 1))
+        fetch(warm, 0, MIB)
+    before = sorted(os.listdir("/proc/self/fd"))
+    for close in (True, False):
+        store = opener(tmp_path)
+        for index in range(4):
+            write(store, index, blob(MIB, index))
+        assert os.listdir(tmp_path) == []
+        if close:
+            store.close()
+        del store
+        gc.collect()
+        assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_threads_share_a_store(store: Any) -> None:
+    problems: list[str] = []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(10):
+                index = number * 100 + turn
+                data = blob(30_000 + index, index, shift=number)
+                write(store, index, data)
+                if not torch.equal(fetch(store, index, data.nbytes), data):
+                    problems.append(f"{index} came back changed")
+                store.free(index)
+        except Exception as error:
+            problems.append(repr(error))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
+def check_full_disk(store: Any, folder: Path) -> None:
+    """Fill it; the error says so, what was there stays, and what is freed can be used again."""
+    written: dict[int, torch.Tensor] = {}
+
+    def fill() -> None:
+        for index in range(100):
+            data = blob(MIB, index)
+            write(store, index, data)
+            written[index] = data
+
+    with pytest.raises(TransferError) as caught:
+        fill()
+    assert caught.value.errno == errno.ENOSPC
+    assert str(folder) in str(caught.value)
+    assert len(written) >= 4
+    assert len(written) not in store
+    for index, data in written.items():
+        assert torch.equal(fetch(store, index, MIB), data)
+    store.free(2)
+    write(store, 200, written[0])
+    assert torch.equal(fetch(store, 200, MIB), written[0])
+
+
+def test_a_full_disk(opener: Opener, tmp_path: Path) -> None:
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        with opener(tmp_path) as store:
+            check_full_disk(store, tmp_path)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+KILLED = """
+import os, signal, sys, torch
+from fastio.offload.{module} import {name}
+store = {name}(sys.argv[1])
+data = torch.ones(1 << 20, dtype=torch.uint8)
+for index in range(8):
+    store.write(index, data.data_ptr(), data.nbytes)
+    store.wait(index)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("module", "name"), [("store", "BlockStore"), ("tool_store", "ToolStore")])
+def test_a_killed_process_leaves_nothing(tmp_path: Path, module: str, name: str) -> None:
+    code = KILLED.format(module=module, name=name)
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert os.listdir(tmp_path) == []
+
+
+# How tools are chosen, and what is learned
+
+
+def context(op: str) -> dicts.Context:
+    if op == "save":
+        return dicts.Context("save", "raw", "cpu", durable=False)
+    return dicts.Context("load", "raw", "cpu", resident=False)
+
+
+def taught(seconds: dict[int, dict[str, tuple[float, float]]]) -> dicts.WRDic:
+    """A dictionary that knows what tools take to write and to read, by size."""
+    dictionary = dicts.WRDic()
+    for nbytes, tools in seconds.items():
+        for _ in range(40):
+            for tool, (write_s, read_s) in tools.items():
+                dictionary.observe(context("save"), nbytes, tool, write_s)
+                dictionary.observe(context("load"), nbytes, tool, read_s)
+    return dictionary
+
+
+# Further apart than what is measured at one size says something about another.
+BEST = {8192: "posix", MIB // 2: "numpy", 16 * MIB: "uring"}
+QUICKEST_TO_WRITE = {8192: "numpy", MIB // 2: "torch", 16 * MIB: "posix"}
+
+
+@pytest.mark.parametrize("nbytes", BEST)
+def test_the_tool_is_chosen_by_size_and_by_the_sum_of_write_and_read(tmp_path: Path, nbytes: int) -> None:
+    seconds = {size: dict.fromkeys(TOOLS, (4.0, 4.0)) for size in BEST}  # so that no disk surprises by being slower
+    for size, tool in BEST.items():
+        seconds[size][tool] = 1.0, 0.7
+        seconds[size][QUICKEST_TO_WRITE[size]] = 0.7, 5.0
+    data = blob(nbytes, 1)
+    with ToolStore(tmp_path, taught(seconds)) as store:
+        for index in range(10):
+            write(store, index, data)
+        # Another one is looked at again from time to time.
+        assert store.stats.tools[BEST[nbytes]] >= 8, store.stats.tools
+
+
+def test_what_is_written_and_read_is_learned_and_every_tool_is_tried(tmp_path: Path) -> None:
+    nbytes = 256 << 10
+    data = blob(nbytes, 1)
+    with ToolStore(tmp_path) as store:
+        for index in range(40):
+            write(store, index, data)
+            fetch(store, index, nbytes)
+            store.free(index)
+        assert set(store.stats.tools) == set(TOOLS)
+        assert sum(store.stats.tools.values()) == 40
+    wrdic = dicts.default("w+r", str(tmp_path))
+    for op in ("save", "load"):
+        explanation = wrdic.explain(context(op), nbytes, TOOLS)
+        assert all(entry.samples > 0 for entry in explanation.entries)
+    assert set(wrdic.times(context("save"), nbytes, TOOLS)) == set(TOOLS)
+    assert "to save and load" in wrdic.explain(context("save"), nbytes, TOOLS).reason
+    # Files of other formats are another matter.
+    assert dicts.default("w", str(tmp_path)).times(context("save")._replace(format="pt"), nbytes, TOOLS) == {}
+
+
+def test_a_blob_is_read_by_the_tool_that_wrote_it(tmp_path: Path) -> None:
+    told: list[tuple[str, str]] = []
+
+    class Spy(dicts.WRDic):
+        def observe(self, context: dicts.Context, nbytes: int, tool: str, seconds: float) -> None:
+            assert seconds > 0
+            told.append((context.op, tool))
+            super().observe(context, nbytes, tool, seconds)
+
+    data = blob(MIB, 1)
+    with ToolStore(tmp_path, Spy()) as store:
+        for index in range(20):
+            write(store, index, data)
+        for index in reversed(range(20)):
+            fetch(store, index, MIB)
+    writers, readers = told[:20], told[20:]
+    assert [op for op, _ in writers] == ["save"] * 20
+    assert readers == [("load", tool) for _, tool in reversed(writers)]
+    assert len({tool for _, tool in writers}) > 1
+
+
+def test_stats_count_blocks_and_the_life_of_the_drive(tmp_path: Path) -> None:
+    with ToolStore(tmp_path, "posix") as store:
+        write(store, 0, blob(PAGE + 1, 1))
+        fetch(store, 0, PAGE + 1)
+        stats = store.stats
+    assert (stats.bytes_written, stats.bytes_read, stats.bytes_used) == (2 * PAGE, 2 * PAGE, 2 * PAGE)
+    assert stats.tools == {"posix": 1}
+    filesystem = os.statvfs(tmp_path)
+    assert stats.drive_nbytes == filesystem.f_blocks * filesystem.f_frsize
+    assert stats.drive_writes_per_day == pytest.approx(2 * PAGE / stats.drive_nbytes / (stats.seconds / 86_400))
+    assert stats.lifetime_days == pytest.approx(3 * 5 * 365 / stats.drive_writes_per_day)
+
+
+def test_a_policy_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="policy='teleport'"):
+        ToolStore(tmp_path, "teleport")
+
+
+# What goes wrong
+
+
+def test_a_tool_that_cannot_do_it_is_passed_over_and_notes_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice in a row: a filesystem that does not take O_DIRECT, found out while writing and while reading."""
+    if os.geteuid() != 0:
+        pytest.skip("needs the right to mount a filesystem without O_DIRECT")
+    dictionary = taught({MIB: {"uring": (1e-6, 1e-6), "posix": (1e-3, 1e-3), "numpy": (1, 1), "torch": (1, 1)}})
+    command = ["mount", "-t", "ramfs", "ramfs", str(tmp_path)]
+    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("needs the right to mount a ramfs")
+    try:
+        with ToolStore(tmp_path, dictionary) as store:
+            data = blob(MIB, 1)
+            write(store, 0, data)
+            assert torch.equal(fetch(store, 0, MIB), data)
+            assert store.stats.tools == {"posix": 1}
+            (note,) = store.notes
+            assert note.startswith("write: uring: ")
+            assert "O_DIRECT" in note
+            write(store, 1, data)
+            assert store.notes == (note,)  # the dictionary was told, and does not choose it again so soon
+        with ToolStore(tmp_path, "uring") as store:
+            with pytest.raises(RefusedError, match=r"no tool could write index 5: uring: .*O_DIRECT"):
+                write(store, 5, data)
+            assert 5 not in store
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_folder_that_vanishes(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    data = blob(MIB, 1)
+    with ToolStore(folder) as store:
+        write(store, 0, data)
+        folder.rmdir()
+        assert torch.equal(fetch(store, 0, MIB), data)
+        with pytest.raises(TransferError, match="making a file for index 1") as caught:
+            write(store, 1, data)
+        assert caught.value.errno == errno.ENOENT
+        assert caught.value.filename == str(folder)
+        assert 1 not in store
+        assert torch.equal(fetch(store, 0, MIB), data)
+
+
+def test_too_many_open_files(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    data = blob(PAGE, 1)
+    with ToolStore(tmp_path, "posix") as store:
+
+        def fill() -> None:
+            for index in range(100):
+                write(store, index, data)
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8, limits[1]))
+        try:
+            with pytest.raises(TransferError, match=r"beside \d+ others .*`ulimit -n`") as caught:
+                fill()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert caught.value.errno == errno.EMFILE
+        assert torch.equal(fetch(store, 0, PAGE), data)
+
+
+def test_a_file_that_was_cut_short(tmp_path: Path) -> None:
+    with ToolStore(tmp_path, "numpy") as store:
+        write(store, 3, blob(MIB, 1))
+        link = next(
+            name
+            for name in os.listdir("/proc/self/fd")
+            if os.readlink(f"/proc/self/fd/{name}").startswith(f"{tmp_path}")
+        )
+        os.truncate(f"/proc/self/fd/{link}", 5000)
+        with pytest.raises(Exception, match="index 3") as caught:
+            fetch(store, 3, MIB)
+        assert type(caught.value).__name__ == "CorruptFileError"
+        assert "numpy: read" in str(caught.value)
+        assert str(tmp_path) in str(caught.value)
+
+
+FAULTS = """
+import ctypes, errno, json, os, sys, torch
+from fastio.errors import FastIOError
+from fastio.offload.tool_store import ToolStore
+
+folder, rounds = sys.argv[1], json.loads(sys.argv[2])
+shim = ctypes.CDLL(None)
+shim.fault_arm.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long, ctypes.c_long, ctypes.c_int]
+data = torch.arange(3 << 20, dtype=torch.int32).view(torch.uint8)
+
+def turn(store, index):
+    came = torch.zeros_like(data)
+    store.write(index, data.data_ptr(), data.nbytes)
+    store.read(index, came.data_ptr(), data.nbytes)
+    assert torch.equal(came, data), "came back changed"
+    store.free(index)
+
+results = []
+for tool, call, effect in rounds:
+    with ToolStore(folder, tool) as store:
+        turn(store, 0)
+        assert shim.fault_arm(call.encode(), folder.encode(), 1, 1, effect) == 0
+        found = {"error": None}
+        try:
+            turn(store, 1)
+        except FastIOError as error:
+            found = {"error": type(error).__name__, "errno": error.errno, "message": str(error)}
+        found["strikes"] = shim.fault_disarm()
+        if 1 in store:
+            came = torch.zeros_like(data)
+            store.read(1, came.data_ptr(), data.nbytes)
+            assert torch.equal(came, data), "the second try brought something else"
+            store.free(1)
+        turn(store, 1)
+        found |= {"notes": store.notes, "used": store.stats.bytes_used, "folder": os.listdir(folder)}
+        results.append(found)
+print(json.dumps(results))
+"""
+SHORTER = -1
+CALLS = [("uring", "ring_write"), ("uring", "ring_read"), ("posix", "write"), ("posix", "read"), ("numpy", "write")]
+ROUNDS = [(tool, call, effect) for tool, call in CALLS for effect in (errno.EIO, SHORTER)]
+ROUNDS += [(tool, "allocate", errno.ENOSPC) for tool in TOOLS]
+
+
+def test_failing_system_calls(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, compiler: str) -> None:
+    """An error is told, with index, folder and tool, and the store goes on; what fell short is completed."""
+    environment = {**os.environ, "LD_PRELOAD": str(build_shim(compiler, tmp_path_factory.mktemp("shim")))}
+    command = [sys.executable, "-c", FAULTS, str(tmp_path), json.dumps(ROUNDS)]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    assert ended.returncode == 0, ended.stderr
+    for (tool, call, effect), result in zip(ROUNDS, json.loads(ended.stdout), strict=True):
+        where = f"{tool}, {call}, {effect}: {result}"
+        assert result["strikes"] == 1, where
+        assert (result["used"], result["folder"]) == (0, []), where
+        if effect == SHORTER:
+            assert result["error"] is None, where
+            continue
+        assert (result["error"], result["errno"]) == ("TransferError", effect), where
+        direction = "read" if call.endswith("read") else "write"
+        assert f"{tool}: {direction} of index 1" in result["message"], where
+        assert str(tmp_path) in result["message"], where
