@@ -13,6 +13,7 @@ from fastio import registry
 from fastio.bench import compare, fresh, goals, limit, peers, sweep, tables, tune, warmup, workloads
 from fastio.bench import doctor as doctors
 from fastio.bench.conduct import Conduct, common
+from fastio.bench.offload_command import offload
 from fastio.bench.rounds import describe
 from fastio.bench.stats import summarise
 
@@ -25,6 +26,9 @@ _PEERS = [peer.name for peer in peers.every()]
 @click.version_option(package_name="fastio")
 def cli() -> None:
     """What fastio and its peers reach on this machine. Figures are medians of interleaved rounds, MB are 10^6 bytes."""
+
+
+cli.add_command(offload)
 
 
 @cli.command()

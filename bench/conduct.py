@@ -39,8 +39,16 @@ class Conduct:
         if not self.as_json:
             self._tables.print(table)
 
-    def run(self, work: Callable[[Path], None], tables: Callable[[], Iterable[RenderableType]] = tuple) -> None:
-        """Do the work in a folder of its own; then show what came of it, also when Ctrl-C ended it early."""
+    def run(
+        self,
+        work: Callable[[Path], None],
+        tables: Callable[[], Iterable[RenderableType]] = tuple,
+        draw: Callable[[Path], Iterable[Path]] | None = None,
+    ) -> None:
+        """Do the work in a folder of its own; then show what came of it, also when Ctrl-C ended it early.
+
+        ``draw`` writes plots into a folder, where they are not bars of bandwidth.
+        """
         with workspace(self.parent) as folder, interruptible(self.report):
             work(folder)
         for shown in (*tables(), *self.report.notes):
@@ -49,13 +57,17 @@ class Conduct:
             click.echo(json.dumps(self.report.document(), indent=1))
         if self.out is not None:
             click.echo(f"written: {self.report.write(self.out)}", err=True)
-            self._plot(self.out)
+            self._plot(self.out, draw or self._bars)
         if self.report.interrupted:
             sys.exit(_INTERRUPTED)
 
-    def _plot(self, out: Path) -> None:
+    def _bars(self, out: Path) -> list[Path]:
+        return plots.draw(out, self.report.command, summarise(self.report.samples))
+
+    @staticmethod
+    def _plot(out: Path, draw: Callable[[Path], Iterable[Path]]) -> None:
         try:
-            for path in plots.draw(out, self.report.command, summarise(self.report.samples)):
+            for path in draw(out):
                 click.echo(f"written: {path}", err=True)
         except ImportError as error:
             click.echo(f"no plots: {error}; pip install matplotlib", err=True)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from fastio.bench.stats import Summary
 
+MIB = 1 << 20
+
 
 def draw(out: Path, command: str, summaries: Sequence[Summary]) -> list[Path]:
     """One PNG a work, bars of MB/s by workload and tool. ImportError where matplotlib is missing."""
@@ -32,3 +34,19 @@ def draw(out: Path, command: str, summaries: Sequence[Summary]) -> list[Path]:
         figure.savefig(path, dpi=120)
         written.append(path)
     return written
+
+
+def ways(out: Path, title: str, names: Sequence[str], seconds: Sequence[float], peaks: Sequence[int]) -> Path:
+    """One PNG of ways to train: seconds of a step, and bytes of peak memory. ImportError without matplotlib."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.bar(names, [value * 1e3 for value in seconds])
+    left.set(title="step", ylabel="ms (median)")
+    right.bar(names, [value / MIB for value in peaks])
+    right.set(title="peak of resident memory above the base", ylabel="MiB")
+    figure.suptitle(title)
+    path = out / "offload.png"
+    figure.savefig(path, dpi=120)
+    return path

@@ -22,7 +22,7 @@ def comparison(
 
     ``works`` maps a work to that of the fresh process whose peak of memory is shown beside it (itself for loads).
     """
-    table = _table(title, "work", "tool", "MB/s*", "x torch*", "spread", "CPU s*", "CPU s/GB*", "beyond MiB*", "way")
+    table = blank(title, "work", "tool", "MB/s*", "x torch*", "spread", "CPU s*", "CPU s/GB*", "beyond MiB*", "way")
     by_task = {(s.work, s.tool): s for s in summaries}
     for work, memory in works.items():
         shown = work
@@ -54,7 +54,7 @@ def comparison(
 def matrix(title: str, summaries: Sequence[Summary], failures: Sequence[Failure]) -> Table:
     """Bandwidth by tool, size and work, with the processor time it costs. IOef is MB/s by cores kept busy."""
     columns = ("work", "size", "tool", "MB/s*", "best*", "CPU s/GB*", "CPU busy*", "IOef*", "GPU busy*", "way")
-    table = _table(title, *columns)
+    table = blank(title, *columns)
     tasks = [(own.work, own.workload) for own in summaries] + [(failure.work, failure.workload) for failure in failures]
     for task in dict.fromkeys(tasks):
         shown = task
@@ -83,7 +83,7 @@ def matrix(title: str, summaries: Sequence[Summary], failures: Sequence[Failure]
 
 def goals(rows: Iterable[Goal]) -> Table:
     """What was asked, what was measured, and whether that is enough."""
-    table = _table("Goals", "work", "workload", "against", "asked*", "measured*", "")
+    table = blank("Goals", "work", "workload", "against", "asked*", "measured*", "")
     for goal in rows:
         sign = "at least" if goal.least else "at most"
         verdict = Text("met", style="green") if goal.met else Text("missed", style="bold red")
@@ -94,7 +94,7 @@ def goals(rows: Iterable[Goal]) -> Table:
 
 def answers(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     """Questions and their answers."""
-    table = _table(title, "", "")
+    table = blank(title, "", "")
     table.show_header = False
     for question, answer in rows:
         table.add_row(question, answer)
@@ -103,7 +103,7 @@ def answers(title: str, rows: Iterable[tuple[str, str]]) -> Table:
 
 def learned(rows: Iterable[tuple[str, Explanation]]) -> Table:
     """What dictionaries say: which tool, how sure, and how many times longer the others take."""
-    table = _table("What the dictionaries learned", "work", "tool", "sure*", "takes*", "the others take", "why")
+    table = blank("What the dictionaries learned", "work", "tool", "sure*", "takes*", "the others take", "why")
     for work, answer in rows:
         best, *others = answer.entries
         table.add_row(
@@ -119,7 +119,7 @@ def learned(rows: Iterable[tuple[str, Explanation]]) -> Table:
 
 def tools(title: str, rows: Iterable[tuple[str, bool, str]]) -> Table:
     """Tools: here, or why not and what to do."""
-    table = _table(title, "tool", "", "")
+    table = blank(title, "tool", "", "")
     for name, available, text in rows:
         table.add_row(name, Text("yes", style="green") if available else Text("no", style="yellow"), text)
     return table
@@ -141,7 +141,7 @@ def _ratio(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
 
 
-def _table(title: str, *columns: str) -> Table:
+def blank(title: str, *columns: str) -> Table:
     """A table; a column whose name ends with * is numbers."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for column in columns:

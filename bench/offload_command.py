@@ -1,0 +1,223 @@
+"""``fastio-bench offload``: training beside plain training, and what the papers' machines would do (simulated)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fastio.bench import (
+    offload_accuracy,
+    offload_compare,
+    offload_depth,
+    offload_papers,
+    offload_summary,
+    offload_tables,
+    plots,
+    tables,
+)
+from fastio.bench.conduct import Conduct, common
+from fastio.bench.fresh import ChildError
+from fastio.bench.goals import Goal
+from fastio.bench.rounds import Failure, describe
+from fastio.bench.training_job import Job
+from fastio.bench.training_models import ARCHITECTURES
+from fastio.bench.training_ways import PLAIN, SYNCHRONOUS, TORCH
+from fastio.offload.arguments import parsed_bytes
+from fastio.offload.codec import CODECS, is_exact
+from fastio.offload.schedule import POLICIES
+
+_QUICK_DEPTH, _QUICK_BATCH = 4, 8
+_RSS = (
+    "peak RSS: the most resident memory of a process of its own (VmHWM, freed blocks given back at once) above what it "
+    "held with model, gradients, optimizer state and one plain step behind it; host memory that offload takes counts"
+)
+
+
+def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """Bytes of a number, or of a number with a unit."""
+    try:
+        return parsed_bytes(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
+
+
+@click.command()
+@click.option("--model", default="transformer", show_default=True, type=click.Choice(list(ARCHITECTURES)))
+@click.option("--policy", default="all", show_default=True, type=click.Choice(POLICIES))
+@click.option("--codec", type=click.Choice(CODECS), help="[default: lossless; fp16 with --accuracy]")
+@click.option("--budget", metavar="SIZE", callback=_size, help="Memory that saved tensors may take, as 512MiB.")
+@click.option("--host-budget", metavar="SIZE", callback=_size, help="Host memory to use before the disk.")
+@click.option("--batch", type=click.IntRange(1), help="Examples in a batch.  [default: the model's]")
+@click.option("--depth", type=click.IntRange(1), help="Layers or blocks.  [default: the model's]")
+@click.option("--width", type=click.IntRange(1), help="Features or channels.  [default: the model's]")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds; 3, with --quick 1.")
+@click.option("--steps", type=click.IntRange(1), help="Steps that count, a round; 5, with --quick 2.")
+@click.option("--memory-limit", metavar="SIZE", callback=_size, help="Instead: the largest depth that trains in it.")
+@click.option("--accuracy", is_flag=True, help="Instead: accuracy on scikit-learn's digits, plain and with the codec.")
+@click.option("--simulate", is_flag=True, help="Instead: the papers' machines, simulated.")
+@common
+def offload(
+    conduct: Conduct,
+    model: str,
+    policy: str,
+    codec: str | None,
+    budget: int | None,
+    host_budget: int | None,
+    memory_limit: int | None,
+    accuracy: bool,
+    simulate: bool,
+    **sizes: int | None,
+) -> None:
+    """Step time, peak memory and gradients with activations offloaded, beside plain training and others' ways."""
+    codec = codec or ("fp16" if accuracy else "lossless")
+    settings: dict[str, Any] = {"policy": policy, "codec": codec, "budget": budget}
+    if host_budget is not None:
+        settings["host_budget"] = host_budget
+    if simulate:
+        _simulate(conduct)
+        return
+    if accuracy:
+        _accuracy(conduct, settings)
+        return
+    known = ARCHITECTURES[model]
+    batch = sizes["batch"] or (min(_QUICK_BATCH, known.batch) if conduct.quick else known.batch)
+    depth = sizes["depth"] or (min(_QUICK_DEPTH, known.depth) if conduct.quick else known.depth)
+    steps = sizes["steps"] or (2 if conduct.quick else 5)
+    job = Job(policy, model, batch, depth, sizes["width"] or known.width, steps, "", memory_limit=memory_limit)
+    shown = {"model": model, "batch": batch, "depth": depth, "width": job.width, **settings}
+    if memory_limit is None:
+        rounds = sizes["rounds"] or (1 if conduct.quick else 3)
+        conduct.report.settings |= {**shown, "steps": steps, "rounds": rounds}
+        _compare(conduct, job, settings, rounds)
+    else:
+        conduct.report.settings |= {**shown, "memory_limit": memory_limit}
+        _deepest(conduct, job, settings)
+
+
+def _compare(conduct: Conduct, job: Job, settings: dict[str, Any], rounds: int) -> None:
+    title = f"{job.architecture}, depth {job.depth}, width {job.width}, batch {job.batch}"
+    # The paper's way has no codec, and waits for each transfer.
+    ways = {job.way: settings, SYNCHRONOUS: {**settings, "policy": SYNCHRONOUS, "codec": "none"}, TORCH: {}}
+    ways[job.way] = settings
+    records: list[offload_compare.Record] = []
+    runs: list[dict[str, Any]] = []
+    conduct.report.findings["runs"] = runs
+    conduct.report.notes.append(_RSS)
+
+    def work(folder: Path) -> None:
+        plan = offload_compare.Comparison(folder, job, ways, rounds)
+        with conduct.meter(plan.weights()) as plan.tell:
+            for outcome in plan.run():
+                if isinstance(outcome, Failure):
+                    conduct.report.failures.append(outcome)
+                else:
+                    records.append(outcome)
+                    runs.append(asdict(outcome))
+
+    def show() -> list[Any]:
+        summaries = offload_summary.summarise(records)
+        goals = offload_summary.check(summaries, job, title, is_exact(settings["codec"]))
+        conduct.report.findings["ways"] = [asdict(summary) for summary in summaries]
+        _keep(conduct, goals)
+        shown = offload_tables.training(title, summaries, conduct.report.failures)
+        return [shown, offload_tables.transfers(summaries), tables.goals(goals)]
+
+    def draw(out: Path) -> list[Path]:
+        shown = [s for s in offload_summary.summarise(records) if s.step_s is not None]
+        steps, peaks = [s.step_s or 0.0 for s in shown], [s.peak_bytes or 0 for s in shown]
+        return [plots.ways(out, title, [s.way for s in shown], steps, peaks)] if shown else []
+
+    conduct.run(work, show, draw)
+
+
+def _deepest(conduct: Conduct, job: Job, settings: dict[str, Any]) -> None:
+    found: list[offload_depth.Deepest] = []
+    limit = f"{(job.memory_limit or 0) / tables.MIB:,.0f} MiB"
+    title = f"{job.architecture}, width {job.width}, batch {job.batch}, in {limit} beyond an idle process (RLIMIT_DATA)"
+
+    def work(folder: Path) -> None:
+        with conduct.meter([]) as tell:
+            search = offload_depth.deepest(
+                job, {job.way: settings}, folder, not conduct.quick, lambda what: tell(what, 0)
+            )
+            try:
+                for one in search:
+                    found.append(one)  # one by one: an interruption keeps what is known
+            except ChildError as error:
+                way = job.way if found else PLAIN
+                conduct.report.failures.append(
+                    Failure("largest depth", job.architecture, way, 0, describe(error)),
+                )
+
+    def show() -> list[Any]:
+        depths = {one.way: one.depth for one in found}
+        goals = []
+        if job.way in depths and depths[PLAIN]:
+            ratio = depths[job.way] / depths[PLAIN]
+            goals.append(Goal("largest depth", title, PLAIN, offload_depth.GOAL, ratio))
+        conduct.report.findings["depths"] = [asdict(one) for one in found]
+        _keep(conduct, goals)
+        failed = [f"{failure.tool}: {failure.reason}" for failure in conduct.report.failures]
+        return [offload_tables.depths(f"Largest depth: {title}", found), tables.goals(goals), *failed]
+
+    conduct.run(work, show)
+
+
+def _accuracy(conduct: Conduct, settings: dict[str, Any]) -> None:
+    seeds = 2 if conduct.quick else offload_accuracy.SEEDS
+    epochs = 2 if conduct.quick else offload_accuracy.EPOCHS
+    way = f"{settings['policy']}, {settings['codec']}"
+    found: list[offload_accuracy.Accuracy] = []
+    conduct.report.settings |= {**settings, "seeds": seeds, "epochs": epochs}
+    try:
+        tests = len(offload_accuracy.load(0).test[1])
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f"--accuracy needs scikit-learn ({error}): pip install 'fastio[bench]'") from error
+
+    def work(folder: Path) -> None:
+        with conduct.meter([1.0] * seeds * 2) as tell:
+            found.extend(offload_accuracy.compare(way, folder, settings, seeds, epochs, tell))
+
+    def show() -> list[Any]:
+        goals = []
+        if found:
+            plain, own = found
+            apart = abs(own.mean - plain.mean) / offload_accuracy.noise(plain, tests)
+            asked = offload_summary.ACCURACY_GOAL
+            goals.append(Goal("accuracy on digits", way, PLAIN, asked, apart, "deviations apart", least=False))
+        conduct.report.findings["accuracy"] = [{**asdict(o), "mean": o.mean, "spread": o.spread} for o in found]
+        _keep(conduct, goals)
+        title = f"Accuracy on {tests} test images of scikit-learn's digits, {seeds} seeds, {epochs} epochs"
+        return [offload_tables.accuracies(title, found), tables.goals(goals)]
+
+    conduct.run(work, show)
+
+
+def _simulate(conduct: Conduct) -> None:
+    findings: dict[str, Any] = {"label": "simulated", "machines": [asdict(m) for m in offload_papers.MACHINES]}
+    conduct.report.findings["simulated"] = findings
+    shown: list[Any] = []
+
+    def work(folder: Path) -> None:
+        for machine in offload_papers.MACHINES:
+            found = offload_papers.capacities(machine)
+            findings.setdefault("capacities", []).extend(asdict(one) for one in found)
+            shown.append(offload_tables.capacities(machine, found))
+        networks = offload_papers.networks()
+        findings["networks"] = [asdict(one) for one in networks]
+        rows = offload_papers.calibrated()
+        conduct.report.findings["calibrated"] = {"label": "calibrated", "rows": [asdict(one) for one in rows]}
+        shown.extend((offload_tables.networks(networks), offload_tables.calibrated(rows)))
+
+    conduct.report.notes.append(
+        "simulated: bytes and operations from VGG's shapes, layers at the GPU's peak rates, reads as slow as writes; "
+        "nothing of this was measured. calibrated: fitted to the paper's own table."
+    )
+    conduct.run(work, lambda: shown)
+
+
+def _keep(conduct: Conduct, goals: list[Goal]) -> None:
+    conduct.report.findings["goals"] = [goal.document() for goal in goals]

@@ -1,0 +1,122 @@
+"""Ways to train: plainly, with fastio's offload, or with every saved tensor through torch.save and torch.load."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+import fastio
+from fastio.offload.hooks import is_parameter, is_takeable
+from fastio.offload.report import Report
+
+PLAIN, SYNCHRONOUS, TORCH = "plain", "fastensor", "torch"
+_SMALLEST = 4096  # bytes: what Offload leaves in memory too
+
+
+class Way(Protocol):
+    """How a training step keeps what backward needs."""
+
+    def forward(self) -> AbstractContextManager[object]:
+        """The context of one forward pass."""
+
+    def report(self) -> Report | None:
+        """What was moved, where the way tells."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+class Plain:
+    """Everything stays in memory."""
+
+    def forward(self) -> AbstractContextManager[object]:
+        """Nothing is changed."""
+        return nullcontext()
+
+    def report(self) -> None:
+        """Nothing is moved."""
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+
+class Offloaded:
+    """fastio.Offload with a store in a folder."""
+
+    def __init__(self, model: torch.nn.Module, folder: Path, settings: dict[str, Any]) -> None:
+        self._offload = fastio.Offload(model, store=str(folder), **settings)
+
+    def forward(self) -> AbstractContextManager[object]:
+        """The manager itself."""
+        return self._offload
+
+    def report(self) -> Report:
+        """What it planned and what it did."""
+        return self._offload.report()
+
+    def close(self) -> None:
+        """Close it."""
+        self._offload.close()
+
+
+class TorchSaved:
+    """Saved-tensor hooks with torch.save and torch.load, as one would write them: synchronous, a file a tensor.
+
+    It leaves parameters and small tensors alone, as fastio does, and copies a view of something larger first, since
+    torch.save would write all of that. The files go through the page cache, and nothing waits for the disk.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._numbers = folder, itertools.count()
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """The hooks."""
+        with saved_tensors_hooks(self._pack, self._unpack):
+            yield
+
+    def report(self) -> None:
+        """It counts nothing."""
+
+    def close(self) -> None:
+        """Files go with the graph."""
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _File:
+        if tensor.nbytes < _SMALLEST or not is_takeable(tensor) or is_parameter(tensor):
+            return tensor
+        tensor = tensor.detach()
+        path = self._folder / f"{next(self._numbers)}.pt"
+        torch.save(tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor, path)
+        return _File(path)
+
+    def _unpack(self, packed: torch.Tensor | _File) -> torch.Tensor:
+        return packed.load() if isinstance(packed, _File) else packed
+
+
+class _File:
+    """A tensor in a file, which goes with the graph that refers to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self) -> torch.Tensor:
+        tensor: torch.Tensor = torch.load(self._path)
+        return tensor
+
+    def __del__(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def make(way: str, model: torch.nn.Module, folder: Path, settings: dict[str, Any]) -> Way:
+    """The way of that name. Whatever is no name of another is fastio's own, with these settings."""
+    if way == PLAIN:
+        return Plain()
+    if way == TORCH:
+        return TorchSaved(folder)
+    return Offloaded(model, folder, settings)

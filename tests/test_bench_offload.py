@@ -1,0 +1,398 @@
+"""``fastio-bench offload``: real training in real processes, small; that it tells what happened and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from fastio.bench import (
+    offload_accuracy,
+    offload_compare,
+    offload_depth,
+    offload_papers,
+    offload_summary,
+    training_child,
+    training_models,
+    training_ways,
+)
+from fastio.bench.commands import cli
+from fastio.bench.fresh import ChildError
+from fastio.bench.training_job import Job, Moved, Run, is_out_of_memory
+from fastio.offload.codec import EXACT
+from fastio.offload.vdnn import CONV, POOL
+
+MIB = 1 << 20
+SMALL = {"mlp": 64, "cnn": 8, "transformer": 16, "lstm": 16, "vit": 16, "conv-stack": 8}
+SETTINGS = {"policy": "all", "codec": "lossless", "budget": 8 * MIB}
+
+
+def invoke(*arguments: object, status: int = 0) -> Result:
+    result = CliRunner().invoke(cli, ["offload", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == status, result.output
+    return result
+
+
+def small(model: str, *more: object) -> list[object]:
+    sizes = ("--width", SMALL[model], "--batch", 32, "--depth", 2, "--rounds", 1, "--steps", 1)
+    return ["--model", model, *sizes, "--json", *more]
+
+
+def job(folder: Path, **changes: Any) -> Job:
+    return replace(Job("plain", "transformer", 4, 2, 16, 1, str(folder)), **changes)
+
+
+class TestModels:
+    @pytest.mark.parametrize("name", training_models.ARCHITECTURES)
+    def test_it_learns_its_batch(self, name: str) -> None:
+        training = training_models.make(name, 4, 2, SMALL[name])
+        optimizer = torch.optim.Adam(training.model.parameters(), lr=0.01)
+        losses = []
+        for _ in range(8):
+            loss = training.loss()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert losses[-1] < losses[0]
+        assert all(math.isfinite(loss) for loss in losses)
+
+    @pytest.mark.parametrize("name", training_models.ARCHITECTURES)
+    def test_depth_adds_layers_and_saved_tensors(self, name: str) -> None:
+        def saved(depth: int) -> int:
+            count = 0
+
+            def pack(tensor: torch.Tensor) -> torch.Tensor:
+                nonlocal count
+                count += 1
+                return tensor
+
+            training = training_models.make(name, 2, depth, SMALL[name])
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                training.loss()
+            return count
+
+        assert saved(4) > saved(2)
+
+    def test_the_same_values_in_every_process(self) -> None:
+        one, other = (training_models.make("vit", 2, 1, 16) for _ in range(2))
+        assert torch.equal(one.inputs, other.inputs)
+        assert one.loss().item() == other.loss().item()
+
+    def test_a_decoder_sees_no_later_token(self) -> None:
+        training = training_models.make("transformer", 1, 2, 16)
+        changed = training.inputs.clone()
+        changed[0, -1] = (changed[0, -1] + 1) % 256
+        before, after = training.model(training.inputs), training.model(changed)
+        assert torch.equal(before[0, :-1], after[0, :-1])
+        assert not torch.equal(before[0, -1], after[0, -1])
+
+
+@pytest.mark.parametrize("name", training_models.ARCHITECTURES)
+def test_every_way_has_the_gradients_of_plain_training(name: str, tmp_path: Path) -> None:
+    expected: list[torch.Tensor | None] = []
+    for kind, settings in {"plain": {}, "torch": {}, "all": SETTINGS, "fastensor": SETTINGS}.items():
+        training = training_models.make(name, 16, 3, SMALL[name])
+        with closing(training_ways.make(kind, training.model, tmp_path, {**settings, "policy": kind})) as way:
+            with way.forward():
+                loss = training.loss()
+            assert bool(list(tmp_path.glob("*.pt"))) is (kind == "torch")
+            loss.backward()
+            del loss
+            assert not list(tmp_path.glob("*.pt"))
+            told = way.report()
+            assert (told is not None and told.counts.writes > 0) is bool(settings)
+        gradients = [parameter.grad for parameter in training.model.parameters()]
+        expected = expected or gradients
+        for ours, plain in zip(gradients, expected, strict=True):
+            assert ours is not None
+            assert plain is not None
+            assert torch.equal(ours, plain)
+
+
+class TestChild:
+    def test_its_own_words_come_back(self, tmp_path: Path) -> None:
+        with pytest.raises(ChildError, match="expected one of"):
+            training_child.train(job(tmp_path, way="all", settings={"policy": "teleport"}))
+
+    def test_a_child_that_dies_is_no_lack_of_memory(self, tmp_path: Path) -> None:
+        with pytest.raises(ChildError, match="status") as raised:
+            training_child.train(job(tmp_path), {"PYTHONHOME": str(tmp_path)})
+        assert not isinstance(raised.value, training_child.OutOfMemoryError)
+
+    def test_too_little_memory_is_told_apart(self, tmp_path: Path) -> None:
+        with pytest.raises(training_child.OutOfMemoryError, match=r"allocate|memory|alloc"):
+            training_child.train(job(tmp_path, memory_limit=4 * MIB, batch=64), training_child.EXACT_MEMORY)
+        run = training_child.train(job(tmp_path, memory_limit=400 * MIB), training_child.EXACT_MEMORY)
+        assert len(run.losses) == 3
+
+    @pytest.mark.parametrize(
+        ("error", "lack"),
+        [
+            (MemoryError(), True),
+            (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."), True),
+            (RuntimeError("std::bad_alloc"), True),
+            (OSError(12, "Cannot allocate memory"), True),
+            (OSError(28, "No space left on device"), False),
+            (RuntimeError("shape mismatch"), False),
+        ],
+    )
+    def test_what_counts_as_too_little_memory(self, error: Exception, lack: bool) -> None:
+        assert is_out_of_memory(error) is lack
+
+
+class TestComparison:
+    @pytest.mark.slow
+    @pytest.mark.parametrize("model", ["cnn", "transformer"])
+    def test_gradients_have_the_bits_of_plain_training(self, model: str, tmp_path: Path) -> None:
+        told = json.loads(invoke(*small(model), "--budget", "8MiB", "--dir", tmp_path).stdout)
+        assert not told["failures"]
+        ways = {way["way"]: way for way in told["findings"]["ways"]}
+        assert set(ways) == {"plain", "all", "fastensor", "torch"}
+        for way in ways.values():
+            assert way["same_gradients"], way
+            assert way["same_losses"], way
+            assert way["step_s"] > 0
+            assert way["peak_bytes"] >= 0
+        for name in ("all", "fastensor"):
+            moved = ways[name]["moved"]
+            assert sum(tier["written_bytes"] for tier in moved["tiers"].values()) > 0
+            assert moved["actual_s"] > 0
+            assert moved["predicted_s"] > 0
+        works = [goal["work"] for goal in told["findings"]["goals"]]
+        assert works == ["gradients, equal bits", "predicted iteration"]
+        assert told["findings"]["goals"][0]["met"]
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.slow
+    def test_a_codec_that_rounds_shows_by_how_much(self, tmp_path: Path) -> None:
+        arguments = small("mlp", "--codec", "bf16", "--policy", "flashneuron", "--dir", tmp_path)
+        told = json.loads(invoke(*arguments).stdout)
+        ways = {way["way"]: way for way in told["findings"]["ways"]}
+        assert not ways["flashneuron"]["same_gradients"]
+        assert 0 < ways["flashneuron"]["difference"] < 0.5
+        assert ways["fastensor"]["same_gradients"]
+        assert not [goal for goal in told["findings"]["goals"] if goal["work"].startswith("gradients")]
+
+    @pytest.mark.slow
+    def test_tables_json_and_plot(self, tmp_path: Path) -> None:
+        out, work = tmp_path / "out", tmp_path / "work"
+        work.mkdir()
+        said = invoke(*small("mlp")[:-1], "--out", out, "--dir", work).stdout
+        for expected in (
+            "mlp, depth 2, width 64, batch 32",
+            "fastensor",
+            "same bits",
+            "Transfers",
+            "Goals",
+            "peak RSS",
+        ):
+            assert expected in said
+        told = json.loads((out / "offload.json").read_text())
+        assert len(told["findings"]["runs"]) == 2 * 4  # for memory, and for time
+        assert told["settings"]["policy"] == "all"
+        assert (out / "offload.png").stat().st_size > 0
+        assert not list(work.iterdir())
+
+    def test_sizes_have_units(self) -> None:
+        assert "'much' is no size" in invoke("--budget", "much", status=2).output
+
+    @pytest.mark.slow
+    def test_a_way_that_fails_is_shown_and_the_others_go_on(self, tmp_path: Path) -> None:
+        ways = {"all": {**SETTINGS, "codec": "teleport"}, training_ways.TORCH: {}}
+        outcomes = list(offload_compare.Comparison(tmp_path, job(tmp_path), ways, 1).run())
+        failures = [outcome for outcome in outcomes if not isinstance(outcome, offload_compare.Record)]
+        assert [(failure.tool, "teleport" in failure.reason) for failure in failures] == [("all", True)]
+        assert [o.way for o in outcomes if isinstance(o, offload_compare.Record)] == ["plain", "torch"] * 2
+
+    def test_differences_are_relative_to_the_largest_gradient(self, tmp_path: Path) -> None:
+        one, other = tmp_path / "one", tmp_path / "other"
+        torch.save({"a": torch.tensor([1.0, -4.0]), "b": torch.zeros(2)}, one)
+        torch.save({"a": torch.tensor([1.0, -3.0]), "b": torch.zeros(2)}, other)
+        assert offload_compare.largest_difference(one, other) == 0.25
+        assert offload_compare.largest_difference(one, one) == 0
+
+    @pytest.mark.slow
+    def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(self, tmp_path: Path) -> None:
+        out, work = tmp_path / "out", tmp_path / "work"
+        work.mkdir()
+        hear = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        command = [sys.executable, "-c", hear + "from fastio.bench.cli import main; main()", "offload"]
+        more = [*small("mlp", "--steps", 100_000, "--dir", work, "--out", out)]
+        child = subprocess.Popen([*command, *map(str, more)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pause = threading.Event()
+        # The last of the runs for memory, torch's, has begun when its files come; the gradients of plain lie there too.
+        while child.poll() is None and not list(work.glob("*/files/*.pt")):
+            pause.wait(0.01)
+        child.send_signal(signal.SIGINT)
+        said, complaint = child.communicate()
+        assert child.returncode == 130, complaint
+        told = json.loads(said)
+        assert told["interrupted"]
+        assert [run["way"] for run in told["findings"]["runs"]][:3] == ["plain", "all", "fastensor"]
+        assert json.loads((out / "offload.json").read_text())["interrupted"]
+        assert not list(work.iterdir())
+
+
+class TestGoals:
+    @staticmethod
+    def summary(way: str, step_s: float, peak_mib: int, **changes: Any) -> offload_summary.Summary:
+        moved = Moved({}, 0.0, 0.0, None, 1.0, 1.0, 1.1)
+        own = offload_summary.Summary(
+            way, 3, step_s, step_s, None, None, 1.0, peak_mib * MIB, True, True, 0.0, 1.0, moved
+        )
+        return replace(own, **changes)
+
+    def told(self, target: Job, *summaries: offload_summary.Summary) -> dict[tuple[str, str], tuple[float, bool]]:
+        goals = offload_summary.check(summaries, target, "here", exact=True)
+        return {(goal.work, goal.against): (round(goal.measured, 3), goal.met) for goal in goals}
+
+    def test_the_transformer_is_asked_for_memory_and_time(self, tmp_path: Path) -> None:
+        target = job(tmp_path, way="all", depth=24)
+        ways = (
+            self.summary("plain", 1.0, 1000, moved=None),
+            self.summary("all", 1.3, 100),
+            self.summary("fastensor", 2.0, 50),
+            self.summary("torch", 2.0, 50, moved=None),
+        )
+        assert self.told(target, *ways) == {
+            ("gradients, equal bits", "plain"): (1.0, True),
+            ("peak memory", "plain"): (10.0, True),
+            ("time added to a plain step", "what fastensor adds"): (0.3, True),
+            ("time added to a plain step", "what torch adds"): (0.3, False),
+            ("predicted iteration", "the actual one"): (0.091, True),
+        }
+        assert ("peak memory", "plain") not in self.told(replace(target, depth=4), *ways)
+
+    def test_a_way_that_adds_nothing_is_no_measure(self) -> None:
+        plain, own, other = (self.summary(way, 1.0, 1) for way in ("plain", "all", "fastensor"))
+        assert offload_summary.added_share(plain, own, other) is None
+
+    def test_the_stack_is_asked_only_where_transfers_hide(self, tmp_path: Path) -> None:
+        target = job(tmp_path, way="all", architecture="conv-stack")
+        plain, own = self.summary("plain", 1.0, 100), self.summary("all", 1.06, 100)
+        assert self.told(target, plain, own)["step time", "plain"] == (1.06, False)
+        slow = replace(own, moved=Moved({}, 0.0, 0.0, "delayed", None, None, None))
+        assert ("step time", "plain") not in self.told(target, plain, slow)
+
+    def test_medians_of_rounds(self) -> None:
+        def record(way: str, number: int, *steps: float) -> offload_compare.Record:
+            run = Run(list(steps), 0.5, 7, [1.0], 1, 2.0, None)
+            return offload_compare.Record(way, number, False, run, True, True, 0.0)
+
+        records = [
+            record("plain", 0, 1.0, 9.0, 2.0),
+            record("all", 0, 3.0),
+            record("plain", 1, 4.0),
+            record("all", 1, 4.0),
+        ]
+        plain, own = offload_summary.summarise(records)
+        assert (plain.step_s, own.step_s, own.ratio_low, own.ratio_high) == (3.0, 3.5, 1.0, 1.5)
+        assert plain.peak_bytes is None  # only runs with exact memory tell
+
+
+class TestDepth:
+    @staticmethod
+    def below(limit: int) -> Callable[[int], str | None]:
+        return lambda depth: None if depth <= limit else f"{depth} is too deep"
+
+    @pytest.mark.parametrize("limit", [1, 2, 7, 40, 41, 1000])
+    @pytest.mark.parametrize("start", [1, 3, 100])
+    def test_the_search_ends_at_the_limit(self, limit: int, start: int) -> None:
+        low, high, why = offload_depth.search(self.below(limit), start)
+        assert low <= limit < high
+        assert high - low <= max(1, low // 16)
+        assert why == f"{high} is too deep"
+
+    def test_nothing_trains_and_everything_trains(self) -> None:
+        assert offload_depth.search(self.below(0), 1) == (0, 1, "1 is too deep")
+        assert offload_depth.search(self.below(10**9), 10, most=10) == (10, 20, "")
+
+    @pytest.mark.slow
+    def test_offload_trains_deeper_in_the_same_memory(self, tmp_path: Path) -> None:
+        limit = ("--memory-limit", "96MiB", "--budget", "8MiB", "--quick")
+        sizes = ("--model", "mlp", "--width", 64, "--batch", 16384, "--json", "--dir", tmp_path)
+        told = json.loads(invoke(*limit, *sizes).stdout)
+        depths = {one["way"]: one["depth"] for one in told["findings"]["depths"]}
+        assert not told["failures"]
+        assert depths["all"] > depths["plain"] > 0
+        assert [goal["work"] for goal in told["findings"]["goals"]] == ["largest depth"]
+        assert not list(tmp_path.iterdir())
+
+
+class TestAccuracy:
+    def test_digits_with_a_codec(self, tmp_path: Path) -> None:
+        pytest.importorskip("sklearn")
+        told = json.loads(invoke("--accuracy", "--quick", "--json", "--dir", tmp_path).stdout)
+        plain, own = told["findings"]["accuracy"]
+        assert told["settings"]["codec"] == "fp16"
+        assert (plain["way"], own["way"]) == ("plain", "all, fp16")
+        assert plain["mean"] > 0.5
+        assert len(plain["scores"]) == len(own["scores"]) == 2
+        (goal,) = told["findings"]["goals"]
+        assert goal["work"] == "accuracy on digits"
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("codec", EXACT)
+    def test_an_exact_codec_changes_no_answer(self, codec: str, tmp_path: Path) -> None:
+        pytest.importorskip("sklearn")
+        scores = [
+            offload_accuracy.score(way, 0, tmp_path, {**SETTINGS, "codec": codec}, epochs=1) for way in ("plain", "all")
+        ]
+        assert scores[0] == scores[1]
+
+    def test_noise_is_at_least_one_image(self) -> None:
+        assert offload_accuracy.noise(offload_accuracy.Accuracy("plain", (0.9, 0.9)), 450) == 1 / 450
+        assert offload_accuracy.noise(offload_accuracy.Accuracy("plain", (0.8, 1.0)), 450) == pytest.approx(
+            0.1414, abs=1e-3
+        )
+
+
+class TestPapers:
+    def test_what_is_simulated_says_so(self, tmp_path: Path) -> None:
+        told = json.loads(invoke("--simulate", "--json", "--dir", tmp_path).stdout)
+        assert told["findings"]["simulated"]["label"] == "simulated"
+        assert told["findings"]["calibrated"]["label"] == "calibrated"
+        assert not told["samples"]
+        assert "goals" not in told["findings"]
+        assert all(machine["sources"] for machine in told["findings"]["simulated"]["machines"])
+        shown = invoke("--simulate", "--dir", tmp_path).stdout
+        titles = [
+            line for line in shown.splitlines() if "VGG-16 on" in line or "vDNN-all on" in line or "table 3" in line
+        ]
+        assert len([title for title in titles if title.startswith(("simulated:", "calibrated,"))]) == 5
+
+    def test_operations_are_those_of_vgg(self) -> None:
+        """19.6 billion multiply-adds for one image, as published for this network (torchvision's vgg19: 19.63)."""
+        slow = replace(offload_papers.TITAN_X, operations_per_s=1.0, memory_bandwidth=math.inf)
+        assert offload_papers.workload(slow, 1).forward_s / 2 == pytest.approx(19.63e9, rel=0.005)
+        assert [blob.kind for blob in offload_papers.workload(slow, 1).blobs].count(CONV) == 16
+        assert [blob.kind for blob in offload_papers.workload(slow, 1).blobs].count(POOL) == 5
+
+    def test_offload_trains_larger_batches_than_plain(self) -> None:
+        found = {one.way: one for one in offload_papers.capacities(offload_papers.V100_SSD)}
+        assert found["flashneuron"].runs > found["plain"].runs
+        assert found["flashneuron"].as_fast >= found["plain"].as_fast == found["plain"].runs
+        assert found["flashneuron, fp16"].as_fast > found["flashneuron"].as_fast
+        assert found["fastensor, synchronous"].as_fast == 0
+
+    def test_vdnns_networks(self) -> None:
+        found = {(one.name, one.batch): one for one in offload_papers.networks()}
+        assert found["VGG-16", 256].moved_nbytes == pytest.approx(16.9e9, rel=0.01)  # the paper: up to 16 GB
+        assert found["VGG-416", 32].baseline_nbytes == pytest.approx(67.1e9, rel=0.06)  # the paper's figure
+        assert all(one.peak_nbytes < one.baseline_nbytes for one in found.values())
+
+    def test_the_calibration_gives_back_the_table(self) -> None:
+        assert all(one.batch == one.paper_batch for one in offload_papers.calibrated())
