@@ -136,7 +136,8 @@ def _compare(conduct: Conduct, job: Job, settings: dict[str, Any], rounds: int) 
 def _deepest(conduct: Conduct, job: Job, settings: dict[str, Any]) -> None:
     found: list[offload_depth.Deepest] = []
     limit = f"{(job.memory_limit or 0) / tables.MIB:,.0f} MiB"
-    title = f"{job.architecture}, width {job.width}, batch {job.batch}, in {limit} beyond an idle process (RLIMIT_DATA)"
+    limit += " beyond an idle process (RLIMIT_DATA, freed blocks given back)"
+    title = f"{job.architecture}, width {job.width}, batch {job.batch}, in {limit}"
 
     def work(folder: Path) -> None:
         with conduct.meter([]) as tell:

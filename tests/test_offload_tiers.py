@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 import fastio
 from fastio.offload import BlockStore
+from fastio.offload.planner import Planner
 from fastio.offload.tiering import soonest
+from fastio.offload.trace import Made, Trace
 from fastio.offload.write_behind import Move, predict
 from slow_store import SlowStore
 
@@ -109,6 +111,29 @@ def moves(nbytes: list[int], write_s: float, read_s: float) -> list[Move]:
     return [Move(n, write_s, read_s, float(i), float(count - 1 - i)) for i, n in enumerate(nbytes)]
 
 
+@pytest.mark.parametrize(("transfer_s", "encodes"), [(0.1, False), (1.5, True)])
+@pytest.mark.parametrize("optional", [True, False])
+def test_a_codec_is_done_without_where_transfers_hide_all_the_same(
+    transfer_s: float, encodes: bool, optional: bool
+) -> None:
+    """Four blobs, one a second, a codec that halves them in no time: raw they hide or not, halved they always do."""
+    planner = Planner("flashneuron", None, 0, optional)
+    trace = Trace(
+        [Made(1000 + i, torch.float32, float(i)) for i in range(4)],
+        [""] * 4,
+        [transfer_s / 2] * 4,
+        [0.0] * 4,
+        [2.0] * 4,
+    )
+    trace.tiers, trace.forward_s = ["disk"] * 4, 4.5
+    planner.over(trace, None, False)
+    planner.prepare()
+    assert planner.latest is not None
+    assert planner.latest.schedule is not None
+    assert planner.latest.schedule.status == "fits"
+    assert planner.latest.trace.ratio == [2.0 if encodes or not optional else 1.0] * 4
+
+
 def test_a_channel_that_keeps_up_costs_only_the_first_read() -> None:
     timeline = predict(moves([10] * 8, 0.9, 0.9), range(8), 8.0, 8.0, window=20, ahead=20)
     assert timeline.iteration_s == pytest.approx(16.9)
@@ -151,7 +176,7 @@ def test_prediction_stays_within_its_bounds(
 
 
 def test_tensors_travel_as_they_lie(tmp_path: Path) -> None:
-    """torch's begin 64 bytes into a page: where the filesystem allows it, the page goes whole, and nothing is copied."""
+    """torch's begin 64 bytes into a page: where the filesystem allows it, that page goes whole, without a copy."""
     model, x = chain()
     plain = gradients(model, step(model, x))
     with BlockStore(tmp_path) as store:

@@ -51,6 +51,14 @@ def iterate(workload: Workload, memory: int, policy: str | Policy = "flashneuron
         cure = "no activation is left to move out: make the memory larger or the batch smaller"
         raise InfeasibleBudget("what is always resident", memory - room, memory, cure)
     need = sum(blob.nbytes for blob in workload.blobs) - room
+    try:
+        return _planned(workload, need, room, policy)
+    except InfeasibleBudget:
+        # A plan that fills the room to the last byte has none for the first blob on its way back.
+        return _planned(workload, need + max(blob.nbytes for blob in workload.blobs), room, policy)
+
+
+def _planned(workload: Workload, need: int, room: int, policy: str | Policy) -> Timeline:
     schedule = plan(workload.blobs, need, workload.forward_s, policy)
     return simulate(
         workload.blobs,

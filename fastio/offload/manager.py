@@ -45,8 +45,9 @@ class Offload:
     Without a budget flashneuron and optimal select as if nothing might stay. The vDNN policies know a layer by the
     class of its module.
 
-    ``codec``: what :func:`fastio.offload.codec.encode` takes. Those that round do not round integers, nor what looks
-    like statistics (tensors of one dimension, or whose last has one element).
+    ``codec``: what :func:`fastio.offload.codec.encode` takes. "lossless" encodes in the profiled pass, and then only
+    where the bytes as they are would not hide behind the forward pass (FlashNeuron's two phases). Those that round do
+    not round integers, nor what looks like statistics (tensors of one dimension, or whose last has one element).
 
     Tensors of less than 4096 bytes, parameters (also cast or viewed), subclasses, tensors that are not strided and
     those of other devices than the CPU and CUDA's stay where they are. With an exact codec gradients are those of
@@ -74,7 +75,7 @@ class Offload:
         self.counts = Counts()
         self.failure: ActivationLostError | None = None
         host_bytes = parsed_bytes(host_budget) or 0
-        self._planner = Planner(policy, parsed_bytes(budget), host_bytes)
+        self._planner = Planner(policy, parsed_bytes(budget), host_bytes, optional_codec=codec == "lossless")
         self._levels = Levels(*opened(store, policy), host_bytes, self.counts)
         self._lock = threading.Lock()
         self._released: deque[Blob] = deque()
@@ -192,10 +193,11 @@ class Offload:
         choice = step.decide()
         if choice.moves:
             began = time.perf_counter()
-            if step.packs(self._codec) and pack(blob, view, self._codec):
-                step.packed(blob.ordinal, blob.nbytes / blob.stored_nbytes)
-                self.counts.encoded += 1
-                self.counts.spared_bytes += blob.nbytes - blob.stored_nbytes
+            if step.packs(self._codec):
+                if pack(blob, view, self._codec):
+                    self.counts.encoded += 1
+                    self.counts.spared_bytes += blob.nbytes - blob.stored_nbytes
+                step.packed(blob.ordinal, blob.nbytes / blob.stored_nbytes, time.perf_counter() - began)
             tier = self._levels.choose(blob.device, blob.stored_nbytes, choice.tier)
             tier.take(blob, choice.waits)
             step.waited(blob.ordinal, time.perf_counter() - began, tier.name)

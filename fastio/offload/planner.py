@@ -9,6 +9,7 @@ import torch
 
 from fastio.offload.history import History
 from fastio.offload.infeasible import InfeasibleBudget
+from fastio.offload.overlap import hides
 from fastio.offload.schedule import POLICIES, Policy, Schedule, plan
 from fastio.offload.tiering import not_worth_moving, soonest
 from fastio.offload.timeline import Timeline
@@ -42,7 +43,7 @@ class Profile:
 class Planner:
     """Keeps a profile for each size of a forward pass's first blob, so that a last, smaller batch has its own."""
 
-    def __init__(self, policy: str | Policy, budget: int | None, host_budget: int) -> None:
+    def __init__(self, policy: str | Policy, budget: int | None, host_budget: int, optional_codec: bool) -> None:
         if isinstance(policy, str) and policy not in POLICIES:
             raise ValueError(f"policy={policy!r}: expected one of {', '.join(POLICIES)}, or a function")
         if not isinstance(policy, str) and not callable(policy):
@@ -52,6 +53,7 @@ class Planner:
         self.policy = policy
         self._budget = budget
         self._host_budget = host_budget
+        self._optional_codec = optional_codec  # it is done without where transfers hide all the same
         self._profiles: dict[Key, Profile] = {}
         self.latest: Profile | None = None
         # Blobs that stay and blobs on their way share the budget.
@@ -100,8 +102,13 @@ class Planner:
 
     def _spare(self, profile: Profile) -> None:
         """Leave where they are those that backward wants sooner than a write and a read take."""
-        trace, pace = profile.trace, profile.history.pace
+        pace = profile.history.pace
         profile.spared = True
+        if self.policy in SIMPLE and self._optional_codec and pace.get("write"):
+            raw = profile.trace.without_codec(pace["write"])
+            if hides(raw.blobs(profile.hosted), sorted(profile.selected), raw.forward_s):
+                profile.trace = raw
+        trace = profile.trace
         per_byte = sum(1 / pace[way] for way in ("write", "read") if pace.get(way))
         kept = not_worth_moving(
             [made.nbytes for made in trace.made],
@@ -112,8 +119,7 @@ class Planner:
         )
         profile.kept = len(kept)
         profile.selected = frozenset(profile.selected) - kept
-        leaving = [i for i in trace.order() if i in profile.selected]
-        profile.hosted = soonest(trace.stored(), leaving, self._host_budget)
+        self._house(profile)
 
     def _remember(self, key: Key, trace: Trace) -> Profile:
         self.latest = self._profiles[key] = profile = Profile(trace)
@@ -121,15 +127,12 @@ class Planner:
             self.window = max(self.window, 2 * max(made.nbytes for made in trace.made))
         if self.policy in SIMPLE:
             profile.selected = range(len(trace.made))
-            profile.hosted = soonest(trace.stored(), trace.order(), self._host_budget)
+            self._house(profile)
         return profile
 
     def _plan(self, profile: Profile) -> None:
-        trace = profile.trace
-        hosted = soonest(trace.stored(), trace.order(), self._host_budget)
-        blobs = trace.blobs(hosted)
-        total = sum(blob.nbytes for blob in blobs)
-        largest = max(blob.nbytes for blob in blobs)
+        total = sum(made.nbytes for made in profile.trace.made)
+        largest = max(made.nbytes for made in profile.trace.made)
         need = total if self.policy in _BY_NEED else 0
         if self._budget is not None:
             if largest > self._budget:
@@ -137,10 +140,23 @@ class Planner:
                     "the largest saved tensor", largest, self._budget, "make the budget larger or the batch smaller"
                 )
             need = total - (self._budget - self.window)
-        profile.schedule = plan(blobs, need, trace.forward_s, self.policy)
+        raw = profile.trace.without_codec()
+        profile.schedule = self._planned(raw, need)
+        if self._optional_codec and profile.schedule.status == "fits":
+            profile.trace = raw
+        elif raw.ratio != profile.trace.ratio:
+            profile.schedule = self._planned(profile.trace, need)
         profile.selected = frozenset(profile.schedule.selected)
-        leaving = [i for i in trace.order() if i in profile.selected]
-        profile.hosted = soonest(trace.stored(), leaving, self._host_budget)
+        self._house(profile)
+
+    def _planned(self, trace: Trace, need: int) -> Schedule:
+        hosted = soonest(trace.stored(), trace.order(), self._host_budget)
+        return plan(trace.blobs(hosted), need, trace.forward_s, self.policy)
+
+    def _house(self, profile: Profile) -> None:
+        """Share what leaves between host memory and the disk."""
+        leaving = [i for i in profile.trace.order() if i in profile.selected]
+        profile.hosted = soonest(profile.trace.stored(), leaving, self._host_budget)
 
 
 def prefix_like(made: Sequence[Made], profile: Profile) -> bool:

@@ -71,6 +71,7 @@ class Step:
         trace.made.append(Made(blob.nbytes, tensor.dtype, self._elapsed() - self._waited_s))
         trace.kinds.append(kind)
         trace.transfer_s.append(0.0)
+        trace.pack_s.append(0.0)
         trace.ratio.append(1.0)
         trace.tiers.append("")
         self.blobs[blob.ordinal] = blob
@@ -103,9 +104,10 @@ class Step:
         ordinal = len(self.trace.made) - 1
         return ordinal >= len(known.ratio) or known.ratio[ordinal] > 1
 
-    def packed(self, ordinal: int, ratio: float) -> None:
-        """The codec made a blob that many times smaller."""
+    def packed(self, ordinal: int, ratio: float, seconds: float) -> None:
+        """The codec made a blob that many times smaller, 1 for not at all, and took so long."""
         self.trace.ratio[ordinal] = ratio
+        self.trace.pack_s[ordinal] = seconds
 
     def waited(self, ordinal: int, seconds: float, tier: str) -> None:
         """The forward pass stood still that long to move a blob out to a tier."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -34,6 +34,7 @@ class Trace:
     made: list[Made] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     transfer_s: list[float] = field(default_factory=list)  # as stored, the codec's time included
+    pack_s: list[float] = field(default_factory=list)  # the codec's time
     ratio: list[float] = field(default_factory=list)  # raw bytes over stored bytes
     tiers: list[str] = field(default_factory=list)  # where they went; "": nowhere
     uses: list[int] = field(default_factory=list)
@@ -54,6 +55,17 @@ class Trace:
                 seconds = made.nbytes / ratio * pace[tier]
             blobs.append(Blob(made.nbytes, seconds * ratio, ratio, made.ready_s, kind))
         return blobs
+
+    def without_codec(self, pace: float | None = None) -> Trace:
+        """The same pass, had nothing been encoded: at ``pace`` bytes/s to the disk, or else as fast as it went."""
+        raw_s = [
+            (all_s - pack_s) * ratio
+            for all_s, pack_s, ratio in zip(self.transfer_s, self.pack_s, self.ratio, strict=True)
+        ]
+        if pace is not None:
+            raw_s = [made.nbytes / pace for made in self.made]
+        none = [0.0] * len(self.made)
+        return replace(self, transfer_s=raw_s, pack_s=none, ratio=[1.0] * len(self.made))
 
     def stored(self) -> list[float]:
         """The bytes of each blob as it travels."""
