@@ -10,8 +10,9 @@ import torch
 
 from fastio.offload.blob import Blob, View, span_to_save
 from fastio.offload.history import Run
-from fastio.offload.planner import Planner, Profile, prefix_like
+from fastio.offload.planner import Planner, prefix_like
 from fastio.offload.prefetch import Order
+from fastio.offload.profile import Profile
 from fastio.offload.report import Event, Iteration
 from fastio.offload.trace import DISK, HOST, Made, Trace, graver, kind_of
 
