@@ -27,13 +27,15 @@ def not_worth_moving(
 ) -> frozenset[int]:
     """The blobs that backward wants before they could be out and back, within ``room`` bytes of memory.
 
-    ``away_s`` is the time between making and wanting each, ``transfer_s`` what its write and its read take. They are
-    the first ones in ``order``, in which backward asks: the pass turns there.
+    ``away_s`` is the time between making and wanting each, ``transfer_s`` what its write and its read take; twice
+    that is asked for, because a write may queue behind others, and a read begins no sooner than backward. ``order`` is
+    that in which backward asks: the pass turns there.
     """
     kept: set[int] = set()
     for blob in dict.fromkeys(order):
-        room -= nbytes[blob]
-        if room < 0 or away_s[blob] >= transfer_s[blob]:
-            break
-        kept.add(blob)
+        if away_s[blob] < 2 * transfer_s[blob]:
+            room -= nbytes[blob]
+            if room < 0:
+                break
+            kept.add(blob)
     return frozenset(kept)

@@ -12,6 +12,7 @@ import torch
 from fastio.offload.overlap import Blob
 
 DISK, HOST = "disk", "host"  # the tiers
+_LATENCY = 0.001  # seconds: what a small blob may take beyond its share
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +45,29 @@ class Trace:
     def blobs(self, hosted: Collection[int] = ()) -> list[Blob]:
         """As the planner takes them, if those that are ``hosted`` go to host memory and all others to the disk.
 
-        One that went elsewhere in this pass is taken to move at the pace that others had there.
+        One that went elsewhere in this pass is taken to move at the pace that others had there; and so is one that took
+        more than twice as long as that: devices hesitate at times, which says nothing of the blob.
         """
         pace = self._pace()
         blobs: list[Blob] = []
         for i, (made, kind, ratio) in enumerate(zip(self.made, self.kinds, self.ratio, strict=True)):
             tier = HOST if i in hosted else DISK
-            seconds = self.transfer_s[i]
-            if self.tiers[i] != tier and tier in pace:
-                seconds = made.nbytes / ratio * pace[tier]
-            blobs.append(Blob(made.nbytes, seconds * ratio, ratio, made.ready_s, kind))
+            moving_s = self.transfer_s[i] - self.pack_s[i]
+            if tier in pace:
+                usual_s = made.nbytes / ratio * pace[tier]
+                if self.tiers[i] != tier or moving_s > 2 * usual_s + _LATENCY:
+                    moving_s = usual_s
+            blobs.append(Blob(made.nbytes, (self.pack_s[i] + moving_s) * ratio, ratio, made.ready_s, kind))
         return blobs
 
     def without_codec(self, pace: float | None = None) -> Trace:
         """The same pass, had nothing been encoded: at ``pace`` bytes/s to the disk, or else as fast as it went."""
-        raw_s = [
-            (all_s - pack_s) * ratio
-            for all_s, pack_s, ratio in zip(self.transfer_s, self.pack_s, self.ratio, strict=True)
-        ]
+        moving_s = [all_s - pack_s for all_s, pack_s in zip(self.transfer_s, self.pack_s, strict=True)]
+        raw_s = [seconds * ratio for seconds, ratio in zip(moving_s, self.ratio, strict=True)]
         if pace is not None:
             raw_s = [made.nbytes / pace for made in self.made]
-        none = [0.0] * len(self.made)
-        return replace(self, transfer_s=raw_s, pack_s=none, ratio=[1.0] * len(self.made))
+        count = len(self.made)
+        return replace(self, transfer_s=raw_s, pack_s=[0.0] * count, ratio=[1.0] * count)
 
     def stored(self) -> list[float]:
         """The bytes of each blob as it travels."""
@@ -80,14 +82,21 @@ class Trace:
         return list(self.uses) or list(range(len(self.made) - 1, -1, -1))
 
     def _pace(self) -> dict[str, float]:
-        """Seconds a byte, for each tier that something went to."""
-        nbytes: dict[str, float] = defaultdict(float)
-        seconds: dict[str, float] = defaultdict(float)
-        for tier, stored, took in zip(self.tiers, self.stored(), self.transfer_s, strict=True):
-            if tier:
-                nbytes[tier] += stored
-                seconds[tier] += took
-        return {tier: seconds[tier] / nbytes[tier] for tier in nbytes if nbytes[tier] > 0}
+        """Seconds a byte in each tier that something went to: the median, by bytes."""
+        known: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for tier, stored, all_s, pack_s in zip(self.tiers, self.stored(), self.transfer_s, self.pack_s, strict=True):
+            if tier and stored > 0:
+                known[tier].append(((all_s - pack_s) / stored, stored))
+        return {tier: _weighted_median(paces) for tier, paces in known.items()}
+
+
+def _weighted_median(weighted: list[tuple[float, float]]) -> float:
+    half = sum(weight for _, weight in weighted) / 2
+    for value, weight in sorted(weighted):
+        half -= weight
+        if half <= 0:
+            return value
+    return 0.0
 
 
 def kind_of(module: str, dtype: torch.dtype) -> str:
