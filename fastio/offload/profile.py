@@ -11,7 +11,7 @@ from fastio.offload.overlap import hides
 from fastio.offload.schedule import Policy, Schedule, plan
 from fastio.offload.tiering import not_worth_moving, soonest
 from fastio.offload.timeline import Timeline
-from fastio.offload.trace import Trace
+from fastio.offload.trace import LATENCY_S, Trace
 
 SIMPLE = ("all", "fastensor")  # what they decide needs no profile
 _BY_NEED = ("flashneuron", "optimal")  # without a budget: as if nothing might stay
@@ -70,7 +70,7 @@ class Profile:
     def _choose(self, trace: Trace, terms: Terms, window: int) -> bool:
         """What leaves; whether that hides behind the forward pass."""
         blobs = trace.blobs(soonest(trace.stored(), trace.order(), terms.host_budget))
-        kept = self._not_worth_moving(trace, window // 2) if terms.spares else frozenset()
+        kept = self._not_worth_moving(trace, window) if terms.spares else frozenset()
         self.kept = len(kept)
         if terms.policy in SIMPLE:
             self.selected = [i for i in range(len(blobs)) if i not in kept]
@@ -91,7 +91,7 @@ class Profile:
     def _not_worth_moving(self, trace: Trace, room: int) -> frozenset[int]:
         pace = self.history.pace
         per_byte = sum(1 / pace[way] for way in ("write", "read") if pace.get(way))
-        transfer_s = [stored * per_byte for stored in trace.stored()]
+        transfer_s = [stored * per_byte + 2 * LATENCY_S for stored in trace.stored()]
         return not_worth_moving([made.nbytes for made in trace.made], trace.away_s(), transfer_s, trace.order(), room)
 
     def _house(self, terms: Terms) -> None:

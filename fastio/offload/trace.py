@@ -12,7 +12,7 @@ import torch
 from fastio.offload.overlap import Blob
 
 DISK, HOST = "disk", "host"  # the tiers
-_LATENCY = 0.001  # seconds: what a small blob may take beyond its share
+LATENCY_S = 0.001  # what a transfer may take beyond its bytes' share
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Trace:
             moving_s = self.transfer_s[i] - self.pack_s[i]
             if tier in pace:
                 usual_s = made.nbytes / ratio * pace[tier]
-                if self.tiers[i] != tier or moving_s > 2 * usual_s + _LATENCY:
+                if self.tiers[i] != tier or moving_s > 2 * usual_s + LATENCY_S:
                     moving_s = usual_s
             blobs.append(Blob(made.nbytes, (self.pack_s[i] + moving_s) * ratio, ratio, made.ready_s, kind))
         return blobs
