@@ -204,7 +204,7 @@ def test_the_report_compares_prediction_and_fact(tmp_path: Path) -> None:
     assert told.predicted_s is not None
     assert told.actual_s is not None
     assert told.predicted_s >= told.predicted.forward_s + told.predicted.backward_s > 0
-    assert len(told.predicted.writes) == told.blobs
+    assert len(told.predicted.writes) + told.kept == told.blobs
     assert "predicted" in str(told)
     assert [one.step for one in told.iterations] == [1, 2, 3, 4, 5]
     last = told.iterations[-1]
