@@ -73,9 +73,9 @@ class History:
             return None, None
         latest, pace = self._runs[-1]
         before = [run for run, _ in self._runs][:-1]
-        before = before[1:] or before  # the first of a process is slower for other reasons
-        forward_s = statistics.median(run.forward_s for run in before)
-        backward_s = statistics.median(run.backward_s for run in before)
+        before = before[1:] or before  # the first of a process is slower for other reasons, and the second often too
+        forward_s = statistics.median_low(run.forward_s for run in before)
+        backward_s = statistics.median_low(run.backward_s for run in before)
         moves = _moves(trace, forward_s, backward_s, pace)
         return predict(moves, selected, forward_s, backward_s, window, ahead), latest.actual_s
 

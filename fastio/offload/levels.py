@@ -42,7 +42,7 @@ class Levels:
                 store = HostStore(self._host_budget, _copies(kind))
                 self._hosts[kind] = Tier(HOST, store, self._counts, self._window), store
             host, memory = self._hosts[kind]
-            if memory.room(nbytes):
+            if memory.room(nbytes + host.queued_bytes):
                 return host
         if kind not in self._disks:
             self._disks[kind] = Tier(DISK, self._reaching(kind), self._counts, self._window)

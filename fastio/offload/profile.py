@@ -35,7 +35,7 @@ class Terms:
 @dataclass
 class Profile:
     """``selected`` leave, ``hosted`` of these for host memory; ``kept`` counts those that stay though they would leave,
-    because backward wants them sooner than they could be out and back.
+    because backward wants them sooner than they could be out and back. ``ratios``: what the codec made of each blob.
     """
 
     trace: Trace
@@ -45,6 +45,10 @@ class Profile:
     kept: int = 0
     settled: bool = False
     history: History = field(default_factory=History)
+    ratios: tuple[float, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ratios = tuple(self.trace.ratio)
 
     def compared(self, window: int, ahead: int) -> tuple[Timeline | None, float | None]:
         """The simulation of the latest iteration, and the seconds it really took."""

@@ -93,6 +93,7 @@ class Report:
 
     ``blobs``, ``blob_bytes`` and ``forward_s`` (without waiting) are those of the forward pass that was profiled.
     ``kept`` counts the blobs that would leave, but for backward wanting them sooner than they could be out and back.
+    ``ratios`` has for each blob of that pass its bytes over those that the codec made of them, 1 where it made none.
     ``counts`` has all that was counted since the manager was made; ``events`` and ``iterations`` are the actual
     timeline, oldest first. ``predicted`` is the simulated one of the latest iteration whose backward is over, from what
     the iterations before it took (so there is none for the first, and none for shapes that were seen once);
@@ -107,6 +108,7 @@ class Report:
     planned: Schedule | None
     planned_bytes: int
     kept: int
+    ratios: tuple[float, ...]
     predicted: Timeline | None
     actual_s: float | None
     counts: Counts
@@ -144,6 +146,13 @@ class Report:
             lines.append(f"iteration: predicted {_ms(self.predicted.iteration_s)}, took {_ms(self.actual_s)}")
         return lines
 
+    def _ratios(self) -> str:
+        paying = [ratio for ratio in self.ratios if ratio > 1]
+        if not paying:
+            return ""
+        span = f"{min(paying):.2f} to {max(paying):.2f} times"
+        return f"; of {len(self.ratios)} in the profiled pass {len(paying)}, {span}"
+
     def _counted_lines(self) -> list[str]:
         counts = self.counts
         lines = [
@@ -153,7 +162,7 @@ class Report:
         lines += [
             f"{counts.handed_back} handed back from memory, {counts.cancelled} writes overtaken by backward",
             f"stalled {_ms(counts.stalled_write_s)} for writes, {_ms(counts.stalled_read_s)} for reads",
-            f"codec made {counts.encoded} smaller, by {_size(counts.spared_bytes)}",
+            f"codec made {counts.encoded} smaller, by {_size(counts.spared_bytes)}{self._ratios()}",
             f"{counts.passed_through} passed through, {counts.refused} writes failed, {counts.retried} reads retried",
         ]
         if self.store is not None:
@@ -179,6 +188,7 @@ def report(planner: Planner, counts: Counts, store: Any) -> Report:
         planned=planned,
         planned_bytes=0 if planned is None else sum(made[i].nbytes for i in planned.selected),
         kept=0 if profile is None else profile.kept,
+        ratios=() if profile is None else profile.ratios,
         predicted=predicted,
         actual_s=actual_s,
         counts=dataclasses.replace(counts, events=deque(), iterations=deque(), traffic=traffic),

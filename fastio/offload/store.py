@@ -11,12 +11,12 @@ to the device and takes what is done; there is no thread to do it behind one's b
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Literal
 
 from fastio import _native
@@ -92,6 +92,7 @@ class BlockStore:
         self._notes = tuple(notes)
         self.places = tuple(place.path for place in opened)
         self.whole_pages = all(place.bears_changes for place in opened)
+        self._naming = _Naming(", ".join(self.places), self.driver)
         drives = {place.drive: place.drive_nbytes for place in opened}
         self._drive = Drive(sum(drives.values()))
         self._opened = time.monotonic()
@@ -112,17 +113,17 @@ class BlockStore:
         """Queue a transfer; the paper's ``P2PDSA_issue``."""
         if direction not in ("write", "read"):
             raise ValueError(f"expected the direction 'write' or 'read', got {direction!r}")
-        with self._naming():
+        with self._naming:
             self._native.issue(index, address, nbytes, direction == "write")
 
     def update(self) -> int:
         """Submit what there is room for and take what is done; how many commands are still under way."""
-        with self._naming():
+        with self._naming:
             return self._native.update()
 
     def is_done(self, index: int) -> bool:
         """Whether nothing of this blob is under way, updating if need be. Raises the TransferError it ended with."""
-        with self._naming():
+        with self._naming:
             done, failure = self._native.is_done(index)
         if failure is not None:
             raise self._error(index, *failure)
@@ -130,18 +131,18 @@ class BlockStore:
 
     def wait(self, index: int) -> None:
         """Until nothing of this blob is under way. Raises the TransferError it ended with."""
-        with self._naming():
+        with self._naming:
             failure = self._native.wait(index)
         if failure is not None:
             raise self._error(index, *failure)
 
     def free(self, index: int) -> None:
         """Forget a blob, whatever is under way; its memory is the caller's again. IndexError if there is none."""
-        with self._naming():
+        with self._naming:
             self._native.free(index)
 
     def __contains__(self, index: int) -> bool:
-        with self._naming():
+        with self._naming:
             return self._native.contains(index)
 
     @property
@@ -169,7 +170,7 @@ class BlockStore:
     @property
     def stats(self) -> StoreStats:
         """What was moved, and what that means for the drive; of a closed store too."""
-        with self._naming():
+        with self._naming:
             counts = self._native.stats()
         seconds = time.monotonic() - self._opened
         written = counts["bytes_written"]
@@ -183,7 +184,7 @@ class BlockStore:
 
     def close(self) -> None:
         """Drop what is queued, wait for the device, and give the space back. Twice is fine."""
-        with self._naming():
+        with self._naming:
             self._native.close()
 
     def __enter__(self) -> BlockStore:
@@ -192,24 +193,37 @@ class BlockStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextlib.contextmanager
-    def _naming(self) -> Iterator[None]:
-        path = ", ".join(self.places)
-        try:
-            with named(path):
-                yield
-        except RefusedError as error:
-            raise TransferError(errno.EIO, f"driver {self.driver} ({error})", path) from None
-        except FastIOError:
-            raise
-        except RuntimeError as error:
-            raise StoreGoneError(f"{path}: {error}") from None
-
     def _error(self, index: int, number: int, write: bool, device: int, lba: int, stuck: bool) -> TransferError:
         operation = f"driver {self.driver}: {'write' if write else 'read'} of index {index} at LBA {lba}"
         if stuck:
             operation += " (the device stopped moving bytes without an error)"
         return TransferError(number, operation, self.places[device], lba * BLOCK)
+
+
+class _Naming:
+    """A context in which native errors become the public ones; without a generator, for it surrounds every call."""
+
+    __slots__ = ("_driver", "_path")
+
+    def __init__(self, path: str, driver: str) -> None:
+        self._path = path
+        self._driver = driver
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None:
+            return
+        try:
+            with named(self._path):
+                raise error
+        except RefusedError as refusal:
+            raise TransferError(errno.EIO, f"driver {self._driver} ({refusal})", self._path) from None
+        except FastIOError:
+            raise
+        except RuntimeError as gone:
+            raise StoreGoneError(f"{self._path}: {gone}") from None
 
 
 def _open_native(

@@ -101,7 +101,9 @@ class Tier:
         for blob in [blob for blob in self._leaving if self._is_over(blob)]:
             self._leaving.remove(blob)
             self._forget(blob)
-        if any(blob.state is State.INFLIGHT and not self._is_over(blob) for blob in self._reading.values()):
+        if not self._queued or any(
+            blob.state is State.INFLIGHT and not self._is_over(blob) for blob in self._reading.values()
+        ):
             return
         depth = max(1, self.window // 2)
         while self._queued and self._issued_bytes < depth:
@@ -110,21 +112,23 @@ class Tier:
 
     def cancel(self, blob: Blob) -> None:
         """Backward asks for a blob that still waits to be written: it need not be any more, if nothing was issued."""
-        if blob in self._queued:
+        if blob.state is State.PENDING and blob in self._queued:
             self._queued.remove(blob)
             self._queued_bytes -= blob.stored_nbytes
             blob.state = State.RESIDENT
             self._counts.cancelled += 1
 
     def fetch(self, blob: Blob) -> None:
-        """Begin to read a blob back. MemoryError or torch's own, with nothing changed, where there is none for it."""
+        """Begin to read a blob back; it is under way after the next ``pump``, or when it is waited for.
+
+        MemoryError or torch's own, with nothing changed, where there is no memory for it.
+        """
         blob.buffer = Buffer.on_a_page(blob.stored_nbytes, blob.device, blob.lead)
         blob.state = State.INFLIGHT
         self._reading[blob.index] = blob
         self._started[blob.index] = time.perf_counter()
         try:
             self._read(blob)
-            self.store.update()
         except _REFUSALS as error:
             self._errors[blob.index] = error  # who needs the blob tries once more
         self._counts.stalled_read_s += self._stalled(blob, self._started[blob.index])  # a store may do it at once
@@ -186,6 +190,11 @@ class Tier:
                 with contextlib.suppress(*_REFUSALS):
                     self.store.wait(blob.index)
         self.pump()
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of live blobs that the store has not heard of yet."""
+        return self._queued_bytes
 
     @property
     def waiting_bytes(self) -> int:

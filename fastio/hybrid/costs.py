@@ -1,0 +1,75 @@
+"""What each layer costs in each mode, and what forward takes under a plan (MemFerry, section IV).
+
+Pure. Seconds and bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from fastio.errors import FastIOError
+
+GFGB, DHA, DFGB = "GFGB", "DHA", "DFGB"
+"""A layer's parameters are copied to the GPU before forward; read in place over PCIe; or read in place in forward and
+copied before backward."""
+
+MODES = (GFGB, DHA, DFGB)
+
+
+class GpuBudgetError(FastIOError, ValueError):
+    """No plan keeps to the GPU bytes that are allowed."""
+
+
+@dataclass(frozen=True)
+class LayerCosts:
+    """One layer, as profiled.
+
+    ``copy_s``: its parameters to the GPU. ``forward_s`` and ``backward_s``: from GPU memory; ``forward_dha_s`` and
+    ``backward_dha_s``: from host memory in place (the latter also with its gradients written there). ``between_s``:
+    work between this layer and the next. ``nbytes``: its parameters.
+    """
+
+    copy_s: float
+    forward_s: float
+    forward_dha_s: float
+    backward_s: float = 0.0
+    backward_dha_s: float = 0.0
+    between_s: float = 0.0
+    nbytes: int = 0
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"LayerCosts.{one.name} is {value}; it is finite and 0 or more")
+
+
+def simulate(costs: Sequence[LayerCosts], modes: Sequence[str]) -> float:
+    """Seconds of the forward pass: one copy engine, which copies the GFGB layers in order from time 0 on.
+
+    Raises ValueError for a mode that is none, or where there is not one for each layer.
+    """
+    ends = forward_ends(costs, modes)
+    return ends[-1] if ends else 0.0
+
+
+def forward_ends(costs: Sequence[LayerCosts], modes: Sequence[str]) -> list[float]:
+    """When each layer's forward is over, with what stands between it and the next."""
+    if len(costs) != len(modes):
+        raise ValueError(f"{len(modes)} modes for {len(costs)} layers: expected one for each")
+    for layer, mode in enumerate(modes):
+        if mode not in MODES:
+            raise ValueError(f"layer {layer} has mode {mode!r}: expected one of {', '.join(MODES)}")
+    now = copied = 0.0
+    ends: list[float] = []
+    for costs_of, mode in zip(costs, modes, strict=True):
+        if mode == GFGB:
+            copied += costs_of.copy_s
+            now = max(now, copied) + costs_of.forward_s
+        else:
+            now += costs_of.forward_dha_s
+        now += costs_of.between_s
+        ends.append(now)
+    return ends
