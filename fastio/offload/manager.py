@@ -54,7 +54,7 @@ class Offload:
     plain training, bit for bit. A tensor that was modified in place after it was saved raises RuntimeError in
     backward, as it does without.
 
-    On the CPU the memory of tensors that left is freed, which is not to say that the process shrinks: glibc keeps blocks
+    On the CPU the memory of tensors that left is freed, which does not make the process smaller: glibc keeps blocks
     below 32 MiB unless the environment variable MALLOC_MMAP_THRESHOLD_ (1048576, say) tells it not to.
 
     Raises InfeasibleBudget on entering, where the policy cannot keep the budget, and ActivationLostError in backward,
