@@ -178,7 +178,7 @@ class TestComparison:
 
     @pytest.mark.slow
     def test_a_codec_that_rounds_shows_by_how_much(self, tmp_path: Path) -> None:
-        arguments = small("mlp", "--codec", "bf16", "--policy", "flashneuron", "--dir", tmp_path)
+        arguments = small("mlp", "--codec", "bf16", "--policy", "flashneuron", "--budget", "400KiB", "--dir", tmp_path)
         told = json.loads(invoke(*arguments).stdout)
         ways = {way["way"]: way for way in told["findings"]["ways"]}
         assert not ways["flashneuron"]["same_gradients"]

@@ -42,8 +42,8 @@ class Offload:
     compare with (into one folder it writes files, by the tools that WRDic chooses). The others of
     :func:`fastio.offload.schedule.plan` (or a function as it takes) profile the first forward pass, in which everything
     is moved and waited for, plan, and then move what was selected; a forward pass of another shape is profiled anew.
-    Without a budget flashneuron and optimal select as if nothing might stay. The vDNN policies know a layer by the
-    class of its module.
+    Without a budget flashneuron and optimal select as if nothing might stay; but what backward wants before it could be
+    out and back stays then, under "all" too. The vDNN policies know a layer by the class of its module.
 
     ``codec``: what :func:`fastio.offload.codec.encode` takes. "lossless" encodes in the profiled pass, and then only
     where the bytes as they are would not hide behind the forward pass (FlashNeuron's two phases). Those that round do

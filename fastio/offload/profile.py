@@ -28,8 +28,8 @@ class Terms:
 
     @property
     def spares(self) -> bool:
-        """Whether blobs may stay that the policy would move: where that breaks no promise."""
-        return self.policy == "all" or (self.policy in _BY_NEED and self.budget is None)
+        """Whether blobs may stay that the policy would move: where no budget says how many bytes may."""
+        return self.budget is None and (self.policy == "all" or self.policy in _BY_NEED)
 
 
 @dataclass
