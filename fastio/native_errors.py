@@ -18,10 +18,11 @@ def named(path: str) -> Iterator[None]:
     try:
         yield
     except NativeError as error:
-        raise _public(error, path) from None
+        raise public_error(error, path) from None
 
 
-def _public(error: NativeError, path: str) -> Exception:
+def public_error(error: NativeError, path: str) -> Exception:
+    """The public error that a native one means, about this file."""
     kind, *fields = error.args
     if kind == "system":
         number, operation, offset = fields

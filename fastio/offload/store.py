@@ -21,7 +21,7 @@ from typing import Literal
 
 from fastio import _native
 from fastio.errors import FastIOError, RefusedError, TransferError
-from fastio.native_errors import named
+from fastio.native_errors import NativeError, named, public_error
 from fastio.offload.endurance import Drive
 from fastio.offload.places import Place, close_places, open_places
 
@@ -213,17 +213,23 @@ class _Naming:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if error is None:
-            return
-        try:
-            with named(self._path):
-                raise error
-        except RefusedError as refusal:
-            raise TransferError(errno.EIO, f"driver {self._driver} ({refusal})", self._path) from None
-        except FastIOError:
-            raise
-        except RuntimeError as gone:
-            raise StoreGoneError(f"{self._path}: {gone}") from None
+        public = self._public(error)
+        if public is not None:
+            try:
+                raise public from None
+            finally:
+                # Else the error holds this frame and the frame the error, and with them all that the caller is at.
+                del public, error, at
+
+    def _public(self, error: BaseException | None) -> Exception | None:
+        if isinstance(error, NativeError):
+            public = public_error(error, self._path)
+            if isinstance(public, RefusedError):
+                return TransferError(errno.EIO, f"driver {self._driver} ({public})", self._path)
+            return public
+        if isinstance(error, RuntimeError) and not isinstance(error, FastIOError):
+            return StoreGoneError(f"{self._path}: {error}")
+        return None
 
 
 def _open_native(
