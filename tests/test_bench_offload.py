@@ -322,8 +322,8 @@ class TestDepth:
 
     @pytest.mark.slow
     def test_offload_trains_deeper_in_the_same_memory(self, tmp_path: Path) -> None:
-        limit = ("--memory-limit", "96MiB", "--budget", "8MiB", "--quick")
-        sizes = ("--model", "mlp", "--width", 64, "--batch", 16384, "--json", "--dir", tmp_path)
+        limit = ("--memory-limit", "64MiB", "--budget", "8MiB", "--quick")
+        sizes = ("--model", "transformer", "--width", 64, "--batch", 32, "--json", "--dir", tmp_path)
         told = json.loads(invoke(*limit, *sizes).stdout)
         depths = {one["way"]: one["depth"] for one in told["findings"]["depths"]}
         assert not told["failures"]
