@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ClassVar, Protocol
 
@@ -15,7 +15,8 @@ import torch
 
 from fastio.addresses import host_bytes
 from fastio.backends import _memory
-from fastio.errors import RefusedError, ToolUnavailableError
+from fastio.buffers import copy_errors
+from fastio.errors import ToolUnavailableError
 from fastio.transport import Extent
 
 
@@ -128,7 +129,7 @@ class CudaCopies:
         self._touched.clear()
 
         def wait() -> None:
-            with _cuda_errors():
+            with copy_errors():
                 for event in events:
                     event.synchronize()
 
@@ -142,18 +143,10 @@ class CudaCopies:
 
     def _copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:
         device = source.device if source.is_cuda else destination.device
-        with _cuda_errors():
+        with copy_errors():
             if device not in self._streams:
                 torch.cuda.synchronize(device)
                 self._streams[device] = torch.cuda.Stream(device)
             self._touched.add(device)
             with torch.cuda.stream(self._streams[device]):
                 destination.copy_(source, non_blocking=True)
-
-
-@contextlib.contextmanager
-def _cuda_errors() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        raise RefusedError(f"a copy between the device and pinned memory failed: {error}") from error

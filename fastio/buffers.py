@@ -7,10 +7,12 @@ caching allocator of pinned memory rounds up to powers of two.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from fastio.errors import RefusedError
@@ -116,6 +118,15 @@ class StagingRing:
         with self._changed:
             self._free.append(memory)
             self._changed.notify()
+
+
+@contextlib.contextmanager
+def copy_errors() -> Iterator[None]:
+    """Around copies between a GPU and pinned memory: what torch raises becomes RefusedError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RefusedError(f"a copy between a GPU and pinned memory failed: {error}") from error
 
 
 def _cudart() -> Any:

@@ -18,15 +18,13 @@ No ``record_stream`` here: whoever asks for a copy keeps both memories until it 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-from collections.abc import Iterator
 from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 
 from fastio.addresses import cuda_bytes, host_bytes
-from fastio.errors import RefusedError
+from fastio.buffers import copy_errors
 
 
 class Ticket(Protocol):
@@ -110,7 +108,7 @@ class CudaCopies:
         """See :class:`Copies`."""
         if nbytes == 0:
             return OVER
-        with _cuda_errors():
+        with copy_errors():
             source = cuda_bytes(address, nbytes)
             fence = torch.cuda.current_stream(source.device).record_event()
             return self._copy(host_bytes(host, nbytes), source, self._stream(source.device, "out"), fence)
@@ -119,7 +117,7 @@ class CudaCopies:
         """See :class:`Copies`."""
         if nbytes == 0:
             return Target(address, 0)
-        with _cuda_errors():
+        with copy_errors():
             device = cuda_bytes(address, nbytes).device
             return Target(address, nbytes, torch.cuda.current_stream(device).record_event())
 
@@ -127,7 +125,7 @@ class CudaCopies:
         """See :class:`Copies`."""
         if target.fence is None:
             return OVER
-        with _cuda_errors():
+        with copy_errors():
             destination = cuda_bytes(target.address, target.nbytes)
             stream = self._stream(destination.device, "back")
             return self._copy(destination, host_bytes(host, target.nbytes), stream, target.fence)
@@ -156,17 +154,9 @@ class _Queued:
         self._event = event
 
     def is_done(self) -> bool:
-        with _cuda_errors():
+        with copy_errors():
             return bool(self._event.query())
 
     def wait(self) -> None:
-        with _cuda_errors():
+        with copy_errors():
             self._event.synchronize()
-
-
-@contextlib.contextmanager
-def _cuda_errors() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        raise RefusedError(f"a copy between a GPU and pinned memory failed: {error}") from error
