@@ -25,6 +25,7 @@ from fastio.errors import FastIOError, FolderMissingError, TransferError
 from fastio.offload.endurance import Drive
 from fastio.offload.store import BLOCK, BlockStore, StoreGoneError
 from faults import ALWAYS, NOTHING, SHORTER, Fault, Server, build_shim
+from sharing import problems_of_sharing
 
 MIB = 1 << 20
 
@@ -318,26 +319,7 @@ def test_freed_space_is_used_again_before_the_files_grow(tmp_path: Path, driver:
 
 
 def test_threads_share_a_store(store: BlockStore) -> None:
-    problems: list[str] = []
-
-    def work(number: int) -> None:
-        try:
-            for turn in range(10):
-                index = number * 100 + turn
-                data = blob(300_000 + index, index, shift=number)
-                write(store, index, data)
-                if not torch.equal(fetch(store, index, data.nbytes), data):
-                    problems.append(f"{index} came back changed")
-                store.free(index)
-        except Exception as error:
-            problems.append(repr(error))
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
+    assert problems_of_sharing(store, 6, 300_000, blob, write, fetch) == []
     assert store.stats.bytes_used == 0
 
 

@@ -10,7 +10,6 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from fastio.offload.store import BlockStore
 from fastio.offload.tiers import Store
 from fastio.offload.tool_store import ToolStore
 from faults import build_shim
+from sharing import problems_of_sharing
 
 PAGE = 4096
 MIB = 1 << 20
@@ -185,26 +185,7 @@ def test_nothing_lies_in_the_folder_and_nothing_stays_open(opener: Opener, tmp_p
 
 
 def test_threads_share_a_store(store: Any) -> None:
-    problems: list[str] = []
-
-    def work(number: int) -> None:
-        try:
-            for turn in range(10):
-                index = number * 100 + turn
-                data = blob(30_000 + index, index, shift=number)
-                write(store, index, data)
-                if not torch.equal(fetch(store, index, data.nbytes), data):
-                    problems.append(f"{index} came back changed")
-                store.free(index)
-        except Exception as error:
-            problems.append(repr(error))
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
+    assert problems_of_sharing(store, 4, 30_000, blob, write, fetch) == []
 
 
 def check_full_disk(store: Any, folder: Path) -> None:
