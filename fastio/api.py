@@ -36,7 +36,8 @@ def save(
         durable: return only when the file would survive a power cut.
         format: ``"pt"``, ``"safetensors"`` or ``"npy"``; None takes it from the suffix, ``pt`` for any other.
         progress: True for a progress bar, or a function that is called with (bytes done, bytes in all).
-        torch_save_arguments: torch.save's own: ``pickle_protocol``, ``pickle_module``, …
+        torch_save_arguments: torch.save's own: ``pickle_protocol``, ``pickle_module``, …; for ``safetensors`` its
+            library's ``metadata``, a dict of str to str.
 
     Raises:
         FormatError: the format cannot hold the object. TransferError (an OSError): the system refused.

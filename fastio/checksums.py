@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -34,12 +35,38 @@ def of_extents(extents: Sequence[Extent]) -> list[int]:
     return [of_extent(extent) if extent.checksum else 0 for extent in extents]
 
 
-def seal(layout: Layout) -> None:
-    """Compute the CRCs of a layout's storages now and put them where they belong."""
+def seal(layout: Layout) -> list[int]:
+    """Compute the CRCs of a layout's storages now and put them where they belong. Gives one for each extent."""
+    values = of_extents(layout.extents)
+    patch(layout, values)
+    return values
+
+
+def patch(layout: Layout, values: Sequence[int]) -> None:
+    """Put CRCs, one for each extent, where a layout's own bytes hold them."""
     offsets = [extent.offset for extent in layout.extents]
     base = address_of(layout.literal)
-    values = of_extents(layout.extents)
     for offset, index in layout.patches:
         literal = layout.extents[bisect.bisect_right(offsets, offset) - 1]
         at = literal.address - base + (offset - literal.offset)
         layout.literal[at : at + 4] = values[index].to_bytes(4, "little")
+
+
+def of_file(layout: Layout, values: Sequence[int]) -> int:
+    """The CRC-32 of the whole file that a layout makes, zeros between extents included.
+
+    ``values`` has one CRC for each extent that asks for one; they are put where the layout's own bytes hold them.
+    """
+    patch(layout, values)
+    whole = end = 0
+    for extent, value in zip(layout.extents, values, strict=True):
+        own = value if extent.checksum else of_extent(extent)
+        whole = _native.crc32_combine(whole, _of_zeros(extent.offset - end), extent.offset - end)
+        whole = _native.crc32_combine(whole, own, extent.nbytes)
+        end = extent.offset + extent.nbytes
+    return _native.crc32_combine(whole, _of_zeros(layout.size - end), layout.size - end)
+
+
+@functools.lru_cache(maxsize=8192)
+def _of_zeros(nbytes: int) -> int:
+    return _native.crc32(bytes(nbytes))

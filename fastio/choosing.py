@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from fastio import dicts, plan, registry
 from fastio.dicts import Context
 from fastio.errors import ToolUnavailableError
+from fastio.formats.sense import PT
 
 
 class Decision(NamedTuple):
@@ -31,6 +32,17 @@ def candidates(op: str, form: str, devices: frozenset[str]) -> tuple[tuple[str, 
     able = {tool.name: tool.transport.capabilities for tool in tools if tool.transport is not None}
     missing = tuple(f"{tool.name}: {tool.reason}" for tool in tools if tool.transport is None)
     return plan.candidates(able, op, form, devices), missing
+
+
+def movers(op: str, devices: frozenset[str]) -> tuple[str, ...]:
+    """The tools for extents of a ``.pt`` file whose checksums are wanted.
+
+    None that stands for a library's own save and load; for host memory, those that compute checksums on the way.
+    """
+    names, _ = candidates(op, PT, devices)
+    able = {name: registry.get(name).capabilities for name in names}
+    on_cpu = devices <= {"cpu"}
+    return tuple(name for name, can in able.items() if PT not in can.whole and (can.checksums or not on_cpu))
 
 
 def decide(

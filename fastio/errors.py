@@ -102,6 +102,25 @@ class TargetIsFolderError(FastIOError, IsADirectoryError, RuntimeError):
         return type(self), (str(self.filename),)
 
 
+class CheckpointError(FastIOError, RuntimeError):
+    """A folder of checkpoints cannot give or take what was asked. The message says which step, and the cure."""
+
+
+class FolderInUseError(CheckpointError):
+    """Another process, or another Checkpointer of this one, writes into the folder."""
+
+    def __init__(self, folder: str, holder: str) -> None:
+        self.folder = folder
+        self.holder = holder
+        super().__init__(
+            f"{folder}: {holder} is writing checkpoints here; wait for it to end, use another folder, or open this one "
+            "with read_only=True"
+        )
+
+    def __reduce__(self) -> tuple[type[FolderInUseError], tuple[str, str]]:
+        return type(self), (self.folder, self.holder)
+
+
 class RefusedError(FastIOError):
     """A transport cannot do this request here (no io_uring, no O_DIRECT on this filesystem). Another one may.
 

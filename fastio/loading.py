@@ -7,14 +7,14 @@ import importlib
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from fastio import _native, checksums, formats, plan, registry
 from fastio._native import Control
-from fastio.choosing import Decision, decide
+from fastio.choosing import Decision, decide, movers
 from fastio.collector import held_back
 from fastio.errors import CorruptFileError, FastIOError, RefusedError, ToolUnavailableError, UnsupportedError
 from fastio.formats import probe, pt_source
@@ -27,7 +27,7 @@ from fastio.landing import Landing, land
 from fastio.native_errors import named
 from fastio.opening import opened
 from fastio.outcome import Transfer
-from fastio.transport import LOAD, Moved, ReadRequest
+from fastio.transport import LOAD, Extent, Moved, ReadRequest, Span
 from fastio.verify import verify_archive
 
 _torch_config: Any = None
@@ -234,6 +234,42 @@ def _build(call: LoadCall, source: Source, landing: Landing) -> Any:
         if isinstance(error, FastIOError):
             raise
         raise CorruptFileError(call.path, None, f"its shapes cannot be tensors: {error}") from error
+
+
+def read_extents(
+    path: str,
+    fd: int,
+    size: int,
+    extents: Sequence[Extent],
+    span: Span | None,
+    policy: Any,
+    progress: Progress | None,
+) -> tuple[Transfer, Sequence[int]]:
+    """Fill given memory from an open ``.pt`` file. Gives a CRC-32 for each extent, which the caller is to compare.
+
+    Extents are sorted, apart and not empty; ``span`` is as in :class:`fastio.transport.ReadRequest`. Their memory may
+    have changed when an error is raised.
+    """
+    started = time.perf_counter()
+    nbytes = sum(extent.nbytes for extent in extents)
+    with named(path):
+        resident = _native.resident(fd, size) >= RESIDENT
+    devices = frozenset(extent.device for extent in extents) or frozenset({"cpu"})
+    context = plan.load_context(PT, devices, resident, nbytes, len(extents))
+    decision = decide(policy, LOAD, PT, devices, context, nbytes, os.path.dirname(path), movers(LOAD, devices))
+    if not decision.order:
+        raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(devices)}", "load to the CPU")
+    control = Control()
+    request = ReadRequest(path, fd, size, extents, span, resident, control)
+    fallbacks = list(decision.missing)
+    with Job(lambda: _fill(request, decision, fallbacks, None), control, nbytes) as job:
+        tool, moved = job.wait(progress)
+    seconds = time.perf_counter() - started
+    decision.learn(tool, seconds)
+    reason = decision.reason if tool == decision.order[0] else f"{decision.order[0]} could not"
+    notes = (*fallbacks, *moved.notes)
+    transfer = Transfer(LOAD, path, PT, tool, moved.route, reason, nbytes, seconds, False, False, notes)
+    return transfer, moved.checksums or ()
 
 
 @contextlib.contextmanager

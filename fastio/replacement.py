@@ -75,7 +75,7 @@ class Replacement:
         try:
             os.close(fd)
             if durable:
-                _sync_folder(self._folder)
+                sync_folder(self._folder)
         except OSError as error:
             raise TransferError(error.errno or 0, "fsync of the folder", self.path) from error
 
@@ -117,6 +117,16 @@ class Replacement:
         if found is None:
             raise TransferError(errno.EBUSY, "creating a file beside it", self.path)
         return found
+
+
+def write_all(new: Replacement, data: bytes) -> None:
+    """Make ``data`` the contents of a new file. TransferError if the system refuses."""
+    at = 0
+    while at < len(data):
+        try:
+            at += os.pwrite(new.fd, data[at:], at)
+        except OSError as error:
+            raise TransferError(error.errno or 0, "write", new.path, at) from error
 
 
 def _temporary_name(base: str, slot: str) -> str:
@@ -165,7 +175,8 @@ def _is_still(name: str, fd: int) -> bool:
         return False
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str) -> None:
+    """Make what was created, renamed or removed in a folder survive a power cut."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from fastio import checksums, formats, plan, registry
 from fastio._native import Control
-from fastio.choosing import Decision, decide
+from fastio.choosing import Decision, decide, movers
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.formats import probe, pt_save
 from fastio.formats.layout import Layout
@@ -21,6 +21,8 @@ from fastio.job import Job, Progress
 from fastio.outcome import SaveResult
 from fastio.replacement import Replacement
 from fastio.transport import SAVE, Moved, WriteRequest
+
+_Filled = TypeVar("_Filled")
 
 
 class SaveCall(NamedTuple):
@@ -52,7 +54,7 @@ def save_file(call: SaveCall) -> SaveResult:
         return _save_by_torch(call, started, why)
     fallbacks = list(decision.missing)
     with Replacement(call.path) as new:
-        tool, moved = _fill(call, layout, new, decision, fallbacks)
+        tool, moved = _fill(lambda tool: _fill_by(tool, call, layout, new), new, decision, fallbacks)
         new.commit(call.durable)
     seconds = time.perf_counter() - started
     decision.learn(tool, seconds)
@@ -64,13 +66,32 @@ def save_file(call: SaveCall) -> SaveResult:
     )  # fmt: skip
 
 
+def save_layout(layout: Layout, path: str, policy: Any, progress: Progress | None) -> tuple[SaveResult, Sequence[int]]:
+    """Write a file of a layout to a path, durably; gives also a CRC-32 for each extent that asks for one."""
+    started = time.perf_counter()
+    devices = layout.devices or frozenset({"cpu"})
+    context = plan.save_context(PT, devices, True, layout.payload, len(layout.extents) // 2)
+    decision = decide(policy, SAVE, PT, devices, context, layout.payload, os.path.dirname(path), movers(SAVE, devices))
+    if not decision.order:
+        raise ToolUnavailableError("auto", f"no tool writes from memory on {', '.join(devices)}", "save on the CPU")
+    fallbacks = list(decision.missing)
+    with Replacement(path) as new:
+        tool, (moved, values) = _fill(
+            lambda tool: _fill_extents(tool, path, layout, new, True, progress), new, decision, fallbacks
+        )
+        new.commit(durable=True)
+    seconds = time.perf_counter() - started
+    decision.learn(tool, seconds)
+    reason = decision.reason if tool == decision.order[0] else f"{decision.order[0]} could not"
+    notes = (*fallbacks, *moved.notes)
+    result = SaveResult(SAVE, path, PT, tool, moved.route, reason, layout.payload, seconds, True, True, notes)
+    return result, values
+
+
 def _lay_out(call: SaveCall) -> Layout:
     if call.form == PT:
         return pt_save.layout(call.obj, call.path, **call.arguments)
-    if call.arguments:
-        raise TypeError(f"{call.form} takes none of torch.save's arguments, got {', '.join(call.arguments)}")
-    layout: Layout = formats.module(call.form).layout(call.obj, call.path)
-    return layout
+    return formats.lay_out(call.form, call.obj, call.path, call.arguments)
 
 
 def _torch_only(call: SaveCall) -> str | None:
@@ -122,33 +143,42 @@ def _torch_save(call: SaveCall, new: Replacement) -> None:
 
 
 def _fill(
-    call: SaveCall, layout: Layout, new: Replacement, decision: Decision, fallbacks: list[str]
-) -> tuple[str, Moved]:
+    fill_by: Callable[[str], _Filled], new: Replacement, decision: Decision, fallbacks: list[str]
+) -> tuple[str, _Filled]:
     """Let the first tool that can do it fill the new file."""
     for tool in decision.order:
         try:
-            return tool, _fill_by(tool, call, layout, new)
+            return tool, fill_by(tool)
         except (RefusedError, ToolUnavailableError) as error:
             if decision.fixed and isinstance(error, ToolUnavailableError):
                 raise
             fallbacks.append(f"{tool}: {error}")
             decision.fail(tool, str(error))
             os.ftruncate(new.fd, 0)
-    raise RefusedError(f"no tool could save {call.path}: " + "; ".join(fallbacks))
+    raise RefusedError(f"no tool could save {new.path}: " + "; ".join(fallbacks))
 
 
 def _fill_by(tool: str, call: SaveCall, layout: Layout, new: Replacement) -> Moved:
-    transport = registry.get(tool)
-    if call.form in transport.capabilities.whole:
+    if call.form in registry.get(tool).capabilities.whole:
         new.allocate(layout.size)  # torch starts the file anew; a full disk shows here, with its errno
         _torch_save(call, new)
         return Moved("library")
+    return _fill_extents(tool, call.path, layout, new, call.durable, call.progress)[0]
+
+
+def _fill_extents(
+    tool: str, path: str, layout: Layout, new: Replacement, durable: bool, progress: Progress | None
+) -> tuple[Moved, Sequence[int]]:
+    """Let a transport fill the new file; gives also the CRCs of the extents that ask for one."""
+    transport = registry.get(tool)
     new.allocate(layout.size)
     patches: Sequence[Any] = layout.patches
+    values: Sequence[int] | None = None
     if not transport.capabilities.checksums:
-        checksums.seal(layout)
+        values = checksums.seal(layout)
         patches = ()
     control = Control()
-    request = WriteRequest(call.path, new.fd, layout.size, layout.extents, patches, call.durable, control)
+    request = WriteRequest(path, new.fd, layout.size, layout.extents, patches, durable, control)
     with Job(lambda: transport.write(request), control, layout.size) as job:
-        return job.wait(call.progress)
+        moved = job.wait(progress)
+    return moved, values if values is not None else moved.checksums or ()

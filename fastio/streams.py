@@ -25,13 +25,13 @@ def save_stream(obj: Any, f: Any, form: str, arguments: dict[str, Any]) -> SaveR
         torch.serialization.save(obj, f, **arguments)
         nbytes, tool, reason = 0, "torch", "f is a file object"
     else:
-        nbytes, tool, reason = _write_layout(obj, f, form, name), "memory", "f is a file object"
+        nbytes, tool, reason = _write_layout(obj, f, form, name, arguments), "memory", "f is a file object"
     seconds = time.perf_counter() - started
     return SaveResult(SAVE, name, form, tool, "stream", reason, nbytes, seconds, False, False)
 
 
-def _write_layout(obj: Any, f: Any, form: str, name: str) -> int:
-    layout = formats.module(form).layout(obj, name)
+def _write_layout(obj: Any, f: Any, form: str, name: str, arguments: dict[str, Any]) -> int:
+    layout = formats.lay_out(form, obj, name, arguments)
     at = 0
     for extent in layout.extents:
         f.write(bytes(extent.offset - at))
@@ -42,7 +42,7 @@ def _write_layout(obj: Any, f: Any, form: str, name: str) -> int:
             start = extent.address - storage.data_ptr()
             f.write(storage_bytes(storage)[start : start + extent.nbytes].cpu().numpy().tobytes())
         at = extent.offset + extent.nbytes
-    return int(layout.payload)
+    return layout.payload
 
 
 def load_stream(

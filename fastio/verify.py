@@ -60,6 +60,11 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     raise FormatError(f"{name}: this is no .pt (zip), .safetensors or .npy file, so it carries no checksums to verify")
 
 
+def checksum(path: str, fd: int, size: int) -> int:
+    """The CRC-32 of all ``size`` bytes of an open file. CorruptFileError if it is shorter."""
+    return _checksums(path, fd, [Record("", 0, size, 0)], size, {})[0] if size else 0
+
+
 def verify_archive(archive: Archive, size: int) -> tuple[int, tuple[str, ...]]:
     """Check all records of a ``.pt`` file; gives the number of bytes, and what was read another way than wished.
 
@@ -67,20 +72,20 @@ def verify_archive(archive: Archive, size: int) -> tuple[int, tuple[str, ...]]:
     """
     records = sorted((r for r in archive.records.values() if r.nbytes), key=lambda record: record.offset)
     notes: dict[str, None] = {}
-    values = _checksums(archive, records, size, notes)
+    values = _checksums(archive.path, archive.fd, records, size, notes)
     for record, value in zip(records, values, strict=True):
         if value != record.crc:
             raise damaged(archive.path, record)
     return sum(record.nbytes for record in records), tuple(notes)
 
 
-def _checksums(archive: Archive, records: Sequence[Record], size: int, notes: dict[str, None]) -> list[int]:
+def _checksums(path: str, fd: int, records: Sequence[Record], size: int, notes: dict[str, None]) -> list[int]:
     """The CRC-32 of each record's bytes (records sorted by offset), read through one window of memory."""
     values = [0] * len(records)
     done = [0] * len(records)
     if not records:
         return values
-    with named(archive.path):
+    with named(path):
         window = _native.Mapping(min(_WINDOW, size + 4096))
     first = 0
     end = max(record.offset + record.nbytes for record in records)
@@ -99,7 +104,7 @@ def _checksums(archive: Archive, records: Sequence[Record], size: int, notes: di
             nbytes = min(records[index].offset + records[index].nbytes, stop) - at
             extents.append(Extent(at, nbytes, window.address + at - begin, True, "cpu", window, records[index].name))
         span = Span(begin, stop - begin, window.address)
-        moved = _read(ReadRequest(archive.path, archive.fd, size, extents, span), notes)
+        moved = _read(ReadRequest(path, fd, size, extents, span), notes)
         for index, extent, value in zip(inside, extents, moved.checksums or (), strict=True):
             values[index] = _native.crc32_combine(values[index], value, extent.nbytes) if done[index] else value
             done[index] += extent.nbytes

@@ -43,6 +43,22 @@ def test_safetensors_both_ways(tmp_path: Path, tool: str) -> None:
     assert all(torch.equal(loaded[name], obj[name]) for name in obj)
 
 
+def test_safetensors_metadata_is_the_librarys(tmp_path: Path) -> None:
+    path, obj, metadata = tmp_path / "a.safetensors", some(), {"format": "pt", "grüße": "…"}
+    stream = io.BytesIO()
+    fastio.save(obj, stream, format="safetensors", metadata=metadata)
+    fastio.save(obj, path, metadata=metadata)
+    assert path.read_bytes() == stream.getvalue()
+    with safetensors.safe_open(path, "pt") as file:
+        assert file.metadata() == metadata
+    assert fastio.load(path).keys() == obj.keys()
+    with pytest.raises(fastio.FormatError, match="str to str"):
+        fastio.save(obj, path, metadata={"step": 3})
+    for name in ("a.pt", "a.npy"):
+        with pytest.raises(TypeError, match="metadata"):
+            fastio.save(torch.ones(3), tmp_path / name, metadata=metadata)
+
+
 def test_safetensors_data_starts_on_a_page(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     fastio.save(some(), path)

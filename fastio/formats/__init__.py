@@ -5,7 +5,19 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from fastio.formats.layout import Layout
+from fastio.formats.sense import SAFETENSORS
+
 
 def module(form: str) -> Any:
     """The module of a format that is one object, one layout (safetensors, npy), imported on first use."""
     return importlib.import_module(f"fastio.formats.{form}")
+
+
+def lay_out(form: str, obj: Any, path: str, arguments: dict[str, Any]) -> Layout:
+    """Lay out an object in such a format. TypeError for an argument that the format has not."""
+    unknown = arguments.keys() - ({"metadata"} if form == SAFETENSORS else set())
+    if unknown:
+        raise TypeError(f"{form} takes none of torch.save's arguments, got {', '.join(sorted(unknown))}")
+    found: Layout = module(form).layout(obj, path, **arguments)
+    return found

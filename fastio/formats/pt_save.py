@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -27,6 +28,13 @@ _WORTH_AN_EXTENT = 16 << 10
 _MOST_COPIED = 16 << 20
 # What the zip format adds to a storage, about.
 _HEADERS = 256
+
+
+class Records(NamedTuple):
+    """What a ``.pt`` file is made of: small records with their bytes, storages with their sizes, in torch's order."""
+
+    small: Sequence[tuple[str, bytes]]
+    storages: Sequence[tuple[str, torch.UntypedStorage, int]]
 
 
 class _Collector:
@@ -73,10 +81,10 @@ def layout(obj: Any, path: str, pickle_protocol: int = 2, _disable_byteorder_rec
     What cannot be pickled raises what torch.save raises.
     """
     with held_back():
-        return _lay_out(pickled(obj, pickle_protocol, _disable_byteorder_record), archive_name(path))
+        return lay_out(pickled(obj, pickle_protocol, _disable_byteorder_record), archive_name(path))
 
 
-def pickled(obj: Any, pickle_protocol: int, _disable_byteorder_record: bool = False) -> _Collector:
+def pickled(obj: Any, pickle_protocol: int, _disable_byteorder_record: bool = False) -> Records:
     """The records that torch.save would write: small ones with their bytes, storages as they are."""
     storages: dict[str, Any] = {}
     collector = _Collector(storages)
@@ -87,23 +95,24 @@ def pickled(obj: Any, pickle_protocol: int, _disable_byteorder_record: bool = Fa
             save(obj, collector, _recording_pickle(storages), pickle_protocol, _disable_byteorder_record)
     else:
         save(obj, collector, pickle, pickle_protocol, _disable_byteorder_record)
-    return collector
+    return Records(collector.small, collector.storages)
 
 
-def _lay_out(collector: _Collector, archive: str) -> Layout:
-    payload = sum(nbytes for _, _, nbytes in collector.storages)
-    alignment = PAGE if len(collector.storages) * PAGE / 2 <= payload * _LARGEST_WASTE else _TORCH_ALIGNMENT
+def lay_out(records: Records, archive: str) -> Layout:
+    """A file of these records; ``archive`` is the folder inside it."""
+    payload = sum(nbytes for _, _, nbytes in records.storages)
+    alignment = PAGE if len(records.storages) * PAGE / 2 <= payload * _LARGEST_WASTE else _TORCH_ALIGNMENT
     zip_file = _native.ZipBuilder(archive, alignment)
-    zip_file.reserve(min(payload, _MOST_COPIED) + _HEADERS * len(collector.storages))
+    zip_file.reserve(min(payload, _MOST_COPIED) + _HEADERS * len(records.storages))
     builder = LayoutBuilder()
     identity = hashlib.blake2b(digest_size=16)
-    for name, data in collector.small:
+    for name, data in records.small:
         record = str(alignment).encode() if name == ".storage_alignment" else data
         identity.update(name.encode() + record)
         zip_file.add_bytes(name, record)
     room = _MOST_COPIED
     cpu = torch.device("cpu")
-    for name, storage, nbytes in collector.storages:
+    for name, storage, nbytes in records.storages:
         if nbytes <= _WORTH_AN_EXTENT and nbytes <= room and storage.device == cpu:
             room -= nbytes
             zip_file.add_memory(name, storage.data_ptr(), nbytes)

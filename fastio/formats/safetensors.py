@@ -31,8 +31,11 @@ _DTYPES: dict[str, torch.dtype] = {key: getattr(torch, name) for key, name in _N
 _KEYS = {dtype: key for key, dtype in _DTYPES.items()}
 
 
-def layout(obj: Any, path: str) -> Layout:
-    """Lay out a dict of str to dense tensors (any shape); FormatError names the entry that the format cannot hold."""
+def layout(obj: Any, path: str, metadata: dict[str, str] | None = None) -> Layout:
+    """Lay out a dict of str to dense tensors (any shape); FormatError names the entry that the format cannot hold.
+
+    ``metadata`` is text of the caller's own, kept in the header.
+    """
     if not isinstance(obj, dict):
         raise FormatError(f"{path}: safetensors holds a dict of tensors, got {type(obj).__name__}; save it as .pt")
     for name, tensor in obj.items():
@@ -41,6 +44,8 @@ def layout(obj: Any, path: str) -> Layout:
     # The library's order: wide dtypes first, so that every tensor stays aligned to its own item size.
     ordered = sorted(obj.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header: dict[str, Any] = {}
+    if metadata is not None:
+        header[_METADATA] = _checked_metadata(path, metadata)
     at = 0
     for name, tensor in ordered:
         nbytes = tensor.numel() * tensor.element_size()
@@ -59,6 +64,12 @@ def layout(obj: Any, path: str) -> Layout:
             offset = len(start) + header[name]["data_offsets"][0]
             builder.add_storage(offset, packed.untyped_storage(), nbytes, name, False, storage_bytes(packed))
     return builder.build(start, [(0, 0, len(start))], (), len(start) + at)
+
+
+def _checked_metadata(path: str, metadata: Any) -> dict[str, str]:
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for pair in metadata.items() for text in pair):
+        raise FormatError(f"{path}: safetensors' metadata is a dict of str to str, got {metadata!r}")
+    return metadata
 
 
 def _check(path: str, name: Any, tensor: Any) -> None:
