@@ -81,7 +81,7 @@ class Server:
         self._count = 0
         environment = {
             **os.environ,
-            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
             "OPENBLAS_NUM_THREADS": "1",  # importing numpy must not start threads in a process that forks
         }
         if library is not None:
@@ -111,8 +111,15 @@ class Server:
         """Have every child begin with that object made."""
         self.ask({"make": [version, nbytes]})
 
+    def prepare_training(self) -> None:
+        """Have every child begin as after a first training and a first checkpoint: with all that these import."""
+        self.ask({"warm_up": True})
+
     def start(self, program: str, timeout: float = 60, **arguments: Any) -> Child:
-        """Start ``faults.programs.<program>(**arguments)``; after ``timeout`` seconds it dumps its stacks and exits."""
+        """Start ``faults.programs.<program>(**arguments)``; "checkpoints.<program>" is one of ``faults.checkpoints``.
+
+        After ``timeout`` seconds it dumps its stacks and exits.
+        """
         self._count += 1
         base = self._folder / f"child{self._count}"
         request = {"program": program, "arguments": arguments, "base": str(base), "timeout": timeout}

@@ -9,7 +9,9 @@ import sys
 import traceback
 from typing import Any
 
-from faults import objects, programs
+from faults import checkpoints, objects, programs
+
+_MODULES = {"": programs, "checkpoints": checkpoints}
 
 
 def main() -> None:
@@ -19,6 +21,9 @@ def main() -> None:
         if "wait" in request:
             _, status = os.waitpid(request["wait"], 0)
             reply = {"status": os.waitstatus_to_exitcode(status)}
+        elif "warm_up" in request:
+            checkpoints.warm_up()
+            reply = {}
         elif "make" in request:
             objects.make(*request["make"])
             reply = {}
@@ -47,7 +52,8 @@ def _child(request: dict[str, Any]) -> None:
         faulthandler.enable()
         faulthandler.dump_traceback_later(request["timeout"], exit=True)
         with open(request["base"] + ".json", "w") as report:  # now: the program may become another user
-            json.dump(getattr(programs, request["program"])(**request["arguments"]), report)
+            module, _, name = request["program"].rpartition(".")
+            json.dump(getattr(_MODULES[module], name)(**request["arguments"]), report)
         status = 0
     except BaseException:
         traceback.print_exc()

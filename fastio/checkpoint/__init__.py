@@ -1,0 +1,7 @@
+"""Checkpoints of a training: saved behind it, whole or invisible, checked when they are read."""
+
+from fastio.checkpoint.checkpointer import Checkpointer
+from fastio.checkpoint.random_state import RandomState
+from fastio.checkpoint.reading import Restored
+
+__all__ = ["Checkpointer", "RandomState", "Restored"]

@@ -1,0 +1,266 @@
+"""The Checkpointer: what a training calls."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from fastio.checkpoint import at_end
+from fastio.checkpoint.folder import StepFolder
+from fastio.checkpoint.manifest import Manifest, checked_metadata
+from fastio.checkpoint.patience import after_a_second
+from fastio.checkpoint.reading import Restored, Wish, check_step, read_step
+from fastio.checkpoint.saver import Manner, Saver
+from fastio.checkpoint.sizes import parsed
+from fastio.errors import CheckpointError, CorruptFileError, TransferError
+from fastio.progress import as_callback
+
+_log = logging.getLogger("fastio.checkpoint")
+
+
+class Checkpointer:
+    """Saves and restores the steps of a training in a folder: each is there whole and checked, or not at all.
+
+    A step is one folder with a ``state.pt`` that plain ``torch.load`` opens, and a ``manifest.json``, put in its place
+    last. :meth:`save` copies the state to host memory and returns; a thread writes it while training goes on. That
+    memory, of the size of all tensors saved, is kept for the next save. An error of the thread is raised by whatever
+    is called next, and by :meth:`close`.
+
+    One writer a folder: another one, of this process or any other, is refused with FolderInUseError. The lock goes
+    with its process, however that ends. A fork of the process cannot use it. Not thread-safe.
+
+    Args:
+        folder: made if it is missing.
+        keep: how many steps stay, those saved last; None for all. One more is on the disk while it is written.
+        keep_every: steps that are multiples of it stay for ever.
+        asynchronous: False writes before ``save`` returns, straight from the tensors, without a copy.
+        memory_budget: the most host memory for the copy, in bytes or as ``"2GiB"``. A state that is larger passes
+            through it in pieces, so ``save`` returns when all but the last of it has been written: it blocks for about
+            as long as writing takes. At least 32 MiB are taken.
+        incremental: True lets a step whose tensors did not change for the most part refer to the files of the one
+            before, by hard links: it is written and stored in the time and space of what changed. Its own file is then
+            called ``changes.pt``, and only a Checkpointer opens it. What changed is found by comparing all bytes with
+            the snapshot before: exact, as no hash is, without memory or packages for it, and as fast as copying. So
+            the first step of every process is full; so is one that does not fit into ``memory_budget``.
+        when_busy: what ``save`` does while the step before is still being written: ``"wait"`` for it, or ``"skip"``:
+            return False at once, so that several steps are merged into the next one that is saved.
+        read_back: read each step from the disk again and compare all of it before it becomes visible. Without, what is
+            compared is its directory; each byte is checked when it is restored, in any case.
+        policy: who chooses the tool, as for :func:`fastio.save`.
+        progress: True for a bar, or a function of (bytes done, bytes in all); for what takes more than a second.
+        read_only: only look and restore; other processes may write meanwhile.
+
+    >>> with fastio.Checkpointer("run1", keep=2) as checkpointer:
+    ...     state = {"model": model, "optimizer": optimizer, "random": RandomState(), "losses": losses}
+    ...     restored = checkpointer.restore(into=state)
+    ...     for step in range(restored.step + 1 if restored else 0, steps):
+    ...         train(step)
+    ...         checkpointer.save(step, state)
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        keep: int | None = 3,
+        keep_every: int | None = None,
+        asynchronous: bool = True,
+        memory_budget: int | str | None = None,
+        *,
+        incremental: bool = False,
+        when_busy: str = "wait",
+        read_back: bool = False,
+        policy: Any = "auto",
+        progress: Any = None,
+        read_only: bool = False,
+    ) -> None:
+        if keep is not None and keep < 1:
+            raise ValueError(f"keep={keep}: expected 1 or more, or None for all")
+        if keep_every is not None and keep_every < 1:
+            raise ValueError(f"keep_every={keep_every}: expected 1 or more, or None")
+        if when_busy not in ("wait", "skip"):
+            raise ValueError(f"when_busy={when_busy!r}: expected 'wait' or 'skip'")
+        as_callback(progress, "")  # what is neither is an error now
+        budget = parsed(memory_budget)
+        path = os.path.abspath(os.fsdecode(folder))
+        self._steps = StepFolder(path)
+        self._when_busy = when_busy
+        self._policy, self._progress = policy, progress
+        self._process = os.getpid()
+        self._saver: Saver | None = None
+        if not read_only:
+            _make(path)
+            self._saver = Saver(
+                self._steps,
+                Manner(keep, keep_every, asynchronous, budget, incremental, read_back, policy, progress),
+            )
+            at_end.close_at_exit(self)
+        elif not os.path.isdir(path):
+            raise CheckpointError(f"{path}: there is no such folder to read checkpoints from")
+        self._is_open = True
+
+    def save(self, step: int, state: Any, metadata: dict[str, Any] | None = None) -> bool:
+        """Save a step; gives whether it is, see ``when_busy``. One of that number is replaced when this one is whole.
+
+        Returns when the state may change again; the step is visible once it is written (see :meth:`wait`).
+
+        Args:
+            step: 0 or more. Steps are in the order in which they were saved: after going back to an earlier one, what
+                is saved next is the newest, whatever its number.
+            state: a tree of dicts, lists and tuples of whatever has ``state_dict`` and ``load_state_dict`` (modules,
+                optimizers, schedulers, data loaders, :class:`RandomState`), tensors, generators, and anything that
+                torch.save takes.
+            metadata: a dict of what JSON holds; it comes back with :meth:`restore`, and is in the step's manifest.
+
+        Raises:
+            What the save before raised, if its error was not heard yet: then nothing of this one is saved, and a
+            further call saves. TransferError (an OSError) where the system refuses, and what torch.save raises for what
+            cannot be pickled.
+        """
+        saver = self._writing()
+        if type(step) is not int or step < 0:
+            raise ValueError(f"step={step!r}: expected a whole number, 0 or more")
+        kept_metadata = checked_metadata(metadata)
+        if self._when_busy == "skip" and saver.is_busy:
+            _log.info("step %d: not saved, the one before is still being written", step)
+            return False
+        saver.save(step, state, kept_metadata)
+        return True
+
+    def wait(self) -> None:
+        """Return when what was saved is visible, and would survive a power cut; raise the error if it could not be."""
+        self._require()
+        if self._saver is not None:
+            self._saver.wait()
+
+    def steps(self) -> list[int]:
+        """The numbers of the steps that can be restored, in ascending order, as far as their manifests tell."""
+        self._require()
+        return sorted(one.step for one in self._steps.whole()[0])
+
+    def latest(self) -> int | None:
+        """The step that was saved last, of those that are visible; None if there is none."""
+        self._require()
+        manifests = self._steps.whole()[0]
+        return manifests[-1].step if manifests else None
+
+    def restore(
+        self, step: int | None = None, map_location: Any = None, into: Any = None, *, weights_only: bool = True
+    ) -> Restored | None:
+        """Restore a step, every byte of it checked, once what is being saved is written.
+
+        Args:
+            step: None for the newest that is whole: one that is damaged is skipped, with a RuntimeWarning that names
+                it.
+            map_location: the device for tensors that are not filled in place (default: the CPU).
+            into: a tree as it was given to :meth:`save`. Tensors of its modules and optimizers, and tensors in it, are
+                filled directly, without a second copy in memory; whatever has a state is told it by
+                ``load_state_dict``; lists and dicts of plain data get the contents that they had, other values are
+                replaced in the dict or list that they are in. What is missing of it is left alone, and is not
+                read: ``into={"model": model}`` restores the model.
+            weights_only: as for torch.load.
+
+        Returns:
+            ``Restored(step, state, metadata)``; ``state`` is ``into``, if that was given, else what was saved, with
+            the ``state_dict`` of whatever had one. None if ``step`` is None and nothing was ever saved.
+
+        Raises:
+            CorruptFileError: the step asked for is damaged. CheckpointError: no such step, none that is whole, or not
+            of the shape of ``into``. After damage, tensors of ``into`` may have been overwritten. Otherwise what
+            ``load_state_dict`` and torch.load raise.
+        """
+        self.wait()
+        if step is not None:
+            return self._read(self._find(step), map_location, into, weights_only)
+        manifests, damaged = self._steps.whole()
+        skipped = sorted(damaged)
+        for number in skipped:
+            _warn(number, damaged[number])
+        for one in reversed(manifests):
+            try:
+                return self._read(one, map_location, into, weights_only)
+            except (CorruptFileError, TransferError) as error:
+                if one.step not in self._steps.visible():  # whoever writes here has pruned it meanwhile
+                    return self.restore(None, map_location, into, weights_only=weights_only)
+                _warn(one.step, error)
+                skipped.append(one.step)
+        if skipped:
+            raise CheckpointError(f"{self._steps.path}: all steps are damaged: {', '.join(map(str, sorted(skipped)))}")
+        return None
+
+    def verify(self, step: int) -> int:
+        """Check every byte of a step; gives their number.
+
+        CorruptFileError names the file, and the record if it lies in one. CheckpointError if there is no such step.
+        """
+        self.wait()
+        return check_step(self._steps.of(step), self._find(step))
+
+    def prune(self) -> list[int]:
+        """Remove the steps that ``keep`` and ``keep_every`` do not keep, as every save does; gives their numbers.
+
+        The step saved last always stays, and so do damaged ones: somebody may still want what is in them.
+        """
+        saver = self._writing()
+        saver.wait()
+        return saver.prune()
+
+    def close(self) -> None:
+        """Wait for what is being written, raise its error, and let others write. A second call does nothing."""
+        if not self._is_open or os.getpid() != self._process:
+            return
+        self._is_open = False
+        if self._saver is not None:
+            self._saver.close()
+
+    def _require(self) -> None:
+        """This process, and open."""
+        if os.getpid() != self._process:
+            raise CheckpointError(
+                f"{self._steps.path}: this Checkpointer belongs to process {self._process}, which forked this one; "
+                "make another, with read_only=True or in another folder"
+            )
+        if not self._is_open:
+            raise CheckpointError(f"{self._steps.path}: this Checkpointer is closed")
+
+    def _writing(self) -> Saver:
+        self._require()
+        if self._saver is None:
+            raise CheckpointError(f"{self._steps.path}: this Checkpointer was opened with read_only=True")
+        return self._saver
+
+    def _find(self, step: int) -> Manifest:
+        manifests, damaged = self._steps.whole()
+        if step in damaged:
+            raise damaged[step]
+        for one in manifests:
+            if one.step == step:
+                return one
+        there = ", ".join(str(one.step) for one in manifests) or "none"
+        raise CheckpointError(f"{self._steps.path}: there is no step {step}; there are: {there}")
+
+    def _read(self, one: Manifest, map_location: Any, into: Any, weights_only: bool) -> Restored:
+        device = torch.device("cpu" if map_location is None else map_location)
+        told = after_a_second(as_callback(self._progress, f"restoring step {one.step}"))
+        return read_step(self._steps.of(one.step), one, Wish(into, device, weights_only, self._policy, told))
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def _make(folder: str) -> None:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise TransferError(error.errno or 0, "making the folder", folder) from error
+
+
+def _warn(step: int, error: Exception) -> None:
+    warnings.warn(f"checkpoint of step {step} is skipped: {error}", RuntimeWarning, stacklevel=3)

@@ -1,0 +1,75 @@
+"""The folder of a training: one folder a step, visible by its manifest."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+
+from fastio.checkpoint import manifest
+from fastio.checkpoint.manifest import Manifest
+from fastio.errors import CorruptFileError, FastIOError
+
+_STEP = re.compile(r"step-(\d{10,})")
+
+
+def name_of(step: int) -> str:
+    """The name of a step's folder."""
+    return f"step-{step:010d}"
+
+
+class StepFolder:
+    """The steps in ``path``. Reading never changes anything."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def of(self, step: int) -> str:
+        """Where a step is, or would be."""
+        return os.path.join(self.path, name_of(step))
+
+    def visible(self) -> list[int]:
+        """The steps that have a manifest, damaged or not, in ascending order."""
+        return sorted(step for step, path in self._all() if os.path.exists(os.path.join(path, manifest.NAME)))
+
+    def whole(self) -> tuple[list[Manifest], dict[int, CorruptFileError]]:
+        """The manifests, in the order in which the steps were saved; and what is wrong with those that are damaged."""
+        found: list[Manifest] = []
+        damaged: dict[int, CorruptFileError] = {}
+        for step in self.visible():
+            try:
+                one = manifest.read(self.of(step))
+                if one.step != step:
+                    raise CorruptFileError(self.of(step), None, f"its manifest is that of step {one.step}")
+                found.append(one)
+            except FileNotFoundError:
+                continue  # pruned meanwhile
+            except CorruptFileError as error:
+                damaged[step] = error
+        return sorted(found, key=lambda one: one.order), damaged
+
+    def remove(self, step: int) -> None:
+        """Remove a step: first it becomes invisible, then it goes. Files that other steps link to stay with them."""
+        path = self.of(step)
+        os.unlink(os.path.join(path, manifest.NAME))
+        shutil.rmtree(path)
+
+    def clear_leftovers(self) -> None:
+        """Remove what writers that were killed left behind. Only for who holds the folder's lock."""
+        for step, path in self._all():
+            try:
+                named = {manifest.NAME, *(file.name for file in manifest.read(self.of(step)).files)}
+            except FileNotFoundError:
+                shutil.rmtree(path)
+                continue
+            except FastIOError:
+                continue  # somebody may still save what is in it
+            for name in set(os.listdir(path)) - named:
+                os.unlink(os.path.join(path, name))
+
+    def _all(self) -> Iterator[tuple[int, str]]:
+        for name in os.listdir(self.path):
+            match = _STEP.fullmatch(name)
+            if match is not None:
+                yield int(match[1]), os.path.join(self.path, name)

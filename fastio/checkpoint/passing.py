@@ -1,0 +1,109 @@
+"""A state that is larger than the memory for it: it passes through in pieces, each copied, then written."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from fastio import _native, checksums, plan, registry
+from fastio.addresses import host_bytes, storage_bytes
+from fastio.buffers import copy_errors
+from fastio.checkpoint.copying import Copy, copy_all
+from fastio.checkpoint.snapshot import Snapshot
+from fastio.checkpoint.stillness import Stillness
+from fastio.choosing import decide, movers
+from fastio.errors import RefusedError, ToolUnavailableError
+from fastio.formats.layout import Layout
+from fastio.formats.sense import PT
+from fastio.job import Progress
+from fastio.outcome import SaveResult
+from fastio.replacement import Replacement
+from fastio.transport import SAVE, Extent, WriteRequest
+
+LEAST = 32 << 20
+# Pieces begin at multiples of it: transports write blocks of a size that divides it, so no block has bytes of two.
+_BLOCK = 4 << 20
+
+
+class Passage(NamedTuple):
+    """Memory of ``nbytes`` for the pieces, while training stands still: until all is copied."""
+
+    memory: Snapshot
+    nbytes: int
+    still: Stillness
+
+
+def save_in_pieces(
+    layout: Layout, path: str, policy: Any, passage: Passage, progress: Progress | None
+) -> tuple[SaveResult, Sequence[int]]:
+    """As :func:`fastio.saving.save_layout`, of storages that must not change while ``passage.still`` lasts.
+
+    RefusedError if it was broken before all was copied.
+    """
+    started = time.perf_counter()
+    devices = layout.devices or frozenset({"cpu"})
+    context = plan.save_context(PT, frozenset({"cpu"}), True, layout.payload, len(layout.extents) // 2)
+    able = movers(SAVE, frozenset({"cpu"}))
+    decision = decide(policy, SAVE, PT, frozenset({"cpu"}), context, layout.payload, os.path.dirname(path), able)
+    order = list(decision.order)
+    notes = list(decision.missing)
+    room = max(passage.nbytes - len(layout.literal), LEAST) // _BLOCK * _BLOCK
+    address = passage.memory.room(min(room, layout.size), pin="cuda" in devices)
+    values = [0] * len(layout.extents)
+    with Replacement(path) as new:
+        new.allocate(layout.size)
+        for begin in range(0, layout.size, room):
+            end = min(begin + room, layout.size)
+            extents = list(_copied(layout, begin, end, address, values))
+            passage.still.require()
+            if end == layout.size:
+                passage.still.end()
+            request = WriteRequest(path, new.fd, layout.size, extents)
+            while True:
+                if not order:
+                    raise RefusedError(f"no tool could save {path}: " + "; ".join(notes))
+                try:
+                    moved = registry.get(order[0]).write(request)
+                    break
+                except (RefusedError, ToolUnavailableError) as error:
+                    notes.append(f"{order.pop(0)}: {error}")
+            if progress is not None:
+                progress(end, layout.size)
+        new.commit(durable=True)
+    seconds = time.perf_counter() - started
+    reason = "the state is larger than the memory budget"
+    notes += moved.notes
+    result = SaveResult(
+        SAVE, path, PT, order[0], moved.route, reason, layout.payload, seconds, True, True, tuple(notes)
+    )
+    return result, values
+
+
+def _copied(layout: Layout, begin: int, end: int, address: int, values: list[int]) -> Iterator[Extent]:
+    """The part of the file from ``begin`` to ``end``, its storages copied to ``address`` and their CRCs filled in."""
+    parts = []
+    for index, extent in enumerate(layout.extents):
+        first, last = max(extent.offset, begin), min(extent.offset + extent.nbytes, end)
+        if first < last:
+            parts.append((index, first - extent.offset, last - first))
+    targets = {index: address + layout.extents[index].offset + start - begin for index, start, _ in parts}
+    copies = []
+    for index, start, nbytes in parts:
+        extent = layout.extents[index]
+        if extent.checksum and extent.device == "cpu":
+            copies.append(Copy(index, targets[index], extent.address + start, nbytes))
+        elif extent.checksum:
+            at = extent.address - extent.owner.data_ptr() + start
+            with copy_errors():
+                host_bytes(targets[index], nbytes).copy_(storage_bytes(extent.owner)[at : at + nbytes])
+    copy_all(copies, compare=False)
+    for index, _, nbytes in parts:
+        if layout.extents[index].checksum:
+            values[index] = _native.crc32_at(targets[index], nbytes, values[index])
+    checksums.patch(layout, values)  # those of storages that are still to come are put in again later
+    for index, start, nbytes in parts:
+        extent = layout.extents[index]
+        at = targets[index] if extent.checksum else extent.address + start
+        yield Extent(extent.offset + start, nbytes, at, False, "cpu", extent.owner, extent.name)

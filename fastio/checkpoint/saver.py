@@ -1,0 +1,148 @@
+"""Saving: a snapshot now, its writing behind, and what is kept of the steps before."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from fastio.checkpoint import by_torch
+from fastio.checkpoint.folder import StepFolder
+from fastio.checkpoint.lock import FolderLock
+from fastio.checkpoint.manifest import Manifest
+from fastio.checkpoint.passing import Passage
+from fastio.checkpoint.patience import after_a_second
+from fastio.checkpoint.pending import Pending
+from fastio.checkpoint.retention import kept
+from fastio.checkpoint.sizes import readable
+from fastio.checkpoint.snapshot import Snapshot, Storage
+from fastio.checkpoint.state import captured
+from fastio.checkpoint.stillness import Stillness
+from fastio.checkpoint.writing import Base, Task, write_step
+from fastio.collector import held_back
+from fastio.formats import probe, pt_save
+from fastio.formats.pt_save import Records
+from fastio.outcome import publish
+from fastio.progress import as_callback
+
+_log = logging.getLogger("fastio.checkpoint")
+_PICKLE_PROTOCOL = 2
+
+
+class Manner(NamedTuple):
+    """How to save: see :class:`fastio.checkpoint.Checkpointer`. ``memory_budget`` is in bytes."""
+
+    keep: int | None
+    keep_every: int | None
+    asynchronous: bool
+    memory_budget: int | None
+    incremental: bool
+    read_back: bool
+    policy: Any
+    progress: Any
+
+
+class Saver:
+    """Saves steps into a folder, one at a time. The folder's lock is its own: it lives as long as there is work."""
+
+    def __init__(self, steps: StepFolder, manner: Manner) -> None:
+        self._lock = FolderLock(steps.path)
+        self._steps = steps
+        self._manner = manner
+        self._snapshot = Snapshot()
+        self._pending: Pending | None = None
+        self._base: Manifest | None = None  # the step that the snapshot holds
+        self._order: int | None = None  # how often was saved here; unknown before the first time
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a step is still being written."""
+        return self._pending is not None and self._pending.is_running
+
+    def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
+        """Save a step, when the one before is written; raise its error, if it had one."""
+        self.wait()
+        manner = self._manner
+        still = Stillness()
+        image = None
+        small: Sequence[tuple[str, bytes]] = ()
+        storages: Sequence[Storage] = ()
+        if probe.why_not():
+            image = by_torch.image_of(captured(state))
+        else:
+            with held_back():
+                small, storages = pt_save.pickled(captured(state), _PICKLE_PROTOCOL)
+        base, self._base = self._base, None
+        unchanged = passage = None
+        total = sum(nbytes for _, _, nbytes in storages)
+        if manner.asynchronous and manner.memory_budget is not None and total > manner.memory_budget:
+            passage = Passage(self._snapshot, manner.memory_budget, still)
+        elif manner.asynchronous or manner.incremental:
+            storages, same = self._snapshot.take(storages, compare=base is not None)
+            unchanged = Base(base, same) if base is not None and same else None
+        told = after_a_second(as_callback(manner.progress, f"saving step {step}"))
+        records = Records(small, storages)
+        task = Task(
+            self._steps, step, 0, records, image, metadata, unchanged, passage, manner.policy, manner.read_back, told
+        )
+        if not manner.asynchronous:
+            self._write(task, still)
+            return
+        if passage is None:
+            still.end()
+        with still:
+            self._pending = Pending(lambda: self._write(task, still))
+            self._pending.start()
+            still.wait()
+
+    def wait(self) -> None:
+        """Return when what was saved is visible; raise the error if it could not be, once."""
+        pending = self._pending
+        if pending is not None:
+            pending.join()  # interrupted here, it goes on, and is waited for again
+            self._pending = None
+            pending.result()
+
+    def prune(self) -> list[int]:
+        """Remove what is not to be kept; gives the numbers of those steps."""
+        if self._manner.keep is None:
+            return []
+        steps = [one.step for one in self._steps.whole()[0]]
+        gone = sorted(set(steps) - kept(steps, self._manner.keep, self._manner.keep_every))
+        for step in gone:
+            self._steps.remove(step)
+        return gone
+
+    def close(self) -> None:
+        """Wait, raise the error if there was one, give the memory back, and let others write."""
+        try:
+            self.wait()
+        finally:
+            if self._pending is None:  # else it was interrupted, and a step is still being written
+                self._snapshot.close()
+                self._lock.release()
+
+    def _write(self, task: Task, still: Stillness) -> None:
+        """Write a step, and remove those that are not to be kept any more."""
+        try:
+            if self._order is None:
+                self._steps.clear_leftovers()
+                self._order = max((one.order for one in self._steps.whole()[0]), default=0)
+            self._order += 1
+            written = write_step(task._replace(order=self._order))
+        except Exception as error:
+            _log.error("step %d could not be saved: %s", task.step, error)
+            raise
+        finally:
+            still.end()
+        if self._manner.incremental and task.passage is None:
+            self._base = written.manifest
+        result, nbytes = written.result, written.manifest.nbytes
+        publish(result)
+        _log.info(
+            "step %d saved: %s in %.2f s, %s/s by %s (%s), training stood still for %.3f s%s",
+            task.step, readable(result.nbytes), result.seconds, readable(result.bandwidth), result.tool, result.route,
+            still.seconds,
+            "" if result.nbytes == nbytes else f", {readable(nbytes - result.nbytes)} more are as in the step before",
+        )  # fmt: skip
+        self.prune()

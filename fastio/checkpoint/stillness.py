@@ -1,0 +1,49 @@
+"""How long a training stands still for a save."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+
+from fastio.errors import RefusedError
+
+
+class Stillness:
+    """From when it is made until ``end`` is called, on any thread; further calls do nothing.
+
+    As a context it is kept: an exception inside, such as that of Ctrl-C, breaks it, for training may go on then.
+    """
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self._ended: float | None = None
+        self._over = threading.Event()
+        self._is_broken = False
+
+    @property
+    def seconds(self) -> float:
+        """How long it was, or is by now."""
+        ended = self._ended
+        return (time.perf_counter() if ended is None else ended) - self._began
+
+    def end(self) -> None:
+        """Training may go on."""
+        if self._ended is None:
+            self._ended = time.perf_counter()
+        self._over.set()
+
+    def wait(self) -> None:
+        """Return when training may go on."""
+        self._over.wait()
+
+    def __enter__(self) -> Stillness:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._is_broken = kind is not None
+
+    def require(self) -> None:
+        """RefusedError if it was broken: what was copied is of no one moment."""
+        if self._is_broken:
+            raise RefusedError("the save was interrupted before all of the state was copied")

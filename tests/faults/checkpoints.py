@@ -1,0 +1,113 @@
+"""What the children do that save checkpoints. Each program takes and returns what JSON can hold."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from typing import Any
+
+import torch
+
+import trainings
+from fastio.checkpoint import Checkpointer
+from faults import programs
+
+Json = dict[str, Any]
+
+
+def warm_up() -> None:
+    """One of everything, in the process that forks: on one thread, for what has threads must not fork."""
+    torch.set_num_threads(1)
+    folder = tempfile.mkdtemp()
+    try:
+        state = trainings.make()
+        with Checkpointer(folder) as checkpointer:
+            trainings.train(state)
+            checkpointer.save(0, state)
+            checkpointer.restore(into=state)
+    finally:
+        shutil.rmtree(folder)
+
+
+def train_for_ever(folder: str, ready: str, incremental: bool) -> None:
+    """Go on from the newest step, and save every one, until killed.
+
+    The file ``ready`` has the number of the last step that is known to be visible.
+    """
+    torch.set_num_threads(1)
+    state = trainings.make()
+    with Checkpointer(folder, keep=2, incremental=incremental) as checkpointer:
+        checkpointer.restore(into=state)
+        with open(ready, "w", buffering=1) as told:
+            while True:
+                trainings.train(state)
+                checkpointer.save(state["step"], state)
+                told.write(f"{state['step'] - 1}\n")  # a save begins when the one before is visible
+
+
+def hold(folder: str, ready: str, child: bool) -> None:
+    """Hold the folder until killed; with ``child``, beside a child that was forked meanwhile and stays."""
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(1, {"tensor": torch.ones(3)})
+        pid = os.fork() if child else 1
+        if pid == 0:
+            time.sleep(60)
+            os._exit(0)
+        checkpointer.wait()
+        with open(ready + ".new", "w") as file:
+            file.write(str(pid))
+        os.rename(ready + ".new", ready)
+        time.sleep(60)
+
+
+def sweep(folder: str, policy: str, call: str, effect: int) -> list[Json]:
+    """Save step 1 again and again, beside step 0: a fault strikes the first call of its class, the second, ...
+
+    Each result has the error, the steps that are there then, whether they are whole, and what is left behind after one
+    more save.
+    """
+    programs._warm_up(policy)
+    results: list[Json] = []
+    for first in range(1, 100):
+        path = os.path.join(folder, str(first))
+        with Checkpointer(path, policy=policy) as checkpointer:
+            checkpointer.save(0, _state(0))
+            checkpointer.wait()
+            _fill(path, checkpointer, {"call": call, "effect": effect, "first": first, "times": 1}, results)
+        if results[-1]["strikes"] == 0:
+            return results[:-1]
+    raise AssertionError(f"more than 100 calls of class {call}")
+
+
+def _fill(path: str, checkpointer: Checkpointer, fault: Json, results: list[Json]) -> None:
+    def save() -> None:
+        checkpointer.save(1, _state(1))
+        checkpointer.wait()
+
+    result = programs._attempt(save, os.path.join(path, "step"), [fault])
+    result["steps"] = checkpointer.steps()
+    result["whole"] = [_is_whole(checkpointer, step) for step in result["steps"]]
+    result["newest"] = checkpointer.latest()
+    checkpointer.save(2, _state(2))
+    checkpointer.wait()
+    result["next"] = _is_whole(checkpointer, 2)
+    expected = {f"step-{step:010d}" for step in checkpointer.steps()}
+    found = {name: sorted(os.listdir(os.path.join(path, name))) for name in os.listdir(path) if name != ".lock"}
+    result["left"] = [
+        f"{name}: {files}"
+        for name, files in found.items()
+        if name not in expected or files != ["manifest.json", "state.pt"]
+    ]
+    results.append(result)
+
+
+def _state(step: int) -> Json:
+    return {"large": torch.full((300_000,), float(step)), "step": step}
+
+
+def _is_whole(checkpointer: Checkpointer, step: int) -> bool:
+    checkpointer.verify(step)
+    restored = checkpointer.restore(step)
+    return restored is not None and restored.state["step"] == step and bool((restored.state["large"] == step).all())

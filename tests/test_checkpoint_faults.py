@@ -1,0 +1,300 @@
+"""Steps that were cut, changed or lost, full disks, two writers, forks: nothing half is ever restored."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import subprocess
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fastio
+from fastio.checkpoint import Checkpointer
+from fastio.errors import CheckpointError, CorruptFileError
+from faults import Server, build_shim
+from trainings import folder_of, is_of, state_of
+
+
+@pytest.fixture(params=["full", "incremental"])
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Steps 1 and 2."""
+    folder = tmp_path / "run"
+    with Checkpointer(folder, incremental=request.param == "incremental") as checkpointer:
+        for step in (1, 2):
+            checkpointer.save(step, state_of(step))
+        checkpointer.wait()
+    expected = ["changes.pt", "step-0000000001.1.state.pt"] if request.param == "incremental" else ["state.pt"]
+    assert sorted(os.listdir(folder_of(folder, 2))) == sorted([*expected, "manifest.json"])
+    return folder
+
+
+def check_skipped(folder: Path, expected: int | None) -> None:
+    """``restore`` says which step it skips, and gives the one before."""
+    with Checkpointer(folder, read_only=True) as checkpointer:
+        if expected is None:
+            with (
+                pytest.warns(RuntimeWarning, match="step 2 is skipped"),
+                pytest.raises(CheckpointError, match="all"),
+            ):
+                checkpointer.restore()
+            return
+        with pytest.warns(RuntimeWarning, match="step 2 is skipped"):
+            restored = checkpointer.restore()
+        assert restored is not None
+        assert restored.step == expected
+        assert is_of(restored.state, expected)
+
+
+# Damage
+
+
+def test_a_byte_flipped_anywhere_is_detected(saved: Path, tmp_path: Path) -> None:
+    chance = random.Random(1)
+    seen = {"skipped": 0, "right": 0}
+    for name in os.listdir(folder_of(saved, 2)):
+        path = folder_of(saved, 2) / name
+        if path.stat().st_nlink > 1:  # shared with step 1, which would be damaged too: here only step 2's is
+            copy = path.read_bytes()
+            path.unlink()
+            path.write_bytes(copy)
+        whole = path.read_bytes()
+        ends = [*range(40), *range(len(whole) - 40, len(whole))]
+        places = set(ends) | {chance.randrange(len(whole)) for _ in range(40)}
+        for at in sorted(place for place in places if 0 <= place < len(whole)):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << chance.randrange(8)
+            path.write_bytes(damaged)
+            where = f"{name}, byte {at} of {len(whole)}"
+            with Checkpointer(saved, read_only=True) as checkpointer:
+                with pytest.raises(CorruptFileError, match=name):
+                    checkpointer.verify(2)
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    restored = checkpointer.restore()
+            assert restored is not None, where
+            # A byte that says nothing about the state (padding, a date) does no harm: the state is right.
+            assert is_of(restored.state, restored.step), where
+            assert (restored.step, len(caught)) in ((1, 1), (2, 0)), where
+            assert not caught or "step 2 is skipped" in str(caught[0].message)
+            seen["skipped" if caught else "right"] += 1
+        path.write_bytes(whole)
+    assert seen["skipped"] > 60
+    assert seen["right"] > 0
+    with Checkpointer(saved, read_only=True) as checkpointer:
+        assert checkpointer.verify(2) > 0
+
+
+@pytest.mark.parametrize("into", [True, False])
+def test_damage_below_live_tensors(saved: Path, into: bool) -> None:
+    """What was overwritten before the damage was seen is overwritten again, by the step before."""
+    name = json.loads((folder_of(saved, 2) / "manifest.json").read_text())["files"][0]["name"]
+    path = folder_of(saved, 2) / name
+    data = bytearray(path.read_bytes())
+    data[data.index(torch.full((3_000,), 2.0).numpy().tobytes()) + 4000] ^= 1
+    path.write_bytes(data)
+    live = {"fixed": torch.zeros(40_000, dtype=torch.uint8), "moving": torch.zeros(3_000), "tiny": torch.tensor(0)}
+    live["step"] = 0  # type: ignore[assignment]
+    with Checkpointer(saved, read_only=True) as checkpointer:
+        with pytest.raises(CorruptFileError, match="data/1"):
+            checkpointer.restore(2, into=dict(live) if into else None)
+        with pytest.warns(RuntimeWarning, match="step 2 is skipped.*data/1"):
+            restored = checkpointer.restore(into=live if into else None)
+    assert restored is not None
+    assert is_of(restored.state, 1)
+    assert not into or is_of(live, 1)
+
+
+@pytest.mark.parametrize("left", [0, 1, 100, -1, -5000])
+def test_files_that_were_cut(saved: Path, left: int) -> None:
+    names = [name for name in os.listdir(folder_of(saved, 2)) if not name.startswith("step-")]
+    for name in names:
+        path = folder_of(saved, 2) / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[:left])
+        check_skipped(saved, 1)
+        with Checkpointer(saved, read_only=True) as checkpointer, pytest.raises(CorruptFileError):
+            checkpointer.restore(2)
+        path.write_bytes(whole)
+
+
+def test_files_that_are_gone(saved: Path) -> None:
+    manifest = folder_of(saved, 2) / "manifest.json"
+    name = json.loads(manifest.read_text())["files"][0]["name"]
+    (folder_of(saved, 2) / name).rename(saved / "elsewhere")
+    check_skipped(saved, 1)
+    (saved / "elsewhere").rename(folder_of(saved, 2) / name)
+    # Without its manifest a step was never there.
+    manifest.rename(saved / "manifest")
+    with Checkpointer(saved, read_only=True) as checkpointer:
+        assert checkpointer.steps() == [1]
+        assert checkpointer.latest() == 1
+        restored = checkpointer.restore()
+        assert restored is not None
+        assert restored.step == 1
+    assert folder_of(saved, 2).exists()  # looking changes nothing
+    with Checkpointer(saved) as checkpointer:
+        checkpointer.save(3, state_of(3))
+        checkpointer.wait()
+        assert not folder_of(saved, 2).exists()
+
+
+def test_all_steps_are_damaged(saved: Path) -> None:
+    for step in (1, 2):
+        path = folder_of(saved, step) / "manifest.json"
+        path.write_bytes(path.read_bytes()[:-10])
+    with pytest.warns(RuntimeWarning, match="step 1 is skipped"):
+        check_skipped(saved, None)
+    with Checkpointer(saved, keep=1) as checkpointer:
+        assert checkpointer.steps() == []
+        with pytest.raises(CorruptFileError):
+            checkpointer.restore(1)
+        checkpointer.save(3, state_of(3))
+        checkpointer.wait()
+        assert checkpointer.steps() == [3]
+        assert folder_of(saved, 1).exists()  # somebody may want what is in it
+
+
+def test_a_step_under_another_name(saved: Path) -> None:
+    shutil.copytree(folder_of(saved, 1), folder_of(saved, 5))
+    with Checkpointer(saved, read_only=True) as checkpointer:
+        assert checkpointer.steps() == [1, 2]
+        with pytest.raises(CorruptFileError, match="step 1"):
+            checkpointer.restore(5)
+
+
+def test_read_back_finds_what_the_disk_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastio.checkpoint import writing
+
+    save = writing.save_layout
+
+    def save_and_damage(layout: Any, path: str, *rest: Any) -> Any:
+        result = save(layout, path, *rest)
+        with open(path, "r+b") as file:
+            file.seek(20_000)
+            byte = file.read(1)[0]
+            file.seek(20_000)
+            file.write(bytes([byte ^ 1]))
+        return result
+
+    with Checkpointer(tmp_path, read_back=True) as checkpointer:
+        checkpointer.save(1, state_of(1))
+        checkpointer.wait()
+        monkeypatch.setattr(writing, "save_layout", save_and_damage)
+        checkpointer.save(2, state_of(2))
+        with pytest.raises(CorruptFileError, match="gives back other bytes"):
+            checkpointer.wait()
+        assert checkpointer.steps() == [1]
+
+
+# The system fails
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    with Server(folder, build_shim(compiler, folder)) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("policy", "call", "code"),
+    [
+        ("posix", "write", errno.ENOSPC),
+        ("uring", "ring_write", errno.EIO),
+        ("posix", "allocate", errno.ENOSPC),
+        ("posix", "open", errno.EMFILE),
+        ("posix", "rename", errno.EIO),
+        ("posix", "sync", errno.EIO),
+    ],
+)
+def test_each_call_that_fails_is_an_error_and_no_step(
+    server: Server, tmp_path: Path, policy: str, call: str, code: int
+) -> None:
+    results = server.run("checkpoints.sweep", folder=str(tmp_path), policy=policy, call=call, effect=code)
+    assert results
+    for result in results:
+        assert result["whole"] == [True] * len(result["steps"])
+        assert result["next"]
+        assert result["left"] == []
+        if result["error"] is None:
+            assert result["steps"] == [0, 1], result
+            continue
+        assert "OSError" in result["error"]["bases"], result
+        assert result["error"]["errno"] == code, result
+        # The last thing of all opens and syncs the folder: the step is in its place by then, whole.
+        assert result["steps"] == [0] or (call in ("open", "sync") and result["steps"] == [0, 1]), result
+    assert any(result["error"] for result in results)
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        state = {"tensor": torch.ones(750_000)}
+        with Checkpointer(folder / "run", keep=2) as checkpointer:
+            for step in (1, 2):
+                checkpointer.save(step, state)
+            checkpointer.wait()
+            checkpointer.save(3, state)  # keep=2 is three for a while
+            with pytest.raises(OSError, match="No space left") as caught:
+                checkpointer.save(4, state)
+            assert caught.value.errno == errno.ENOSPC
+            state["tensor"] += 1  # training goes on
+            assert checkpointer.steps() == [1, 2]
+            for step in (1, 2):
+                checkpointer.verify(step)
+            assert os.statvfs(folder).f_bavail * 4096 > 1 << 20  # nothing of it is left
+            checkpointer.save(4, {"tensor": torch.ones(1000)})
+            checkpointer.wait()
+            assert checkpointer.steps() == [2, 4]
+            checkpointer.save(5, state)
+            checkpointer.wait()
+            restored = checkpointer.restore()
+            assert restored is not None
+            assert torch.equal(restored.state["tensor"], state["tensor"])
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+# The previous release
+
+
+def test_a_step_that_a_release_wrote(repository: Path) -> None:
+    """Written once by ``make_checkpoint_v1.py`` beside it, and read for ever."""
+    with Checkpointer(repository / "tests" / "data" / "checkpoint-v1", read_only=True) as checkpointer:
+        assert checkpointer.steps() == [1, 2]
+        for step in (1, 2):
+            checkpointer.verify(step)
+            restored = checkpointer.restore(step)
+            assert restored is not None
+            assert restored.metadata == {"loss": 0.5, "names": ["a", "ä"]}
+            assert torch.equal(restored.state["fixed"], torch.arange(2000))
+            assert restored.state["moving"].tolist() == [step] * 3
+            assert restored.state["moving"].dtype == torch.bfloat16
+            assert restored.state["nested"] == {"list": [1, 2.5, None, "text"], "tuple": (True, b"bytes")}
+
+
+def test_a_step_of_a_later_release(tmp_path: Path) -> None:
+    from fastio import _native
+
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, state_of(1))
+    path = folder_of(tmp_path, 1) / "manifest.json"
+    fields = json.loads(path.read_text()) | {"version": 2, "new": "field", "crc32": ""}
+    fields["crc32"] = ""
+    value = _native.crc32(json.dumps(fields).encode())
+    path.write_text(json.dumps({**fields, "crc32": f"{value:08x}"}) + "\n")
+    with Checkpointer(tmp_path) as checkpointer, pytest.raises(CheckpointError, match=r"of version 2.*install a newer"):
+        checkpointer.restore()
+    assert fastio.verify(folder_of(tmp_path, 1) / "state.pt").checksummed

@@ -1,0 +1,179 @@
+"""Steps that refer to the one before: what did not change is neither written nor stored again, and never lost."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fastio.checkpoint import Checkpointer
+from trainings import folder_of
+
+PARTS = 10
+PART_BYTES = 256 << 10
+
+
+def make() -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    state: dict[str, Any] = {
+        f"part{n}": torch.randint(0, 256, (PART_BYTES,), dtype=torch.uint8, generator=generator) for n in range(PARTS)
+    }
+    return state | {"small": torch.arange(3), "empty": torch.empty(0), "count": 0}
+
+
+def clone(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in state.items()}
+
+
+def check(checkpointer: Checkpointer, step: int, expected: dict[str, Any]) -> None:
+    checkpointer.verify(step)
+    restored = checkpointer.restore(step)
+    assert restored is not None
+    assert list(restored.state) == list(expected)
+    for name, value in expected.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(restored.state[name], value), name
+        else:
+            assert restored.state[name] == value
+
+
+def files_of(folder: Path, step: int) -> list[str]:
+    return [file["name"] for file in json.loads((folder_of(folder, step) / "manifest.json").read_text())["files"]]
+
+
+def test_only_what_changed_is_written(tmp_path: Path) -> None:
+    state = make()
+    with Checkpointer(tmp_path, incremental=True, keep=2) as checkpointer:
+        checkpointer.save(0, state)
+        kept = {0: clone(state)}
+        for step in range(1, 6):
+            state["part3"].add_(1)
+            state["count"] = step
+            checkpointer.save(step, state)
+            kept[step] = clone(state)
+            checkpointer.wait()
+            assert files_of(tmp_path, step) == ["changes.pt", "step-0000000000.1.state.pt"]
+            assert (folder_of(tmp_path, step) / "changes.pt").stat().st_size < 1.5 * PART_BYTES
+            check(checkpointer, step, kept[step])
+        # The first step is gone, what the others have of it is not: and it is one file.
+        assert checkpointer.steps() == [4, 5]
+        shared = [folder_of(tmp_path, step) / "step-0000000000.1.state.pt" for step in (4, 5)]
+        assert shared[0].samefile(shared[1])
+        assert shared[0].stat().st_nlink == 2
+        for step in (4, 5):
+            check(checkpointer, step, kept[step])
+    live = make()
+    with Checkpointer(tmp_path) as checkpointer:
+        address = live["part7"].data_ptr()
+        live["part7"].zero_()
+        checkpointer.restore(into=live)
+        assert live["part7"].data_ptr() == address
+        assert all(torch.equal(live[f"part{n}"], kept[5][f"part{n}"]) for n in range(PARTS))
+        assert live["count"] == 5
+
+
+def test_changes_that_move_around(tmp_path: Path) -> None:
+    state = make()
+    with Checkpointer(tmp_path, incremental=True, keep=2) as checkpointer:
+        kinds = []
+        last = state
+        for step in range(30):
+            state[f"part{step % PARTS}"].add_(1)
+            checkpointer.save(step, state)
+            checkpointer.wait()
+            files = files_of(tmp_path, step)
+            kinds.append(files[0])
+            # What is kept on the disk is bounded: by and by a step is written in full again.
+            assert len(files) <= 9
+            size = sum((folder_of(tmp_path, step) / name).stat().st_size for name in files)
+            assert size < 3.3 * PARTS * PART_BYTES
+            check(checkpointer, step, state)
+            if step:
+                check(checkpointer, step - 1, last)
+            last = clone(state)
+    assert 1 < kinds.count("state.pt") < 10
+
+
+def test_too_much_changed(tmp_path: Path) -> None:
+    state = make()
+    with Checkpointer(tmp_path, incremental=True) as checkpointer:
+        checkpointer.save(0, state)
+        for name in range(6):
+            state[f"part{name}"][-1].add_(1)  # the last byte counts as the first one does
+        checkpointer.save(1, state)
+        checkpointer.wait()
+        assert files_of(tmp_path, 1) == ["state.pt"]
+        check(checkpointer, 1, state)
+        state["more"] = torch.ones(5)  # another structure
+        checkpointer.save(2, state)
+        checkpointer.wait()
+        assert files_of(tmp_path, 2) == ["state.pt"]
+        check(checkpointer, 2, state)
+
+
+def test_the_same_step_again(tmp_path: Path) -> None:
+    state = make()
+    with Checkpointer(tmp_path, incremental=True) as checkpointer:
+        for count in range(4):
+            state["part0"].add_(1)
+            state["count"] = count
+            checkpointer.save(7, state)
+            check(checkpointer, 7, state)
+            names = set(os.listdir(folder_of(tmp_path, 7)))
+            assert names == {"manifest.json", *files_of(tmp_path, 7)}
+
+
+def test_a_save_that_failed_is_no_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastio.checkpoint import writing
+
+    def fail(*_: Any) -> None:
+        raise OSError(5, "the disk is gone")
+
+    state = make()
+    with Checkpointer(tmp_path, incremental=True) as checkpointer:
+        checkpointer.save(0, state)
+        checkpointer.wait()
+        state["part0"].add_(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(writing, "save_layout", fail)
+            checkpointer.save(1, state)
+            with pytest.raises(OSError, match="the disk is gone"):
+                checkpointer.wait()
+        checkpointer.save(2, state)
+        check(checkpointer, 2, state)
+        assert checkpointer.steps() == [0, 2]
+
+
+@pytest.mark.parametrize("error", ["gone", "no links"])
+def test_where_nothing_can_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+    import shutil
+
+    state = make()
+    with Checkpointer(tmp_path, incremental=True) as checkpointer:
+        checkpointer.save(0, state)
+        checkpointer.wait()
+        if error == "gone":
+            shutil.rmtree(folder_of(tmp_path, 0))
+        else:
+
+            def refuse(*_: Any) -> None:
+                raise PermissionError(1, "this filesystem has no hard links")
+
+            monkeypatch.setattr(os, "link", refuse)
+        checkpointer.save(1, state)
+        check(checkpointer, 1, state)
+        assert files_of(tmp_path, 1) == ["state.pt"]
+
+
+def test_two_kinds_of_checkpointers_on_one_folder(tmp_path: Path) -> None:
+    state = make()
+    for step, incremental in enumerate([True, False, True, True]):
+        with Checkpointer(tmp_path, incremental=incremental) as checkpointer:
+            for number in range(2):
+                state["part1"].add_(1)
+                checkpointer.save(2 * step + number, state)
+            check(checkpointer, 2 * step + 1, state)

@@ -1,0 +1,233 @@
+"""Restoring into what is there: live tensors filled where they are, parts of a state, other shapes, other devices."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import trainings
+from fastio.checkpoint import Checkpointer, RandomState
+from fastio.errors import CheckpointError, CorruptFileError
+from trainings import folder_of
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def test_live_tensors_are_filled_where_they_are(folder: Path) -> None:
+    state, live = trainings.make(), trainings.make(seed=1)
+    trainings.train(state)
+    trainings.train(live)
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(0, state)
+        tensors = [*live["model"].state_dict().values()]
+        tensors += [value for one in live["optimizer"].state.values() for value in one.values()]
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        checkpointer.restore(into=live)
+    assert trainings.differ(state, live) == ""
+    now = [*live["model"].state_dict().values()]
+    now += [value for one in live["optimizer"].state.values() for value in one.values()]
+    assert [tensor.data_ptr() for tensor in now] == addresses
+    assert not any(
+        parameter.grad is not None and parameter.grad.isnan().any() for parameter in live["model"].parameters()
+    )
+
+
+PEAK = """
+import sys
+import torch
+from fastio.checkpoint import Checkpointer
+
+def status(field):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
+
+model = torch.nn.Linear(4096, 4096)  # 64 MiB
+optimizer = torch.optim.AdamW(model.parameters())
+model.weight.grad = torch.ones_like(model.weight)
+optimizer.step()
+optimizer.zero_grad()
+with Checkpointer(sys.argv[1], read_only=True) as checkpointer:
+    open("/proc/self/clear_refs", "w").write("5")
+    before = status("VmHWM")
+    checkpointer.restore(into={"model": model, "optimizer": optimizer})
+    print(status("VmHWM") - before)
+"""
+
+
+def test_no_second_copy_in_memory(folder: Path) -> None:
+    model = nn.Linear(4096, 4096)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model.weight.grad = torch.ones_like(model.weight)
+    optimizer.step()
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(0, {"model": model, "optimizer": optimizer})
+    ended = subprocess.run([sys.executable, "-c", PEAK, str(folder)], capture_output=True, text=True, check=True)
+    assert int(ended.stdout) < 48 << 20  # of 192 MiB that were read
+
+
+def test_only_a_part_is_wanted(folder: Path) -> None:
+    state, other = trainings.make(), trainings.make(seed=1)
+    trainings.train(state)
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(0, state)
+        restored = checkpointer.restore(into={"model": other["model"], "step": None})
+    assert restored is not None
+    assert restored.state["step"] == 1
+    assert set(restored.state) == {"model", "step"}
+    assert trainings.differ({"model": other["model"]}, {"model": state["model"]}) == ""
+    assert not other["optimizer"].state
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_a_single_thing_and_a_list(folder: Path, bare: bool) -> None:
+    model, other = nn.Linear(3, 3), nn.Linear(3, 3)
+    generator = torch.Generator().manual_seed(4)
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(0, model if bare else [model, generator])
+        drawn = torch.rand(3, generator=generator)
+        later = torch.Generator()
+        restored = checkpointer.restore(into=other if bare else [other, later])
+    assert restored is not None
+    assert torch.equal(model.weight, other.weight)
+    if not bare:
+        assert restored.state == [other, later]
+        assert torch.equal(torch.rand(3, generator=later), drawn)
+
+
+def test_tied_transposed_cast_and_small_views(folder: Path) -> None:
+    base = torch.randn(40, 30)
+    tied = nn.Linear(30, 30, bias=False)
+    saved = {
+        "one": base[3:9].clone(), "same": None, "transposed": torch.randn(20, 30).t(), "cast": torch.randn(50),
+        "view": base[5], "strided": base[:, 2], "last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "empty": torch.empty(0, 3), "number": torch.tensor(7), "tied": [tied.weight, tied.weight],
+    }  # fmt: skip
+    saved["same"] = saved["one"]
+    live = {
+        "one": torch.zeros(6, 30), "same": torch.zeros(6, 30), "transposed": torch.zeros(30, 20),
+        "cast": torch.zeros(50, dtype=torch.float64), "view": torch.zeros(30), "strided": torch.zeros(40),
+        "last": torch.zeros(2, 3, 4, 5), "empty": torch.zeros(0, 3), "number": torch.tensor(0),
+        "tied": [torch.zeros(30, 30), torch.zeros(30, 30)],
+    }  # fmt: skip
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(0, saved)
+        checkpointer.restore(into=live)
+    for name, tensor in live.items():
+        for one, expected in zip(
+            tensor if isinstance(tensor, list) else [tensor],
+            saved[name] if name == "tied" else [saved[name]],
+            strict=True,
+        ):
+            assert torch.equal(one, expected.to(one.dtype)), name
+
+
+def test_live_tensors_that_share_memory(folder: Path) -> None:
+    memory = torch.zeros(20)
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(0, {"first": torch.ones(12), "second": torch.full((12,), 2.0)})
+        checkpointer.restore(into={"first": memory[:12], "second": memory[8:]})
+    # What is named last comes last, as if they had been copied one after the other.
+    assert memory.tolist() == [1.0] * 8 + [2.0] * 12
+
+
+def test_another_shape_is_refused_and_nothing_changes(folder: Path) -> None:
+    live = {"model": nn.Linear(3, 3), "tensor": torch.zeros(4), "nested": {"a": torch.zeros(1)}}
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(0, {"model": nn.Linear(3, 3), "tensor": torch.ones(5), "nested": {"b": torch.ones(1)}})
+        before = live["model"].weight.clone()
+        with pytest.raises(CheckpointError, match=re.escape("state['tensor'] is a tensor of shape (4,)")):
+            checkpointer.restore(into=live)
+        with pytest.raises(CheckpointError, match=re.escape("state['nested']['a'] was not saved: there are 'b'")):
+            checkpointer.restore(into={"nested": live["nested"]})
+        with pytest.raises(CheckpointError, match=r"state\['model'\]\['x'\] was not saved"):
+            checkpointer.restore(into={"model": {"x": torch.zeros(1)}})
+        assert torch.equal(live["model"].weight, before)
+        with pytest.raises(RuntimeError, match="size mismatch"):
+            checkpointer.restore(into={"model": nn.Linear(4, 3)})
+
+
+def test_plain_objects_need_trust(folder: Path) -> None:
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(0, {"path": Path("a/b"), "tensor": torch.ones(3)})
+        with pytest.raises(pickle.UnpicklingError, match="weights_only=False"):
+            checkpointer.restore()
+        restored = checkpointer.restore(weights_only=False, into={"path": None, "tensor": torch.zeros(3)})
+    assert restored is not None
+    assert restored.state["path"] == Path("a/b")
+    assert restored.state["tensor"].tolist() == [1, 1, 1]
+
+
+def test_the_generators_of_all_libraries() -> None:
+    import random
+
+    import numpy as np
+
+    state = RandomState().state_dict()
+    drawn = random.random(), np.random.rand(), torch.rand(1).item(), random.gauss(0, 1)
+    RandomState().load_state_dict(state)
+    assert drawn == (random.random(), np.random.rand(), torch.rand(1).item(), random.gauss(0, 1))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"incremental": True}, {"memory_budget": "32MiB"}, {"asynchronous": False}])
+def test_on_a_gpu(folder: Path, options: dict[str, Any]) -> None:
+    state = {
+        "large": torch.randn(12 << 20, device="cuda"),
+        "small": torch.arange(7, device="cuda"),
+        "cpu": torch.ones(3),
+    }
+    live = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    with Checkpointer(folder, **options) as checkpointer:
+        for step in range(3):
+            expected = {name: tensor.clone() for name, tensor in state.items()}
+            checkpointer.save(step, state)
+            state["small"].add_(1)
+            address = live["large"].data_ptr()
+            checkpointer.verify(step)
+            checkpointer.restore(step, into=live)
+            assert live["large"].data_ptr() == address
+            assert all(torch.equal(live[name], tensor) for name, tensor in expected.items())
+            restored = checkpointer.restore(step, map_location="cuda")
+            assert restored is not None
+            assert restored.state["cpu"].is_cuda
+            assert torch.equal(restored.state["large"], expected["large"])
+
+
+def test_a_torch_from_the_future(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its serialization is not the one known, torch's own is used: it costs speed only."""
+    state, other = trainings.make(), trainings.make(seed=1)
+    trainings.train(state)
+    with Checkpointer(folder) as checkpointer, monkeypatch.context() as patch:
+        checkpointer.save(0, state)
+        checkpointer.wait()
+        patch.setattr("fastio.formats.probe.why_not", lambda: "this torch is from the future")
+        checkpointer.restore(0, into=other)
+        assert trainings.differ(state, other) == ""
+        trainings.train(state)
+        checkpointer.save(1, state)
+        trainings.train(other)
+        assert checkpointer.verify(1) > 0
+        restored = checkpointer.restore(into=other)
+        assert restored is not None
+        assert restored.step == 1
+        assert trainings.differ(state, other) == ""
+        path = folder_of(folder, 1) / "state.pt"
+        torch.load(path)
+        path.write_bytes(path.read_bytes().replace(b"data.pkl", b"data.pkx"))
+        with pytest.raises(CorruptFileError):
+            checkpointer.restore(1)
+        path.write_bytes(path.read_bytes().replace(b"data.pkx", b"data.pkl"))
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.restore(1, into=other)
+        assert trainings.differ(state, other) == ""

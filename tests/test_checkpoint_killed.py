@@ -1,0 +1,89 @@
+"""A training that is killed at any instant, with a save under way at each: the newest whole step is always there."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trainings
+from fastio.checkpoint import Checkpointer
+from faults import Server
+
+KILLS = 100  # for each of two kinds of checkpoints
+LONGEST = 0.03  # seconds: a few steps
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As in the children: the last bit of a sum depends on how many threads add it up."""
+    number = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(number)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("incremental", [False, True], ids=["full", "incremental"])
+def test_killed_while_training(tmp_path: Path, incremental: bool) -> None:
+    chance = random.Random(f"{incremental}")
+    folder, ready = tmp_path / "run", tmp_path / "ready"
+    reference = trainings.make()
+    random_state = reference["random"].state_dict()
+    torn = newer = 0
+    with Server(tmp_path, None) as server:
+        server.prepare_training()
+        for turn in range(KILLS):
+            ready.unlink(missing_ok=True)
+            child = server.start(
+                "checkpoints.train_for_ever", folder=str(folder), ready=str(ready), incremental=incremental
+            )
+            wanted = chance.randrange(1, 4)
+            while _lines(ready) < wanted:
+                time.sleep(0.0005)
+            delay = chance.uniform(0, LONGEST)
+            time.sleep(delay)
+            os.kill(child.pid, signal.SIGKILL)
+            outcome = child.wait()
+            where = f"turn {turn}, killed {delay * 1e6:.0f} us after the start of save {wanted}"
+            assert outcome.status == -signal.SIGKILL, f"{where}: {outcome.stderr}"
+            known = int(ready.read_text().split("\n")[-2])
+
+            torn += any(not (step / "manifest.json").exists() for step in folder.glob("step-*"))
+            state = trainings.make(seed=1)
+            with Checkpointer(folder, read_only=True) as checkpointer:
+                steps = checkpointer.steps()
+                for step in steps:
+                    checkpointer.verify(step)
+                restored = checkpointer.restore(into=state)  # a warning would be an error here
+            newest = restored.step if restored is not None else 0
+            assert newest == (max(steps) if steps else 0), where
+            assert newest >= known, where
+            newer += newest > known
+            _catch_up(reference, newest, random_state)
+            assert restored is None or trainings.differ(state, reference) == "", where
+    assert reference["step"] > KILLS  # it got on
+    # The kills did what they are for: many came in the middle of a save, some between a commit and its being known.
+    assert torn > KILLS // 10
+    assert newer > 0
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _catch_up(reference: dict[str, Any], step: int, random_state: dict[str, Any]) -> None:
+    """Train the uninterrupted run up to a step; its generators are its own."""
+    reference["random"].load_state_dict(random_state)
+    while reference["step"] < step:
+        trainings.train(reference)
+    random_state.clear()
+    random_state.update(reference["random"].state_dict())

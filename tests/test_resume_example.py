@@ -1,0 +1,72 @@
+"""The example, as its readers run it: a process of its own, from a folder of theirs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rich")
+pytest.importorskip("sklearn")
+
+
+def run(repository: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(repository / "examples" / "resume.py"), *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder, timeout=300)
+
+
+@pytest.mark.slow
+def test_it_is_killed_and_ends_as_if_it_had_not_been(repository: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    ended = run(repository, tmp_path, "--folder", str(folder), "--steps", "60")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rows = re.findall(r"^\W*(\d+)\W+(\d+\.\d{9})\W+(\d+\.\d{9})\W+(yes|NO)(.*)$", ended.stdout, re.MULTILINE)
+    assert len(rows) >= 3
+    assert all(plain == resumed and verdict == "yes" for _, plain, resumed, verdict, _ in rows)
+    assert len({plain for _, plain, *_ in rows}) == len(rows)  # it learns
+    killed = [int(step) for step, *_, note in rows if "killed" in note]
+    assert len(killed) == 1
+    assert f"killed and resumed after step {killed[0]}: the same 60 losses and weights, bit for bit" in ended.stdout
+    assert 0 < killed[0] < 60
+    assert os.listdir(folder) == []
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_a_wrong_result_would_be_seen(repository: Path, tmp_path: Path) -> None:
+    """Its comparison, given two trainings of which one went wrong in the last bit."""
+    code = """
+import math, sys
+import torch
+import resume as example
+
+good = {"losses": [2.5] * 30, "model": {"weight": torch.ones(3)}}
+other = good
+example.run = lambda digits, folder, steps, every, kill_at: 10
+example.outcome = lambda folder: good if "undisturbed" in folder else other
+sys.argv[1:] = ["--steps", "30"]
+assert example.main() == 0
+other = {**good, "losses": [2.5] * 29 + [math.nextafter(2.5, 3)]}
+assert example.main() == 1
+other = {**good, "model": {"weight": torch.tensor([1.0, 1.0, math.nextafter(1.0, 2)], dtype=torch.float64)}}
+assert example.main() == 1
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(repository / "examples"), *sys.path])}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_arguments_that_make_no_sense_are_refused(repository: Path, tmp_path: Path) -> None:
+    ended = run(repository, tmp_path, "--kills", "0")
+    assert ended.returncode == 2
+    assert "--kills: at least 1" in ended.stderr
+    ended = run(repository, tmp_path, "--folder", "none")
+    assert ended.returncode == 2
+    assert "--folder: none is no folder" in ended.stderr
