@@ -1,0 +1,16 @@
+"""Checkpoints of many ranks: storage for torch.distributed.checkpoint (DCP), and dictionaries that ranks share.
+
+Example::
+
+    import torch.distributed.checkpoint as dcp
+    from fastio.distributed import Reader, Writer
+
+    dcp.save(state_dict, storage_writer=Writer("checkpoints/step-100"))
+    dcp.load(state_dict, storage_reader=Reader("checkpoints/step-100"))
+"""
+
+from fastio.distributed.reader import Reader
+from fastio.distributed.sharing import share_dictionaries
+from fastio.distributed.writer import Writer
+
+__all__ = ["Reader", "Writer", "share_dictionaries"]

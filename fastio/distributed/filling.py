@@ -1,0 +1,239 @@
+"""Filling the tensors of a rank from one data file: the fewest transfers, the fewest copies.
+
+What is wanted whole, and lies in memory as it lies in the file, is read straight into place, all of it in one batch.
+The rest (slices, after ranks have become more or fewer; other dtypes and strides; objects) is read into memory of its
+own, a bounded amount at a time, checked, and copied from there.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed._shard._utils import narrow_tensor_by_index
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
+
+from fastio import _native, choosing
+from fastio.addresses import view
+from fastio.distributed import moving
+from fastio.distributed.stored import FORMAT, Stored, noted
+from fastio.distributed.survey import Entry, check, survey
+from fastio.errors import CorruptFileError, UnsupportedError
+from fastio.formats.layout import storage_bytes
+from fastio.landing import bytes_of
+from fastio.native_errors import named
+from fastio.progress import as_callback
+from fastio.transport import LOAD, Extent
+
+# Bytes that are read aside at a time; a larger item is read alone.
+_ASIDE = 256 << 20
+_ALIGNMENT = 64
+
+logger = logging.getLogger("fastio.distributed")
+
+
+class _Wanted(NamedTuple):
+    """One item of the file, and all that wants a part of it."""
+
+    stored: Stored
+    items: Sequence[ReadItem]
+
+
+class Filling:
+    """What one rank wants of one open data file of ``size`` bytes."""
+
+    def __init__(self, path: str, fd: int, size: int, policy: Any, verify: bool, progress: Any) -> None:
+        self._path, self._fd, self._size = path, fd, size
+        self._policy, self._verify, self._progress = policy, verify, progress
+        self._infos: dict[Any, Any] = {}
+        self._items: dict[Any, list[ReadItem]] = {}
+
+    def add(self, item: ReadItem, info: Any) -> None:
+        """One more request, and where DCP's metadata says that it is stored."""
+        name = item.storage_index.fqn
+        if getattr(info, "transform_descriptors", None):
+            raise UnsupportedError(
+                f"{self._path}: {name!r} was transformed by {', '.join(info.transform_descriptors)} when it was saved; "
+                "load it with DCP's own reader and those extensions"
+            )
+        if info.offset < 0 or info.length < 0 or info.offset + info.length > self._size:
+            problem = (
+                f"the checkpoint has it at bytes {info.offset} to {info.offset + info.length}, but the file has "
+                f"{self._size}: it was cut short, or it is another save's; load another checkpoint"
+            )
+            raise CorruptFileError(self._path, name, problem)
+        self._infos[item.storage_index] = info
+        self._items.setdefault(item.storage_index, []).append(item)
+
+    def run(self, planner: LoadPlanner) -> None:
+        """Fill everything that was added. CorruptFileError names what is damaged."""
+        aside: list[_Wanted] = []
+        straight: dict[str, list[tuple[_Wanted, torch.Tensor]]] = {}
+        taken: set[int] = set()
+        for want in self._locate():
+            target = _target(want, planner)
+            # Of tensors that are tied in memory, only one is read into it: two at a time would spoil the checksums.
+            if target is None or target.data_ptr() in taken:
+                aside.append(want)
+            else:
+                taken.add(target.data_ptr())
+                straight.setdefault(target.device.type, []).append((want, target))
+        for pairs in straight.values():
+            self._read([self._extent(want.stored, target) for want, target in pairs], [want for want, _ in pairs])
+            for want, target in pairs:
+                planner.commit_tensor(want.items[0], target)
+        for batch in _batches(aside):
+            self._read_aside(batch, planner)
+
+    def _locate(self) -> list[_Wanted]:
+        found: list[_Wanted] = []
+        foreign: list[Entry] = []
+        wanting = []
+        for index, info in self._infos.items():
+            items = self._items[index]
+            stored = noted(info, index.fqn)
+            if stored is not None:
+                self._check_note(info, stored)
+            elif items[0].type == LoadItemType.BYTE_IO:
+                stored = Stored(index.fqn, info.offset, info.length, None)
+            else:
+                foreign.append(Entry(index.fqn, info.offset, info.length))
+                wanting.append(items)
+                continue
+            found.append(_Wanted(stored, items))
+        found += map(_Wanted, survey(self._path, self._fd, foreign), wanting)
+        return sorted(found, key=lambda want: want.stored.offset)
+
+    def _check_note(self, info: Any, stored: Stored) -> None:
+        if not info.offset <= stored.offset <= stored.offset + stored.nbytes <= info.offset + info.length:
+            problem = (
+                f"its bytes are said to be {stored.offset} to {stored.offset + stored.nbytes}, outside its item at "
+                f"{info.offset} to {info.offset + info.length}: the metadata was altered"
+            )
+            raise CorruptFileError(self._path, stored.name, problem)
+
+    def _read(self, extents: list[Extent], wanted: Sequence[_Wanted]) -> None:
+        """Read, and compare with the CRC-32s that are known."""
+        callback = as_callback(self._progress, f"loading {os.path.basename(self._path)}")
+        values, transfer = moving.read(self._path, self._fd, self._size, extents, self._policy, callback)
+        logger.info(
+            "loaded %d bytes in %.3f s (%.0f MB/s) by %s, %s: %s",
+            transfer.nbytes, transfer.seconds, transfer.bandwidth / 1e6, transfer.tool, transfer.route, self._path,
+        )  # fmt: skip
+        for want, extent, value in zip(wanted, extents, values, strict=True):
+            if extent.checksum and value != want.stored.crc:
+                problem = (
+                    f"its {extent.nbytes} bytes at offset {extent.offset} have the CRC-32 {value:08x}, expected "
+                    f"{want.stored.crc:08x}: the file was damaged after it was written; load another checkpoint, or "
+                    "restore the file from a copy (Reader(verify=False) loads it as it is)"
+                )
+                raise CorruptFileError(self._path, want.stored.name, problem)
+
+    def _extent(self, stored: Stored, target: torch.Tensor) -> Extent:
+        storage = target.untyped_storage()
+        address = storage.data_ptr() + storage_bytes(target)
+        return self._extent_at(stored, address, target.device.type, storage)
+
+    def _extent_at(self, stored: Stored, address: int, device: str, owner: Any) -> Extent:
+        checked = self._verify and stored.crc is not None
+        return Extent(stored.offset, stored.nbytes, address, checked, device, owner, stored.name)
+
+    def _read_aside(self, batch: Sequence[_Wanted], planner: LoadPlanner) -> None:
+        places, total = [], 0
+        for want in batch:
+            places.append(total)
+            total += -(-want.stored.nbytes // _ALIGNMENT) * _ALIGNMENT
+        with named(self._path):
+            memory = _native.Mapping(max(total, 1))
+        extents = [
+            self._extent_at(want.stored, memory.address + place, "cpu", memory)
+            for want, place in zip(batch, places, strict=True)
+        ]
+        filled = [number for number, extent in enumerate(extents) if extent.nbytes]
+        if filled:
+            self._read([extents[number] for number in filled], [batch[number] for number in filled])
+        for want, place in zip(batch, places, strict=True):
+            self._hand_out(want, memory, place, planner)
+
+    def _hand_out(self, want: _Wanted, memory: _native.Mapping, place: int, planner: LoadPlanner) -> None:
+        stored = want.stored
+        data = view(memory.address + place, stored.nbytes)
+        if self._verify and stored.crc is None and stored.dtype is None:
+            check(self._path, stored.name, data)
+        source: torch.Tensor | None = None
+        for item in want.items:
+            if item.type == LoadItemType.BYTE_IO:
+                self._load_bytes(item, data, planner)
+                continue
+            if source is None:
+                source = self._tensor(stored, memory, place, data)
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(self._part(stored, source, item, target))
+            planner.commit_tensor(item, target)
+
+    def _load_bytes(self, item: ReadItem, data: memoryview, planner: LoadPlanner) -> None:
+        try:
+            planner.load_bytes(item, io.BytesIO(data))
+        except RuntimeError as error:
+            if "PytorchStreamReader" not in str(error):
+                raise
+            raise CorruptFileError(self._path, item.storage_index.fqn, f"it is no whole zip file: {error}") from error
+
+    def _part(self, stored: Stored, source: torch.Tensor, item: ReadItem, target: torch.Tensor) -> torch.Tensor:
+        """What an item wants of a tensor."""
+        try:
+            part = narrow_tensor_by_index(source, item.storage_offsets, item.lengths)
+        except (IndexError, RuntimeError):
+            part = source
+        if part.size() == target.size():
+            return part
+        problem = (
+            f"what is stored has shape {list(source.shape)}; of it {list(item.lengths)} from "
+            f"{list(item.storage_offsets)} was expected to fill {list(target.shape)}: the data is not the metadata's"
+        )
+        raise CorruptFileError(self._path, stored.name, problem)
+
+    def _tensor(self, stored: Stored, memory: _native.Mapping, place: int, data: memoryview) -> torch.Tensor:
+        try:
+            if stored.dtype is not None:
+                nbytes = stored.nbytes
+                return stored.tensor(bytes_of(memory, place, nbytes) if nbytes else torch.empty(0, dtype=torch.uint8))
+            tensor: torch.Tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            return tensor
+        except Exception as error:  # damaged bytes, or a shape that they do not make
+            raise CorruptFileError(self._path, stored.name, f"it makes no tensor: {error}") from error
+
+
+def _target(want: _Wanted, planner: LoadPlanner) -> torch.Tensor | None:
+    """The tensor that an item's bytes are to be read straight into; None if they must be read aside."""
+    stored, item = want.stored, want.items[0]
+    if len(want.items) > 1 or item.type == LoadItemType.BYTE_IO or not stored.is_packed() or not stored.nbytes:
+        return None
+    if tuple(item.lengths) != stored.size or any(item.storage_offsets):
+        return None
+    target = planner.resolve_tensor(item).detach()
+    kind = target.device.type
+    if type(target) is not torch.Tensor or tuple(target.shape) != stored.size or target.dtype != stored.dtype:
+        return None
+    if not target.is_contiguous() or target.is_conj() or target.is_neg():
+        return None
+    if kind != "cpu" and not choosing.candidates(LOAD, FORMAT, frozenset({kind}))[0]:
+        return None
+    return target
+
+
+def _batches(aside: Sequence[_Wanted]) -> Iterator[list[_Wanted]]:
+    batch: list[_Wanted] = []
+    nbytes = 0
+    for want in aside:
+        if batch and nbytes + want.stored.nbytes > _ASIDE:
+            yield batch
+            batch, nbytes = [], 0
+        batch.append(want)
+        nbytes += want.stored.nbytes
+    if batch:
+        yield batch

@@ -1,0 +1,181 @@
+"""How the items of a rank lie in its data file: one after the other, each what torch.save would have written of it.
+
+DCP's own storage does the same, so it reads these files. Here a large tensor's bytes start on a page of the file, and
+stay where they are in memory until a transport moves them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import io
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from fastio import _native, choosing
+from fastio.addresses import cuda_bytes, host_bytes
+from fastio.distributed.stored import FORMAT, Record
+from fastio.formats import probe, pt_save
+from fastio.formats.layout import Layout, LayoutBuilder, storage_bytes
+from fastio.transport import SAVE
+
+_TORCH_ALIGNMENT = 64
+# Up to this size bytes cost less copied into the file's own than moved as an extent.
+_WORTH_AN_EXTENT = 16 << 10
+_PICKLE_PROTOCOL = 2
+
+
+class Placed(NamedTuple):
+    """Where an item lies. ``extent`` is the number of the layout's extent that its record is; -1 if ``record`` has the
+    CRC already."""
+
+    index: Any
+    offset: int
+    nbytes: int
+    record: Record
+    extent: int
+
+
+class Image(NamedTuple):
+    """A whole data file, and where each of its items lies."""
+
+    layout: Layout
+    items: Sequence[Placed]
+
+
+class ImageBuilder:
+    """Puts a data file together, item after item."""
+
+    def __init__(self) -> None:
+        self._builder = LayoutBuilder()
+        self._literal = bytearray()
+        self._runs: list[tuple[int, int, int]] = []
+        self._patches: list[tuple[int, int]] = []
+        self._at = 0
+        self._extents = 0
+        self._items: list[Placed] = []
+        self._pickles: dict[tuple[Any, ...], list[tuple[str, bytes]]] = {}
+
+    def add(self, index: Any, data: torch.Tensor | io.BytesIO) -> None:
+        """Add what a planner gave for one item. Its memory must stay as it is until the file is written."""
+        if isinstance(data, torch.Tensor):
+            tensor = _movable(data.detach())
+            if tensor is not None:
+                self._add_tensor(index, tensor)
+                return
+            stream = io.BytesIO()
+            torch.save(data.detach().cpu(), stream)
+            data = stream
+        self._add_bytes(index, data.getbuffer())
+
+    def build(self) -> Image:
+        """The file. Nothing may be added after it."""
+        self._align(0)  # direct writes end on a page
+        layout = self._builder.build(self._literal, self._runs, self._patches, self._at)
+        places = [number for number, extent in enumerate(layout.extents) if extent.checksum]
+        items = [item if item.extent < 0 else item._replace(extent=places[item.extent]) for item in self._items]
+        return Image(layout, items)
+
+    def _add_tensor(self, index: Any, tensor: torch.Tensor) -> None:
+        nbytes = tensor.numel() * tensor.element_size()
+        inline = nbytes <= _WORTH_AN_EXTENT and tensor.device.type == "cpu"
+        archive = _native.ZipBuilder("archive", _TORCH_ALIGNMENT)
+        for name, data in self._pickle(tensor):
+            archive.add_bytes(name, data)
+        start = archive.add_extent("data/0", nbytes)
+        archive.add_bytes("version", b"3\n")
+        archive.finish()
+        own, patches = archive.literal(), archive.patches()
+        if not inline:
+            self._align(start)
+        offset, crc, extent = self._at, 0, -1
+        if inline:
+            payload = ctypes.string_at(tensor.data_ptr(), nbytes) if nbytes else b""
+            crc = _native.crc32(payload)
+            for place, _ in patches:
+                at = place if place < start else place - nbytes
+                own[at : at + 4] = crc.to_bytes(4, "little")
+            self._put(own[:start] + payload + own[start:])
+            self._builder.add_payload(nbytes)
+        else:
+            self._put(own[:start])
+            extent = self._move(tensor, nbytes, index.fqn)
+            self._put(own[start:])
+            self._patches += [(offset + place, extent) for place, _ in patches]
+        record = Record(start, nbytes, crc, tensor.dtype, tuple(tensor.shape))
+        self._items.append(Placed(index, offset, self._at - offset, record, extent))
+
+    def _add_bytes(self, index: Any, data: memoryview) -> None:
+        inline = data.nbytes <= _WORTH_AN_EXTENT
+        if not inline:
+            self._align(0)
+        offset, crc, extent = self._at, 0, -1
+        if inline:
+            self._put(data)
+            crc = _native.crc32(data)
+            self._builder.add_payload(data.nbytes)
+        else:
+            extent = self._move(torch.frombuffer(data, dtype=torch.uint8), data.nbytes, index.fqn)
+        self._items.append(Placed(index, offset, data.nbytes, Record(0, data.nbytes, crc, None, None), extent))
+
+    def _pickle(self, tensor: torch.Tensor) -> list[tuple[str, bytes]]:
+        """The small records of a contiguous tensor. Tensors of one shape share them: pickling costs 100 us."""
+        key = (tensor.dtype, tuple(tensor.shape), tensor.device)
+        found = self._pickles.get(key)
+        if found is None:
+            found = [
+                (name, str(_TORCH_ALIGNMENT).encode() if name == ".storage_alignment" else data)
+                for name, data in pt_save.pickled(_alone(tensor), _PICKLE_PROTOCOL).small
+            ]
+            identity = hashlib.blake2b(b"".join(name.encode() + data for name, data in found), digest_size=16)
+            number = str(int.from_bytes(identity.digest(), "big")).zfill(40)[:40]
+            found.append((".data/serialization_id", number.encode()))
+            self._pickles[key] = found
+        return found
+
+    def _move(self, tensor: torch.Tensor, nbytes: int, name: str) -> int:
+        """Have a tensor's bytes moved to where the file is at; gives the number of their extent."""
+        storage = tensor.untyped_storage()
+        self._builder.add_storage(self._at, storage, nbytes, name, checksum=True, start=storage_bytes(tensor))
+        self._at += nbytes
+        self._extents += 1
+        return self._extents - 1
+
+    def _put(self, data: bytes | bytearray | memoryview) -> None:
+        """Append bytes of the file's own."""
+        start = len(self._literal)
+        self._literal += data
+        added = len(self._literal) - start
+        if not added:
+            return
+        offset, begin, nbytes = self._runs[-1] if self._runs else (0, 0, 0)
+        if self._runs and offset + nbytes == self._at:
+            self._runs[-1] = (offset, begin, nbytes + added)
+        else:
+            self._runs.append((self._at, start, added))
+        self._at += added
+
+    def _align(self, start: int) -> None:
+        """Go on to where the byte ``start`` of an item lies on a page."""
+        self._put(bytes(-(self._at + start) % pt_save.PAGE))
+
+
+def _movable(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor as bytes that a transport can move, copied only where it must be; None for torch.save's own."""
+    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or tensor.is_quantized or probe.why_not():
+        return None
+    kind = tensor.device.type
+    if kind != "cpu" and not choosing.candidates(SAVE, FORMAT, frozenset({kind}))[0]:
+        tensor = tensor.cpu()
+    return tensor.resolve_conj().resolve_neg().contiguous()
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """The same contiguous tensor over a storage of just its bytes: what torch.save writes is the whole storage."""
+    nbytes = tensor.numel() * tensor.element_size()
+    if nbytes == 0:
+        return torch.empty_like(tensor)
+    over = host_bytes if tensor.device.type == "cpu" else cuda_bytes
+    return over(tensor.data_ptr(), nbytes).view(tensor.dtype).view(tensor.shape)

@@ -1,0 +1,145 @@
+"""The ``.metadata`` file: what makes data files a checkpoint. It is written last, in one step, and carries a checksum.
+
+It is DCP's own pickle, and a line after it that DCP's reader does not look at.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import os
+import pickle
+from typing import Any
+
+from torch.distributed.checkpoint.metadata import Metadata
+
+from fastio import _native
+from fastio.collector import held_back
+from fastio.distributed.data_file import clear, one_at_a_time
+from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError
+from fastio.replacement import Replacement
+
+_NAME = ".metadata"
+_MARK = b"\nfastio-crc32 "
+_TRAILER = len(_MARK) + 8
+
+logger = logging.getLogger("fastio.distributed")
+
+
+def path_of(folder: str, rank: int | None = None) -> str:
+    """Where the metadata of a checkpoint is, or of one rank's part where it was saved without collectives."""
+    return os.path.join(folder, _NAME if rank is None else f"__{rank}{_NAME}")
+
+
+def commit(folder: str, rank: int | None, metadata: Metadata, durable: bool) -> None:
+    """Make a checkpoint of what lies in the folder, in place of the one before; then remove that one's data files.
+
+    Raises TransferError where the system refuses: the checkpoint before is then still there.
+    """
+    path = path_of(folder, rank)
+    data = pickle.dumps(metadata)
+    data += _MARK + f"{_native.crc32(data):08x}".encode()
+    with one_at_a_time(folder):
+        before = _references(path) or set()
+        now = {info.relative_path for info in metadata.storage_data.values()}
+        with Replacement(path) as new:
+            new.allocate(len(data))
+            _write(new, data)
+            new.commit(durable)
+        others = _references_of_all(folder, except_for=path)
+        if others is not None:
+            clear(folder, before, now | others)
+
+
+def tidy(folder: str) -> None:
+    """Remove data files of saves that were never completed: the next one may need their room."""
+    with one_at_a_time(folder):
+        kept = _references_of_all(folder)
+        if kept is not None:
+            clear(folder, set(), kept)
+
+
+def read(folder: str, rank: int | None = None) -> Metadata:
+    """The metadata of the checkpoint in a folder, whoever wrote it.
+
+    CheckpointError if there is none, CorruptFileError if it is damaged, TransferError if it cannot be read.
+    """
+    path = path_of(folder, rank)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        raise _missing(folder, path) from None
+    except OSError as error:
+        raise TransferError(error.errno or 0, "read", path) from error
+    body = len(data) - _TRAILER
+    checked = body > 0 and data[body : body + len(_MARK)] == _MARK
+    if checked and data[body + len(_MARK) :] != f"{_native.crc32(data[:body]):08x}".encode():
+        raise CorruptFileError(
+            path, None, f"its {body} bytes do not match their CRC-32: it was damaged after it was written; restore it "
+            "from a copy, or load another checkpoint",
+        )  # fmt: skip
+    stream = io.BytesIO(data)
+    try:
+        with held_back():
+            metadata = pickle.load(stream)
+    except Exception as error:  # unpickling damaged bytes may raise anything
+        raise CorruptFileError(path, None, f"it cannot be unpickled: {type(error).__name__}: {error}") from error
+    if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
+        raise CorruptFileError(path, None, f"it holds a {type(metadata).__name__}, not what DCP writes")
+    if stream.tell() != (body if checked else len(data)):
+        raise CorruptFileError(path, None, f"{len(data) - stream.tell()} bytes after its end are not what was written")
+    return metadata
+
+
+def _write(new: Replacement, data: bytes) -> None:
+    try:
+        with os.fdopen(os.dup(new.fd), "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise TransferError(error.errno or 0, "write", new.path) from error
+
+
+def _missing(folder: str, path: str) -> CheckpointError:
+    if not os.path.isdir(folder):
+        return CheckpointError(f"{folder}: there is no such folder; expected one that a checkpoint was saved into")
+    held = sum(name.endswith(".distcp") for name in os.listdir(folder))
+    return CheckpointError(
+        f"{folder}: it holds no checkpoint: {os.path.basename(path)} is missing beside {held} data files, so no save "
+        "into it was completed, or it was removed; load another checkpoint"
+    )
+
+
+def _references(path: str) -> set[str] | None:
+    """The names of the data files that a metadata file refers to; None if that cannot be known."""
+    try:
+        state = os.stat(path)
+        return set(_references_in(path, state.st_ino, state.st_size, state.st_mtime_ns))
+    except FileNotFoundError:
+        return None
+    except (FastIOError, ValueError, AttributeError) as error:
+        logger.warning("%s: data files of earlier saves are left where they are: %s", path, error)
+        return None
+
+
+@functools.lru_cache(maxsize=16)
+def _references_in(path: str, *_state: int) -> frozenset[str]:
+    """The same of a file in that state: a save asks more than once."""
+    folder, name = os.path.split(path)
+    rank = None if name == _NAME else int(name.removeprefix("__").removesuffix(_NAME))
+    infos: Any = read(folder, rank).storage_data.values()
+    return frozenset(info.relative_path for info in infos)
+
+
+def _references_of_all(folder: str, except_for: str | None = None) -> set[str] | None:
+    """The names of the data files that any checkpoint in a folder refers to; None if that cannot be known."""
+    found: set[str] = set()
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if name.endswith(_NAME) and path != except_for:
+            references = _references(path)
+            if references is None:
+                return None
+            found |= references
+    return found

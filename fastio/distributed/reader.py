@@ -1,0 +1,133 @@
+"""DCP's storage for loading: each rank reads what it needs, straight into its tensors where that can be."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from typing import Any
+
+from torch.distributed.checkpoint import filesystem
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from fastio.distributed import metadata as metadata_file
+from fastio.distributed.filling import Filling
+from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError
+from fastio.opening import opened
+
+
+class Reader(StorageReader):
+    """Load a checkpoint of many ranks from a folder: ``dcp.load(state_dict, storage_reader=Reader(path))``.
+
+    It loads what :class:`fastio.distributed.Writer` and DCP's own FileSystemWriter wrote, by any number of ranks into
+    any number of ranks. A stored tensor that is wanted whole is read straight into the tensor of ``state_dict``. As
+    with DCP's own, metadata and objects are unpickled without restriction: load only what you trust.
+
+    Args:
+        path: the folder.
+        policy: who chooses the tool, as in :func:`fastio.load`.
+        verify: compare all that is read with its CRC-32. When an error is raised, tensors of ``state_dict`` may have
+            been filled already.
+        progress: True for a progress bar on the ranks that ask for it, or a function of (bytes done, bytes in all).
+
+    Errors of a rank reach all of them as DCP's CheckpointException, whose ``failures`` hold fastio's own:
+    CheckpointError where the folder holds no checkpoint, CorruptFileError with the file and the tensor that is damaged,
+    TransferError (an OSError) where the system refused, UnsupportedError for items that other storage wrote.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, policy: Any = "auto", verify: bool = True, progress: Any = None
+    ) -> None:
+        super().__init__()
+        self.path = os.fspath(path)
+        self.policy = policy
+        self.verify = verify
+        self.progress = progress
+        self._load_id = str(uuid.uuid4())
+        self._infos: dict[Any, Any] = {}
+        self._absent: FastIOError | None = None
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        if checkpoint_id:
+            self.path = os.fspath(checkpoint_id)
+        self._infos = {}
+        self._absent = None
+        self._load_id = str(uuid.uuid4())
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        rank = kwargs.get("rank")
+        try:
+            metadata = metadata_file.read(self.path, rank)
+        except FastIOError as error:
+            if rank is None or self._absent is None:
+                self._absent = error
+                raise
+            # DCP asks for a rank's own metadata where that of the whole could not be read, and makes one nameless
+            # error of both. The first one is raised by what it calls next.
+            return Metadata({}, storage_meta=StorageMeta())
+        self._absent = None
+        meta = getattr(metadata, "storage_meta", None) or StorageMeta()
+        meta.load_id = self._load_id
+        metadata.storage_meta = meta
+        return metadata
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        if self._absent is not None:
+            raise self._absent
+        self._infos = metadata.storage_data
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        by_file: dict[str, list[ReadItem]] = {}
+        for item in plan.items:
+            by_file.setdefault(self._info(item).relative_path, []).append(item)
+        for name, items in by_file.items():
+            path = os.path.join(self.path, name)
+            with contextlib.ExitStack() as stack:
+                try:
+                    fd, size = stack.enter_context(opened(path))
+                except FileNotFoundError:
+                    raise _gone(path, items) from None
+                except OSError as error:
+                    raise TransferError(error.errno or 0, "open", path) from error
+                filling = Filling(path, fd, size, self.policy, self.verify, self.progress)
+                for item in items:
+                    filling.add(item, self._info(item))
+                filling.run(planner)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The folder."""
+        return self.path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return filesystem.FileSystemReader.validate_checkpoint_id(checkpoint_id)
+
+    def _info(self, item: ReadItem) -> Any:
+        info = self._infos.get(item.storage_index)
+        if info is None:
+            raise CorruptFileError(
+                metadata_file.path_of(self.path), item.storage_index.fqn, "it does not say where this is stored"
+            )
+        return info
+
+
+def _gone(path: str, items: list[ReadItem]) -> CheckpointError:
+    names = sorted({item.storage_index.fqn for item in items})
+    return CheckpointError(
+        f"{path}: there is no such file, but {len(names)} entries of the checkpoint lie in it, {names[0]!r} the first: "
+        "it was removed, or it is on a disk that this rank does not see, or another save replaced the checkpoint while "
+        "it was loaded; load again, or another checkpoint"
+    )

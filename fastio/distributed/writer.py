@@ -1,0 +1,148 @@
+"""DCP's storage for saving: each rank fills one data file by fastio's transports, then the coordinator commits."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import uuid
+from typing import Any
+
+from torch.distributed.checkpoint import filesystem
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from fastio.collector import held_back
+from fastio.distributed import metadata as metadata_file
+from fastio.distributed import moving
+from fastio.distributed.data_file import DataFile, logger, make_folder
+from fastio.distributed.items import Image, ImageBuilder
+from fastio.distributed.stored import annotate
+from fastio.progress import as_callback
+
+
+class Writer(StorageWriter):
+    """Save a checkpoint of many ranks into a folder: ``dcp.save(state_dict, storage_writer=Writer(path))``.
+
+    DCP's own FileSystemReader loads what it writes. The folder holds the whole old checkpoint or the whole new one at
+    any time, whichever rank dies when: data files get new names, and ``.metadata``, which alone makes them a
+    checkpoint, is put in its place in one step when all of them are written. What it replaces is removed then.
+
+    Args:
+        path: the folder, which all ranks see. Made if it is missing.
+        policy: who chooses the tool, as in :func:`fastio.save`.
+        durable: a rank's part is done only when it would survive a power cut.
+        progress: True for a progress bar on the ranks that ask for it, or a function of (bytes done, bytes in all).
+
+    Errors of a rank reach all of them as DCP's CheckpointException, whose ``failures`` hold fastio's own:
+    TransferError (an OSError) where the system refused, ToolUnavailableError for a tool that cannot be used here.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, policy: Any = "auto", durable: bool = True, progress: Any = None
+    ) -> None:
+        super().__init__()
+        self.path = os.fspath(path)
+        self.policy = policy
+        self.durable = durable
+        self.progress = progress
+        self._save_id = str(uuid.uuid4())
+        self._rank: int | None = None
+        self._file: DataFile | None = None
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        if checkpoint_id:
+            self.path = os.fspath(checkpoint_id)
+        self._save_id = str(uuid.uuid4())
+        self._let_go()
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        # Without collectives each rank writes metadata of its own.
+        self._rank = kwargs.get("rank") if not kwargs.get("use_collectives", True) else None
+        self._let_go()
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        make_folder(self.path)
+        return plan if self._rank is None else _with_prefix(plan, self._rank)
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        metadata_file.tidy(self.path)
+        return [_with_prefix(plan, rank) if self._rank is None else plan for rank, plan in enumerate(plans)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(self._write(plan, planner) if plan.items else [])
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        version = getattr(filesystem, "CURRENT_DCP_VERSION", None)
+        if version is not None:  # torch has it since 2.8
+            metadata.version = version
+        metadata.storage_data = {result.index: result.storage_data for rank in results for result in rank}
+        metadata.storage_meta = self.storage_meta()
+        metadata_file.commit(self.path, self._rank, metadata, self.durable)
+        self._let_go()
+
+    def storage_meta(self) -> StorageMeta:
+        return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self._save_id)
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The folder."""
+        return self.path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return filesystem.FileSystemWriter.validate_checkpoint_id(checkpoint_id)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None}
+
+    def _write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
+        with held_back():
+            image = _lay_out(plan, planner)
+        file = DataFile(self.path, plan.storage_data.prefix)
+        try:
+            file.allocate(image.layout.size)
+            callback = as_callback(self.progress, f"saving {file.name}")
+            commit = file.sync if self.durable else _nothing
+            values, result = moving.write(file.path, file.fd, image.layout, self.policy, self.durable, callback, commit)
+        except BaseException:
+            file.discard()
+            raise
+        self._file = file  # its lock says that the save goes on, until the next one begins or the writer is gone
+        logger.info(
+            "saved %d bytes in %.3f s (%.0f MB/s) by %s, %s: %s",
+            result.nbytes, result.seconds, result.bandwidth / 1e6, result.tool, result.route, file.path,
+        )  # fmt: skip
+        return _results(image, file.name, values)
+
+    def _let_go(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _with_prefix(plan: SavePlan, rank: int) -> SavePlan:
+    return dataclasses.replace(plan, storage_data=filesystem._StoragePrefix(f"__{rank}_"))
+
+
+def _lay_out(plan: SavePlan, planner: SavePlanner) -> Image:
+    builder = ImageBuilder()
+    for item in plan.items:
+        builder.add(item.index, planner.resolve_data(item))
+    return builder.build()
+
+
+def _results(image: Image, name: str, values: list[int]) -> list[WriteResult]:
+    results = []
+    for item in image.items:
+        info = filesystem._StorageInfo(name, item.offset, item.nbytes)
+        annotate(info, item.record if item.extent < 0 else item.record._replace(crc=values[item.extent]))
+        results.append(WriteResult(index=item.index, size_in_bytes=item.nbytes, storage_data=info))
+    return results
+
+
+def _nothing() -> None:
+    return None

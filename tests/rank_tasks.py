@@ -1,0 +1,302 @@
+"""What the processes of a pool do in tests of checkpoints of many ranks; see :mod:`ranks`."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import random
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+import fastio
+from fastio.distributed import Reader, Writer, share_dictionaries
+from objects import DTYPES, same_bits, tensor_of
+
+_meshes: dict[int, DeviceMesh] = {}
+
+
+def mesh_of(count: int) -> DeviceMesh | None:
+    """The first ``count`` ranks; None on the others. All ranks must ask."""
+    if count not in _meshes:
+        _meshes[count] = DeviceMesh("cpu", torch.arange(count))
+    return _meshes[count] if dist.get_rank() < count else None
+
+
+def whole(seed: int) -> dict[str, Any]:
+    """A state dict of one process: what the sharded ones hold together."""
+    return {
+        "rows": tensor_of(torch.float32, 37, 1000, seed=seed),
+        "columns": tensor_of(torch.bfloat16, 300, 128, seed=seed + 1),
+        "both": tensor_of(torch.float32, 64, 96, seed=seed + 2),
+        "replicated": tensor_of(torch.float64, 9000, seed=seed + 3),
+        "plain": tensor_of(torch.float32, 100, 100, seed=seed + 4),
+        "transposed": tensor_of(torch.float32, 80, 90, seed=seed + 5).t(),
+        "sliver": tensor_of(torch.int32, 40, 1000, seed=seed + 6)[3:5],
+        "empty": torch.empty(0, 5),
+        "scalar": torch.tensor(seed + 0.5),
+        "dtypes": {str(dtype): tensor_of(dtype, 5, 7, seed=seed) for dtype in DTYPES},
+        "objects": {"step": seed, "text": "x" * 30_000, "list": [1, 2.5, None, seed]},
+    }
+
+
+_PLACEMENTS = {"rows": Shard(0), "columns": Shard(1), "both": Shard(0), "replicated": Replicate()}
+
+
+def sharded(mesh: DeviceMesh, seed: int) -> dict[str, Any]:
+    """The same over the ranks of a mesh."""
+    state = whole(seed)
+    for name, placement in _PLACEMENTS.items():
+        state[name] = distribute_tensor(state[name], mesh, [placement])
+    return state
+
+
+def leaves(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(state, dict):
+        for key, value in state.items():
+            yield from leaves(value, f"{name}.{key}")
+    elif isinstance(state, DTensor):
+        yield name, state.full_tensor()
+    else:
+        yield name, state
+
+
+def differences(state: dict[str, Any], seed: int) -> list[str]:
+    """The names of what is not as :func:`whole` makes it."""
+    expected = dict(leaves(whole(seed)))
+    found = dict(leaves(state))
+    wrong = sorted(found.keys() ^ expected.keys())
+    for name in found.keys() & expected.keys():
+        one, other = found[name], expected[name]
+        if isinstance(one, torch.Tensor):
+            wrong += [] if same_bits(one.contiguous(), other.contiguous()) else [name]
+        elif one != other:
+            wrong.append(name)
+    return wrong
+
+
+def writer(folder: str, kind: str, **options: Any) -> Any:
+    return Writer(folder, **options) if kind == "fastio" else dcp.FileSystemWriter(folder)
+
+
+def reader(folder: str, kind: str, **options: Any) -> Any:
+    return Reader(folder, **options) if kind == "fastio" else dcp.FileSystemReader(folder)
+
+
+def save(folder: str, count: int, seed: int, kind: str = "fastio", options: dict[str, Any] | None = None) -> None:
+    mesh = mesh_of(count)
+    if mesh is not None:
+        storage = writer(folder, kind, **(options or {}))
+        dcp.save(sharded(mesh, seed), storage_writer=storage, process_group=mesh.get_group())
+
+
+def load(
+    folder: str, count: int, seed: int, kind: str = "fastio", options: dict[str, Any] | None = None
+) -> tuple[list[str], list[tuple[str, str, bool, int]]]:
+    """What differs from the state that was saved, and the transfers that were made."""
+    mesh = mesh_of(count)
+    if mesh is None:
+        return [], []
+    state = sharded(mesh, seed + 1000)
+    with fastio.record() as transfers:
+        dcp.load(state, storage_reader=reader(folder, kind, **(options or {})), process_group=mesh.get_group())
+    return differences(state, seed), [(t.tool, t.route, t.verified, t.nbytes) for t in transfers]
+
+
+def failure(task: Callable[..., Any], *arguments: Any) -> dict[int, tuple[str, str]]:
+    """The kind and the text of the error that each rank gave to DCP."""
+    try:
+        task(*arguments)
+    except CheckpointException as error:
+        return {rank: (type(cause).__name__, str(cause)) for rank, (cause, _) in error.failures.items()}
+    return {}
+
+
+def fsdp_state(mesh: DeviceMesh, seed: int, step: float) -> dict[str, Any]:
+    """Model and AdamW after one step, sharded by FSDP2."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(70, 130), torch.nn.ReLU(), torch.nn.Linear(130, 10), torch.nn.BatchNorm1d(10)
+    )
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter) * step
+    optimizer.step()
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    return {"model": model_state, "optimizer": optimizer_state}
+
+
+def fsdp_save(folder: str, count: int, kind: str) -> dict[str, Any]:
+    mesh = mesh_of(count)
+    if mesh is None:
+        return {}
+    state = fsdp_state(mesh, 1, 0.5)
+    dcp.save(state, storage_writer=writer(folder, kind), process_group=mesh.get_group())
+    return numbers(state)
+
+
+def fsdp_load(folder: str, count: int, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The state before and after."""
+    mesh = mesh_of(count)
+    if mesh is None:
+        return {}, {}
+    state = fsdp_state(mesh, 2, -0.25)
+    before = numbers(state)
+    dcp.load(state, storage_reader=reader(folder, kind), process_group=mesh.get_group())
+    return before, numbers(state)
+
+
+def numbers(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: v.detach().tolist() if isinstance(v, torch.Tensor) else v for name, v in leaves(state)}
+
+
+class FailingPlanner(dcp.DefaultSavePlanner):
+    """Gives everything but the objects."""
+
+    def resolve_data(self, write_item: Any) -> torch.Tensor | io.BytesIO:
+        if write_item.index.fqn.endswith("text"):
+            raise OSError("no more objects")
+        return super().resolve_data(write_item)
+
+
+def save_failing(folder: str, count: int, seed: int) -> None:
+    mesh = mesh_of(count)
+    if mesh is not None:
+        state = sharded(mesh, seed)
+        planner = FailingPlanner()
+        dcp.save(state, storage_writer=Writer(folder), planner=planner, process_group=mesh.get_group())
+
+
+def save_without_collectives(folder: str, count: int, seed: int) -> list[str]:
+    """Each rank its own metadata; gives what differs when it is loaded again."""
+    mesh = mesh_of(count)
+    if mesh is None:
+        return []
+    group = mesh.get_group()
+    dcp.save(sharded(mesh, seed), storage_writer=Writer(folder), process_group=group, use_collectives=False)
+    state = sharded(mesh, seed + 1000)
+    dcp.load(state, storage_reader=Reader(folder), process_group=group)
+    return differences(state, seed)
+
+
+def save_with_cached_plans(folder: str, count: int, seeds: list[int]) -> list[str]:
+    """Several saves into one folder with one planner's cached plans; gives what differs from the last."""
+    mesh = mesh_of(count)
+    if mesh is None:
+        return []
+    group = mesh.get_group()
+    for seed in seeds:
+        planner = dcp.DefaultSavePlanner(enable_plan_caching=True)
+        dcp.save(sharded(mesh, seed), storage_writer=Writer(folder), planner=planner, process_group=group)
+    state = sharded(mesh, seeds[-1] + 1000)
+    dcp.load(state, storage_reader=Reader(folder), process_group=group)
+    return differences(state, seeds[-1])
+
+
+def save_asynchronously(folder: str, count: int, seed: int, process: bool, stager: bool) -> list[str]:
+    """``dcp.async_save``, while the state goes on changing; gives what differs from it as it was."""
+    mesh = mesh_of(count)
+    if mesh is None:
+        return []
+    group = mesh.get_group()
+    state = sharded(mesh, seed)
+    options: dict[str, Any] = {}
+    if process:
+        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+        options["async_checkpointer_type"] = AsyncCheckpointerType.PROCESS
+    if stager:
+        from torch.distributed.checkpoint.staging import BlockingAsyncStager
+
+        options["async_stager"] = BlockingAsyncStager()
+    future = dcp.async_save(state, storage_writer=Writer(folder), process_group=group, **options)
+    for value in [*state.values(), *state["dtypes"].values()]:
+        if isinstance(value, torch.Tensor):
+            (value.to_local() if isinstance(value, DTensor) else value).zero_()
+    getattr(future, "upload_completion", future).result()
+    loaded = sharded(mesh, seed + 1000)
+    dcp.load(loaded, storage_reader=Reader(folder), process_group=group)
+    return differences(loaded, seed)
+
+
+def save_and_die(folder: str, count: int, seed: int, dying: int) -> None:
+    """One rank is killed while its data file is there and not yet committed."""
+    rank = dist.get_rank()
+
+    def die(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    save(folder, count, seed, options={"progress": die if rank == dying else None})
+
+
+def kill_savers(folder: str, kills: int) -> tuple[int, list[str]]:
+    """Have forks of this process save into a folder, two states in turn, and kill each at some instant.
+
+    Gives how often a save was under way then, and what was wrong with the checkpoint that was left.
+    """
+    warnings.simplefilter("ignore")
+    chance, interrupted, wrong = random.Random(1), 0, []
+    for turn in range(kills):
+        ready, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            save_for_ever(folder, tell)
+        os.close(tell)
+        os.read(ready, 1)
+        os.close(ready)
+        time.sleep(chance.uniform(0, 0.03))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        interrupted += len(os.listdir(folder)) > 2
+        state = whole(1000)
+        dcp.load(state, storage_reader=Reader(folder), no_dist=True)
+        if differences(state, 40) and differences(state, 41):
+            wrong.append(f"turn {turn}: {differences(state, 40)}")
+    return interrupted, wrong
+
+
+def save_for_ever(folder: str, tell: int) -> None:
+    states = [whole(seed) for seed in (40, 41)]
+    for turn in itertools.count():
+        dcp.save(states[turn % 2], storage_writer=Writer(folder), no_dist=True)
+        if turn == 1:
+            os.write(tell, b"!")
+
+
+def learn(folders: list[str], seconds: dict[str, float] | None) -> None:
+    """Rank 0 learns what tools took."""
+    context, nbytes = _asked()
+    dictionary = fastio.dicts.default("save", folders[dist.get_rank()])
+    if dist.get_rank() == 0 and seconds:
+        for tool, took in seconds.items():
+            for _ in range(6):
+                dictionary.observe(context, nbytes, tool, took)
+
+
+def share(folders: list[str], mode: str) -> bool:
+    return share_dictionaries(folders[dist.get_rank()], mode)
+
+
+def known(folders: list[str]) -> dict[str, float]:
+    """What this rank's dictionary has of the tools, in seconds."""
+    context, nbytes = _asked()
+    return fastio.dicts.default("save", folders[dist.get_rank()]).times(context, nbytes, ["uring", "posix"])
+
+
+def _asked() -> tuple[Any, int]:
+    return fastio.dicts.Context("save", "pt", "cpu", durable=True), 64 << 20

@@ -1,0 +1,419 @@
+"""Checkpoints of many ranks: DCP over fastio's transports, in real processes with gloo between them."""
+
+from __future__ import annotations
+
+import mmap
+import pickle
+import random
+import re
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+import fastio
+import rank_tasks
+from fastio.distributed import Reader, Writer
+from fastio.errors import CheckpointError, CorruptFileError, TransferError, UnsupportedError
+from objects import tensor_of
+from ranks import Ranks
+
+# Some tests need no ranks but this process.
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+WORLD = 4
+KILLS = 25
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    with Ranks(WORLD, tmp_path_factory.mktemp("ranks")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def saved(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Checkpoints of 1, 2 and 4 ranks; the number is also the seed of what is in them. Nobody changes them."""
+    folder = tmp_path_factory.mktemp("saved")
+    folders = {count: folder / str(count) for count in (1, 2, 4)}
+    for count, path in folders.items():
+        ranks.run(rank_tasks.save, str(path), count, count)
+    return folders
+
+
+@pytest.mark.parametrize("before", [1, 2, 4])
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_any_number_of_ranks_loads_what_any_number_saved(
+    ranks: Ranks, saved: dict[int, Path], before: int, after: int
+) -> None:
+    for wrong, transfers in ranks.run(rank_tasks.load, str(saved[before]), after, before)[:after]:
+        assert wrong == []
+        assert transfers
+        assert all(verified for _, _, verified, _ in transfers)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_torchs_own_reader_loads_it(ranks: Ranks, saved: dict[int, Path], count: int) -> None:
+    for before in (2, 4):
+        for wrong, _ in ranks.run(rank_tasks.load, str(saved[before]), count, before, "torch"):
+            assert wrong == []
+
+
+def test_what_torchs_own_writer_wrote_is_loaded(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.run(rank_tasks.save, str(tmp_path), 4, 5, "torch")
+    for count in (1, 2, 4):
+        for wrong, transfers in ranks.run(rank_tasks.load, str(tmp_path), count, 5)[:count]:
+            assert wrong == []
+            assert sum(nbytes for *_, nbytes in transfers) > 0
+
+
+@pytest.mark.parametrize(("written", "read"), [("fastio", "fastio"), ("fastio", "torch"), ("torch", "fastio")])
+def test_fsdp2(ranks: Ranks, tmp_path: Path, written: str, read: str) -> None:
+    saved = ranks.run(rank_tasks.fsdp_save, str(tmp_path), 4, written)[0]
+    assert saved.keys() >= {".model.0.weight", ".optimizer.state.0.weight.exp_avg"}
+    for count in (2, 1, 4) if read == written else (2,):
+        before, after = ranks.run(rank_tasks.fsdp_load, str(tmp_path), count, read)[0]
+        assert before != saved
+        assert after == saved
+
+
+@pytest.mark.parametrize(("policy", "tool"), [("posix", "posix"), ("torch", "torch"), ("memory", "memory")])
+def test_the_policy_chooses_the_transport(ranks: Ranks, tmp_path: Path, policy: str, tool: str) -> None:
+    ranks.run(rank_tasks.save, str(tmp_path), 2, 6, "fastio", {"policy": policy})
+    for wrong, transfers in ranks.run(rank_tasks.load, str(tmp_path), 2, 6, "fastio", {"policy": policy})[:2]:
+        assert wrong == []
+        assert {transfer[0] for transfer in transfers} == {tool}
+
+
+def test_every_item_is_a_file_of_torch_save_with_checksums(saved: dict[int, Path], tmp_path: Path) -> None:
+    infos = Reader(saved[4]).read_metadata().storage_data
+    for index, info in infos.items():
+        data = (saved[4] / info.relative_path).read_bytes()[info.offset : info.offset + info.length]
+        path = tmp_path / "item.pt"
+        path.write_bytes(data)
+        assert fastio.verify(path).checksummed, index
+        torch.load(path, weights_only=True)
+
+
+def test_large_tensors_start_on_a_page(saved: dict[int, Path]) -> None:
+    infos = Reader(saved[4]).read_metadata().storage_data
+    starts = {
+        index.fqn: info.offset + info.fastio[0] for index, info in infos.items() if index.fqn in ("rows", "columns")
+    }
+    assert starts
+    assert all(start % 4096 == 0 for start in starts.values())
+
+
+def test_what_is_wanted_whole_is_read_once_and_in_one_batch(ranks: Ranks, saved: dict[int, Path]) -> None:
+    (wrong, transfers), *_ = ranks.run(rank_tasks.load, str(saved[1]), 1, 1)
+    assert wrong == []
+    payload = sum(v.nbytes for _, v in rank_tasks.leaves(rank_tasks.whole(1)) if isinstance(v, torch.Tensor))
+    straight, aside = transfers  # tensors; objects, and what does not lie in memory as in the file
+    assert straight[-1] + aside[-1] - payload in range(30_000, 60_000)  # the objects, pickled
+    assert aside[-1] < 200_000
+
+
+def test_saving_again_replaces_it_and_its_files(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.run(rank_tasks.save, str(tmp_path), 4, 7, "torch")
+    ranks.run(rank_tasks.save, str(tmp_path), 4, 8)
+    first = {path.name for path in tmp_path.iterdir()}
+    ranks.run(rank_tasks.save, str(tmp_path), 2, 9)
+    second = {path.name for path in tmp_path.iterdir()}
+    assert len(first) == 1 + 4
+    assert len(second) == 1 + 2
+    assert first & second == {".metadata"}
+    assert ranks.run(rank_tasks.load, str(tmp_path), 4, 9)[0][0] == []
+
+
+def test_a_rank_that_fails_leaves_the_checkpoint_before(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.run(rank_tasks.save, str(tmp_path), 4, 10)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for failures in ranks.run(rank_tasks.failure, rank_tasks.save_failing, str(tmp_path), 4, 11):
+        assert ("OSError", "no more objects") in failures.values()
+    assert {name: (tmp_path / name).read_bytes() for name in files} == files
+    assert ranks.run(rank_tasks.load, str(tmp_path), 4, 10)[0][0] == []
+    ranks.run(rank_tasks.save, str(tmp_path), 4, 12)
+    assert len(list(tmp_path.iterdir())) == 1 + 4
+
+
+def test_without_collectives(ranks: Ranks, tmp_path: Path) -> None:
+    for seed in (13, 14):
+        assert ranks.run(rank_tasks.save_without_collectives, str(tmp_path), 2, seed)[:2] == [[], []]
+    assert len(list(tmp_path.glob("*.distcp"))) == 2
+
+
+def test_cached_plans(ranks: Ranks, tmp_path: Path) -> None:
+    assert ranks.run(rank_tasks.save_with_cached_plans, str(tmp_path), 2, [15, 16, 17])[:2] == [[], []]
+    assert len(list(tmp_path.glob("*.distcp"))) == 2
+
+
+@pytest.mark.parametrize("stager", [False, True], ids=["its-stager", "blocking-stager"])
+def test_asynchronous_saves_on_a_thread(ranks: Ranks, tmp_path: Path, stager: bool) -> None:
+    for turn in range(2):
+        assert ranks.run(rank_tasks.save_asynchronously, str(tmp_path), 2, 18 + turn, False, stager)[:2] == [[], []]
+
+
+def test_asynchronous_saves_in_a_process(ranks: Ranks, tmp_path: Path) -> None:
+    for turn in range(2):
+        assert ranks.run(rank_tasks.save_asynchronously, str(tmp_path), 1, 20 + turn, True, False)[0] == []
+
+
+def test_a_flipped_byte_is_detected_by_name(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.run(rank_tasks.save, str(tmp_path), 2, 22)
+    infos = Reader(tmp_path).read_metadata().storage_data
+    for name in ("rows", "columns", "objects.text", "dtypes.torch.bool", "scalar"):
+        info = next(info for index, info in infos.items() if index.fqn == name)
+        path = tmp_path / info.relative_path
+        at = info.offset + info.fastio[0] + info.fastio[1] // 2
+        _flip(path, at)
+        for failures in ranks.run(rank_tasks.failure, rank_tasks.load, str(tmp_path), 2, 22)[:2]:
+            kind, text = next(iter(failures.values()))
+            assert kind == "CorruptFileError", text
+            assert str(path) in text
+            assert name in text
+        _flip(path, at)
+    assert ranks.run(rank_tasks.load, str(tmp_path), 2, 22)[0][0] == []
+
+
+def test_a_flipped_byte_of_torchs_own_is_detected_too(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.run(rank_tasks.save, str(tmp_path), 2, 23, "torch")
+    infos = Reader(tmp_path).read_metadata().storage_data
+    for name in ("rows", "objects.text"):
+        info = next(info for index, info in infos.items() if index.fqn == name)
+        path = tmp_path / info.relative_path
+        _flip(path, info.offset + info.length // 2)
+        failures = ranks.run(rank_tasks.failure, rank_tasks.load, str(tmp_path), 2, 23)[0]
+        kind, text = next(iter(failures.values()))
+        assert (kind, name in text, str(path) in text) == ("CorruptFileError", True, True), text
+        _flip(path, info.offset + info.length // 2)
+
+
+def test_a_killed_rank_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    folder, pool = tmp_path / "checkpoint", tmp_path / "pool"
+    pool.mkdir()
+    with Ranks(2, pool, timeout=20) as doomed:
+        doomed.run(rank_tasks.save, str(folder), 2, 24)
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        survivor, killed = doomed.answers(rank_tasks.save_and_die, str(folder), 2, 25, 1)
+        assert killed == (False, "ended with -9")
+        assert not survivor[0]  # it failed, and did not hang
+    left = {path.name for path in folder.iterdir()} - before.keys()
+    assert left  # the kill came when data files were there
+    assert {name: (folder / name).read_bytes() for name in before} == before
+    _alone(folder, 24)
+    _save_alone(folder, 26)
+    assert len(list(folder.iterdir())) == 2
+    _alone(folder, 26)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkpoint of this process alone, with seed 30."""
+    _save_alone(tmp_path / "checkpoint", 30)
+    return tmp_path / "checkpoint"
+
+
+def test_a_folder_or_metadata_that_is_missing(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such folder"):
+        _load_alone(folder / "other")
+    (folder / ".metadata").unlink()
+    with pytest.raises(CheckpointError, match=r"\.metadata is missing beside 1 data files.*no save"):
+        _load_alone(folder)
+    with pytest.raises(CheckpointError, match="no save"):
+        Reader(folder).read_metadata()
+
+
+def test_a_data_file_that_is_missing(folder: Path) -> None:
+    (path,) = folder.glob("*.distcp")
+    path.unlink()
+    with pytest.raises(CheckpointError, match=re.escape(f"{path}: there is no such file")):
+        _load_alone(folder)
+
+
+def test_a_data_file_that_is_cut_short(folder: Path) -> None:
+    (path,) = folder.glob("*.distcp")
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+    with pytest.raises(CorruptFileError, match=r"the checkpoint has it at bytes \d+ to \d+, but the file has \d+"):
+        _load_alone(folder)
+
+
+def test_every_byte_of_the_metadata_counts(folder: Path) -> None:
+    path = folder / ".metadata"
+    data = path.read_bytes()
+    for at in (*range(0, len(data), 97), *range(len(data) - 24, len(data))):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(CorruptFileError):
+            Reader(folder).read_metadata()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(CorruptFileError):
+        _load_alone(folder)
+
+
+def test_data_that_is_not_the_metadatas(folder: Path) -> None:
+    # DCP's planner believes the metadata.
+    metadata = Reader(folder).read_metadata()
+    entry = metadata.state_dict_metadata["rows"]
+    entry.size = entry.chunks[0].sizes = torch.Size((1000, 37))
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(CorruptFileError, match=r"'rows'.*shape \[37, 1000\]"):
+        _raise_cause(lambda: dcp.load({"rows": torch.empty(1000, 37)}, storage_reader=Reader(folder)))
+
+
+def test_transformed_items_are_refused_clearly(folder: Path) -> None:
+    metadata = Reader(folder).read_metadata()
+    for info in metadata.storage_data.values():
+        info.transform_descriptors = ["zstd"]
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(UnsupportedError, match="transformed by zstd"):
+        _load_alone(folder)
+
+
+def test_without_verification_it_is_loaded_as_it_is(folder: Path) -> None:
+    info = next(i for x, i in Reader(folder).read_metadata().storage_data.items() if x.fqn == "rows")
+    _flip(folder / info.relative_path, info.offset + info.fastio[0])
+    with pytest.raises(CorruptFileError, match="rows"):
+        _load_alone(folder)
+    state = _load_alone(folder, verify=False)
+    assert rank_tasks.differences(state, 30) == [".rows"]
+
+
+def test_a_disk_that_takes_no_more_leaves_the_checkpoint_before(folder: Path) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))
+    try:
+        with pytest.raises(TransferError, match="File too large"):
+            _save_alone(folder, 31)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_kills_at_any_instant(tmp_path: Path) -> None:
+    folder, pool = tmp_path / "checkpoint", tmp_path / "pool"
+    pool.mkdir()
+    with Ranks(1, pool) as alone:
+        ((interrupted, wrong),) = alone.run(rank_tasks.kill_savers, str(folder), KILLS)
+    assert wrong == []
+    assert interrupted > KILLS // 10  # that many kills came when a save was under way
+    _save_alone(folder, 42)
+    assert len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("kind", ["fastio", "torch"])
+def test_any_flipped_byte_is_harmless_or_detected(tmp_path: Path, kind: str) -> None:
+    state = {"large": tensor_of(torch.float32, 50, 100), "small": tensor_of(torch.int16, 9), "object": "text"}
+    _raise_cause(lambda: dcp.save(state, storage_writer=rank_tasks.writer(str(tmp_path), kind)))
+    (path,) = tmp_path.glob("*.distcp")
+    chance, detected = random.Random(kind), 0
+    for _ in range(150):
+        at = chance.randrange(path.stat().st_size)
+        _flip(path, at)
+        loaded = {"large": torch.zeros(50, 100), "small": torch.zeros(9, dtype=torch.int16), "object": ""}
+        try:
+            _raise_cause(lambda loaded=loaded: dcp.load(loaded, storage_reader=Reader(tmp_path)))
+        except CorruptFileError:
+            detected += 1
+        else:
+            assert all(torch.equal(loaded[name], state[name]) for name in ("large", "small")), at
+            assert loaded["object"] == "text", at
+        _flip(path, at)
+    assert detected > 50
+
+
+def test_two_saves_into_one_folder_at_once(folder: Path) -> None:
+    """The later one commits whole: its data file is not taken for a dead one's, and the other's is cleared."""
+
+    def meanwhile(done: int, total: int) -> None:
+        if done == total:
+            _save_alone(folder, 33)
+            _alone(folder, 33)
+
+    _raise_cause(lambda: dcp.save(rank_tasks.whole(34), storage_writer=Writer(folder, progress=meanwhile)))
+    _alone(folder, 34)
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_torchs_converter_takes_it(folder: Path, tmp_path: Path) -> None:
+    dcp_to_torch_save(str(folder), tmp_path / "one.pt")
+    assert rank_tasks.differences(fastio.load(tmp_path / "one.pt"), 30) == []
+
+
+def test_views_that_are_not_as_they_lie(tmp_path: Path) -> None:
+    state = {
+        "conjugate": tensor_of(torch.complex64, 6).conj(),
+        "negative": tensor_of(torch.complex64, 4).conj().imag,
+        "parameter": torch.nn.Parameter(torch.arange(70_000.0).reshape(70, 1000)),
+        "channels_last": torch.arange(4 * 3 * 50 * 50.0).reshape(4, 3, 50, 50).to(memory_format=torch.channels_last),
+    }
+    _raise_cause(lambda: dcp.save(state, storage_writer=Writer(tmp_path)))
+    loaded = {name: torch.zeros_like(value).detach() for name, value in state.items()}
+    _raise_cause(lambda: dcp.load(loaded, storage_reader=Reader(tmp_path)))
+    for name, value in state.items():
+        assert torch.equal(loaded[name], value.detach().resolve_conj().resolve_neg()), name
+        assert loaded[name].stride() == torch.zeros_like(value).stride()
+
+
+@pytest.mark.parametrize("policy", ["uring", "posix"])
+def test_tied_tensors_that_were_not_tied_when_they_were_saved(tmp_path: Path, policy: str) -> None:
+    if not any(tool.name == policy and tool.available for tool in fastio.tools()):
+        pytest.skip(f"{policy} cannot be used here")
+    state = {name: tensor_of(torch.uint8, 9 << 20, seed=seed) for seed, name in enumerate("ab")}
+    _raise_cause(lambda: dcp.save(state, storage_writer=Writer(tmp_path)))
+    # On a page: then disk and memory meet without a copy between them.
+    memory = torch.frombuffer(mmap.mmap(-1, 9 << 20), dtype=torch.uint8)
+    loaded = {"a": memory, "b": memory}
+    _raise_cause(lambda: dcp.load(loaded, storage_reader=Reader(tmp_path, policy=policy)))
+    assert any(torch.equal(memory, value) for value in state.values())
+
+
+def test_results_and_progress(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    with fastio.record() as transfers:
+        dcp.save(
+            rank_tasks.whole(32),
+            storage_writer=Writer(tmp_path / "new" / "folder", progress=lambda *numbers: seen.append(numbers)),
+        )
+    (transfer,) = transfers
+    assert (transfer.op, transfer.format, transfer.durable, transfer.verified) == ("save", "distcp", True, True)
+    assert seen[-1] == (transfer.nbytes, transfer.nbytes)
+
+
+def _flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 0x10]))
+
+
+def _raise_cause(call: Any) -> Any:
+    """Call, and raise what DCP wraps."""
+    try:
+        return call()
+    except CheckpointException as error:
+        raise next(iter(error.failures.values()))[0] from None
+
+
+def _save_alone(folder: Path, seed: int) -> None:
+    _raise_cause(lambda: dcp.save(rank_tasks.whole(seed), storage_writer=Writer(folder)))
+
+
+def _load_alone(folder: Path, **options: Any) -> dict[str, Any]:
+    state = rank_tasks.whole(1000)
+    _raise_cause(lambda: dcp.load(state, storage_reader=Reader(folder, **options)))
+    return state
+
+
+def _alone(folder: Path, seed: int) -> None:
+    assert rank_tasks.differences(_load_alone(folder), seed) == []

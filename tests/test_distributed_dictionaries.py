@@ -1,0 +1,53 @@
+"""Dictionaries across ranks: each its own, or rank 0's for all whose machine and disk are alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rank_tasks
+from fastio.dicts import fingerprint
+from fastio.distributed import share_dictionaries
+from ranks import Ranks
+
+TOOK = {"uring": 0.125, "posix": 0.5}
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Two ranks that learn into folders of their own, as if on two machines."""
+    folder = tmp_path_factory.mktemp("ranks")
+    own = [{"FASTIO_DICTIONARY_DIR": str(folder / f"dictionaries-{rank}")} for rank in range(2)]
+    with Ranks(2, folder, environment=own) as running:
+        yield running
+
+
+def test_ranks_go_by_rank_0s_dictionary_only_where_they_are_alike(ranks: Ranks, tmp_path: Path) -> None:
+    here, memory = str(tmp_path), "/dev/shm"
+    if not os.path.isdir(memory) or fingerprint.of(memory) == fingerprint.of(here):
+        pytest.skip("there is no second filesystem here")
+    ranks.run(rank_tasks.learn, [here, here], TOOK)
+
+    assert ranks.run(rank_tasks.share, [here, here], "per_rank") == [False, False]
+    assert ranks.run(rank_tasks.known, [here, here])[1] == {}
+
+    # Rank 1 has its files on another disk: another fingerprint.
+    assert ranks.run(rank_tasks.share, [here, memory], "shared") == [True, False]
+    assert ranks.run(rank_tasks.known, [here, memory])[1] == {}
+    assert ranks.run(rank_tasks.known, [here, here])[1] == {}
+
+    assert ranks.run(rank_tasks.share, [here, here], "shared") == [True, True]
+    first, second = ranks.run(rank_tasks.known, [here, here])
+    assert list(first) == list(second) == ["uring", "posix"]
+    assert second == pytest.approx(first, rel=0.001)  # kept as microseconds
+    assert second == pytest.approx(TOOK, rel=0.05)
+
+
+def test_what_it_refuses(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected one of per_rank, shared"):
+        share_dictionaries(tmp_path, "all")
+    with pytest.raises(ValueError, match="init_process_group"):
+        share_dictionaries(tmp_path)
