@@ -1,8 +1,10 @@
 """What is known of a tool at one size from what it took at the sizes around it. Pure arithmetic on logarithms.
 
 The time of a tool over the size is a smooth curve, so its samples in one bucket say something about the next: less, the
-further away. The model is a random walk over the buckets, solved exactly from either side (Kalman, 1960)
-after the common trend is taken off: the shape latency + size / bandwidth, and the local slope that is left.
+further away. The model is a random walk over the buckets, solved from either side (Kalman, 1960) after the common trend
+is taken off: the shape latency + size / bandwidth, and the local slope that is left. What that cannot explain is an
+outlier, or the curve has a step or a bump there. The belief is the mixture of them all (Harrison and Stevens, 1976): so
+a bucket's own samples win once several agree, and where one alone speaks against the sizes around, doubt is left.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ from fastio.dicts.samples import NORMAL_MAD, Samples, lower_median
 
 REACH = 16  # buckets: four octaves either way
 NEIGHBOURS = 8  # cells either way
-WALK_VARIANCE = 0.045**2  # of the logarithm of a tool's relative time, from one bucket to the next
+WALK_VARIANCE = 0.06**2  # of the logarithm of a tool's relative time, from one bucket to the next
 SLOPE_RIDGE = 400.0  # holds the slope at nought until samples spread over sizes say otherwise
 USUAL_NOISE = 0.12
 LEAST_NOISE, MOST_NOISE = 0.02, 0.6
 NOISE_STEP = 0.06
 FIRST_NOISE = 0.35  # deviation of a first call's time from that of other first calls
 FIRST_DOUBT = 1.0  # and from that of later calls
-SURPRISED = 2.0
+SURPRISED = 2.0  # deviations: further off than this it may be something else than noise
+SLOW_OUTLIER, FAST_OUTLIER = 0.05, 0.002  # chance that a sample is one; of a median, that half of its samples are
+STEP, BUMP = 0.002, 0.005  # chance that the curve is at another level from a bucket on, or in that bucket alone
+UNUSUAL_VARIANCE = 1.0  # of an outlier, a step or a bump
 
 LATENCY_NBYTES = 1 << 20  # latency times bandwidth of a usual disk
 
@@ -35,8 +40,8 @@ def shape(nbytes: int) -> float:
 
 SHAPE = tuple(shape(bucket_nbytes(bucket)) for bucket in range(LAST_BUCKET + 1))
 
-Point = tuple[int, float, float]
-"""Distance in buckets, logarithm of seconds less the shape, variance."""
+Point = tuple[int, float, float, int]
+"""Distance in buckets, logarithm of seconds less the shape, variance, number of samples."""
 
 
 class Curve:
@@ -99,11 +104,11 @@ class Curve:
             if -REACH <= distance <= REACH:
                 cell = self.cells[key]
                 if cell.values:
-                    found.append((distance, cell.median - SHAPE[key], cell.variance(noise)))
+                    found.append((distance, cell.median - SHAPE[key], cell.variance(noise), len(cell.values)))
                 elif cell.firsts:
                     deviation = FIRST_NOISE if firsts_count else FIRST_DOUBT
                     value = lower_median(cell.firsts) - SHAPE[key]
-                    firsts.append((distance, value, deviation * deviation / len(cell.firsts)))
+                    firsts.append((distance, value, deviation * deviation / len(cell.firsts), 1))
         return found or firsts
 
 
@@ -116,38 +121,64 @@ def common_slope(curves: Iterable[Sequence[Point]]) -> float:
         weight = sum(1 / p[2] for p in points)
         middle = sum(p[0] / p[2] for p in points) / weight
         level = sum(p[1] / p[2] for p in points) / weight
-        for distance, value, variance in points:
+        for distance, value, variance, _ in points:
             above += (distance - middle) * (value - level) / variance
             below += (distance - middle) ** 2 / variance
     return above / below
 
 
 def at_zero(points: Sequence[Point], slope: float) -> tuple[float, float]:
-    """Mean and variance of the curve at distance zero: the walk from the left and that from the right, together."""
-    middle = sum(point[0] <= 0 for point in points)
-    left = _walk(points[:middle], slope)
-    right = _walk(points[middle:][::-1], slope)
-    if left is None or right is None:
-        return left or right or (0.0, math.inf)
-    weight_left, weight_right = 1 / left[1], 1 / right[1]
-    weight = weight_left + weight_right
-    return (left[0] * weight_left + right[0] * weight_right) / weight, 1 / weight
+    """Mean and variance of the curve at distance zero: the walks from the left and the right, then its own point."""
+    left = _walk([point for point in points if point[0] < 0], slope)
+    right = _walk([point for point in reversed(points) if point[0] > 0], slope)
+    around = _between(left, right) if left and right else left or right
+    own = next((point for point in points if point[0] == 0), None)
+    if own is None:
+        return around or (0.0, math.inf)
+    _, value, noise, samples = own
+    return _heard(*around, value, noise, samples, 0.0, STEP + BUMP) if around else (value, noise)
 
 
 def _walk(points: Sequence[Point], slope: float) -> tuple[float, float] | None:
-    """Filter from the furthest point to distance zero. A point far from what is expected loses weight (Huber, 1964)."""
+    """Filter from the furthest point to distance zero."""
     if not points:
         return None
-    at, mean, variance = points[0]
+    at, mean, variance, _ = points[0]
     mean -= slope * at
-    for distance, value, noise in points[1:]:
+    for distance, value, noise, samples in points[1:]:
         variance += WALK_VARIANCE * abs(distance - at)
         at = distance
-        innovation = value - slope * distance - mean
-        total = variance + noise
-        if innovation * innovation > SURPRISED * SURPRISED * total:
-            total *= innovation * innovation / (SURPRISED * SURPRISED * total)
-        gain = variance / total
-        mean += gain * innovation
-        variance *= 1 - gain
+        # Of a bump further on nothing follows for what comes after it, as of an outlier.
+        mean, variance = _heard(mean, variance, value - slope * distance, noise, samples, BUMP, STEP)
     return mean, variance + WALK_VARIANCE * abs(at)
+
+
+def _between(left: tuple[float, float], right: tuple[float, float]) -> tuple[float, float]:
+    """What two walks say together. Where they contradict each other there is a step, on which side is not known."""
+    total = left[1] + right[1]
+    share, gap = right[1] / total, left[0] - right[0]
+    step = max(0.0, gap * gap - SURPRISED * SURPRISED * total)
+    return right[0] + share * gap, left[1] * right[1] / total + share * (1 - share) * step
+
+
+def _heard(
+    mean: float, variance: float, value: float, noise: float, samples: int, bump: float, step: float
+) -> tuple[float, float]:
+    """The belief after a point: the moments of its explanations, which are noise, an outlier (or a bump) and a step."""
+    off, total = value - mean, variance + noise
+    gain = variance / total
+    if off * off <= SURPRISED * SURPRISED * total:
+        return mean + gain * off, variance * (1 - gain)
+    wide = total + UNUSUAL_VARIANCE
+    noisy = math.exp(off * off * (1 / wide - 1 / total) / 2) * math.sqrt(wide / total)  # over the unusual's density
+    outlier = (SLOW_OUTLIER if off > 0 else FAST_OUTLIER) ** ((samples + 1) // 2)
+    odds = (noisy, outlier + bump, step)
+    gains = (gain, variance / wide, (variance + UNUSUAL_VARIANCE) / wide)
+    variances = (variance, variance, variance + UNUSUAL_VARIANCE)
+    every = sum(odds)
+    new = mean + off * sum(chance * gain for chance, gain in zip(odds, gains, strict=True)) / every
+    spread = sum(
+        chance * (before * (1 - gain) + (mean + gain * off - new) ** 2)
+        for chance, gain, before in zip(odds, gains, variances, strict=True)
+    )
+    return new, spread / every

@@ -1,27 +1,26 @@
-"""Replays traces of calls against a tuner and compares it with an oracle that knows the fastest tool of each call.
+"""Made-up machines for the tuner to choose on, against an oracle that knows the fastest tool of each call.
 
 The machines and noises here are SYNTHETIC: they are made up to be like the spreads in which real tools lie, and no
-number that comes out is a measurement of a disk. The traces in ``traces/`` are RECORDED timings of real tools.
-``python tests/replay.py`` prints a table of both.
+number that comes out is a measurement of a disk. ``python tests/replay.py`` prints a table of them; what the tuner
+reaches on RECORDED timings of real tools ``fastio-bench tools`` prints.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from statistics import median
+from statistics import mean
+from typing import Any
 
+from fastio.bench import replaying
+from fastio.bench.replaying import Call, Timed, expected_over_oracle, share_best
 from fastio.dicts.context import bucket_nbytes
 from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.tuner import Tuner
 
 TOOLS = ("uring", "posix", "torch", "numpy")
 BANDWIDTH = 2.9e9
-TRACES = sorted((Path(__file__).parent / "traces").glob("*.csv"))
 
 Machine = dict[str, tuple[float, float]]
 """Of each tool: seconds per call, seconds per byte."""
@@ -48,20 +47,6 @@ SIZES: dict[str, Callable[[random.Random, int], list[int]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One replayed call: the tool chosen, the truly best tool, and what both took, with noise and without."""
-
-    nbytes: int
-    tool: str
-    exploring: bool
-    best: str
-    seconds: float
-    best_seconds: float
-    true_seconds: float
-    true_best_seconds: float
-
-
 def prior_from(made: Machine, doubt: float = 0.3) -> Rule:
     """A prior that knows the machine's true ratios at every second octave."""
     costs = []
@@ -72,25 +57,21 @@ def prior_from(made: Machine, doubt: float = 0.3) -> Rule:
     return Rule({}, costs, doubt, {})
 
 
-def replay(
+def made_up(
     made: Machine,
     sizes: Sequence[int],
     *,
     noise: float = 0.1,
     outliers: float = 0.02,
     seed: int = 0,
-    rule: Rule = NOTHING,
     slower: Callable[[int, str], float] = lambda call, tool: 1.0,
-    tuner: Tuner | None = None,
-) -> list[Call]:
-    """Run the tuner over calls of the given sizes (bytes).
+) -> list[Timed]:
+    """Calls of the given sizes (bytes) on a machine.
 
     ``noise`` is the deviation of the times' logarithm; a share ``outliers`` takes three times as long. ``slower`` gives
     a factor by call and tool. All tools' times are drawn for each call, so the oracle meets the same luck.
     """
     rng = random.Random(seed)
-    tuner = tuner or Tuner(rule)
-    warm: set[str] = set()
     calls = []
     for index, nbytes in enumerate(sizes):
         true = {tool: (a + b * nbytes) * slower(index, tool) for tool, (a, b) in made.items()}
@@ -98,61 +79,13 @@ def replay(
             tool: time * math.exp(rng.gauss(0, noise)) * (3 if rng.random() < outliers else 1)
             for tool, time in true.items()
         }
-        best = min(true, key=lambda tool: true[tool])
-        choice = tuner.choose(nbytes, tuple(made))
-        tool = choice.tool
-        tuner.observe(nbytes, tool, real[tool], first=tool not in warm)
-        warm.add(tool)
-        calls.append(Call(nbytes, tool, choice.exploring, best, real[tool], real[best], true[tool], true[best]))
+        calls.append(Timed(nbytes, real, true))
     return calls
 
 
-def recorded(path: Path) -> list[tuple[int, dict[str, float]]]:
-    """A recorded trace: of each call the size and the seconds that every tool took for it."""
-    with open(path, newline="") as file:
-        rows = csv.DictReader(line for line in file if not line.startswith("#"))
-        return [
-            (int(row["nbytes"]), {tool: float(us) * 1e-6 for tool, us in row.items() if tool != "nbytes"})
-            for row in rows
-        ]
-
-
-def best_by_size(trace: Sequence[tuple[int, dict[str, float]]], window: int = 51) -> list[str]:
-    """Of each call the tool that is fastest at its size: by the median bandwidth over the calls nearest in size."""
-    order = sorted(range(len(trace)), key=lambda index: trace[index][0])
-    best = [""] * len(trace)
-    for place, index in enumerate(order):
-        near = [trace[other] for other in order[max(0, place - window // 2) : place + window // 2 + 1]]
-        best[index] = min(trace[0][1], key=lambda tool: median(times[tool] / nbytes for nbytes, times in near))
-    return best
-
-
-def replay_recorded(trace: Sequence[tuple[int, dict[str, float]]]) -> list[Call]:
-    """Run the tuner over a recorded trace. The true times are the recorded ones: there are no others."""
-    tuner, warm, calls = Tuner(), set(), []
-    for (nbytes, times), best in zip(trace, best_by_size(trace), strict=True):
-        choice = tuner.choose(nbytes, tuple(times))
-        seconds = times[choice.tool]
-        tuner.observe(nbytes, choice.tool, seconds, first=choice.tool not in warm)
-        warm.add(choice.tool)
-        calls.append(Call(nbytes, choice.tool, choice.exploring, best, seconds, times[best], seconds, times[best]))
-    return calls
-
-
-def over_oracle(calls: Sequence[Call]) -> float:
-    """Total time over the oracle's, exploring included, with the noise of each call taken out."""
-    return sum(call.true_seconds for call in calls) / sum(call.true_best_seconds for call in calls)
-
-
-def share_best(calls: Sequence[Call], tie: float = 1.02) -> float:
-    """Share of calls on the truly best tool, or one that is as good within two percent."""
-    return sum(call.tool == call.best or call.true_seconds <= tie * call.true_best_seconds for call in calls) / len(
-        calls
-    )
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def replay(made: Machine, sizes: Sequence[int], *, rule: Rule = NOTHING, **chances: Any) -> list[Call]:
+    """Run a tuner over calls of the given sizes on a machine; ``chances`` as :func:`made_up` has them."""
+    return replaying.replay(made_up(made, sizes, **chances), Tuner(rule))
 
 
 def main(seeds: int = 8, calls: int = 1000) -> None:
@@ -169,28 +102,17 @@ def main(seeds: int = 8, calls: int = 1000) -> None:
                         replay(made, make(random.Random(seed), calls), noise=noise, seed=seed, rule=rule)
                         for seed in range(seeds)
                     ]
-                    everything[column].extend((over_oracle(run), share_best(run[100:])) for run in runs)
-                    total, share = (
-                        mean([over_oracle(run) for run in runs]),
-                        mean([share_best(run[100:]) for run in runs]),
-                    )
+                    results = [(expected_over_oracle(run), share_best(run[100:])) for run in runs]
+                    everything[column].extend(results)
+                    total, share = (mean(values) for values in zip(*results, strict=True))
                     row.append(f"{total:.3f} / {share:.3f}")
                 print(f"{name:10} {kind:16} {noise:.2f}   " + "  ".join(row))
     for label, results in zip(("no prior", "right prior", "wrong prior"), everything, strict=True):
         totals = sorted(total for total, _ in results)
         print(
             f"{label}: mean {mean(totals):.4f}, median {totals[len(totals) // 2]:.4f}, "
-            f"95th percentile {totals[len(totals) * 95 // 100]:.4f}, share {mean([share for _, share in results]):.4f}"
+            f"95th percentile {totals[len(totals) * 95 // 100]:.4f}, share {mean(share for _, share in results):.4f}"
         )
-    print("RECORDED traces, each in several orders")
-    for path in TRACES:
-        trace = recorded(path)
-        runs = [replay_recorded(random.Random(seed).sample(trace, len(trace))) for seed in range(seeds)]
-        alone = {tool: sum(times[tool] for _, times in trace) for tool in trace[0][1]}
-        least = min(alone.values())
-        others = ", ".join(f"{tool} alone {value / least:.2f}" for tool, value in alone.items())
-        shares = mean([share_best(run[100:]) for run in runs])
-        print(f"{path.stem}: {mean([over_oracle(run) for run in runs]):.3f} / {shares:.3f} ({others})")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,176 @@
+"""Every tool at mixed sizes, side by side: what ``policy="auto"`` takes beside what it could have taken."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+import fastio
+from fastio import choosing, dicts, registry
+from fastio.bench import cold
+from fastio.bench.reserve import Reserve
+from fastio.bench.rounds import Failure, describe
+from fastio.bench.trace import COLD, DURABLE, Row
+from fastio.transport import LOAD, SAVE
+
+AUTO = "auto"
+SMALLEST, SELDOM, LARGEST = 4 << 10, 16 << 20, 256 << 20
+SECONDS_PER_GB = 1.2  # of one tool's call, roughly: for the time left
+SECONDS_PER_CALL = 0.004
+
+_FILE = "of-all-tools"
+_ATTEMPTS, _MOMENT = 4, 0.05  # seconds
+_CPU = frozenset({"cpu"})
+
+
+def sizes(count: int, largest: int = LARGEST) -> list[int]:
+    """So many sizes in bytes: up to 16 MiB every octave as often as any other, then the more seldom the larger.
+
+    So no octave beyond takes more of the time than another.
+    """
+    chance, found = random.Random(count), list[int]()
+    while len(found) < count:
+        nbytes = round(SMALLEST * (largest / SMALLEST) ** chance.random())
+        if chance.random() * nbytes < SELDOM:
+            found.append(nbytes)
+    return found
+
+
+def tools(work: str) -> tuple[str, ...]:
+    """The tools that a dictionary may choose from for a work, those over heavy libraries included."""
+    for name in registry.names():
+        registry.find(name)  # which imports the libraries of those that are installed
+    form, _, what = work.partition(" ")
+    return choosing.candidates(LOAD if what.endswith("load") else SAVE, form, _CPU)[0]
+
+
+@contextmanager
+def fresh_dictionaries(folder: Path) -> Iterator[None]:
+    """Inside, ``policy="auto"`` knows nothing but what ships, and learns into a folder of its own."""
+    variable = "FASTIO_DICTIONARY_DIR"
+    before = os.environ.get(variable)
+    dicts.flush()
+    dicts.forget()
+    os.environ[variable] = str(folder / "dictionaries")
+    try:
+        yield
+    finally:
+        dicts.forget()
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
+
+
+@dataclass
+class Comparison:
+    """All tools, and ``policy="auto"`` where ``auto`` says so, at each of the works for each of the sizes.
+
+    What a size and a work took is one :class:`Row`, in which auto has the name :data:`AUTO`; ``chosen`` keeps the tool
+    that it chose. A tool that fails is a :class:`Failure`, and takes no further part in that work.
+    """
+
+    works: Sequence[str]
+    sizes: Sequence[int]
+    auto: bool
+    chosen: list[str] = field(default_factory=list)
+    tell: Callable[[str, float], None] = field(default=lambda what, weight: None)
+    _tools: dict[str, list[str]] = field(default_factory=dict)
+    _measured: set[str] = field(default_factory=set)
+
+    def weights(self) -> list[float]:
+        """The seconds, roughly, of every row to come."""
+        return [_weight(nbytes) * len(self._contestants(work)) for nbytes in self.sizes for work in self.works]
+
+    def run(self, folder: Path) -> Iterator[Row | Failure]:
+        """Every outcome, as soon as it is known."""
+        chance = random.Random(len(self.sizes))
+        values = torch.randint(256, (max(self.sizes),), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        for nbytes in self.sizes:
+            tensor = values[:nbytes].clone()  # a storage of its own: a view would be saved with all that it views
+            gc.collect()
+            with Reserve(2 * nbytes):
+                pass
+            for work in self.works:
+                yield from self._compare(work, tensor, folder, chance)
+            for path in folder.glob(f"{_FILE}.*"):
+                path.unlink()
+
+    def _compare(self, work: str, tensor: torch.Tensor, folder: Path, chance: random.Random) -> Iterator[Row | Failure]:
+        nbytes, took = tensor.nbytes, dict[str, float]()
+        what = f"{work}, {nbytes / 1e6:,.3g} MB"
+        self.tell(what, 0)
+        contestants = self._contestants(work)
+        path = folder / f"{_FILE}.{work.partition(' ')[0]}"
+        if work.endswith("load") and not path.exists():
+            # Durable: else whoever reads past the page cache first waits until the file is written.
+            fastio.save(tensor, path, policy="posix")
+        for contestant in chance.sample(contestants, len(contestants)):
+            try:
+                took[contestant] = self._time(work, tensor, path, contestant)
+            except (
+                cold.ResidencyError
+            ) as error:  # no tool's fault: the row is left out, or the work where none succeeds
+                if work not in self._measured:
+                    self._tools[work] = []
+                    yield Failure(work, what, "all tools", 0, describe(error))
+                self.tell(what, _weight(nbytes) * len(contestants))
+                return
+            except Exception as error:  # whatever a tool raises is a result to show, not the end of the run
+                self._tools[work].remove(contestant)
+                yield Failure(work, what, contestant, 0, describe(error))
+        self.tell(what, _weight(nbytes) * len(contestants))
+        if took:
+            self._measured.add(work)
+            yield Row(work, nbytes, took)
+
+    def _time(self, work: str, tensor: torch.Tensor, path: Path, contestant: str) -> float:
+        """Seconds that the caller waits. A tool that let another do it has failed."""
+        with fastio.record() as transfers:
+            if work.endswith("load"):
+                _bring(path, work.endswith(COLD))
+                began = time.perf_counter()
+                loaded = fastio.load(path, policy=contestant)
+                took = time.perf_counter() - began
+                if loaded.nbytes != tensor.nbytes:
+                    raise ValueError(f"{contestant} loaded {loaded.nbytes} of {tensor.nbytes} bytes")
+            else:
+                began = time.perf_counter()
+                fastio.save(tensor, path, policy=contestant, durable=work.endswith(DURABLE))
+                took = time.perf_counter() - began
+                path.unlink()
+        used = transfers[-1].tool
+        if contestant == AUTO:
+            self.chosen.append(used)
+        elif used != contestant:
+            raise ValueError(f"{used} did it: {transfers[-1].reason}")
+        return took
+
+    def _contestants(self, work: str) -> list[str]:
+        if work not in self._tools:
+            self._tools[work] = [*tools(work), *([AUTO] if self.auto else [])]
+        return self._tools[work]
+
+
+def _bring(path: Path, is_cold: bool) -> None:
+    """The file out of the page cache or into it; a page that another processor holds just then wants a moment."""
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            (cold.drop if is_cold else cold.warm)(path)
+            return
+        except cold.ResidencyError:
+            if not left:
+                raise
+            time.sleep(_MOMENT)
+
+
+def _weight(nbytes: int) -> float:
+    return SECONDS_PER_CALL + SECONDS_PER_GB * nbytes / 1e9

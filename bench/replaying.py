@@ -1,0 +1,137 @@
+"""The tuner against an oracle, on timings that are known beforehand: recorded ones, or made up for a test. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from fastio.bench.trace import Row
+from fastio.dicts.curve import shape
+from fastio.dicts.tuner import Tuner
+
+TIE = 1.02  # tools this close to each other count as equally good
+WINDOW = 51  # rows: those nearest to a size say what a tool takes there
+
+Times = dict[str, float]
+"""Seconds by tool."""
+
+
+class Timed(NamedTuple):
+    """One call to come: ``seconds`` that each tool would take for it, and what each is ``expected`` to take."""
+
+    nbytes: int
+    seconds: Times
+    expected: Times
+
+
+class Call(NamedTuple):
+    """One call as it went: the tool chosen and the oracle's, with what each took and was expected to take, seconds.
+
+    The oracle knows the expected times, and so the tool that is best at each size; the luck of a call it does not know.
+    ``least_seconds`` is what the luckiest tool took.
+    """
+
+    nbytes: int
+    tool: str
+    exploring: bool
+    seconds: float
+    expected: float
+    oracle: str
+    oracle_seconds: float
+    oracle_expected: float
+    least_seconds: float
+
+
+def timed(rows: Sequence[Row]) -> list[Timed]:
+    """The calls of one work, with the median over those nearest in size as what is expected."""
+    tools = [tool for tool in rows[0].seconds if all(tool in row.seconds for row in rows)] if rows else []
+    level = [shape(row.nbytes) for row in rows]
+    relative = {tool: [math.log(row.seconds[tool]) - at for row, at in zip(rows, level, strict=True)] for tool in tools}
+    order = sorted(range(len(rows)), key=lambda index: rows[index].nbytes)
+    found: dict[int, Timed] = {}
+    for place, index in enumerate(order):
+        near = order[max(0, place - WINDOW // 2) : place + WINDOW // 2 + 1]
+        expected = {
+            tool: math.exp(median(values[other] for other in near) + level[index]) for tool, values in relative.items()
+        }
+        found[index] = Timed(rows[index].nbytes, {tool: rows[index].seconds[tool] for tool in tools}, expected)
+    return [found[index] for index in range(len(rows))]
+
+
+def slowed(calls: Iterable[Timed], tool: str, factor: float, start: int) -> list[Timed]:
+    """The same calls, with one tool so many times slower from call ``start`` on."""
+
+    def changed(times: Times) -> Times:
+        return {**times, tool: times[tool] * factor}
+
+    return [
+        call if number < start else Timed(call.nbytes, changed(call.seconds), changed(call.expected))
+        for number, call in enumerate(calls)
+    ]
+
+
+def replay(calls: Iterable[Timed], tuner: Tuner) -> list[Call]:
+    """Let the tuner choose for each call, and tell it what the tool that it chose took."""
+    warm: set[str] = set()
+    done = []
+    for nbytes, seconds, expected in calls:
+        choice = tuner.choose(nbytes, tuple(seconds))
+        tuner.observe(nbytes, choice.tool, seconds[choice.tool], first=choice.tool not in warm)
+        warm.add(choice.tool)
+        done.append(_call(nbytes, choice.tool, choice.exploring, seconds, expected))
+    return done
+
+
+def judged(calls: Iterable[Timed], tools: Iterable[str], seconds: Iterable[float] | None = None) -> list[Call]:
+    """What others chose, one tool a call, beside the oracle. ``seconds`` is what their calls took, where measured."""
+    done = [
+        _call(call.nbytes, tool, False, call.seconds, call.expected) for call, tool in zip(calls, tools, strict=True)
+    ]
+    if seconds is None:
+        return done
+    return [call._replace(seconds=took) for call, took in zip(done, seconds, strict=True)]
+
+
+def over_oracle(calls: Iterable[Call]) -> float:
+    """The total time over that of the oracle."""
+    return _ratio((call.seconds, call.oracle_seconds) for call in calls)
+
+
+def expected_over_oracle(calls: Iterable[Call]) -> float:
+    """The total time over that of the oracle, with the luck of each call taken out of both."""
+    return _ratio((call.expected, call.oracle_expected) for call in calls)
+
+
+def oracle_over_least(calls: Iterable[Call]) -> float:
+    """The oracle's total time over that of the luckiest tool of each call, which nobody can know beforehand."""
+    return _ratio((call.oracle_seconds, call.least_seconds) for call in calls)
+
+
+def share_best(calls: Sequence[Call], tie: float = TIE) -> float:
+    """The share of calls on the oracle's tool, or one that is expected to take no more than 2 % longer; 0 to 1."""
+    return sum(call.expected <= tie * call.oracle_expected for call in calls) / len(calls) if calls else math.nan
+
+
+def _call(nbytes: int, tool: str, exploring: bool, seconds: Times, expected: Times) -> Call:
+    oracle = min(expected, key=expected.__getitem__)
+    return Call(
+        nbytes,
+        tool,
+        exploring,
+        seconds[tool],
+        expected[tool],
+        oracle,
+        seconds[oracle],
+        expected[oracle],
+        min(seconds.values()),
+    )
+
+
+def _ratio(pairs: Iterable[tuple[float, float]]) -> float:
+    ours = theirs = 0.0
+    for own, other in pairs:
+        ours += own
+        theirs += other
+    return ours / theirs if theirs > 0 else math.nan

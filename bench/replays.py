@@ -1,0 +1,146 @@
+"""What the tuner reaches on a trace: against the oracle, and after a tool became three times slower. Pure."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from fastio.bench.replaying import (
+    Call,
+    Timed,
+    expected_over_oracle,
+    judged,
+    oracle_over_least,
+    over_oracle,
+    replay,
+    share_best,
+    slowed,
+    timed,
+)
+from fastio.bench.trace import Row, by_work, context
+from fastio.dicts.priors import Rule, rule_for
+from fastio.dicts.tuner import Tuner
+
+ORDERS = 8  # the recorded one, and others
+WARM_UP = 100  # calls
+FACTOR = 3.0
+RECOVERY = 50  # calls
+ALL = "all together"
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What choosing reached at one work: ``total`` time over the oracle's, and the share of calls on the best tool.
+
+    ``total`` has the luck of each call taken out, ``raw`` has it in. ``low`` and ``high`` are the least and the most
+    ``total`` of any order of the calls. ``share`` leaves the warm-up out, and is None where there was nothing else.
+    ``lucky`` is the oracle's total over that of the luckiest tool of each call. ``alone``: each tool's ``total``, had
+    it done everything.
+    """
+
+    work: str
+    calls: int
+    total: float
+    raw: float
+    low: float
+    high: float
+    share: float | None
+    lucky: float
+    alone: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """``tool`` became slower: the totals over the new oracle's from 50 calls on, and had nothing happened."""
+
+    work: str
+    tool: str
+    after: float
+    undisturbed: float
+
+
+def replays(rows: Sequence[Row], rules: Sequence[Rule], orders: int = ORDERS) -> list[Reached]:
+    """The tuner on each work of a trace, each begun with what the rules say; the last line is all works together."""
+    works = {work: (timed(own), rule_for(rules, context(work, 1))) for work, own in by_work(rows).items()}
+    runs = {
+        work: [replay(ordered(calls, order), Tuner(rule)) for order in range(orders)]
+        for work, (calls, rule) in works.items()
+    }
+    found = [
+        _reached(work, own, works[work][0], mean(share_best(run[WARM_UP:]) for run in own))
+        for work, own in runs.items()
+    ]
+    if len(found) > 1:
+        together = [[call for own in runs.values() for call in own[order]] for order in range(orders)]
+        every = [call for calls, _ in works.values() for call in calls]
+        share = mean(share_best([c for own in runs.values() for c in own[order][WARM_UP:]]) for order in range(orders))
+        found.append(_reached(ALL, together, every, share))
+    return found
+
+
+def lived(rows: Sequence[Row], own: str, chosen: Sequence[str]) -> list[Reached]:
+    """What ``own`` reached, whose time stands in the rows beside that of the tools; of each row the tool ``chosen``."""
+    places: dict[str, list[int]] = {}
+    for place, row in enumerate(rows):
+        places.setdefault(row.work, []).append(place)
+    found, every, everything, late = [], list[Timed](), list[Call](), list[Call]()
+    for work, at in places.items():
+        others = [{tool: took for tool, took in rows[place].seconds.items() if tool != own} for place in at]
+        calls = timed([rows[place]._replace(seconds=seconds) for place, seconds in zip(at, others, strict=True)])
+        took = [rows[place].seconds[own] for place in at]
+        run = judged(calls, [chosen[place] for place in at], took)
+        after = [call for place, call in zip(at, run, strict=True) if place >= WARM_UP]
+        found.append(_reached(work, [run], calls, share_best(after)))
+        every, everything, late = every + calls, everything + run, late + after
+    if len(found) > 1:
+        found.append(_reached(ALL, [everything], every, share_best(late)))
+    return found
+
+
+def recoveries(rows: Sequence[Row], rules: Sequence[Rule], orders: int = ORDERS) -> list[Recovered]:
+    """At each work the tool with most of the oracle's time becomes three times slower halfway through."""
+    found = []
+    for work, own in by_work(rows).items():
+        calls, rule = timed(own), rule_for(rules, context(work, 1))
+        start = len(calls) // 2
+        tool = _leading(calls)
+        after, undisturbed = [], []
+        for order in range(orders):
+            usual = ordered(calls, order)
+            changed = slowed(usual, tool, FACTOR, start)
+            after.append(expected_over_oracle(replay(changed, Tuner(rule))[start + RECOVERY :]))
+            undisturbed.append(expected_over_oracle(replay(usual, Tuner(rule))[start + RECOVERY :]))
+        found.append(Recovered(work, tool, mean(after), mean(undisturbed)))
+    return found
+
+
+def ordered(calls: Sequence[Timed], order: int) -> list[Timed]:
+    """The calls as they were recorded (order 0), or shuffled."""
+    return list(calls) if order == 0 else random.Random(order).sample(list(calls), len(calls))
+
+
+def _reached(work: str, runs: Sequence[Sequence[Call]], calls: Sequence[Timed], share: float) -> Reached:
+    totals = [expected_over_oracle(run) for run in runs]
+    tools = [tool for tool in calls[0].seconds if all(tool in call.seconds for call in calls)]
+    alone = {tool: expected_over_oracle(judged(calls, [tool] * len(calls))) for tool in tools}
+    return Reached(
+        work,
+        len(calls),
+        mean(totals),
+        mean(over_oracle(run) for run in runs),
+        min(totals),
+        max(totals),
+        None if math.isnan(share) else share,
+        oracle_over_least(runs[0]),
+        alone,
+    )
+
+
+def _leading(calls: Sequence[Timed]) -> str:
+    spent: dict[str, float] = {}
+    for call in judged(calls, [next(iter(call.seconds)) for call in calls]):
+        spent[call.oracle] = spent.get(call.oracle, 0.0) + call.oracle_expected
+    return max(spent, key=spent.__getitem__)

@@ -1,0 +1,134 @@
+"""What ``fastio-bench tools`` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastio.bench.exhibit import MEASURED, PAPER, SIMULATED, Cell, Exhibit
+from fastio.bench.goals import Goal
+from fastio.bench.replays import ALL, FACTOR, RECOVERY, WARM_UP, Reached, Recovered
+from fastio.bench.spread import Training
+from fastio.bench.spreading import shares, sizes
+
+# Fastensor, section 5.2.3: shares of the rebuilds whose best tool was chosen, in training BERT and ViT.
+_PAPER = (("first", 0.7959, 0.8543), ("best", 0.8852, 0.8922), ("torch alone", 0.1601, 0.0823))
+_TOTAL, _SHARE, _RECOVERED = 1.03, 0.95, 1.02  # the goals
+
+
+def spread(training: Training) -> Exhibit:
+    """How the best tool spreads over rebuilds, by size."""
+    model, found = training.model, training.found
+    lines = sizes(found)
+    tools = list(dict.fromkeys(tool for rebuilds in found.values() for one in rebuilds for tool in one.written))
+    rows: list[list[Cell]] = [
+        [line.nbytes / 1e6, line.rebuilds, *(line.best_of.get(tool, 0) for tool in tools), line.first, line.best]
+        for line in lines
+    ]
+    return Exhibit(
+        f"spread-{model.name}",
+        f"How often each tool was best, dictionaries rebuilt while {model.label} trains ({training.steps} steps)",
+        ["MB*", "rebuilds*", *(f"{tool}*" for tool in tools), "first", "best"],
+        rows,
+        source=model.source,
+        note="Time to write and to read one feature map, files in the page cache where the tool uses it.",
+    )
+
+
+def reach(trainings: Sequence[Training]) -> Exhibit:
+    """How near first, best, the live tuner and each tool alone come to the best of each rebuild."""
+    by_model = {one.model.name: {share.way: share for share in shares(one.found)} for one in trainings}
+    ways = list(dict.fromkeys(way for own in by_model.values() for way in own))
+    columns = ["way", *(f"{label}: {what}*" for label in by_model for what in ("% of cases", "% of best time"))]
+    rows: list[list[Cell]] = []
+    for way in ways:
+        row: list[Cell] = [way]
+        for own in by_model.values():
+            row += [100 * own[way].cases, 100 * own[way].time] if way in own else [None, None]
+        rows.append(row)
+    return Exhibit(
+        "reach",
+        "What share of the best possible each way of choosing reaches in training",
+        columns,
+        rows,
+        source="Fastensor, section 5.2.3",
+        note="Cases: rebuilds whose best tool was chosen, which is what the paper counts. Best time: the least "
+        "possible time over that of the choices. The best of a rebuild is what one sample of each tool says, luck "
+        "included; 'best' knows the whole run beforehand.",
+    )
+
+
+def paper() -> Exhibit:
+    """The paper's own figures."""
+    return Exhibit(
+        "reach-paper",
+        "The same in the paper, pt, npy and cpy on a GPU",
+        ["way", "BERT: % of cases*", "ViT: % of cases*"],
+        [[way, 100 * bert, 100 * vit] for way, bert, vit in _PAPER],
+        PAPER,
+        "Fastensor, section 5.2.3, tables 13 and 14",
+    )
+
+
+def oracle(name: str, title: str, found: Sequence[Reached], note: str, origin: str = MEASURED) -> Exhibit:
+    """The tuner beside the oracle."""
+    tools = list(dict.fromkeys(tool for line in found for tool in line.alone))
+    rows: list[list[Cell]] = [
+        [
+            line.work,
+            line.calls,
+            line.total,
+            line.raw,
+            "" if line.low == line.high else f"{line.low:.3f}-{line.high:.3f}",
+            None if line.share is None else 100 * line.share,
+            line.lucky,
+            *(line.alone.get(tool) for tool in tools),
+        ]
+        for line in found
+    ]
+    return Exhibit(
+        name,
+        title,
+        [
+            "work",
+            "calls*",
+            "total*",
+            "with luck*",
+            "any order",
+            "% best*",
+            "oracle*",
+            *(f"{tool}*" for tool in tools),
+        ],
+        rows,
+        origin,
+        "Fastensor, section 5.2.3",
+        f"Total: over the oracle's. % best: calls on the best tool, after the first {WARM_UP}. Oracle: its total over "
+        f"that of each call's luckiest tool. Under a tool's name: its total, had it done everything. {note}",
+    )
+
+
+def recovered(found: Sequence[Recovered]) -> Exhibit:
+    """The tuner after a change of speed."""
+    return Exhibit(
+        "slower",
+        f"One tool becomes {FACTOR:g} times slower halfway: total / oracle from {RECOVERY} calls later on",
+        ["work", "tool", "after the change*", "without it*"],
+        [[line.work, line.tool, line.after, line.undisturbed] for line in found],
+        SIMULATED,
+        "Fastensor, section 5.2.3",
+        "Replayed: recorded times, multiplied.",
+    )
+
+
+def goals(replayed: Sequence[Reached], slower: Sequence[Recovered], live: Sequence[Reached]) -> list[Goal]:
+    """What was asked of the tuner, and what it reached."""
+    found = []
+    for where, lines in (("replayed", replayed), ("live", live)):
+        for line in lines:
+            if line.work == ALL or len(lines) == 1:
+                found.append(Goal(where, line.work, "the oracle's total time", _TOTAL, line.total, least=False))
+                if line.share is not None:
+                    found.append(Goal(where, line.work, "calls on the best tool", 100 * _SHARE, 100 * line.share, "%"))
+    for change in slower:
+        against = f"the new oracle, {change.tool} {FACTOR:g} times slower"
+        found.append(Goal("replayed", change.work, against, _RECOVERED, change.after, least=False))
+    return found

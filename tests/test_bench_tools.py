@@ -1,0 +1,348 @@
+"""``fastio-bench tools``: that its measures are what they say, on known figures, real tools and real training."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+import fastio
+from fastio import dicts
+from fastio.bench import live, replays, spread, spreading, tools_exhibits, trace
+from fastio.bench.replaying import (
+    Call,
+    Timed,
+    expected_over_oracle,
+    judged,
+    oracle_over_least,
+    over_oracle,
+    share_best,
+    slowed,
+    timed,
+)
+from fastio.bench.rounds import Failure
+from fastio.bench.spread import Model, Rebuild, RebuildingStore, Training
+from fastio.bench.tools_command import tools
+from fastio.bench.trace import Row
+from fastio.dicts import Context
+
+MIB = 1 << 20
+SMALL = Model("transformer", "a transformer", 4, 2, 16, "Fastensor, table 13")
+
+# Fastensor, table 13: in how many of 1,184 rebuilds pt, npy and cpy were best, and what the first rebuild said.
+BERT = (
+    (53, 45, 1139, 0, "npy"), (3020, 239, 945, 0, "npy"), (4070, 71, 1113, 0, "npy"), (7480, 890, 294, 0, "npy"),
+    (14700, 148, 1036, 0, "npy"), (29300, 379, 805, 0, "npy"), (187500, 849, 335, 0, "pt"), (659200, 0, 1184, 0, "npy"),
+    (1406300, 7, 1176, 1, "npy"), (2250000, 25, 910, 249, "pt"), (2636800, 0, 68, 1116, "cpy"),
+    (5625000, 0, 21, 1163, "cpy"), (9000000, 0, 10, 1174, "cpy"), (22500000, 0, 10, 1174, "cpy"),
+)  # fmt: skip
+
+
+def rebuild(best: str, live: str = "pt") -> Rebuild:
+    written = {tool: 1.0 if tool == best else 2.0 for tool in ("pt", "npy", "cpy")}
+    return Rebuild(written, dict.fromkeys(written, 1.0), live)
+
+
+def papers_rebuilds() -> dict[int, list[Rebuild]]:
+    found = {}
+    for nbytes, pt, npy, cpy, first in BERT:
+        bests = ["pt"] * pt + ["npy"] * npy + ["cpy"] * cpy
+        bests.remove(first)
+        found[nbytes] = [rebuild(best) for best in (first, *bests)]
+    return found
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Path:
+    """A small trace, in which a is always the best."""
+    chance = random.Random(0)
+    path = tmp_path / "small.csv"
+    rows = [
+        Row(work, nbytes, {tool: nbytes / 1e9 * factor + 1e-3 for tool, factor in (("a", 1.0), ("b", 2.0))})
+        for work in ("pt save", "pt warm load")
+        for nbytes in (chance.randrange(1 << 12, 1 << 24) for _ in range(240))
+    ]
+    trace.write(path, rows, ["made up"])
+    return path
+
+
+class TestTraces:
+    def test_a_trace_is_read_as_it_was_written(self, tmp_path: Path) -> None:
+        rows = [
+            Row("pt durable save", 5000, {"uring": 0.001, "posix": 0.000123}),
+            Row("npy cold load", 1 << 28, {"dali": 1.5, "posix": 0.25}),
+        ]
+        path = tmp_path / "trace.csv"
+        trace.write(path, rows, ["one", "two"])
+        assert path.read_text().startswith("# one\n# two\nwork,nbytes,uring,posix,dali\n")
+        for back, row in zip(trace.read(path), rows, strict=True):
+            assert (back.work, back.nbytes) == (row.work, row.nbytes)
+            assert back.seconds == pytest.approx(row.seconds)
+
+    def test_what_is_no_trace_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "other.csv"
+        path.write_text("a,b\n1,2\n")
+        with pytest.raises(ValueError, match=r"other\.csv: no trace"):
+            trace.read(path)
+
+    def test_works_name_the_contexts_that_fastio_itself_asks_about(self) -> None:
+        assert trace.context("pt durable save", 1) == Context("save", "pt", "cpu", durable=True)
+        assert trace.context("npy warm load", 1) == Context("load", "npy", "cpu", resident=True)
+        with pytest.raises(ValueError, match="pt nap"):
+            trace.context("pt nap", 1)
+
+    def test_the_shipped_trace_has_all_tools_at_all_works(self) -> None:
+        works = trace.by_work(trace.read(trace.SHIPPED))
+        assert {f"pt {work}" for work in trace.WORKS} <= set(works)
+        for work, rows in works.items():
+            assert {"uring", "posix", "torch", "numpy"} <= set(rows[0].seconds), work
+            assert min(row.nbytes for row in rows) < 8 << 10
+            assert max(row.nbytes for row in rows) > 200 << 20
+
+
+class TestOracle:
+    def test_it_uses_the_tool_whose_median_near_the_size_is_the_least(self) -> None:
+        rows = [Row("pt save", 1 << 20, {"a": 1.0, "b": 2.0}) for _ in range(40)]
+        rows[7] = Row("pt save", 1 << 20, {"a": 9.0, "b": 2.0})  # bad luck, which the oracle shares
+        calls = judged(timed(rows), ["b"] * 40)
+        assert {call.oracle for call in calls} == {"a"}
+        assert calls[7].oracle_seconds == 9.0
+        assert calls[7].oracle_expected == pytest.approx(1.0)
+        assert over_oracle(calls) == pytest.approx(80 / 48)
+        assert expected_over_oracle(calls) == pytest.approx(2.0)
+        assert oracle_over_least(calls) == pytest.approx(48 / 41)
+
+    def test_each_size_has_its_own(self) -> None:
+        sizes = [1 << 12] * 60 + [1 << 26] * 60
+        rows = [Row("pt save", size, {"a": 1e-3 + size * 4e-9, "b": 2e-3 + size * 1e-9}) for size in sizes]
+        calls = judged(timed(rows), ["a"] * 120)
+        assert [call.oracle for call in calls] == ["a"] * 60 + ["b"] * 60
+        assert share_best(calls) == 0.5
+
+    def test_a_tie_of_two_percent_counts_as_best(self) -> None:
+        times = {"a": 1.0, "b": 1.019, "c": 1.021}
+        calls = judged([Timed(1, times, times)] * 3, ["a", "b", "c"])
+        assert share_best(calls) == pytest.approx(2 / 3)
+        assert math.isnan(share_best([]))
+
+    def test_a_tool_becomes_slower_from_a_call_on(self) -> None:
+        calls = slowed([Timed(1, {"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 2.0})] * 3, "a", 3.0, 1)
+        assert [call.seconds["a"] for call in calls] == [1.0, 3.0, 3.0]
+        assert [call.oracle for call in judged(calls, "bbb")] == ["a", "b", "b"]
+
+    def test_what_ran_live_is_judged_by_the_time_it_took_itself(self) -> None:
+        rows = [Row("pt save", 1 << 20, {"a": 1.0, "b": 3.0, "auto": 1.5}) for _ in range(10)]
+        rows += [Row("pt warm load", 1 << 20, {"a": 1.0, "b": 3.0, "auto": 3.0}) for _ in range(10)]
+        saves, loads, together = replays.lived(rows, "auto", ["a"] * 10 + ["b"] * 10)
+        assert (saves.raw, loads.raw, together.raw) == pytest.approx((1.5, 3.0, 2.25))
+        assert (saves.total, loads.total, together.total) == pytest.approx((1.0, 3.0, 2.0))
+        assert saves.alone == pytest.approx({"a": 1.0, "b": 3.0})
+        assert replays.lived([], "auto", []) == []
+
+    def test_the_tuner_learns_a_trace_and_a_change_in_it(self, traced: Path) -> None:
+        rows = trace.read(traced)
+        *works, together = replays.replays(rows, [], orders=2)
+        assert [line.work for line in works] == ["pt save", "pt warm load"]
+        assert together.calls == sum(line.calls for line in works) == 480
+        for line in works:
+            assert 1.0 <= line.low <= line.total <= line.high < line.alone["b"]
+            assert line.share > 0.9
+            assert line.alone["a"] == pytest.approx(1.0)
+        for change in replays.recoveries(rows, [], orders=2):
+            assert change.tool == "a"
+            assert change.after < 1.1  # staying with it costs about 1.5
+
+
+class TestSpread:
+    def test_the_papers_own_figures_come_out_of_its_own_table(self) -> None:
+        """79.59, 88.52 and 16.01 % (section 5.2.3) are shares of cases, not of time."""
+        found = {share.way: share for share in spreading.shares(papers_rebuilds())}
+        assert 100 * found["first"].cases == pytest.approx(79.59, abs=0.01)
+        assert 100 * found["best"].cases == pytest.approx(88.52, abs=0.01)
+        assert 100 * found["pt alone"].cases == pytest.approx(16.01, abs=0.01)
+        assert found["live tuner"].cases == found["pt alone"].cases
+        assert found["pt alone"].time == pytest.approx(2 / (2 * 0.1600507 + 3 * (1 - 0.1600507)), rel=1e-4)
+
+    def test_a_line_a_size(self) -> None:
+        lines = spreading.sizes({100: [rebuild("npy"), rebuild("pt"), rebuild("pt")]})
+        assert lines == [spreading.Size(100, 3, {"npy": 1, "pt": 2}, "npy", "pt")]
+        assert spreading.shares({}) == []
+
+    def test_every_tool_takes_its_turn_and_gives_the_bytes_back(self, tmp_path: Path) -> None:
+        among = spread.tools()
+        assert {"uring", "posix", "torch", "numpy"} <= set(among)
+        store = RebuildingStore(tmp_path, among)
+        blobs = [torch.full((8192,), index, dtype=torch.uint8) for index in range(3 * (len(among) + 1))]
+        for index, blob in enumerate(blobs):
+            store.write(index, blob.data_ptr(), blob.nbytes)
+        assert store.complete() == {}  # nothing was read back yet
+        for index, blob in reversed(list(enumerate(blobs))):
+            back = torch.zeros_like(blob)
+            store.read(index, back.data_ptr(), back.nbytes)
+            assert torch.equal(back, blob)
+            assert store.is_done(index)
+            store.free(index)
+        ((nbytes, rebuilds),) = store.complete().items()
+        assert (nbytes, len(rebuilds)) == (8192, 3)
+        for one in rebuilds:
+            assert set(one.written) == set(one.read) == set(one.sums()) == set(among)
+            assert min(one.written.values()) > 0
+            assert one.live in among
+        store.close()
+
+    def test_training_rebuilds_all_the_time(self, tmp_path: Path) -> None:
+        training, passed = Training(SMALL), []
+        training.run(tmp_path, 0.1, passed.append)
+        assert sum(passed) == pytest.approx(0.1)
+        assert training.steps >= 1
+        assert training.found
+        shown = tools_exhibits.spread(training)
+        assert all(len(row) == len(shown.columns) for row in shown.rows)
+        for row in shown.rows:
+            assert sum(int(count) for count in row[2:-2]) == row[1]  # each rebuild has one best tool
+        assert not list(tmp_path.iterdir())
+
+
+class TestLive:
+    def test_every_tool_and_auto_at_every_call(self, tmp_path: Path) -> None:
+        works = [f"pt {work}" for work in trace.WORKS]
+        comparison = live.Comparison(works, [4096, 300_000], auto=True)
+        with live.fresh_dictionaries(tmp_path):
+            outcomes = list(comparison.run(tmp_path))
+        rows = [outcome for outcome in outcomes if isinstance(outcome, Row)]
+        if len(rows) == len(outcomes):  # tmpfs has nothing that is cold
+            assert [(row.work, row.nbytes) for row in rows] == [(w, n) for n in (4096, 300_000) for w in works]
+            assert all(set(row.seconds) == {*live.tools(row.work), "auto"} for row in rows)
+        assert len(comparison.chosen) == sum("auto" in row.seconds for row in rows)
+        assert set(comparison.chosen) <= set(live.tools(works[0]))
+        assert not list(tmp_path.glob("of-all-tools*"))
+        assert len(comparison.weights()) == len(rows)
+
+    def test_a_tool_that_fails_is_shown_and_the_others_go_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(live, "tools", lambda work: ("posix", "no such tool"))
+        outcomes = list(live.Comparison(["pt save"], [4096, 8192], auto=False).run(tmp_path))
+        (failure,) = (outcome for outcome in outcomes if isinstance(outcome, Failure))
+        assert failure.tool == "no such tool"
+        assert "no such tool" in failure.reason
+        assert [set(outcome.seconds) for outcome in outcomes if isinstance(outcome, Row)] == [{"posix"}] * 2
+
+    def test_auto_begins_with_nothing_learned_and_the_users_dictionaries_stay(self, tmp_path: Path) -> None:
+        tensor = torch.zeros(9 * MIB, dtype=torch.uint8)
+        path = tmp_path / "tensor.pt"
+        before = os.environ.get("FASTIO_DICTIONARY_DIR")
+        for _ in range(4):
+            fastio.save(tensor, path, policy="auto")
+        known = [entry.samples for entry in fastio.explain(tensor.nbytes, op="save").entries]
+        with live.fresh_dictionaries(tmp_path):
+            assert not any(entry.samples for entry in fastio.explain(tensor.nbytes, op="save").entries)
+            fastio.save(tensor, path, policy="auto")
+        assert os.environ.get("FASTIO_DICTIONARY_DIR") == before
+        assert [entry.samples for entry in fastio.explain(tensor.nbytes, op="save").entries] == known
+        dicts.forget()
+
+    def test_sizes_are_spread_over_all_octaves_but_large_ones_are_seldom(self) -> None:
+        sizes = live.sizes(1600)
+        octaves = [int(math.log2(size / live.SMALLEST)) for size in sizes]
+        counts = [octaves.count(octave) for octave in range(16)]
+        assert min(counts[:12]) > 90
+        assert counts[11] > counts[12] > counts[13] > counts[14] > counts[15] > 5
+        assert live.sizes(1600) == sizes
+
+
+def invoke(*arguments: object, status: int = 0) -> Result:
+    result = CliRunner().invoke(tools, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == status, result.output
+    return result
+
+
+class TestCommand:
+    def test_it_prints_the_tables_and_the_goals(self, tmp_path: Path, traced: Path) -> None:
+        work, out = tmp_path / "work", tmp_path / "out"
+        work.mkdir()
+        small = ("--quick", "--calls", 16, "--seconds", 0, "--trace", traced)
+        result = invoke(*small, "--dir", work, "--out", out)
+        assert "about" in result.stderr
+        assert "MiB of disk" in result.stderr
+        told = json.loads((out / "tools.json").read_text())
+        shown = {exhibit["name"]: exhibit for exhibit in told["exhibits"]}
+        assert list(shown) == ["spread-transformer", "spread-vit", "reach", "reach-paper", "replayed", "slower", "live"]
+        assert shown["reach-paper"]["origin"] == "from the paper"
+        assert {row[0] for row in shown["reach"]["rows"]} >= {"first", "best", "live tuner", "torch alone"}
+        printed = " ".join(result.stdout.split())
+        for exhibit in shown.values():
+            assert exhibit["source"]
+            assert exhibit["title"] in printed
+            assert all(len(row) == len(exhibit["columns"]) for row in exhibit["rows"])
+        assert shown["live"]["rows"][-1][:2] == ["all together", 16]
+        assert len(told["findings"]["compared"]) == 16
+        goals = {(goal["work"], goal["against"]) for goal in told["findings"]["goals"]}
+        assert {where for where, _ in goals} == {"replayed", "live"}
+        assert ("live", "calls on the best tool") not in goals  # 16 calls are all warm-up
+        assert ("replayed", "calls on the best tool") in goals
+        assert not list(work.iterdir())
+
+    def test_it_records_a_trace(self, tmp_path: Path) -> None:
+        work, path = tmp_path / "work", tmp_path / "trace.csv"
+        work.mkdir()
+        told = json.loads(invoke("--quick", "--calls", 12, "--record", path, "--json", "--dir", work).stdout)
+        rows = trace.read(path)
+        assert len(rows) == 12
+        assert set(trace.by_work(rows)) >= {f"pt {work}" for work in trace.WORKS}
+        assert path.read_text().startswith("# RECORDED")
+        assert any("12 lines" in note for note in told["notes"])
+        assert not list(work.iterdir())
+
+    def test_what_is_no_trace_is_an_error_of_use(self, tmp_path: Path) -> None:
+        path = tmp_path / "other.csv"
+        path.write_text("a,b\n")
+        assert "no trace" in invoke("--trace", path, "--dir", tmp_path, status=2).output
+
+    @pytest.mark.slow
+    def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(self, tmp_path: Path, traced: Path) -> None:
+        work = tmp_path / "work"
+        work.mkdir()
+        hear = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        command = [sys.executable, "-c", hear + "from fastio.bench.tools_command import tools; tools()"]
+        more = ["--quick", "--calls", 40_000, "--seconds", 0, "--trace", traced, "--dir", work, "--json"]
+        child = subprocess.Popen([*command, *map(str, more)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pause = threading.Event()
+        while child.poll() is None and not list(work.glob("*/of-all-tools.pt")):
+            pause.wait(0.01)
+        child.send_signal(signal.SIGINT)
+        said, complaint = child.communicate()
+        assert child.returncode == 130, complaint
+        told = json.loads(said)
+        assert told["interrupted"]
+        assert [exhibit["name"] for exhibit in told["exhibits"]][:2] == ["spread-transformer", "spread-vit"]
+        assert told["findings"]["goals"]
+        assert not list(work.iterdir())
+
+    @pytest.mark.slow
+    def test_ctrl_c_while_a_model_trains_keeps_its_rebuilds(self, tmp_path: Path, traced: Path) -> None:
+        training = Training(SMALL)
+
+        def interrupt(passed: float) -> None:
+            if training.steps == 3:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            training.run(tmp_path, 100.0, interrupt)
+        assert training.found
+        assert not list(tmp_path.glob("*.pt"))
+
+
+def test_calls_are_what_they_seem() -> None:
+    call = judged([Timed(5, {"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 2.0})], ["b"], [7.0])[0]
+    assert call == Call(5, "b", False, 7.0, 2.0, "a", 1.0, 1.0, 1.0)
