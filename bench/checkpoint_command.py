@@ -1,0 +1,81 @@
+"""``fastio-bench checkpoint``: saving and restoring a training's state, beside torch.save and DCP."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fastio.bench import checkpoint_runs, checkpoint_savers, checkpoint_tables, tables
+from fastio.bench.checkpoint_state import shape_of
+from fastio.bench.conduct import Conduct, common
+from fastio.bench.reserve import available_memory
+from fastio.offload.arguments import parsed_bytes
+
+SIZE, QUICK_SIZE = 3_600_000_000, 400_000_000
+_LEAST = 1_000_000
+
+
+def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """Bytes of a number, or of a number with a unit."""
+    try:
+        size = parsed_bytes(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
+    if size is not None and size < _LEAST:
+        raise click.BadParameter(f"{value} is less than {_LEAST / 1e6:.0f}MB", context, parameter)
+    return size
+
+
+@click.command()
+@click.option("--size", metavar="SIZE", callback=_size, help="Parameters and moments; 3.6GB, with --quick 400MB.")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds; 3, with --quick 1.")
+@common
+def checkpoint(conduct: Conduct, size: int | None, rounds: int | None) -> None:
+    """Saves and restores of a model with its AdamW, one process and two, beside torch.save and DCP."""
+    asked = size or (QUICK_SIZE if conduct.quick else SIZE)
+    room = min(
+        available_memory() // checkpoint_runs.MEMORY, shutil.disk_usage(conduct.parent).free // checkpoint_runs.DISK
+    )
+    size = max(min(asked, room), _LEAST)
+    if size < asked:
+        conduct.report.notes.append(
+            f"{size / 1e9:.2f} GB instead of {asked / 1e9:.2f} GB, for want of memory or disk: a process takes "
+            f"{checkpoint_runs.MEMORY} times that, the files {checkpoint_runs.DISK} times"
+        )
+    rounds = rounds or (1 if conduct.quick else 3)
+    shape = shape_of(size)
+    conduct.report.settings |= {
+        "size": size,
+        "depth": shape.depth,
+        "width": shape.width,
+        "rounds": rounds,
+        "saves": checkpoint_runs.SAVES,
+        "tools": checkpoint_savers.SETTINGS,
+    }
+
+    def work(folder: Path) -> None:
+        plan = checkpoint_runs.Runs(folder, shape, size, rounds)
+        weights = [step.weight for step in plan.steps()]
+        click.echo(_forecast(sum(weights), size), err=True)
+        with conduct.meter(weights) as plan.tell, closing(plan.run()) as outcomes:
+            for _ in conduct.report.take(outcomes):
+                pass
+
+    def show() -> list[Any]:
+        found = checkpoint_tables.summaries(conduct.report.samples)
+        conduct.report.exhibits += checkpoint_tables.exhibits(found, conduct.report.failures)
+        goals = checkpoint_tables.goals(found)
+        conduct.report.findings["goals"] = [goal.document() for goal in goals]
+        return [tables.goals(goals)]
+
+    conduct.run(work, show)
+
+
+def _forecast(seconds: float, size: int) -> str:
+    takes = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
+    disk, memory = (times * size / (1 << 30) for times in (checkpoint_runs.DISK, checkpoint_runs.MEMORY))
+    return f"about {takes}, at most {disk:.1f} GiB of disk and {memory:.1f} GiB of memory"
