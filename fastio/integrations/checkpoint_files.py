@@ -1,0 +1,41 @@
+"""Lightning's checkpoint files, by fastio: what its two packages, which are the same code twice, have in common."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from fastio import api
+
+_log = logging.getLogger("fastio.integrations")
+
+
+class CheckpointFiles:
+    """To be put before a ``TorchCheckpointIO``, which does all that is not said here."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """Save a checkpoint, durably: the file is the one that Lightning saves, and there whole or not at all."""
+        if storage_options is not None or _is_url(path):
+            _log.info("%s: saved by Lightning itself", path)
+            super().save_checkpoint(checkpoint, path, storage_options)  # type: ignore[misc]
+            return
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        if os.path.islink(path):  # last.ckpt may be a link to a checkpoint that is to stay: Lightning replaces the link
+            os.unlink(path)
+        api.save(checkpoint, path, format="pt")
+
+    def load_checkpoint(
+        self, path: str | os.PathLike[str], map_location: Any = "cpu", weights_only: bool | None = None
+    ) -> Any:
+        """Load a checkpoint, whoever saved it; ``weights_only=None`` is True, as for ``torch.load``."""
+        if _is_url(path):
+            _log.info("%s: loaded by Lightning itself", path)
+            return super().load_checkpoint(path, map_location, weights_only)  # type: ignore[misc]
+        return api.load(path, map_location, weights_only=weights_only is not False)
+
+
+def _is_url(path: str | os.PathLike[str]) -> bool:
+    return "://" in os.fspath(path)

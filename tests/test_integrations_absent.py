@@ -1,0 +1,52 @@
+"""Plug-ins whose library is not there: they say what to install, and nothing else of fastio knows about them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+# The library is hidden: no finder is asked for it, nor for what it brings along.
+PROGRAM = """
+import sys
+hidden = ("lightning", "pytorch_lightning", "lightning_fabric", "transformers", "accelerate", "safetensors")
+
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hide())
+import fastio, fastio.integrations
+
+for name, library in (
+    ("lightning", "lightning"),
+    ("pytorch_lightning", "lightning"),
+    ("transformers", "accelerate"),  # which the Trainer needs too
+    ("accelerate", "accelerate"),
+):
+    for expected in (ImportError, fastio.ToolUnavailableError):
+        try:
+            __import__(f"fastio.integrations.{name}")
+        except expected as error:
+            assert f"No module named '{name if name != 'transformers' else library}" in str(error), error
+            assert f"pip install 'fastio[{library}]'" in str(error), error
+        else:
+            raise AssertionError(f"{name} was imported")
+print("said")
+"""
+
+
+def run(program: str) -> str:
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
+
+
+def test_a_plug_in_says_what_to_install() -> None:
+    assert run(PROGRAM) == "said"
+
+
+def test_nothing_else_imports_the_libraries() -> None:
+    libraries = ("lightning", "pytorch_lightning", "lightning_fabric", "transformers", "accelerate", "safetensors")
+    program = "import sys, fastio, fastio.checkpoint, fastio.distributed, fastio.integrations"
+    assert not run(f"{program}; print(*(name for name in {libraries} if name in sys.modules))")

@@ -1,0 +1,289 @@
+"""transformers.Trainer and accelerate: a training saved by fastio and resumed is the one that was never interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import fastio
+
+if "CI" not in os.environ:  # there, a missing library is an error
+    for name in ("accelerate", "safetensors", "transformers"):
+        pytest.importorskip(name)
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[SimpleNamespace]:
+    """The libraries and the plug-ins for them: slow to import, and told not to look for a network first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+        import accelerate
+        import safetensors.torch
+        import transformers
+
+        from fastio.integrations.accelerate import patch_accelerate
+        from fastio.integrations.transformers import patch_transformers
+
+        yield SimpleNamespace(
+            accelerate=accelerate,
+            transformers=transformers,
+            safetensors=safetensors.torch,
+            patch_accelerate=patch_accelerate,
+            patch_transformers=patch_transformers,
+        )
+
+
+def bert(hub: SimpleNamespace) -> Any:
+    """A small model, with dropout: so a training resumed needs the generators too."""
+    config = hub.transformers.BertConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=16, num_labels=2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return hub.transformers.BertForSequenceClassification(config)
+
+
+def sentences() -> list[dict[str, Any]]:
+    tokens = torch.randint(60, (16, 8), generator=torch.Generator().manual_seed(1))
+    return [{"input_ids": one, "labels": number % 2} for number, one in enumerate(tokens)]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two states are equal, their tensors bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    return bool(one == other) if not isinstance(one, (list, tuple)) else all(map(same, one, other))
+
+
+class Trained(SimpleNamespace):
+    """What a training came to: its losses, and the states of its model and its optimizer."""
+
+    losses: list[float]
+    model: dict[str, torch.Tensor]
+    optimizer: dict[str, Any]
+
+
+def trained(hub: SimpleNamespace, folder: Path, until: int, resume: bool = False) -> Trained:
+    """A Trainer's run of four steps that saves at the second, or ends there."""
+    losses = []
+
+    class Stop(hub.transformers.TrainerCallback):  # type: ignore[name-defined, misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            control.should_training_stop = state.global_step == until
+
+    class Trainer(hub.transformers.Trainer):  # type: ignore[name-defined, misc]
+        def compute_loss(self, *args: Any, **options: Any) -> Any:
+            loss = super().compute_loss(*args, **options)
+            losses.append(loss.item())
+            return loss
+
+    arguments = hub.transformers.TrainingArguments(
+        str(folder), max_steps=4, save_steps=2, per_device_train_batch_size=2, learning_rate=0.1, seed=3,
+        use_cpu=True, report_to=[], disable_tqdm=True, logging_strategy="no", dataloader_pin_memory=False,
+    )  # fmt: skip
+    trainer = Trainer(bert(hub), arguments, train_dataset=sentences(), callbacks=[Stop()])
+    trainer.train(resume_from_checkpoint=resume or None)
+    return Trained(losses=losses, model=trainer.model.state_dict(), optimizer=trainer.optimizer.state_dict())
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(hub: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trained, Path]:
+    """A Trainer's run by the library alone, and its folder."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    return trained(hub, folder, 4), folder
+
+
+@pytest.mark.parametrize(
+    ("saved_by", "resumed_by"), [("fastio", "fastio"), ("fastio", "library"), ("library", "fastio")]
+)
+def test_a_trainer_resumed_is_one_that_was_never_interrupted(
+    hub: SimpleNamespace, uninterrupted: tuple[Trained, Path], tmp_path: Path, saved_by: str, resumed_by: str
+) -> None:
+    def by(who: str) -> contextlib.AbstractContextManager[None]:
+        return hub.patch_transformers() if who == "fastio" else contextlib.nullcontext()
+
+    with by(saved_by):
+        half = trained(hub, tmp_path, 2)
+    with by(resumed_by):
+        rest = trained(hub, tmp_path, 4, resume=True)
+    whole, _ = uninterrupted
+    assert half.losses + rest.losses == whole.losses
+    assert len(rest.losses) == 2
+    assert same(rest.model, whole.model)
+    assert same(rest.optimizer, whole.optimizer)
+
+
+def test_the_folder_is_the_trainers_own(
+    hub: SimpleNamespace, uninterrupted: tuple[Trained, Path], tmp_path: Path
+) -> None:
+    with fastio.record() as transfers, hub.patch_transformers():
+        trained(hub, tmp_path, 2)
+    ours, its = tmp_path / "checkpoint-2", uninterrupted[1] / "checkpoint-2"
+    assert sorted(os.listdir(ours)) == sorted(os.listdir(its))
+    saved = {Path(one.path).name: one.format for one in transfers}
+    assert saved == {
+        "model.safetensors": "safetensors",
+        "optimizer.pt": "pt",
+        "scheduler.pt": "pt",
+        "rng_state.pth": "pt",
+        "training_args.bin": "pt",
+    }
+    assert all(one.durable for one in transfers)
+    for name in ("optimizer.pt", "scheduler.pt"):
+        assert same(torch.load(ours / name), torch.load(its / name))
+    assert metadata(hub, ours / "model.safetensors") == metadata(hub, its / "model.safetensors") == {"format": "pt"}
+    loaded = type(bert(hub)).from_pretrained(ours)
+    assert same(loaded.state_dict(), type(loaded).from_pretrained(its).state_dict())
+
+
+def test_damage_is_found(hub: SimpleNamespace, uninterrupted: tuple[Trained, Path], tmp_path: Path) -> None:
+    shutil.copytree(uninterrupted[1] / "checkpoint-2", tmp_path / "checkpoint-2")
+    path = tmp_path / "checkpoint-2" / "optimizer.pt"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with hub.patch_transformers(), pytest.raises(fastio.CorruptFileError, match="data/"):
+        trained(hub, tmp_path, 4, resume=True)
+
+
+def metadata(hub: SimpleNamespace, path: Path) -> Any:
+    content = path.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return header["__metadata__"]
+
+
+def test_a_sharded_model_goes_by_fastio_too(hub: SimpleNamespace, tmp_path: Path) -> None:
+    model = bert(hub)
+    with hub.patch_transformers(), fastio.record() as transfers:
+        model.save_pretrained(tmp_path, max_shard_size="40KB")
+        again = bert(hub)
+        hub.transformers.trainer_utils.load_sharded_checkpoint(again, str(tmp_path))
+    shards = sorted(path.name for path in tmp_path.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    for op in ("save", "load"):
+        assert sorted(Path(one.path).name for one in transfers if one.op == op) == shards
+    assert same(type(model).from_pretrained(tmp_path).state_dict(), model.state_dict())
+    assert same(again.state_dict(), model.state_dict())
+
+
+def accelerated(hub: SimpleNamespace, folder: Path, save: bool, load: bool) -> Trained:
+    """Two steps with an Accelerator; before, its state is loaded, and afterwards it is saved, if that is asked for."""
+    hub.accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = hub.accelerate.Accelerator(cpu=True)
+    model = bert(hub)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)
+    if load:
+        accelerator.load_state(str(folder))
+    batches = torch.utils.data.default_collate(sentences())
+    losses = []
+    for _ in range(2):
+        loss = model(**batches).loss
+        accelerator.backward(loss)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    if save:
+        accelerator.save_state(str(folder))
+    return Trained(losses=losses, model=model.state_dict(), optimizer=optimizer.state_dict())
+
+
+def test_an_accelerator_resumed_is_one_that_was_never_interrupted(hub: SimpleNamespace, tmp_path: Path) -> None:
+    plain, ours = tmp_path / "plain", tmp_path / "ours"
+    first = accelerated(hub, plain, save=True, load=False)
+    whole = accelerated(hub, plain, save=False, load=True)
+    with fastio.record() as transfers, hub.patch_accelerate():
+        half = accelerated(hub, ours, save=True, load=False)
+        rest = accelerated(hub, ours, save=False, load=True)
+    assert half.losses == first.losses
+    assert rest.losses == whole.losses
+    assert rest.losses != half.losses
+    assert same(rest.model, whole.model)
+    assert same(rest.optimizer, whole.optimizer)
+    files = sorted(os.listdir(plain))
+    assert sorted(os.listdir(ours)) == files
+    for op in ("save", "load"):
+        assert sorted(Path(one.path).name for one in transfers if one.op == op) == files
+    assert metadata(hub, ours / "model.safetensors") == {"format": "pt"}
+    assert same(accelerated(hub, ours, save=False, load=True).model, whole.model), "by accelerate alone"
+    with hub.patch_accelerate():
+        assert same(accelerated(hub, plain, save=False, load=True).model, whole.model)
+
+
+def test_the_last_context_to_be_left_puts_everything_back(hub: SimpleNamespace) -> None:
+    places = [
+        (torch, "save"),
+        (torch, "load"),
+        (hub.safetensors, "save_file"),
+        (hub.safetensors, "load_file"),
+        (hub.transformers.modeling_utils, "safe_save_file"),
+        (hub.transformers.trainer_utils, "safe_load_file"),
+        (hub.accelerate.utils.other, "safe_save_file"),
+        (hub.accelerate.utils.modeling, "safe_load_file"),
+    ]
+    before = [getattr(*place) for place in places]
+    with contextlib.suppress(ZeroDivisionError), hub.patch_accelerate():
+        with hub.patch_transformers():
+            inside = [getattr(*place) for place in places]
+        assert getattr(*places[2]) is inside[2]
+        assert getattr(*places[4]) is before[4]
+        raise ZeroDivisionError
+    assert [getattr(*place) for place in places] == before
+    assert not {id(one) for one in inside} & {id(one) for one in before}
+
+
+def test_a_module_that_nobody_had_imported_yet_keeps_nothing(
+    hub: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastio.integrations.replaced import Place, replaced
+
+    (tmp_path / "late_library.py").write_text("from safetensors.torch import load_file as safe_load_file\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = hub.safetensors.load_file
+    with replaced([], [Place("safetensors.torch", "load_file"), Place("late_library", "safe_load_file")]):
+        late = sys.modules["late_library"]
+        assert late.safe_load_file is not before
+    assert late.safe_load_file is hub.safetensors.load_file is before
+
+
+def test_what_fastio_cannot_do_is_left_to_safetensors(
+    hub: SimpleNamespace, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A dtype that only the library knows, and errors that are the library's own: about the format, and the device."""
+    if not hasattr(torch, "float4_e2m1fn_x2"):
+        pytest.skip("this torch has no such dtype")
+    exotic = {"x": torch.arange(8, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)}
+    tied = torch.ones(3)
+    path = tmp_path / "x.safetensors"
+    with hub.patch_accelerate(), caplog.at_level(logging.WARNING, "fastio.integrations"):
+        hub.safetensors.save_file(exotic, path)
+        assert hub.safetensors.load_file(path)["x"].dtype == torch.float4_e2m1fn_x2
+        with pytest.raises(RuntimeError, match="share memory"):
+            hub.safetensors.save_file({"a": tied, "b": tied}, path)
+        with pytest.raises(NotImplementedError, match="meta"):
+            hub.safetensors.save_file({"x": torch.ones(3, device="meta")}, path)
+    assert [record.message.split(":")[1] for record in caplog.records] == [" left to safetensors itself"] * 4
+
+
+def test_a_name_that_a_library_has_given_up_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    from fastio.integrations.replaced import Place, replaced
+
+    with caplog.at_level(logging.WARNING, "fastio.integrations"), replaced([Place("json", "save_file")], []):
+        assert not hasattr(json, "save_file")
+    assert "json has no save_file" in caplog.text

@@ -1,0 +1,177 @@
+"""PyTorch Lightning, both packages: a training saved by fastio and resumed is the one that was never interrupted."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+import fastio
+
+if "CI" not in os.environ:  # there, a missing library is an error
+    pytest.importorskip("lightning")
+
+pytestmark = [
+    # Lightning's advice to load data by more processes, its use of what torch has renamed, and that it goes on there.
+    pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
+]
+
+
+class Package(NamedTuple):
+    """One of the two names that Lightning has, and fastio's plug-in for it."""
+
+    lightning: ModuleType
+    plugins: ModuleType
+    callbacks: ModuleType
+    ours: ModuleType
+
+
+@pytest.fixture(scope="module", params=["lightning", "pytorch_lightning"])
+def package(request: pytest.FixtureRequest) -> Package:
+    top = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}[request.param]
+    names = (top, f"{top}.plugins.io", f"{top}.callbacks", f"fastio.integrations.{request.param}")
+    return Package(*map(importlib.import_module, names))
+
+
+def made(package: Package) -> Any:
+    """A small model that notes its losses. Its hyperparameters go into the checkpoint, as people do it."""
+
+    class Net(package.lightning.LightningModule):  # type: ignore[name-defined, misc]
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+            self.layers = nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, 1))
+            self.losses: list[float] = []
+
+        def training_step(self, batch: Any, number: int) -> torch.Tensor:
+            loss = self.layers(batch[0]).square().mean()
+            self.losses.append(loss.item())
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(self.parameters(), lr=0.1)
+            return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1), "interval": "step"}]
+
+    torch.manual_seed(0)
+    return Net(width=300)
+
+
+def fitted(package: Package, folder: Path, steps: int, plugins: Any, resume: Path | None = None) -> tuple[Any, Path]:
+    """Train to so many steps of four, in two epochs; the model, and the checkpoint of the last step."""
+    model = made(package)
+    data = torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), batch_size=4)
+    keep = package.callbacks.ModelCheckpoint(folder, "{step}", every_n_train_steps=1, save_top_k=1, monitor=None)
+    trainer = package.lightning.Trainer(
+        max_steps=steps, accelerator="cpu", logger=False, callbacks=[keep], plugins=plugins,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
+    )  # fmt: skip
+    trainer.fit(model, loader, ckpt_path=resume)
+    return model, Path(keep.best_model_path)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two checkpoints hold the same, their tensors bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return isinstance(other, dict) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+def test_resumed_it_is_the_training_that_was_never_interrupted(package: Package, tmp_path: Path) -> None:
+    model, whole = fitted(package, tmp_path / "whole", 4, [])
+    folder = tmp_path / "ours"
+    with fastio.record() as transfers:
+        half, stopped = fitted(package, folder, 2, [package.ours.FastCheckpointIO()])
+        rest, end = fitted(package, folder, 4, [package.ours.FastCheckpointIO()], stopped)
+    assert half.losses + rest.losses == model.losses
+    assert len(rest.losses) == 2
+    last, plain = (torch.load(path, weights_only=True) for path in (end, whole))
+    for part in ("global_step", "state_dict", "optimizer_states", "lr_schedulers", "hyper_parameters"):
+        assert same(last[part], plain[part])
+    assert [(one.op, Path(one.path).name, one.durable, one.verified) for one in transfers] == [
+        ("save", "step=1.ckpt", True, True),
+        ("save", "step=2.ckpt", True, True),
+        ("load", "step=2.ckpt", False, True),
+        ("save", "step=3.ckpt", True, True),
+        ("save", "step=4.ckpt", True, True),
+    ]
+    assert sorted(os.listdir(folder)) == ["step=2.ckpt", "step=4.ckpt"], "Lightning removes 1 and 3 by the plug-in"
+
+
+@pytest.mark.parametrize("saved_by", ["fastio", "Lightning"])
+def test_the_other_goes_on_from_what_one_saved(package: Package, tmp_path: Path, saved_by: str) -> None:
+    model, _ = fitted(package, tmp_path / "whole", 4, [])
+    ours = [package.ours.FastCheckpointIO()]
+    half, stopped = fitted(package, tmp_path / "other", 2, ours if saved_by == "fastio" else [])
+    assert type(model).load_from_checkpoint(stopped).hparams == {"width": 300}
+    rest, _ = fitted(package, tmp_path / "other", 4, [] if saved_by == "fastio" else ours, stopped)
+    assert half.losses + rest.losses == model.losses
+
+
+def test_lightnings_own_asynchronous_plug_in_wraps_it(package: Package, tmp_path: Path) -> None:
+    model, _ = fitted(package, tmp_path / "whole", 4, [])
+    behind = package.plugins.AsyncCheckpointIO(package.ours.FastCheckpointIO())
+    with fastio.record() as transfers:
+        half, stopped = fitted(package, tmp_path / "ours", 2, [behind])
+        rest, _ = fitted(package, tmp_path / "ours", 4, [package.ours.FastCheckpointIO()], stopped)
+    assert half.losses + rest.losses == model.losses
+    assert [one.op for one in transfers].count("save") == 4
+
+
+def test_damage_is_found(package: Package, tmp_path: Path) -> None:
+    _, path = fitted(package, tmp_path, 1, [package.ours.FastCheckpointIO()])
+    content = bytearray(path.read_bytes())
+    weight = torch.load(path, weights_only=True)["state_dict"]["layers.0.weight"]
+    content[content.find(weight.numpy().tobytes()) + 100] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(fastio.CorruptFileError, match="data/"):
+        fitted(package, tmp_path / "rest", 4, [package.ours.FastCheckpointIO()], path)
+
+
+def test_a_link_is_replaced_and_not_what_it_links_to(package: Package, tmp_path: Path) -> None:
+    best, last = tmp_path / "best.ckpt", tmp_path / "last.ckpt"
+    plugin = package.ours.FastCheckpointIO()
+    plugin.save_checkpoint({"x": torch.zeros(3)}, best)
+    last.symlink_to("best.ckpt")
+    plugin.save_checkpoint({"x": torch.ones(3)}, last)
+    assert not last.is_symlink()
+    assert torch.load(best)["x"].sum() == 0
+    plugin.remove_checkpoint(last)
+    assert os.listdir(tmp_path) == ["best.ckpt"]
+
+
+def test_remote_storage_stays_lightnings(package: Package, tmp_path: Path) -> None:
+    plugin = package.ours.FastCheckpointIO()
+    url = f"file://{tmp_path}/far/one.ckpt"
+    with fastio.record() as transfers:
+        plugin.save_checkpoint({"x": torch.ones(3)}, url)
+        assert plugin.load_checkpoint(url)["x"].sum() == 3
+    assert transfers == []
+    with pytest.raises(TypeError, match="storage_options"):
+        plugin.save_checkpoint({}, tmp_path / "one.ckpt", storage_options={})
+
+
+def test_fabric_takes_it(tmp_path: Path) -> None:
+    lightning = importlib.import_module("lightning")
+    ours = importlib.import_module("fastio.integrations.lightning")
+    fabric = lightning.Fabric(accelerator="cpu", plugins=[ours.FastCheckpointIO()])
+    state = {"model": fabric.setup(nn.Linear(3, 2)), "step": 7}
+    with fastio.record() as transfers:
+        fabric.save(tmp_path / "one.ckpt", state)
+        restored: dict[str, Any] = {"model": fabric.setup(nn.Linear(3, 2)), "step": 0}
+        fabric.load(tmp_path / "one.ckpt", restored)
+    assert [one.op for one in transfers] == ["save", "load"]
+    assert restored["step"] == 7
+    assert same(restored["model"].state_dict(), state["model"].state_dict())
