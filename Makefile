@@ -17,11 +17,12 @@ KVIKIO := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathf
 
 NATIVE_BUILD := build/native-test
 
-.PHONY: demo test check format native-test clean
+.PHONY: demo test check format native-test bench-docs clean
 
 demo: $(VENV)/.user
 	cd $(VENV) && bin/python -m fastio.bench.demo
 	cd $(VENV) && bin/python $(CURDIR)/examples/train_offload.py
+	cd $(VENV) && bin/python $(CURDIR)/examples/resume.py
 
 test: $(VENV)/.developer
 	$(BIN)/pytest $(PYTEST_ARGUMENTS)
@@ -42,6 +43,11 @@ native-test: $(VENV)/.tools
 	$(BIN)/cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DFASTIO_NATIVE_TESTS=ON
 	$(BIN)/cmake --build $(NATIVE_BUILD)
 	$(BIN)/ctest --test-dir $(NATIVE_BUILD) --output-on-failure --no-tests=error
+
+# docs/performance.md, from a folder of what `fastio-bench <command> --out` wrote: make bench-docs RESULTS=results
+bench-docs: $(VENV)/.user
+	@test -n "$(RESULTS)" || { echo "say where the results are: make bench-docs RESULTS=folder"; exit 2; }
+	cd $(VENV) && bin/python -m fastio.bench.performance_docs "$(abspath $(RESULTS))" "$(CURDIR)/docs/performance.md"
 
 clean:
 	rm -rf $(VENV) build dist

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.console import RenderableType
 
-from fastio.bench import plots
+from fastio.bench import exhibit_table, plots
 from fastio.bench.report import Meter, Report, consoles, interruptible, workspace
 from fastio.bench.stats import summarise
 
@@ -51,8 +51,9 @@ class Conduct:
         """
         with workspace(self.parent) as folder, interruptible(self.report):
             work(folder)
-        for shown in (*tables(), *self.report.notes):
-            self.show(shown)
+        shown = [*tables()]  # which may add exhibits
+        for piece in (*shown, *map(exhibit_table.table, self.report.exhibits), *self.report.notes):
+            self.show(piece)
         if self.as_json:
             click.echo(json.dumps(self.report.document(), indent=1))
         if self.out is not None:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fastio.bench import machine
+from fastio.bench.exhibit import Exhibit
 from fastio.bench.rounds import Failure, Sample
 from fastio.bench.stats import summarise
 
@@ -26,7 +27,10 @@ _WIDTH = 150  # of tables that go to a file or a pipe
 
 @dataclass
 class Report:
-    """What one run of a subcommand found. ``findings`` are what is no sample (doctor's answers, goals)."""
+    """What one run of a subcommand found.
+
+    ``findings`` are what is no sample (doctor's answers, goals), ``exhibits`` its tables.
+    """
 
     command: str
     folder: Path
@@ -34,6 +38,7 @@ class Report:
     samples: list[Sample] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     findings: dict[str, Any] = field(default_factory=dict)
+    exhibits: list[Exhibit] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
 
@@ -56,6 +61,7 @@ class Report:
             "interrupted": self.interrupted,
             "notes": self.notes,
             "findings": self.findings,
+            "exhibits": [exhibit.document() for exhibit in self.exhibits],
             "summaries": [asdict(summary) for summary in summarise(self.samples)],
             "failures": [asdict(failure) for failure in self.failures],
             "samples": [asdict(sample) for sample in self.samples],

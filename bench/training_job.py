@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fastio.bench import training_models, training_ways
+from fastio.bench import offload_timeline, training_models, training_ways
 from fastio.bench.rounds import describe
 from fastio.bench.timing import Peak
 from fastio.bench.workloads import fingerprint
@@ -70,6 +70,7 @@ class Run:
     memory above what the process held before: the model, its gradients, the optimizer's state and whatever one plain
     step leaves behind. None where the kernel does not tell. ``losses`` are those of all steps. ``gradients`` and
     ``fixed_loss`` belong to one more step, from the first weights again: a CRC-32 of all gradients, and the loss.
+    ``timeline``: the last counted step's, as :func:`fastio.bench.offload_timeline.document` has it.
     """
 
     steps_s: list[float]
@@ -79,6 +80,7 @@ class Run:
     gradients: int
     fixed_loss: float
     moved: Moved | None
+    timeline: dict[str, Any] | None
 
 
 def main(text: str) -> None:
@@ -118,10 +120,12 @@ def _run(job: Job) -> Run:
             moments.append(_Moment.of(way.report()))
         cpu = time.process_time() - cpu
         peak_bytes = peak.beyond(0)
+        report = way.report()
+        timeline = None if report is None else offload_timeline.document(report)
         gradients, fixed_loss = (0, 0.0) if job.memory_limit is not None else _fixed(job, training, way)
     finally:
         way.close()
-    return Run(steps_s, cpu / job.steps, peak_bytes, losses, gradients, fixed_loss, _moved(before, moments))
+    return Run(steps_s, cpu / job.steps, peak_bytes, losses, gradients, fixed_loss, _moved(before, moments), timeline)
 
 
 def _step(training: training_models.Training, optimizer: torch.optim.SGD, way: training_ways.Way) -> float:

@@ -113,7 +113,8 @@ def test_every_way_has_the_gradients_of_plain_training(name: str, tmp_path: Path
             del loss
             assert not list(tmp_path.glob("*.pt"))
             told = way.report()
-            assert (told is not None and told.counts.writes > 0) is bool(settings)
+            # Written, or on a slow disk still under way when backward wanted it.
+            assert (told is not None and told.counts.writes + told.counts.handed_back > 0) is bool(settings)
         gradients = [parameter.grad for parameter in training.model.parameters()]
         expected = expected or gradients
         for ours, plain in zip(gradients, expected, strict=True):
@@ -289,7 +290,7 @@ class TestGoals:
 
     def test_medians_of_rounds(self) -> None:
         def record(way: str, number: int, *steps: float) -> offload_compare.Record:
-            run = Run(list(steps), 0.5, 7, [1.0], 1, 2.0, None)
+            run = Run(list(steps), 0.5, 7, [1.0], 1, 2.0, None, None)
             return offload_compare.Record(way, number, False, run, True, True, 0.0)
 
         records = [

@@ -17,7 +17,7 @@ import pytest
 import fastio
 import fastio._native as native
 
-PACKAGED = {".cu", ".json", ".py", ".pyi", ".typed"}
+PACKAGED = {".css", ".csv", ".cu", ".json", ".py", ".pyi", ".typed"}
 HEAVY = {"click", "cupy", "kvikio", "matplotlib", "nvidia", "rich", "safetensors"}
 HEAVY_ROOMS = ("fastio.bench", "fastio.backends.dali", "fastio.backends.gds", "fastio.backends.pinned")
 

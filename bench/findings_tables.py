@@ -1,0 +1,217 @@
+"""What subcommands found besides samples, as tables: goals, answers, dictionaries, ways to train. Pure.
+
+A finding of a shape that is known by none of these is shown as a table if it is one (rows alike, plain values).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fastio.bench import cells
+from fastio.bench.exhibit import CALIBRATED, MEASURED, SIMULATED, Cell, Exhibit
+from fastio.dicts import Explanation
+from fastio.dicts.context import Context
+from fastio.dicts.explain import Entry
+
+_GB, _MIB = 1e9, 1 << 20
+RAW = frozenset({"runs", "timeline"})
+"""Findings that others sum up: the page draws from them, no table shows them."""
+
+
+def exhibits(findings: Mapping[str, Any]) -> list[Exhibit]:
+    """A table for each finding that is one. KeyError, TypeError or ValueError where a known one is damaged."""
+    shown: list[Exhibit] = []
+    for name, found in findings.items():
+        if name in RAW or not found:
+            continue
+        known = _KNOWN.get(name)
+        if known is not None and isinstance(found, list) and isinstance(found[0], Mapping):
+            shown.append(known(found))
+        elif name in _LABELLED:
+            shown += _LABELLED[name](found)
+        else:
+            shown += _plain(name, found)
+    return shown
+
+
+def learned(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, Explanation]]:
+    """The answers of the dictionaries, as ``tune`` keeps them."""
+    return [
+        (
+            one["work"],
+            Explanation(
+                Context(*one["context"]),
+                one["nbytes"],
+                one["tool"],
+                one["reason"],
+                one["confidence"],
+                tuple(Entry(*entry) for entry in one["entries"]),
+            ),
+        )
+        for one in found
+    ]
+
+
+def _goals(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+    columns = ("work", "workload", "against", "asked*", "measured*", "unit", "")
+    rows = [
+        [
+            goal["work"],
+            goal["workload"],
+            goal["against"],
+            f"{'at least' if goal['least'] else 'at most'} {goal['asked']:.2f}",
+            f"{goal['measured']:.2f}",
+            goal["unit"],
+            "met" if goal["met"] else "missed",
+        ]
+        for goal in found
+    ]
+    return Exhibit("goals", "Goals", columns, rows)
+
+
+def _learned(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+    columns = ("work", "uses now", "fastest", "sure %*", "takes ms*", "the others take", "why")
+    rows: list[list[Cell]] = []
+    for work, answer in learned(found):
+        best, *others = answer.entries
+        rows.append(
+            [
+                work,
+                answer.tool,
+                best.tool,
+                round(answer.confidence * 100),
+                None if best.seconds is None else best.seconds * 1e3,
+                ", ".join(f"{other.tool} {other.relative:.2f} x" for other in others),
+                answer.reason,
+            ]
+        )
+    return Exhibit("learned", "What the dictionaries learned", columns, rows)
+
+
+def _training(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+    columns = (
+        *("way", "step ms*", "x plain*", "spread", "CPU ms*", "peak MiB*", "written MiB*", "stalled ms*"),
+        *("predicted ms*", "actual ms*", "gradients"),
+    )
+    rows: list[list[Cell]] = []
+    for one in found:
+        moved = one["moved"] or {}
+        low, high = one["ratio_low"], one["ratio_high"]
+        rows.append(
+            [
+                one["way"],
+                _scaled(one["step_s"], 1e3),
+                one["ratio"],
+                None if low is None or high is None else f"{low:.2f}-{high:.2f}",
+                _scaled(one["cpu_s"], 1e3),
+                _scaled(one["peak_bytes"], 1 / _MIB),
+                sum(tier["written_bytes"] for tier in moved["tiers"].values()) / _MIB if moved else None,
+                *(_scaled(moved.get(key), 1e3) for key in ("stalled_s", "predicted_s", "actual_s")),
+                "same bits" if one["same_gradients"] else f"off by {one['difference']:.1e}",
+            ]
+        )
+    return Exhibit("ways", "Ways to train", columns, rows)
+
+
+def _depths(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+    columns = ("way", "largest depth that trains*", "smallest that does not*", "which says")
+    rows = [[one["way"], one["depth"], one["fails_at"] if one["reason"] else None, one["reason"]] for one in found]
+    return Exhibit("depths", "Largest depth in the memory given", columns, rows)
+
+
+def _accuracy(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+    columns = ("way", "mean*", "deviation*", "each seed")
+    rows = [[o["way"], o["mean"], o["spread"], ", ".join(f"{score:.4f}" for score in o["scores"])] for o in found]
+    return Exhibit("accuracy", "Accuracy on scikit-learn's digits", columns, rows)
+
+
+def _simulated(found: Mapping[str, Any]) -> list[Exhibit]:
+    machines = {one["name"]: one for one in found["machines"]}
+    shown = []
+    for name, machine in machines.items():
+        title = f"VGG-16 on {name} ({machine['memory'] >> 30} GiB), activations to {machine['channel']}"
+        rows: list[list[Cell]] = [
+            [one["way"], one["runs"], one["as_fast"]] for one in found.get("capacities", ()) if one["machine"] == name
+        ]
+        columns = ("way", "largest batch that trains*", "largest as fast as plain*")
+        shown.append(Exhibit("capacities", title, columns, rows, SIMULATED, note="; ".join(machine["sources"])))
+    heads = ("network", "batch*", "plain GB*", "moved GB*", "peak GB*", "iteration, x plain*", "the paper says")
+    rows = [
+        [
+            one["name"],
+            one["batch"],
+            *(one[key] / _GB for key in ("baseline_nbytes", "moved_nbytes", "peak_nbytes")),
+            "does not run" if one["slowdown"] is None else one["slowdown"],
+            one["paper"],
+        ]
+        for one in found.get("networks", ())
+    ]
+    if rows:
+        source = "vDNN, figures 11, 12 and 15"
+        shown.append(Exhibit("networks", "vDNN-all on vDNN's Titan X", heads, rows, SIMULATED, source))
+    return [one for one in shown if one.rows]
+
+
+def _calibrated(found: Mapping[str, Any]) -> list[Exhibit]:
+    columns = ("network", "plain batch*", "the paper's batch*", "share that hides (fitted)*", "calibrated batch*")
+    keys = ("network", "plain_batch", "paper_batch", "hidden", "batch")
+    rows = [[one[key] for key in keys] for one in found["rows"]]
+    title, source, note = (
+        "Batches with the best throughput",
+        "FlashNeuron, table 3",
+        "fitted to that table",
+    )
+    return [Exhibit("calibrated", title, columns, rows, CALIBRATED, source, note)]
+
+
+_KNOWN: dict[str, Callable[[Sequence[Mapping[str, Any]]], Exhibit]] = {
+    "goals": _goals,
+    "learned": _learned,
+    "ways": _training,
+    "depths": _depths,
+    "accuracy": _accuracy,
+}
+_LABELLED: dict[str, Callable[[Mapping[str, Any]], list[Exhibit]]] = {
+    "simulated": _simulated,
+    "calibrated": _calibrated,
+}
+
+
+_TITLES = {
+    "machine": "Machine",
+    "tools": "Tools",
+    "ways": 'The way that bytes take with policy="auto", 49 MiB',
+    "import_seconds": "Seconds to import fastio after torch",
+}
+
+
+def _plain(name: str, found: Any) -> list[Exhibit]:
+    """Rows of plain values as the table that they are; single values and lists of them as one row. Nothing nested."""
+    title = _TITLES.get(name, name.replace("_", " "))
+    if isinstance(found, Mapping) and _flat(found.values()):
+        return [Exhibit(name, title, ("", ""), [[str(key), value] for key, value in found.items()])]
+    if _flat([found]):
+        return [Exhibit(name, title, (f"{title}*",), [[found]])]
+    if not isinstance(found, list):
+        return []
+    if _flat(found):
+        return [Exhibit(name, title, (title,), [[", ".join(map(cells.text, found))]])]
+    if all(isinstance(row, list) and len(row) == len(found[0]) and _flat(row) for row in found):
+        return [Exhibit(name, title, ("",) * len(found[0]), found)]
+    if all(isinstance(row, Mapping) and row.keys() == found[0].keys() and _flat(row.values()) for row in found):
+        columns = [f"{key}*" if _numbers(row[key] for row in found) else str(key) for key in found[0]]
+        return [Exhibit(name, title, columns, [list(row.values()) for row in found], MEASURED)]
+    return []
+
+
+def _flat(values: Any) -> bool:
+    return all(value is None or isinstance(value, (str, int, float)) for value in values)
+
+
+def _numbers(values: Any) -> bool:
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

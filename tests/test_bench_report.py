@@ -1,0 +1,344 @@
+"""The page of ``fastio-bench report``: what stands in it, and what Chromium makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from matplotlib import image
+
+import results as made
+from fastio.bench import cells
+from fastio.bench.conduct import Conduct, common
+from fastio.bench.exhibit import PAPER, Exhibit
+from fastio.bench.report_command import report
+
+PLOTS = {"bandwidth": 4, "IOef": 4, "dictionary": 4, "steps": 1, "timeline": 1}
+PHONE, DESK = 390, 1200
+HOSTILE = """<script>alert("1")</script> & 'x' --> $\\frac{1}{2}$ id="y" </style></svg>"""
+_VOID = {"meta"}
+
+
+class Page(HTMLParser):
+    """A page taken apart: its elements with their attributes, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.text.append(data)
+
+    def attributes(self, name: str) -> list[str]:
+        return [str(attributes[name]) for _, attributes in self.elements if name in attributes]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made.make(tmp_path_factory.mktemp("bench"))
+
+
+@pytest.fixture(scope="module")
+def page(results: Path) -> Path:
+    path = results.parent / "page.html"
+    run(results, "-o", str(path))
+    return path
+
+
+def run(folder: Path, *arguments: str, status: int = 0) -> Result:
+    result = CliRunner().invoke(report, [str(folder), *arguments], catch_exceptions=False)
+    assert result.exit_code == status, result.output
+    return result
+
+
+def write(folder: Path, told: Any, name: str = "odd.json") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(told if isinstance(told, str) else json.dumps(told))
+    return folder
+
+
+class TestContent:
+    def test_every_command_has_its_plots_and_tables(self, page: Path) -> None:
+        told = Page(page.read_text())
+        assert not told.open
+        shown = told.attributes("data-plot")
+        assert {kind: shown.count(kind) for kind in dict.fromkeys(shown)} == PLOTS
+        assert {name for name in told.attributes("id") if "-limit-" in name} == {"io-0-limit-io-0", "io-2-limit-io-2"}
+        text = " ".join(told.text)
+        for expected in ("doctor", "tune", "io_uring", "measured here", "1 of 2 goals met", "missed", "no GPU here"):
+            assert expected in text
+        for tool in made.TOOLS:
+            assert text.count(tool) > 4
+
+    def test_nothing_is_fetched_and_nothing_runs(self, page: Path) -> None:
+        told = Page(page.read_text())
+        assert not {"script", "link", "img", "iframe", "object", "image"} & {tag for tag, _ in told.elements}
+        targets = [*told.attributes("href"), *told.attributes("xlink:href"), *told.attributes("src")]
+        assert targets
+        assert all(target.startswith("#") for target in targets)
+        assert not re.search(r"url\((?!#)|@import|https?:", page.read_text())
+
+    def test_ids_are_unique_and_links_lead_somewhere(self, page: Path) -> None:
+        text = page.read_text()
+        told = Page(text)
+        ids = told.attributes("id")
+        assert len(ids) == len(set(ids))
+        wanted = [*told.attributes("href"), *told.attributes("xlink:href"), *re.findall(r"url\((#[^)]+)\)", text)]
+        assert {target[1:] for target in wanted} <= set(ids)
+
+    def test_no_colour_is_fixed(self, page: Path) -> None:
+        body = page.read_text().partition("</style>")[2]
+        assert not re.search(r"(fill|stroke|background|color): *(#|rgb)", body)
+        assert {"var(--ink)", "var(--series-0)", "var(--heat-0)"} <= set(re.findall(r"var\([\w-]+\)", body))
+
+    def test_text_is_never_markup(self, results: Path, tmp_path: Path) -> None:
+        folder = tmp_path / "hostile"
+        shutil.copytree(results, folder)
+        for path in folder.glob("*.json"):  # a tool of that name, in samples, dictionaries and timelines
+            text = path.read_text().replace('"posix"', json.dumps(HOSTILE))
+            path.write_text(text.replace('"command": "io"', f'"command": {json.dumps(HOSTILE)}'))
+        told = made.unknown(tmp_path, HOSTILE).document()
+        told["machine"]["processor"] = HOSTILE
+        write(folder, told, "odd.json")
+        run(folder)
+        told = Page((folder / "report.html").read_text())
+        assert not told.open
+        assert "script" not in {tag for tag, _ in told.elements}
+        assert told.attributes("data-plot").count("bandwidth") == PLOTS["bandwidth"]
+        assert not [name for _, attributes in told.elements for name in attributes if name.startswith("on")]
+        text = "".join(told.text)
+        assert text.count('<script>alert("1")</script>') > 12
+        assert "$\\frac{1}{2}$" in text
+
+    def test_a_command_that_nobody_knows(self, tmp_path: Path) -> None:
+        made.unknown(tmp_path, "teleport").write(tmp_path)
+        run(tmp_path)
+        text = " ".join(Page((tmp_path / "report.html").read_text()).text)
+        assert "interrupted" in text
+        assert text.count("teleport") > 10
+        assert '"deep"' in text
+
+    def test_several_runs_of_one_command(self, results: Path, tmp_path: Path) -> None:
+        for name in ("offload", "offload-again"):
+            shutil.copy(results / "offload.json", tmp_path / f"{name}.json")
+        run(tmp_path)
+        told = Page((tmp_path / "report.html").read_text())
+        assert "offload (offload-again)" in told.text
+        assert told.attributes("data-plot").count("timeline") == 2
+        assert len(told.attributes("id")) == len(set(told.attributes("id")))
+
+    def test_a_finding_too_long_for_the_page_is_named(self, tmp_path: Path) -> None:
+        told = made.unknown(tmp_path, "teleport").document()
+        told["findings"]["calls"] = [{"nested": [number]} for number in range(5000)]
+        write(tmp_path, told)
+        run(tmp_path)
+        text = (tmp_path / "report.html").read_text()
+        assert "Too long for this page, in odd.json: calls." in text
+        assert len(text) < 100_000
+
+
+class TestDamage:
+    @pytest.mark.parametrize(
+        ("told", "reason"),
+        [
+            ("{", "cannot be read as JSON"),
+            ([1], "it has no schema"),
+            ({"name": "package"}, "it has no schema"),
+            ({"schema": 99}, "its schema is 99"),
+            ({"schema": 1, "command": "io"}, "'interrupted' is None, not a bool"),
+        ],
+    )
+    def test_a_foreign_file_is_named(self, told: Any, reason: str, tmp_path: Path) -> None:
+        said = run(write(tmp_path, told), status=1).output
+        assert "Error: " in said
+        assert "odd.json" in said
+        assert reason in said
+        assert not (tmp_path / "report.html").exists()
+
+    @pytest.mark.parametrize(
+        ("damage", "reason"),
+        [
+            (lambda told: told["exhibits"][0]["rows"].append(["one"]), "under 2 columns"),
+            (lambda told: told["exhibits"][0]["rows"].append([{}, 1]), "in a cell"),
+            (lambda told: told["exhibits"][0].pop("title"), "without title"),
+            (lambda told: told["failures"][0].update(reason=7), "for 'reason'"),
+            (lambda told: told["summaries"].append(3), "'summaries' has 3"),
+            (lambda told: told["findings"].update(goals=[{"work": "save"}]), "KeyError: 'workload'"),
+            (lambda told: told["findings"].update(learned=[{"work": "x"}]), "KeyError: 'context'"),
+            (lambda told: told["findings"].update(runs=[{"run": 1}]), "odd.json"),
+            (lambda told: told["findings"].update(simulated=[1]), "odd.json"),
+        ],
+    )
+    def test_a_damaged_document_is_named(self, damage: Callable[[Any], None], reason: str, tmp_path: Path) -> None:
+        told = made.unknown(tmp_path, "teleport").document()
+        damage(told)
+        said = run(write(tmp_path, told), status=1).output
+        assert "odd.json" in said
+        assert reason in said
+
+    def test_an_empty_folder(self, tmp_path: Path) -> None:
+        assert "no document (*.json)" in run(tmp_path, status=1).output
+
+    def test_without_matplotlib_it_says_what_to_install(self, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+        said = run(results, "-o", str(results.parent / "none.html"), status=1).output
+        assert "pip install 'fastio[bench]'" in said
+
+
+class TestExhibits:
+    @staticmethod
+    def command(interrupt: bool) -> click.Command:
+        shown = Exhibit("speeds", "Speeds", ("tool", "MB/s*"), [["uring", 1234.56], ["posix", None]])
+        theirs = Exhibit("theirs", "Their speeds", ("tool", "MB/s*"), [["kvikio", 12.345]], PAPER, "Paper, table 2")
+
+        @click.command(name="trial")
+        @common
+        def trial(conduct: Conduct) -> None:
+            def work(folder: Path) -> None:
+                conduct.report.exhibits.append(shown)
+                if interrupt:
+                    raise KeyboardInterrupt
+
+            def tables() -> list[str]:
+                conduct.report.exhibits.append(theirs)
+                return ["first of all"]
+
+            conduct.run(work, tables)
+
+        return trial
+
+    @pytest.mark.parametrize(("interrupt", "status"), [(False, 0), (True, 130)])
+    def test_they_are_printed_and_kept(self, interrupt: bool, status: int, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        arguments = ["--dir", str(tmp_path), "--out", str(out)]
+        result = CliRunner().invoke(self.command(interrupt), arguments, catch_exceptions=False)
+        assert result.exit_code == status
+        said = result.stdout
+        assert said.index("first of all") < said.index("Speeds") < said.index("Their speeds")
+        for expected in ("1,235", "12.345", "measured here", "from the paper; Paper, table 2"):
+            assert expected in said
+        told = json.loads((out / "trial.json").read_text())
+        assert told["interrupted"] is interrupt
+        assert [one["rows"] for one in told["exhibits"]] == [
+            [["uring", 1234.56], ["posix", None]],
+            [["kvikio", 12.345]],
+        ]
+
+    @pytest.mark.parametrize(
+        ("cell", "text"),
+        [
+            *((None, "-"), ("as it is", "as it is"), (1234567, "1,234,567"), (1234.56, "1,235"), (999.7, "1,000")),
+            *((0.0, "0"), (1.0, "1.00"), (0.05341, "0.0534"), (5.34e-5, "5.34e-5"), (-40.2, "-40.2"), (100.0, "100")),
+            *((float("nan"), "-"), (float("inf"), "inf"), (True, "yes")),
+        ],
+    )
+    def test_numbers_are_rounded_where_they_are_shown(self, cell: Any, text: str) -> None:
+        assert cells.text(cell) == text
+
+
+class Browser:
+    """Chromium without a window."""
+
+    def __init__(self, path: str, folder: Path) -> None:
+        self._command = [path, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}"]
+        self._command += ["--hide-scrollbars", "--force-device-scale-factor=1", "--virtual-time-budget=2000"]
+        self._folder = folder
+
+    def _run(self, page: Path, width: int, dark: bool, *arguments: str, height: int = 2000) -> str:
+        scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+        command = [*self._command, scheme, f"--window-size={width},{height}", *arguments, page.as_uri()]
+        child = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert child.returncode == 0, child.stderr
+        return child.stdout
+
+    def screenshot(self, page: Path, width: int, dark: bool, height: int = 2000) -> Any:
+        """What is seen, as an array of (height, width, RGB), 0 to 1."""
+        path = self._folder / f"{page.stem}-{width}-{'dark' if dark else 'light'}.png"
+        self._run(page, width, dark, f"--screenshot={path}", height=height)
+        return image.imread(path)[:, :, :3]
+
+    def measure(self, page: Path, width: int, expression: str) -> Any:
+        """The JSON of a JavaScript expression's value, in a frame of that width (windows have a least width)."""
+        script = f"document.body.dataset.told = JSON.stringify((() => {{ {expression} }})())"
+        inner = page.read_text().replace("</body>", f"<script>{script}</script></body>")
+        frame = json.dumps(inner).replace("</", "<\\/")
+        outer = self._folder / "measure.html"
+        outer.write_text(
+            f'<!DOCTYPE html><body><iframe style="width: {width}px; height: 900px; border: 0"></iframe><script>'
+            f"const frame = document.querySelector('iframe'); frame.onload = () => document.body.dataset.told = "
+            f"frame.contentDocument.body.dataset.told; frame.srcdoc = {frame};</script></body>"
+        )
+        found = re.search(r'<body data-told="([^"]*)"', self._run(outer, DESK, False, "--dump-dom"))
+        assert found is not None
+        return json.loads(found[1].replace("&quot;", '"').replace("&amp;", "&"))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
+    """Chromium. CI must have one."""
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        in_ci = os.environ.get("CI", "").lower() in {"1", "true"}
+        (pytest.fail if in_ci else pytest.skip)("no Chromium (chromium, chromium-browser or google-chrome) on PATH")
+    return Browser(path, tmp_path_factory.mktemp("browser"))
+
+
+_LOOK = """
+const boxes = [...document.querySelectorAll('figure svg')].map(one => one.getBoundingClientRect());
+const texts = [...document.querySelectorAll('figure.panel svg text')].map(one => one.getBoundingClientRect().height);
+const wide = [...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth);
+document.querySelectorAll('details').forEach(one => one.open = true);
+return {
+  page: document.documentElement.scrollWidth, window: innerWidth, plots: boxes.length,
+  seen: boxes.filter(box => box.width > 200 && box.height > 60).length, smallest: Math.min(...texts),
+  scrolling: wide.length, styled: getComputedStyle(document.querySelector('.scroll')).overflowX,
+};
+"""
+
+
+class TestBrowser:
+    @pytest.mark.parametrize("width", [PHONE, DESK])
+    def test_light_is_light_and_dark_is_dark(self, browser: Browser, page: Path, width: int) -> None:
+        light, dark = (browser.screenshot(page, width, dark) for dark in (False, True))
+        for pixels, low, high in ((light, 0.9, 1.0), (dark, 0.0, 0.15)):
+            assert pixels.shape == (2000, width, 3)
+            background = np.median(pixels.reshape(-1, 3), axis=0)
+            assert ((low <= background) & (background <= high)).all()
+            assert 0.02 < (np.abs(pixels - background).max(axis=2) > 0.3).mean() < 0.6  # there is text, and no blot
+
+    @pytest.mark.parametrize("width", [PHONE, DESK])
+    def test_everything_fits(self, browser: Browser, page: Path, width: int) -> None:
+        told = browser.measure(page, width, _LOOK)
+        assert told["window"] == width
+        assert told["page"] <= width
+        assert told["plots"] == told["seen"] == sum(PLOTS.values())
+        assert told["smallest"] >= 9  # pixels of a line of text in a plot
+        assert told["styled"] == "auto"
+        if width == PHONE:
+            assert told["scrolling"] > 0
