@@ -1,15 +1,19 @@
-"""Shapes of real tensors: BERT's parameters, and the block that the Fastensor paper moves."""
+"""Shapes of real tensors: layers and BERT's parameters by their names, and the block that the Fastensor paper moves."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 Shape = tuple[int, ...]
 
 VOCABULARY, POSITIONS, SEGMENTS = 30_522, 512, 2
 
+_COUNTERS = ("num_batches_tracked", "relative_position_index")  # int64
+_BUFFERS = ("running_mean", "running_var", *_COUNTERS)
 
-def bert(layers: int = 24, hidden: int = 1024) -> dict[str, Shape]:
+
+def bert(layers: int = 24, hidden: int = 1024, vocabulary: int = VOCABULARY) -> dict[str, Shape]:
     """Parameter names and shapes of BERT (Devlin et al. 2019, section 3), by default of BERT-large, uncased.
 
     ``layers`` encoder layers of width ``hidden``, a feed-forward width of ``4 * hidden`` and the pooler, as they stand
@@ -17,29 +21,64 @@ def bert(layers: int = 24, hidden: int = 1024) -> dict[str, Shape]:
     """
     wide = 4 * hidden
     shapes: dict[str, Shape] = {
-        "embeddings.word_embeddings.weight": (VOCABULARY, hidden),
+        "embeddings.word_embeddings.weight": (vocabulary, hidden),
         "embeddings.position_embeddings.weight": (POSITIONS, hidden),
         "embeddings.token_type_embeddings.weight": (SEGMENTS, hidden),
-        **_norm("embeddings.LayerNorm", hidden),
+        **norm("embeddings.LayerNorm", hidden),
     }
     for layer in range(layers):
         at = f"encoder.layer.{layer}"
         for name in ("query", "key", "value"):
-            shapes |= _linear(f"{at}.attention.self.{name}", hidden, hidden)
-        shapes |= _linear(f"{at}.attention.output.dense", hidden, hidden)
-        shapes |= _norm(f"{at}.attention.output.LayerNorm", hidden)
-        shapes |= _linear(f"{at}.intermediate.dense", wide, hidden)
-        shapes |= _linear(f"{at}.output.dense", hidden, wide)
-        shapes |= _norm(f"{at}.output.LayerNorm", hidden)
-    return shapes | _linear("pooler.dense", hidden, hidden)
+            shapes |= linear(f"{at}.attention.self.{name}", hidden, hidden)
+        shapes |= linear(f"{at}.attention.output.dense", hidden, hidden)
+        shapes |= norm(f"{at}.attention.output.LayerNorm", hidden)
+        shapes |= linear(f"{at}.intermediate.dense", wide, hidden)
+        shapes |= linear(f"{at}.output.dense", hidden, wide)
+        shapes |= norm(f"{at}.output.LayerNorm", hidden)
+    return shapes | linear("pooler.dense", hidden, hidden)
 
 
-def _linear(name: str, outputs: int, inputs: int) -> dict[str, Shape]:
-    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+def linear(name: str, outputs: int, inputs: int, bias: bool = True) -> dict[str, Shape]:
+    """A fully connected layer."""
+    weight: dict[str, Shape] = {f"{name}.weight": (outputs, inputs)}
+    return weight | {f"{name}.bias": (outputs,)} if bias else weight
 
 
-def _norm(name: str, width: int) -> dict[str, Shape]:
+def norm(name: str, width: int) -> dict[str, Shape]:
+    """A LayerNorm."""
     return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+
+
+def convolution(name: str, outputs: int, inputs: int, side: int, bias: bool = True) -> dict[str, Shape]:
+    """A convolution with square kernels; ``inputs`` are those of one group."""
+    weight: dict[str, Shape] = {f"{name}.weight": (outputs, inputs, side, side)}
+    return weight | {f"{name}.bias": (outputs,)} if bias else weight
+
+
+def batch_norm(name: str, width: int) -> dict[str, Shape]:
+    """A BatchNorm with its buffers: the running statistics, and how many batches they have seen."""
+    statistics = {f"{name}.running_mean": (width,), f"{name}.running_var": (width,), f"{name}.num_batches_tracked": ()}
+    return norm(name, width) | statistics
+
+
+def is_parameter(name: str) -> bool:
+    """Whether a tensor of a state dict is trained; the others are buffers, which go by names of their own."""
+    return not name.endswith(_BUFFERS)
+
+
+def is_counter(name: str) -> bool:
+    """Whether a tensor of a state dict holds int64 numbers; all others are fp32 here."""
+    return name.endswith(_COUNTERS)
+
+
+def parameters(shapes: Mapping[str, Shape]) -> int:
+    """How many parameters a state dict of these names and shapes has."""
+    return sum(prod(shape) for name, shape in shapes.items() if is_parameter(name))
+
+
+def nbytes(name: str, shape: Shape) -> int:
+    """Bytes of the tensor of that name in a state dict."""
+    return (8 if is_counter(name) else 4) * prod(shape)
 
 
 def feature_map(batch: int) -> Shape:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, Union
 
-from fastio.bench import shapes
+from fastio.bench import models, shapes
 
 if TYPE_CHECKING:
     import torch
@@ -44,11 +44,14 @@ def one_tensor(batch: int) -> Workload:
 
 
 def state_dict(name: str, label: str, all_shapes: Mapping[str, shapes.Shape], large: bool) -> Workload:
-    """A dictionary of fp32 tensors, each with a storage of its own."""
-    nbytes = sum(map(shapes.fp32_bytes, all_shapes.values()))
+    """A dictionary of tensors, each with a storage of its own: fp32, but for a model's int64 buffers."""
+    nbytes = sum(shapes.nbytes(key, shape) for key, shape in all_shapes.items())
 
     def make() -> Object:
-        return {key: _values(shape, seed) for seed, (key, shape) in enumerate(all_shapes.items())}
+        return {
+            key: _numbers(shape, seed) if shapes.is_counter(key) else _values(shape, seed)
+            for seed, (key, shape) in enumerate(all_shapes.items())
+        }
 
     return Workload(name, label, "dict", nbytes, len(all_shapes), large, make)
 
@@ -65,13 +68,21 @@ def small_tensors() -> Workload:
     return state_dict("small-tensors", f"{SMALL_TENSORS:,} tensors of 1 KB", all_shapes, large=False)
 
 
+def model(name: str) -> Workload:
+    """The state dict of a model of the Fastensor paper's table 9."""
+    known = models.MODELS[name]
+    return state_dict(name, known.label, known.shapes(), large=False)
+
+
 def standard() -> list[Workload]:
     """The workloads of ``fastio-bench peers``, the goals' two first."""
     return [bert_large(), one_tensor(256), one_tensor(4), one_tensor(1), small_tensors()]
 
 
 def find(name: str) -> Workload:
-    """The workload of that name: a standard one, or ``tensor-<MiB>`` of any batch."""
+    """The workload of that name: a standard one, a model, or ``tensor-<MiB>`` of any batch."""
+    if name in models.MODELS:
+        return model(name)
     for workload in standard():
         if workload.name == name:
             return workload
@@ -129,3 +140,10 @@ def _values(shape: shapes.Shape, seed: int) -> torch.Tensor:
 
     generator = torch.Generator().manual_seed(seed)
     return torch.empty(shape, dtype=torch.float32).normal_(0.0, 0.02, generator=generator)
+
+
+def _numbers(shape: shapes.Shape, seed: int) -> torch.Tensor:
+    """Random int64 numbers, the same ones in every process."""
+    import torch
+
+    return torch.randint(1 << 12, shape, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,311 @@
+"""``fastio-bench contend``: that hogs keep their pace and die in time, and that losses are told as they were."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from fastio.bench import compare, contend_command, contend_tables, contention, hog, hogs
+from fastio.bench.contended_training import PLAIN, TO_DISK, TO_HOST, WAYS, Size, Training
+from fastio.bench.contention import STEP, Call
+from fastio.bench.exhibit import MEASURED
+from fastio.bench.hogs import HogError, Hogs, Traffic, chunk_seconds
+
+MIB = 1 << 20
+CORE = min(os.sched_getaffinity(0))
+_PATIENCE = 6000  # looks, a hundredth of a second apart
+SMALL = Size("transformer", 8, 2, 64)
+# Whoever runs the tests in the background of a shell hands an ignored SIGINT on to them.
+HEAR = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+
+
+@pytest.fixture
+def small_hogs() -> Iterator[Hogs]:
+    """One hog with little memory."""
+    with Hogs([CORE], 8 * MIB) as own:
+        yield own
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Two threads of a tiny network wait for each other longer than they compute where others use the cores too."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; its entry may wait for whoever adopted it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """Return when all have ended, or fail."""
+    pause = threading.Event()
+    for _ in range(_PATIENCE):
+        if all(map(gone, pids)):
+            return
+        pause.wait(0.01)
+    pytest.fail(f"of {pids} {[pid for pid in pids if not gone(pid)]} are alive")
+
+
+class TestThrottle:
+    """The pace of a hog, on a clock that moves only when it is told to."""
+
+    @staticmethod
+    def run(rate: float, chunk: float, chunks: int, oversleep: float = 0.0) -> float:
+        """Seconds in which so many chunks of 1000 bytes go, each taking ``chunk`` seconds by itself."""
+        now = 100.0
+        throttle = hog.Throttle(rate, now)
+        for _ in range(chunks):
+            now += chunk
+            pause = throttle.pause(1000, now)
+            now += pause + (oversleep if pause else 0.0)
+        return now - 100.0
+
+    def test_it_keeps_its_rate(self) -> None:
+        assert self.run(rate=1e6, chunk=0.0002, chunks=500) == pytest.approx(0.5)
+
+    def test_what_a_sleep_takes_too_long_is_made_good(self) -> None:
+        assert self.run(rate=1e6, chunk=0.0002, chunks=500, oversleep=0.0007) == pytest.approx(0.5, rel=0.01)
+
+    def test_it_never_waits_when_it_cannot_keep_up(self) -> None:
+        assert self.run(rate=1e6, chunk=0.002, chunks=100) == pytest.approx(0.2)
+        assert self.run(rate=math.inf, chunk=0.002, chunks=100) == pytest.approx(0.2)
+
+    def test_what_is_lost_is_not_taken_later(self) -> None:
+        """Kept from its bandwidth for ten seconds, a hog must not go faster than asked for the next ten."""
+        throttle, now, moved = hog.Throttle(1e6, 100.0), 110.0, 0
+        while now < 111.0:
+            now += 0.0001
+            moved += 1000
+            now += throttle.pause(1000, now)
+        assert moved <= 1e6 * (1.0 + 0.05) + 2000
+
+
+class TestLatency:
+    @pytest.mark.parametrize("seconds", [1e-6, 3e-6, 5e-4, 0.02, 1.7])
+    def test_a_bin_is_four_percent_wide(self, seconds: float) -> None:
+        took = [0] * hog.BINS
+        took[hog.bin_of(seconds)] = 1
+        assert seconds <= (chunk_seconds(took, 0.5) or 0.0) <= seconds * 1.05
+
+    def test_what_is_out_of_range_is_at_its_end(self) -> None:
+        assert hog.bin_of(1e-9) == 0
+        assert hog.bin_of(1e9) == hog.BINS - 1
+
+    def test_shares(self) -> None:
+        took = [0] * hog.BINS
+        took[hog.bin_of(1e-3)], took[hog.bin_of(1.0)] = 95, 5
+        assert chunk_seconds(took, 0.5) == chunk_seconds(took, 0.95) == pytest.approx(1e-3, rel=0.05)
+        assert chunk_seconds(took, 0.99) == pytest.approx(1.0, rel=0.05)
+        assert chunk_seconds([0] * hog.BINS, 0.5) is None
+
+
+class TestHogs:
+    def test_a_hog_rests_until_it_is_given_a_pace(self, small_hogs: Hogs) -> None:
+        assert small_hogs.watched(0.05).moved == 0
+        small_hogs.pace(400 * MIB)
+        own = small_hogs.watched(0.3)
+        assert 0 < own.moved <= 400 * MIB * (own.seconds + 0.06) + 2 * hog.TRAFFIC
+        assert sum(own.took) * hog.TRAFFIC == own.moved
+        small_hogs.pace(0)
+        small_hogs.watched(0.05)  # it finishes its chunk
+        assert small_hogs.watched(0.05).moved == 0
+
+    def test_without_a_pace_it_goes_as_fast_as_it_can(self, small_hogs: Hogs, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(hogs, "_WINDOW", 0.1)
+        limit = small_hogs.limit()
+        assert limit > 400 * MIB  # what the slowest of machines moves
+        assert small_hogs.watched(0.05).moved == 0
+
+    def test_it_is_bound_to_its_core(self, small_hogs: Hogs) -> None:
+        (pid,) = small_hogs.pids
+        assert os.sched_getaffinity(pid) == {CORE}
+
+    def test_a_hog_that_died_is_an_error(self, small_hogs: Hogs) -> None:
+        os.kill(small_hogs.pids[0], signal.SIGKILL)
+        wait_until_gone(small_hogs.pids)
+        with pytest.raises(HogError, match=f"core {CORE} ended with status -9"):
+            small_hogs.reading()
+
+    def test_one_that_cannot_start_says_why(self) -> None:
+        with pytest.raises(HogError, match="Invalid argument"):
+            Hogs([1 << 12], 8 * MIB).__enter__()
+
+    def test_they_are_gone_after_an_error(self) -> None:
+        pids: list[int] = []
+
+        def fail() -> None:
+            with Hogs([CORE], 8 * MIB) as own:
+                pids.extend(own.pids)
+                raise RuntimeError("over")
+
+        with pytest.raises(RuntimeError, match="over"):
+            fail()
+        assert pids
+        assert all(map(gone, pids))
+
+    def test_they_die_with_a_parent_that_is_killed(self) -> None:
+        code = (
+            "import time; from fastio.bench.hogs import Hogs; own = Hogs(nbytes=8 << 20).__enter__(); "
+            "own.pace(1e9); print(*own.pids, flush=True); time.sleep(3600)"
+        )
+        parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert parent.stdout is not None
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        assert len(pids) == len(os.sched_getaffinity(0))
+        assert not any(map(gone, pids))
+        parent.kill()
+        parent.communicate()
+        try:
+            wait_until_gone(pids)
+        except pytest.fail.Exception:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            raise
+
+    def test_one_that_starts_after_its_parent_ended_goes_at_once(self) -> None:
+        settings = {"fd": 0, "index": 0, "core": CORE, "nbytes": 8 * MIB, "parent": 1 << 30}
+        command = [sys.executable, "-I", hog.__file__, json.dumps(settings)]
+        child = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert child.returncode == 1
+        assert "parent" in child.stderr
+
+    def test_buffers_are_far_larger_than_the_caches(self) -> None:
+        own = Hogs([CORE])
+        assert own.nbytes >= max(hogs.LEAST_NBYTES, 4 * hogs.largest_cache())
+        assert own.nbytes % hog.CHUNK == 0
+        assert hogs.largest_cache() % 1024 == 0
+
+
+class TestTraining:
+    @pytest.mark.parametrize("way", WAYS)
+    def test_every_way_takes_its_steps(self, way: str, tmp_path: Path, one_thread: None) -> None:
+        own = Training(way, SMALL, tmp_path)
+        try:
+            own.step()
+            assert (own.moved > 0) is (way != PLAIN)
+        finally:
+            own.close()
+
+
+def calls() -> list[Call]:
+    """Two rounds in which torch, and a step, take twice as long beside hogs that keep three quarters of their pace."""
+    took = [0] * hog.BINS
+    took[hog.bin_of(1e-3)] = 100
+    slow = [0] * hog.BINS
+    slow[hog.bin_of(4e-3)] = 100
+    alone, beside = Traffic(1.0, 4_000_000_000, tuple(took)), Traffic(2.0, 6_000_000_000, tuple(slow))
+    found = []
+    for number in range(2):
+        for work, tool, nbytes in (("save", "torch", 10**9), (STEP, PLAIN, 0), (STEP, TO_DISK, 10**6)):
+            free = 2.0 + number
+            found.append(Call(work, tool, 0.0, number, nbytes, free, None, None))
+            found.append(Call(work, tool, 0.5, number, nbytes, 2 * free, alone, beside))
+    return found
+
+
+class TestTables:
+    def test_losses_are_of_the_same_round(self) -> None:
+        free, half = contend_tables.losses(calls())[:2]
+        assert (free.level, free.seconds, free.kept, free.hogs_kept) == (0.0, 2.5, 1.0, None)
+        assert (half.level, half.seconds, half.kept, half.hogs_kept) == (0.5, 5.0, 0.5, 0.75)
+
+    def test_both_sides_are_shown(self) -> None:
+        found = {own.name: own for own in contend_tables.exhibits(calls(), 8e9, "two cores")}
+        assert list(found) == ["memory", "files", "training", "hogs", "latency"]
+        assert [list(row) for row in found["memory"].rows] == [["all they can", None, 8.0, 1.0], ["50%", 4.0, 4.0, 0.5]]
+        assert [list(row) for row in found["files"].rows] == [["save", "torch", 400.0, 0.5, None, None]]
+        assert [list(row) for row in found["training"].rows] == [
+            [PLAIN, 2500.0, 0.0, 0.5, None, None],
+            [TO_DISK, 2500.0, 1.0, 0.5, None, None],
+        ]
+        assert [list(row)[2:] for row in found["hogs"].rows] == [[0.75, None, None]] * 3
+        rows = [list(row) for row in found["latency"].rows]
+        assert [row[:2] for row in rows] == [["50%", "alone"], ["50%", PLAIN], ["50%", TO_DISK]]
+        assert rows[0][5:] == [0.0, 0.0, 0.0]
+        assert rows[1][5] == pytest.approx(300.0)
+        for own in found.values():
+            assert own.origin == MEASURED
+            assert own.source.startswith("FlashNeuron, ")
+            assert "two cores" in own.note
+            assert all(len(row) == len(own.columns) for row in own.rows)
+
+    def test_nothing_measured_is_no_table(self) -> None:
+        assert contend_tables.exhibits([], 0.0, "") == []
+
+
+class TestCommand:
+    @pytest.fixture
+    def small(self, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
+        monkeypatch.setattr(contention, "WORKS", (compare.DURABLE, compare.WARM))
+        monkeypatch.setattr(contend_command, "QUICK_BATCH", 1)
+        monkeypatch.setattr(contend_command, "QUICK_SIZE", SMALL)
+        monkeypatch.setattr(contention, "_ALONE", 0.02)
+        monkeypatch.setattr(contention, "_LEARNING", 1)
+        monkeypatch.setattr(hogs, "LEAST_NBYTES", 8 * MIB)
+        monkeypatch.setattr(hogs, "_CACHES", 0)
+        monkeypatch.setattr(hogs, "_WINDOW", 0.05)
+
+    def test_both_sides_at_every_level(self, small: None, tmp_path: Path) -> None:
+        arguments = ["--quick", "--rounds", "1", "--json", "--dir", str(tmp_path)]
+        result = CliRunner().invoke(contend_command.contend, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        told = json.loads(result.stdout)
+        assert not told["failures"]
+        found = told["findings"]["memory"]
+        assert found["bytes_per_s"] > 0
+        seen = [(call["work"], call["tool"], call["level"]) for call in found["calls"]]
+        assert len(seen) == len(set(seen))
+        works = [(work, tool) for work in contention.WORKS for tool in contention.TOOLS]
+        works += [(STEP, way) for way in WAYS]
+        assert set(seen) == {(*one, level) for one in works for level in contention.LEVELS}
+        for call in found["calls"]:
+            assert (call["alone"] is None) is (call["beside"] is None) is (call["level"] == 0)
+        names = [own["name"] for own in told["exhibits"]]
+        assert names == ["memory", "files", "training", "hogs", "latency", "flashneuron-12", "flashneuron-4"]
+        assert " min, " in result.stderr
+        assert not list(tmp_path.iterdir())
+
+    def test_levels_take_turns(self, small: None, small_hogs: Hogs, tmp_path: Path) -> None:
+        tensor, levels = contend_command.workloads.one_tensor(1), (0.0, 0.5)
+        own = contention.Contention(tmp_path, 2, tensor, SMALL, small_hogs, 1e9, levels)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(contention, "WORKS", ())
+            list(own.run())
+        turns = [(call.round, call.level, call.tool) for call in own.calls]
+        assert turns == [(number, level, way) for number in range(2) for level in levels for way in WAYS]
+        assert {call.tool for call in own.calls if call.nbytes > 0} == {TO_HOST, TO_DISK}
+
+    def test_ctrl_c_leaves_no_files_and_no_children(self, tmp_path: Path) -> None:
+        code = HEAR + "from fastio.bench.contend_command import contend; contend()"
+        command = [sys.executable, "-c", code, "--quick", "--rounds", "1000", "--dir", str(tmp_path)]
+        pipe = subprocess.PIPE
+        child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        saving, children = threading.Event(), Path(f"/proc/{child.pid}/task/{child.pid}/children")
+        while child.poll() is None and not list(tmp_path.glob("*/saving")):
+            saving.wait(0.01)
+        pids = [int(word) for word in children.read_text().split()]
+        assert pids
+        child.send_signal(signal.SIGINT)
+        said, complaint = child.communicate()
+        assert child.returncode == 130, complaint
+        assert "interrupted" in said
+        assert all(map(gone, pids))
+        assert not list(tmp_path.iterdir())
