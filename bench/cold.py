@@ -70,3 +70,10 @@ def warm(path: str | os.PathLike[str], attempts: int = 5) -> None:
         if share >= WARM:
             return
     raise ResidencyError(f"{path}: the page cache keeps only {share:.2%} of it, so a read would not be warm")
+
+
+def check(path: str | os.PathLike[str], state: str) -> None:
+    """ResidencyError unless the file now is ``cold`` or ``warm``: to be asked right before a read is timed."""
+    share = resident(path)
+    if (state == "cold" and share > 0) or (state == "warm" and share < WARM):
+        raise ResidencyError(f"{path}: the page cache holds {share:.2%} of it, so this read would not be {state}")

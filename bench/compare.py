@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fastio.bench import limit, warmup
 from fastio.bench.contestants import Contestants, remove
-from fastio.bench.peers import Peer
+from fastio.bench.peer import Peer
 from fastio.bench.reserve import Reserve
 from fastio.bench.rounds import Contestant, Failure, Sample, Task, describe, interleave
 from fastio.bench.workloads import Object, Workload, fingerprint
@@ -23,14 +24,17 @@ LIMITED = (DURABLE, COLD)  # works that the disk itself bounds
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One comparison: the peers that can do this work on this workload, and why the others cannot."""
+    """One comparison: the peers that can do this work on this workload, and why the others cannot.
+
+    ``limits`` are those of the disk that take part, by :mod:`fastio.bench.limit`'s names.
+    """
 
     workload: Workload
     work: str
     rounds: int
     able: tuple[Peer, ...]
     refused: tuple[Failure, ...]
-    limited: bool
+    limits: tuple[str, ...] = ()
 
     @property
     def weight(self) -> float:
@@ -69,11 +73,10 @@ class Comparison:
     def weights(self) -> list[float]:
         """The weight of every call to come."""
         learning = [self._learning_weight(workload) for workload in self.workloads if self._learns]
-        return learning + [s.weight for s in self.steps for _ in range(s.rounds * (len(s.able) + s.limited))]
+        return learning + [s.weight for s in self.steps for _ in range(s.rounds * (len(s.able) + len(s.limits)))]
 
     def run(self) -> Iterator[Sample | Failure]:
         """Every outcome, as soon as it is known."""
-        disk = limit.find()
         for workload in self.workloads:
             self.tell(f"{workload.label}: making it", 0)
             thing = workload.make()
@@ -83,7 +86,7 @@ class Comparison:
                 contestants = Contestants(self.folder, workload, thing, fingerprint(thing), reserve)
                 for step in self.steps:
                     if step.workload is workload:
-                        yield from self._compare(step, contestants, disk)
+                        yield from self._compare(step, contestants)
             for path in self.folder.iterdir():
                 remove(path)
 
@@ -101,6 +104,13 @@ class Comparison:
     def _learning_weight(self, workload: Workload) -> float:
         return self.learning * (0.1 + warmup.SECONDS_PER_GB * workload.nbytes / 1e9)
 
+    def _limits(self, workload: Workload, work: str) -> tuple[str, ...]:
+        """The limit; at the first large workload, and where there is fio, our own ring's beside it."""
+        if not workload.large or work not in LIMITED:
+            return ()
+        first = next(other for other in self.workloads if other.large)
+        return (limit.TOOL, limit.RING) if workload is first and limit.fio() else (limit.TOOL,)
+
     def _step(self, workload: Workload, work: str, rounds: int) -> Step:
         operation = "load" if work in (COLD, WARM) else "save"
         able, refused = [], []
@@ -112,24 +122,33 @@ class Comparison:
                 refused.append(Failure(work, workload.name, peer.name, 0, problem))
             else:
                 able.append(peer)
-        return Step(workload, work, rounds, tuple(able), tuple(refused), workload.large and work in LIMITED)
+        return Step(workload, work, rounds, tuple(able), tuple(refused), self._limits(workload, work) if able else ())
 
-    def _compare(self, step: Step, make: Contestants, disk: limit.Limit) -> Iterator[Sample | Failure]:
+    def _compare(self, step: Step, make: Contestants) -> Iterator[Sample | Failure]:
         yield from step.refused
         what = f"{step.workload.label}: {step.work}"
         self.tell(what, 0)
         contestants: list[Contestant] = []
-        for peer in step.able:
+        makers = {peer.name: functools.partial(self._contestant, step.work, peer, make) for peer in step.able}
+        makers |= {name: functools.partial(self._limit, step, name, make) for name in step.limits}
+        for name, maker in makers.items():
             try:
-                contestants.append(self._contestant(step.work, peer, make))
+                contestants.append(maker())
             except Exception as error:  # its file could not even be made: a result to show like any other
-                yield Failure(step.work, step.workload.name, peer.name, 0, describe(error))
-        if step.limited:
-            contestants.append(make.limit(disk, write=step.work == DURABLE))
+                yield Failure(step.work, step.workload.name, name, 0, describe(error))
         task = Task(step.work, step.workload.name, step.workload.nbytes)
         for outcome in interleave(task, contestants, step.rounds):
             self.tell(what, step.weight)
             yield outcome
+
+    @staticmethod
+    def _limit(step: Step, name: str, make: Contestants) -> Contestant:
+        """A read is of the very file that fastio loads, or else of the first peer's."""
+        disk = limit.find() if name == limit.TOOL else limit.RingLimit()
+        if step.work == DURABLE:
+            return make.write_limit(disk, name)
+        peer = next((peer for peer in step.able if peer.owner == "fastio"), step.able[0])
+        return make.read_limit(disk, make.saved(peer), name)
 
     @staticmethod
     def _contestant(work: str, peer: Peer, make: Contestants) -> Contestant:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from fastio.bench import fresh, limit, peers
+from fastio.bench import cold, fresh, limit, peers
+from fastio.bench.peer import Peer
 from fastio.bench.reserve import Reserve
 from fastio.bench.rounds import Contestant, Measured
 from fastio.bench.timing import timed
@@ -25,46 +26,58 @@ class Contestants:
     fingerprint: int
     reserve: Reserve
     device: str = "cpu"
+    _adopted: dict[str, Object] = field(default_factory=dict)
 
-    def saver(self, peer: peers.Peer, durable: bool) -> Contestant:
+    def saver(self, peer: Peer, durable: bool) -> Contestant:
         """Saves to a path where nothing is, in this process."""
         path, save = self.folder / "saving", peer.saver()
+        thing = self._adopt(peer)
 
         def run() -> Measured | str:
             if self.device == "cpu":
-                return save(self.thing, str(path), durable)
-            return timed(lambda: (None, save(self.thing, str(path), durable)), self.device)[1]
+                return save(thing, str(path), durable)
+            return timed(lambda: (None, save(thing, str(path), durable)), self.device)[1]
 
         return Contestant(peer.label, run, self._settle, lambda: self._clear(path))
 
-    def fresh_saver(self, peer: peers.Peer, durable: bool) -> Contestant:
+    def fresh_saver(self, peer: Peer, durable: bool) -> Contestant:
         """Makes the object and saves it in a fresh process, which tells its peak of memory."""
         path = self.folder / "saving"
         state = "durable" if durable else "not durable"
         job = fresh.Job(peer.name, "save", state, self.workload.name, str(path))
         return Contestant(peer.label, lambda: self._fresh(job), os.sync, lambda: self._clear(path))
 
-    def loader(self, peer: peers.Peer, state: str) -> Contestant:
+    def loader(self, peer: Peer, state: str) -> Contestant:
         """Loads in a fresh process what the peer itself (or the one whose files it reads) has saved before."""
-        path = self.folder / f"of-{peer.owner.replace(' ', '-')}"
-        if not path.exists():
-            peers.find(peer.owner, self.device).saver()(self.thing, str(path), True)
+        path = self.saved(peer)
         job = fresh.Job(peer.name, "load", state, self.workload.name, str(path), self.fingerprint, self.device)
         return Contestant(peer.label, lambda: self._fresh(job, peer.environment), os.sync, self.reserve.hold)
 
-    def limit(self, disk: limit.Limit, write: bool) -> Contestant:
-        """Moves as many bytes as the workload has, directly."""
-        path, nbytes = self.folder / "limit", self.workload.nbytes
+    def saved(self, peer: Peer) -> Path:
+        """The file (or folder) that this peer loads, saved durably by its owner if it is not there yet."""
+        path = self.folder / f"of-{peer.owner.replace(' ', '-')}"
+        if not path.exists():
+            owner = peers.find(peer.owner, self.device)
+            owner.saver()(self._adopt(owner), str(path), True)
+        return path
 
-        def run() -> Measured:
-            return disk.write(path, nbytes) if write else disk.read(path, nbytes)
+    def write_limit(self, disk: limit.Limit, tool: str = limit.TOOL) -> Contestant:
+        """Writes a file with as many bytes as the workload has, directly."""
+        path = self.folder / "limit"
+        return Contestant(tool, lambda: disk.write(path, self.workload.nbytes), self._quiet, lambda: self._clear(path))
 
-        def prepare() -> None:
-            if not write and not path.exists():
-                disk.write(path, nbytes)
-            self._settle()
+    def read_limit(self, disk: limit.Limit, path: Path, tool: str = limit.TOOL) -> Contestant:
+        """Reads directly that file (or the largest of that folder), which is one that a peer loads."""
+        file = max(cold.files(path), key=lambda file: file.stat().st_size)
+        return Contestant(tool, lambda: disk.read(file, self.workload.nbytes), self._quiet)
 
-        return Contestant(limit.TOOL, run, prepare, self.reserve.hold)
+    def _adopt(self, peer: Peer) -> Object:
+        """The object where the peer wants it: copied there once, since such memory may be hard to give back."""
+        if peer.adopt is None:
+            return self.thing
+        if peer.name not in self._adopted:
+            self._adopted[peer.name] = peer.adopt(self.thing)
+        return self._adopted[peer.name]
 
     def _fresh(self, job: fresh.Job, environment: Mapping[str, str] | None = None) -> Measured:
         self.reserve.hold()
@@ -74,6 +87,11 @@ class Contestants:
         """Remove what was saved, and take the free memory back."""
         remove(path)
         self.reserve.hold()
+
+    def _quiet(self) -> None:
+        """Let the disk finish what others left. Memory just freed would go to the host meanwhile, and disturb."""
+        self.reserve.hold()
+        os.sync()
 
     def _settle(self) -> None:
         """Let the disk finish what others left, and free the memory that the next may want."""

@@ -12,9 +12,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from fastio.bench import cold, peers, workloads
+from fastio.bench.peer import Peer
 from fastio.bench.reserve import Reserve
 from fastio.bench.rounds import Measured, describe
 from fastio.bench.timing import timed
@@ -85,29 +86,31 @@ def import_seconds() -> float:
 
 
 def main(text: str) -> None:
-    """The child: do the job, print what it took or what went wrong, as one line of JSON."""
-    try:
-        answer: dict[str, Any] = asdict(_run(Job(**json.loads(text))))
-    except Exception as error:
-        answer = {"error": describe(error)}
-    print(json.dumps(answer))
+    """The child: do the job, tell what it took or what went wrong, as one line of JSON."""
+    with os.fdopen(os.dup(1), "w") as parent:
+        os.dup2(2, 1)  # what a library prints must not stand where the parent reads the answer
+        try:
+            answer: dict[str, Any] = asdict(_run(Job(**json.loads(text)), parent))
+        except Exception as error:
+            answer = {"error": describe(error)}
+        print(json.dumps(answer), file=parent)
 
 
-def _ready() -> None:
+def _ready(parent: TextIO) -> None:
     """Tell the parent that all is ready, and wait for its word."""
-    print(_READY, end="", flush=True)
+    print(_READY, end="", file=parent, flush=True)
     sys.stdin.readline()
 
 
-def _run(job: Job) -> Measured:
+def _run(job: Job, parent: TextIO) -> Measured:
     peer, workload = peers.find(job.peer, job.device), workloads.find(job.workload)
     problem = peer.unable(job.operation, workload.kind)
     if problem:
         raise ChildError(problem)
-    return _load(peer, workload, job) if job.operation == "load" else _save(peer, workload, job)
+    return _load(peer, workload, job, parent) if job.operation == "load" else _save(peer, workload, job, parent)
 
 
-def _load(peer: peers.Peer, workload: workloads.Workload, job: Job) -> Measured:
+def _load(peer: Peer, workload: workloads.Workload, job: Job, parent: TextIO) -> Measured:
     workloads.ready(job.device)
     (cold.drop if job.state == "cold" else cold.warm)(job.path)
     load = peer.loader()
@@ -118,16 +121,21 @@ def _load(peer: peers.Peer, workload: workloads.Workload, job: Job) -> Measured:
             workloads.touch(thing)
         return thing, way
 
-    _ready()
+    _ready(parent)
     with Reserve(2 * workload.nbytes):
         pass
+    if job.state == "warm" and cold.resident(job.path) < cold.WARM:
+        cold.warm(job.path)  # short of memory, the kernel may have taken pages for the reserve
+    cold.check(job.path, job.state)
     thing, measured = timed(call, job.device, workload.nbytes if job.device == "cpu" else 0)
     if workloads.fingerprint(thing) != job.fingerprint:
         raise ChildError(f"{peer.name} loaded something else than was saved")
     return measured
 
 
-def _save(peer: peers.Peer, workload: workloads.Workload, job: Job) -> Measured:
+def _save(peer: Peer, workload: workloads.Workload, job: Job, parent: TextIO) -> Measured:
     thing, save = workloads.place(workload.make(), job.device), peer.saver()
-    _ready()
+    if peer.adopt is not None:
+        thing = peer.adopt(thing)
+    _ready(parent)
     return timed(lambda: (None, save(thing, job.path, job.state == "durable")), job.device, 0)[1]

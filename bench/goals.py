@@ -83,7 +83,7 @@ def _bandwidth(work: str, workload: str, tools: dict[str, Summary]) -> list[Goal
             ratio = tools["fastio, unverified"].bandwidth / tools["torch"].bandwidth
             goals.append(Goal(f"{work}, unverified", workload, "torch", 5.0, ratio))
     if work in compare.LIMITED:
-        rivals = [s for name, s in tools.items() if name not in (*_OWN, limit.TOOL)]
+        rivals = [s for name, s in tools.items() if name not in (*_OWN, limit.TOOL, limit.RING)]
         if work == compare.COLD:
             rivals = [s for s in rivals if s.tool not in MAPPED]
         if rivals:

@@ -12,7 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("fastio", "torch", "numpy", "safetensors", "nvidia-dali-cuda120", "kvikio-cu12", "cupy-cuda12x")
+PACKAGES = (
+    *("fastio", "torch", "numpy", "safetensors", "nvidia-dali-cuda120", "kvikio-cu12", "cupy-cuda12x"),
+    *("fastsafetensors", "runai-model-streamer", "torchsnapshot", "deepspeed", "tensornvme"),
+)
 _IO_URING_SETUP = 425  # the same number on every architecture but alpha
 
 

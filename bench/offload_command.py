@@ -44,9 +44,15 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
         raise click.BadParameter(str(error), context, parameter) from error
 
 
-@click.command()
-@click.option("--model", default="transformer", show_default=True, type=click.Choice(list(ARCHITECTURES)))
-@click.option("--policy", default="all", show_default=True, type=click.Choice(POLICIES))
+@click.command(short_help="Training with activations offloaded.")
+@click.option(
+    "--model",
+    default="transformer",
+    show_default=True,
+    type=click.Choice(list(ARCHITECTURES)),
+    help="What is trained.",
+)
+@click.option("--policy", default="all", show_default=True, type=click.Choice(POLICIES), help="Which tensors leave.")
 @click.option("--codec", type=click.Choice(CODECS), help="[default: lossless; fp16 with --accuracy]")
 @click.option("--budget", metavar="SIZE", callback=_size, help="Memory that saved tensors may take, as 512MiB.")
 @click.option("--host-budget", metavar="SIZE", callback=_size, help="Host memory to use before the disk.")

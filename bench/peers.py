@@ -2,89 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fastio.bench import rivals
+from fastio.bench import rivals, rivals_optional
+from fastio.bench.peer import BOTH, TENSOR, TOOL, Peer
 
 if TYPE_CHECKING:
     import fastio
 
-BOTH = frozenset({"tensor", "dict"})
-TENSOR = frozenset({"tensor"})
-TOOL = "tool:"
-
-Saver = Callable[[Any, str, bool], str]
-Loader = Callable[[str], tuple[Any, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """One tool, as one line of the tables.
-
-    ``save(object, path, durable)`` and ``load(path)`` (with the object, the latter) return the way the bytes took, if
-    the tool tells. ``variant_of`` names the peer of which this is a variant, ``files_of`` the one whose files it loads
-    (else those of the former, else its own). ``mapped`` says that loading only maps the
-    file: its timed call then also touches every page. ``environment`` is set in the fresh process that loads.
-    """
-
-    name: str
-    package: str
-    module: str
-    save: Saver | None
-    load: Loader | None
-    kinds: frozenset[str] = BOTH
-    variant_of: str = ""
-    files_of: str = ""
-    mapped: bool = False
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        """The name as tables show it."""
-        return self.name.removeprefix(TOOL)
-
-    @property
-    def owner(self) -> str:
-        """The peer that writes the files which this one loads."""
-        return self.files_of or self.variant_of or self.name
-
-    def takes_part(self, operation: str) -> bool:
-        """False for a variant that saves (or loads) just as the peer of which it is one."""
-        return not self.variant_of or (self.save if operation == "save" else self.load) is not None
-
-    def unable(self, operation: str, kind: str) -> str:
-        """Why this peer cannot save (or load) an object of that kind here; empty if it can."""
-        if (self.save if operation == "save" else self.load) is None:
-            return f"does not {operation}"
-        if kind not in self.kinds:
-            return "holds one array a file, no state dict"
-        try:
-            import_module(self.module)
-        except ImportError as error:
-            return f"not installed ({error}); pip install {self.package}"
-        return ""
-
-    def saver(self) -> Saver:
-        """What saves; LookupError if this peer only loads."""
-        if self.save is None:
-            raise LookupError(f"{self.name} saves nothing of its own")
-        return self.save
-
-    def loader(self) -> Loader:
-        """What loads; LookupError if this peer only saves."""
-        if self.load is None:
-            raise LookupError(f"{self.name} loads nothing of its own")
-        return self.load
+__all__ = ["TOOL", "Peer", "every", "find", "way"]
 
 
 def every() -> list[Peer]:
     """All peers, torch (what ratios are shown against) first."""
     return [
-        Peer("torch", "torch", "torch", rivals.torch_save, rivals.torch_load),
-        Peer("torch, no CRC", "torch", "torch", rivals.torch_save_without_crc, None, variant_of="torch"),
+        Peer("torch", "torch", "torch", rivals.torch_save, rivals.torch_load, settings="as it comes"),
+        Peer(
+            "torch, no CRC",
+            "torch",
+            "torch",
+            rivals.torch_save_without_crc,
+            None,
+            variant_of="torch",
+            settings="set_crc32_options(False)",
+        ),
         Peer(
             "torch, huge pages",
             "torch",
@@ -93,6 +34,7 @@ def every() -> list[Peer]:
             rivals.torch_load,
             variant_of="torch",
             environment={"THP_MEM_ALLOC_ENABLE": "1"},
+            settings="THP_MEM_ALLOC_ENABLE=1",
         ),
         Peer(
             "safetensors",
@@ -101,12 +43,94 @@ def every() -> list[Peer]:
             rivals.safetensors_save,
             rivals.safetensors_load,
             mapped=True,
+            settings="save_file, load_file; a load maps the file, so every page is touched",
         ),
-        Peer("numpy", "numpy", "numpy", rivals.numpy_save, rivals.numpy_load, kinds=TENSOR),
-        Peer("DCP", "torch", "torch.distributed.checkpoint", rivals.dcp_save, rivals.dcp_load),
-        Peer("DALI", "nvidia-dali-cuda120", "nvidia.dali", None, rivals.dali_load, kinds=TENSOR, files_of="numpy"),
-        Peer("fastio", "fastio", "fastio", _fastio_save, _fastio_load),
-        Peer("fastio, unverified", "fastio", "fastio", None, _fastio_load_unverified, variant_of="fastio"),
+        Peer(
+            "numpy",
+            "numpy",
+            "numpy",
+            rivals.numpy_save,
+            rivals.numpy_load,
+            kinds=TENSOR,
+            settings="save and load, allow_pickle=False",
+        ),
+        Peer(
+            "DCP",
+            "torch",
+            "torch.distributed.checkpoint",
+            rivals.dcp_save,
+            rivals.dcp_load,
+            settings="one process; FileSystemWriter with one file and one thread, its defaults; loads into new tensors",
+        ),
+        Peer(
+            "DALI",
+            "nvidia-dali-cuda120",
+            "nvidia.dali",
+            None,
+            rivals.dali_load,
+            kinds=TENSOR,
+            files_of="numpy",
+            settings=f"numpy reader on the CPU, {rivals.DALI_THREADS} threads, pipeline included; reads numpy's file",
+        ),
+        Peer(
+            "fastsafetensors",
+            "fastsafetensors",
+            "fastsafetensors",
+            None,
+            rivals_optional.fastsafetensors_load,
+            files_of="safetensors",
+            settings="nogds, a thread a core; tensors are views of its buffer; reads safetensors' file",
+        ),
+        Peer(
+            "runai-model-streamer",
+            "runai-model-streamer",
+            "runai_model_streamer",
+            None,
+            rivals_optional.runai_load,
+            files_of="safetensors",
+            environment={"RUNAI_STREAMER_MEMORY_LIMIT": "-1"},
+            settings="16 threads (its default), memory unlimited; tensors are views of its buffer; reads safetensors' "
+            "file",
+        ),
+        Peer(
+            "torchsnapshot",
+            "torchsnapshot",
+            "torchsnapshot",
+            rivals_optional.torchsnapshot_save,
+            rivals_optional.torchsnapshot_load,
+            settings="Snapshot.take and restore, 16 transfers at once (its default); restores into new tensors",
+        ),
+        Peer(
+            "DeepNVMe",
+            "deepspeed",
+            "deepspeed.ops.op_builder",
+            rivals_optional.deepnvme_save,
+            rivals_optional.deepnvme_load,
+            settings=f"aio_handle: blocks of {rivals_optional.DEEPNVME_BLOCK >> 20} MiB, queue depth "
+            f"{rivals_optional.DEEPNVME_DEPTH}, overlap_events; a file a tensor; what is saved is copied into its "
+            "pinned memory beforehand, untimed",
+            adopt=rivals_optional.deepnvme_adopt,
+            ready=rivals_optional.deepnvme_handle,
+        ),
+        Peer(
+            "TensorNVMe",
+            "tensornvme",
+            "tensornvme",
+            rivals_optional.tensornvme_save,
+            None,
+            settings=f"DiskOffloader: uring, {rivals_optional.TENSORNVME_ENTRIES} entries; its file is readable only "
+            "to the process that wrote it (so no loads) and removed with it, which is timed",
+        ),
+        Peer("fastio", "fastio", "fastio", _fastio_save, _fastio_load, settings='policy="auto", verify=True'),
+        Peer(
+            "fastio, unverified",
+            "fastio",
+            "fastio",
+            None,
+            _fastio_load_unverified,
+            variant_of="fastio",
+            settings='policy="auto", verify=False',
+        ),
     ]
 
 
@@ -118,11 +142,16 @@ def find(name: str, device: str = "cpu") -> Peer:
 
 
 def _tool(name: str, device: str) -> Peer:
-    """One of fastio's tools, asked for by name, with the format it is at home in: npy for numpy and what lacks pt."""
+    """One of fastio's tools, asked for by name, with the format it is at home in: npy for numpy and what lacks pt.
+
+    Those that fill fastio's own pt all read the one file of the first of them: where a file lies on the disk makes a
+    difference too. (policy="torch" is torch.save itself, and numpy writes another format.)
+    """
     import fastio
 
     policy = name.removeprefix(TOOL)
-    status = next(status for status in fastio.tools() if status.name == policy)
+    statuses = fastio.tools()
+    status = next(status for status in statuses if status.name == policy)
     layout = "npy" if policy == "numpy" or "pt" not in status.formats else "pt"
 
     def save(thing: Any, path: str, durable: bool) -> str:
@@ -133,6 +162,9 @@ def _tool(name: str, device: str) -> Peer:
             thing = fastio.load(path, device, policy=policy)
         return thing, way(transfers[-1])
 
+    files_of = "" if "save" in status.operations else f"{TOOL}numpy"
+    if layout == "pt" and policy != "torch":
+        files_of = TOOL + next(other.name for other in statuses if _fills_pt(other, device))
     return Peer(
         name,
         "fastio",
@@ -140,8 +172,14 @@ def _tool(name: str, device: str) -> Peer:
         save if "save" in status.operations else None,
         load if "load" in status.operations else None,
         kinds=TENSOR if layout == "npy" else BOTH,
-        files_of="" if "save" in status.operations else f"{TOOL}numpy",
+        files_of=files_of,
+        settings=f'policy="{policy}", format="{layout}"',
     )
+
+
+def _fills_pt(status: fastio.ToolStatus, device: str) -> bool:
+    able = status.available and "pt" in status.formats and "save" in status.operations
+    return able and device.partition(":")[0] in status.devices and status.name not in ("torch", "numpy")
 
 
 def _fastio_save(thing: Any, path: str, durable: bool) -> str:

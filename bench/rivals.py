@@ -12,6 +12,8 @@ from typing import Any
 
 from fastio.bench import cold
 
+DALI_THREADS = 2
+
 
 def sync(path: str) -> None:
     """fsync a file, or every file of a folder: what a user does who wants a save of a peer to last."""
@@ -127,7 +129,7 @@ def dali_load(path: str) -> tuple[Any, str]:
     import torch
 
     dali = import_module("nvidia.dali")
-    pipeline = dali.Pipeline(batch_size=1, num_threads=2, device_id=None)
+    pipeline = dali.Pipeline(batch_size=1, num_threads=DALI_THREADS, device_id=None)
     with pipeline:
         pipeline.set_outputs(import_module("nvidia.dali.fn").readers.numpy(device="cpu", files=[path]))
     pipeline.build()

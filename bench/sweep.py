@@ -2,91 +2,166 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fastio.bench import limit
 from fastio.bench.contestants import Contestants, remove
-from fastio.bench.peers import Peer
+from fastio.bench.pace import Cost, Pace, through
+from fastio.bench.peer import Peer
 from fastio.bench.reserve import Reserve, available_memory
 from fastio.bench.rounds import Contestant, Failure, Sample, Task, describe, interleave
 from fastio.bench.workloads import MIB, Workload, fingerprint, one_tensor, place
 
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-QUICK_BATCHES = (1, 64)
-WORKS = ("durable write", "write", "cold read", "warm read")
+BATCHES = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)  # the largest first, as in the paper's tables
+QUICK_BATCHES = (64, 1)
+PROBE_BATCHES = (1, 64)
+DURABLE, CACHED, COLD, WARM = "durable write", "write", "cold read", "warm read"
+WORKS = (DURABLE, CACHED, COLD, WARM)
+MOST_DISK = 10 << 30
+_LEAST_LIMITED = 49 * MIB  # below this fio's clock, which counts milliseconds, says little
 
 
-def fitting(batches: Sequence[int], folder: Path) -> tuple[list[Workload], str]:
+def files(tools: Sequence[Peer]) -> int:
+    """How many files of one size lie on the disk at once: those that are loaded, and the one being saved."""
+    return len({tool.owner for tool in tools if tool.load is not None}) + 1
+
+
+def fitting(batches: Sequence[int], folder: Path, count: int = 8) -> tuple[list[Workload], str]:
     """The papers' sizes that memory and disk hold here, and a remark on those that were cut (empty if none was).
 
-    A size needs memory for the object, what is loaded and as much again populated, and a file for each layout.
+    A size needs memory for the object, what is loaded and as much again populated, and ``count`` files: 10 GiB of disk
+    at most.
     """
-    room = min(available_memory() // 4, shutil.disk_usage(folder).free // 8)
+    room = min(available_memory() // 4, min(shutil.disk_usage(folder).free, MOST_DISK) // count)
     everything = [one_tensor(batch) for batch in batches]
     kept = [workload for workload in everything if workload.nbytes <= room]
-    cut = [f"{workload.nbytes / MIB:g}" for workload in everything if workload.nbytes > room]
+    cut = [f"{workload.nbytes / MIB:,.10g}" for workload in everything if workload.nbytes > room]
     return kept, f"left out, for want of memory or disk: {', '.join(cut)} MiB" if cut else ""
 
 
 @dataclass
 class Sweep:
-    """Tools over sizes. Loads run in fresh processes; ``tell(what, weight)`` hears what is being done and is done."""
+    """Tools over sizes. Loads run in fresh processes; ``tell(what, weight)`` hears what is being done and is done.
+
+    Each size gets ``rounds`` rounds, or as many as ``pace`` gives it. If ``limited``, the disk's limit takes part from
+    49 MiB on.
+    """
 
     folder: Path
     rounds: int
     workloads: Sequence[Workload]
     tools: Sequence[Peer]
     device: str = "cpu"
+    pace: Pace | None = None
+    limited: bool = True
     tell: Callable[[str, float], None] = field(default=lambda what, weight: None)
 
     def weights(self) -> list[float]:
-        """The weight of every call to come."""
+        """The weight of every size to come: of each of its rounds, for each work."""
+        planned = self._planned()
         return [
-            _weight(workload, work)
-            for workload in self.workloads
-            for work in WORKS
-            for tool in self.tools
-            for _ in range(self.rounds)
-            if not tool.unable(_operation(work), workload.kind)
+            self._weight(workload) for workload in self.workloads for _ in range(planned[workload.name] * len(WORKS))
         ]
 
     def run(self) -> Iterator[Sample | Failure]:
         """Every outcome, as soon as it is known."""
         for workload in self.workloads:
-            thing = place(workload.make(), self.device)
-            with Reserve(2 * workload.nbytes) as reserve:
-                make = Contestants(self.folder, workload, thing, fingerprint(thing), reserve, self.device)
-                for work in WORKS:
-                    yield from self._compare(workload, work, make)
-            for path in self.folder.iterdir():
-                remove(path)
+            start, rounds = time.monotonic(), self._planned()[workload.name]
+            if rounds:
+                yield from self._size(workload, rounds)
+            if self.pace is not None:
+                self.pace.done(workload.name, rounds, time.monotonic() - start)
 
-    def _compare(self, workload: Workload, work: str, make: Contestants) -> Iterator[Sample | Failure]:
+    def _planned(self) -> dict[str, int]:
+        return {w.name: self.rounds for w in self.workloads} if self.pace is None else self.pace.plan()
+
+    def _weight(self, workload: Workload) -> float:
+        return 2.0 + workload.nbytes / 1e9 if self.pace is None else self.pace.costs[workload.name].round / len(WORKS)
+
+    def _size(self, workload: Workload, rounds: int) -> Iterator[Sample | Failure]:
+        self.tell(f"{workload.label}: making it", 0)
+        thing = place(workload.make(), self.device)
+        with Reserve(2 * workload.nbytes) as reserve:
+            make = Contestants(self.folder, workload, thing, fingerprint(thing), reserve, self.device)
+            for work in WORKS:
+                yield from self._compare(workload, work, rounds, make)
+        for path in self.folder.iterdir():
+            remove(path)
+
+    def _compare(self, workload: Workload, work: str, rounds: int, make: Contestants) -> Iterator[Sample | Failure]:
         contestants: list[Contestant] = []
-        for tool in self.tools:
-            if tool.unable(_operation(work), workload.kind):
-                continue
+        for name, maker in self._makers(workload, work, make).items():
             try:
-                if work in ("durable write", "write"):
-                    contestants.append(make.saver(tool, durable=work == "durable write"))
-                else:
-                    contestants.append(make.loader(tool, "cold" if work == "cold read" else "warm"))
+                contestants.append(maker())
             except Exception as error:  # its file could not even be made: a result to show like any other
-                yield Failure(work, workload.name, tool.label, 0, describe(error))
-        task = Task(work, workload.name, workload.nbytes)
-        what = f"{workload.label}: {work}"
+                yield Failure(work, workload.name, name, 0, describe(error))
+        if not contestants:
+            return
+        what, weight = f"{workload.label}: {work}", self._weight(workload) / len(contestants)
         self.tell(what, 0)
-        for outcome in interleave(task, contestants, self.rounds):
-            self.tell(what, _weight(workload, work))
+        for outcome in interleave(Task(work, workload.name, workload.nbytes), contestants, rounds):
+            self.tell(what, weight)
             yield outcome
 
+    def _makers(self, workload: Workload, work: str, make: Contestants) -> dict[str, Callable[[], Contestant]]:
+        operation = "save" if work in (DURABLE, CACHED) else "load"
+        able = [tool for tool in self.tools if not tool.unable(operation, workload.kind)]
+        makers: dict[str, Callable[[], Contestant]] = {}
+        for tool in able:
+            if operation == "save":
+                makers[tool.label] = functools.partial(make.saver, tool, work == DURABLE)
+            else:
+                makers[tool.label] = functools.partial(make.loader, tool, "cold" if work == COLD else "warm")
+        if able and self.limited and workload.nbytes >= _LEAST_LIMITED and work in (DURABLE, COLD):
+            makers[limit.TOOL] = functools.partial(self._limit, able, work, make)
+        return makers
 
-def _operation(work: str) -> str:
-    return "save" if work in ("durable write", "write") else "load"
+    @staticmethod
+    def _limit(able: Sequence[Peer], work: str, make: Contestants) -> Contestant:
+        """A read is of the very file that most of fastio's tools load."""
+        if work == DURABLE:
+            return make.write_limit(limit.find())
+        owners = [tool.owner for tool in able]
+        return make.read_limit(limit.find(), make.saved(max(able, key=lambda tool: owners.count(tool.owner))))
 
 
-def _weight(workload: Workload, work: str) -> float:
-    gigabytes = workload.nbytes / 1e9
-    return 2.0 + 1.5 * gigabytes if _operation(work) == "load" else 0.05 + 1.2 * gigabytes
+def probe(folder: Path, tools: Sequence[Peer], device: str, workloads: Sequence[Workload]) -> dict[str, Cost]:
+    """What each size will cost in seconds, from one round of the first tool at a small and at a larger size."""
+    points = []
+    for workload in map(one_tensor, PROBE_BATCHES):
+        watch = _Watch()
+        for _ in Sweep(folder, 1, [workload], tools[:1], device, limited=False, tell=watch.tell).run():
+            pass
+        points.append((workload.nbytes, watch))
+    (small, first), (large, second) = points
+    setup = through((small, first.setup()), (large, second.setup()))
+    one_round = through((small, first.calls), (large, second.calls))
+    width = len(tools) + 0.5  # the limit takes part in half of the works, and in no fresh process
+    return {
+        workload.name: Cost(files(tools) * setup.at(workload.nbytes), width * one_round.at(workload.nbytes))
+        for workload in workloads
+    }
+
+
+class _Watch:
+    """Hears a sweep and tells the seconds of its calls from those between them."""
+
+    def __init__(self) -> None:
+        self.calls = 0.0
+        self._start = self._since = time.monotonic()
+
+    def tell(self, what: str, weight: float) -> None:
+        """A call ends where there is weight; otherwise one begins, or something else."""
+        now = time.monotonic()
+        if weight:
+            self.calls += now - self._since
+        self._since = now
+
+    def setup(self) -> float:
+        """Seconds until now that were no calls."""
+        return time.monotonic() - self._start - self.calls

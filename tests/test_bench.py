@@ -4,93 +4,46 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from rich.console import Console
 
-import fastio
-from fastio import dicts
-from fastio.bench import (
-    cold,
-    compare,
-    doctor,
-    fresh,
-    goals,
-    limit,
-    machine,
-    peers,
-    rivals,
-    shapes,
-    stats,
-    sweep,
-    timing,
-    tune,
-)
+from benching import MIB, FakeClock, on_disk
+from fastio.bench import cold, compare, fresh, goals, io_exhibits, limit, shapes, stats, sweep, tables, timing
 from fastio.bench import workloads as objects
-from fastio.bench.commands import cli
-from fastio.bench.contestants import Contestants
-from fastio.bench.report import Report, interruptible, workspace
+from fastio.bench.report import Report, interruptible
 from fastio.bench.reserve import Reserve
 from fastio.bench.rounds import Contestant, Failure, Measured, Sample, Task, interleave
 
-MIB = 1 << 20
-
-
-class FakeClock:
-    """A clock that stands still until it is told to move."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.busy = 50.0
-
-    def wall(self) -> float:
-        return self.now
-
-    def cpu(self) -> float:
-        return self.busy
-
-    def mover(self, seconds: list[float], cpu_share: float = 1.0) -> Callable[[], str]:
-        """A transport of known speed: its calls take these times, one after the other."""
-        times = iter(seconds)
-
-        def run() -> str:
-            took = next(times)
-            self.now += took
-            self.busy += took * cpu_share
-            return "fake"
-
-        return run
-
-    def idle(self) -> None:
-        """Something slow that must not be counted."""
-        self.now += 100.0
-        self.busy += 100.0
-
-
 TASK = Task("save", "object", 2_000_000_000)
-LOADS = (compare.COLD, compare.WARM)
-SMALL = objects.small_tensors()
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """A folder on a filesystem where pages can be cold: tmpfs has nowhere else to keep them."""
-    kind = machine.filesystem(tmp_path).kind
-    if kind in ("tmpfs", "ramfs"):
-        pytest.skip(f"{tmp_path} is on {kind}; use --basetemp to point to a disk")
-    return tmp_path
+    return on_disk(tmp_path)
 
 
 def run(clock: FakeClock, rounds: int, *contestants: Contestant) -> list[Sample | Failure]:
     return list(interleave(TASK, contestants, rounds, clock))
+
+
+def failing_at(clock: FakeClock, call: int) -> Callable[[], str]:
+    """A tool that takes a second, and fails at that call."""
+    calls, works = iter(range(1, call + 1)), clock.mover([1.0] * call)
+
+    def run() -> str:
+        if next(calls) == call:
+            raise OSError("no space left")
+        return works()
+
+    return run
 
 
 class TestRounds:
@@ -103,6 +56,31 @@ class TestRounds:
         assert summary.best_bandwidth == 2e9
         assert summary.cpu_per_gb == 0.25
         assert summary.ratio == 1.0
+
+    def test_the_known_speed_is_what_people_and_programs_are_told(self, tmp_path: Path) -> None:
+        clock, report = FakeClock(), Report("io", tmp_path, {})
+        task = Task(sweep.COLD, "tensor-x", 3_000_000_000)
+        for seconds, tool in (([2.0, 2.0, 9.0], "steady"), ([1.5, 1.0, 1.0], "quick")):
+            for _ in report.take(interleave(task, [Contestant(tool, clock.mover(seconds, 0.5))], 3, clock)):
+                pass
+        told = json.loads(json.dumps(report.document()))
+        assert [(s["tool"], s["bandwidth"], s["cpu_per_gb"]) for s in told["summaries"]] == [
+            ("steady", 1.5e9, 1 / 3),
+            ("quick", 3e9, 0.5 / 3),
+        ]
+        assert [sample["seconds"] for sample in told["samples"]] == [2.0, 2.0, 9.0, 1.5, 1.0, 1.0]
+        summaries = stats.summarise(report.samples)
+        shown = {exhibit.name: exhibit for exhibit in io_exhibits.measured(summaries, report.failures)}
+        assert shown["io-cold-read"].columns == ["size MiB*", "steady*", "quick*"]
+        assert shown["io-cold-read"].rows[0][1:] == [1500.0, 3000.0]
+        busy = {row[0]: row[2:] for row in shown["io-cpu-utilisation"].rows}
+        assert busy[sweep.COLD] == [0.5, 0.5]
+        efficiency = {row[0]: row[2:] for row in shown["io-ioef"].rows}
+        assert efficiency[sweep.COLD] == [3000.0, 6000.0]
+        with (console := Console(width=150)).capture() as page:
+            console.print(tables.matrix("", summaries, []))
+        assert "1,500" in page.get()
+        assert "3,000" in page.get()
 
     def test_rounds_are_interleaved(self) -> None:
         clock = FakeClock()
@@ -153,6 +131,25 @@ class TestRounds:
         assert [(f.tool, f.round, f.reason) for f in failures] == [("bad", 0, "OSError: disk on fire")]
         assert len(outcomes) == 1 + 3
         assert calls == ["tried", "cleaned"]
+
+    def test_a_tool_that_fails_is_in_every_table_and_in_json(self, tmp_path: Path) -> None:
+        clock, report = FakeClock(), Report("io", tmp_path, {})
+        contestants = [Contestant("torch", clock.mover([1.0] * 3)), Contestant("breaks", failing_at(clock, 2))]
+        task = Task(sweep.DURABLE, "tensor-x", 10**9)
+        for _ in report.take(interleave(task, contestants, 3, clock)):
+            pass
+        summaries = stats.summarise(report.samples)
+        shown = {exhibit.name: exhibit for exhibit in io_exhibits.measured(summaries, report.failures)}
+        assert shown["io-durable-write"].rows[0][1:] == [1000.0, "failed"]
+        (failure,) = json.loads(json.dumps(report.document()))["failures"]
+        assert (failure["tool"], failure["round"], failure["reason"]) == ("breaks", 1, "OSError: no space left")
+        for table in (
+            tables.matrix("", summaries, report.failures),
+            tables.comparison("", summaries, report.failures, {sweep.DURABLE: sweep.DURABLE}),
+        ):
+            with (console := Console(width=150)).capture() as page:
+                console.print(table)
+            assert "OSError: no space left" in page.get()
 
     def test_what_measures_itself_is_believed(self) -> None:
         clock = FakeClock()
@@ -240,6 +237,18 @@ class TestCold:
         finally:
             path.unlink()
 
+    def test_a_read_is_only_timed_while_the_file_is_as_it_should_be(self, disk: Path) -> None:
+        path = disk / "file"
+        path.write_bytes(os.urandom(MIB))
+        cold.drop(path)
+        cold.check(path, "cold")
+        with pytest.raises(cold.ResidencyError, match="would not be warm"):
+            cold.check(path, "warm")
+        cold.warm(path)
+        cold.check(path, "warm")
+        with pytest.raises(cold.ResidencyError, match="would not be cold"):
+            cold.check(path, "cold")
+
     def test_a_reserve_is_really_there_and_then_really_gone(self) -> None:
         peak = timing.Peak()
         with Reserve(64 * MIB) as reserve:
@@ -280,68 +289,6 @@ class TestTiming:
         assert idle.share() is None
 
 
-class TestPeers:
-    """Each peer for real: what it saves, it loads; durable means on the disk."""
-
-    @staticmethod
-    def installed(name: str) -> peers.Peer:
-        found = peers.find(name)
-        problems = [found.unable(operation, "tensor") for operation in ("save", "load")]
-        if any("not installed" in problem for problem in problems):
-            pytest.skip(f"{name}: {' '.join(problems)}")
-        return found
-
-    @pytest.mark.parametrize(
-        "workload", [objects.one_tensor(1), pytest.param(SMALL, marks=pytest.mark.slow)], ids=lambda w: w.kind
-    )
-    @pytest.mark.parametrize("name", [peer.name for peer in peers.every()])
-    def test_round_trip_in_fresh_processes(self, name: str, workload: objects.Workload, disk: Path) -> None:
-        peer = self.installed(name)
-        if peer.unable("load", workload.kind):
-            with pytest.raises(LookupError) if peer.load is None else pytest.raises(fresh.ChildError):
-                _ = peer.loader(), fresh.measure(fresh.Job(peer.name, "load", "cold", workload.name, str(disk)))
-            return
-        thing = workload.make()
-        make = Contestants(disk, workload, thing, objects.fingerprint(thing), Reserve(8 * MIB))
-        task = Task("load", workload.name, workload.nbytes)
-        state = "cold" if workload.kind == "tensor" else "warm"
-        (outcome,) = interleave(task, [make.loader(peer, state)], 1)
-        assert isinstance(outcome, Sample), outcome
-        assert outcome.seconds > 0
-        assert outcome.extra_bytes is not None
-
-    @pytest.mark.parametrize("name", [peer.name for peer in peers.every() if peer.save])
-    def test_a_durable_save_is_on_the_disk(self, name: str, disk: Path) -> None:
-        """DONTNEED passes over dirty pages: if it can drop all of them at once, they had been written out."""
-        path = disk / "saved"
-        self.installed(name).saver()(torch.rand(2 * MIB), str(path), True)
-        for file in cold.files(path):
-            with open(file, "rb") as stream:
-                os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        assert cold.resident(path) == 0
-
-    def test_checksums_are_on_again(self, disk: Path) -> None:
-        from torch.serialization import get_crc32_options
-
-        assert get_crc32_options()
-        rivals.torch_save_without_crc(torch.rand(4), str(disk / "a"), False)
-        assert get_crc32_options()
-
-    @pytest.mark.slow
-    def test_every_transport_can_be_asked_for_by_name(self, disk: Path) -> None:
-        workload = objects.one_tensor(1)
-        tools = [peers.find(f"{peers.TOOL}{status.name}") for status in fastio.tools() if status.available]
-        outcomes = list(sweep.Sweep(disk, 1, [workload], tools).run())
-        assert not [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-        used = {(o.tool, o.work): o.way for o in outcomes if isinstance(o, Sample)}
-        assert used["posix", "write"].startswith("posix, cached")
-        assert used["uring", "cold read"].startswith(("uring, direct", "posix"))
-        assert not list(disk.iterdir())
-
-    def test_the_import_is_timed_in_a_fresh_process(self) -> None:
-        assert fresh.import_seconds() > 0
-
-
 class TestFresh:
     def job(self, disk: Path, **changes: Any) -> fresh.Job:
         path = disk / "file.pt"
@@ -354,6 +301,32 @@ class TestFresh:
     def test_what_was_loaded_is_looked_at(self, disk: Path) -> None:
         with pytest.raises(fresh.ChildError, match="loaded something else"):
             fresh.measure(self.job(disk, fingerprint=1))
+
+    def test_what_was_warmed_since_is_no_cold_load(self, disk: Path) -> None:
+        """Between dropping the file and the call another may read it: the figure would be of the page cache."""
+        job = self.job(disk, state="cold")
+        fresh.measure(job)
+        with pytest.raises(fresh.ChildError, match=r"ResidencyError: .* this read would not be cold"):
+            fresh.measure(job, at_ready=lambda: cold.warm(job.path))
+
+    def test_what_libraries_print_does_not_disturb_the_answer(
+        self, disk: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        noise = disk / "noise"
+        noise.mkdir()
+        monkeypatch.setattr(sys, "path", [str(noise), *sys.path])
+        heard: list[str] = []
+        (noise / "safetensors").mkdir()
+        (noise / "safetensors" / "__init__.py").write_text("")
+        (noise / "safetensors" / "torch.py").write_text(
+            "import os, torch\n"
+            "os.write(1, b'welcome to safetensors\\n')\n"
+            "def load_file(path):\n"
+            "    return {'tensor': torch.load(path)}\n"
+        )
+        job = replace(self.job(disk), peer="safetensors")
+        assert fresh.measure(job, at_ready=lambda: heard.append("ready")).seconds > 0
+        assert heard == ["ready"]
 
     def test_the_childs_own_words_come_back(self, disk: Path) -> None:
         job = self.job(disk)
@@ -370,18 +343,6 @@ class TestFresh:
         measured = fresh.measure(self.job(disk))
         assert measured.extra_bytes is not None
         assert measured.extra_bytes < 16 * MIB
-
-
-@pytest.mark.parametrize("kind", [limit.FioLimit, limit.UringLimit])
-def test_the_limit_moves_what_it_says(kind: type[limit.FioLimit] | type[limit.UringLimit], disk: Path) -> None:
-    if kind is limit.FioLimit and not isinstance(limit.find(), limit.FioLimit):
-        pytest.skip("fio is not installed")
-    path, tool = disk / "limit", kind()
-    for measured in (tool.write(path, 9 * MIB + 1), tool.read(path, 9 * MIB + 1)):
-        assert measured.seconds > 0
-        assert measured.way == tool.name
-    assert path.stat().st_size > 9 * MIB
-    assert cold.resident(path) == 0
 
 
 class TestGoals:
@@ -438,108 +399,3 @@ class TestGoals:
     def test_the_import(self) -> None:
         (goal,) = goals.check([], frozenset(), 0.030)
         assert (goal.measured, goal.unit, goal.met) == (30.0, "ms", True)
-
-
-class TestCommands:
-    @staticmethod
-    def invoke(*arguments: str, status: int = 0) -> Result:
-        result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-        assert result.exit_code == status, result.output
-        return result
-
-    @pytest.fixture(autouse=True)
-    def small_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(doctor, "LIMIT_NBYTES", 32 * MIB)
-
-    def test_doctor_says_what_is_here(self, disk: Path) -> None:
-        said = self.invoke("doctor", "--quick", "--dir", str(disk)).stdout
-        for expected in ("filesystem", "io_uring", "page cache", "GPUDirect Storage", "native module", "posix"):
-            assert expected in said
-        assert not list(disk.iterdir())
-
-    def test_doctor_tells_the_way_of_the_bytes(self, disk: Path) -> None:
-        told = json.loads(self.invoke("doctor", "--quick", "--json", "--dir", str(disk)).stdout)
-        assert {name for name, _ in told["findings"]["ways"]} == {"durable save", "save", "cold load", "warm load"}
-        assert {(sample["tool"]) for sample in told["samples"]} == {"write", "read"}
-        assert told["machine"]["filesystem"]["kind"]
-
-    def test_doctor_knows_a_filesystem_without_direct_io(self) -> None:
-        with workspace(Path("/dev/shm")) as folder:
-            assert "cannot be dropped" in doctor.page_cache(folder)
-            assert doctor.ways(folder)
-
-    def test_io(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sweep, "QUICK_BATCHES", (1,))
-        said = self.invoke("io", "--quick", "--rounds", "1", "--tool", "posix", "--dir", str(disk)).stdout
-        for expected in ("durable write", "warm read", "posix", "IOef"):
-            assert expected in said
-        assert not list(disk.iterdir())
-
-    def test_io_refuses_a_tool_that_is_not_there(self, disk: Path) -> None:
-        self.invoke("io", "--tool", "teleport", "--dir", str(disk), status=2)
-
-    def test_sizes_that_do_not_fit_are_cut_and_named(self, disk: Path) -> None:
-        kept, cut = sweep.fitting((1, 1 << 20), disk)
-        assert [workload.name for workload in kept] == ["tensor-3.0625"]
-        assert "3211264 MiB" in cut.replace(",", "").replace("3.21126e+06", "3211264")
-
-    def test_peers_keeps_every_sample(self, disk: Path) -> None:
-        out, work = disk / "out", disk / "work"
-        work.mkdir()
-        tools = ("torch", "numpy", "fastio", "fastio, unverified")
-        chosen = [word for tool in tools for word in ("--tool", tool)]
-        said = self.invoke(
-            *("peers", "--workload", "tensor-3.0625", "--rounds", "1", "--out", str(out), "--dir", str(work)), *chosen
-        ).stdout
-        assert "Goals" in said
-        told = json.loads((out / "peers.json").read_text())
-        counts = {(s["work"], s["tool"]): s["rounds"] for s in told["summaries"]}
-        assert counts == {
-            (work, tool): 1 for work in compare.WORKS for tool in tools if work in LOADS or tool != "fastio, unverified"
-        }
-        assert len(told["samples"]) == sum(counts.values())
-        assert not told["failures"]
-        assert len(list(out.glob("*.png"))) == 4
-        assert not list(work.iterdir())
-        assert told["machine"]["versions"]["torch"]
-        assert not told["interrupted"]
-
-    def test_tune_shows_what_was_learned(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(tune, "QUICK_BATCHES", (1,))
-        monkeypatch.setenv("FASTIO_DICTIONARY_DIR", str(disk / "dictionaries"))
-        dicts.flush()
-        dicts.forget()
-        said = self.invoke("tune", "--quick", "--rounds", "2", "--dir", str(disk)).stdout
-        assert "one tensor, 3.0625 MiB, durable save" in said
-        assert "posix" in said
-        assert list((disk / "dictionaries").iterdir())
-        dicts.forget()
-
-    def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(self, disk: Path) -> None:
-        out, work = disk / "out", disk / "work"
-        work.mkdir()
-        arguments = ["peers", "--workload", "small-tensors", "--tool", "torch", "--rounds", "1000"]
-        # Whoever runs the tests in the background of a shell hands an ignored SIGINT on to them.
-        hear = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        command = [sys.executable, "-c", hear + "from fastio.bench.cli import main; main()", *arguments]
-        child = subprocess.Popen(
-            [*command, "--work", "save", "--dir", str(work), "--out", str(out)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        saving = threading.Event()
-        while child.poll() is None and not list(work.glob("*/saving")):
-            saving.wait(0.01)
-        child.send_signal(signal.SIGINT)
-        said, complaint = child.communicate()
-        assert child.returncode == 130, complaint
-        assert "interrupted" in said
-        assert json.loads((out / "peers.json").read_text())["interrupted"]
-        assert not list(work.iterdir())
-
-    def test_without_click_it_says_what_to_install(self) -> None:
-        code = "import sys; sys.modules['click'] = None; from fastio.bench.cli import main; main()"
-        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert child.returncode == 1
-        assert "pip install 'fastio[bench]'" in child.stderr

@@ -1,0 +1,102 @@
+"""``fastio-bench io``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+
+import fastio
+from fastio import registry
+from fastio.bench import io_exhibits, limit, peers, sweep, tables
+from fastio.bench.conduct import Conduct, common
+from fastio.bench.pace import Pace
+from fastio.bench.peer import Peer
+from fastio.bench.stats import summarise
+from fastio.bench.workloads import MIB, Workload
+
+ROUNDS, QUICK_ROUNDS = 5, 3
+SECONDS, QUICK_SECONDS = 14 * 60.0, 100.0  # what the rounds are chosen to fit into
+_PROBING = "probing how long it will take"
+
+
+@click.command(short_help="Bandwidth and processor time by tool and size.")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds of every size, however long they take.")
+@click.option("--device", default="cpu", show_default=True, help="Where the tensors lie: cpu, cuda, cuda:1, ...")
+@click.option(
+    "--tool", "chosen", multiple=True, help="Only this tool; may be repeated.  [default: all that dictionaries pick]"
+)
+@common
+def io(conduct: Conduct, rounds: int | None, device: str, chosen: tuple[str, ...]) -> None:
+    """Bandwidth by tool, size, write and read, cold and warm, and what it costs in processor time.
+
+    The tables 2 to 6 of the Fastensor paper: one tensor of 3.0625 to 1,568 MiB, as (batch, 256, 56, 56) fp32. Says
+    beforehand how long it takes and how much disk it needs: within 15 minutes (two with --quick) and 10 GiB, for which
+    large sizes get fewer than five rounds (three) where they must.
+    """
+    tools = _tools(conduct, device, chosen)
+    batches = sweep.QUICK_BATCHES if conduct.quick else sweep.BATCHES
+    kept, cut = sweep.fitting(batches, conduct.parent, sweep.files(tools))
+    conduct.report.notes += [cut] if cut else []
+    if device == "cpu":
+        conduct.report.notes.append("GPU utilisation: the tensors lie in host memory, no GPU takes part")
+    most = rounds or (QUICK_ROUNDS if conduct.quick else ROUNDS)
+    seconds = math.inf if rounds else QUICK_SECONDS if conduct.quick else SECONDS
+    settings = {tool.label: tool.settings for tool in tools}
+    conduct.report.settings |= {"rounds": most, "device": device, "tools": settings, "limit": limit.find().name}
+
+    def work(folder: Path) -> None:
+        with conduct.meter([1.0]) as tell:
+            tell(_PROBING, 0)
+            costs = sweep.probe(folder, tools, device, kept)
+        pace = Pace(costs, seconds, most)
+        disk = max((workload.nbytes for workload in kept), default=0) * sweep.files(tools)
+        conduct.report.settings["forecast"] = {"seconds": pace.total(), "disk_bytes": disk, "rounds": pace.plan()}
+        click.echo(forecast(pace, kept, disk), err=True)
+        plan = sweep.Sweep(folder, most, kept, tools, device, pace)
+        with conduct.meter(plan.weights()) as plan.tell:
+            for _ in conduct.report.take(plan.run()):
+                pass
+        conduct.report.notes += [fewer] if (fewer := _fewer(kept, pace.given, most)) else []
+
+    def show() -> list[Any]:
+        summaries, failures = summarise(conduct.report.samples), conduct.report.failures
+        conduct.report.exhibits += io_exhibits.measured(summaries, failures)
+        return [tables.matrix("fastio's tools", summaries, failures)]
+
+    conduct.run(work, show)
+
+
+def _tools(conduct: Conduct, device: str, chosen: tuple[str, ...]) -> list[Peer]:
+    """The tools to be measured; a note on each that is missing."""
+    kind, used = device.partition(":")[0], []
+    for status in fastio.tools():
+        tool = registry.find(status.name)
+        if chosen and status.name not in chosen:
+            continue
+        if tool.transport is None:
+            conduct.report.notes.append(f"{tool.name}: {tool.reason}; {tool.cure}".rstrip("; "))
+        elif kind in status.devices and (chosen or tool.transport.capabilities.automatic):
+            used.append(peers.find(f"{peers.TOOL}{tool.name}", device))
+    if not used:
+        raise click.UsageError(f"no such tool here for {device}; there are {', '.join(s.name for s in fastio.tools())}")
+    return used
+
+
+def forecast(pace: Pace, sizes: list[Workload], disk: int) -> str:
+    """What is about to be done: how long, how much disk, how many rounds of each size."""
+    minutes = pace.total() / 60
+    takes = f"{minutes:.0f} minutes" if minutes >= 1.5 else f"{minutes * 60:.0f} seconds"
+    told = [f"about {takes}, at most {disk / (1 << 30):.1f} GiB of disk, {pace.most} rounds"]
+    fewer = _fewer(sizes, pace.plan(), pace.most)
+    return "; ".join([*told, fewer] if fewer else told)
+
+
+def _fewer(sizes: list[Workload], rounds: dict[str, int], most: int) -> str:
+    """Which sizes get fewer rounds than most, so that all ends in time; empty if none does."""
+    less = [(size.nbytes / MIB, rounds[size.name]) for size in sizes if rounds.get(size.name, most) < most]
+    words = {0: "left out", 1: "one round"}
+    said = [f"{mib:,.10g} MiB {words.get(count, f'{count} rounds')}" for mib, count in less]
+    return f"to end in time: {', '.join(said)}" if said else ""

@@ -1,0 +1,117 @@
+"""What ``fastio-bench io`` measured, in the layout of Fastensor's tables 2 to 6. Pure.
+
+The paper's writes, and whatever else goes through the page cache after its table 2, include the flush of that cache
+(section 3.2): they are answered by durable writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fastio.bench import sweep
+from fastio.bench.exhibit import Cell, Exhibit
+from fastio.bench.rounds import Failure
+from fastio.bench.stats import Summary
+from fastio.bench.summary_tables import busy, io_efficiency, size
+
+BATCH_4 = 12_845_056  # bytes: the size of the paper's tables 5 and 6
+FASTENSOR = "Fastensor, table {}"
+_BANDWIDTHS = (
+    (sweep.WARM, "warm-read", FASTENSOR.format(2)),
+    (sweep.COLD, "cold-read", FASTENSOR.format(3)),
+    (sweep.DURABLE, "durable-write", FASTENSOR.format(4)),
+    (sweep.CACHED, "write", f"{FASTENSOR.format(4)}, without its flush"),
+)
+_UTILISATION_NOTE = "cores kept busy: CPU seconds of user and system by seconds; IOef is MB/s by that"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Summaries and failures by work, size and tool."""
+
+    summaries: Sequence[Summary]
+    failures: Sequence[Failure]
+
+    @property
+    def tools(self) -> list[str]:
+        """All that took part, in the order in which they came."""
+        return list(dict.fromkeys([s.tool for s in self.summaries] + [f.tool for f in self.failures]))
+
+    @property
+    def sizes(self) -> list[tuple[str, int]]:
+        """Workloads and their bytes, the largest first."""
+        return sorted({(s.workload, s.nbytes) for s in self.summaries}, key=lambda size: -size[1])
+
+    def cell(self, work: str, workload: str, tool: str, value: Callable[[Summary], Cell]) -> Cell:
+        """The figure, or that the tool failed, or nothing if it took no part."""
+        for failure in self.failures:
+            if (failure.work, failure.workload, failure.tool) == (work, workload, tool):
+                return "failed"
+        for own in self.summaries:
+            if (own.work, own.workload, own.tool) == (work, workload, tool):
+                return value(own)
+        return None
+
+
+def measured(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[Exhibit]:
+    """Tables 2 to 6 as measured here; 6 only where a GPU took part."""
+    grid = Grid(summaries, failures)
+    columns = [f"{tool}*" for tool in grid.tools]
+    found = []
+    for work, name, source in _BANDWIDTHS:
+        rows = [[size(nbytes), *_row(grid, work, workload, _megabytes)] for workload, nbytes in grid.sizes]
+        title, heads = f"{work.capitalize()}, MB/s", ["size MiB*", *columns]
+        found.append(Exhibit(f"io-{name}", title, heads, rows, source=source))
+    shared = FASTENSOR.format(5)
+    for name, title, value in (
+        ("cpu-utilisation", "CPU utilisation", busy),
+        ("ioef", "IOef: MB/s by CPU utilisation", io_efficiency),
+        ("cpu-seconds", "CPU seconds for 10^9 bytes", lambda own: own.cpu_per_gb),
+    ):
+        rows = [
+            [work, size(nbytes), *_row(grid, work, workload, value)]
+            for work in sweep.WORKS
+            for workload, nbytes in grid.sizes
+        ]
+        note = _UTILISATION_NOTE if name != "cpu-seconds" else ""
+        found.append(Exhibit(f"io-{name}", title, ["work", "size MiB*", *columns], rows, source=shared, note=note))
+    found += _at_batch_4(grid, "cpu", "CPU", shared, busy)
+    if any(own.gpu_busy is not None for own in summaries):
+        found += _at_batch_4(grid, "gpu", "GPU", FASTENSOR.format(6), lambda own: own.gpu_busy)
+    return found
+
+
+def _row(grid: Grid, work: str, workload: str, value: Callable[[Summary], Cell]) -> list[Cell]:
+    return [grid.cell(work, workload, tool, value) for tool in grid.tools]
+
+
+def _megabytes(own: Summary) -> float:
+    return own.bandwidth / 1e6
+
+
+def _efficiency(own: Summary, utilisation: float | None) -> float | None:
+    """IOef of either processor (section 3.3, equation 1)."""
+    return own.bandwidth / 1e6 / utilisation if utilisation else None
+
+
+def _at_batch_4(
+    grid: Grid, name: str, processor: str, source: str, utilisation: Callable[[Summary], float | None]
+) -> list[Exhibit]:
+    """One row a tool, as the paper's tables 5 and 6; none if that size was not measured."""
+    workload = next((workload for workload, nbytes in grid.sizes if nbytes == BATCH_4), None)
+    if workload is None:
+        return []
+    rows: list[list[Cell]] = []
+    for tool in grid.tools:
+        row: list[Cell] = [tool]
+        for work in (sweep.WARM, sweep.COLD, sweep.DURABLE):
+            row += [
+                grid.cell(work, workload, tool, value)
+                for value in (utilisation, _megabytes, lambda own: _efficiency(own, utilisation(own)))
+            ]
+        rows.append(row)
+    columns = [f"{figure} {what}*" for what in ("r_C", "r", "w") for figure in ("Util", "MB/s", "IOef")]
+    title = f"{processor} utilisation and IOef at batch size 4"
+    note = "r_C: warm reads, r: cold reads, w: durable writes; the paper has one Util_r for both kinds of reads"
+    return [Exhibit(f"io-batch-4-{name}", title, ["tool", *columns], rows, source=source, note=note)]

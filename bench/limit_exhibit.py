@@ -1,0 +1,37 @@
+"""How near fastio comes to what the disk gives, by fio's reckoning and by that of our own ring. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastio.bench import limit
+from fastio.bench.exhibit import Cell, Exhibit
+from fastio.bench.stats import Summary
+
+COLUMNS = ("work", "object", "by", "MB/s*", "best*", "fastio reaches %*", "of the best %*")
+_NOTE = (
+    "reads are of the very file that fastio loads, dropped from the page cache; the disk is read into memory that is "
+    "there already, while a load also makes the tensors' memory and verifies checksums"
+)
+
+
+def limits(summaries: Sequence[Summary], labels: dict[str, str]) -> list[Exhibit]:
+    """One table of all works and workloads at which the disk's limit was measured; none if it never was.
+
+    ``labels`` has the workloads' names for people.
+    """
+    rows: list[list[Cell]] = []
+    for own in summaries:
+        task = {other.tool: other for other in summaries if (other.work, other.workload) == (own.work, own.workload)}
+        if limit.TOOL not in task or own.tool not in (limit.TOOL, limit.RING, "fastio"):
+            continue
+        fastio = task.get("fastio")
+        shares: list[Cell] = [None, None]
+        if fastio is not None and own is not fastio:
+            shares = [fastio.bandwidth / own.bandwidth * 100, fastio.bandwidth / own.best_bandwidth * 100]
+        name = "fastio" if own.tool == "fastio" else "; ".join(own.ways)
+        label = labels.get(own.workload, own.workload)
+        rows.append([own.work, label, name, own.bandwidth / 1e6, own.best_bandwidth / 1e6, *shares])
+    if not rows:
+        return []
+    return [Exhibit("limit", "The disk's limit, and how near fastio comes", COLUMNS, rows, note=_NOTE)]

@@ -1,0 +1,94 @@
+"""``fastio-bench peers``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fastio.bench import compare, fresh, goals, limit, limit_exhibit, summary_tables, tables, tune, warmup, workloads
+from fastio.bench import peers as every
+from fastio.bench.conduct import Conduct, common
+from fastio.bench.exhibit import Exhibit
+from fastio.bench.peer import Peer
+from fastio.bench.rounds import describe
+from fastio.bench.stats import summarise
+
+_NAMES = [workload.name for workload in workloads.standard()]
+_PEERS = [peer.name for peer in every.every()]
+_MOST_IMPORTS = 9
+
+
+@click.command(short_help="The same work by other libraries and by fastio.")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
+@click.option("--workload", "names", multiple=True, type=click.Choice(_NAMES), help="Only this; may be repeated.")
+@click.option(
+    "--tool", "chosen", multiple=True, type=click.Choice(_PEERS), metavar="NAME", help="Only this; may be repeated."
+)
+@click.option("--work", "works", multiple=True, type=click.Choice(compare.WORKS), help="Only this; may be repeated.")
+@common
+def peers(
+    conduct: Conduct, rounds: int | None, names: tuple[str, ...], chosen: tuple[str, ...], works: tuple[str, ...]
+) -> None:
+    """The same work with other libraries and with fastio, the disk's limit, and fastio's goals.
+
+    torch, safetensors, numpy, DCP and DALI; fastsafetensors, runai-model-streamer, torchsnapshot, DeepNVMe and
+    TensorNVMe where they are installed (pip install 'fastio[peers]' has those that need no compiler). Each works in the
+    fastest mode that its documentation names; the settings are shown. Loads run in fresh processes, and what they load
+    is compared with what was saved.
+    """
+    rounds = rounds or (3 if conduct.quick else 5)
+    names = names or (("bert-large",) if conduct.quick else tuple(_NAMES))
+    chosen = chosen or (compare.QUICK_PEERS if conduct.quick else tuple(_PEERS))
+    works = works or compare.WORKS
+    picked = [workloads.find(name) for name in names]
+    tools = [every.find(name) for name in chosen]
+    conduct.report.settings |= {"rounds": rounds, "workloads": names, "works": works}
+    conduct.report.settings["tools"] = {peer.name: peer.settings for peer in tools}
+    conduct.report.settings["limit"] = limit.find().name
+
+    def work(folder: Path) -> None:
+        learning = tune.QUICK_ROUNDS if conduct.quick else warmup.MOST_ROUNDS
+        plan = compare.Comparison(folder, rounds, picked, tools, works, learning, memory=not conduct.quick)
+        with conduct.meter([*plan.weights(), 3.0]) as plan.tell:
+            for _ in conduct.report.take(plan.run()):
+                pass
+            try:
+                conduct.report.findings["import_seconds"] = sorted(
+                    fresh.import_seconds() for _ in range(min(rounds, _MOST_IMPORTS))
+                )
+            except fresh.ChildError as error:
+                conduct.report.notes.append(f"import fastio: {describe(error)}")
+
+    def show() -> list[Any]:
+        summaries, failures = summarise(conduct.report.samples), conduct.report.failures
+        imports = conduct.report.findings.get("import_seconds", [])
+        rows = goals.check(
+            summaries, frozenset(w.name for w in picked if w.large), imports[len(imports) // 2] if imports else None
+        )
+        conduct.report.findings["goals"] = [goal.document() for goal in rows]
+        conduct.report.exhibits += summary_tables.sides([s for s in summaries if s.work in works])
+        conduct.report.exhibits += limit_exhibit.limits(summaries, {w.name: w.label for w in picked})
+        conduct.report.exhibits.append(settings(tools))
+        return [
+            *(
+                tables.comparison(
+                    workload.label,
+                    [s for s in summaries if s.workload == workload.name],
+                    [f for f in failures if f.workload == workload.name],
+                    {name: compare.MEMORY.get(name, name) for name in works},
+                )
+                for workload in picked
+            ),
+            tables.goals(rows),
+        ]
+
+    conduct.run(work, show)
+
+
+def settings(tools: list[Peer]) -> Exhibit:
+    """In which mode each tool was used, and which version of it."""
+    rows = [[peer.name, peer.version or None, peer.settings] for peer in tools]
+    note = "what a tool saves durably is synced by it, or file by file after it"
+    return Exhibit("peers-settings", "How the tools are used", ("tool", "version", "settings"), rows, note=note)

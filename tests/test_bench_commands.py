@@ -1,0 +1,145 @@
+"""The subcommands as a user runs them: what they print, what they write, and how they end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import click
+import pytest
+
+from benching import MIB, invoke, on_disk
+from fastio import dicts
+from fastio.bench import compare, doctor, tune
+from fastio.bench.commands import cli
+from fastio.bench.report import workspace
+
+LOADS = (compare.COLD, compare.WARM)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    return on_disk(tmp_path)
+
+
+class TestCommands:
+    @pytest.fixture(autouse=True)
+    def small_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(doctor, "LIMIT_NBYTES", 32 * MIB)
+
+    def test_doctor_says_what_is_here(self, disk: Path) -> None:
+        said = invoke("doctor", "--quick", "--dir", str(disk)).stdout
+        for expected in ("filesystem", "io_uring", "page cache", "GPUDirect Storage", "native module", "posix"):
+            assert expected in said
+        assert not list(disk.iterdir())
+
+    def test_doctor_tells_the_way_of_the_bytes(self, disk: Path) -> None:
+        told = json.loads(invoke("doctor", "--quick", "--json", "--dir", str(disk)).stdout)
+        assert {name for name, _ in told["findings"]["ways"]} == {"durable save", "save", "cold load", "warm load"}
+        assert {(sample["tool"]) for sample in told["samples"]} == {"write", "read"}
+        assert told["machine"]["filesystem"]["kind"]
+
+    def test_doctor_knows_a_filesystem_without_direct_io(self) -> None:
+        with workspace(Path("/dev/shm")) as folder:
+            assert "cannot be dropped" in doctor.page_cache(folder)
+            assert doctor.ways(folder)
+
+    def test_peers_keeps_every_sample(self, disk: Path) -> None:
+        out, work = disk / "out", disk / "work"
+        work.mkdir()
+        tools = ("torch", "numpy", "fastio", "fastio, unverified")
+        chosen = [word for tool in tools for word in ("--tool", tool)]
+        said = invoke(
+            *("peers", "--workload", "tensor-3.0625", "--rounds", "1", "--out", str(out), "--dir", str(work)), *chosen
+        ).stdout
+        assert "Goals" in said
+        told = json.loads((out / "peers.json").read_text())
+        counts = {(s["work"], s["tool"]): s["rounds"] for s in told["summaries"]}
+        assert counts == {
+            (work, tool): 1 for work in compare.WORKS for tool in tools if work in LOADS or tool != "fastio, unverified"
+        }
+        assert len(told["samples"]) == sum(counts.values())
+        assert told["failures"] == []
+        assert len(list(out.glob("*.png"))) == 4
+        assert not list(work.iterdir())
+        assert told["machine"]["versions"]["torch"]
+        assert not told["interrupted"]
+
+    def test_tune_shows_what_was_learned(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tune, "QUICK_BATCHES", (1,))
+        monkeypatch.setenv("FASTIO_DICTIONARY_DIR", str(disk / "dictionaries"))
+        dicts.flush()
+        dicts.forget()
+        said = invoke("tune", "--quick", "--rounds", "2", "--dir", str(disk)).stdout
+        assert "one tensor, 3.0625 MiB, durable save" in said
+        assert "posix" in said
+        assert list((disk / "dictionaries").iterdir())
+        dicts.forget()
+
+    @pytest.mark.parametrize(
+        ("arguments", "appears"),
+        [
+            (
+                ("peers", "--workload", "small-tensors", "--tool", "torch", "--rounds", "1000", "--work", "save"),
+                "saving",
+            ),
+            (("io", "--quick", "--tool", "posix", "--rounds", "20"), "of-*"),
+        ],
+        ids=["peers", "io"],
+    )
+    def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(
+        self, arguments: tuple[str, ...], appears: str, disk: Path
+    ) -> None:
+        out, work = disk / "out", disk / "work"
+        work.mkdir()
+        # Whoever runs the tests in the background of a shell hands an ignored SIGINT on to them.
+        program = (
+            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            "from fastio.bench import sweep; sweep.PROBE_BATCHES, sweep.QUICK_BATCHES = (1, 2), (2, 1)\n"
+            "from fastio.bench.cli import main; main()"
+        )
+        with open(disk / "complaints", "w+") as complaints:
+            child = subprocess.Popen(
+                [sys.executable, "-c", program, *arguments, "--dir", str(work), "--out", str(out)],
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                text=True,
+            )
+            pause = threading.Event()
+            probed = arguments[0] != "io"
+            while child.poll() is None and not (probed and list(work.glob(f"*/{appears}"))):
+                probed = probed or "GiB of disk" in (disk / "complaints").read_text()
+                pause.wait(0.01)
+            child.send_signal(signal.SIGINT)
+            said, _ = child.communicate()
+        assert child.returncode == 130, (disk / "complaints").read_text()
+        assert "interrupted: what is shown" in said
+        told = json.loads((out / f"{arguments[0]}.json").read_text())
+        assert told["interrupted"]
+        if arguments[0] == "io":
+            works = {sample["work"] for sample in told["samples"]}
+            assert {"durable write", "write"} <= works
+            assert "warm read" not in works
+        assert not list(work.iterdir())
+
+    @pytest.mark.parametrize("name", sorted(cli.commands))
+    def test_help_says_what_every_option_does(self, name: str) -> None:
+        command = cli.commands[name]
+        assert name in invoke(name, "--help").stdout
+        assert command.help
+        assert command.get_short_help_str(80).endswith(".")
+        options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+        told = [option for option in options if option.help or isinstance(option.type, click.Choice)]
+        assert told == options  # choices speak for themselves
+        if name != "report":  # it measures nothing
+            assert {"--dir", "--quick", "--out", "--json"} <= {word for option in options for word in option.opts}
+
+    def test_without_click_it_says_what_to_install(self) -> None:
+        code = "import sys; sys.modules['click'] = None; from fastio.bench.cli import main; main()"
+        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert child.returncode == 1
+        assert "pip install 'fastio[bench]'" in child.stderr

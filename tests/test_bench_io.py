@@ -1,0 +1,185 @@
+"""``fastio-bench io``: how it fits into its time, what it says of it, and its tables in the paper's layout."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benching import MIB, invoke, on_disk
+from fastio.bench import io_command, io_exhibits, limit, peers, stats, sweep
+from fastio.bench import workloads as objects
+from fastio.bench.pace import Cost, Line, Pace, rounds_within, through
+from fastio.bench.rounds import Failure, Measured, Sample
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    return on_disk(tmp_path)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small sizes, for the probe too."""
+    monkeypatch.setattr(sweep, "PROBE_BATCHES", (1, 2))
+    monkeypatch.setattr(sweep, "QUICK_BATCHES", (2, 1))
+
+
+class TestPace:
+    def test_a_line_goes_through_both_points(self) -> None:
+        line = through((10, 3.0), (30, 5.0))
+        assert (line.fixed, line.per_byte) == (2.0, 0.1)
+        assert line.at(100) == pytest.approx(12.0)
+
+    def test_noise_makes_nothing_negative(self) -> None:
+        assert through((10, 5.0), (30, 3.0)) == Line(5.0, 0.0)
+        assert through((10, 1.0), (20, 9.0)).fixed == 0.0
+
+    def test_all_rounds_where_there_is_time(self) -> None:
+        assert rounds_within([Cost(1, 10), Cost(1, 1)], 57, 5) == [5, 5]
+
+    def test_the_longest_gives_way_down_to_three_then_all_do(self) -> None:
+        costs = [Cost(0, 10), Cost(0, 4), Cost(0, 1)]
+        assert rounds_within(costs, 74, 5) == [4, 5, 5]
+        assert rounds_within(costs, 47, 5) == [3, 3, 5]
+        assert rounds_within(costs, 45, 5) == [3, 3, 3]
+        assert rounds_within(costs, 30, 5) == [1, 3, 3]
+        assert rounds_within(costs, 15, 5) == [1, 1, 1]
+
+    def test_what_does_not_fit_at_all_is_left_out_the_costliest_first(self) -> None:
+        assert rounds_within([Cost(5, 100), Cost(1, 1)], 10, 5) == [0, 5]
+        assert rounds_within([Cost(5, 100), Cost(9, 9)], 1, 5) == [0, 0]
+        assert rounds_within([Cost(5, 100)], -1, 5) == [0]
+
+    def test_a_plan_learns_from_what_was_slower(self) -> None:
+        pace = Pace({"large": Cost(0, 20), "small": Cost(0, 10)}, 150, 5)
+        assert pace.plan() == {"large": 5, "small": 5}
+        assert pace.total() == 150
+        pace.done("large", 5, 120.0)
+        assert pace.scale == pytest.approx(1.2)
+        assert pace.plan() == {"small": 2}
+        pace.done("small", 2, 24.0)
+        assert pace.given == {"large": 5, "small": 2}
+
+    def test_rounds_that_are_asked_for_are_done(self) -> None:
+        assert Pace({"large": Cost(0, 1e6)}, math.inf, 7).plan() == {"large": 7}
+
+
+class TestForecast:
+    def test_it_says_how_long_how_much_and_what_gives_way(self) -> None:
+        sizes = [objects.one_tensor(batch) for batch in (512, 1)]
+        pace = Pace({sizes[0].name: Cost(30, 100), sizes[1].name: Cost(1, 10)}, 400, 5)
+        said = io_command.forecast(pace, sizes, 6 << 30)
+        assert said == "about 6 minutes, at most 6.0 GiB of disk, 5 rounds; to end in time: 1,568 MiB 3 rounds"
+        pace = Pace({sizes[0].name: Cost(30, 1000), sizes[1].name: Cost(1, 10)}, 55, 5)
+        assert io_command.forecast(pace, sizes, 1 << 29).endswith("to end in time: 1,568 MiB left out")
+
+    def test_the_defaults_fit_into_ten_gibibytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also where memory and disk are large: the tools on the CPU, whatever else there is."""
+        monkeypatch.setattr(sweep, "available_memory", lambda: 1 << 40)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 44, 0, 1 << 44))
+        tools = [peers.find(f"{peers.TOOL}{name}") for name in ("torch", "numpy", "posix", "uring")]
+        assert sweep.files(tools) == 4  # torch's, numpy's, fastio's own, and the one being saved
+        kept, cut = sweep.fitting(sweep.BATCHES, tmp_path, sweep.files(tools))
+        assert (len(kept), cut) == (10, "")
+        assert max(workload.nbytes for workload in kept) * sweep.files(tools) <= sweep.MOST_DISK
+        kept, cut = sweep.fitting(sweep.BATCHES, tmp_path, 8)
+        assert cut == "left out, for want of memory or disk: 1,568 MiB"
+
+    def test_a_probe_costs_every_size(self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("fastio.bench.fresh.measure", lambda *_: Measured(1.0, 0.0))
+        sizes = [objects.one_tensor(batch) for batch in (512, 1)]
+        costs = sweep.probe(disk, [peers.find(f"{peers.TOOL}posix")], "cpu", sizes)
+        assert set(costs) == {size.name for size in sizes}
+        assert all(cost.round > 0 and cost.setup > 0 for cost in costs.values())
+        assert not list(disk.iterdir())
+
+
+class TestExhibits:
+    @staticmethod
+    def samples(work: str, tool: str, nbytes: int, seconds: float, gpu: float | None = None) -> Sample:
+        name = f"tensor-{nbytes / MIB:g}"
+        return Sample(work, name, tool, 0, nbytes, seconds, seconds / 2, gpu_busy=gpu)
+
+    def told(self, gpu: float | None = None) -> dict[str, list[list[object]]]:
+        sizes = (io_exhibits.BATCH_4, 4 * io_exhibits.BATCH_4)
+        samples = [
+            self.samples(work, tool, nbytes, nbytes / speed / 1e6, gpu)
+            for work, speed in zip(sweep.WORKS, (100, 200, 300, 400), strict=True)
+            for nbytes in sizes
+            for tool in ("torch", "uring")
+            if not (tool == "uring" and work == sweep.WARM)
+        ]
+        failed = [Failure(sweep.WARM, "tensor-12.25", "uring", 0, "no")]
+        shown = io_exhibits.measured(stats.summarise(samples), failed)
+        assert len({exhibit.name for exhibit in shown}) == len(shown)
+        assert all(len(row) == len(exhibit.columns) for exhibit in shown for row in exhibit.rows)
+        return {exhibit.name: [list(row) for row in exhibit.rows] for exhibit in shown}
+
+    def test_sizes_by_tools_the_largest_first(self) -> None:
+        told = self.told()
+        assert told["io-durable-write"] == [["49", *[pytest.approx(100)] * 2], ["12.25", *[pytest.approx(100)] * 2]]
+        assert told["io-cold-read"][1] == ["12.25", pytest.approx(300), pytest.approx(300)]
+
+    def test_a_failure_is_named_and_what_took_no_part_is_blank(self) -> None:
+        assert self.told()["io-warm-read"] == [
+            ["49", pytest.approx(400), None],
+            ["12.25", pytest.approx(400), "failed"],
+        ]
+
+    def test_batch_4_as_in_table_5(self) -> None:
+        rows = self.told()["io-batch-4-cpu"]
+        cold_and_written = [pytest.approx(figure) for figure in (0.5, 300, 600, 0.5, 100, 200)]
+        assert rows[0] == ["torch", pytest.approx(0.5), pytest.approx(400), pytest.approx(800), *cold_and_written]
+        assert rows[1] == ["uring", "failed", "failed", "failed", *cold_and_written]
+
+    def test_table_6_only_with_a_gpu(self) -> None:
+        assert "io-batch-4-gpu" not in self.told()
+        rows = self.told(gpu=0.25)["io-batch-4-gpu"]
+        assert rows[0][1:4] == [0.25, pytest.approx(400), pytest.approx(1600)]
+
+
+class TestCommand:
+    def test_sizes_tools_and_works(self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sweep, "_LEAST_LIMITED", 5 * MIB)
+        out, work = disk / "out", disk / "work"
+        work.mkdir()
+        monkeypatch.setattr(sweep, "QUICK_BATCHES", (2,))
+        monkeypatch.setattr(sweep, "probe", lambda *given: {workload.name: Cost(1, 1) for workload in given[-1]})
+        result = invoke(
+            *("io", "--quick", "--rounds", "2", "--tool", "posix", "--tool", "uring"),
+            *("--dir", str(work), "--out", str(out)),
+        )
+        for expected in ("durable write", "warm read", "posix", "IOef", "Cold read, MB/s", "Fastensor, table 3"):
+            assert expected in result.stdout
+        assert "GiB of disk, 2 rounds" in result.stderr
+        assert not list(work.iterdir())
+        told = json.loads((out / "io.json").read_text())
+        assert told["failures"] == []
+        per_task = [[sample["tool"] for sample in told["samples"] if sample["work"] == kind] for kind in sweep.WORKS]
+        both = ["uring", "posix"]
+        assert per_task == [[*both, limit.TOOL] * 2, both * 2, [*both, limit.TOOL] * 2, both * 2]  # interleaved
+        assert set(told["settings"]["forecast"]) == {"seconds", "disk_bytes", "rounds"}
+        assert told["settings"]["tools"]["uring"] == 'policy="uring", format="pt"'
+        assert "io-ioef" in {exhibit["name"] for exhibit in told["exhibits"]}
+
+    def test_in_too_little_time_it_says_what_it_left_out(
+        self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sweep, "probe", lambda *given: {workload.name: Cost(1, 1) for workload in given[-1]})
+        monkeypatch.setattr(io_command, "QUICK_SECONDS", 0.0)
+        result = invoke("io", "--quick", "--json", "--tool", "posix", "--dir", str(disk))
+        told = json.loads(result.stdout)
+        assert told["samples"] == []
+        assert any("6.125 MiB left out, 3.0625 MiB left out" in note for note in told["notes"])
+
+    def test_a_tool_that_is_not_there_is_refused(self, disk: Path) -> None:
+        invoke("io", "--tool", "teleport", "--dir", str(disk), status=2)
+
+    def test_sizes_that_do_not_fit_are_cut_and_named(self, disk: Path) -> None:
+        kept, cut = sweep.fitting((1, 1 << 20), disk)
+        assert [workload.name for workload in kept] == ["tensor-3.0625"]
+        assert cut == "left out, for want of memory or disk: 3,211,264 MiB"

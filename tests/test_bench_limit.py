@@ -1,0 +1,148 @@
+"""The disk's limit: that it moves what it says, and reads the very file that is loaded."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benching import MIB, on_disk
+from fastio.bench import cold, compare, limit, limit_exhibit, peers, stats, sweep
+from fastio.bench import workloads as objects
+from fastio.bench.rounds import Failure, Measured, Sample
+
+KINDS = [
+    pytest.param(limit.FioLimit(), marks=pytest.mark.skipif(not limit.fio(), reason="fio is not installed"), id="fio"),
+    pytest.param(limit.RingLimit(), id="ring"),
+]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    return on_disk(tmp_path)
+
+
+@pytest.mark.parametrize("tool", KINDS)
+def test_it_moves_what_it_says(tool: limit.Limit, disk: Path) -> None:
+    path = disk / "limit"
+    for measured in (tool.write(path, 9 * MIB + 1), tool.read(path, 9 * MIB + 1)):
+        assert measured.seconds > 0
+        assert measured.way == tool.name
+    assert path.stat().st_size > 9 * MIB
+    assert cold.resident(path) == 0
+
+
+@pytest.mark.parametrize("tool", KINDS)
+def test_a_read_only_reads(tool: limit.Limit, disk: Path) -> None:
+    """Some other's file, of a length that fills no block: it is dropped from the page cache and else left alone."""
+    path, content = disk / "their:file", os.urandom(3 * MIB + 4321)  # fio parts names at colons
+    path.write_bytes(content)
+    path.chmod(0o400)
+    before = path.stat()
+    assert tool.read(path, 3 * MIB + 4321).seconds > 0
+    assert cold.resident(path) == 0
+    after = path.stat()
+    assert (after.st_mtime_ns, after.st_size, after.st_ino) == (before.st_mtime_ns, before.st_size, before.st_ino)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("tool", KINDS)
+def test_what_is_not_there_is_an_error(tool: limit.Limit, disk: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        tool.read(disk / "missing", MIB)
+    (disk / "short").write_bytes(b"x")
+    with pytest.raises(ValueError, match="no block"):
+        tool.read(disk / "short", MIB)
+
+
+class Noting:
+    """A limit that notes what it is asked to read, and whether it was the file that fastio loads."""
+
+    name = "noting"
+
+    def __init__(self) -> None:
+        self.read_files: list[tuple[str, int]] = []
+
+    def write(self, path: Path, nbytes: int) -> Measured:
+        path.write_bytes(bytes(nbytes))
+        return Measured(1.0, 0.0, way=self.name)
+
+    def read(self, path: Path, nbytes: int) -> Measured:
+        self.read_files.append((path.name, path.stat().st_ino))
+        return Measured(1.0, 0.0, way=self.name)
+
+
+def test_a_cold_load_is_held_against_the_very_file_it_reads(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noting = Noting()
+    monkeypatch.setattr(limit, "find", lambda: noting)
+    monkeypatch.setattr(limit, "fio", lambda: False)
+    loaded: list[tuple[str, int]] = []
+    drop = cold.drop
+
+    def measure(job: object, *_: object) -> Measured:
+        path = Path(getattr(job, "path"))  # noqa: B009
+        drop(path)
+        loaded.append((path.name, path.stat().st_ino))
+        return Measured(1.0, 0.0)
+
+    monkeypatch.setattr("fastio.bench.fresh.measure", measure)
+    workload = replace(objects.one_tensor(1), large=True)
+    plan = compare.Comparison(
+        disk, 2, [workload], [peers.find("torch"), peers.find("fastio")], (compare.COLD,), learning=1, memory=False
+    )
+    outcomes = list(plan.run())
+    assert not [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    assert [o.tool for o in outcomes if isinstance(o, Sample)] == ["torch", "fastio", limit.TOOL] * 2
+    ours = {file for file in loaded if file[0] == "of-fastio"}
+    assert set(noting.read_files) == ours
+    assert len(loaded) == 4
+
+
+def test_fio_and_our_ring_stand_side_by_side_once(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limit, "fio", lambda: True)
+    large = [objects.one_tensor(64), objects.one_tensor(128), objects.one_tensor(1)]
+    plan = compare.Comparison(disk, 1, large, [peers.find("torch")])
+    told = {(step.workload.nbytes // MIB, step.work): step.limits for step in plan.steps if step.limits}
+    both, one = (limit.TOOL, limit.RING), (limit.TOOL,)
+    assert told == {
+        (196, compare.DURABLE): both,
+        (196, compare.COLD): both,
+        (392, compare.DURABLE): one,
+        (392, compare.COLD): one,
+    }
+    monkeypatch.setattr(limit, "fio", lambda: False)
+    plan = compare.Comparison(disk, 1, large, [peers.find("torch")])
+    assert {step.limits for step in plan.steps} == {(), one}
+
+
+def test_the_sweeps_limit_reads_the_file_of_most_tools(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noting = Noting()
+    monkeypatch.setattr(limit, "find", lambda: noting)
+    monkeypatch.setattr("fastio.bench.fresh.measure", lambda *_: Measured(1.0, 0.0))
+    tools = [peers.find(f"{peers.TOOL}{name}") for name in ("torch", "posix", "uring")]
+    monkeypatch.setattr(sweep, "_LEAST_LIMITED", MIB)
+    outcomes = list(sweep.Sweep(disk, 1, [objects.one_tensor(1)], tools).run())
+    assert not [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    assert [name for name, _ in noting.read_files] == [f"of-{peers.find('tool:uring').owner}"]
+    limited = [o.work for o in outcomes if isinstance(o, Sample) and o.tool == limit.TOOL]
+    assert limited == [sweep.DURABLE, sweep.COLD]
+
+
+def test_how_near_fastio_comes(disk: Path) -> None:
+    def samples(tool: str, way: str, *seconds: float) -> list[Sample]:
+        return [
+            Sample("cold load", "big", tool, number, 10**9, took, 0.1, way=way) for number, took in enumerate(seconds)
+        ]
+
+    told = [*samples(limit.TOOL, "fio", 0.4, 0.5, 0.8), *samples(limit.RING, "ring", 0.25, 0.25, 0.25)]
+    (exhibit,) = limit_exhibit.limits(
+        stats.summarise([*told, *samples("fastio", "uring", 0.5, 0.5, 1.0), *samples("torch", "", 2.0)]), {"big": "Big"}
+    )
+    assert [list(row) for row in exhibit.rows] == [
+        ["cold load", "Big", "fio", 2000.0, 2500.0, 100.0, 80.0],
+        ["cold load", "Big", "ring", 4000.0, 4000.0, 50.0, 50.0],
+        ["cold load", "Big", "fastio", 2000.0, 2000.0, None, None],
+    ]
+    assert not limit_exhibit.limits(stats.summarise(samples("fastio", "uring", 0.5)), {})

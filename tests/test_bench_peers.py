@@ -1,0 +1,230 @@
+"""Each peer for real: what it saves, it loads; durable means on the disk; what is not there is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import fastio
+from benching import MIB, invoke, on_disk
+from fastio.bench import cold, fresh, machine, peers, rivals, rivals_optional, sweep
+from fastio.bench import workloads as objects
+from fastio.bench.contestants import Contestants
+from fastio.bench.peer import Peer
+from fastio.bench.reserve import Reserve
+from fastio.bench.rounds import Failure, Sample, Task, interleave
+from faults import build_shim
+
+# Other packages may be made for an older torch, which then warns.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+SMALL = objects.small_tensors()
+# Every saver once, durably and not, with the shim underneath counting what is synced below the folder.
+COUNTING = """
+import ctypes, json, os, sys, warnings
+import torch
+from fastio.bench import contestants, peers
+
+warnings.simplefilter("ignore")
+folder, names, shorter, always = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+shim = ctypes.CDLL(None)
+shim.fault_arm.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long, ctypes.c_long, ctypes.c_int]
+thing, told = torch.rand(300_000), {}
+for name in names:
+    peer = peers.find(name)
+    own = thing if peer.adopt is None else peer.adopt(thing)
+    for durable in (True, False):
+        below = contestants.Path(folder, name.replace(" ", "-"))
+        below.mkdir()
+        assert shim.fault_arm(b"sync", os.fsencode(below), 1, always, shorter) == 0
+        peer.saver()(own, str(below / "saved"), durable)
+        told[f"{name}, {durable}"] = shim.fault_disarm()
+        contestants.remove(below)
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    return on_disk(tmp_path)
+
+
+def installed(name: str) -> Peer:
+    found = peers.find(name)
+    problems = [found.unable(operation, "tensor") for operation in ("save", "load")]
+    if any("installed" in problem for problem in problems):
+        pytest.skip(f"{name}: {' '.join(problems)}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "workload", [objects.one_tensor(1), pytest.param(SMALL, marks=pytest.mark.slow)], ids=lambda w: w.kind
+)
+@pytest.mark.parametrize("name", [peer.name for peer in peers.every()])
+def test_round_trip_in_fresh_processes(name: str, workload: objects.Workload, disk: Path) -> None:
+    peer = installed(name)
+    if peer.unable("load", workload.kind):
+        with pytest.raises(LookupError) if peer.load is None else pytest.raises(fresh.ChildError):
+            _ = peer.loader(), fresh.measure(fresh.Job(peer.name, "load", "cold", workload.name, str(disk)))
+        return
+    thing = workload.make()
+    make = Contestants(disk, workload, thing, objects.fingerprint(thing), Reserve(8 * MIB))
+    task = Task("load", workload.name, workload.nbytes)
+    state = "cold" if workload.kind == "tensor" else "warm"
+    (outcome,) = interleave(task, [make.loader(peer, state)], 1)
+    assert isinstance(outcome, Sample), outcome
+    assert outcome.seconds > 0
+    assert outcome.extra_bytes is not None
+
+
+@pytest.mark.parametrize("name", [peer.name for peer in peers.every() if peer.save])
+def test_a_durable_save_is_on_the_disk(name: str, disk: Path) -> None:
+    """DONTNEED passes over dirty pages: if it can drop all of them at once, they had been written out."""
+    path, peer = disk / "saved", installed(name)
+    thing = torch.rand(2 * MIB)
+    peer.saver()(thing if peer.adopt is None else peer.adopt(thing), str(path), True)
+    for file in cold.files(path):
+        with open(file, "rb") as stream:
+            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    assert cold.resident(path) == 0
+
+
+def test_durable_includes_the_fsync_and_only_durable_does(compiler: str, disk: Path) -> None:
+    """Counted below libc, by the library of the fault tests: a benchmark that forgot it would flatter everyone."""
+    names = [peer.name for peer in peers.every() if peer.save and not peer.unable("save", "tensor")]
+    assert {"torch", "torch, no CRC", "safetensors", "numpy", "DCP", "fastio"} <= set(names)
+    arguments = [str(disk), json.dumps(names), "-1", str(1 << 40)]  # -1: shorter, which leaves an fsync as it is
+    child = subprocess.run(
+        [sys.executable, "-c", COUNTING, *arguments],
+        env={**os.environ, "LD_PRELOAD": str(build_shim(compiler, disk)), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+    told = json.loads(child.stdout.splitlines()[-1])
+    assert len(told) == 2 * len(names)
+    assert [name for name in names if told[f"{name}, True"] < 1] == []
+    assert [name for name in names if told[f"{name}, False"] > 0] == []
+
+
+def test_checksums_are_on_again(disk: Path) -> None:
+    from torch.serialization import get_crc32_options
+
+    assert get_crc32_options()
+    rivals.torch_save_without_crc(torch.rand(4), str(disk / "a"), False)
+    assert get_crc32_options()
+
+
+def test_every_peer_tells_its_mode() -> None:
+    assert [peer.name for peer in peers.every() if not peer.settings] == []
+    packages = {peer.package for peer in peers.every()} - {"fastio"}
+    assert packages <= set(machine.PACKAGES)
+
+
+def test_peers_that_few_have_take_part() -> None:
+    told = {peer.name: (peer.save is not None, peer.load is not None, peer.owner) for peer in peers.every()}
+    assert told["fastsafetensors"] == (False, True, "safetensors")
+    assert told["runai-model-streamer"] == (False, True, "safetensors")
+    assert told["torchsnapshot"] == (True, True, "torchsnapshot")
+    assert told["DeepNVMe"] == (True, True, "DeepNVMe")
+    assert told["TensorNVMe"][:2] == (True, False)
+
+
+def test_what_is_not_installed_is_shown_with_its_cure(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchsnapshot", None)
+    result = invoke(
+        *("peers", "--workload", "small-tensors", "--work", "cold load", "--rounds", "1", "--dir", str(disk)),
+        *("--tool", "torch", "--tool", "torchsnapshot", "--tool", "numpy", "--json"),
+    )
+    told = json.loads(result.stdout)
+    reasons = {failure["tool"]: failure["reason"] for failure in told["failures"]}
+    assert reasons["torchsnapshot"].startswith("not installed (")
+    assert reasons["torchsnapshot"].endswith("; pip install torchsnapshot")
+    assert "one array a file" in reasons["numpy"]
+    assert [sample["tool"] for sample in told["samples"]] == ["torch"]
+
+
+def test_what_is_installed_but_does_not_work_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError("no compiler")
+
+    peer = Peer("odd", "numpy", "numpy", lambda *_: "", None, ready=fail)
+    assert peer.unable("save", "tensor") == "installed, but does not work here: OSError: no compiler"
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    assert peer.unable("save", "tensor").startswith("not installed")
+
+
+def test_a_peer_that_breaks_its_import_is_no_end_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a package does that was made for an older torch."""
+    (tmp_path / "made_for_an_older_torch.py").write_text("import torch\ntorch.no_such_thing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    peer = Peer("odd", "odd", "made_for_an_older_torch", lambda *_: "", None)
+    assert "does not work here: AttributeError" in peer.unable("save", "tensor")
+
+
+def test_half_finished_transfers_are_no_success() -> None:
+    """DeepNVMe and TensorNVMe tell of trouble by numbers or not at all: someone must look."""
+
+    class Handle:
+        @staticmethod
+        def wait() -> int:
+            return 2
+
+    drain = rivals_optional._drain
+    assert drain(Handle(), 1, 2) == 1
+    assert drain(Handle(), 2, 2) == 0
+    with pytest.raises(OSError, match="2 transfers of 3"):
+        drain(Handle(), 3, 1)
+
+
+def test_an_object_is_adopted_once(disk: Path) -> None:
+    given: list[object] = []
+
+    def adopt(thing: object) -> object:
+        given.append(thing)
+        return "adopted"
+
+    saved: list[object] = []
+
+    def save(thing: object, path: str, durable: bool) -> str:
+        saved.append(thing)
+        return ""
+
+    peer = Peer("odd", "numpy", "numpy", save, None, adopt=adopt)
+    workload = objects.one_tensor(1)
+    make = Contestants(disk, workload, workload.make(), 0, Reserve(8 * MIB))
+    contestants = [make.saver(peer, durable) for durable in (True, False)]
+    assert all(isinstance(outcome, Sample) for outcome in interleave(Task("", "", 1), contestants, 2))
+    assert saved == ["adopted"] * 4
+    assert len(given) == 1
+
+
+@pytest.mark.slow
+def test_every_transport_can_be_asked_for_by_name(disk: Path) -> None:
+    workload = objects.one_tensor(1)
+    tools = [peers.find(f"{peers.TOOL}{status.name}") for status in fastio.tools() if status.available]
+    outcomes = list(sweep.Sweep(disk, 1, [workload], tools).run())
+    assert not [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    used = {(o.tool, o.work): o.way for o in outcomes if isinstance(o, Sample)}
+    assert used["posix", "write"].startswith("posix, cached")
+    assert used["uring", "cold read"].startswith(("uring, direct", "posix"))
+    assert not list(disk.iterdir())
+
+
+def test_fastios_own_tools_read_one_file(disk: Path) -> None:
+    """Where a file lies on the disk makes it faster or slower to read: tools are compared on the same one."""
+    owners = {name: peers.find(f"{peers.TOOL}{name}").owner for name in ("torch", "numpy", "posix", "uring", "memory")}
+    assert owners["torch"] == "tool:torch"
+    assert owners["numpy"] == "tool:numpy"
+    assert owners["posix"] == owners["uring"] == owners["memory"]
+    assert owners["posix"] in ("tool:posix", "tool:uring")
+
+
+def test_the_import_is_timed_in_a_fresh_process() -> None:
+    assert fresh.import_seconds() > 0
