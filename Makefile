@@ -22,6 +22,7 @@ NATIVE_BUILD := build/native-test
 demo: $(VENV)/.user
 	cd $(VENV) && bin/python -m fastio.bench.demo
 	cd $(VENV) && bin/python $(CURDIR)/examples/train_offload.py
+	cd $(VENV) && bin/python $(CURDIR)/examples/train_hybrid.py
 	cd $(VENV) && bin/python $(CURDIR)/examples/resume.py
 
 test: $(VENV)/.developer

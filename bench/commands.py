@@ -7,6 +7,7 @@ import click
 from fastio.bench.checkpoint_command import checkpoint
 from fastio.bench.contend_command import contend
 from fastio.bench.doctor_command import doctor
+from fastio.bench.hybrid_command import hybrid
 from fastio.bench.io_command import io
 from fastio.bench.model_command import model
 from fastio.bench.offload_command import offload
@@ -26,5 +27,5 @@ def cli() -> None:
     """
 
 
-for command in (checkpoint, contend, doctor, io, model, offload, peers, report, tools, tune):
+for command in (checkpoint, contend, doctor, hybrid, io, model, offload, peers, report, tools, tune):
     cli.add_command(command)

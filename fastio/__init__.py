@@ -1,14 +1,17 @@
 """fastio: the fastest and most trustworthy way to move PyTorch tensors between memory and SSDs."""
 
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from fastio import dicts as _dicts
 from fastio import registry as _registry
 from fastio.api import load, save
 from fastio.errors import (
+    CheckpointError,
     CorruptFileError,
     DictionaryError,
     FastIOError,
+    FolderInUseError,
     FormatError,
     ToolUnavailableError,
     TransferError,
@@ -21,15 +24,19 @@ from fastio.tools import ToolStatus, tools
 from fastio.verify import Verification, verify
 
 if _TYPE_CHECKING:
+    from fastio.checkpoint import Checkpointer
+    from fastio.hybrid import Hybrid
     from fastio.offload import Offload
 else:
+    _LATER = {"Checkpointer": "checkpoint", "Hybrid": "hybrid", "Offload": "offload"}
+    _ROOMS = {*_LATER.values(), "distributed"}
 
     def __getattr__(name: str) -> object:
         """What is heavy is imported when it is asked for."""
-        if name == "Offload":
-            from fastio.offload import Offload
-
-            return Offload
+        if name in _ROOMS:
+            return _import_module(f"{__name__}.{name}")
+        if name in _LATER:
+            return getattr(_import_module(f"{__name__}.{_LATER[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -41,10 +48,14 @@ _registry.warm_up()
 _probe.why_not()
 
 __all__ = [
+    "CheckpointError",
+    "Checkpointer",
     "CorruptFileError",
     "DictionaryError",
     "FastIOError",
+    "FolderInUseError",
     "FormatError",
+    "Hybrid",
     "Offload",
     "SaveResult",
     "ToolStatus",

@@ -1,6 +1,25 @@
-"""Hybrid training: parameters and gradients in host memory (MemFerry). So far its planners, which are pure."""
+"""Hybrid training: parameters, gradients and optimizer state in host memory (MemFerry).
+
+:class:`Hybrid` trains; the planners are pure and have a door of their own, :func:`plan` and :func:`simulate`.
+"""
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from fastio.hybrid.costs import GpuBudgetError, LayerCosts, simulate
+from fastio.hybrid.errors import HybridError, StateLostError
 from fastio.hybrid.planning import Plan, plan
 
-__all__ = ["GpuBudgetError", "LayerCosts", "Plan", "plan", "simulate"]
+if _TYPE_CHECKING:
+    from fastio.hybrid.manager import Hybrid
+else:
+
+    def __getattr__(name: str) -> object:
+        """The planners need no torch: what trains is imported when it is asked for."""
+        if name == "Hybrid":
+            from fastio.hybrid.manager import Hybrid
+
+            return Hybrid
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["GpuBudgetError", "Hybrid", "HybridError", "LayerCosts", "Plan", "StateLostError", "plan", "simulate"]

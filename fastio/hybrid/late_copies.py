@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fastio.hybrid.costs import DFGB, DHA, GFGB, LayerCosts, forward_ends
 
@@ -30,9 +31,24 @@ def admit(costs: Sequence[LayerCosts], modes: Sequence[str], room: float = math.
 
 
 def in_time(costs: Sequence[LayerCosts], modes: Sequence[str], forward_ends_s: Sequence[float]) -> bool:
-    """Whether every DFGB layer's copy is over when its backward begins.
+    """Whether every DFGB layer's copy is over when its backward begins."""
+    return all(copy.end_s <= copy.due_s for copy in copies(costs, modes, forward_ends_s))
 
-    It may begin when the layer's forward is over and the copy engine is free; copies are not interrupted.
+
+@dataclass(frozen=True)
+class Copy:
+    """A DFGB layer's copy, in seconds since forward began, and when the layer's backward would begin."""
+
+    layer: int
+    start_s: float
+    end_s: float
+    due_s: float
+
+
+def copies(costs: Sequence[LayerCosts], modes: Sequence[str], forward_ends_s: Sequence[float]) -> list[Copy]:
+    """The copies of DFGB layers in their order: behind those of GFGB layers, the earliest deadline first.
+
+    One may begin when the layer's forward is over and the copy engine is free; copies are not interrupted.
     """
     engine = sum(layer.copy_s for layer, mode in zip(costs, modes, strict=True) if mode == GFGB)
     due: dict[int, float] = {}
@@ -41,14 +57,15 @@ def in_time(costs: Sequence[LayerCosts], modes: Sequence[str], forward_ends_s: S
         if modes[i] == DFGB:
             due[i] = now
         now += costs[i].backward_dha_s if modes[i] == DHA else costs[i].backward_s
-    waiting = dict(due)
+    found: list[Copy] = []
+    waiting = set(due)
     while waiting:
-        engine = max(engine, min(forward_ends_s[i] for i in waiting))
-        first = min((i for i in waiting if forward_ends_s[i] <= engine), key=lambda i: waiting[i])
-        engine += costs[first].copy_s
-        if engine > waiting.pop(first):
-            return False
-    return True
+        start = max(engine, min(forward_ends_s[i] for i in waiting))
+        first = min((i for i in waiting if forward_ends_s[i] <= start), key=lambda i: due[i])
+        engine = start + costs[first].copy_s
+        found.append(Copy(first, start, engine, due[first]))
+        waiting.remove(first)
+    return found
 
 
 def _worth(layer: LayerCosts) -> float:

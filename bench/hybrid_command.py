@@ -1,0 +1,92 @@
+"""``fastio-bench hybrid``: the paper's machines (simulated), a GPU where there is one, and state on disk (measured)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from fastio.bench import hybrid_gpu, hybrid_papers, hybrid_store, tables
+from fastio.bench.conduct import Conduct, common
+from fastio.bench.fresh import ChildError
+from fastio.bench.hybrid_job import Job
+from fastio.bench.rounds import Failure, describe
+from fastio.errors import ToolUnavailableError
+from fastio.hybrid import plot
+from fastio.offload.arguments import parsed_bytes
+
+_QUICK_BYTES, _QUICK_STEPS = 200_000_000, 5
+
+
+def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    try:
+        return parsed_bytes(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
+
+
+@click.command()
+@click.option("--optimizer-store", "store", is_flag=True, help="Instead: AdamW with its state on disk, measured.")
+@click.option("--parameters", metavar="SIZE", callback=_size, help="Of the model on disk.  [default: 1.2GB]")
+@click.option("--steps", type=click.IntRange(2), help="Steps to train; 20, with --quick 5.")
+@common
+def hybrid(conduct: Conduct, store: bool, parameters: int | None, steps: int | None) -> None:
+    """Hybrid training: speed and memory against ZeRO-Offload, and the optimizer's state on disk."""
+    steps = steps or (_QUICK_STEPS if conduct.quick else 20)
+    if store:
+        _measure_store(conduct, Job(parameters or (_QUICK_BYTES if conduct.quick else 1_200_000_000), steps))
+    else:
+        _simulate(conduct, steps)
+
+
+def _simulate(conduct: Conduct, steps: int) -> None:
+    found: list[hybrid_papers.Simulated] = []
+
+    def work(folder: Path) -> None:
+        found.extend(hybrid_papers.every())
+        conduct.report.exhibits += hybrid_papers.exhibits(found)
+        if torch.cuda.is_available():
+            with conduct.meter([1.0] * len(hybrid_gpu.WAYS)) as tell:
+                shape = (768, 4, 8, 128) if conduct.quick else (1024, 24, 8, 384)
+                conduct.report.exhibits.append(hybrid_gpu.measure(*shape, steps, tell))
+        else:
+            conduct.report.notes.append("no GPU here: nothing of hybrid training's speed was measured")
+
+    def draw(out: Path) -> list[Path]:
+        drawn = []
+        for one in found:
+            name = f"{one.machine.name.partition(',')[0]}-{one.network.name}".lower().replace(" ", "-")
+            path = out / f"hybrid-{name}.png"
+            told = f"simulated: {one.network.name} on {one.machine.name}"
+            try:
+                plot.draw(one.timelines, path, told)
+            except ToolUnavailableError as error:
+                raise ImportError(str(error)) from error
+            drawn.append(path)
+        return drawn
+
+    conduct.run(work, draw=draw)
+
+
+def _measure_store(conduct: Conduct, job: Job) -> None:
+    shown: list[Any] = []
+    conduct.report.settings |= asdict(job)
+
+    def work(folder: Path) -> None:
+        with conduct.meter(hybrid_store.weights(job)) as tell:
+            try:
+                found = hybrid_store.measure(job, folder, tell)
+            except ChildError as error:
+                conduct.report.failures.append(Failure(hybrid_store.WORK, "AdamW", "hybrid", 0, describe(error)))
+                shown.append(describe(error))
+                return
+        conduct.report.exhibits.append(hybrid_store.exhibit(job, found))
+        goals = list(hybrid_store.goals(job, found))
+        conduct.report.findings["runs"] = asdict(found)
+        conduct.report.findings["goals"] = [goal.document() for goal in goals]
+        shown.append(tables.goals(goals))
+
+    conduct.run(work, lambda: shown)

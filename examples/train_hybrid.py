@@ -1,0 +1,155 @@
+"""Train a small network on real digits twice: plainly, and with parameters, gradients and optimizer in host memory.
+
+    python examples/train_hybrid.py --store /scratch --steps 12
+
+Both runs start from the same seeds and must give the same losses, weights and optimizer state, bit for bit: this
+program compares them, and ends with status 1 if they differ. Without a GPU its memory is a second buffer of host
+memory, and the plan is made for a simulated one. The optimizer's state lies in a folder on the SSD meanwhile.
+``pip install 'fastio[bench]'`` brings what it needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+import fastio
+
+BATCH = 64
+TOKENS = 16
+WIDTH = 64
+HELD_OUT = 197  # images that are not trained on
+BUDGET = "192KiB"  # what parameters may take on the GPU: about half of them
+RESERVE = 0.5  # of gradients may stay there
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run brought. ``state``: SHA-256 of all weights, and of the optimizer's state."""
+
+    losses: list[float]
+    state: str
+    accuracy: float
+    report: str
+
+
+class Reader(nn.Module):
+    """Reads a digit of 4 x 4 squares, each of one of 17 grey values, as 16 tokens: an embedding and an encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grey = nn.Embedding(17, WIDTH)
+        self.place = nn.Parameter(torch.randn(TOKENS, WIDTH) / 8)
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, 10)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (N, 16) from 0 to 16 to scores (N, 10)."""
+        scores: Tensor = self.head(self.encoder(self.grey(tokens) + self.place).mean(1))
+        return scores
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    """1,797 handwritten digits of 8 x 8 pixels, shuffled: grey values (N, 16) from 0 to 16, and labels (N,)."""
+    from sklearn.datasets import load_digits  # here, because what only compares does not need it
+
+    bunch = load_digits()
+    order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(0))
+    squares = torch.from_numpy(bunch.images).float().view(-1, 4, 2, 4, 2).mean((2, 4)).round().long().flatten(1)
+    return squares[order], torch.from_numpy(bunch.target).long()[order]
+
+
+def train(store: str | None, steps: int) -> Outcome:
+    """Some steps of training; hybrid with the optimizer's state in the folder ``store``, if there is one."""
+    tokens, labels = digits()
+    torch.manual_seed(0)
+    model = Reader()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
+    hybrid = None
+    if store is not None:
+        hybrid = fastio.Hybrid(
+            model, optimizer, gpu_budget=BUDGET, gradient_reserve=RESERVE, optimizer_store=store, device="cpu"
+        )
+    losses = []
+    trained = len(tokens) - HELD_OUT
+    for step in range(steps):
+        chosen = torch.arange(step * BATCH, (step + 1) * BATCH) % trained
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(tokens[chosen]), labels[chosen])
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if hybrid is None:
+            optimizer.step()
+        else:
+            hybrid.step()
+        losses.append(loss.item())
+    digest = hashlib.sha256()
+    for value in (*model.state_dict().values(), *tensors(optimizer.state_dict()["state"])):
+        digest.update(value.numpy().tobytes())
+    model.eval()
+    with torch.no_grad():
+        right = model(tokens[trained:]).argmax(1) == labels[trained:]
+    told = "" if hybrid is None else str(hybrid.report())
+    if hybrid is not None:
+        hybrid.close()
+    return Outcome(losses, digest.hexdigest(), right.float().mean().item(), told)
+
+
+def tensors(state: dict[int, dict[str, Any]]) -> list[Tensor]:
+    """An optimizer's state in a fixed order."""
+    return [state[number][name] for number in sorted(state) for name in sorted(state[number])]
+
+
+def show(console: Console, plain: Outcome, hybrid: Outcome) -> None:
+    """Both runs side by side."""
+    losses = Table("step", "loss, plain", "loss, hybrid", "same bits", title="Training", title_justify="left")
+    for number, (one, other) in enumerate(zip(plain.losses, hybrid.losses, strict=True), 1):
+        losses.add_row(str(number), f"{one:.9f}", f"{other:.9f}", "yes" if one == other else "NO")
+    console.print(losses)
+    table = Table("", "plain", "hybrid", title="What came of it", title_justify="left")
+    both = (plain, hybrid)
+    table.add_row("weights and optimizer state (SHA-256)", *(one.state[:12] for one in both))
+    table.add_row(f"right of {HELD_OUT} digits held out", *(f"{one.accuracy:.1%}" for one in both))
+    console.print(table)
+    console.print(hybrid.report)
+
+
+def main() -> int:
+    """Train twice and compare; the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--store", default=".", help="folder on the SSD; nothing stays there (default: this one)")
+    parser.add_argument("--steps", type=int, default=12, help="steps of training (default: %(default)s)")
+    arguments = parser.parse_args()
+    if arguments.steps < 1:
+        parser.error("--steps: at least 1")
+    if not os.path.isdir(arguments.store):
+        parser.error(f"--store: {arguments.store} is no folder; make it first")
+    console = Console(width=None if sys.stdout.isatty() else 100, markup=False, highlight=False)
+    with (
+        tempfile.TemporaryDirectory(prefix="fastio-example-", dir=arguments.store) as store,
+        Console(stderr=True).status("training plainly") as status,
+    ):
+        plain = train(None, arguments.steps)
+        status.update("training with parameters in host memory, and the optimizer's state on the SSD")
+        hybrid = train(store, arguments.steps)
+    show(console, plain, hybrid)
+    if plain.losses != hybrid.losses or plain.state != hybrid.state:
+        console.print("wrong: the losses, the weights or the optimizer's state differ", style="bold red")
+        return 1
+    console.print("the same losses, weights and optimizer state, bit for bit", style="bold green")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""The user's optimizer, turned to host memory: its step, its state_dict, its load_state_dict."""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+from fastio.hybrid.errors import HybridError
+from fastio.hybrid.stored_states import OnStore
+from fastio.hybrid.worker import to_host
+
+if TYPE_CHECKING:
+    from fastio.hybrid.manager import Hybrid
+
+
+class OptimizerHooks:
+    """torch's own hooks of an optimizer, until ``close``.
+
+    ``optimizer.step`` updates in host memory before its own body, which then finds no parameters; hooks, learning rate
+    schedulers and a GradScaler around it see an ordinary step.
+    """
+
+    def __init__(self, optimizer: Optimizer, hybrid: Hybrid) -> None:
+        self._optimizer = optimizer
+        self._hybrid = weakref.ref(hybrid)
+        self._lent: list[list[torch.Tensor]] | None = None  # the groups' parameters, during a step
+        self._before = optimizer.register_step_pre_hook(self._step)
+        self._removable = [
+            optimizer.register_step_post_hook(self._stepped),
+            optimizer.register_state_dict_pre_hook(self._fetch),
+            optimizer.register_state_dict_post_hook(self._drop),
+            optimizer.register_load_state_dict_post_hook(self._loaded),
+        ]
+
+    def come_last(self) -> None:
+        """Behind hooks that were registered since: they may change gradients."""
+        self._before.remove()
+        self._before = self._optimizer.register_step_pre_hook(self._step)
+
+    def close(self) -> None:
+        """Leave the optimizer as it was."""
+        self._before.remove()
+        for one in self._removable:
+            one.remove()
+
+    def _step(
+        self, optimizer: Optimizer, arguments: tuple[Any, ...], settings: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        hybrid = self._hybrid()
+        if hybrid is None:
+            raise HybridError("the Hybrid of this optimizer is gone, and what it held: keep it, or close() it before")
+        self._give_back()  # of a step that a later hook broke off
+        closure = arguments[1] if len(arguments) > 1 else settings.get("closure")
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        hybrid.update()
+        self._lent = [group["params"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["params"] = []
+        return None if closure is None else ((arguments[0], lambda: loss), {})
+
+    def _stepped(self, optimizer: Optimizer, arguments: Any, settings: Any) -> None:
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._lent is not None:
+            for group, parameters in zip(self._optimizer.param_groups, self._lent, strict=True):
+                group["params"] = parameters
+            self._lent = None
+
+    def _stored(self) -> OnStore | None:
+        hybrid = self._hybrid()
+        return hybrid.states if hybrid is not None and isinstance(hybrid.states, OnStore) else None
+
+    def _fetch(self, optimizer: Optimizer) -> None:
+        stored = self._stored()
+        if stored is not None:
+            optimizer.state = defaultdict(dict, stored.fetch())
+
+    def _drop(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
+        if self._stored() is not None:
+            optimizer.state = defaultdict(dict)
+
+    def _loaded(self, optimizer: Optimizer) -> None:
+        to_host(optimizer)
+        stored = self._stored()
+        if stored is not None:
+            stored.adopt()

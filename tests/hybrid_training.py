@@ -1,0 +1,219 @@
+"""Small models and their training, plain and hybrid; and memories in which nothing happens before it must."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fastio.hybrid import Hybrid, LayerCosts
+from fastio.hybrid.memories import TwoBuffers
+
+VOCABULARY, CLASSES, BATCH, LENGTH = 31, 5, 6, 7
+
+
+class Transformer(nn.Module):
+    """Its attention computes with a projection's weights without calling the projection; its output is tied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 12)
+        self.place = nn.Parameter(torch.randn(LENGTH, 12))
+        layer = nn.TransformerEncoderLayer(12, 3, 21, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(12, VOCABULARY, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.encoder(self.embedding(tokens) + self.place)).mean(1)[:, :CLASSES]
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 9)
+        self.lstm = nn.LSTM(9, 13, 2, batch_first=True)
+        self.head = nn.Linear(13, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.lstm(self.embedding(tokens))[0][:, -1])
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(LENGTH, 33), nn.ReLU(), nn.LayerNorm(33), nn.Linear(33, 17), nn.Linear(17, CLASSES))
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, LENGTH, 1)),
+        nn.Conv2d(1, 6, 3, padding=1),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Conv2d(6, 10, 3, padding=1, bias=False),
+        nn.Flatten(),
+        nn.Linear(10 * LENGTH, CLASSES),
+    ).to(memory_format=torch.channels_last)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"mlp": mlp, "transformer": Transformer, "cnn": cnn, "lstm": Recurrent}
+TOKENS = (Transformer, Recurrent)
+
+
+def rotated(by: int) -> Callable[[Sequence[LayerCosts]], list[str]]:
+    """A planner that gives every mode its turn."""
+    return lambda costs: [("GFGB", "DHA", "DFGB")[(number + by) % 3] for number in range(len(costs))]
+
+
+PLANNERS: dict[str, Any] = {name: name for name in ("memferry", "optimal", "zero-offload")}
+PLANNERS |= {f"rotated {by}": rotated(by) for by in range(3)}
+
+
+@dataclass
+class Trained:
+    """What training leaves: the loss of every step, and the states of model and optimizer, cloned."""
+
+    losses: list[float]
+    model: dict[str, Tensor]
+    optimizer: dict[str, Any]
+
+    def assert_same(self, other: Trained) -> None:
+        """Bit by bit."""
+        assert self.losses == other.losses
+        assert_same_bits(self.model, other.model)
+        assert_same_bits(self.optimizer, other.optimizer)
+
+
+def assert_same_bits(one: Any, other: Any, at: str = "") -> None:
+    """Of tensors and whatever contains them."""
+    assert type(one) is type(other), at
+    if isinstance(one, Tensor):
+        assert one.dtype == other.dtype, at
+        assert one.shape == other.shape, at
+        raw = (tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
+        assert torch.equal(*raw), at
+    elif isinstance(one, dict):
+        assert list(one) == list(other), at
+        for key in one:
+            assert_same_bits(one[key], other[key], f"{at}.{key}")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), at
+        for number, (mine, yours) in enumerate(zip(one, other, strict=True)):
+            assert_same_bits(mine, yours, f"{at}[{number}]")
+    else:
+        assert one == other, at
+
+
+def batch(model: nn.Module) -> tuple[Tensor, Tensor]:
+    """The next one of torch's generator."""
+    tokens = isinstance(model, TOKENS)
+    inputs = torch.randint(0, VOCABULARY, (BATCH, LENGTH)) if tokens else torch.randn(BATCH, LENGTH)
+    return inputs, torch.randint(0, CLASSES, (BATCH,))
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+
+def train(
+    make: Callable[[], nn.Module],
+    hybrid: dict[str, Any] | None,
+    steps: int = 20,
+    optimizer_of: Callable[[nn.Module], torch.optim.Optimizer] = adamw,
+    during: Callable[[Hybrid], None] = lambda hybrid: None,
+) -> Trained:
+    """Plain with None, else with these settings of Hybrid; ``during`` is called after each hybrid step."""
+    with one_thread():
+        return _train(make, hybrid, steps, optimizer_of, during)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Tensors as small as these gain nothing by more, and lose much where others use the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _train(
+    make: Callable[[], nn.Module],
+    hybrid: dict[str, Any] | None,
+    steps: int,
+    optimizer_of: Callable[[nn.Module], torch.optim.Optimizer],
+    during: Callable[[Hybrid], None],
+) -> Trained:
+    torch.manual_seed(0)
+    model = make()
+    optimizer = optimizer_of(model)
+    manager = None if hybrid is None else Hybrid(model, optimizer, device="cpu", **hybrid)
+    torch.manual_seed(1)
+    losses = []
+    for _ in range(steps):
+        inputs, labels = batch(model)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        if manager is None:
+            optimizer.step()
+        else:
+            manager.step()
+            during(manager)
+        losses.append(loss.item())
+    return Trained(losses, cloned(model.state_dict()), cloned(optimizer.state_dict()))
+
+
+def cloned(value: Any) -> Any:
+    """A copy that nothing changes any more."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: cloned(one) for key, one in value.items()}
+    return [cloned(one) for one in value] if isinstance(value, list) else value
+
+
+class _Late:
+    def __init__(self, destination: Tensor, source: Tensor) -> None:
+        self._pair: tuple[Tensor, Tensor] | None = (destination, source)
+
+    def wait(self) -> None:
+        if self._pair is not None:
+            destination, source = self._pair
+            self._pair = None
+            destination.copy_(source)
+
+
+class LateMemories(TwoBuffers):
+    """Copies are made when they are waited for and not before; what is on the device is wrong until then.
+
+    What a copy reads and whoever waits for it is thus right in the bookkeeping, or the values are not numbers.
+    """
+
+    asynchronous = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffers: list[Tensor] = []
+        self.brought = 0
+
+    def allocate(self, nbytes: int) -> Tensor:
+        self.buffers.append(torch.full((nbytes,), 0xFF, dtype=torch.uint8))
+        return self.buffers[-1]
+
+    def bring(self, device: Tensor, host: Tensor) -> _Late:
+        self.brought += 1
+        device.fill_(0xFF)
+        return _Late(device, host)
+
+    def take(self, host: Tensor, device: Tensor) -> _Late:
+        host.copy_(torch.full_like(host, torch.nan))
+        return _Late(host, device.clone())
+
+    def settle(self) -> None:
+        for buffer in self.buffers:
+            buffer.fill_(0xFF)  # the host is about to change what these are copies of

@@ -1,0 +1,82 @@
+"""``fastio-bench hybrid``: what it simulates says so, and what it measures was trained in processes of its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from fastio.bench import hybrid_papers, hybrid_store
+from fastio.bench.hybrid_command import hybrid
+from fastio.bench.hybrid_job import Job, Run, main
+from fastio.bench.hybrid_models import A100_NETWORKS, V100_NETWORKS
+from fastio.bench.hybrid_store import Stored
+
+
+def invoke(*arguments: object, status: int = 0) -> Result:
+    result = CliRunner().invoke(hybrid, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == status, result.output
+    return result
+
+
+def test_the_papers_networks_have_the_sizes_that_their_names_say() -> None:
+    sizes = {"BERT-base": 109e6, "RoBERTa": 125e6, "BERT-large": 335e6, "GPT-2-medium": 355e6}
+    for network in (*A100_NETWORKS, *V100_NETWORKS):
+        named = sizes.get(network.name) or float(network.name.rpartition(" ")[2].rstrip("B")) * 1e9
+        assert network.parameters == pytest.approx(named, rel=0.05), network.name
+
+
+def test_simulated_figures_are_in_the_papers_range() -> None:
+    for one in hybrid_papers.every():
+        assert 1.0 < one.speed_up(hybrid_papers.MEMFERRY) < 1.68, one.network.name
+        assert one.speed_up(hybrid_papers.OPTIMAL) >= one.speed_up(hybrid_papers.MEMFERRY) * 0.98
+        assert one.timelines[hybrid_papers.OFFLOADED].nbytes < one.timelines[hybrid_papers.ZERO].nbytes
+        assert one.timelines[hybrid_papers.MEMFERRY].nbytes <= one.timelines[hybrid_papers.ZERO].nbytes
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_it_shows_simulated_figures_beside_the_papers(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "out"
+    result = invoke("--dir", tmp_path, "--json", "--out", out)
+    document = json.loads(result.stdout)
+    assert {exhibit["origin"] for exhibit in document["exhibits"]} == {"simulated"}
+    assert any("nothing of hybrid training's speed was measured" in note for note in document["notes"])
+    speed = next(exhibit for exhibit in document["exhibits"] if exhibit["name"] == "hybrid-speed-a100")
+    assert [row[0] for row in speed["rows"][:2]] == ["BERT-base", "RoBERTa"]
+    paper = speed["columns"].index("paper x*")
+    assert speed["rows"][0][paper] == "1.22 to 1.69"
+    assert "assumption" in speed["note"]
+    drawn = {path.name for path in out.glob("*.png")}
+    assert len(drawn) == len(A100_NETWORKS) + len(V100_NETWORKS)
+
+
+def test_state_on_disk_is_measured_and_compared(tmp_path: Path) -> None:
+    result = invoke("--dir", tmp_path, "--optimizer-store", "--parameters", "34MB", "--steps", 3, "--json")
+    document = json.loads(result.stdout)
+    goals = {goal["against"]: goal for goal in document["findings"]["goals"]}
+    assert goals["plain training's bits"]["met"]
+    found = document["findings"]["runs"]
+    assert found["plain"]["parameter_bytes"] == 2 * 2048 * 2049 * 4
+    written, read = found["stored"]["moved"][-1]
+    assert written == read == 2 * found["plain"]["parameter_bytes"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_bits_would_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = []
+    for steps in (2, 3):
+        main(json.dumps({"nbytes": 1, "steps": steps}))
+        runs.append(Run(**json.loads(capsys.readouterr().out)["run"]))
+    one, other = runs
+    assert one.digest != other.digest
+    found = Stored(one, replace(other, moved=[(5, 5)]), other, 0.1, "limit")
+    goals = {goal.against: goal.met for goal in hybrid_store.goals(Job(1, 2), found)}
+    assert not goals["plain training's bits"]
+    slow = Run(one.digest, [1.0, 1.0], [(5, 5)], 10, 600 << 20)
+    goals = {goal.against: goal.met for goal in hybrid_store.goals(Job(1, 2), Stored(one, slow, slow, 0.5, "limit"))}
+    assert goals == {"plain training's bits": True, "disk limit": False, "memory beyond the parameters": False}

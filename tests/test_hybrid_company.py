@@ -1,0 +1,390 @@
+"""Hybrid beside what training loops do: accumulate, clip, cast, freeze, tie, schedule, reduce, load, recompute."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import fastio
+from fastio.hybrid import Hybrid, manager
+from hybrid_training import MODELS, LateMemories, adamw, assert_same_bits, batch, cloned, one_thread, rotated
+
+Loop = Callable[[nn.Module, torch.optim.Optimizer, Any], Any]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+@pytest.fixture(autouse=True, params=["two buffers", "late copies"])
+def _memories(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "late copies":
+        monkeypatch.setattr(manager, "memories_of", lambda device: LateMemories())
+
+
+def both(loop: Loop, model: str = "transformer", reserve: float = 0.5) -> None:
+    """Run the loop plainly and with Hybrid in the optimizer's place; the same bits are to come of it."""
+    outcomes = []
+    for hybrid in (False, True):
+        torch.manual_seed(0)
+        network = MODELS[model]()
+        optimizer = adamw(network)
+        stepper: Any = optimizer
+        if hybrid:
+            stepper = Hybrid(network, optimizer, planner=rotated(0), gradient_reserve=reserve, device="cpu")
+        torch.manual_seed(1)
+        said = loop(network, optimizer, stepper)
+        outcomes.append((said, cloned(network.state_dict()), cloned(optimizer.state_dict())))
+    assert_same_bits(*outcomes)
+
+
+def loss_of(model: nn.Module) -> torch.Tensor:
+    inputs, labels = batch(model)
+    return nn.functional.cross_entropy(model(inputs), labels)
+
+
+@pytest.mark.parametrize("reserve", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradient_accumulation(reserve: float, to_none: bool) -> None:
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
+        for _ in range(5):
+            optimizer.zero_grad(set_to_none=to_none)
+            for _ in range(3):
+                (loss_of(model) / 3).backward()
+            stepper.step()
+
+    both(loop, reserve=reserve)
+
+
+def test_gradients_are_copied_once_however_many_passes_add_to_them(request: pytest.FixtureRequest) -> None:
+    torch.manual_seed(0)
+    model = MODELS["mlp"]()
+    hybrid = Hybrid(model, torch.optim.SGD(model.parameters(), lr=0.1), device="cpu")
+    count = len(list(model.parameters()))
+    early = "late" in request.node.name
+    seen = []
+    for step in range(1, 5):
+        model.zero_grad()
+        for _ in range(2):
+            loss_of(model).backward()
+        if step == 3:
+            for parameter in model.parameters():
+                parameter.grad.data.neg_()
+        hybrid.step()
+        report = hybrid.report()
+        seen.append((report.gradients_early // count, report.gradients_copied // count))
+    if early:
+        # First after one pass of two, for it cannot know; then in time; then changed; then not early any more.
+        assert seen == [(1, 1), (2, 1), (3, 2), (3, 3)]
+    else:
+        assert seen == [(0, 1), (0, 2), (0, 3), (0, 4)]
+
+
+@pytest.mark.parametrize("reserve", [0.0, 1.0])
+def test_clipping(reserve: float) -> None:
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
+        norms = []
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.1)))
+            nn.utils.clip_grad_value_(model.parameters(), 0.01)
+            stepper.step()
+        return norms
+
+    both(loop, reserve=reserve)
+
+
+@pytest.mark.parametrize("model", ["transformer", "cnn"])
+def test_autocast_to_bfloat16(model: str) -> None:
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
+        losses = []
+        for _ in range(5):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = loss_of(model)
+            loss.backward()
+            stepper.step()
+            losses.append(loss.item())
+        return losses
+
+    both(loop, model)
+
+
+def test_frozen_parameters_and_such_that_the_optimizer_has_not() -> None:
+    def run(hybrid: bool) -> Any:
+        torch.manual_seed(0)
+        model = MODELS["transformer"]()
+        model.embedding.requires_grad_(False)  # type: ignore[union-attr]
+        layers: Any = model.encoder.layers  # type: ignore[union-attr]
+        layers[0].self_attn.out_proj.requires_grad_(False)
+        layers[1].norm1.requires_grad_(False)
+        chosen = [p for n, p in model.named_parameters() if p.requires_grad and "linear2" not in n]
+        optimizer = torch.optim.AdamW(chosen, lr=0.01)
+        stepper: Any = (
+            Hybrid(model, optimizer, planner=rotated(2), gradient_reserve=0.5, device="cpu") if hybrid else optimizer
+        )
+        torch.manual_seed(1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            stepper.step()
+        return model.state_dict(), optimizer.state_dict()
+
+    assert_same_bits(run(False), run(True))
+
+
+def test_schedulers_and_hooks_see_an_ordinary_step() -> None:
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
+        heard: list[str] = []
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=6)
+
+        def halve(optimizer: torch.optim.Optimizer, arguments: Any, settings: Any) -> None:
+            heard.append("before")
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad.mul_(0.5)
+
+        optimizer.register_step_pre_hook(halve)
+        optimizer.register_step_post_hook(lambda *_: heard.append("after"))
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            stepper.step()
+            scheduler.step()
+        return heard, scheduler.get_last_lr()
+
+    both(loop)
+
+
+def test_the_optimizers_own_step_is_the_same_step() -> None:
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
+        for number in range(4):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            (optimizer if number % 2 else stepper).step()
+
+    both(loop)
+
+
+def test_a_closure_is_called_before_the_update() -> None:
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
+        def closure() -> float:
+            optimizer.zero_grad()
+            loss = loss_of(model)
+            loss.backward()
+            return loss.item()
+
+        return [stepper.step(closure) for _ in range(4)]
+
+    both(loop)
+
+
+def test_a_scaler_that_skips_a_step() -> None:
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        for number in range(5):
+            optimizer.zero_grad()
+            loss = loss_of(model)
+            scaler.scale(loss * float("inf") if number == 2 else loss).backward()
+            scaler.unscale_(optimizer)
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.data.clamp_(-0.1, 0.1)  # no version counter tells of this
+            scaler.step(optimizer)
+            scaler.update()
+        return scaler.get_scale()
+
+    both(loop)
+
+
+def test_evaluation_and_values_written_between_steps() -> None:
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
+        seen = []
+        best = cloned(model.state_dict())
+        for number in range(6):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            stepper.step()
+            model.eval()
+            with torch.no_grad():
+                seen.append(loss_of(model).item())
+            model.train()
+            if number == 2:
+                model.load_state_dict(best)
+            for parameter in model.parameters():
+                parameter.data.clamp_(-0.5, 0.5)
+        return seen
+
+    both(loop)
+
+
+def test_two_graphs_at_a_time_and_a_graph_that_is_run_twice() -> None:
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
+        for _ in range(4):
+            optimizer.zero_grad()
+            first, second = loss_of(model), loss_of(model)
+            first.backward(retain_graph=True)
+            (second + first).backward()
+            stepper.step()
+
+    both(loop, reserve=1.0)
+
+
+@pytest.mark.parametrize("mode", ["GFGB", "DHA", "DFGB"])
+def test_a_graph_from_before_a_step_is_refused_as_in_plain_training(mode: str) -> None:
+    model = MODELS["mlp"]()
+    hybrid = Hybrid(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), planner=lambda costs: [mode] * len(costs), device="cpu"
+    )
+    loss_of(model).backward()
+    hybrid.step()
+    loss = loss_of(model)
+    loss.backward(retain_graph=True)
+    hybrid.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpointing(reentrant: bool) -> None:
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
+        losses = []
+        for _ in range(5):
+            optimizer.zero_grad()
+            inputs, labels = batch(model)
+            hidden = inputs.requires_grad_()
+            for layer in model.children():
+                hidden = checkpoint(layer, hidden, use_reentrant=reentrant)
+            loss = nn.functional.cross_entropy(hidden, labels)
+            loss.backward()
+            stepper.step()
+            losses.append(loss.item())
+        return losses
+
+    both(loop, "mlp")
+
+
+def test_activation_offload_at_the_same_time(tmp_path: Path) -> None:
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
+        offload = fastio.Offload(model, store=tmp_path, policy="all")
+        losses = []
+        for _ in range(4):
+            optimizer.zero_grad()
+            with offload:
+                loss = loss_of(model)
+            loss.backward()
+            stepper.step()
+            losses.append(loss.item())
+        offload.close()
+        return losses
+
+    both(loop)
+
+
+def test_gradients_of_gradients() -> None:
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
+        for _ in range(3):
+            optimizer.zero_grad()
+            first = torch.autograd.grad(loss_of(model), list(model.parameters()), create_graph=True)
+            (loss_of(model) + sum(grad.square().sum() for grad in first)).backward()
+            stepper.step()
+
+    both(loop, "mlp")
+
+
+def test_states_move_between_plain_and_hybrid_training(tmp_path: Path) -> None:
+    def run(hybrids: tuple[bool, bool]) -> Any:
+        for number, hybrid in enumerate(hybrids):
+            torch.manual_seed(number)
+            model = MODELS["transformer"]()
+            optimizer = adamw(model)
+            stepper: Any = optimizer
+            if hybrid:
+                stepper = Hybrid(model, optimizer, planner=rotated(1), gradient_reserve=0.5, device="cpu")
+            loaded = torch.load(tmp_path / "state.pt") if number else None
+            if loaded is not None and hybrid:
+                stepper.load_state_dict(loaded)
+            elif loaded is not None:
+                model.load_state_dict(loaded["model"])
+                optimizer.load_state_dict(loaded["optimizer"])
+            torch.manual_seed(7)
+            for _ in range(3):
+                optimizer.zero_grad()
+                loss_of(model).backward()
+                stepper.step()
+            plainly = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            fastio.save(stepper.state_dict() if hybrid else plainly, tmp_path / "state.pt")
+        return torch.load(tmp_path / "state.pt")
+
+    plain = run((False, False))
+    for hybrids in ((True, False), (False, True), (True, True)):
+        assert_same_bits(run(hybrids), plain)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_checkpointer_saves_and_restores_hybrid_training(stored: bool, tmp_path: Path) -> None:
+    """Interrupted after three steps of six, gone on with in another model: what comes of it is plain training's."""
+    settings: dict[str, Any] = {"planner": rotated(1), "gradient_reserve": 0.5, "device": "cpu"}
+    if stored:
+        settings["optimizer_store"] = tmp_path
+
+    def run(hybrid: bool, steps: range, checkpointer: fastio.Checkpointer | None = None) -> Any:
+        torch.manual_seed(steps.start)
+        model = MODELS["transformer"]()
+        optimizer = adamw(model)
+        stepper: Any = Hybrid(model, optimizer, **settings) if hybrid else optimizer
+        state = {"model": model, "optimizer": optimizer}
+        if checkpointer is not None and steps.start:
+            assert checkpointer.restore(into=state) is not None
+        for number in steps:
+            torch.manual_seed(number)
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            stepper.step()
+            if checkpointer is not None:
+                checkpointer.save(number, state)
+        return cloned([model.state_dict(), optimizer.state_dict()])
+
+    with fastio.Checkpointer(tmp_path / "run") as checkpointer:
+        run(True, range(3), checkpointer)
+        assert_same_bits(run(True, range(3, 6), checkpointer), run(False, range(6)))
+
+
+def test_an_optimizer_that_has_a_state_already_and_one_that_is_let_go() -> None:
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
+        if isinstance(stepper, Hybrid):
+            stepper.close()
+        for number in range(6):
+            taken = Hybrid(model, optimizer, device="cpu") if isinstance(stepper, Hybrid) and number == 2 else None
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            optimizer.step()
+            if taken is not None:
+                taken.close()
+
+    both(loop)
+
+
+def test_a_model_is_copied_and_pickled_as_before() -> None:
+    torch.manual_seed(0)
+    model = MODELS["transformer"]()
+    hybrid = Hybrid(model, adamw(model), planner="zero-offload", device="cpu")
+    loss_of(model).backward()
+    hybrid.step()
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert_same_bits(dict(twin.state_dict()), dict(model.state_dict()))
+        assert {p.data_ptr() for p in twin.parameters()}.isdisjoint(p.data_ptr() for p in model.parameters())
+    before = hybrid.report().layers_copied
+    copy.deepcopy(model)(batch(model)[0])
+    assert hybrid.report().layers_copied == before, "a copy is not the model"

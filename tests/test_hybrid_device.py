@@ -1,0 +1,169 @@
+"""Hybrid on a GPU: the order of its copies on simulated streams, and where there is a GPU, training on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fastio.hybrid import Hybrid, memories
+from hybrid_training import MODELS, PLANNERS, adamw, batch
+
+gpu = pytest.mark.gpu
+
+# Simulated streams: what is queued runs when somebody waits for it, and what it waits for before it.
+
+
+class Stream:
+    def __init__(self, device: Any = None) -> None:
+        self.queue: list[Any] = []
+
+    def put(self, work: Any) -> None:
+        self.queue.append(work)
+
+    def run(self, until: int) -> None:
+        for number in range(until):
+            work, self.queue[number] = self.queue[number], None
+            if work is not None:
+                work()
+
+    def wait_stream(self, other: Stream) -> None:
+        self.wait_event(other.record_event())
+
+    def wait_event(self, event: Event) -> None:
+        self.put(event.synchronize)
+
+    def record_event(self) -> Event:
+        return Event(self, len(self.queue))
+
+    def synchronize(self) -> None:
+        self.run(len(self.queue))
+
+
+class Event:
+    def __init__(self, stream: Stream, position: int) -> None:
+        self._stream, self._position = stream, position
+
+    def synchronize(self) -> None:
+        self._stream.run(self._position)
+
+
+@pytest.fixture
+def compute(monkeypatch: pytest.MonkeyPatch) -> Stream:
+    """The current stream; copies that do not block are queued on the stream that is chosen meanwhile."""
+    current = [Stream()]
+
+    @contextmanager
+    def chosen(stream: Stream) -> Iterator[None]:
+        current.append(stream)
+        yield
+        current.pop()
+
+    def copy(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        if non_blocking:
+            current[-1].put(lambda: copy_now(self, source))
+            return self
+        return copy_now(self, source)
+
+    copy_now = torch.Tensor.copy_
+    monkeypatch.setattr(torch.Tensor, "copy_", copy)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", chosen)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: current[-1])
+    return current[0]
+
+
+def cuda() -> memories.Cuda:
+    return memories.Cuda(torch.device("cuda:0"))
+
+
+def test_compute_waits_for_what_is_brought_and_the_copy_for_what_was_computed_before(compute: Stream) -> None:
+    host, device = torch.arange(4.0), torch.zeros(4)
+    compute.put(lambda: device.fill_(7))  # an earlier kernel that still uses the memory
+    arrival = cuda().bring(device, host)
+    seen: list[list[float]] = []
+    arrival.wait()
+    assert device.tolist() == [0, 0, 0, 0], "the host does not wait"
+    compute.put(lambda: seen.append(device.tolist()))
+    compute.synchronize()
+    assert seen == [[0, 1, 2, 3]]
+
+
+def test_the_host_waits_for_what_is_taken_and_that_for_what_made_it(compute: Stream) -> None:
+    host, device = torch.zeros(4), torch.zeros(4)
+    compute.put(lambda: device.fill_(5))
+    arrival = cuda().take(host, device)
+    assert host.tolist() == [0, 0, 0, 0]
+    arrival.wait()
+    assert host.tolist() == [5, 5, 5, 5]
+
+
+def test_before_the_update_all_that_reads_parameters_is_over(compute: Stream) -> None:
+    side = cuda()
+    host, device = torch.ones(2), torch.zeros(2)
+    kernels: list[float] = []
+    side.bring(device, host)
+    compute.put(lambda: kernels.append(host.sum().item()))
+    side.settle()
+    host.fill_(9)
+    assert device.tolist() == [1, 1]
+    assert kernels == [2]
+
+
+# On a GPU
+
+
+@gpu
+@pytest.mark.parametrize("reserve", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("model", MODELS)
+def test_training_on_a_gpu_is_near_plain_training_there(model: str, planner: str, reserve: float) -> None:
+    losses = []
+    for hybrid in (False, True):
+        torch.manual_seed(0)
+        network = MODELS[model]()
+        for module in network.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        if not hybrid:
+            network.cuda()
+        optimizer = adamw(network)
+        stepper: Any = optimizer
+        if hybrid:
+            stepper = Hybrid(network, optimizer, planner=PLANNERS[planner], gradient_reserve=reserve, device="cuda")
+        torch.manual_seed(1)
+        seen = []
+        for _ in range(10):
+            inputs, labels = (one.cuda() for one in batch(network))
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(network(inputs), labels)
+            loss.backward()
+            stepper.step()
+            seen.append(loss.item())
+        losses.append(seen)
+        if hybrid:
+            assert all(p.is_cuda for p in network.parameters())
+            assert not stepper.report().simulated
+            stepper.close()
+    assert losses[1] == pytest.approx(losses[0], rel=2e-2)
+
+
+@gpu
+def test_parameters_in_host_memory_are_seen_at_their_own_address() -> None:
+    model = nn.Linear(64, 64)
+    hybrid = Hybrid(model, adamw(model), planner=lambda costs: ["DHA"] * len(costs), device="cuda")
+    allocated = torch.cuda.memory_allocated()
+    assert model.weight.is_cuda
+    host = hybrid._slots[model.weight].host
+    assert model.weight.data_ptr() == host.data_ptr()
+    with torch.no_grad():
+        model.weight.fill_(3)
+    torch.cuda.synchronize()
+    assert host.eq(3).all()
+    assert torch.cuda.memory_allocated() <= allocated + 1024
+    hybrid.close()

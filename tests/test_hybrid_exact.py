@@ -1,0 +1,175 @@
+"""Training with Hybrid is training without it, bit for bit: every model, planner, reserve factor and optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fastio.hybrid import Hybrid, manager
+from hybrid_training import MODELS, PLANNERS, LateMemories, Trained, rotated, train
+
+RESERVES = (0.0, 0.25, 0.5, 1.0)
+OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "adam": lambda m: torch.optim.Adam(m.parameters(), lr=3e-3, weight_decay=0.01, amsgrad=True),
+    "adam, fused": lambda m: torch.optim.Adam(m.parameters(), lr=3e-3, fused=True, amsgrad=True),
+    "adamw, fused": lambda m: torch.optim.AdamW(m.parameters(), lr=3e-3, fused=True),
+    "adamw, foreach": lambda m: torch.optim.AdamW(m.parameters(), lr=3e-3, foreach=True, maximize=True),
+    "sgd": lambda m: torch.optim.SGD(m.parameters(), lr=0.05),
+    "sgd, momentum": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "sgd, fused": lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9, dampening=0.1, fused=True),
+    "adamw, two groups": lambda m: torch.optim.AdamW(
+        [
+            {"params": [p for p in m.parameters() if p.dim() > 1], "weight_decay": 0.1},
+            {"params": [p for p in m.parameters() if p.dim() <= 1], "weight_decay": 0.0, "lr": 1e-4},
+        ]
+    ),
+}
+
+
+@cache
+def plain(model: str) -> Trained:
+    return train(MODELS[model], None)
+
+
+@pytest.mark.parametrize("reserve", RESERVES)
+@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize("model", MODELS)
+def test_twenty_steps_are_those_of_plain_training(model: str, planner: str, reserve: float) -> None:
+    plans: list[Any] = []
+    hybrid = {"planner": PLANNERS[planner], "gradient_reserve": reserve}
+    trained = train(MODELS[model], hybrid, during=lambda manager: plans.append(manager.plan))
+    trained.assert_same(plain(model))
+    assert len(set(plans)) == 1, "planned after the first step, once"
+    if planner == "zero-offload":
+        assert set(plans[0].modes) == {"GFGB"}
+    if planner.startswith("rotated") and len(plans[0].modes) > 2:
+        assert set(plans[0].modes) == {"GFGB", "DHA", "DFGB"}
+    if reserve < 1:
+        assert plans[0].gradients_on_host
+
+
+@pytest.mark.parametrize("by", range(3))
+@pytest.mark.parametrize("model", MODELS)
+def test_nothing_uses_a_copy_that_it_did_not_wait_for(model: str, by: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    memories = LateMemories()
+    monkeypatch.setattr(manager, "memories_of", lambda device: memories)
+    train(MODELS[model], {"planner": rotated(by), "gradient_reserve": 0.5}).assert_same(plain(model))
+    assert memories.brought > 0
+
+
+def test_late_memories_show_what_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above, of a Hybrid that forgets to wait."""
+
+    class Forgetful(LateMemories):
+        def bring(self, device: torch.Tensor, host: torch.Tensor) -> Any:
+            super().bring(device, host)
+            return super().bring(device, device)
+
+    monkeypatch.setattr(manager, "memories_of", lambda device: Forgetful())
+    with pytest.raises(AssertionError):
+        train(MODELS["mlp"], {"planner": rotated(0)}).assert_same(plain("mlp"))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_each_optimizer_updates_as_its_own_implementation_does(optimizer: str) -> None:
+    make = OPTIMIZERS[optimizer]
+    alone = train(MODELS["transformer"], None, 8, make)
+    train(MODELS["transformer"], {"planner": rotated(1), "gradient_reserve": 0.5}, 8, make).assert_same(alone)
+
+
+class Mixed(nn.Module):
+    """Parameters of several dtypes, of no dimension, of no elements, and such that lie in gaps of their memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(7, 9, dtype=torch.float64)
+        self.middle = nn.Linear(9, 11, dtype=torch.bfloat16)
+        self.tail = nn.Linear(11, 5)
+        self.tail.weight = nn.Parameter(torch.randn(11, 10).t()[::2])
+        self.scale = nn.Parameter(torch.tensor(0.7))
+        self.nothing = nn.Parameter(torch.empty(0))
+        self.phase = nn.Parameter(torch.randn(5, dtype=torch.complex64))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.middle(self.head(inputs.double()).relu().bfloat16()).float()
+        return self.scale * self.tail(hidden) + (self.phase * self.phase.conj()).real
+
+
+@pytest.mark.parametrize("by", range(3))
+@pytest.mark.parametrize("stored", [False, True])
+def test_parameters_of_every_kind(stored: bool, by: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def some(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW([p for p in model.parameters() if p.numel()], lr=3e-3)
+
+    monkeypatch.setattr(manager, "memories_of", lambda device: LateMemories())
+    settings: dict[str, Any] = {"planner": rotated(by), "gradient_reserve": 0.5}
+    if stored:
+        settings["optimizer_store"] = tmp_path
+    train(Mixed, settings, 6, some).assert_same(train(Mixed, None, 6, some))
+
+
+def test_the_plan_orders_every_copy() -> None:
+    """GFGB layers are copied once for each forward pass, DFGB layers where backward follows, and DHA layers never."""
+    torch.manual_seed(0)
+    model = MODELS["mlp"]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hybrid = Hybrid(model, optimizer, planner=rotated(0), device="cpu")
+    inputs = torch.randn(4, 7)
+    model(inputs).sum().backward()
+    hybrid.step()
+    assert hybrid.plan is not None
+    assert hybrid.plan.modes == ("GFGB", "DHA", "DFGB", "GFGB")
+    sizes = [sum(p.numel() * 4 for p in layer.parameters()) for layer in model if list(layer.parameters())]
+    assert hybrid.report().layers_copied == 0
+    model(inputs).sum().backward()
+    assert hybrid.report().layers_copied == 3
+    assert hybrid.report().bytes_copied == sizes[0] + sizes[2] + sizes[3]
+    hybrid.step()
+    assert hybrid.report().layers_copied == 3
+    with torch.no_grad():
+        model(inputs)
+    assert hybrid.report().layers_copied == 5, "no backward follows"
+
+
+def test_parameters_are_in_host_memory_between_passes_and_on_the_device_in_forward() -> None:
+    torch.manual_seed(0)
+    model = MODELS["mlp"]()
+    hybrid = Hybrid(model, torch.optim.SGD(model.parameters(), lr=0.1), planner="zero-offload", device="cpu")
+    inputs = torch.randn(4, 7)
+    at_rest = [p.data_ptr() for p in model.parameters()]
+    steps = sorted(at_rest)
+    assert steps[-1] - steps[0] < sum(p.numel() * 4 + 64 for p in model.parameters()), "one long vector"
+    seen: list[int] = []
+    model[0].register_forward_hook(lambda module, inputs, output: seen.append(module.weight.data_ptr()))
+    for _ in range(2):
+        model(inputs).sum().backward()
+        assert [p.data_ptr() for p in model.parameters()] == at_rest
+        hybrid.step()
+    assert seen[0] == at_rest[0], "before it is planned"
+    assert seen[1] not in at_rest
+    model[3].register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model(inputs)
+    assert [p.data_ptr() for p in model.parameters()] == at_rest
+
+
+def test_gradients_in_host_memory_stay_in_one_place() -> None:
+    torch.manual_seed(0)
+    model = MODELS["mlp"]()
+    hybrid = Hybrid(model, torch.optim.SGD(model.parameters(), lr=0.1), gradient_reserve=0.0, device="cpu")
+    places = []
+    for _ in range(3):
+        model.zero_grad()
+        model(torch.randn(4, 7)).sum().backward()
+        places.append([p.grad.data_ptr() for p in model.parameters() if p.grad is not None])
+        hybrid.step()
+    assert len(places[0]) == len(list(model.parameters()))
+    assert places[0] == places[1] == places[2]
+    assert hybrid.report().gradients_moved == 3 * len(places[0])
+    assert hybrid.report().gradients_copied == 0

@@ -1,0 +1,74 @@
+"""The example, as its readers run it: a process of its own, from a folder of theirs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rich")
+pytest.importorskip("sklearn")
+
+
+def run(repository: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(repository / "examples" / "train_hybrid.py"), *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder, timeout=300)
+
+
+def test_it_trains_twice_alike_and_says_what_was_planned(repository: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    ended = run(repository, tmp_path, "--store", str(store), "--steps", "4")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    steps = re.findall(r"^\W*(\d+)\W+(\d+\.\d{9})\W+(\d+\.\d{9})\W+(yes|NO)\W*$", ended.stdout, re.MULTILINE)
+    assert [number for number, *_ in steps] == ["1", "2", "3", "4"]
+    assert all(plain == hybrid and verdict == "yes" for _, plain, hybrid, verdict in steps)
+    assert len({plain for _, plain, *_ in steps}) == 4  # it learns
+    assert "the same losses, weights and optimizer state, bit for bit" in ended.stdout
+    planned = dict(re.findall(r"^(GFGB|DHA|DFGB): (\d+) layers", ended.stdout, re.MULTILINE))
+    assert int(planned["DHA"]) > 0, "the budget is too small for all"
+    assert int(planned["GFGB"]) + int(planned["DFGB"]) > 0
+    assert re.search(r"optimizer state on disk: [1-9][\d.]* MiB written, [\d.]+ MiB read", ended.stdout)
+    assert re.search(r"copied to the device: [1-9]\d* layers", ended.stdout)
+    assert sorted(os.listdir(tmp_path)) == ["store"]
+    assert os.listdir(store) == []
+
+
+def test_a_wrong_result_would_be_seen(repository: Path, tmp_path: Path) -> None:
+    """Its comparison, given two runs of which one went wrong in the last bit."""
+    code = """
+import dataclasses, math, sys
+import train_hybrid as example
+
+good = example.Outcome([2.5, 1.25], "abc", 0.5, "")
+bad = good
+def train(store, steps):
+    return good if store is None else bad
+
+example.train = train
+sys.argv[1:] = ["--steps", "2"]
+assert example.main() == 0
+bad = dataclasses.replace(good, losses=[2.5, math.nextafter(1.25, 2)])
+assert example.main() == 1
+bad = dataclasses.replace(good, state="abd")
+assert example.main() == 1
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(repository / "examples"), *sys.path])}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_arguments_that_make_no_sense_are_refused(repository: Path, tmp_path: Path) -> None:
+    ended = run(repository, tmp_path, "--steps", "0")
+    assert ended.returncode == 2
+    assert "--steps: at least 1" in ended.stderr
+    ended = run(repository, tmp_path, "--store", "none")
+    assert ended.returncode == 2
+    assert "--store: none is no folder" in ended.stderr

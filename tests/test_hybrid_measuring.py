@@ -1,0 +1,118 @@
+"""Planning from what was measured: three steps that train like any other, on memories that say they can be timed."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fastio.hybrid import Hybrid, manager
+from hybrid_training import MODELS, LateMemories, train
+
+
+class Timed(LateMemories):
+    """A clock that goes one second for each look at it, and a count of the device's memory that is held."""
+
+    measures = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._clock = itertools.count()
+
+    def mark(self) -> float:
+        return next(self._clock)
+
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        return torch.full((nbytes,), 0xFF, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("reserve", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("model", MODELS)
+def test_steps_that_are_measured_train_like_any_other(
+    model: str, reserve: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "memories_of", lambda device: Timed())
+    plans: list[Any] = []
+    trained = train(MODELS[model], {"gradient_reserve": reserve}, 8, during=lambda hybrid: plans.append(hybrid.plan))
+    trained.assert_same(train(MODELS[model], None, 8))
+    assert [plan is None for plan in plans] == [True, True] + [False] * 6
+
+
+class Costly(nn.Module):
+    """A layer that takes ``forward`` and ``backward`` ticks of a clock longer."""
+
+    def __init__(self, clock: Clock, forward: int, backward: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(16))
+        self.clock, self.takes = clock, (forward, backward)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.clock.now += self.takes[0]
+        scaled = inputs * self.weight
+        scaled.register_hook(lambda grad: self.clock.pass_by(self.takes[1]))
+        return scaled
+
+
+class Clock(LateMemories):
+    measures = True
+    now = 0
+
+    def pass_by(self, ticks: int) -> None:
+        self.now += ticks
+
+    def mark(self) -> float:
+        return self.now
+
+    def bring(self, device: torch.Tensor, host: torch.Tensor) -> Any:
+        self.now += 1000
+        return super().bring(device, host)
+
+
+def test_what_is_measured_is_what_layers_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(manager, "memories_of", lambda device: clock)
+    model = nn.Sequential(Costly(clock, 3, 50), Costly(clock, 7, 20))
+    hybrid = Hybrid(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(3):
+        model(torch.randn(2, 16)).sum().backward()
+        hybrid.step()
+    costs = hybrid.report().costs
+    assert costs is not None
+    assert [one.copy_s for one in costs] == [1000, 1000]
+    assert [one.forward_s for one in costs] == [3, 7]
+    assert [one.forward_dha_s for one in costs] == [3, 7]
+    assert [one.nbytes for one in costs] == [64, 64]
+    assert hybrid.plan is not None
+    assert set(hybrid.plan.modes) == {"DHA"}, "reading in place takes no longer here, and copies do"
+    assert not hybrid.report().simulated
+
+
+@pytest.mark.skipif(
+    not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"),
+    reason="this torch does not tell whose saved-tensor hooks are active, and so autograd keeps the copies themselves",
+)
+def test_layers_are_let_go_of_while_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget that has room for the largest layer has room for measuring."""
+    held: list[int] = []
+
+    class Counting(Timed):
+        def allocate(self, nbytes: int) -> torch.Tensor:
+            storage = super().allocate(nbytes)
+            held.append(nbytes)
+            weakref.finalize(storage, held.remove, nbytes)
+            peaks.append(sum(held))
+            return storage
+
+    peaks: list[int] = []
+    monkeypatch.setattr(manager, "memories_of", lambda device: Counting())
+    model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(6)])
+    hybrid = Hybrid(model, torch.optim.SGD(model.parameters(), lr=0.1), planner=lambda costs: ["DHA"] * len(costs))
+    for _ in range(3):
+        model(torch.randn(2, 16)).sum().backward()
+        hybrid.step()
+    assert len(peaks) >= 11, "each forward, and most backward"
+    assert max(peaks) <= 2 * (16 * 16 + 16) * 4 + 64, "one is brought while one is let go"

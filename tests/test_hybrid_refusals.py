@@ -1,0 +1,205 @@
+"""What Hybrid refuses, and what it says must change."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fastio.hybrid import GpuBudgetError, Hybrid, HybridError
+from hybrid_training import MODELS, adamw, batch
+
+
+def step(model: nn.Module, hybrid: Hybrid) -> None:
+    inputs, labels = batch(model)
+    nn.functional.cross_entropy(model(inputs), labels).backward()
+    hybrid.step()
+
+
+def of(model: nn.Module, optimizer: Any = None, **settings: Any) -> Hybrid:
+    return Hybrid(model, optimizer or adamw(model), device="cpu", **settings)
+
+
+def test_a_budget_smaller_than_the_largest_layer_names_it() -> None:
+    model = MODELS["mlp"]()
+    with pytest.raises(GpuBudgetError, match=r"the largest layer, 3, has 2312: allow more, or split the layer"):
+        of(model, gpu_budget=2311)
+    hybrid = of(model, gpu_budget=2312)
+    step(model, hybrid)
+    assert hybrid.plan is not None
+
+
+def test_a_budget_that_the_layers_of_a_caller_exceed() -> None:
+    """A projection that attention computes with, and does not call, belongs to attention's layer."""
+    model = nn.MultiheadAttention(64, 2, batch_first=True)
+    optimizer = torch.optim.SGD(model.parameters())
+    hybrid = of(model, optimizer, gpu_budget=192 * 65 * 4)
+    inputs = torch.randn(2, 3, 64)
+    model(inputs, inputs, inputs)[0].sum().backward()
+    with pytest.raises(GpuBudgetError, match=f"MultiheadAttention, has {256 * 65 * 4}"):
+        hybrid.step()
+
+
+def test_zero_offload_needs_room_for_all() -> None:
+    model = MODELS["mlp"]()
+    hybrid = of(model, gpu_budget="3KB", planner="zero-offload")
+    before = [p.detach().clone() for p in model.parameters()]
+    for _ in range(2):
+        with pytest.raises(GpuBudgetError, match="use planner 'memferry'"):
+            step(model, hybrid)
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)), "nothing was updated"
+
+
+@pytest.mark.parametrize("budget", [2400, 3000, 4000])
+def test_a_budget_is_kept_to(budget: int) -> None:
+    model = MODELS["mlp"]()
+    hybrid = of(model, gpu_budget=budget)
+    step(model, hybrid)
+    assert hybrid.plan is not None
+    sizes = [sum(p.numel() * 4 for p in layer.parameters()) for layer in model if list(layer.parameters())]
+    assert sum(size for size, mode in zip(sizes, hybrid.plan.modes, strict=True) if mode != "DHA") <= budget
+
+
+def test_optimizers_that_are_none_of_the_three() -> None:
+    class Own(torch.optim.SGD):
+        pass
+
+    model = MODELS["mlp"]()
+    for kind in (torch.optim.RMSprop, Own):
+        with pytest.raises(TypeError, match=f"{kind.__name__}: Hybrid updates torch.optim's Adam, AdamW and SGD"):
+            of(model, kind(model.parameters(), lr=0.1))
+    for setting in ("capturable", "differentiable"):
+        optimizer = torch.optim.Adam(model.parameters(), **{setting: True})
+        with pytest.raises(HybridError, match=f"{setting}=True"):
+            of(model, optimizer)
+
+
+def test_arguments_that_make_no_sense() -> None:
+    model = MODELS["mlp"]()
+    with pytest.raises(ValueError, match="expected one of memferry, optimal, zero-offload"):
+        of(model, planner="best")
+    with pytest.raises(ValueError, match="a share from 0 to 1"):
+        of(model, gradient_reserve=2)
+    with pytest.raises(ValueError, match="'many' is no size"):
+        of(model, gpu_budget="many")
+    with pytest.raises(TypeError, match="model is a list"):
+        Hybrid([model], adamw(model))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="knows CUDA devices"):
+        Hybrid(model, adamw(model), device="meta")
+
+
+def test_an_optimizer_of_another_model() -> None:
+    with pytest.raises(HybridError, match="a parameter that is not the model's"):
+        of(MODELS["mlp"](), adamw(MODELS["mlp"]()))
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_parameters_added_or_exchanged_afterwards(planned: bool) -> None:
+    model = MODELS["mlp"]()
+    optimizer = adamw(model)
+    hybrid = of(model, optimizer)
+    if planned:
+        step(model, hybrid)
+    model.register_parameter("scale", nn.Parameter(torch.ones(1)))
+    with pytest.raises(HybridError, match=r"scale was added or exchanged after Hybrid was made: close\(\) it"):
+        step(model, hybrid)
+    del model.scale
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+    with pytest.raises(HybridError, match="a parameter of the optimizer was added"):
+        step(model, hybrid)
+
+
+def test_memory_exchanged_afterwards() -> None:
+    model = MODELS["mlp"]()
+    hybrid = of(model)
+    step(model, hybrid)
+    model[0].weight.data = model[0].weight.data.clone()  # type: ignore[operator, union-attr]
+    with pytest.raises(HybridError, match=r"the memory of 0.weight was exchanged .*copy_\(\) values into it"):
+        step(model, hybrid)
+
+
+def test_a_parameter_that_was_frozen_and_is_not_any_more() -> None:
+    model = MODELS["mlp"]()
+    frozen = model[0].weight.requires_grad_(False)  # type: ignore[operator, union-attr]
+    hybrid = of(model)
+    step(model, hybrid)
+    frozen.requires_grad_(True)
+    with pytest.raises(HybridError, match=r"0.weight was frozen when Hybrid was made"):
+        step(model, hybrid)
+
+
+class Unused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.spare = nn.Linear(7, 5), nn.Linear(7, 5)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.used(inputs)
+
+
+def test_a_layer_that_was_never_called() -> None:
+    model = Unused()
+    before = [p.detach().clone() for p in model.parameters()]
+    hybrid = of(model)
+    with pytest.raises(HybridError, match=r"layer spare was never called.*spare.weight, spare.bias.*requires_grad_"):
+        step(model, hybrid)
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)), "nothing was updated"
+    model = Unused()
+    model.spare.requires_grad_(False)
+    hybrid = of(model)
+    step(model, hybrid)
+    assert hybrid.report().layers == ["used"]
+
+
+def test_parameters_that_share_memory_and_are_not_one() -> None:
+    model = Unused()
+    model.spare.weight = nn.Parameter(model.used.weight.data)
+    with pytest.raises(HybridError, match=r"spare.weight and used.weight share memory.*the same Parameter"):
+        of(model)
+    model.spare.weight = nn.Parameter(model.used.weight.data.view(-1)[7:].view(4, 7))
+    with pytest.raises(HybridError, match="share memory"):
+        of(model)
+
+
+def test_parameters_without_values() -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 5))
+    with pytest.raises(HybridError, match=r"parameter 0.weight has no values yet"):
+        of(model, torch.optim.SGD(model[1].parameters()))
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(3, 5))
+    with pytest.raises(HybridError, match="has no values yet"):
+        of(model, torch.optim.SGD(model.parameters()))
+
+
+def test_sparse_gradients() -> None:
+    model = nn.Embedding(9, 3, sparse=True)
+    hybrid = of(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(HybridError, match=r"the gradient of weight is torch.sparse_coo: .*sparse=False"):
+        model(torch.tensor([1, 2])).sum().backward()
+    hybrid.close()
+
+
+def test_an_optimizer_whose_hybrid_is_gone() -> None:
+    model = MODELS["mlp"]()
+    optimizer = adamw(model)
+    step(model, of(model, optimizer))
+    gc.collect()
+    with pytest.raises(HybridError, match="keep it, or close"):
+        optimizer.step()
+
+
+def test_after_close_the_optimizer_is_torchs_own() -> None:
+    model = MODELS["mlp"]()
+    optimizer = adamw(model)
+    hybrid = of(model, optimizer, optimizer_store=None)
+    step(model, hybrid)
+    hybrid.close()
+    hybrid.close()
+    step_before = [p.detach().clone() for p in model.parameters()]
+    optimizer.step()
+    assert not torch.equal(step_before[0], next(model.parameters()))
+    with pytest.raises(HybridError, match="closed"):
+        hybrid.step()

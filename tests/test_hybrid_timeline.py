@@ -1,0 +1,98 @@
+"""The simulated iteration: lanes that do one thing at a time, in an order that can be; and its picture."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastio.hybrid import Hybrid, HybridError, LayerCosts, Plan, machines, plan
+from fastio.hybrid.machines import A100, Work
+from fastio.hybrid.timeline import COMPUTE, LANES, TO_GPU, TO_HOST, UPDATE, iterate
+from hybrid_training import MODELS, adamw, batch
+
+layers = st.builds(
+    LayerCosts,
+    *[st.floats(0, 5)] * 3,
+    backward_s=st.floats(0, 5),
+    backward_dha_s=st.floats(0, 9),
+    between_s=st.floats(0, 1),
+    nbytes=st.integers(0, 50),
+)
+
+
+def test_an_iteration_by_hand() -> None:
+    costs = [LayerCosts(2, 1, 4, 2, 3, nbytes=10), LayerCosts(3, 1, 2, 2, 6, nbytes=20)]
+    both = Plan(("GFGB", "DHA"), 5, (0,))
+    seen = iterate(costs, both, [1, 10])
+    spans = {(span.lane, span.what, span.layer): (span.start_s, span.end_s) for span in seen.spans}
+    assert spans[TO_GPU, "copy", 0] == (0, 2)
+    assert spans[COMPUTE, "forward", 0] == (2, 3)
+    assert spans[COMPUTE, "forward", 1] == (3, 5)
+    assert spans[COMPUTE, "backward", 1] == (5, 11)
+    assert spans[COMPUTE, "backward", 0] == (11, 14)
+    assert spans[TO_HOST, "gradient", 1] == (11, 14)
+    assert spans[UPDATE, "update", 1] == (14, 24)
+    assert spans[UPDATE, "update", 0] == (24, 25)
+    assert (seen.forward_s, seen.backward_s, seen.iteration_s, seen.nbytes) == (5, 9, 25, 30)
+    kept = Plan(("GFGB", "DHA"), 5, ())
+    assert iterate(costs, kept, [1, 10]).iteration_s == 5 + 6 + 3 + 10 + 1, "both gradients are there by then"
+    assert iterate(costs, kept, [1, 10], update_waits=True).iteration_s == 5 + 6 + 3 + 2 + 10 + 1
+    assert iterate([], Plan((), 0, ())).iteration_s == 0
+
+
+@given(st.lists(layers, max_size=6), st.floats(0, 1), st.booleans())
+@settings(deadline=None)
+def test_lanes_do_one_thing_at_a_time(costs: list[LayerCosts], reserve: float, waits: bool) -> None:
+    planned = plan(costs, gradient_reserve=reserve)
+    seen = iterate(costs, planned, [0.5] * len(costs), update_waits=waits)
+    assert seen.forward_s == pytest.approx(planned.forward_s)
+    for lane in LANES:
+        spans = sorted((span.start_s, span.end_s) for span in seen.spans if span.lane == lane)
+        assert all(end <= start + 1e-9 for (_, end), (start, _) in itertools.pairwise(spans))
+    assert max((span.end_s for span in seen.spans), default=0.0) <= seen.iteration_s + 1e-9
+    assert iterate(costs, planned, [0.5] * len(costs)).iteration_s <= seen.iteration_s + 1e-9
+
+
+def test_layers_that_touch_little_are_read_in_place_and_products_are_copied() -> None:
+    """The paper's figure 3: embeddings and norms gain by it in forward, matrix products do not."""
+    embedding = machines.costs(Work(90 << 20, 4096 * 768 * 4, 0.0, 12 << 20), A100)
+    norm = machines.costs(Work(6144, 6144, 3e6, 24 << 20), A100)
+    product = machines.costs(Work(9 << 20, 9 << 20, 2.0 * 4096 * (9 << 18), 60 << 20, rows=4096), A100)
+    for gains in (embedding, norm):
+        assert gains.forward_dha_s < gains.copy_s + gains.forward_s
+    assert product.forward_dha_s > product.copy_s + product.forward_s
+    assert plan([embedding, norm, product]).modes == ("DHA", "DFGB", "GFGB")
+    assert machines.costs(Work(90 << 20, 1, 0.0, 0), A100, True).backward_dha_s > embedding.copy_s * 0.9
+
+
+def test_a_hybrid_draws_its_plan(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    model = MODELS["mlp"]()
+    hybrid = Hybrid(model, adamw(model), device="cpu")
+    with pytest.raises(HybridError, match="train a step first"):
+        hybrid.plot(tmp_path / "plan.svg")
+    model(batch(model)[0]).sum().backward()
+    hybrid.step()
+    hybrid.plot(tmp_path / "plan.svg")
+    assert b"simulated for A100" in (tmp_path / "plan.svg").read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_it_can_be_drawn(suffix: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from fastio.hybrid.plot import draw
+
+    costs = [LayerCosts(2, 1, 1.5, 2, 9, nbytes=10), LayerCosts(1, 4, 9, 4, 12, nbytes=20)]
+    seen = iterate(costs, plan(costs), [1, 1])
+    draw({"hybrid": seen, "other": seen}, tmp_path / f"plot{suffix}", "simulated", ["head", "tail"])
+    written = (tmp_path / f"plot{suffix}").read_bytes()
+    if suffix == ".svg":
+        assert b"late copy" in written
+        assert b"update on the CPU" in written
+        assert b"simulated" in written
+    with pytest.raises(ValueError, match=r"a plot is one of \.png"):
+        draw({"hybrid": seen}, tmp_path / "plot.txt", "simulated")
