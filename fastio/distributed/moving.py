@@ -9,7 +9,7 @@ from typing import Any
 
 from fastio import _native, checksums, plan, registry
 from fastio._native import Control
-from fastio.choosing import Decision, decide
+from fastio.choosing import Decision, decide, movers
 from fastio.distributed.stored import FORMAT
 from fastio.errors import RefusedError, ToolUnavailableError
 from fastio.formats.layout import Layout
@@ -29,7 +29,8 @@ def write(
     started = time.perf_counter()
     devices = layout.devices or frozenset({"cpu"})
     context = plan.save_context(FORMAT, devices, durable, layout.payload, len(layout.extents) // 2)
-    decision = decide(policy, SAVE, FORMAT, devices, context, layout.payload, os.path.dirname(path))
+    folder = os.path.dirname(path)
+    decision = decide(policy, SAVE, FORMAT, devices, context, layout.payload, folder, movers(SAVE, devices))
     control = Control()
 
     def fill(transport: Transport) -> Moved:
@@ -62,7 +63,8 @@ def read(
     with named(path):
         resident = _native.resident(fd, size) >= RESIDENT
     context = plan.load_context(FORMAT, devices, resident, nbytes, len(extents))
-    decision = decide(policy, LOAD, FORMAT, devices, context, nbytes, os.path.dirname(path))
+    folder = os.path.dirname(path)
+    decision = decide(policy, LOAD, FORMAT, devices, context, nbytes, folder, movers(LOAD, devices))
     control = Control()
     request = ReadRequest(path, fd, size, extents, None, resident, control)
 

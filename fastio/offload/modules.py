@@ -10,6 +10,9 @@ import torch
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+# torch tells whose hooks are on top since 2.7. With 2.6 nothing is said of hooks inside ours; all else is the same.
+_top_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+
 
 class Modules:
     """The stack of modules whose forward runs in the thread that called ``watch``. Warns of who replaces our hooks."""
@@ -55,7 +58,7 @@ class Modules:
                 "a module made by torch.compile saves its tensors after its whole graph, and backward asks for all of "
                 "them at once: offloading them costs time and lowers the peak of memory little",
             )
-        top: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        top: Any = None if _top_hooks is None else _top_hooks(True)
         if top is not None and top[0] is not self._pack and torch._C._current_graph_task_id() == -1:
             self.replaced += 1
             who = getattr(top[0], "__qualname__", type(top[0]).__name__)
