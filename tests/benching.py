@@ -58,3 +58,16 @@ def invoke(*arguments: str, status: int = 0) -> Result:
     result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert result.exit_code == status, result.output
     return result
+
+
+def processes(session: int) -> list[int]:
+    """The processes of a session that are alive."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        if int(fields[3]) == session and fields[0] not in "ZX":
+            found.append(int(path.parent.name))
+    return found

@@ -15,7 +15,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from benching import MIB, on_disk
+from benching import MIB, on_disk, processes
 from fastio.bench import checkpoint_child, checkpoint_runs, checkpoint_savers, checkpoint_tables, cold
 from fastio.bench.checkpoint_command import checkpoint
 from fastio.bench.checkpoint_state import Shape, TrainingState, shape_of
@@ -247,7 +247,7 @@ class TestCommand:
         assert told["interrupted"]
         assert {(sample["work"], sample["tool"]) for sample in told["samples"]} == {(DURABLE, TORCH)}
         assert not list(work.iterdir())
-        assert not alive(child.pid)
+        assert not processes(child.pid)
 
 
 class TestProcesses:
@@ -290,16 +290,3 @@ class TestGoals:
 
         assert peaks(864, 164, 400, 800) == [True, True, True]
         assert peaks(865, 165, 401, 800) == [False, False, False]
-
-
-def alive(leader: int) -> list[int]:
-    """The processes of that session that are alive."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
-            continue
-        if int(fields[3]) == leader and fields[0] not in "ZX":
-            found.append(int(path.parent.name))
-    return found

@@ -15,6 +15,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
+from benching import processes
 from fastio.bench import compare, machine, model_runs, model_tables, papers, shapes, workloads
 from fastio.bench.exhibit import MEASURED, PAPER
 from fastio.bench.model_command import model
@@ -213,17 +214,4 @@ class TestCommand:
         assert child.returncode == 130, complaint
         assert "interrupted" in said
         assert not list(disk.iterdir())
-        assert not session(child.pid)
-
-
-def session(leader: int) -> list[int]:
-    """The processes of that session that are alive."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
-            continue
-        if int(fields[3]) == leader and fields[0] not in "ZX":
-            found.append(int(path.parent.name))
-    return found
+        assert not processes(child.pid)

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from example_runs import run, run_code
 
 pytest.importorskip("rich")
 pytest.importorskip("sklearn")
 
 
-def run(repository: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(repository / "examples" / "train_hybrid.py"), *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder, timeout=300)
+@pytest.fixture
+def example(repository: Path) -> Path:
+    return repository / "examples" / "train_hybrid.py"
 
 
-def test_it_trains_twice_alike_and_says_what_was_planned(repository: Path, tmp_path: Path) -> None:
+def test_it_trains_twice_alike_and_says_what_was_planned(example: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()
-    ended = run(repository, tmp_path, "--store", str(store), "--steps", "4")
+    ended = run(example, tmp_path, "--store", str(store), "--steps", "4")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     steps = re.findall(r"^\W*(\d+)\W+(\d+\.\d{9})\W+(\d+\.\d{9})\W+(yes|NO)\W*$", ended.stdout, re.MULTILINE)
     assert [number for number, *_ in steps] == ["1", "2", "3", "4"]
@@ -38,7 +38,7 @@ def test_it_trains_twice_alike_and_says_what_was_planned(repository: Path, tmp_p
     assert os.listdir(store) == []
 
 
-def test_a_wrong_result_would_be_seen(repository: Path, tmp_path: Path) -> None:
+def test_a_wrong_result_would_be_seen(example: Path, tmp_path: Path) -> None:
     """Its comparison, given two runs of which one went wrong in the last bit."""
     code = """
 import dataclasses, math, sys
@@ -57,18 +57,15 @@ assert example.main() == 1
 bad = dataclasses.replace(good, state="abd")
 assert example.main() == 1
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(repository / "examples"), *sys.path])}
-    ended = subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path, env=environment
-    )
+    ended = run_code(example, tmp_path, code)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert os.listdir(tmp_path) == []
 
 
-def test_arguments_that_make_no_sense_are_refused(repository: Path, tmp_path: Path) -> None:
-    ended = run(repository, tmp_path, "--steps", "0")
+def test_arguments_that_make_no_sense_are_refused(example: Path, tmp_path: Path) -> None:
+    ended = run(example, tmp_path, "--steps", "0")
     assert ended.returncode == 2
     assert "--steps: at least 1" in ended.stderr
-    ended = run(repository, tmp_path, "--store", "none")
+    ended = run(example, tmp_path, "--store", "none")
     assert ended.returncode == 2
     assert "--store: none is no folder" in ended.stderr

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from example_runs import run, run_code
 
 pytest.importorskip("rich")
 pytest.importorskip("sklearn")
 
 
-def run(repository: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(repository / "examples" / "resume.py"), *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder, timeout=300)
+@pytest.fixture
+def example(repository: Path) -> Path:
+    return repository / "examples" / "resume.py"
 
 
 @pytest.mark.slow
-def test_it_is_killed_and_ends_as_if_it_had_not_been(repository: Path, tmp_path: Path) -> None:
+def test_it_is_killed_and_ends_as_if_it_had_not_been(example: Path, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    ended = run(repository, tmp_path, "--folder", str(folder), "--steps", "60")
+    ended = run(example, tmp_path, "--folder", str(folder), "--steps", "60")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     rows = re.findall(r"^\W*(\d+)\W+(\d+\.\d{9})\W+(\d+\.\d{9})\W+(yes|NO)(.*)$", ended.stdout, re.MULTILINE)
     assert len(rows) >= 3
@@ -37,7 +37,7 @@ def test_it_is_killed_and_ends_as_if_it_had_not_been(repository: Path, tmp_path:
     assert os.listdir(tmp_path) == ["folder"]
 
 
-def test_a_wrong_result_would_be_seen(repository: Path, tmp_path: Path) -> None:
+def test_a_wrong_result_would_be_seen(example: Path, tmp_path: Path) -> None:
     """Its comparison, given two trainings of which one went wrong in the last bit."""
     code = """
 import math, sys
@@ -55,18 +55,15 @@ assert example.main() == 1
 other = {**good, "model": {"weight": torch.tensor([1.0, 1.0, math.nextafter(1.0, 2)], dtype=torch.float64)}}
 assert example.main() == 1
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(repository / "examples"), *sys.path])}
-    ended = subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=tmp_path, env=environment
-    )
+    ended = run_code(example, tmp_path, code)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert os.listdir(tmp_path) == []
 
 
-def test_arguments_that_make_no_sense_are_refused(repository: Path, tmp_path: Path) -> None:
-    ended = run(repository, tmp_path, "--kills", "0")
+def test_arguments_that_make_no_sense_are_refused(example: Path, tmp_path: Path) -> None:
+    ended = run(example, tmp_path, "--kills", "0")
     assert ended.returncode == 2
     assert "--kills: at least 1" in ended.stderr
-    ended = run(repository, tmp_path, "--folder", "none")
+    ended = run(example, tmp_path, "--folder", "none")
     assert ended.returncode == 2
     assert "--folder: none is no folder" in ended.stderr

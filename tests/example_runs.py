@@ -1,0 +1,27 @@
+"""Examples as their readers run them: in a process of their own, from a folder of theirs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+Ended = subprocess.CompletedProcess[str]
+
+
+def run(example: Path, folder: Path, *arguments: str) -> Ended:
+    """The program, begun in ``folder``."""
+    return _ended([sys.executable, str(example), *arguments], folder, dict(os.environ))
+
+
+def run_code(example: Path, folder: Path, code: str) -> Ended:
+    """Code that imports the example by its name."""
+    paths = os.pathsep.join([str(example.parent), *sys.path])
+    return _ended([sys.executable, "-c", code], folder, {**os.environ, "PYTHONPATH": paths})
+
+
+def _ended(command: list[str], folder: Path, environment: dict[str, str]) -> Ended:
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=folder, env=environment, timeout=300
+    )
