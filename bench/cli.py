@@ -14,3 +14,7 @@ def main() -> None:
             raise
         sys.exit(f"fastio-bench needs {error.name}: pip install 'fastio[bench]'")
     cli()
+
+
+if __name__ == "__main__":
+    main()

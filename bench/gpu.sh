@@ -20,5 +20,9 @@ status=0
 pytest=(python3 -m pytest -c "$PWD/pyproject.toml" --rootdir "$PWD" "$PWD/tests")
 (cd "$site" && "${pytest[@]}" -m gpu --junitxml="$out/gpu-tests.xml") 2>&1 | tee "$out/gpu-tests.txt" || status=1
 (cd "$site" && python3 -m fastio.bench.gpu_offload --dir "$site" --out "$out/offload") 2>&1 | tee "$out/offload.txt" || status=1
-(cd "$site" && python3 -m fastio.bench.cli peers --quick --out "$out/peers") 2>&1 | tee "$out/peers.txt" || status=1
+for command in hybrid "io --quick --device cuda" "peers --quick"; do
+    name=${command%% *}
+    # shellcheck disable=SC2086
+    (cd "$site" && python3 -m fastio.bench.cli $command --out "$out/$name") 2>&1 | tee "$out/$name.txt" || status=1
+done
 exit $status

@@ -31,6 +31,11 @@ class TestCommands:
     def small_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(doctor, "LIMIT_NBYTES", 32 * MIB)
 
+    def test_the_module_runs_as_the_script_does(self) -> None:
+        command = [sys.executable, "-m", "fastio.bench.cli", "--help"]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert all(f"  {name}  " in said for name in cli.commands)
+
     def test_doctor_says_what_is_here(self, disk: Path) -> None:
         said = invoke("doctor", "--quick", "--dir", str(disk)).stdout
         for expected in ("filesystem", "io_uring", "page cache", "GPUDirect Storage", "native module", "posix"):
