@@ -51,6 +51,7 @@ class Comparison:
 
     ``learning`` is how often at most fastio saves and loads before, so that its dictionaries know their way. With
     ``memory``, large workloads are also saved once in a fresh process, for its peak (a long process would hide it).
+    With ``ring``, the limit by our own ring stands beside fio's once.
     """
 
     folder: Path
@@ -60,6 +61,7 @@ class Comparison:
     works: Sequence[str] = WORKS
     learning: int = warmup.MOST_ROUNDS
     memory: bool = True
+    ring: bool = True
     tell: Callable[[str, float], None] = field(default=lambda what, weight: None)
     steps: list[Step] = field(init=False)
 
@@ -109,7 +111,7 @@ class Comparison:
         if not workload.large or work not in LIMITED:
             return ()
         first = next(other for other in self.workloads if other.large)
-        return (limit.TOOL, limit.RING) if workload is first and limit.fio() else (limit.TOOL,)
+        return (limit.TOOL, limit.RING) if self.ring and workload is first and limit.fio() else (limit.TOOL,)
 
     def _step(self, workload: Workload, work: str, rounds: int) -> Step:
         operation = "load" if work in (COLD, WARM) else "save"

@@ -18,7 +18,7 @@ from fastio.bench.report import Meter, Report, consoles, workspace
 from fastio.bench.stats import summarise
 
 ROUNDS = 3
-LEARNING_ROUNDS = 6
+LEARNING_ROUNDS = 5
 SHOWN = ("torch", "fastio")
 
 
@@ -59,6 +59,7 @@ def race(stage: Stage) -> None:
             [peers.find(name) for name in SHOWN],
             learning=LEARNING_ROUNDS,
             memory=False,
+            ring=False,
         )
         with Meter(stage.progress, plan.weights()) as meter:
             plan.tell = meter.tell
