@@ -16,7 +16,7 @@ from fastio.dicts.evidence import Estimate
 CONFIDENCE = 2.0  # deviations
 TIE = 0.03  # logarithm: less than this is not worth a try
 CAUTION = 0.7  # how quickly the confidence shrinks at calls dearer than the usual one
-UNKNOWN_CALLS = 5  # a tool not measured near here is looked at after so many calls, or more where it should be slow
+UNKNOWN_CALLS = 5  # a tool not measured near here is looked at after so many calls, whatever the prior says
 LEAST_CALLS = 8
 FIRST_REFRESH, LAST_REFRESH = 64, 1024  # calls
 RUNNER_UP_SHARE, OTHERS_SHARE = 0.006, 0.0025  # of the time, for looking again at tools that are slower
@@ -63,9 +63,9 @@ def refresh_calls(ranked: Sequence[Estimate], dearness: float) -> list[tuple[str
     best = ranked[0]
     result = []
     for place, estimate in enumerate(ranked[1:]):
-        excess = max(math.expm1(min(estimate.mean - best.mean, 10.0)), LEAST_EXCESS)
-        calls = UNKNOWN_CALLS * (1 + PATIENCE * excess)
+        calls = float(UNKNOWN_CALLS)
         if estimate.known:
+            excess = max(math.expm1(min(estimate.mean - best.mean, 10.0)), LEAST_EXCESS)
             share = OTHERS_SHARE if place else RUNNER_UP_SHARE
             drift = min(max(excess / share, FIRST_REFRESH), LAST_REFRESH)
             calls = max(LEAST_CALLS, min(drift, PATIENCE * excess / _expected_gain(best, estimate)))

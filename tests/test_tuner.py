@@ -60,7 +60,7 @@ def test_1000_calls_take_little_more_than_the_oracles(prior: str, most: float, w
 # What is reached: total time over the oracle's, share of calls on the best tool, total from 50 calls after one tool
 # became three times slower. The goals are 1.03, 0.95 and 1.02; in recorded.csv, where the largest tenth of the calls
 # takes half of the time and tools lie within the noise of each other, they are missed (`fastio-bench tools` says so).
-REACHED = {"saves": (1.03, 0.95, 1.04), "loads": (1.03, 0.95, 1.02), "recorded": (1.09, 0.71, 1.06)}
+REACHED = {"saves": (1.03, 0.95, 1.035), "loads": (1.03, 0.95, 1.02), "recorded": (1.09, 0.71, 1.065)}
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
