@@ -244,19 +244,20 @@ def read_extents(
     span: Span | None,
     policy: Any,
     progress: Progress | None,
+    form: str = PT,
 ) -> tuple[Transfer, Sequence[int]]:
-    """Fill given memory from an open ``.pt`` file. Gives a CRC-32 for each extent, which the caller is to compare.
+    """Fill given memory from an open file. Gives a CRC-32 for each extent, which the caller is to compare.
 
-    Extents are sorted, apart and not empty; ``span`` is as in :class:`fastio.transport.ReadRequest`. Their memory may
-    have changed when an error is raised.
+    ``form`` is what dictionaries and the result call the file's format. Extents are sorted, apart and not empty;
+    ``span`` is as in :class:`fastio.transport.ReadRequest`. Their memory may have changed when an error is raised.
     """
     started = time.perf_counter()
     nbytes = sum(extent.nbytes for extent in extents)
     with named(path):
         resident = _native.resident(fd, size) >= RESIDENT
     devices = frozenset(extent.device for extent in extents) or frozenset({"cpu"})
-    context = plan.load_context(PT, devices, resident, nbytes, len(extents))
-    decision = decide(policy, LOAD, PT, devices, context, nbytes, os.path.dirname(path), movers(LOAD, devices))
+    context = plan.load_context(form, devices, resident, nbytes, len(extents))
+    decision = decide(policy, LOAD, form, devices, context, nbytes, os.path.dirname(path), movers(LOAD, devices))
     if not decision.order:
         raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(devices)}", "load to the CPU")
     control = Control()
@@ -268,7 +269,7 @@ def read_extents(
     decision.learn(tool, seconds)
     reason = decision.reason if tool == decision.order[0] else f"{decision.order[0]} could not"
     notes = (*fallbacks, *moved.notes)
-    transfer = Transfer(LOAD, path, PT, tool, moved.route, reason, nbytes, seconds, False, False, notes)
+    transfer = Transfer(LOAD, path, form, tool, moved.route, reason, nbytes, seconds, False, False, notes)
     return transfer, moved.checksums or ()
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from fastio import _native, checksums, plan, registry
+from fastio import checksums, plan, registry
 from fastio._native import Control
 from fastio.choosing import Decision, decide, movers
 from fastio.distributed.stored import FORMAT
 from fastio.errors import RefusedError, ToolUnavailableError
 from fastio.formats.layout import Layout
 from fastio.job import Job, Progress
-from fastio.loading import RESIDENT
-from fastio.native_errors import named
+from fastio.loading import read_extents
 from fastio.outcome import SaveResult, Transfer, publish
-from fastio.transport import LOAD, SAVE, Extent, Moved, ReadRequest, Transport, WriteRequest
+from fastio.transport import SAVE, Extent, Moved, Transport, WriteRequest
 
 Fill = Callable[[Transport], Moved]
 
@@ -57,29 +57,10 @@ def read(
     path: str, fd: int, size: int, extents: Sequence[Extent], policy: Any, progress: Progress | None
 ) -> tuple[list[int], Transfer]:
     """Fill memory (extents sorted by offset, at least one). Gives each extent's CRC-32, 0 where none is asked for."""
-    started = time.perf_counter()
-    nbytes = sum(extent.nbytes for extent in extents)
-    devices = frozenset(extent.device for extent in extents)
-    with named(path):
-        resident = _native.resident(fd, size) >= RESIDENT
-    context = plan.load_context(FORMAT, devices, resident, nbytes, len(extents))
-    folder = os.path.dirname(path)
-    decision = decide(policy, LOAD, FORMAT, devices, context, nbytes, folder, movers(LOAD, devices))
-    control = Control()
-    request = ReadRequest(path, fd, size, extents, None, resident, control)
-
-    def fill(transport: Transport) -> Moved:
-        moved = transport.read(request)
-        return moved if moved.checksums is not None else moved._replace(checksums=checksums.of_extents(extents))
-
-    tool, moved, fallbacks = _run(path, decision, fill, control, nbytes, progress)
-    seconds = time.perf_counter() - started
-    decision.learn(tool, seconds)
-    reason = decision.reason if tool == decision.order[0] else f"{decision.order[0]} could not"
-    verified = all(extent.checksum for extent in extents)
-    transfer = Transfer(LOAD, path, FORMAT, tool, moved.route, reason, nbytes, seconds, False, verified, fallbacks)
+    told, values = read_extents(path, fd, size, extents, None, policy, progress, FORMAT)
+    transfer = replace(told, verified=all(extent.checksum for extent in extents))
     publish(transfer)
-    return list(moved.checksums or ()), transfer
+    return list(values), transfer
 
 
 def _run(
