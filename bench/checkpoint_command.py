@@ -11,27 +11,23 @@ import click
 
 from fastio.bench import checkpoint_runs, checkpoint_savers, checkpoint_tables, tables
 from fastio.bench.checkpoint_state import shape_of
-from fastio.bench.conduct import Conduct, common
+from fastio.bench.conduct import Conduct, as_bytes, common
 from fastio.bench.reserve import available_memory
-from fastio.offload.arguments import parsed_bytes
 
 SIZE, QUICK_SIZE = 3_600_000_000, 400_000_000
 _LEAST = 1_000_000
 
 
-def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """Bytes of a number, or of a number with a unit."""
-    try:
-        size = parsed_bytes(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), context, parameter) from error
-    if size is not None and size < _LEAST:
+def _state_size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """Bytes of a state that is large enough to be measured."""
+    nbytes = as_bytes(context, parameter, value)
+    if nbytes is not None and nbytes < _LEAST:
         raise click.BadParameter(f"{value} is less than {_LEAST / 1e6:.0f}MB", context, parameter)
-    return size
+    return nbytes
 
 
 @click.command()
-@click.option("--size", metavar="SIZE", callback=_size, help="Parameters and moments; 3.6GB, with --quick 400MB.")
+@click.option("--size", metavar="SIZE", callback=_state_size, help="Parameters and moments; 3.6GB, with --quick 400MB.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 3, with --quick 1.")
 @common
 def checkpoint(conduct: Conduct, size: int | None, rounds: int | None) -> None:

@@ -16,6 +16,7 @@ from rich.console import RenderableType
 from fastio.bench import exhibit_table, plots
 from fastio.bench.report import Meter, Report, consoles, interruptible, workspace
 from fastio.bench.stats import summarise
+from fastio.offload.arguments import parsed_bytes
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -86,6 +87,14 @@ _OPTIONS = (
     click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write JSON and plots here."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables."),
 )
+
+
+def as_bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """The callback of an option that is bytes: a number, or a number with a unit."""
+    try:
+        return parsed_bytes(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
 
 
 def common(function: Callable[..., None]) -> Callable[..., None]:

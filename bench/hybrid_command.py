@@ -10,27 +10,19 @@ import click
 import torch
 
 from fastio.bench import hybrid_gpu, hybrid_papers, hybrid_store, tables
-from fastio.bench.conduct import Conduct, common
+from fastio.bench.conduct import Conduct, as_bytes, common
 from fastio.bench.fresh import ChildError
 from fastio.bench.hybrid_job import Job
 from fastio.bench.rounds import Failure, describe
 from fastio.errors import ToolUnavailableError
 from fastio.hybrid import plot
-from fastio.offload.arguments import parsed_bytes
 
 _QUICK_BYTES, _QUICK_STEPS = 200_000_000, 5
 
 
-def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    try:
-        return parsed_bytes(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), context, parameter) from error
-
-
 @click.command()
 @click.option("--optimizer-store", "store", is_flag=True, help="Instead: AdamW with its state on disk, measured.")
-@click.option("--parameters", metavar="SIZE", callback=_size, help="Of the model on disk.  [default: 1.2GB]")
+@click.option("--parameters", metavar="SIZE", callback=as_bytes, help="Of the model on disk.  [default: 1.2GB]")
 @click.option("--steps", type=click.IntRange(2), help="Steps to train; 20, with --quick 5.")
 @common
 def hybrid(conduct: Conduct, store: bool, parameters: int | None, steps: int | None) -> None:

@@ -18,14 +18,13 @@ from fastio.bench import (
     plots,
     tables,
 )
-from fastio.bench.conduct import Conduct, common
+from fastio.bench.conduct import Conduct, as_bytes, common
 from fastio.bench.fresh import ChildError
 from fastio.bench.goals import Goal
 from fastio.bench.rounds import Failure, describe
 from fastio.bench.training_job import Job
 from fastio.bench.training_models import ARCHITECTURES
 from fastio.bench.training_ways import PLAIN, SYNCHRONOUS, TORCH
-from fastio.offload.arguments import parsed_bytes
 from fastio.offload.codec import CODECS, is_exact
 from fastio.offload.schedule import POLICIES
 
@@ -34,14 +33,6 @@ _RSS = (
     "peak RSS: the most resident memory of a process of its own (VmHWM, freed blocks given back at once) above what it "
     "held with model, gradients, optimizer state and one plain step behind it; host memory that offload takes counts"
 )
-
-
-def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """Bytes of a number, or of a number with a unit."""
-    try:
-        return parsed_bytes(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), context, parameter) from error
 
 
 @click.command(short_help="Training with activations offloaded.")
@@ -54,14 +45,14 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
 )
 @click.option("--policy", default="all", show_default=True, type=click.Choice(POLICIES), help="Which tensors leave.")
 @click.option("--codec", type=click.Choice(CODECS), help="[default: lossless; fp16 with --accuracy]")
-@click.option("--budget", metavar="SIZE", callback=_size, help="Memory that saved tensors may take, as 512MiB.")
-@click.option("--host-budget", metavar="SIZE", callback=_size, help="Host memory to use before the disk.")
+@click.option("--budget", metavar="SIZE", callback=as_bytes, help="Memory that saved tensors may take, as 512MiB.")
+@click.option("--host-budget", metavar="SIZE", callback=as_bytes, help="Host memory to use before the disk.")
 @click.option("--batch", type=click.IntRange(1), help="Examples in a batch.  [default: the model's]")
 @click.option("--depth", type=click.IntRange(1), help="Layers or blocks.  [default: the model's]")
 @click.option("--width", type=click.IntRange(1), help="Features or channels.  [default: the model's]")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 3, with --quick 1.")
 @click.option("--steps", type=click.IntRange(1), help="Steps that count, a round; 5, with --quick 2.")
-@click.option("--memory-limit", metavar="SIZE", callback=_size, help="Instead: the largest depth that trains in it.")
+@click.option("--memory-limit", metavar="SIZE", callback=as_bytes, help="Instead: the largest depth that trains in it.")
 @click.option("--accuracy", is_flag=True, help="Instead: accuracy on scikit-learn's digits, plain and with the codec.")
 @click.option("--simulate", is_flag=True, help="Instead: the papers' machines, simulated.")
 @common
