@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.lib import format as npy
 
 from fastio.backends import _files, _memory
 from fastio.backends._windows import check
 from fastio.errors import RefusedError, ToolUnavailableError
+from fastio.npy_header import parse
 from fastio.transport import LOAD, Capabilities, Extent, Moved, ReadRequest, WriteRequest
 
 _REGION = 16 << 20
@@ -28,7 +28,7 @@ _LONGEST = 2**31 - 1
 _CURE = "pip install 'fastio[dali]'"
 # What DALI has a type for, in this machine's byte order.
 _TYPES = frozenset(np.dtype(code) for code in ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"])
-_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_MAGIC = b"\x93NUMPY"
 
 
 class DaliTransport:
@@ -143,15 +143,18 @@ class _Region(NamedTuple):
 
 def _header(request: ReadRequest) -> _Array:
     try:
-        with open(f"/proc/self/fd/{request.fd}", "rb") as file:
-            version = npy.read_magic(file)
-            if version not in _HEADERS:
-                raise RefusedError(f"{request.path}: DALI does not read version {version} of the npy format")
-            shape, fortran_order, dtype = _HEADERS[version](file)
-            offset = file.tell()
+        fixed = os.pread(request.fd, 12, 0)
+        if len(fixed) < 12 or fixed[:6] != _MAGIC or fixed[6] not in (1, 2):
+            raise RefusedError(f"{request.path}: DALI reads versions 1 and 2 of the npy format, this begins {fixed!r}")
+        start, length = (10, fixed[8:10]) if fixed[6] == 1 else (12, fixed[8:12])
+        offset = start + int.from_bytes(length, "little")
+        description, fortran_order, shape = parse(os.pread(request.fd, offset - start, start), fixed[6])
+        if description is None:
+            raise RefusedError(f"{request.path}: DALI has no type for records")
+        dtype = np.dtype(description)
     except OSError as error:
-        raise _files.failure(error, "open", request.path) from error
-    except ValueError as error:
+        raise _files.failure(error, "read", request.path) from error
+    except (ValueError, TypeError, SyntaxError) as error:
         raise RefusedError(f"{request.path}: no array that DALI reads: {error}") from error
     if dtype not in _TYPES:
         raise RefusedError(f"{request.path}: DALI has no type for the dtype {dtype.str!r}")

@@ -5,9 +5,7 @@ The header is padded so that the data starts on a page; numpy reads headers of a
 
 from __future__ import annotations
 
-import ast
 import math
-import re
 from typing import Any
 
 import numpy as np
@@ -18,13 +16,11 @@ from fastio.formats.layout import Layout, LayoutBuilder, storage_bytes
 from fastio.formats.reading import read_at
 from fastio.formats.source import Source, StorageOf
 from fastio.landing import Region
+from fastio.npy_header import parse
 
 _PAGE = 4096
 _MAGIC = b"\x93NUMPY\x01\x00"
-_FIELDS = ("descr", "fortran_order", "shape")
 _LARGEST_HEADER = 1 << 16
-# Python 2 wrote the numbers of a shape as 5L.
-_LONG = re.compile(rb"(?<=\d)L\b")
 
 _NAMES = (
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
@@ -91,17 +87,11 @@ def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, 
     if length > _LARGEST_HEADER or total > size:
         raise CorruptFileError(path, None, f"its header is said to have {length} bytes; the file has {size}")
     start = total - length
-    text = read_at(path, fd, start, length).strip()
     try:
-        fields = ast.literal_eval(_LONG.sub(b"", text).decode("utf-8" if fixed[6] == 3 else "latin-1"))
-        description, fortran, shape = fields["descr"], fields["fortran_order"], fields["shape"]
-        dtype = np.dtype(description) if isinstance(description, str) else None
-    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError) as error:
+        header = parse(read_at(path, fd, start, length), fixed[6])
+        dtype = np.dtype(header.description) if header.description is not None else None
+    except (ValueError, TypeError, SyntaxError) as error:  # numpy reads some descriptions as Python
         raise CorruptFileError(path, None, f"its header is not what numpy writes: {error}") from None
-    if not isinstance(fortran, bool) or not isinstance(shape, tuple) or len(fields) != len(_FIELDS):
-        raise CorruptFileError(path, None, f"its header is not what numpy writes: {fields}")
-    if not all(type(number) is int and number >= 0 for number in shape):
-        raise CorruptFileError(path, "array", f"its shape is {shape}")
     if dtype is None or dtype.hasobject:
         raise FormatError(f"{path}: holds records or pickled objects; load it with numpy.load (and allow_pickle=True)")
-    return shape, fortran, dtype.str, total
+    return header.shape, header.fortran_order, dtype.str, total

@@ -1,0 +1,78 @@
+"""Headers of ``.npy`` files: what numpy writes, what others write, and what is none."""
+
+from __future__ import annotations
+
+import io
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fastio.npy_header import NpyHeader, parse
+
+
+def written(array: np.ndarray, version: tuple[int, int]) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, array, version)
+    return stream.getvalue()[10 if version[0] == 1 else 12 :].split(b"\n")[0]
+
+
+@given(
+    dtype=hnp.scalar_dtypes().filter(lambda dtype: dtype.kind not in "MmOV"),
+    shape=hnp.array_shapes(min_dims=0, min_side=0, max_side=3),
+    fortran=st.booleans(),
+    version=st.sampled_from([(1, 0), (2, 0), (3, 0)]),
+)
+def test_what_numpy_writes(dtype: np.dtype, shape: tuple[int, ...], fortran: bool, version: tuple[int, int]) -> None:
+    array = np.zeros(shape, dtype, order="F" if fortran else "C")
+    as_fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+    assert parse(written(array, version), version[0]) == NpyHeader(dtype.str, as_fortran, shape)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3L, 4L), }",
+        '{"shape": (3, 4), "fortran_order": False, "descr": "<f4"}',
+        "{'shape':(3,4,),'descr':'<f4','fortran_order':False}",
+    ],
+)
+def test_what_others_write(text: str) -> None:
+    assert parse(text.encode(), 1) == NpyHeader("<f4", False, (3, 4))
+
+
+def test_records_are_told_from_arrays() -> None:
+    array = np.zeros(2, [("a, (b]", "<f4"), ("c", "<i8", (2,))])
+    assert parse(written(array, (1, 0)), 1) == NpyHeader(None, False, (2,))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{'descr': '<f4', 'fortran_order': False}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), 'more': 1}",
+        "{'descr': '<f4', 'fortran_order': 0, 'shape': (3,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-3,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 'x')}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': 3}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1 2,)}",
+        "{'descr': 7, 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3,)",
+        "(" * 50_000,
+        "__import__('os').abort()",
+    ],
+)
+def test_what_is_no_header(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no literal|expected the fields|descr is|shape is"):
+        parse(text.encode(), 1)
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    text = written(np.zeros((2, 3), np.float32), (1, 0))
+    with ThreadPoolExecutor(8) as threads:
+        headers = list(threads.map(lambda _: parse(text, 1), range(2000)))
+    assert set(headers) == {NpyHeader("<f4", False, (2, 3))}
