@@ -6,21 +6,21 @@ constructor recursion depth mismatch"), in numpy.load too.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import NamedTuple
 
-_FIELDS = {"descr", "fortran_order", "shape"}
-# Strings without escapes; numbers, which Python 2 wrote as 5L; what holds them together.
-_TOKEN = re.compile(
-    r"""\s*(?:'(?P<single>[^'\\]*)'|"(?P<double>[^"\\]*)"|(?P<number>\d+)L?|(?P<other>True|False|\S))"""
-)
-_IN_JSON = {"True": "true", "False": "false", "(": "[", ")": "]"}
-_LAST_COMMA = re.compile(r",\s*(?=[\]}])")
+_SPACE = r"[ \t\n]*"
+_STRING = r"""'[^'"\\\x00\n\r]*'|"[^'"\\\x00\n\r]*\""""
+_FIELD = re.compile(rf"(?P<name>{_STRING}){_SPACE}:{_SPACE}(?P<value>{_STRING}|True|False|\([^()]*\))")
+_NUMBER = re.compile(r"(0|[1-9][0-9]*)(L?)")  # Python 2 wrote 5L
+_BETWEEN = re.compile(f"{_SPACE},{_SPACE}")
+_BEGIN = re.compile(rf"[ \t]*{{{_SPACE}")
+_END = re.compile(rf"{_SPACE},?{_SPACE}}}[ \t\n]*")
+_RECORDS = re.compile(rf"[ \t]*{{{_SPACE}['\"]descr['\"]{_SPACE}:{_SPACE}\[")
 
 
 class NpyHeader(NamedTuple):
-    """``description`` is the dtype in numpy's words ("<f4"), None for one with fields."""
+    """``description`` is the dtype in numpy's words ("<f4"), None for records (then the rest is not looked at)."""
 
     description: str | None
     fortran_order: bool
@@ -29,24 +29,35 @@ class NpyHeader(NamedTuple):
 
 def parse(text: bytes, version: int) -> NpyHeader:
     """Read the text of a header of the format's ``version`` (1, 2 or 3). ValueError says what it is instead."""
-    written = text.decode("utf-8" if version == 3 else "latin-1").strip()
-    pieces = []
-    for token in _TOKEN.finditer(written):
-        string = token["single"] if token["single"] is not None else token["double"]
-        if string is not None:
-            # Its commas are no last ones of a list.
-            pieces.append(json.dumps(string).replace(",", "\\u002c"))
-        else:
-            pieces.append(token["number"] or _IN_JSON.get(token["other"], token["other"]))
-    try:
-        fields = json.loads(_LAST_COMMA.sub("", " ".join(pieces)))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"no literal: {error}") from None
-    if not isinstance(fields, dict) or fields.keys() != _FIELDS:
-        raise ValueError(f"expected the fields {', '.join(sorted(_FIELDS))}, found {written[:200]!r}")
-    description, fortran_order, shape = fields["descr"], fields["fortran_order"], fields["shape"]
-    if not isinstance(description, str | list) or not isinstance(fortran_order, bool):
-        raise ValueError(f"descr is {description!r} and fortran_order {fortran_order!r}")
-    if not isinstance(shape, list) or not all(type(length) is int for length in shape):
-        raise ValueError(f"shape is {shape!r}")
-    return NpyHeader(description if isinstance(description, str) else None, fortran_order, tuple(shape))
+    written = text.decode("utf-8" if version == 3 else "latin-1")
+    if _RECORDS.match(written):
+        return NpyHeader(None, False, ())
+    fields = _fields(written)
+    description, fortran_order, shape = (fields.get(name, "") for name in ("descr", "fortran_order", "shape"))
+    right = description[:1] in ("'", '"') and fortran_order in ("True", "False") and shape[:1] == "("
+    if not right or len(fields) != 3:
+        raise ValueError(f"expected descr, fortran_order and shape, found {written[:200]!r}")
+    return NpyHeader(description[1:-1], fortran_order == "True", _lengths(shape, version))
+
+
+def _lengths(shape: str, version: int) -> tuple[int, ...]:
+    """A tuple of numbers; one without a comma is none."""
+    *pieces, last = (piece.strip(" \t\n") for piece in shape[1:-1].split(","))
+    if last:
+        pieces.append(last)
+    numbers = [_NUMBER.fullmatch(piece) for piece in pieces]
+    if (last and len(pieces) == 1) or not all(n and (not n[2] or version < 3) for n in numbers):
+        raise ValueError(f"found {shape[:200]!r}, which is no shape")
+    return tuple(int(number[1]) for number in numbers if number)
+
+
+def _fields(written: str) -> dict[str, str]:
+    """The values of a flat dict, as they are written."""
+    fields: dict[str, str] = {}
+    at = _BEGIN.match(written)
+    while at and (field := _FIELD.match(written, at.end())):
+        fields[field["name"][1:-1]] = field["value"]
+        if _END.fullmatch(written, field.end()):
+            return fields
+        at = _BETWEEN.match(written, field.end())
+    raise ValueError(f"found {written[:200]!r}, which is no dict of strings, booleans and shapes")

@@ -46,7 +46,7 @@ def test_what_others_write(text: str) -> None:
 
 def test_records_are_told_from_arrays() -> None:
     array = np.zeros(2, [("a, (b]", "<f4"), ("c", "<i8", (2,))])
-    assert parse(written(array, (1, 0)), 1) == NpyHeader(None, False, (2,))
+    assert parse(written(array, (1, 0)), 1) == NpyHeader(None, False, ())
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,15 @@ def test_records_are_told_from_arrays() -> None:
         "{'descr': '<f4', 'fortran_order': False, 'shape': (1 2,)}",
         "{'descr': 7, 'fortran_order': False, 'shape': (3,)}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (3,)",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': [3, 4]}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}\xa0",
         "(" * 50_000,
         "__import__('os').abort()",
     ],
 )
 def test_what_is_no_header(text: str) -> None:
-    with pytest.raises(ValueError, match=r"no literal|expected the fields|descr is|shape is"):
+    with pytest.raises(ValueError, match="found"):
         parse(text.encode(), 1)
 
 
