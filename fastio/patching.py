@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import torch
 
 from fastio import api
 
+_TRUE = ("1", "y", "yes", "true")  # as torch reads its environment variables
 _lock = threading.Lock()
 _depth = 0
 _originals: tuple[Any, Any] | None = None
@@ -49,7 +51,8 @@ def _load(
     if pickle_module is not None:
         pickle_load_args["pickle_module"] = pickle_module
     if weights_only is None:
-        weights_only = pickle_module is None
+        allowed = os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "0").lower() in _TRUE
+        weights_only = pickle_module is None and not allowed
     return api.load(f, map_location, weights_only=weights_only, mmap=mmap, **pickle_load_args)
 
 

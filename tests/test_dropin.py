@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import types
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,18 @@ def test_patch_torch_nests_and_restores(tmp_path: Path) -> None:
         assert (torch.save, torch.load) == (save, load)
         torch.load(path)
     assert [t.op for t in transfers] == ["save", "load", "load"]
+
+
+def test_patch_torch_heeds_torchs_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.pt"
+    torch.save(Fraction(1, 3), path)
+    with fastio.patch_torch():
+        with pytest.raises(pickle.UnpicklingError):
+            torch.load(path)
+        monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+        assert torch.load(path) == Fraction(1, 3)
+        with pytest.raises(pickle.UnpicklingError):
+            torch.load(path, weights_only=True)
 
 
 def test_patch_torch_from_many_threads(tmp_path: Path) -> None:
