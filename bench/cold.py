@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from fastio._native import resident as _resident
 
 WARM = 0.999  # the share that counts as all: a kernel that reclaims early may take back a page at any time
 _CHUNK = 8 << 20
+_PAUSE_S = 0.05
 
 
 class ResidencyError(OSError):
@@ -41,7 +43,9 @@ def drop(path: str | os.PathLike[str], attempts: int = 5) -> None:
     ``posix_fadvise(DONTNEED)`` passes over pages that are dirty or just then in use, so it says nothing by itself.
     """
     share = 1.0
-    for _ in range(attempts):
+    for attempt in range(attempts):
+        if attempt:
+            time.sleep(_PAUSE_S)  # whoever still uses a page may be done by then
         for file in files(path):
             fd = os.open(file, os.O_RDONLY)
             try:
