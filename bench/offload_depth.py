@@ -20,7 +20,10 @@ _GRAIN = 16  # the answer is within a sixteenth
 
 @dataclass(frozen=True)
 class Deepest:
-    """The largest depth that trained, and the smallest that did not, with what it said; 0 where not even 1 trains."""
+    """The largest depth that trained, and the smallest that did not, with what it said.
+
+    A depth of 0: none trained; ``fails_at`` of 0: none failed before the search was interrupted.
+    """
 
     way: str
     depth: int
@@ -61,26 +64,43 @@ def deepest(
     """For plain training, then for each way, the largest depth that trains under ``job.memory_limit``.
 
     Ways are tried from the goal on, that is ``GOAL`` times plain training's depth; without ``further``, not beyond it.
-    Raises ChildError where training fails of anything else than memory.
+    Raises ChildError where training fails of anything else than memory. KeyboardInterrupt goes on after what was known
+    until then.
     """
     start, most = 1, MOST
     for way in (PLAIN, *ways):
-        files = folder / "files"
+        here = replace(job, way=way, settings=ways.get(way, {}), steps=PROBE_STEPS)
+        tried: dict[int, str | None] = {}
 
-        def trains(depth: int, way: str = way, files: Path = files) -> str | None:
-            tell(f"{way}: depth {depth}")
-            files.mkdir()
-            here = replace(job, way=way, settings=ways.get(way, {}), depth=depth, steps=PROBE_STEPS, folder=str(files))
-            try:
-                training_child.train(here, training_child.EXACT_MEMORY)
-            except training_child.OutOfMemoryError as error:
-                return str(error)
-            finally:
-                shutil.rmtree(files)
-            return None
+        def trains(depth: int, here: Job = here, tried: dict[int, str | None] = tried) -> str | None:
+            tell(f"{here.way}: depth {depth}")
+            tried[depth] = _problem(replace(here, depth=depth), folder / "files")
+            return tried[depth]
 
-        found = Deepest(way, *search(trains, start, most))
+        try:
+            found = Deepest(way, *search(trains, start, most))
+        except KeyboardInterrupt:
+            yield _until_now(way, tried)
+            raise
         yield found
         if way == PLAIN:
             start = max(1, GOAL * found.depth)
             most = MOST if further else start
+
+
+def _problem(job: Job, files: Path) -> str | None:
+    """Train in a process of its own; None, or how memory ran out."""
+    files.mkdir()
+    try:
+        training_child.train(replace(job, folder=str(files)), training_child.EXACT_MEMORY)
+    except training_child.OutOfMemoryError as error:
+        return str(error)
+    finally:
+        shutil.rmtree(files)
+    return None
+
+
+def _until_now(way: str, tried: dict[int, str | None]) -> Deepest:
+    depth = max((depth for depth, problem in tried.items() if problem is None), default=0)
+    fails_at, why = min(((depth, why) for depth, why in tried.items() if why is not None), default=(0, ""))
+    return Deepest(way, depth, fails_at, f"interrupted, deeper may train; {why}".removesuffix("; "))

@@ -57,7 +57,8 @@ def depths(title: str, found: Iterable[Deepest]) -> Table:
     """The largest depths under a limit of memory."""
     shown = blank(title, "way", "largest depth that trains*", "smallest that does not*", "which says")
     for one in found:
-        shown.add_row(one.way, f"{one.depth:,}", f"{one.fails_at:,}" if one.reason else "-", one.reason)
+        fails_at = f"{one.fails_at:,}" if one.reason and one.fails_at else "-"
+        shown.add_row(one.way, f"{one.depth:,}", fails_at, one.reason)
     return shown
 
 

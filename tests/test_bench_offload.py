@@ -321,6 +321,21 @@ class TestDepth:
         assert offload_depth.search(self.below(0), 1) == (0, 1, "1 is too deep")
         assert offload_depth.search(self.below(10**9), 10, most=10) == (10, 20, "")
 
+    def test_interrupted_it_tells_how_deep_it_got(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        def train(job: Job, environment: object) -> None:
+            if job.depth == 12:
+                raise KeyboardInterrupt
+            if job.depth > 13:
+                raise training_child.OutOfMemoryError(f"{job.depth} is too deep")
+
+        monkeypatch.setattr(training_child, "train", train)
+        job = Job("all", "mlp", 1, 1, 1, 1, "")
+        search = offload_depth.deepest(job, {"all": {}}, tmp_path)
+        assert next(search) == offload_depth.Deepest("plain", 8, 16, "interrupted, deeper may train; 16 is too deep")
+        with pytest.raises(KeyboardInterrupt):
+            next(search)
+        assert not list(tmp_path.iterdir())
+
     @pytest.mark.slow
     def test_offload_trains_deeper_in_the_same_memory(self, tmp_path: Path) -> None:
         limit = ("--memory-limit", "64MiB", "--budget", "8MiB", "--quick")
