@@ -21,7 +21,7 @@ from fastio.formats import probe, pt_source
 from fastio.formats.pt_load import NotPlainError, damaged, open_archive
 from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, PT, sense
-from fastio.formats.source import Source
+from fastio.formats.source import Source, Wait
 from fastio.job import WORTH_A_THREAD, Job, Progress
 from fastio.landing import Landing, land
 from fastio.native_errors import named
@@ -197,7 +197,7 @@ def _load_held_back(
     ):
         if target is None:
             job.wait(call.progress)  # the caller's map_location looks at, or copies, each storage as it gets it
-        obj = _build(call, source, landing)
+        obj = _build(call, source, landing, lambda: job.wait(call.progress))
         tool, moved = job.wait(call.progress)
     verified = _check(call, source, landing, moved)
     seconds = time.perf_counter() - started
@@ -225,11 +225,11 @@ def _load_whole(
     return obj, transfer
 
 
-def _build(call: LoadCall, source: Source, landing: Landing) -> Any:
+def _build(call: LoadCall, source: Source, landing: Landing, wait: Wait) -> Any:
     if source.format == PT:
-        return source.build(landing.storage)
+        return source.build(landing.storage, wait)
     try:
-        return source.build(landing.storage)
+        return source.build(landing.storage, wait)
     except (RuntimeError, OverflowError, ValueError) as error:
         if isinstance(error, FastIOError):
             raise

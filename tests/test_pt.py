@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastio
+from fastio.bench import cold
 from objects import DTYPES, assorted, same, tensor_of
 
 TOOLS = ["uring", "posix", "torch", "numpy", "memory"]
@@ -42,6 +43,19 @@ def test_fastio_reads_what_torch_writes(tmp_path: Path, tool: str) -> None:
     assert same(loaded, obj)
     assert loaded["tied"].untyped_storage().data_ptr() == loaded["large"].untyped_storage().data_ptr()
     assert [(t.op, t.tool, t.verified) for t in transfers] == [("load", tool, True)]
+
+
+@pytest.mark.parametrize("tool", ["uring", "posix", "numpy"])
+def test_torch_checks_sparse_tensors_by_their_own_bytes(tmp_path: Path, tool: str) -> None:
+    path, elements = tmp_path / "a.pt", 3_000_000
+    with torch.sparse.check_sparse_tensor_invariants(True):
+        tensor = torch.ones(elements).to_sparse()
+        fastio.save(tensor, path, policy=tool)
+        for bring in (cold.drop, cold.warm):
+            bring(path)
+            loaded = fastio.load(path, policy=tool)
+            assert torch.equal(loaded.values(), tensor.values())
+            assert torch.equal(loaded.indices(), tensor.indices())
 
 
 @pytest.mark.parametrize("alignment", [64, 4096])

@@ -14,7 +14,7 @@ import torch
 from fastio.errors import CorruptFileError, FormatError
 from fastio.formats.layout import Layout, LayoutBuilder, storage_bytes
 from fastio.formats.reading import read_at
-from fastio.formats.source import Source, StorageOf
+from fastio.formats.source import Source, StorageOf, Wait
 from fastio.landing import Region
 from fastio.npy_header import parse
 
@@ -68,7 +68,7 @@ def source(path: str, fd: int, size: int) -> Source:
         )
     region = Region("array", start, nbytes, 0)
 
-    def build(storage_of: StorageOf) -> torch.Tensor:
+    def build(storage_of: StorageOf, _: Wait) -> torch.Tensor:
         storage = storage_of(region)
         order = shape[::-1] if fortran else shape
         tensor: torch.Tensor = torch.empty(0, dtype=dtype, device=storage.device)

@@ -21,6 +21,8 @@ from fastio.formats.reading import read_at
 from fastio.landing import Region
 from fastio.native_errors import named
 
+_PICKLE = "data.pkl"
+_SPARSE = b"_rebuild_sparse_tensor"  # torch checks the indices of such tensors before it returns them
 Record = Region
 """One record of the archive, by its name inside the archive's folder."""
 
@@ -93,12 +95,22 @@ class _Filled:
 
 
 class Reader:
-    """Takes the place of ``torch._C.PyTorchFileReader`` for ``torch.serialization._load``."""
+    """Takes the place of ``torch._C.PyTorchFileReader`` for ``torch.serialization._load``.
 
-    def __init__(self, archive: Archive, verify: bool, storage_of: Callable[[Record], torch.UntypedStorage]) -> None:
+    ``wait`` is called, where storages are still being filled, if torch will look at what they hold.
+    """
+
+    def __init__(
+        self,
+        archive: Archive,
+        verify: bool,
+        storage_of: Callable[[Record], torch.UntypedStorage],
+        wait: Callable[[], object] = lambda: None,
+    ) -> None:
         self._archive = archive
         self._verify = verify
         self._storage_of = storage_of
+        self._wait = wait
 
     def has_record(self, name: str) -> bool:
         return name in self._archive.records
@@ -106,7 +118,10 @@ class Reader:
     def get_record(self, name: str) -> bytes:
         if name not in self._archive.records:
             raise CorruptFileError(self._archive.path, name, "is missing from the file")
-        return self._archive.read(name, self._verify)
+        data = self._archive.read(name, self._verify)
+        if name == _PICKLE and _SPARSE in data:
+            self._wait()
+        return data
 
     def get_storage_from_record(self, name: str, nbytes: int, _: Any) -> _Filled:
         record = self._archive.records.get(name)

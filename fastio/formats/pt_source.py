@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastio.formats.pt_load import NotPlainError, Reader, foreign_byte_order, open_archive, unpickle
-from fastio.formats.source import Source, StorageOf
+from fastio.formats.source import Source, StorageOf, Wait
 from fastio.transport import Span
 
 
@@ -28,8 +28,8 @@ def source(
         raise NotPlainError("it was written on a machine of the other byte order")
     regions = archive.storages
 
-    def build(storage_of: StorageOf) -> Any:
-        return unpickle(Reader(archive, verify, storage_of), map_location, weights_only, arguments)
+    def build(storage_of: StorageOf, wait: Wait) -> Any:
+        return unpickle(Reader(archive, verify, storage_of, wait), map_location, weights_only, arguments)
 
     def confirm(span: Span) -> bool:
         # A transport that does not fill the gaps leaves no headers in memory: then they are read from the file.

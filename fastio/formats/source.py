@@ -11,19 +11,21 @@ from fastio.landing import Region
 from fastio.transport import Span
 
 StorageOf = Callable[[Region], torch.UntypedStorage]
+Wait = Callable[[], object]
 
 
 class Source(NamedTuple):
     """Regions to be filled, sorted by offset, and how the object is made of their storages.
 
-    ``build(storage_of)`` may run while the storages are still being filled. ``confirm(span)`` looks once more at
+    ``build(storage_of, wait)`` may run while the storages are still being filled; before it looks at their bytes it
+    calls ``wait``. ``confirm(span)`` looks once more at
     what was only assumed about the file's layout, when the bytes are in memory; None if nothing was.
     ``checksummed`` says whether regions carry CRCs.
     """
 
     format: str
     regions: Sequence[Region]
-    build: Callable[[StorageOf], Any]
+    build: Callable[[StorageOf, Wait], Any]
     checksummed: bool
     confirm: Callable[[Span], bool] | None = None
 
