@@ -68,7 +68,7 @@ def source(path: str, fd: int, size: int) -> Source:
         )
     region = Region("array", start, nbytes, 0)
 
-    def build(storage_of: StorageOf, _: Wait) -> torch.Tensor:
+    def build(storage_of: StorageOf, wait: Wait) -> torch.Tensor:
         storage = storage_of(region)
         order = shape[::-1] if fortran else shape
         tensor: torch.Tensor = torch.empty(0, dtype=dtype, device=storage.device)

@@ -122,7 +122,7 @@ def source(path: str, fd: int, size: int) -> Source:
     _refuse_holes(path, entries, size - start)
     regions = {n: Region(n, start + begin, end - begin, 0) for n, (_, _, begin, end) in entries.items()}
 
-    def build(storage_of: StorageOf, _: Wait) -> dict[str, torch.Tensor]:
+    def build(storage_of: StorageOf, wait: Wait) -> dict[str, torch.Tensor]:
         tensors = {}
         for name, (dtype, shape, _, _) in entries.items():
             storage = storage_of(regions[name])
