@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 from fastio.errors import FastIOError
@@ -21,6 +22,9 @@ from fastio.offload.manager import Offload
 from fastio.offload.schedule import Schedule
 from fastio.offload.tiers import ActivationLostError
 from slow_store import SlowStore
+
+# Since 2.7 torch tells whose saved-tensor hooks are on top, and only then can Offload warn of others inside its own.
+TOLD_OF_HOOKS = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
 
 Loss = Callable[[], Tensor]
 
@@ -344,10 +348,10 @@ def test_the_graph_does_not_keep_the_tensors_alive(store: SlowStore) -> None:
     x = noise(64, 64).requires_grad_()
     with offload:
         y = x.exp()
-        kept = weakref.ref(y.untyped_storage())
+        kept = StorageWeakRef(y.untyped_storage())
         z = y.sum()
     del y
-    assert kept() is None
+    assert kept.expired()
     z.backward()
     assert torch.equal(x.grad, x.detach().exp())
 
@@ -524,10 +528,8 @@ def test_checkpoint_inside(store: SlowStore, reentrant: bool) -> None:
     x = noise(32, 64).requires_grad_()
     plain = trained(model, lambda m: m(x).square().mean())
     offload = Offload(store=store, budget=0, policy="all")
-    expecting = (
-        pytest.warns(UserWarning, match=r"torch\.utils\.checkpoint") if not reentrant else contextlib.nullcontext()
-    )
-    with expecting:
+    warned = TOLD_OF_HOOKS and not reentrant
+    with pytest.warns(UserWarning, match=r"torch\.utils\.checkpoint") if warned else contextlib.nullcontext():
         mine = trained(model, lambda m: m(x).square().mean(), offload)
     same(mine, plain)
     assert offload.counts.writes > 0
