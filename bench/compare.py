@@ -51,7 +51,7 @@ class Comparison:
 
     ``learning`` is how often at most fastio saves and loads before, so that its dictionaries know their way. With
     ``memory``, large workloads are also saved once in a fresh process, for its peak (a long process would hide it).
-    With ``ring``, the limit by our own ring stands beside fio's once.
+    With ``ring``, the limit by our own ring stands beside fio's once. ``lean``: see :class:`Contestants`.
     """
 
     folder: Path
@@ -62,6 +62,7 @@ class Comparison:
     learning: int = warmup.MOST_ROUNDS
     memory: bool = True
     ring: bool = True
+    lean: bool = False
     tell: Callable[[str, float], None] = field(default=lambda what, weight: None)
     steps: list[Step] = field(init=False)
 
@@ -85,7 +86,7 @@ class Comparison:
             with Reserve(2 * workload.nbytes) as reserve:
                 if self._learns:
                     self._learn(workload, thing, reserve)
-                contestants = Contestants(self.folder, workload, thing, fingerprint(thing), reserve)
+                contestants = Contestants(self.folder, workload, thing, fingerprint(thing), reserve, lean=self.lean)
                 for step in self.steps:
                     if step.workload is workload:
                         yield from self._compare(step, contestants)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fastio.bench import cold, fresh, limit, peers
+from fastio.bench import cold, fresh, limit, peers, warmup
 from fastio.bench.peer import Peer
 from fastio.bench.reserve import Reserve
 from fastio.bench.rounds import Contestant, Measured
@@ -18,7 +18,11 @@ from fastio.bench.workloads import Object, Workload
 
 @dataclass(frozen=True, slots=True)
 class Contestants:
-    """Makes contestants for one workload; ``thing`` is its object, ``fingerprint`` the object's."""
+    """Makes contestants for one workload; ``thing`` is its object, ``fingerprint`` the object's.
+
+    ``lean``: none of them makes a copy of the object beside the one in the page cache or the one that it returns, so
+    that no more of the reserve is let go than these take. Else it is twice the object's bytes.
+    """
 
     folder: Path
     workload: Workload
@@ -26,6 +30,7 @@ class Contestants:
     fingerprint: int
     reserve: Reserve
     device: str = "cpu"
+    lean: bool = False
     _adopted: dict[str, Object] = field(default_factory=dict)
 
     def saver(self, peer: Peer, durable: bool) -> Contestant:
@@ -45,20 +50,35 @@ class Contestants:
         path = self.folder / "saving"
         state = "durable" if durable else "not durable"
         job = fresh.Job(peer.name, "save", state, self.workload.name, str(path))
-        return Contestant(peer.label, lambda: self._fresh(job), os.sync, lambda: self._clear(path))
+        return Contestant(peer.label, lambda: self._fresh(job, self._times(1)), os.sync, lambda: self._clear(path))
 
     def loader(self, peer: Peer, state: str) -> Contestant:
         """Loads in a fresh process what the peer itself (or the one whose files it reads) has saved before."""
         path = self.saved(peer)
-        job = fresh.Job(peer.name, "load", state, self.workload.name, str(path), self.fingerprint, self.device)
-        return Contestant(peer.label, lambda: self._fresh(job, peer.environment), os.sync, self.reserve.hold)
+        times = self._times(2 if state == "cold" else 1)  # cold, the page cache is filled beside the object
+        job = fresh.Job(peer.name, "load", state, self.workload.name, str(path), self.fingerprint, self.device, times)
+
+        def take_back(all_but: int = 0) -> None:
+            if state == "cold":
+                warmup.uncache(path)
+            self.reserve.hold(all_but)
+
+        return Contestant(
+            peer.label,
+            lambda: self._fresh(job, times, peer.environment, lambda: take_back(self.workload.nbytes)),
+            os.sync,
+            take_back,
+        )
 
     def saved(self, peer: Peer) -> Path:
         """The file (or folder) that this peer loads, saved durably by its owner if it is not there yet."""
         path = self.folder / f"of-{peer.owner.replace(' ', '-')}"
         if not path.exists():
             owner = peers.find(peer.owner, self.device)
-            owner.saver()(self._adopt(owner), str(path), True)
+            thing, save = self._adopt(owner), owner.saver()
+            with warmup.ready(self.reserve, self._times(1) * self.workload.nbytes):
+                save(thing, str(path), True)
+                warmup.uncache(path)
         return path
 
     def write_limit(self, disk: limit.Limit, tool: str = limit.TOOL) -> Contestant:
@@ -79,9 +99,19 @@ class Contestants:
             self._adopted[peer.name] = peer.adopt(self.thing)
         return self._adopted[peer.name]
 
-    def _fresh(self, job: fresh.Job, environment: Mapping[str, str] | None = None) -> Measured:
+    def _times(self, least: int) -> int:
+        """How many times the object's bytes a call is to find free."""
+        return least if self.lean else 2
+
+    def _fresh(
+        self,
+        job: fresh.Job,
+        times: int,
+        environment: Mapping[str, str] | None = None,
+        at_done: Callable[[], None] = lambda: None,
+    ) -> Measured:
         self.reserve.hold()
-        return fresh.measure(job, environment, self.reserve.release)
+        return fresh.measure(job, environment, lambda: self.reserve.release(times * self.workload.nbytes), at_done)
 
     def _clear(self, path: Path) -> None:
         """Remove what was saved, and take the free memory back."""
@@ -97,7 +127,7 @@ class Contestants:
         """Let the disk finish what others left, and free the memory that the next may want."""
         self.reserve.hold()
         os.sync()
-        self.reserve.release()
+        self.reserve.release(self._times(1) * self.workload.nbytes)
 
 
 def remove(path: Path) -> None:

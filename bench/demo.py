@@ -60,6 +60,7 @@ def race(stage: Stage) -> None:
             learning=LEARNING_ROUNDS,
             memory=False,
             ring=False,
+            lean=True,
         )
         with Meter(stage.progress, plan.weights()) as meter:
             plan.tell = meter.tell

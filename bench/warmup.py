@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,15 +31,19 @@ def warm_up(
     most: int = MOST_ROUNDS,
     tell: Callable[[], None] = lambda: None,
 ) -> None:
-    """Save durably and not, load cold and warm, until the dictionaries try no other tools any more.
+    """Save durably and not, load cold and warm, each until its dictionary tries no other tools any more.
 
     That is ``most`` rounds at most; ``tell`` is called that often, for the progress. What was learned is kept on disk.
     """
-    calm = done = 0
+    calm = dict.fromkeys(_CALLS, 0)
+    done = 0
     try:
-        while done < most and (calm < 2 or done < LEAST_ROUNDS):
-            _round(thing, path, reserve)
-            calm = calm + 1 if settled(path.parent, workload) else 0
+        while done < most and (due := [work for work in _CALLS if calm[work] < 2 or done < LEAST_ROUNDS]):
+            for work in due:
+                _CALLS[work](thing, path, reserve, workload.nbytes)
+            found = settled(path.parent, workload)
+            for work in due:
+                calm[work] = calm[work] + 1 if found[work] else 0
             done += 1
             tell()
         for _ in range(done, most):
@@ -47,29 +53,59 @@ def warm_up(
         dicts.flush()
 
 
-def _round(thing: Object, path: Path, reserve: Reserve) -> None:
-    for durable in (True, False):
-        with ready(reserve):
-            fastio.save(thing, path, durable=durable)
-    for bring in (cold.drop, cold.warm):
-        try:
-            bring(path)
-        except cold.ResidencyError:  # on tmpfs nothing is ever cold: there is nothing to learn of that
-            continue
-        with ready(reserve):
+def _save(thing: Object, path: Path, reserve: Reserve, nbytes: int, durable: bool) -> None:
+    with ready(reserve, nbytes):
+        fastio.save(thing, path, durable=durable)
+        uncache(path)
+
+
+def _load_cold(thing: Object, path: Path, reserve: Reserve, nbytes: int) -> None:
+    if uncache(path):  # on tmpfs nothing is ever cold: there is nothing to learn of that
+        with ready(reserve, 2 * nbytes):  # a tool may read by way of the page cache
             fastio.load(path)
+            uncache(path)
+
+
+def _load_warm(thing: Object, path: Path, reserve: Reserve, nbytes: int) -> None:
+    reserve.release(nbytes)  # for the page cache
+    with contextlib.suppress(cold.ResidencyError):
+        cold.warm(path)
+        with ready(reserve, nbytes, hold=False):
+            fastio.load(path)
+            uncache(path)
+
+
+_CALLS: dict[str, Callable[[Object, Path, Reserve, int], None]] = {
+    "durable save": functools.partial(_save, durable=True),
+    "save": functools.partial(_save, durable=False),
+    "cold load": _load_cold,
+    "warm load": _load_warm,
+}
 
 
 @contextmanager
-def ready(reserve: Reserve) -> Iterator[None]:
-    """Inside, the disk is idle and the reserve's memory free; it is taken back at once, before the host gets it."""
-    reserve.hold()
+def ready(reserve: Reserve, nbytes: int | None = None, hold: bool = True) -> Iterator[None]:
+    """Inside, the disk is idle and the reserve's memory free, or so many bytes of it; it is taken back at once.
+
+    Without ``hold`` what was let go before stays so meanwhile.
+    """
+    if hold:
+        reserve.hold()
     os.sync()
-    reserve.release()
+    reserve.release(nbytes)
     try:
         yield
     finally:
         reserve.hold()
+
+
+def uncache(path: Path) -> bool:
+    """Whether the file is now on disk alone: its pages are free, for the reserve or for who reads it next."""
+    try:
+        cold.drop(path)
+    except cold.ResidencyError:
+        return False
+    return True
 
 
 def learned(folder: Path, workload: Workload) -> dict[str, dicts.Explanation]:
@@ -91,6 +127,6 @@ def learned(folder: Path, workload: Workload) -> dict[str, dicts.Explanation]:
     }
 
 
-def settled(folder: Path, workload: Workload) -> bool:
-    """Whether each dictionary would now use the tool that it takes for the fastest, and try no other."""
-    return all(answer.tool == answer.entries[0].tool for answer in learned(folder, workload).values())
+def settled(folder: Path, workload: Workload) -> dict[str, bool]:
+    """By work: whether its dictionary would now use the tool that it takes for the fastest, and try no other."""
+    return {work: answer.tool == answer.entries[0].tool for work, answer in learned(folder, workload).items()}

@@ -15,8 +15,9 @@ import pytest
 import torch
 from rich.console import Console
 
+import fastio
 from benching import MIB, FakeClock, on_disk
-from fastio.bench import cold, compare, fresh, goals, io_exhibits, limit, shapes, stats, sweep, tables, timing
+from fastio.bench import cold, compare, fresh, goals, io_exhibits, limit, shapes, stats, sweep, tables, timing, warmup
 from fastio.bench import workloads as objects
 from fastio.bench.report import Report, interruptible
 from fastio.bench.reserve import Reserve
@@ -260,6 +261,38 @@ class TestCold:
             assert (after.beyond(0) or 0) >= 60 * MIB
         assert (timing.Peak().beyond(0) or 0) < 8 * MIB
 
+    def test_a_reserve_lets_go_of_as_much_as_is_asked_for_and_takes_it_back(self) -> None:
+        def resident() -> float:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            return pages * os.sysconf("SC_PAGE_SIZE") / MIB - before
+
+        before = 0.0
+        before = resident()
+        with Reserve(200 * MIB) as reserve:
+            assert resident() == pytest.approx(200, abs=8)
+            reserve.release(100 * MIB)
+            reserve.release(MIB)
+            assert resident() == pytest.approx(36, abs=8), "64 MiB at least"
+            reserve.hold(64 * MIB)
+            assert resident() == pytest.approx(136, abs=8), "the rest is somebody's"
+            reserve.hold()
+            reserve.hold()
+            assert resident() == pytest.approx(200, abs=8)
+        assert resident() == pytest.approx(0, abs=8)
+
+    def test_each_work_is_learned_until_its_own_dictionary_is_settled(
+        self, disk: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answers = {"durable save": True, "save": True, "cold load": True, "warm load": False}
+        monkeypatch.setattr(warmup, "settled", lambda folder, workload: answers)
+        workload, rounds = objects.one_tensor(1), list[None]()
+        with Reserve(2 * workload.nbytes) as reserve, fastio.record() as transfers:
+            warmup.warm_up(workload, workload.make(), disk / "file", reserve, 6, lambda: rounds.append(None))
+        assert len(rounds) == 6
+        assert [transfer.op for transfer in transfers].count("save") == 2 * warmup.LEAST_ROUNDS
+        assert [transfer.op for transfer in transfers].count("load") == warmup.LEAST_ROUNDS + 6
+        assert list(disk.iterdir()) == []
+
 
 class TestTiming:
     def test_the_peak_is_beyond_what_is_held(self) -> None:
@@ -321,12 +354,14 @@ class TestFresh:
         (noise / "safetensors" / "torch.py").write_text(
             "import os, torch\n"
             "os.write(1, b'welcome to safetensors\\n')\n"
+            "os.write(2, bytes(1 << 20))\n"
             "def load_file(path):\n"
             "    return {'tensor': torch.load(path)}\n"
         )
         job = replace(self.job(disk), peer="safetensors")
-        assert fresh.measure(job, at_ready=lambda: heard.append("ready")).seconds > 0
-        assert heard == ["ready"]
+        done = {"at_ready": lambda: heard.append("ready"), "at_done": lambda: heard.append("done")}
+        assert fresh.measure(job, **done).seconds > 0
+        assert heard == ["ready", "done"]
 
     def test_the_childs_own_words_come_back(self, disk: Path) -> None:
         job = self.job(disk)
