@@ -5,7 +5,7 @@
 The second training saves a checkpoint after every step, asynchronously, and dies by SIGKILL: no handler runs, nothing
 is flushed. What goes on afterwards is a new process that restores the newest whole step. Both trainings must give the
 same losses and the same weights, bit for bit: this program compares them, and ends with status 1 if they differ.
-``pip install 'fastio[bench]'`` brings what it needs.
+``pip install 'fastio[bench]'`` brings what it needs; the digits and the tables are in shared.py beside it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 import fastio
 from fastio.checkpoint import Checkpointer, RandomState
+from shared import at_least, digits, folder, screen, show_losses
 
 BATCH = 32
 SHOWN = 4  # losses around each interruption
@@ -35,8 +35,9 @@ SHOWN = 4  # losses around each interruption
 class Batches:
     """Endless shuffled batches of the digits: it draws a new order for each epoch, and knows where it is in it."""
 
-    def __init__(self, digits: str) -> None:
-        self._images, self._labels = fastio.load(digits)
+    def __init__(self, data: str) -> None:
+        images, self._labels = fastio.load(data)
+        self._images = images.div(16).unsqueeze(1)
         self._order = torch.empty(0, dtype=torch.int64)
 
     def draw(self) -> tuple[Tensor, Tensor]:
@@ -55,16 +56,7 @@ class Batches:
         self._order = state["order"]
 
 
-def save_digits(path: str) -> None:
-    """1,797 handwritten digits: images (N, 1, 8, 8) in float32 from 0 to 1, and labels (N,)."""
-    from sklearn.datasets import load_digits  # here, because the processes that train do not need it
-
-    bunch = load_digits()
-    images = torch.from_numpy(bunch.images).float().div(16).unsqueeze(1)
-    fastio.save((images, torch.from_numpy(bunch.target).long()), path)
-
-
-def beginning(digits: str) -> dict[str, Any]:
+def beginning(data: str) -> dict[str, Any]:
     """All that a training is made of."""
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -77,17 +69,17 @@ def beginning(digits: str) -> dict[str, Any]:
         "model": model,
         "optimizer": optimizer,
         "scheduler": scheduler,
-        "batches": Batches(digits),
+        "batches": Batches(data),
         "random": RandomState(),
         "losses": [],
     }
 
 
-def train(digits: str, folder: str, steps: int, every: int) -> None:
-    """Go on from the newest checkpoint in ``folder``, if there is one, up to ``steps``; save after every ``every``."""
+def train(data: str, checkpoints: str, steps: int, every: int) -> None:
+    """Go on from the newest of ``checkpoints``, if there is one, up to ``steps``; save after every ``every``."""
     torch.set_num_threads(1)
-    state = beginning(digits)
-    with Checkpointer(folder, keep=2) as checkpointer:
+    state = beginning(data)
+    with Checkpointer(checkpoints, keep=2) as checkpointer:
         restored = checkpointer.restore(into=state)
         for step in range(restored.step + 1 if restored is not None else 1, steps + 1):
             images, labels = state["batches"].draw()
@@ -101,12 +93,13 @@ def train(digits: str, folder: str, steps: int, every: int) -> None:
                 checkpointer.save(step, state, {"loss": loss.item()})
 
 
-def run(digits: str, folder: str, steps: int, every: int, kill_at: int | None) -> int:
+def run(data: str, checkpoints: str, steps: int, every: int, kill_at: int | None) -> int:
     """Train in a process of its own; kill it once step ``kill_at`` is seen. Gives the newest step that is there."""
-    os.makedirs(folder, exist_ok=True)
-    process = multiprocessing.get_context("spawn").Process(target=train, args=(digits, folder, steps, every))
+    os.makedirs(checkpoints, exist_ok=True)
+    # A fork server imports torch once for all of them.
+    process = multiprocessing.get_context("forkserver").Process(target=train, args=(data, checkpoints, steps, every))
     process.start()
-    with Checkpointer(folder, read_only=True) as checkpointer:
+    with Checkpointer(checkpoints, read_only=True) as checkpointer:
         if kill_at is not None:
             while (checkpointer.latest() or 0) < kill_at and process.is_alive():
                 time.sleep(0.001)
@@ -118,12 +111,12 @@ def run(digits: str, folder: str, steps: int, every: int, kill_at: int | None) -
         return checkpointer.latest() or 0
 
 
-def outcome(folder: str) -> dict[str, Any]:
+def outcome(checkpoints: str) -> dict[str, Any]:
     """What a training left: its last checkpoint."""
-    with Checkpointer(folder, read_only=True) as checkpointer:
+    with Checkpointer(checkpoints, read_only=True) as checkpointer:
         restored = checkpointer.restore()
     if restored is None:
-        raise RuntimeError(f"{folder}: there is no checkpoint")
+        raise RuntimeError(f"{checkpoints}: there is no checkpoint")
     state: dict[str, Any] = restored.state
     return state
 
@@ -135,42 +128,38 @@ def same_weights(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 def show(console: Console, plain: list[float], resumed: list[float], resumed_at: list[int]) -> None:
     """The losses around each interruption, and the last ones."""
-    table = Table("step", "loss, undisturbed", "loss, killed and resumed", "same bits", "")
-    shown = {at + offset for at in (*resumed_at, len(plain)) for offset in range(1 - SHOWN // 2, SHOWN // 2 + 1)}
-    for step in sorted(shown & set(range(1, len(plain) + 1))):
-        one, other = plain[step - 1], resumed[step - 1]
-        note = "killed here" if step in resumed_at else ""
-        table.add_row(str(step), f"{one:.9f}", f"{other:.9f}", "yes" if one == other else "NO", note)
-    console.print(table)
+    around = {at + offset for at in (*resumed_at, len(plain)) for offset in range(1 - SHOWN // 2, SHOWN // 2 + 1)}
+    killed = dict.fromkeys(resumed_at, "killed here")
+    show_losses(console, plain, resumed, ("undisturbed", "killed and resumed"), around, killed)
 
 
 def main() -> int:
     """Train twice and compare; the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--folder", default=".", help="where checkpoints go; nothing stays there (default: this one)")
-    parser.add_argument("--steps", type=int, default=120, help="steps of training (default: %(default)s)")
-    parser.add_argument("--kills", type=int, default=1, help="how often to kill it (default: %(default)s)")
+    parser.add_argument(
+        "--folder", type=folder, default=".", help="where checkpoints go; nothing stays there (default: this one)"
+    )
+    parser.add_argument("--steps", type=int, default=80, help="steps of training (default: %(default)s)")
+    parser.add_argument("--kills", type=at_least(1), default=1, help="how often to kill it (default: %(default)s)")
     arguments = parser.parse_args()
     steps, kills = arguments.steps, arguments.kills
-    if kills < 1 or steps < 20 * kills:
-        parser.error("--kills: at least 1, and --steps: at least 20 for each")
-    if not os.path.isdir(arguments.folder):
-        parser.error(f"--folder: {arguments.folder} is no folder; make it first")
-    console = Console(width=None if sys.stdout.isatty() else 100, markup=False, highlight=False)
+    if steps < 20 * kills:
+        parser.error("--steps: at least 20 for each time that it is killed")
+    console = screen()
     with (
-        tempfile.TemporaryDirectory(prefix="fastio-example-", dir=arguments.folder) as folder,
+        tempfile.TemporaryDirectory(prefix="fastio-example-", dir=arguments.folder) as place,
         Console(stderr=True).status("training undisturbed") as status,
     ):
-        digits, undisturbed, killed = (os.path.join(folder, name) for name in ("digits.pt", "undisturbed", "killed"))
-        save_digits(digits)
-        run(digits, undisturbed, steps, steps, None)
+        data, undisturbed, killed = (os.path.join(place, name) for name in ("digits.pt", "undisturbed", "killed"))
+        fastio.save(digits(), data)
+        run(data, undisturbed, steps, steps, None)
         resumed_at = []
         for number in range(kills):
             status.update(f"training, and killing it ({number + 1} of {kills})")
             first = steps * number // (kills + 1)
-            resumed_at.append(run(digits, killed, steps, 1, random.randint(first + 1, first + steps // (kills + 1))))
+            resumed_at.append(run(data, killed, steps, 1, random.randint(first + 1, first + steps // (kills + 1))))
         status.update("going on to the end")
-        run(digits, killed, steps, 1, None)
+        run(data, killed, steps, 1, None)
         plain, resumed = outcome(undisturbed), outcome(killed)
     show(console, plain["losses"], resumed["losses"], resumed_at)
     if plain["losses"] != resumed["losses"] or not same_weights(plain["model"], resumed["model"]):

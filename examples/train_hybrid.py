@@ -5,14 +5,13 @@
 Both runs start from the same seeds and must give the same losses, weights and optimizer state, bit for bit: this
 program compares them, and ends with status 1 if they differ. Without a GPU its memory is a second buffer of host
 memory, and the plan is made for a simulated one. The optimizer's state lies in a folder on the SSD meanwhile.
-``pip install 'fastio[bench]'`` brings what it needs.
+``pip install 'fastio[bench]'`` brings what it needs; the digits and the tables are in shared.py beside it.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -20,10 +19,10 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 import fastio
+from shared import at_least, digits, folder, screen, show_losses, show_pairs
 
 BATCH = 64
 TOKENS = 16
@@ -60,19 +59,16 @@ class Reader(nn.Module):
         return scores
 
 
-def digits() -> tuple[Tensor, Tensor]:
-    """1,797 handwritten digits of 8 x 8 pixels, shuffled: grey values (N, 16) from 0 to 16, and labels (N,)."""
-    from sklearn.datasets import load_digits  # here, because what only compares does not need it
-
-    bunch = load_digits()
-    order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(0))
-    squares = torch.from_numpy(bunch.images).float().view(-1, 4, 2, 4, 2).mean((2, 4)).round().long().flatten(1)
-    return squares[order], torch.from_numpy(bunch.target).long()[order]
+def words() -> tuple[Tensor, Tensor]:
+    """The digits as 16 squares of 2 x 2 pixels: grey values (N, 16) from 0 to 16, and labels (N,)."""
+    images, labels = digits()
+    return images.view(-1, 4, 2, 4, 2).mean((2, 4)).round().long().flatten(1), labels
 
 
 def train(store: str | None, steps: int) -> Outcome:
     """Some steps of training; hybrid with the optimizer's state in the folder ``store``, if there is one."""
-    tokens, labels = digits()
+    tokens, labels = words()
+    torch.set_num_threads(1)  # tensors as small as these gain nothing by more
     torch.manual_seed(0)
     model = Reader()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
@@ -113,29 +109,25 @@ def tensors(state: dict[int, dict[str, Any]]) -> list[Tensor]:
 
 def show(console: Console, plain: Outcome, hybrid: Outcome) -> None:
     """Both runs side by side."""
-    losses = Table("step", "loss, plain", "loss, hybrid", "same bits", title="Training", title_justify="left")
-    for number, (one, other) in enumerate(zip(plain.losses, hybrid.losses, strict=True), 1):
-        losses.add_row(str(number), f"{one:.9f}", f"{other:.9f}", "yes" if one == other else "NO")
-    console.print(losses)
-    table = Table("", "plain", "hybrid", title="What came of it", title_justify="left")
-    both = (plain, hybrid)
-    table.add_row("weights and optimizer state (SHA-256)", *(one.state[:12] for one in both))
-    table.add_row(f"right of {HELD_OUT} digits held out", *(f"{one.accuracy:.1%}" for one in both))
-    console.print(table)
+    names = "plain", "hybrid"
+    show_losses(console, plain.losses, hybrid.losses, names)
+    rows = {
+        "weights and optimizer state (SHA-256)": (plain.state[:12], hybrid.state[:12]),
+        f"right of {HELD_OUT} digits held out": (f"{plain.accuracy:.1%}", f"{hybrid.accuracy:.1%}"),
+    }
+    show_pairs(console, names, rows)
     console.print(hybrid.report)
 
 
 def main() -> int:
     """Train twice and compare; the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--store", default=".", help="folder on the SSD; nothing stays there (default: this one)")
-    parser.add_argument("--steps", type=int, default=12, help="steps of training (default: %(default)s)")
+    parser.add_argument(
+        "--store", type=folder, default=".", help="folder on the SSD; nothing stays there (default: this one)"
+    )
+    parser.add_argument("--steps", type=at_least(1), default=12, help="steps of training (default: %(default)s)")
     arguments = parser.parse_args()
-    if arguments.steps < 1:
-        parser.error("--steps: at least 1")
-    if not os.path.isdir(arguments.store):
-        parser.error(f"--store: {arguments.store} is no folder; make it first")
-    console = Console(width=None if sys.stdout.isatty() else 100, markup=False, highlight=False)
+    console = screen()
     with (
         tempfile.TemporaryDirectory(prefix="fastio-example-", dir=arguments.store) as store,
         Console(stderr=True).status("training plainly") as status,

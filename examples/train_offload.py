@@ -1,10 +1,10 @@
 """Train a small network on real digits twice: plainly, and with its activations on an SSD meanwhile.
 
-    python examples/train_offload.py --store /scratch --steps 8
+    python examples/train_offload.py --store /scratch --steps 6
 
 Both runs start from the same seeds, each in a process of its own, and must give the same losses and the same weights,
 bit for bit: this program compares them, and ends with status 1 if they differ. It shows the memory and the time that
-each took. ``pip install 'fastio[bench]'`` brings what it needs.
+each took. ``pip install 'fastio[bench]'`` brings what it needs; the digits and the tables are in shared.py beside it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 import fastio
+from shared import at_least, digits, folder, screen, show_losses, show_pairs
 
 SIDE = 96  # the digits have 8 x 8 pixels; enlarged, their activations outweigh everything else
 BATCH = 48
@@ -67,24 +67,16 @@ def network() -> nn.Sequential:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(inputs * side * side, 10))
 
 
-def digits() -> tuple[Tensor, Tensor]:
-    """1,797 handwritten digits, shuffled: images (N, 1, 8, 8) in float32 from 0 to 1, and labels (N,)."""
-    from sklearn.datasets import load_digits  # here, because the process that only compares does not need it
-
-    bunch = load_digits()
-    order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(0))
-    images = torch.from_numpy(bunch.images).float().div(16).unsqueeze(1)
-    return images[order], torch.from_numpy(bunch.target).long()[order]
-
-
 def enlarged(images: Tensor) -> Tensor:
-    """The images at the network's size."""
-    return nn.functional.interpolate(images, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
+    """Digits (N, 8, 8) of 0 to 16 as the network's images: (N, 1, SIDE, SIDE) of 0 to 1."""
+    return nn.functional.interpolate(
+        images.div(16).unsqueeze(1), size=(SIDE, SIDE), mode="bilinear", align_corners=False
+    )
 
 
-def train(store: str | None, steps: int) -> Outcome:
+def train(data: str, store: str | None, steps: int) -> Outcome:
     """Some steps of training, with activations in ``store`` if there is one."""
-    images, labels = digits()
+    images, labels = fastio.load(data)
     torch.manual_seed(0)
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
@@ -126,26 +118,25 @@ def forget_peak() -> None:
         file.write("5")
 
 
-def in_a_process(store: str | None, steps: int) -> Outcome:
+def in_a_process(data: str, store: str | None, steps: int) -> Outcome:
     """:func:`train` in a new process, so that neither run's memory shows in the other's."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        return process.submit(train, store, steps).result()
+    # A fork server imports torch once for both.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as process:
+        return process.submit(train, data, store, steps).result()
 
 
 def show(console: Console, plain: Outcome, offloaded: Outcome) -> None:
     """Both runs side by side."""
-    losses = Table("step", "loss, plain", "loss, offloaded", "same bits", title="Training", title_justify="left")
-    for number, (one, other) in enumerate(zip(plain.losses, offloaded.losses, strict=True), 1):
-        losses.add_row(str(number), f"{one:.9f}", f"{other:.9f}", "yes" if one == other else "NO")
-    console.print(losses)
-    table = Table("", "plain", "offloaded", title="What it took", title_justify="left")
-    both = (plain, offloaded)
-    table.add_row("weights at the end (SHA-256)", *(one.weights[:12] for one in both))
-    table.add_row(f"right of {HELD_OUT} digits held out", *(f"{one.accuracy:.1%}" for one in both))
-    table.add_row("resident memory before", *(mib(one.before) for one in both))
-    table.add_row("peak while training, above that", *(mib(one.peak - one.before) for one in both))
-    table.add_row(f"median step after the first {WARM_UP}", *(median(one.step_s[WARM_UP:]) for one in both))
-    console.print(table)
+    names = "plain", "offloaded"
+    show_losses(console, plain.losses, offloaded.losses, names)
+    told = {
+        "weights at the end (SHA-256)": lambda one: one.weights[:12],
+        f"right of {HELD_OUT} digits held out": lambda one: f"{one.accuracy:.1%}",
+        "resident memory before": lambda one: mib(one.before),
+        "peak while training, above that": lambda one: mib(one.peak - one.before),
+        f"median step after the first {WARM_UP}": lambda one: median(one.step_s[WARM_UP:]),
+    }
+    show_pairs(console, names, {label: (tell(plain), tell(offloaded)) for label, tell in told.items()})
     console.print(offloaded.report)
 
 
@@ -162,24 +153,24 @@ def median(seconds: list[float]) -> str:
 def main() -> int:
     """Train twice and compare; the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--store", default=".", help="folder on the SSD; nothing stays there (default: this one)")
-    parser.add_argument("--steps", type=int, default=8, help="steps of training (default: %(default)s)")
+    parser.add_argument(
+        "--store", type=folder, default=".", help="folder on the SSD; nothing stays there (default: this one)"
+    )
+    parser.add_argument("--steps", type=at_least(1), default=6, help="steps of training (default: %(default)s)")
     arguments = parser.parse_args()
-    if arguments.steps < 1:
-        parser.error("--steps: at least 1")
-    if not os.path.isdir(arguments.store):
-        parser.error(f"--store: {arguments.store} is no folder; make it first")
     # Both runs give memory back to the system as soon as it is free, so that what is counted is what is used; huge
     # pages make that cheap.
     os.environ["GLIBC_TUNABLES"] = "glibc.malloc.mmap_threshold=65536:glibc.malloc.hugetlb=1"
-    console = Console(width=None if sys.stdout.isatty() else 100, markup=False, highlight=False)
+    console = screen()
     with (
         tempfile.TemporaryDirectory(prefix="fastio-example-", dir=arguments.store) as store,
         Console(stderr=True).status("training plainly") as status,
     ):
-        plain = in_a_process(None, arguments.steps)
+        data = os.path.join(store, "digits.pt")
+        fastio.save(digits(), data)
+        plain = in_a_process(data, None, arguments.steps)
         status.update("training with activations on the SSD")
-        offloaded = in_a_process(store, arguments.steps)
+        offloaded = in_a_process(data, store, arguments.steps)
     show(console, plain, offloaded)
     if plain.losses != offloaded.losses or plain.weights != offloaded.weights:
         console.print("wrong: the losses or the weights differ", style="bold red")

@@ -46,8 +46,8 @@ import resume as example
 
 good = {"losses": [2.5] * 30, "model": {"weight": torch.ones(3)}}
 other = good
-example.run = lambda digits, folder, steps, every, kill_at: 10
-example.outcome = lambda folder: good if "undisturbed" in folder else other
+example.run = lambda data, checkpoints, steps, every, kill_at: 10
+example.outcome = lambda checkpoints: good if "undisturbed" in checkpoints else other
 sys.argv[1:] = ["--steps", "30"]
 assert example.main() == 0
 other = {**good, "losses": [2.5] * 29 + [math.nextafter(2.5, 3)]}
