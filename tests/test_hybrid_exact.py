@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fastio.hybrid import Hybrid, manager
+from fastio.hybrid import Hybrid, manager, pieces, states, worker
 from hybrid_training import MODELS, PLANNERS, LateMemories, Trained, rotated, train
 
 RESERVES = (0.0, 0.25, 0.5, 1.0)
@@ -61,6 +61,44 @@ def test_nothing_uses_a_copy_that_it_did_not_wait_for(model: str, by: int, monke
     monkeypatch.setattr(manager, "memories_of", lambda device: memories)
     train(MODELS[model], {"planner": rotated(by), "gradient_reserve": 0.5}).assert_same(plain(model))
     assert memories.brought > 0
+
+
+def test_a_bucket_is_updated_while_the_gradients_behind_it_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that stayed on the device are asked for in backward; the update waits for a bucket's own and no more."""
+    told: list[tuple[str, int]] = []
+
+    class Told(LateMemories):
+        def take(self, host: torch.Tensor, device: torch.Tensor) -> Any:
+            told.append(("asked", host.data_ptr()))
+            arrival = super().take(host, device)
+            wait = arrival.wait
+            arrival.wait = lambda: (told.append(("waited", host.data_ptr())), wait())  # type: ignore[method-assign]
+            return arrival
+
+    update = worker.Worker.update
+
+    def updated(self: worker.Worker, parts: Any, states: Any) -> None:
+        chosen = list(parts)
+        told.extend(("updated", tensor.grad.data_ptr()) for _, tensor in chosen)
+        update(self, chosen, states)
+
+    monkeypatch.setattr(manager, "memories_of", lambda device: Told())
+    monkeypatch.setattr(worker.Worker, "update", updated)
+    monkeypatch.setattr(states, "whole", partial(pieces.whole, bucket=2048))
+    torch.manual_seed(0)
+    model = MODELS["mlp"]()
+    hybrid = Hybrid(model, torch.optim.SGD(model.parameters(), lr=0.1), device="cpu")
+    model(torch.randn(4, 7)).sum().backward()
+    gradients = len(list(model.parameters()))
+    assert [what for what, _ in told] == ["asked"] * gradients, "in backward"
+    hybrid.step()
+    later = told[gradients:]
+    first = [what for what, _ in later].index("updated")
+    assert 0 < first < gradients - 1, "the rest is still on its way"
+    assert later[0] == ("waited", told[0][1]), "backward is through with the last layer first"
+    for position, (what, place) in enumerate(later):
+        if what == "updated":
+            assert ("waited", place) in later[:position]
 
 
 def test_late_memories_show_what_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:

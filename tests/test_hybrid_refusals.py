@@ -81,14 +81,26 @@ def test_arguments_that_make_no_sense() -> None:
     model = MODELS["mlp"]()
     with pytest.raises(ValueError, match="expected one of memferry, optimal, zero-offload"):
         of(model, planner="best")
-    with pytest.raises(ValueError, match="a share from 0 to 1"):
-        of(model, gradient_reserve=2)
+    for reserve in (2, -0.1, float("nan")):
+        with pytest.raises(ValueError, match="a share from 0 to 1"):
+            of(model, gradient_reserve=reserve)
     with pytest.raises(ValueError, match="'many' is no size"):
         of(model, gpu_budget="many")
     with pytest.raises(TypeError, match="model is a list"):
         Hybrid([model], adamw(model))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="knows CUDA devices"):
         Hybrid(model, adamw(model), device="meta")
+
+
+def test_an_optimizer_that_has_a_hybrid_already() -> None:
+    model = MODELS["mlp"]()
+    optimizer = adamw(model)
+    first = of(model, optimizer)
+    with pytest.raises(HybridError, match=r"has a Hybrid already: close\(\) that one"):
+        of(model, optimizer)
+    step(model, first)
+    first.close()
+    step(model, of(model, optimizer))
 
 
 def test_an_optimizer_of_another_model() -> None:
@@ -162,6 +174,29 @@ def test_parameters_that_share_memory_and_are_not_one() -> None:
     model.spare.weight = nn.Parameter(model.used.weight.data.view(-1)[7:].view(4, 7))
     with pytest.raises(HybridError, match="share memory"):
         of(model)
+
+
+def test_memory_shared_across_groups_of_the_optimizer() -> None:
+    model = Unused()
+    model.spare.weight = nn.Parameter(model.used.weight.data)
+    groups = [{"params": model.used.parameters()}, {"params": model.spare.parameters(), "lr": 0.1}]
+    optimizer = torch.optim.AdamW(groups)
+    before = [p.data_ptr() for p in model.parameters()]
+    with pytest.raises(HybridError, match=r"share memory and are two parameters: to tie them, .* to part them, clone"):
+        of(model, optimizer)
+    assert [p.data_ptr() for p in model.parameters()] == before, "nothing was moved"
+    model.spare.weight = nn.Parameter(model.used.weight.data.clone())
+    step(model.used, of(model.used, torch.optim.AdamW(model.used.parameters())))
+
+
+@pytest.mark.parametrize("modes", [["DHA"], ["DHA", "CPU", "DHA", "DHA"]])
+def test_a_planner_of_the_callers_that_is_wrong(modes: list[str]) -> None:
+    model = MODELS["mlp"]()
+    hybrid = of(model, planner=lambda costs: modes)
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(ValueError, match=r"1 modes for 4 layers|layer 1 has mode 'CPU': expected one of GFGB"):
+        step(model, hybrid)
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)), "nothing was updated"
 
 
 def test_parameters_without_values() -> None:

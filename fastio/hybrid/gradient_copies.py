@@ -4,6 +4,12 @@ Those that the plan puts in host memory are moved as soon as backward has them, 
 memory from then on: the device has one gradient of these at a time. The others stay on the device, and their copies
 overlap backward and, bucket by bucket, the update.
 
+The paper lets some layers (Linear, Embedding, LayerNorm, convolutions) compute into host memory, by ``out=``. Here that
+was measured and left out: autograd offers no way to it but layers of our own, which autocast, tied weights, double
+backward and whoever replaces a layer's forward would have to know of. What it could save is that one gradient's memory,
+and its copy: on one core less than 1 % of a Linear layer's forward and backward at 512 rows and more, 5 to 6 % at 64.
+The move is made in the order of compute, so that clipping, a scaler and DDP's reduction find it made.
+
 What happens to a gradient between its copy and the step counts: clipping, a scaler, DDP's reduction, another backward.
 Not all of it counts up the tensor's version, so the step compares fingerprints, taken on the device, and copies what
 has changed again. A parameter whose early copy was of no use is not copied early any more.
@@ -194,7 +200,8 @@ def _unchanged(gradients: Sequence[Gradient]) -> set[Gradient]:
 
 def _grad(gradient: Gradient) -> torch.Tensor:
     grad = gradient.slot.parameter.grad
-    assert grad is not None, "a gradient that is updated is there"
+    if grad is None:
+        raise HybridError(f"the gradient of {gradient.slot.name} was taken away during a step: do it before or after")
     return grad
 
 

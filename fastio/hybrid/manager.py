@@ -22,7 +22,7 @@ from fastio.hybrid.layers import Layer, Slot, as_called, found, moved_to_host
 from fastio.hybrid.measuring import Measuring
 from fastio.hybrid.measuring import costs as measured
 from fastio.hybrid.memories import Memories, memories_of
-from fastio.hybrid.optimizer_hooks import OptimizerHooks
+from fastio.hybrid.optimizer_hooks import OptimizerHooks, refuse_taken
 from fastio.hybrid.planning import Plan, Planner, check, plan
 from fastio.hybrid.report import Report
 from fastio.hybrid.shadow import Shadow
@@ -51,8 +51,9 @@ class Hybrid:
             hybrid.step()
 
     ``optimizer``: torch's Adam, AdamW or SGD over parameters of the model; ``hybrid.step()`` is ``optimizer.step()``,
-    which from now on updates in host memory, on the CPU. Its settings are its own: with ``fused=True`` torch's fused
-    kernels, without it the implementation that plain training has on the CPU (on a GPU: fused, unless it says
+    which from now on updates in host memory, on the CPU. Its settings are its own: with ``fused=True``, which is the
+    fastest, torch's fused kernels; without it the implementation that plain training has on the CPU, for fused kernels
+    round otherwise, and bits are to be plain training's (on a GPU, where they are not: fused, unless it says
     otherwise). ``gpu_budget``: bytes, or "8GiB", of parameters on the GPU. ``gradient_reserve``: the share of all
     gradients' bytes that may stay there, 0 to 1. ``planner``: see :func:`fastio.hybrid.plan`. ``optimizer_store``: a
     folder (or block devices, see :class:`fastio.offload.BlockStore`) for the optimizer's state; gradients in host
@@ -86,6 +87,7 @@ class Hybrid:
         if not isinstance(model, Module):
             raise TypeError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
         refuse(optimizer)
+        refuse_taken(optimizer)
         check(planner, gradient_reserve)
         self._budget = parsed_bytes(gpu_budget)
         self._reserve = gradient_reserve
@@ -119,8 +121,9 @@ class Hybrid:
         self.plan: Plan | None = None
         self._costs: list[LayerCosts] | None = None
         self._steps = 0
-        self._survey: Survey | None = Survey()
-        self._in_place: Measuring | None = None
+        self._survey = Survey()
+        self._in_place: Measuring | None = None  # the first of the two steps that are measured, once it is over
+        self._measuring: Measuring | None = None  # the one that is measured now
         self._shadow: Shadow | None = None
         self._watch = Watch(model.modules(), self._survey)
         self._hooks = OptimizerHooks(optimizer, self)
@@ -221,24 +224,22 @@ class Hybrid:
 
     def _next(self, reached: set[torch.Tensor]) -> Callable[[], None]:
         """What is to be done when this step is over: from the first to those that are measured, and to the plan."""
-        if self._survey is not None:
+        if self._measuring is None:
             layers = as_called(self._model, self._layers, self._survey.order, reached)
             refusals.budget([(layer.name, layer.nbytes) for layer in layers], self._budget)
             if self._memories.measures:
                 return lambda: self._listen(layers, copied=False)
             works = [self._survey.work(layer) for layer in layers]
             return self._planned(layers, [machines.costs(work, MACHINE, self._reserve < 1) for work in works])
-        assert isinstance(self._shadow, Measuring), "a measured step is over"
         if self._in_place is None:
             return lambda: self._listen(self._layers, copied=True)
-        return self._planned(self._layers, measured(self._layers, self._in_place, self._shadow))
+        return self._planned(self._layers, measured(self._layers, self._in_place, self._measuring))
 
     def _listen(self, layers: list[Layer], copied: bool) -> None:
         """Measure the next step."""
         self._take_over(layers)
-        self._in_place = self._shadow if isinstance(self._shadow, Measuring) else None
-        measuring = Measuring(layers, self._vector, self._memories, copied)
-        self._shadow = self._watch.passes = self._gradients.listener = measuring
+        self._in_place, self._measuring = self._measuring, Measuring(layers, self._vector, self._memories, copied)
+        self._shadow = self._watch.passes = self._gradients.listener = self._measuring
         self._gradients.put_on_host(self._gradients.slots if self._reserve < 1 or not copied else ())
 
     def _planned(self, layers: list[Layer], costs: list[LayerCosts]) -> Callable[[], None]:
@@ -252,7 +253,7 @@ class Hybrid:
         for layer, mode in zip(layers, chosen.modes, strict=True):
             layer.mode = mode
         late = [layers[copy.layer] for copy in copies(costs, chosen.modes, forward_ends(costs, chosen.modes))]
-        self._in_place = self._gradients.listener = None
+        self._in_place = self._measuring = self._gradients.listener = None
         self._shadow = self._watch.passes = Shadow(layers, self._vector, self._memories, late)
         on_device = {
             slot.parameter
@@ -266,7 +267,7 @@ class Hybrid:
         )
 
     def _take_over(self, layers: list[Layer]) -> None:
-        self._survey, self._layers = None, layers
+        self._layers = layers
         for layer in layers:
             for slot in layer.slots:
                 slot.layer = layer

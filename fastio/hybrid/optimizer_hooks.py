@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from fastio.hybrid.manager import Hybrid
 
 
+_TAKEN: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+
+
+def refuse_taken(optimizer: Optimizer) -> None:
+    """Raise HybridError for an optimizer that another Hybrid has turned to host memory."""
+    if optimizer in _TAKEN:
+        raise HybridError("this optimizer has a Hybrid already: close() that one before making another")
+
+
 class OptimizerHooks:
     """torch's own hooks of an optimizer, until ``close``.
 
@@ -28,6 +37,7 @@ class OptimizerHooks:
         self._optimizer = optimizer
         self._hybrid = weakref.ref(hybrid)
         self._lent: list[list[torch.Tensor]] | None = None  # the groups' parameters, during a step
+        _TAKEN.add(optimizer)
         self._before = optimizer.register_step_pre_hook(self._step)
         self._removable = [
             optimizer.register_step_post_hook(self._stepped),
@@ -46,6 +56,7 @@ class OptimizerHooks:
         self._before.remove()
         for one in self._removable:
             one.remove()
+        _TAKEN.discard(self._optimizer)
 
     def _step(
         self, optimizer: Optimizer, arguments: tuple[Any, ...], settings: dict[str, Any]
