@@ -45,7 +45,7 @@ class GdsTransport:
             raise ToolUnavailableError(self.name, *_memory.why_no_cuda())
         self._device = device
         self._kvikio = _Kvikio()
-        self.capabilities = Capabilities(devices=frozenset({device}))
+        self.capabilities = Capabilities(devices=frozenset({device}), direct=True)
 
     def write(self, request: WriteRequest) -> Moved:
         """Write ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""

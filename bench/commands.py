@@ -13,6 +13,7 @@ from fastio.bench.model_command import model
 from fastio.bench.offload_command import offload
 from fastio.bench.peers_command import peers
 from fastio.bench.report_command import report
+from fastio.bench.store_command import store
 from fastio.bench.tools_command import tools
 from fastio.bench.tune_command import tune
 
@@ -27,5 +28,5 @@ def cli() -> None:
     """
 
 
-for command in (checkpoint, contend, doctor, hybrid, io, model, offload, peers, report, tools, tune):
+for command in (checkpoint, contend, doctor, hybrid, io, model, offload, peers, report, store, tools, tune):
     cli.add_command(command)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fastio.bench import doctor as doctors
-from fastio.bench import tables
+from fastio.bench import doctor_nvme, tables
 from fastio.bench.conduct import Conduct, common
 from fastio.bench.stats import summarise
 
@@ -18,15 +18,16 @@ _TITLES = {"machine": "Machine", "tools": "Tools", "ways": 'The way bytes take h
 @click.command(short_help="What this machine offers, and the way that bytes take on it.")
 @common
 def doctor(conduct: Conduct) -> None:
-    """What is here and what is not, the path that bytes really take, and the limit of the disk.
+    """What is here and what is not, the path that bytes really take, NVMe controllers, and the limit of the disk.
 
     Takes about fifteen seconds and half a gigabyte of disk.
     """
 
     def work(folder: Path) -> None:
         with conduct.meter([1.0, 2.0, 2.0, 10.0]) as meter:
+            nvme = doctor_nvme.find()
             steps: list[tuple[str, float, Any]] = [
-                ("machine", 1.0, doctors.system),
+                ("machine", 1.0, lambda folder: [*doctors.system(folder), *doctor_nvme.answers(nvme.facts)]),
                 ("tools", 2.0, lambda folder: doctors.tool_rows()),
                 ("ways", 2.0, doctors.ways),
             ]
@@ -36,6 +37,9 @@ def doctor(conduct: Conduct) -> None:
                 table = tables.tools if name == "tools" else tables.answers
                 conduct.show(table(_TITLES[name], rows))
                 meter(name, weight)
+            conduct.report.findings["nvme"] = nvme.document()
+            conduct.report.exhibits += doctor_nvme.exhibits(nvme)
+            conduct.report.notes += [] if nvme.controllers else [doctor_nvme.NONE]
             meter("limit of the disk", 0)
             rounds = 2 if conduct.quick else doctors.LIMIT_ROUNDS
             for _ in conduct.report.take(doctors.disk(folder, rounds)):

@@ -13,7 +13,7 @@ from fastio.bench.report import SCHEMA
 from fastio.bench.rounds import Failure
 from fastio.bench.stats import Summary
 
-ORDER = ("doctor", "peers", "io", "model", "checkpoint", "tools", "tune", "contend", "offload", "hybrid")
+ORDER = ("doctor", "peers", "io", "model", "checkpoint", "tools", "tune", "contend", "store", "offload", "hybrid")
 """In which order documents are shown; those of commands that are not listed come last, by name."""
 
 _Row = TypeVar("_Row", Exhibit, Summary, Failure)

@@ -29,6 +29,7 @@ RING = "disk limit, own ring"  # beside fio's, where both are measured
 _BLOCK = 1 << 20  # fio leaves out what does not fill a block
 _FIO = ("--name=limit", "--ioengine=io_uring", "--direct=1", "--bs=1M", "--output-format=json")
 _FIO_WRITE = ("--rw=write", "--iodepth=4", "--fallocate=native", "--end_fsync=1")
+_FIO_OVERWRITE = ("--rw=write", "--iodepth=32", "--fallocate=none", "--overwrite=1")
 _FIO_READ = ("--rw=read", "--readonly", "--iodepth=64")
 # In memory of 4 KiB pages a transfer is many small pieces, which costs a third of what a virtual disk reads: glibc
 # (2.35 and newer) is asked to give fio's buffers huge pages, as fastio's own have.
@@ -37,14 +38,17 @@ _HUGE_PAGE = 2 << 20
 
 
 class Limit(Protocol):
-    """Writes a fresh file of ``nbytes`` at ``path``, or reads the one that is there, past the page cache.
+    """Writes a fresh file of ``nbytes`` at ``path``, or overwrites or reads what is there; past the page cache.
 
-    A read moves the whole blocks of the file and tells the time that ``nbytes`` take at that rate.
+    The latter two move the whole blocks of the file and tell the time that ``nbytes`` take at that rate. A fresh file
+    is synced; one that is overwritten is not.
     """
 
     name: str
 
     def write(self, path: Path, nbytes: int) -> Measured: ...
+
+    def overwrite(self, path: Path, nbytes: int) -> Measured: ...
 
     def read(self, path: Path, nbytes: int) -> Measured: ...
 
@@ -67,6 +71,9 @@ class FioLimit:
     def write(self, path: Path, nbytes: int) -> Measured:
         path.unlink(missing_ok=True)
         return self._run(path, -(-nbytes // _BLOCK) * _BLOCK, _FIO_WRITE, "write", nbytes)
+
+    def overwrite(self, path: Path, nbytes: int) -> Measured:
+        return self._run(path, _whole(path, _BLOCK), _FIO_OVERWRITE, "write", nbytes)
 
     def read(self, path: Path, nbytes: int) -> Measured:
         cold.drop(path)
@@ -98,12 +105,15 @@ class RingLimit:
         size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         return self._move(path, size, os.O_RDWR | os.O_CREAT, nbytes)
 
+    def overwrite(self, path: Path, nbytes: int) -> Measured:
+        return self._move(path, _whole(path, mmap.PAGESIZE), os.O_RDWR, nbytes)
+
     def read(self, path: Path, nbytes: int) -> Measured:
         cold.drop(path)
         return self._move(path, _whole(path, mmap.PAGESIZE), os.O_RDONLY, nbytes)
 
     def _move(self, path: Path, size: int, flags: int, nbytes: int) -> Measured:
-        transport, memory = registry.get("uring"), _resident(size)
+        transport, memory = registry.get("uring"), resident(size)
         address = memory.data_ptr()
         extents = (Extent(0, size, address, checksum=False, owner=memory, name="limit"),)
         fd = os.open(path, flags, 0o600)
@@ -111,8 +121,10 @@ class RingLimit:
             cpu, wall = time.process_time(), time.perf_counter()
             if flags & os.O_CREAT:
                 os.posix_fallocate(fd, 0, size)
+            if flags & os.O_RDWR:
                 moved = transport.write(WriteRequest(str(path), fd, size, extents))
-                os.fsync(fd)
+                if flags & os.O_CREAT:
+                    os.fsync(fd)
             else:
                 moved = transport.read(ReadRequest(str(path), fd, size, extents, Span(0, size, address)))
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -124,7 +136,7 @@ class RingLimit:
         return Measured(wall * share, cpu * share, way=self.name)
 
 
-def _resident(nbytes: int) -> torch.Tensor:
+def resident(nbytes: int) -> torch.Tensor:
     """So many bytes of memory that is there already, of huge pages where the kernel has them, at a page's begin."""
     import torch
 

@@ -24,6 +24,7 @@ _ABOUT = {
     "tools": "How the best tool spreads when dictionaries are rebuilt, and what choosing first, best and live reaches.",
     "tune": "What this machine's dictionaries know after trying the tools.",
     "contend": "What remains while other processes take the memory's bandwidth, and what those lose.",
+    "store": "The block store that activations go to, beside fio on the very same file.",
     "offload": "Training with activations on the disk, beside plain training.",
     "hybrid": "Training with parameters and gradients in host memory.",
 }

@@ -58,6 +58,7 @@ TOPICS = (
         "Fastensor, tables 8, 10-12; FlashNeuron, figure 8, table 3; vDNN, figures 11-15",
         ("offload",),
     ),
+    Topic("The store of activations, beside the disk's limit", "", ("store",)),
     Topic("While others take the memory's bandwidth", "FlashNeuron, figures 12-13, table 4", ("contend",)),
     Topic("Parameters and gradients in host memory", "MemFerry, figures 9-13", ("hybrid",)),
     Topic("The machine and its disk", "", ("doctor",)),

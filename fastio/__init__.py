@@ -9,6 +9,7 @@ from fastio.api import load, save
 from fastio.errors import (
     CheckpointError,
     CorruptFileError,
+    DeviceInUseError,
     DictionaryError,
     FastIOError,
     FolderInUseError,
@@ -51,6 +52,7 @@ __all__ = [
     "CheckpointError",
     "Checkpointer",
     "CorruptFileError",
+    "DeviceInUseError",
     "DictionaryError",
     "FastIOError",
     "FolderInUseError",

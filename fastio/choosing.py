@@ -83,6 +83,9 @@ def decide(
 
 def _require(tool: str, op: str, form: str, devices: frozenset[str]) -> None:
     can = registry.get(tool).capabilities
+    if not can.operations:
+        cure = f"activations go to a namespace by fastio.Offload(store='{tool}:...')"
+        raise ToolUnavailableError(tool, "it moves no files, only what autograd saves", cure)
     if not plan.can(can, op, form, devices):
         formats = "every format" if can.formats is None else ", ".join(sorted(can.formats))
         raise ToolUnavailableError(

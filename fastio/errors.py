@@ -121,6 +121,21 @@ class FolderInUseError(CheckpointError):
         return type(self), (self.folder, self.holder)
 
 
+class DeviceInUseError(FastIOError, RuntimeError):
+    """A device is mounted, held, or holds something: nothing is written to it. The message has its serial number."""
+
+    def __init__(self, device: str, problem: str, serial: str, cure: str) -> None:
+        self.device = device
+        self.problem = problem
+        self.serial = serial
+        self.cure = cure
+        named = f"{device} (serial number {serial})" if serial else f"{device} (of no known serial number)"
+        super().__init__(f"{named}: {problem}; {cure}")
+
+    def __reduce__(self) -> tuple[type[DeviceInUseError], tuple[str, str, str, str]]:
+        return type(self), (self.device, self.problem, self.serial, self.cure)
+
+
 class RefusedError(FastIOError):
     """A transport cannot do this request here (no io_uring, no O_DIRECT on this filesystem). Another one may.
 

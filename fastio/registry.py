@@ -22,14 +22,15 @@ _BUILT_IN = {
     "dali": "fastio.backends.dali:DaliTransport",
     "gds": "fastio.backends.gds:GdsTransport",
     "pinned": "fastio.backends.pinned:PinnedTransport",
+    "spdk": "fastio.backends.spdk:SpdkTransport",
 }
 # Tools over heavy libraries: a dictionary considers them once the program has imported the library by itself. Asked
 # for by name, they import it.
 _LIBRARIES = {"dali": "nvidia.dali", "gds": "kvikio"}
 # Tools that only matter to memory of an accelerator.
 _ACCELERATED = {"gds", "pinned"}
-# The reference is for tests: no dictionary considers it.
-_REFERENCE = {"memory"}
+# No dictionary considers these: the reference is for tests, SPDK's namespaces have no files.
+_ASIDE = {"memory", "spdk"}
 
 
 class Tool(NamedTuple):
@@ -55,7 +56,7 @@ def names() -> list[str]:
 def warm_up() -> None:
     """Make the light built-in tools, so that no first save or load waits for their imports."""
     for name in _BUILT_IN:
-        if name not in _LIBRARIES and name not in _ACCELERATED and name not in _REFERENCE:
+        if name not in _LIBRARIES and name not in _ACCELERATED and name not in _ASIDE:
             find(name)
 
 
@@ -65,7 +66,7 @@ def at_hand(devices: frozenset[str]) -> list[Tool]:
     return [
         find(name)
         for name in names()
-        if name not in _REFERENCE
+        if name not in _ASIDE
         and not (on_cpu and name in _ACCELERATED)
         and (name not in _LIBRARIES or _LIBRARIES[name] in sys.modules)
     ]

@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -23,6 +23,70 @@ from fastio.replacement import Replacement
 from fastio.transport import SAVE, Moved, WriteRequest
 
 _Filled = TypeVar("_Filled")
+
+
+class NewFile(Protocol):
+    """A file that is being made, empty and open for reading and writing; nobody sees it before it is committed."""
+
+    path: str
+    fd: int
+
+    def allocate(self, nbytes: int) -> None:
+        """Set the size and reserve the blocks. TransferError if the system refuses."""
+
+    def commit(self, durable: bool) -> None:
+        """It is whole. With ``durable``, it survives a power cut once this returns. TransferError, if it does not."""
+
+
+class Arriving(Protocol):
+    """Memory of ours that may still be filled while it is written, and that nobody changes once it is there."""
+
+    def follow(self, control: Control, layout: Layout) -> None:
+        """Keep ``control.ready`` up to date; cancel if the rest will never be there."""
+
+    def wait(self) -> None:
+        """Return when all is there; raise if it never will be."""
+
+    def require(self) -> None:
+        """Raise if not all will be there."""
+
+
+class Attempts:
+    """The tools of a decision to save to ``path``: one that could not is not asked again.
+
+    ``notes`` are what is to be said of those that were asked before, or were unavailable.
+    """
+
+    def __init__(self, decision: Decision, path: str) -> None:
+        self._decision, self._path = decision, path
+        self._left = list(decision.order)
+        self.notes = list(decision.missing)
+
+    @property
+    def tool(self) -> str:
+        """The one that did it."""
+        return self._left[0]
+
+    @property
+    def reason(self) -> str:
+        """Why that one."""
+        first = self._decision.order[0]
+        return self._decision.reason if self.tool == first else f"{first} could not"
+
+    def run(self, attempt: Callable[[str], _Filled], again: Callable[[], object] | None = None) -> _Filled:
+        """Let the first tool that can do it; ``again`` is called before another one tries. RefusedError if none can."""
+        while self._left:
+            try:
+                return attempt(self.tool)
+            except (RefusedError, ToolUnavailableError) as error:
+                if self._decision.fixed and isinstance(error, ToolUnavailableError):
+                    raise
+                tool = self._left.pop(0)
+                self.notes.append(f"{tool}: {error}")
+                self._decision.fail(tool, str(error))
+                if again is not None:
+                    again()
+        raise RefusedError(f"no tool could save {self._path}: " + "; ".join(self.notes))
 
 
 class SaveCall(NamedTuple):
@@ -52,39 +116,59 @@ def save_file(call: SaveCall) -> SaveResult:
         if call.form != PT:
             raise ToolUnavailableError("auto", why, "move the tensors to the CPU first")
         return _save_by_torch(call, started, why)
-    fallbacks = list(decision.missing)
+    attempts = Attempts(decision, call.path)
     with Replacement(call.path) as new:
-        tool, moved = _fill(lambda tool: _fill_by(tool, call, layout, new), new, decision, fallbacks)
+        moved = attempts.run(lambda tool: _fill_by(tool, call, layout, new), lambda: os.ftruncate(new.fd, 0))
         new.commit(call.durable)
     seconds = time.perf_counter() - started
-    decision.learn(tool, seconds)
+    decision.learn(attempts.tool, seconds)
     verified = call.form == PT and (moved.route != "library" or torch.serialization.get_crc32_options())
-    reason = decision.reason if tool == decision.order[0] else f"{decision.order[0]} could not"
     return SaveResult(
-        SAVE, call.path, call.form, tool, moved.route, reason, layout.payload, seconds, call.durable, verified,
-        (*fallbacks, *moved.notes),
+        SAVE, call.path, call.form, attempts.tool, moved.route, attempts.reason, layout.payload, seconds, call.durable,
+        verified, (*attempts.notes, *moved.notes),
     )  # fmt: skip
 
 
-def save_layout(layout: Layout, path: str, policy: Any, progress: Progress | None) -> tuple[SaveResult, Sequence[int]]:
+def save_layout(
+    layout: Layout, path: str, policy: Any, progress: Progress | None, arriving: Arriving | None = None
+) -> tuple[SaveResult, Sequence[int]]:
     """Write a file of a layout to a path, durably; gives also a CRC-32 for each extent that asks for one."""
+    with Replacement(path) as new:
+        return write_layout(layout, new, PT, policy, True, progress, arriving)
+
+
+def write_layout(
+    layout: Layout,
+    new: NewFile,
+    form: str,
+    policy: Any,
+    durable: bool,
+    progress: Progress | None,
+    arriving: Arriving | None = None,
+) -> tuple[SaveResult, Sequence[int]]:
+    """Fill a new file with a layout, and commit it; gives also a CRC-32 for each extent that asks for one.
+
+    ``form`` is what dictionaries and the result call the file's format. ``arriving``: the storages may not all be there
+    yet; None for those of a caller, who may change them meanwhile.
+    """
     started = time.perf_counter()
     devices = layout.devices or frozenset({"cpu"})
-    context = plan.save_context(PT, devices, True, layout.payload, len(layout.extents) // 2)
-    decision = decide(policy, SAVE, PT, devices, context, layout.payload, os.path.dirname(path), movers(SAVE, devices))
+    context = plan.save_context(form, devices, durable, layout.payload, len(layout.extents) // 2)
+    folder = os.path.dirname(new.path)
+    decision = decide(policy, SAVE, form, devices, context, layout.payload, folder, movers(SAVE, devices))
     if not decision.order:
         raise ToolUnavailableError("auto", f"no tool writes from memory on {', '.join(devices)}", "save on the CPU")
-    fallbacks = list(decision.missing)
-    with Replacement(path) as new:
-        tool, (moved, values) = _fill(
-            lambda tool: _fill_extents(tool, path, layout, new, True, progress), new, decision, fallbacks
-        )
-        new.commit(durable=True)
+    attempts = Attempts(decision, new.path)
+    moved, values = attempts.run(
+        lambda tool: _fill_extents(tool, layout, new, durable, progress, arriving), lambda: os.ftruncate(new.fd, 0)
+    )
+    new.commit(durable)
     seconds = time.perf_counter() - started
-    decision.learn(tool, seconds)
-    reason = decision.reason if tool == decision.order[0] else f"{decision.order[0]} could not"
-    notes = (*fallbacks, *moved.notes)
-    result = SaveResult(SAVE, path, PT, tool, moved.route, reason, layout.payload, seconds, True, True, notes)
+    decision.learn(attempts.tool, seconds)
+    notes = (*attempts.notes, *moved.notes)
+    result = SaveResult(
+        SAVE, new.path, form, attempts.tool, moved.route, attempts.reason, layout.payload, seconds, durable, True, notes
+    )
     return result, values
 
 
@@ -142,43 +226,43 @@ def _torch_save(call: SaveCall, new: Replacement) -> None:
         raise TransferError(errno.EIO if room else errno.ENOSPC, "torch.save", call.path) from error
 
 
-def _fill(
-    fill_by: Callable[[str], _Filled], new: Replacement, decision: Decision, fallbacks: list[str]
-) -> tuple[str, _Filled]:
-    """Let the first tool that can do it fill the new file."""
-    for tool in decision.order:
-        try:
-            return tool, fill_by(tool)
-        except (RefusedError, ToolUnavailableError) as error:
-            if decision.fixed and isinstance(error, ToolUnavailableError):
-                raise
-            fallbacks.append(f"{tool}: {error}")
-            decision.fail(tool, str(error))
-            os.ftruncate(new.fd, 0)
-    raise RefusedError(f"no tool could save {new.path}: " + "; ".join(fallbacks))
-
-
 def _fill_by(tool: str, call: SaveCall, layout: Layout, new: Replacement) -> Moved:
     if call.form in registry.get(tool).capabilities.whole:
         new.allocate(layout.size)  # torch starts the file anew; a full disk shows here, with its errno
         _torch_save(call, new)
         return Moved("library")
-    return _fill_extents(tool, call.path, layout, new, call.durable, call.progress)[0]
+    return _fill_extents(tool, layout, new, call.durable, call.progress)[0]
 
 
 def _fill_extents(
-    tool: str, path: str, layout: Layout, new: Replacement, durable: bool, progress: Progress | None
+    tool: str,
+    layout: Layout,
+    new: NewFile,
+    durable: bool,
+    progress: Progress | None,
+    arriving: Arriving | None = None,
 ) -> tuple[Moved, Sequence[int]]:
     """Let a transport fill the new file; gives also the CRCs of the extents that ask for one."""
     transport = registry.get(tool)
     new.allocate(layout.size)
+    control = Control()
+    if arriving is not None:
+        control.still = True
+        if transport.capabilities.follows:
+            arriving.follow(control, layout)
+        else:
+            arriving.wait()
     patches: Sequence[Any] = layout.patches
     values: Sequence[int] | None = None
     if not transport.capabilities.checksums:
         values = checksums.seal(layout)
         patches = ()
-    control = Control()
-    request = WriteRequest(path, new.fd, layout.size, layout.extents, patches, durable, control)
+    request = WriteRequest(new.path, new.fd, layout.size, layout.extents, patches, durable, control)
     with Job(lambda: transport.write(request), control, layout.size) as job:
-        moved = job.wait(progress)
+        try:
+            moved = job.wait(progress)
+        except RefusedError:
+            if arriving is not None:
+                arriving.require()  # it was cancelled then, which says nothing of the tool
+            raise
     return moved, values if values is not None else moved.checksums or ()

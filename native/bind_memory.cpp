@@ -2,6 +2,7 @@
 #include <nanobind/stl/shared_ptr.h>
 
 #include "crc32.hpp"
+#include "digests.hpp"
 #include "memory.hpp"
 #include "python_io.hpp"
 
@@ -49,6 +50,18 @@ void bind_memory(nb::module_& module) {
         .def(nb::init<std::shared_ptr<Mapping>, uint64_t, uint64_t>(), "mapping"_a, "offset"_a, "nbytes"_a)
         .def_prop_ro("address", [](const Slice& slice) { return reinterpret_cast<uintptr_t>(slice.data()); })
         .def_prop_ro("nbytes", &Slice::nbytes);
+    nb::class_<Digests>(module, "Digests",
+                        "What copied memory held, block by block: to find what changed in its source.")
+        .def(nb::init<size_t>(), "blocks"_a)
+        .def_prop_ro_static("BLOCK", [](nb::handle) { return Digests::kBlock; })
+        .def(
+            "copy",
+            [](Digests& digests, size_t first, uintptr_t target, uintptr_t source, uint64_t nbytes, bool compare) {
+                nb::gil_scoped_release release;
+                return digests.copy(first, reinterpret_cast<uint8_t*>(target), reinterpret_cast<const uint8_t*>(source),
+                                    nbytes, compare);
+            },
+            "first"_a, "target"_a, "source"_a, "nbytes"_a, "compare"_a);
     module.def("crc32", &checksum_of, "data"_a, "value"_a = 0);
     module.def(
         "crc32_at",

@@ -48,11 +48,19 @@ std::vector<uint32_t> py_cached_read(int fd, uint64_t size, nb::handle extents, 
 }  // namespace
 
 void bind_transfers(nb::module_& module) {
-    nb::class_<Control>(module, "Control",
-                        "Shared by the caller and a running transfer: bytes done so far, and the wish to stop.")
+    nb::class_<Control>(
+        module, "Control",
+        "Shared by the caller and a running transfer: bytes done so far, the wish to stop, and what its "
+        "memory is like.")
         .def(nb::init<>())
         .def_prop_ro("done", [](const Control& control) { return control.done.load(); })
         .def_prop_ro("cancelled", [](const Control& control) { return control.cancelled.load(); })
+        .def_prop_rw(
+            "ready", [](const Control& control) { return control.ready.load(); },
+            [](Control& control, uint64_t nbytes) { control.ready.store(nbytes, std::memory_order_release); })
+        .def_prop_rw(
+            "still", [](const Control& control) { return control.still.load(); },
+            [](Control& control, bool still) { control.still = still; })
         .def("advance", &Control::advance, "nbytes"_a)
         .def("cancel", [](Control& control) { control.cancelled = true; });
     module.def("probe_ring", [] { Ring probe(1); });

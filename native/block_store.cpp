@@ -1,4 +1,4 @@
-// The table and what callers ask of it; block_store_queue.cpp moves the commands.
+// The table and what callers ask of it; block_store_queue.cpp moves the commands, block_store_memory.cpp knows memory.
 #include "block_store.hpp"
 
 #include <unistd.h>
@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "errors.hpp"
+#include "memory.hpp"
 
 namespace fastio {
 
@@ -25,6 +26,7 @@ BlockStore::BlockStore(std::unique_ptr<StoreDevices> devices, std::unique_ptr<St
     : devices_(std::move(devices)),
       driver_(std::move(driver)),
       memory_alignment_(memory_alignment),
+      largest_transfer_(driver_->largest_transfer()),
       owner_(getpid()),
       slots_(driver_->depth()) {
     for (unsigned slot = driver_->depth(); slot > 0; --slot) free_slots_.push_back(slot - 1);
@@ -38,6 +40,7 @@ BlockStore::~BlockStore() {
         return;
     }
     drain();
+    driver_.reset();  // before the memory that it has adopted
     devices_->discard();
 }
 
@@ -139,6 +142,32 @@ bool BlockStore::contains(int64_t index) {
     return table_.count(index) != 0;
 }
 
+std::vector<StoreDriver::Device> BlockStore::devices() {
+    std::unique_lock<std::mutex> lock = enter();
+    return driver_->devices();
+}
+
+void BlockStore::peek(unsigned device, uint64_t block, uint8_t* memory, uint64_t nbytes,
+                      std::optional<Failure>& failure) {
+    std::unique_lock<std::mutex> lock = enter();
+    if (device >= devices_->count()) throw std::out_of_range("there is no device " + std::to_string(device));
+    auto entry = std::make_shared<Entry>();
+    for (uint64_t done = 0; done < nbytes;) {
+        Command command;
+        command.entry = entry;
+        command.bounced = true;
+        command.memory = memory + done;
+        command.place = {device, block + done / kStoreBlock, 0};
+        command.payload = std::min({nbytes - done, largest_transfer_, Bounce::kSlice});
+        command.nbytes = round_up(command.payload, kStoreBlock);
+        done += command.payload;
+        reads_.push_back(std::move(command));
+        ++entry->pending;
+    }
+    while (entry->pending > 0) advance(lock);
+    failure = entry->failure;
+}
+
 void BlockStore::close() {
     check_owner();
     std::unique_lock<std::mutex> lock(mutex_);
@@ -146,6 +175,8 @@ void BlockStore::close() {
     closed_ = true;
     woken_.wait(lock, [this] { return !waiter_; });
     drain();
+    notes_ = all_notes();
+    stats_ = totals();
     driver_.reset();
     bounce_.reset();
     devices_->discard();
@@ -166,16 +197,30 @@ std::vector<BlockStore::Traced> BlockStore::trace() {
 std::vector<std::string> BlockStore::notes() {
     check_owner();
     std::lock_guard<std::mutex> lock(mutex_);
-    return notes_;
+    return all_notes();
 }
 
 BlockStore::Stats BlockStore::stats() {
     check_owner();
     std::lock_guard<std::mutex> lock(mutex_);  // a closed store still knows what it did
+    return totals();
+}
+
+std::vector<std::string> BlockStore::all_notes() const {
+    std::vector<std::string> notes = notes_;
+    if (!driver_) return notes;
+    for (std::string& note : driver_->notes()) notes.push_back(std::move(note));
+    return notes;
+}
+
+BlockStore::Stats BlockStore::totals() const {
     Stats stats = stats_;
     stats.bytes_used = allocator_.used() * kStoreBlock;
     stats.bytes_provisioned = allocator_.provisioned() * kStoreBlock;
     stats.commands_under_way = reads_.size() + writes_.size() + in_flight();
+    if (!driver_) return stats;
+    stats.doorbells = driver_->doorbells();
+    stats.system_calls = driver_->system_calls();
     return stats;
 }
 

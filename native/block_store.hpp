@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,8 +32,9 @@ class BlockStore {
         int error;
         bool write;
         unsigned device;
-        uint64_t lba;  // of the command, on its device
-        bool stuck;    // no error of the system: the device moved fewer bytes than asked, and then none
+        uint64_t lba;     // of the command, on its device
+        bool stuck;       // no error of the system: the device moved fewer bytes than asked, and then none
+        uint16_t status;  // NVMe's, as in DeviceCompletion
     };
 
     struct Traced {
@@ -46,6 +48,8 @@ class BlockStore {
         uint64_t bytes_written, bytes_read, bytes_bounced;
         uint64_t commands_written, commands_read;
         uint64_t bytes_used, bytes_provisioned, commands_under_way;
+        uint64_t retries;                  // commands sent again because NVMe said that it may help
+        uint64_t doorbells, system_calls;  // as the driver counts them
     };
 
     // `memory_alignment`: of addresses that the devices can reach; other memory goes through a bounce.
@@ -65,6 +69,15 @@ class BlockStore {
     void wait(int64_t index, std::optional<Failure>& failure);
     void free(int64_t index);
     bool contains(int64_t index);
+    // Let the devices reach this memory as it lies, until unmap() or the store's end: pinned host memory, or another
+    // device's that is mapped here. map() throws Refused where the driver cannot; unmap() waits for what uses it.
+    void map(uint8_t* memory, uint64_t nbytes);
+    void unmap(uint8_t* memory);
+    // Read what lies at `block` of a device, whoever's it is; returns when that is done. Throws std::out_of_range for a
+    // device that is not there.
+    void peek(unsigned device, uint64_t block, uint8_t* memory, uint64_t nbytes, std::optional<Failure>& failure);
+    // What the driver knows of its devices; none: it uses what the caller opened.
+    std::vector<StoreDriver::Device> devices();
     // Drop what is queued, wait for what is in flight, close the devices. Twice is fine.
     void close();
 
@@ -105,6 +118,7 @@ class BlockStore {
         uint64_t nbytes = 0;   // the same in whole blocks
         StorePlace place{};
         uint64_t moved = 0;
+        unsigned tries = 0;  // that failed
         uint8_t* bounce = nullptr;
     };
 
@@ -117,6 +131,7 @@ class BlockStore {
     std::unique_ptr<StoreDevices> devices_;
     std::unique_ptr<StoreDriver> driver_;
     uint64_t memory_alignment_;
+    uint64_t largest_transfer_;
     long owner_;  // the process: a child of fork must leave the parent's store alone
     bool closed_ = false;
     LbaAllocator allocator_;
@@ -125,6 +140,7 @@ class BlockStore {
     std::deque<Command> reads_, writes_;
     std::vector<Command> slots_;
     std::vector<unsigned> free_slots_;
+    std::map<uint8_t*, uint64_t> mapped_;  // by map(): address -> bytes
     bool recording_ = false;
     std::deque<Traced> trace_;
     std::vector<std::string> notes_;
@@ -133,6 +149,9 @@ class BlockStore {
     void check_owner() const;
     std::unique_lock<std::mutex> enter();
     const std::shared_ptr<Entry>& entry_of(int64_t index) const;
+    Stats totals() const;
+    std::vector<std::string> all_notes() const;
+    bool is_in_use(const uint8_t* memory, uint64_t nbytes) const;
     uint64_t in_flight() const { return slots_.size() - free_slots_.size(); }
     void allocate(Entry& entry, uint64_t nbytes);
     void enqueue(const std::shared_ptr<Entry>& entry, uint8_t* memory, uint64_t nbytes, bool write);
@@ -141,11 +160,12 @@ class BlockStore {
     // the store was closed meanwhile.
     void advance(std::unique_lock<std::mutex>& lock);
     void submit();
+    bool is_reachable(const uint8_t* memory, uint64_t nbytes) const;
     uint8_t* take_bounce();
     void record(const Command& command);
     bool reap();
     void send(unsigned slot);
-    void settle(unsigned slot, int32_t result);
+    void settle(unsigned slot, const DeviceCompletion& completion);
     void finish(const Command& command);
     void drop(const std::shared_ptr<Entry>& entry);
     void release(Entry& entry);

@@ -1,6 +1,7 @@
 // The files or block devices under a store, seen as one row of blocks: striped as RAID 0, grown when asked.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -32,6 +33,7 @@ class StoreDevices {
     // ENOSPC where there is none: no space, over the quota or a limit; or with the errno of a disk that fails.
     uint64_t grow(uint64_t blocks);
     StorePlace locate(uint64_t lba) const;
+    size_t count() const { return devices_.size(); }
     int fd(unsigned device) const { return devices_[device].fd; }
     // Give the space of files back: a child of fork may hold them open.
     void discard() noexcept;

@@ -11,21 +11,21 @@
 #include "block_store.hpp"
 #include "errors.hpp"
 #include "memory.hpp"
+#include "nvme_status.hpp"
 
 namespace fastio {
 
 namespace {
 
-constexpr uint64_t kLargestTransfer = 1 << 20;
 // A blob this small with a partial last block goes through the bounce whole: one command instead of two.
 constexpr uint64_t kSmall = 64 << 10;
+constexpr unsigned kTries = 5;  // of a command that an NVMe controller says may be tried again, as the kernel does
 
 }  // namespace
 
 // Split at the largest transfer, at the end of a stripe, and before a partial last block.
 void BlockStore::enqueue(const std::shared_ptr<Entry>& entry, uint8_t* memory, uint64_t nbytes, bool write) {
-    bool reachable = reinterpret_cast<uintptr_t>(memory) % memory_alignment_ == 0;
-    bool bounce_all = !reachable || (nbytes <= kSmall && nbytes % kStoreBlock != 0);
+    bool bounce_all = !is_reachable(memory, nbytes) || (nbytes <= kSmall && nbytes % kStoreBlock != 0);
     uint64_t whole = bounce_all ? 0 : nbytes / kStoreBlock * kStoreBlock;
     std::deque<Command>& queue = write ? writes_ : reads_;
     for (uint64_t done = 0; done < nbytes;) {
@@ -35,8 +35,8 @@ void BlockStore::enqueue(const std::shared_ptr<Entry>& entry, uint8_t* memory, u
         command.bounced = done >= whole;
         command.memory = memory + done;
         command.place = devices_->locate(entry->first + done / kStoreBlock);
-        uint64_t most =
-            std::min(command.bounced ? Bounce::kSlice : kLargestTransfer, command.place.contiguous * kStoreBlock);
+        uint64_t most = std::min(largest_transfer_, command.place.contiguous * kStoreBlock);
+        if (command.bounced) most = std::min(most, Bounce::kSlice);
         command.payload = std::min(most, (command.bounced ? nbytes : whole) - done);
         command.nbytes = round_up(command.payload, kStoreBlock);
         done += command.payload;
@@ -111,15 +111,6 @@ void BlockStore::submit() {
     driver_->flush();
 }
 
-uint8_t* BlockStore::take_bounce() {
-    if (!bounce_) {
-        bounce_ = std::make_unique<Bounce>();
-        std::string refusal = driver_->adopt(bounce_->data(), bounce_->nbytes());
-        if (!refusal.empty()) notes_.push_back("bounced bytes by plain commands: " + refusal);
-    }
-    return bounce_->take();
-}
-
 void BlockStore::record(const Command& command) {
     if (trace_.size() == kTraced) trace_.pop_front();
     trace_.push_back({command.write, command.place.device, command.place.block, command.nbytes / kStoreBlock});
@@ -128,7 +119,7 @@ void BlockStore::record(const Command& command) {
 void BlockStore::send(unsigned slot) {
     const Command& command = slots_[slot];
     uint8_t* memory = command.bounced ? command.bounce : command.memory;
-    driver_->send({command.write, devices_->fd(command.place.device), memory + command.moved,
+    driver_->send({command.write, command.place.device, devices_->fd(command.place.device), memory + command.moved,
                    static_cast<uint32_t>(command.nbytes - command.moved),
                    command.place.block * kStoreBlock + command.moved, slot});
 }
@@ -137,16 +128,21 @@ bool BlockStore::reap() {
     bool any = false;
     DeviceCompletion completion;
     while (driver_->reap(completion)) {
-        settle(static_cast<unsigned>(completion.tag), completion.result);
+        settle(static_cast<unsigned>(completion.tag), completion);
         any = true;
     }
     return any;
 }
 
-void BlockStore::settle(unsigned slot, int32_t result) {
+void BlockStore::settle(unsigned slot, const DeviceCompletion& completion) {
     Command& command = slots_[slot];
+    const int32_t result = completion.result;
     // Cancelled: the thread that submitted it has ended, as autograd's do.
     if (result == -EINTR || result == -EAGAIN || result == -ECANCELED) return send(slot);
+    if (completion.status != 0 && nvme_may_retry(completion.status) && ++command.tries < kTries) {
+        ++stats_.retries;
+        return send(slot);
+    }
     bool stuck = false;
     if (result >= 0) {
         uint64_t moved = command.moved + static_cast<uint64_t>(result);
@@ -159,8 +155,12 @@ void BlockStore::settle(unsigned slot, int32_t result) {
         if (moved < command.nbytes && !stuck) return send(slot);
     }
     if ((result < 0 || stuck) && !command.entry->failure) {
-        command.entry->failure = Failure{stuck ? EIO : -result, command.write, command.place.device,
-                                         command.place.block + command.moved / kStoreBlock, stuck};
+        command.entry->failure = Failure{stuck ? EIO : -result,
+                                         command.write,
+                                         command.place.device,
+                                         command.place.block + command.moved / kStoreBlock,
+                                         stuck,
+                                         completion.status};
     }
     if (command.bounced && !command.write && result >= 0 && !stuck) {
         std::memcpy(command.memory, command.bounce, command.payload);

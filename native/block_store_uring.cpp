@@ -1,6 +1,5 @@
 // The driver "uring": one io_uring for all devices of a store.
 #include "block_store_driver.hpp"
-#include "errors.hpp"
 #include "ring.hpp"
 
 namespace fastio {
@@ -17,6 +16,8 @@ class UringDriver final : public StoreDriver {
         std::string refusal = ring_.register_memory(memory, nbytes);
         return refusal.empty() ? refusal : "io_uring does not register memory (" + refusal + ")";
     }
+
+    void disown(uint8_t* memory) override { ring_.unregister_memory(memory); }
 
     void send(const DeviceCommand& command) override {
         ring_.queue(command.write, command.fd, command.memory, command.nbytes, command.offset, command.tag);
@@ -37,6 +38,8 @@ class UringDriver final : public StoreDriver {
 
     unsigned unsent() const override { return ring_.queued(); }
 
+    uint64_t system_calls() const override { return ring_.calls(); }
+
   private:
     // Forward and backward may run on different threads.
     Ring ring_{kDepth, Ring::Issuers::kAnyThread};
@@ -45,11 +48,5 @@ class UringDriver final : public StoreDriver {
 }  // namespace
 
 std::unique_ptr<StoreDriver> make_uring_driver() { return std::make_unique<UringDriver>(); }
-
-std::unique_ptr<StoreDriver> make_store_driver(const std::string& name) {
-    if (name == "uring") return make_uring_driver();
-    if (name == "threads") return make_threads_driver();
-    throw Refused("there is no driver '" + name + "' in this build");
-}
 
 }  // namespace fastio

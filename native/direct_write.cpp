@@ -9,6 +9,62 @@ namespace fastio {
 
 namespace {
 
+// Less than that is not worth a request of its own: it is copied beside its neighbours.
+constexpr uint64_t kLeastLent = 256 << 10;
+// The most that is copied for one request where other memory is lent: little staging then does.
+constexpr uint64_t kMostStaged = 1 << 20;
+
+// What one request moves: memory that the device takes from where it lies, or if that is null, what is put together.
+struct Cut {
+    uint64_t end;
+    uint8_t* lent;
+};
+
+// How a file is cut into requests. All of it is aligned but for its end.
+class Cutter {
+  public:
+    Cutter(const Extents& extents, const std::vector<Patch>& patches, uint64_t size, const DirectOptions& options)
+        : extents_(extents),
+          patches_(patches),
+          size_(size),
+          options_(options),
+          least_(std::min(kLeastLent, options.block)),
+          staged_(options.block) {
+        bool any = extents.lent_until(0, options.alignment) >= least_ ||
+                   extents.next_lent(0, size, options.alignment, least_) < size;
+        if (any) staged_ = std::min(kMostStaged, options.block);
+    }
+
+    Cut at(uint64_t begin) const {
+        uint64_t end = std::min(extents_.lent_until(begin, options_.alignment), begin + options_.block);
+        if (end >= begin + least_ && !any_patch(patches_, begin, end)) {
+            return {end, extents_.lend(begin, end, options_.alignment)};
+        }
+        end = std::min(begin + staged_, size_);
+        return {extents_.next_lent(begin, end, options_.alignment, least_), nullptr};
+    }
+
+    // The most that is copied for one request: next to nothing where all lies as the device wants it.
+    uint64_t room() const {
+        uint64_t most = options_.alignment;
+        for (uint64_t next = 0; next < size_ && most < staged_;) {
+            Cut cut = at(next);
+            bool is_staged = cut.lent == nullptr && !extents_.is_gap(next, cut.end);
+            if (is_staged) most = std::max(most, round_up(cut.end - next, options_.alignment));
+            next = cut.end;
+        }
+        return most;
+    }
+
+  private:
+    const Extents& extents_;
+    const std::vector<Patch>& patches_;
+    uint64_t size_;
+    const DirectOptions& options_;
+    uint64_t least_;
+    uint64_t staged_;
+};
+
 bool same(const std::vector<Part>& one, const std::vector<Part>& other) {
     return std::equal(one.begin(), one.end(), other.begin(), other.end(),
                       [](const Part& a, const Part& b) { return a.index == b.index && a.crc == b.crc; });
@@ -20,45 +76,47 @@ std::vector<uint32_t> direct_write(int fd, uint64_t size, const Extents& extents
                                    const DirectOptions& options, Control& control) {
     Checksums checksums(extents.all().size());
     Queue queue(true, fd, options.depth, options.alignment);
-    Staging staging(options.block * options.depth);
+    const Cutter cutter(extents, patches, size, options);
+    const uint64_t room = cutter.room();
+    Staging staging(room * options.depth);
     std::vector<Part> parts;
-    // Memory that is written from where it lies is read twice, by us and by the device. What we read before is
-    // compared with what lies there afterwards, or a tensor that changes meanwhile would leave a file with wrong CRCs.
+    // Memory that is written from where it lies is read twice, by us and by the device. Unless nobody changes it, what
+    // we read before is compared with what lies there afterwards, or a tensor that changes meanwhile would leave a file
+    // with wrong CRCs.
+    const bool still = control.still;
     std::vector<std::vector<Part>> lent(options.depth);
     try {
         uint64_t next = 0;
         while (next < size || !queue.is_empty()) {
-            if (next < size && queue.has_room()) {
+            Cut piece = next < size ? cutter.at(next) : Cut{next, nullptr};
+            if (next < size && queue.has_room() && (queue.is_empty() || control.has(piece.end))) {
                 control.check();
-                uint64_t end = std::min(next + options.block, size);
-                if (extents.is_gap(next, end)) {  // a new file is zeros already
-                    control.advance(end - next);
-                    next = end;
+                if (extents.is_gap(next, piece.end)) {  // a new file is zeros already
+                    control.advance(piece.end - next);
+                    next = piece.end;
                     continue;
                 }
-                uint64_t rounded = (end - next + options.alignment - 1) / options.alignment * options.alignment;
-                Block block{next, rounded, rounded, nullptr, 0, false};
+                control.wait_for(piece.end);
+                uint64_t rounded = round_up(piece.end - next, options.alignment);
+                Block block{next, rounded, rounded, piece.lent, 0, piece.lent == nullptr};
                 parts.clear();
-                // A full block of one extent goes from where it is, if the device can reach it there.
-                block.memory = rounded == end - next ? extents.lend(next, end, options.alignment) : nullptr;
-                if (block.memory != nullptr && !any_patch(patches, next, end)) {
-                    extents.measure(next, end, block.memory, parts);
-                    checksums.add(parts);
-                    lent[queue.next_slot()] = parts;
-                } else {
-                    block.memory = staging.data() + queue.next_slot() * options.block;
+                if (block.staged) {
+                    block.memory = staging.data() + queue.next_slot() * room;
                     extents.gather(next, next + rounded, block.memory, parts);
                     checksums.add(parts);
-                    checksums.apply(patches, next, end, block.memory);
-                    block.staged = true;
+                    checksums.apply(patches, next, piece.end, block.memory);
+                } else {
+                    extents.measure(next, piece.end, block.memory, parts);
+                    checksums.add(parts);
+                    lent[queue.next_slot()] = parts;
                 }
                 queue.send(block);
                 queue.flush();
-                next = end;
+                next = piece.end;
             } else {
                 unsigned slot;
                 Block block = queue.receive(slot);
-                if (!block.staged) {
+                if (!block.staged && !still) {
                     parts.clear();
                     extents.measure(block.offset, block.offset + block.needed, block.memory, parts);
                     if (!same(parts, lent[slot])) throw Refused("a tensor changed while it was being saved");

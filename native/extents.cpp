@@ -6,6 +6,7 @@
 
 #include "crc32.hpp"
 #include "errors.hpp"
+#include "memory.hpp"
 
 namespace fastio {
 
@@ -44,6 +45,21 @@ uint8_t* Extents::lend(uint64_t begin, uint64_t end, uint64_t alignment) const {
     if (extent.offset > begin || extent.end() < end) return nullptr;
     uint8_t* memory = extent.address + (begin - extent.offset);
     return reinterpret_cast<uintptr_t>(memory) % alignment == 0 ? memory : nullptr;
+}
+
+uint64_t Extents::lent_until(uint64_t begin, uint64_t alignment) const {
+    size_t index = first_after(begin);
+    if (index == extents_.size() || lend(begin, begin, alignment) == nullptr) return begin;
+    return begin + (extents_[index].end() - begin) / alignment * alignment;
+}
+
+uint64_t Extents::next_lent(uint64_t begin, uint64_t end, uint64_t alignment, uint64_t least) const {
+    for (size_t index = first_after(begin); index < extents_.size(); ++index) {
+        uint64_t from = round_up(std::max(extents_[index].offset, begin + 1), alignment);
+        if (from >= end) break;
+        if (from < extents_[index].end() && lent_until(from, alignment) >= from + least) return from;
+    }
+    return end;
 }
 
 void Extents::gather(uint64_t begin, uint64_t end, uint8_t* staging, std::vector<Part>& parts) const {

@@ -42,6 +42,11 @@ class Extents {
     bool is_gap(uint64_t begin, uint64_t end) const;
     // The memory of [begin, end) if it lies in one extent at an address aligned to `alignment`, else null.
     uint8_t* lend(uint64_t begin, uint64_t end, uint64_t alignment) const;
+    // Where that ends, in whole alignments, for as much as can be lent from `begin` on; `begin` if nothing can.
+    uint64_t lent_until(uint64_t begin, uint64_t alignment) const;
+    // The first aligned place behind `begin`, but before `end`, from which on at least `least` bytes can be lent;
+    // `end` if there is none.
+    uint64_t next_lent(uint64_t begin, uint64_t end, uint64_t alignment, uint64_t least) const;
 
     // Write path: put the image of [begin, end) into `staging`, gaps as zeros, each source byte read once.
     void gather(uint64_t begin, uint64_t end, uint8_t* staging, std::vector<Part>& parts) const;

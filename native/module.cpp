@@ -41,4 +41,5 @@ NB_MODULE(_native, module) {
     fastio::bind_files(module);
     fastio::bind_codec(module);
     fastio::bind_store(module);
+    fastio::bind_vfio(module);
 }

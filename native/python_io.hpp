@@ -20,5 +20,6 @@ void bind_transfers(nanobind::module_& module);
 void bind_files(nanobind::module_& module);
 void bind_codec(nanobind::module_& module);
 void bind_store(nanobind::module_& module);
+void bind_vfio(nanobind::module_& module);
 
 }  // namespace fastio

@@ -36,7 +36,8 @@ class Checkpointer:
 
     Args:
         folder: made if it is missing.
-        keep: how many steps stay, those saved last; None for all. One more is on the disk while it is written.
+        keep: how many steps stay, those saved last; None for all. One more is on the disk while it is written, and
+            for the moment after it in which the room of the one that goes is given back.
         keep_every: steps that are multiples of it stay for ever.
         asynchronous: False writes before ``save`` returns, straight from the tensors, without a copy.
         memory_budget: the most host memory for the copy, in bytes or as ``"2GiB"``. A state that is larger passes
@@ -44,9 +45,10 @@ class Checkpointer:
             as long as writing takes. At least 32 MiB are taken.
         incremental: True lets a step whose tensors did not change for the most part refer to the files of the one
             before, by hard links: it is written and stored in the time and space of what changed. Its own file is then
-            called ``changes.pt``, and only a Checkpointer opens it. What changed is found by comparing all bytes with
-            the snapshot before: exact, as no hash is, without memory or packages for it, and as fast as copying. So
-            the first step of every process is full; so is one that does not fit into ``memory_budget``.
+            called ``changes.pt``, and only a Checkpointer opens it. What changed is found by digests of the snapshot
+            before, at the speed of reading memory: 256 bits for 16 KiB, under a random key of this process, so that
+            one change in 2^128 may be missed, whatever it is. So the first step of every process is full; so is one
+            that does not fit into ``memory_budget``.
         when_busy: what ``save`` does while the step before is still being written: ``"wait"`` for it, or ``"skip"``:
             return False at once, so that several steps are merged into the next one that is saved.
         read_back: read each step from the disk again and compare all of it before it becomes visible. Without, what is
@@ -205,9 +207,7 @@ class Checkpointer:
 
         The step saved last always stays, and so do damaged ones: somebody may still want what is in them.
         """
-        saver = self._writing()
-        saver.wait()
-        return saver.prune()
+        return self._writing().prune()
 
     def close(self) -> None:
         """Wait for what is being written, raise its error, and let others write. A second call does nothing."""

@@ -1,6 +1,6 @@
 """Copies of host memory by several threads at once: the time for which a training stands still.
 
-``ctypes`` releases the GIL for the time of a copy. The threads live as long as one call, so a fork meets none.
+The GIL is released for the time of a copy. The threads live as long as one call, so a fork meets none.
 """
 
 from __future__ import annotations
@@ -8,69 +8,134 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-_compare = ctypes.CDLL(None).memcmp
-_compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-_compare.restype = ctypes.c_int
+from fastio._native import Digests
 
 # For small ones: letting go of the GIL costs more than the copy, as often as other threads want it.
 _small_compare = ctypes.PyDLL(None).memcmp
-_small_compare.argtypes, _small_compare.restype = _compare.argtypes, _compare.restype
+_small_compare.argtypes, _small_compare.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
 _small_move = ctypes.PyDLL(None).memmove
-_small_move.argtypes, _small_move.restype = _compare.argtypes, ctypes.c_void_p
+_small_move.argtypes, _small_move.restype = _small_compare.argtypes, ctypes.c_void_p
 _SMALL = 64 << 10
 # What one thread takes at a time: small enough for all to end together, large enough for the C library's way of
-# copying around the processor's caches.
+# copying around the processor's caches. It is made of whole blocks of digests.
 _PIECE = 32 << 20
 # Memory is busy with fewer threads than there may be processors.
 _MOST_THREADS = 8
 
 
 class Copy(NamedTuple):
-    """``nbytes`` from ``source`` to ``target``, both addresses; ``number`` is the caller's name for it."""
+    """``nbytes`` from ``source`` to ``target``, both addresses; ``number`` is the caller's name for it.
+
+    ``block`` is the number of its first block in the digests: there are :func:`blocks_of` its bytes.
+    """
 
     number: int
     target: int
     source: int
     nbytes: int
+    block: int = 0
 
 
-def copy_all(copies: Iterable[Copy], compare: bool) -> set[int]:
-    """Make every copy; with ``compare``, only those whose target differs. Gives the numbers of those that were made."""
-    small: list[Copy] = []
+def blocks_of(nbytes: int) -> int:
+    """How many blocks of digests so many bytes take."""
+    return -(-nbytes // Digests.BLOCK)
+
+
+def copy_all(
+    copies: Iterable[Copy],
+    digests: Digests | None = None,
+    compare: bool = False,
+    begun: Callable[[], object] | None = None,
+    reached: Callable[[int], object] | None = None,
+) -> set[int]:
+    """Make every copy; with ``compare``, only those whose source is not as it was when ``digests`` saw it last.
+
+    Gives the numbers of those that were made. Small ones are compared with their target, byte by byte. ``begun`` is
+    called when all small ones have been made, ``reached`` with an address below which all have, if targets rise.
+    """
     pieces: list[Copy] = []
+    small: list[Copy] = []
     for copy in copies:
         if copy.nbytes < _SMALL:
             small.append(copy)
         else:
             pieces.extend(_pieces(copy))
+    made: set[int] = set()
+    _copy_small(small, compare, made)
+    if begun is not None:
+        begun()
     nbytes = sum(piece.nbytes for piece in pieces)
     wanted = min(len(os.sched_getaffinity(0)), _MOST_THREADS, -(-nbytes // _PIECE))
-    made: set[int] = set()
-    shared = iter(pieces)  # the GIL makes taking from it one step
-    threads = [threading.Thread(target=_work, args=(shared, compare, made), daemon=True) for _ in range(wanted - 1)]
+    work = _Work(pieces, digests, compare, made, reached)
+    threads = [threading.Thread(target=work.run, daemon=True) for _ in range(wanted - 1)]
     for thread in threads:
         thread.start()
     try:
-        _work(iter(small), compare, made, _small_compare, _small_move)
-        _work(shared, compare, made)
+        work.run()
     finally:
         for thread in threads:
             thread.join()
+    if work.error is not None:
+        raise work.error
     return made
 
 
-def _work(
-    pieces: Iterator[Copy], compare: bool, made: set[int], differ: Any = _compare, move: Any = ctypes.memmove
-) -> None:
-    for number, target, source, nbytes in pieces:
-        if not compare or differ(target, source, nbytes) != 0:
-            move(target, source, nbytes)
+class _Work:
+    """Pieces that threads share; each calls ``run``. ``error`` is what stopped one of them."""
+
+    def __init__(
+        self,
+        pieces: Sequence[Copy],
+        digests: Digests | None,
+        compare: bool,
+        made: set[int],
+        reached: Callable[[int], object] | None,
+    ) -> None:
+        self._pieces, self._left = pieces, iter(enumerate(pieces))  # the GIL makes taking from it one step
+        self._digests, self._compare, self._made, self._reached = digests, compare, made, reached
+        self._lock = threading.Lock()
+        self._is_done = [False] * len(pieces)
+        self._front = 0  # the first piece that is not done
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._run()
+        except Exception as error:  # raised when all have ended
+            self.error = error
+
+    def _run(self) -> None:
+        for index, (number, target, source, nbytes, block) in self._left:
+            if self._digests is None:
+                ctypes.memmove(target, source, nbytes)
+                self._made.add(number)
+            elif self._digests.copy(block, target, source, nbytes, self._compare):
+                self._made.add(number)
+            if self._reached is not None:
+                self._tell(index, self._reached)
+
+    def _tell(self, index: int, reached: Callable[[int], object]) -> None:
+        with self._lock:
+            self._is_done[index] = True
+            before = self._front
+            while self._front < len(self._pieces) and self._is_done[self._front]:
+                self._front += 1
+            if self._front > before:
+                last = self._pieces[self._front - 1]
+                reached(last.target + last.nbytes)
+
+
+def _copy_small(copies: Iterable[Copy], compare: bool, made: set[int]) -> None:
+    for number, target, source, nbytes, _ in copies:
+        if not compare or _small_compare(target, source, nbytes) != 0:
+            _small_move(target, source, nbytes)
             made.add(number)
 
 
 def _pieces(copy: Copy) -> Iterator[Copy]:
     for at in range(0, copy.nbytes, _PIECE):
-        yield Copy(copy.number, copy.target + at, copy.source + at, min(_PIECE, copy.nbytes - at))
+        nbytes = min(_PIECE, copy.nbytes - at)
+        yield Copy(copy.number, copy.target + at, copy.source + at, nbytes, copy.block + blocks_of(at))

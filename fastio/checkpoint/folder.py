@@ -49,11 +49,18 @@ class StepFolder:
                 damaged[step] = error
         return sorted(found, key=lambda one: one.order), damaged
 
+    def hide(self, step: int) -> None:
+        """Make a step invisible, at once; its files stay until they are removed."""
+        os.unlink(os.path.join(self.of(step), manifest.NAME))
+
     def remove(self, step: int) -> None:
-        """Remove a step: first it becomes invisible, then it goes. Files that other steps link to stay with them."""
+        """Remove the files of a hidden step, unless one of that number was saved since.
+
+        Files that other steps link to stay with them.
+        """
         path = self.of(step)
-        os.unlink(os.path.join(path, manifest.NAME))
-        shutil.rmtree(path)
+        if not os.path.exists(os.path.join(path, manifest.NAME)):
+            shutil.rmtree(path)
 
     def clear_leftovers(self) -> None:
         """Remove what writers that were killed left behind. Only for who holds the folder's lock."""

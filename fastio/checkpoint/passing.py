@@ -5,22 +5,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from fastio import _native, checksums, plan, registry
+from fastio._native import Control
 from fastio.addresses import host_bytes, storage_bytes
 from fastio.buffers import copy_errors
 from fastio.checkpoint.copying import Copy, copy_all
 from fastio.checkpoint.snapshot import Snapshot
 from fastio.checkpoint.stillness import Stillness
 from fastio.choosing import decide, movers
-from fastio.errors import RefusedError, ToolUnavailableError
 from fastio.formats.layout import Layout
 from fastio.formats.sense import PT
 from fastio.job import Progress
 from fastio.outcome import SaveResult
 from fastio.replacement import Replacement
-from fastio.transport import SAVE, Extent, WriteRequest
+from fastio.saving import Attempts
+from fastio.transport import SAVE, Extent, Moved, WriteRequest
 
 LEAST = 32 << 20
 # Pieces begin at multiples of it: transports write blocks of a size that divides it, so no block has bytes of two.
@@ -40,15 +42,14 @@ def save_in_pieces(
 ) -> tuple[SaveResult, Sequence[int]]:
     """As :func:`fastio.saving.save_layout`, of storages that must not change while ``passage.still`` lasts.
 
-    RefusedError if it was broken before all was copied.
+    CheckpointError if it was broken before all was copied.
     """
     started = time.perf_counter()
     devices = layout.devices or frozenset({"cpu"})
     context = plan.save_context(PT, frozenset({"cpu"}), True, layout.payload, len(layout.extents) // 2)
     able = movers(SAVE, frozenset({"cpu"}))
     decision = decide(policy, SAVE, PT, frozenset({"cpu"}), context, layout.payload, os.path.dirname(path), able)
-    order = list(decision.order)
-    notes = list(decision.missing)
+    attempts = Attempts(decision, path)
     room = max(passage.nbytes - len(layout.literal), LEAST) // _BLOCK * _BLOCK
     address = passage.memory.room(min(room, layout.size), pin="cuda" in devices)
     values = [0] * len(layout.extents)
@@ -60,25 +61,22 @@ def save_in_pieces(
             passage.still.require()
             if end == layout.size:
                 passage.still.end()
-            request = WriteRequest(path, new.fd, layout.size, extents)
-            while True:
-                if not order:
-                    raise RefusedError(f"no tool could save {path}: " + "; ".join(notes))
-                try:
-                    moved = registry.get(order[0]).write(request)
-                    break
-                except (RefusedError, ToolUnavailableError) as error:
-                    notes.append(f"{order.pop(0)}: {error}")
+            control = Control()
+            control.still = True
+            request = WriteRequest(path, new.fd, layout.size, extents, control=control)
+            moved = attempts.run(partial(_written, request))
             if progress is not None:
                 progress(end, layout.size)
         new.commit(durable=True)
     seconds = time.perf_counter() - started
     reason = "the state is larger than the memory budget"
-    notes += moved.notes
-    result = SaveResult(
-        SAVE, path, PT, order[0], moved.route, reason, layout.payload, seconds, True, True, tuple(notes)
-    )
+    notes = (*attempts.notes, *moved.notes)
+    result = SaveResult(SAVE, path, PT, attempts.tool, moved.route, reason, layout.payload, seconds, True, True, notes)
     return result, values
+
+
+def _written(request: WriteRequest, tool: str) -> Moved:
+    return registry.get(tool).write(request)
 
 
 def _copied(layout: Layout, begin: int, end: int, address: int, values: list[int]) -> Iterator[Extent]:
@@ -98,7 +96,7 @@ def _copied(layout: Layout, begin: int, end: int, address: int, values: list[int
             at = extent.address - extent.owner.data_ptr() + start
             with copy_errors():
                 host_bytes(targets[index], nbytes).copy_(storage_bytes(extent.owner)[at : at + nbytes])
-    copy_all(copies, compare=False)
+    copy_all(copies)
     for index, _, nbytes in parts:
         if layout.extents[index].checksum:
             values[index] = _native.crc32_at(targets[index], nbytes, values[index])

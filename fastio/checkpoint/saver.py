@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fastio.checkpoint import by_torch
+from fastio.checkpoint.arrival import Arrival
 from fastio.checkpoint.folder import StepFolder
 from fastio.checkpoint.lock import FolderLock
 from fastio.checkpoint.manifest import Manifest
@@ -49,15 +50,16 @@ class Saver:
         self._lock = FolderLock(steps.path)
         self._steps = steps
         self._manner = manner
-        self._snapshot = Snapshot()
+        self._snapshot = Snapshot(comparable=manner.incremental)
         self._pending: Pending | None = None
         self._base: Manifest | None = None  # the step that the snapshot holds
+        self._hidden: list[int] = []  # steps whose files are still there
         self._order: int | None = None  # how often was saved here; unknown before the first time
 
     @property
     def is_busy(self) -> bool:
         """Whether a step is still being written."""
-        return self._pending is not None and self._pending.is_running
+        return self._pending is not None and self._pending.is_working
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
         """Save a step, when the one before is written; raise its error, if it had one."""
@@ -73,57 +75,87 @@ class Saver:
             with held_back():
                 small, storages = pt_save.pickled(captured(state), _PICKLE_PROTOCOL)
         base, self._base = self._base, None
-        unchanged = passage = None
+        told = after_a_second(as_callback(manner.progress, f"saving step {step}"))
+        task = Task(
+            self._steps, step, 0, Records(small, storages), image, metadata, base=None, passage=None, arrival=None,
+            policy=manner.policy, read_back=manner.read_back, progress=told,
+        )  # fmt: skip
         total = sum(nbytes for _, _, nbytes in storages)
         if manner.asynchronous and manner.memory_budget is not None and total > manner.memory_budget:
-            passage = Passage(self._snapshot, manner.memory_budget, still)
+            with still:
+                self._start(task._replace(passage=Passage(self._snapshot, manner.memory_budget, still)), still)
+                still.wait()
         elif manner.asynchronous or manner.incremental:
-            storages, same = self._snapshot.take(storages, compare=base is not None)
-            unchanged = Base(base, same) if base is not None and same else None
-        told = after_a_second(as_callback(manner.progress, f"saving step {step}"))
-        records = Records(small, storages)
-        task = Task(
-            self._steps, step, 0, records, image, metadata, unchanged, passage, manner.policy, manner.read_back, told
-        )
-        if not manner.asynchronous:
-            self._write(task, still)
-            return
-        if passage is None:
+            self._copy(task, storages, base, still)
+        else:
+            self._write_now(task, still)
+
+    def _copy(self, task: Task, storages: Sequence[Storage], base: Manifest | None, still: Stillness) -> None:
+        """Take a snapshot and save it."""
+        arrival = Arrival()
+        held = self._snapshot.lay(storages)
+        task = task._replace(records=Records(task.records.small, held), arrival=arrival)
+        start = self._start if self._manner.asynchronous else self._write_now
+        if self._manner.asynchronous and base is None:  # all is to be written, and that may begin at once
+            with arrival:
+                self._snapshot.take(storages, lambda: start(task, still), arrival.reach)
             still.end()
-        with still:
-            self._pending = Pending(lambda: self._write(task, still))
-            self._pending.start()
-            still.wait()
+            return
+        with arrival:
+            same = self._snapshot.take(storages)
+        if self._manner.asynchronous:
+            still.end()
+        start(task._replace(base=Base(base, same) if base is not None and same else None), still)
+
+    def _start(self, task: Task, still: Stillness) -> None:
+        """Have a step written behind, once what the one before replaced is gone."""
+        before = self._pending
+
+        def work() -> None:
+            if before is not None:
+                before.join()
+                before.complain()
+            self._write(task, still)
+
+        self._pending = Pending(work, self._remove_hidden)
+        self._pending.start()
+
+    def _write_now(self, task: Task, still: Stillness) -> None:
+        self._write(task, still)
+        self._remove_hidden()
 
     def wait(self) -> None:
         """Return when what was saved is visible; raise the error if it could not be, once."""
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending.complain()
+
+    def settle(self) -> None:
+        """The same, and what it replaced is gone: nothing goes on in the folder any more."""
         pending = self._pending
         if pending is not None:
             pending.join()  # interrupted here, it goes on, and is waited for again
             self._pending = None
-            pending.result()
+            pending.complain()
 
     def prune(self) -> list[int]:
-        """Remove what is not to be kept; gives the numbers of those steps."""
-        if self._manner.keep is None:
-            return []
-        steps = [one.step for one in self._steps.whole()[0]]
-        gone = sorted(set(steps) - kept(steps, self._manner.keep, self._manner.keep_every))
-        for step in gone:
-            self._steps.remove(step)
+        """Remove what is not to be kept, when nothing goes on; gives the numbers of those steps."""
+        self.settle()
+        gone = self._hide()
+        self._remove_hidden()
         return gone
 
     def close(self) -> None:
-        """Wait, raise the error if there was one, give the memory back, and let others write."""
+        """Settle, raise the error if there was one, give the memory back, and let others write."""
         try:
-            self.wait()
+            self.settle()
         finally:
             if self._pending is None:  # else it was interrupted, and a step is still being written
                 self._snapshot.close()
                 self._lock.release()
 
     def _write(self, task: Task, still: Stillness) -> None:
-        """Write a step, and remove those that are not to be kept any more."""
+        """Write a step, and hide those that are not to be kept any more."""
         try:
             if self._order is None:
                 self._steps.clear_leftovers()
@@ -145,4 +177,20 @@ class Saver:
             still.seconds,
             "" if result.nbytes == nbytes else f", {readable(nbytes - result.nbytes)} more are as in the step before",
         )  # fmt: skip
-        self.prune()
+        self._hide()
+
+    def _hide(self) -> list[int]:
+        """Make what is not to be kept invisible; gives the numbers of those steps."""
+        if self._manner.keep is None:
+            return []
+        steps = [one.step for one in self._steps.whole()[0]]
+        gone = sorted(set(steps) - kept(steps, self._manner.keep, self._manner.keep_every))
+        for step in gone:
+            self._steps.hide(step)
+            self._hidden.append(step)
+        return gone
+
+    def _remove_hidden(self) -> None:
+        """Give the room of what is invisible back: the system takes tens of milliseconds for some gigabytes."""
+        while self._hidden:
+            self._steps.remove(self._hidden.pop())

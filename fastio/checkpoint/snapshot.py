@@ -6,7 +6,7 @@ pinned where storages are on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from fastio import _native
 from fastio.addresses import host_bytes, storage_bytes
 from fastio.buffers import HostMemory, copy_errors
-from fastio.checkpoint.copying import Copy, copy_all
+from fastio.checkpoint.copying import Copy, blocks_of, copy_all
 from fastio.native_errors import named
 
 Storage = tuple[str, torch.UntypedStorage, int]
@@ -27,57 +27,86 @@ _LARGE = 16 << 10
 _FIRST_LOOK = 1 << 20
 
 
-class Taken(NamedTuple):
-    """Storages as they were, now in host memory; ``unchanged`` names those that the last snapshot had too."""
+class _Place(NamedTuple):
+    """Where a storage starts, its size, and the kind of device that it comes from: only what a CPU has gets digests."""
 
-    storages: list[Storage]
-    unchanged: set[str]
+    at: int
+    nbytes: int
+    kind: str
 
 
 class Snapshot:
-    """One snapshot at a time. Whoever reads it must have ended before the next is taken."""
+    """One snapshot at a time. Whoever reads it must have ended before the next is taken.
 
-    def __init__(self) -> None:
+    One that is ``comparable`` keeps digests of what it holds.
+    """
+
+    def __init__(self, comparable: bool) -> None:
+        self._comparable = comparable
+        self._digests: _native.Digests | None = None
         self._memory: _native.Mapping | HostMemory | None = None
-        self._places: dict[str, tuple[int, int]] = {}  # name: where it starts, and its size
+        self._places: dict[str, _Place] = {}
         self._held: list[Storage] = []  # the memory at these places
+        self._is_whole = False
 
-    def take(self, storages: Sequence[Storage], compare: bool) -> Taken:
-        """Copy all storages; with ``compare``, find those that are as they were in the last snapshot, which was whole.
+    def lay(self, storages: Sequence[Storage]) -> list[Storage]:
+        """Memory for a snapshot of these storages, which is kept if they are of the same sizes as those before.
 
-        They are compared byte by byte, which costs what copying them costs. TransferError where there is no memory.
+        TransferError where there is no memory.
         """
         places, total = _places(storages)
+        base = self._room(total, pin=any(storage.device.type == "cuda" for _, storage, _ in storages))
+        if places != self._places:  # there are none in new memory
+            self._places, self._held = places, [_at(base + places[name].at, name, n) for name, _, n in storages]
+            blocks = sum(blocks_of(nbytes) for _, _, nbytes in storages)
+            self._digests = _native.Digests(blocks) if self._comparable else None
+            self._is_whole = False
+        return self._held
+
+    def take(
+        self,
+        storages: Sequence[Storage],
+        begun: Callable[[], object] | None = None,
+        reached: Callable[[int], object] | None = None,
+    ) -> set[str]:
+        """Copy all storages to the memory that was laid for them; gives those that are as they were in the last one.
+
+        On a CPU their digests are compared, which reads them once; see :class:`fastio._native.Digests`. ``begun`` is
+        called when all small ones are there, ``reached`` with an address below which all are.
+        """
+        compare, self._is_whole = self._comparable and self._is_whole, False
         devices = {storage.device for _, storage, _ in storages if storage.device.type == "cuda"}
-        base = self.room(total, pin=bool(devices))
-        comparable = compare and places == self._places  # there are none in new memory
-        if places != self._places:
-            self._places, self._held = places, [_at(base + places[name][0], name, n) for name, _, n in storages]
         _synchronize(devices)  # what computes a tensor may be on any stream
         copies = []
         changed = set()
+        block = 0
         for number, (_, storage, nbytes) in enumerate(storages):
             target = self._held[number][1]
             if nbytes == 0:
                 continue
             if storage.device.type == "cpu":
-                copies.append(Copy(number, target.data_ptr(), storage.data_ptr(), nbytes))
-            elif _fetched(storage_bytes(target), storage_bytes(storage)[:nbytes], comparable):
+                copies.append(Copy(number, target.data_ptr(), storage.data_ptr(), nbytes, block))
+                block += blocks_of(nbytes)
+            elif _fetched(storage_bytes(target), storage_bytes(storage)[:nbytes], compare):
                 changed.add(number)
-        changed |= copy_all(copies, comparable)
         _synchronize(devices)
-        names = [name for name, _, _ in storages]
-        unchanged = {name for number, name in enumerate(names) if number not in changed} if comparable else set()
-        return Taken(self._held, unchanged)
+        changed |= copy_all(copies, self._digests, compare, begun, reached)
+        self._is_whole = True
+        return {name for number, (name, _, _) in enumerate(storages) if number not in changed} if compare else set()
 
     def close(self) -> None:
         """Give the memory back."""
         memory, self._memory = self._memory, None
-        self._places, self._held = {}, []
+        self._places, self._held, self._digests, self._is_whole = {}, [], None, False
         if isinstance(memory, HostMemory):
             memory.close()
 
     def room(self, nbytes: int, pin: bool) -> int:
+        """The address of this memory, enough for ``nbytes``, to be used for something else: what it held is lost."""
+        self._is_whole = False
+        return self._room(nbytes, pin)
+
+    def _room(self, nbytes: int, pin: bool) -> int:
         """The address of memory for ``nbytes``; it is what it was before, if that suffices."""
         memory = self._memory
         if memory is None or memory.nbytes < nbytes or (pin and not isinstance(memory, HostMemory)):
@@ -95,14 +124,14 @@ def _at(address: int, name: str, nbytes: int) -> Storage:
     return name, host_bytes(address, nbytes).untyped_storage(), nbytes
 
 
-def _places(storages: Sequence[Storage]) -> tuple[dict[str, tuple[int, int]], int]:
-    """Where each storage goes, with its size, and the room for all."""
+def _places(storages: Sequence[Storage]) -> tuple[dict[str, _Place], int]:
+    """Where each storage goes, and the room for all."""
     places = {}
     at = 0
-    for name, _, nbytes in storages:
+    for name, storage, nbytes in storages:
         alignment = _PAGE if nbytes >= _LARGE else _LINE
         at = -(-at // alignment) * alignment
-        places[name] = (at, nbytes)
+        places[name] = _Place(at, nbytes, storage.device.type)
         at += nbytes
     return places, at
 

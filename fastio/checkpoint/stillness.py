@@ -6,7 +6,7 @@ import threading
 import time
 from types import TracebackType
 
-from fastio.errors import RefusedError
+from fastio.errors import CheckpointError
 
 
 class Stillness:
@@ -44,6 +44,6 @@ class Stillness:
         self._is_broken = kind is not None
 
     def require(self) -> None:
-        """RefusedError if it was broken: what was copied is of no one moment."""
+        """CheckpointError if it was broken: what was copied is of no one moment."""
         if self._is_broken:
-            raise RefusedError("the save was interrupted before all of the state was copied")
+            raise CheckpointError("the save was interrupted before all of the state was copied")

@@ -47,8 +47,10 @@ class DataFile:
         with named(self.path):
             _native.allocate(self.fd, nbytes)
 
-    def sync(self) -> None:
-        """Have the file and its name survive a power cut."""
+    def commit(self, durable: bool) -> None:
+        """It is whole. With ``durable``, file and name survive a power cut once this returns."""
+        if not durable:
+            return
         try:
             os.fsync(self.fd)
             sync_folder(self._folder)

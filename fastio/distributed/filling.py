@@ -11,6 +11,7 @@ import io
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -19,13 +20,14 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, Read
 
 from fastio import _native, choosing
 from fastio.addresses import view
-from fastio.distributed import moving
 from fastio.distributed.stored import FORMAT, Stored, noted
 from fastio.distributed.survey import Entry, check, survey
 from fastio.errors import CorruptFileError, UnsupportedError
 from fastio.formats.layout import storage_bytes
 from fastio.landing import bytes_of
+from fastio.loading import read_extents
 from fastio.native_errors import named
+from fastio.outcome import publish
 from fastio.progress import as_callback
 from fastio.transport import LOAD, Extent
 
@@ -119,7 +121,9 @@ class Filling:
     def _read(self, extents: list[Extent], wanted: Sequence[_Wanted]) -> None:
         """Read, and compare with the CRC-32s that are known."""
         callback = as_callback(self._progress, f"loading {os.path.basename(self._path)}")
-        values, transfer = moving.read(self._path, self._fd, self._size, extents, self._policy, callback)
+        told, values = read_extents(self._path, self._fd, self._size, extents, None, self._policy, callback, FORMAT)
+        transfer = replace(told, verified=all(extent.checksum for extent in extents))
+        publish(transfer)
         logger.info(
             "loaded %d bytes in %.3f s (%.0f MB/s) by %s, %s: %s",
             transfer.nbytes, transfer.seconds, transfer.bandwidth / 1e6, transfer.tool, transfer.route, self._path,

@@ -18,7 +18,7 @@ from fastio import _native
 from fastio.collector import held_back
 from fastio.distributed.data_file import clear, one_at_a_time
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError
-from fastio.replacement import Replacement
+from fastio.replacement import Replacement, write_all
 
 _NAME = ".metadata"
 _MARK = b"\nfastio-crc32 "
@@ -45,7 +45,7 @@ def commit(folder: str, rank: int | None, metadata: Metadata, durable: bool) -> 
         now = {info.relative_path for info in metadata.storage_data.values()}
         with Replacement(path) as new:
             new.allocate(len(data))
-            _write(new, data)
+            write_all(new, data)
             new.commit(durable)
         others = _references_of_all(folder, except_for=path)
         if others is not None:
@@ -91,14 +91,6 @@ def read(folder: str, rank: int | None = None) -> Metadata:
     if stream.tell() != (body if checked else len(data)):
         raise CorruptFileError(path, None, f"{len(data) - stream.tell()} bytes after its end are not what was written")
     return metadata
-
-
-def _write(new: Replacement, data: bytes) -> None:
-    try:
-        with os.fdopen(os.dup(new.fd), "wb") as file:
-            file.write(data)
-    except OSError as error:
-        raise TransferError(error.errno or 0, "write", new.path) from error
 
 
 def _missing(folder: str, path: str) -> CheckpointError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from torch.distributed.checkpoint import filesystem
@@ -15,11 +16,13 @@ from torch.futures import Future
 
 from fastio.collector import held_back
 from fastio.distributed import metadata as metadata_file
-from fastio.distributed import moving
 from fastio.distributed.data_file import DataFile, logger, make_folder
 from fastio.distributed.items import Image, ImageBuilder
-from fastio.distributed.stored import annotate
+from fastio.distributed.rare_passes import RarePasses
+from fastio.distributed.stored import FORMAT, annotate
+from fastio.outcome import publish
 from fastio.progress import as_callback
+from fastio.saving import write_layout
 
 
 class Writer(StorageWriter):
@@ -50,6 +53,7 @@ class Writer(StorageWriter):
         self._save_id = str(uuid.uuid4())
         self._rank: int | None = None
         self._file: DataFile | None = None
+        self._passes = RarePasses()
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id:
@@ -61,6 +65,7 @@ class Writer(StorageWriter):
         # Without collectives each rank writes metadata of its own.
         self._rank = kwargs.get("rank") if not kwargs.get("use_collectives", True) else None
         self._let_go()
+        self._passes.begin()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         make_folder(self.path)
@@ -72,7 +77,10 @@ class Writer(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         done: Future[list[WriteResult]] = Future()
-        done.set_result(self._write(plan, planner) if plan.items else [])
+        try:
+            done.set_result(self._write(plan, planner) if plan.items else [])
+        finally:
+            self._passes.end()  # if another rank fails, nobody calls here again
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
@@ -97,21 +105,20 @@ class Writer(StorageWriter):
         return filesystem.FileSystemWriter.validate_checkpoint_id(checkpoint_id)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None}
+        return {**self.__dict__, "_file": None, "_passes": RarePasses()}
 
     def _write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
         with held_back():
             image = _lay_out(plan, planner)
         file = DataFile(self.path, plan.storage_data.prefix)
         try:
-            file.allocate(image.layout.size)
             callback = as_callback(self.progress, f"saving {file.name}")
-            commit = file.sync if self.durable else _nothing
-            values, result = moving.write(file.path, file.fd, image.layout, self.policy, self.durable, callback, commit)
+            result, values = write_layout(image.layout, file, FORMAT, self.policy, self.durable, callback)
         except BaseException:
             file.discard()
             raise
         self._file = file  # its lock says that the save goes on, until the next one begins or the writer is gone
+        publish(result)
         logger.info(
             "saved %d bytes in %.3f s (%.0f MB/s) by %s, %s: %s",
             result.nbytes, result.seconds, result.bandwidth / 1e6, result.tool, result.route, file.path,
@@ -122,6 +129,7 @@ class Writer(StorageWriter):
         if self._file is not None:
             self._file.close()
             self._file = None
+        self._passes.end()
 
 
 def _with_prefix(plan: SavePlan, rank: int) -> SavePlan:
@@ -135,14 +143,10 @@ def _lay_out(plan: SavePlan, planner: SavePlanner) -> Image:
     return builder.build()
 
 
-def _results(image: Image, name: str, values: list[int]) -> list[WriteResult]:
+def _results(image: Image, name: str, values: Sequence[int]) -> list[WriteResult]:
     results = []
     for item in image.items:
         info = filesystem._StorageInfo(name, item.offset, item.nbytes)
         annotate(info, item.record if item.extent < 0 else item.record._replace(crc=values[item.extent]))
         results.append(WriteResult(index=item.index, size_in_bytes=item.nbytes, storage_data=info))
     return results
-
-
-def _nothing() -> None:
-    return None

@@ -29,19 +29,27 @@ def parsed_bytes(size: Any) -> int | None:
     return size
 
 
-def opened(store: Any, policy: Any) -> tuple[Store, bool]:
+def opened(store: Any, policy: Any, force: Any = None) -> tuple[Store, bool]:
     """The store to use, and whether it was opened here and is to be closed. TypeError for what is none.
 
+    ``force``: the serial number of a device whose contents may be lost; ValueError with a store that is open already.
     Fastensor's way into one folder is a file for each tensor, by the tool that WRDic chooses.
     """
+    if force is not None and not isinstance(force, str):
+        raise TypeError(f"force is a {type(force).__name__}: expected the serial number of a device, or None")
     if all(callable(getattr(store, name, None)) for name in ("write", "read", "update", "is_done", "wait", "free")):
+        if force is not None:
+            raise ValueError("force is for devices that are opened here, and this store is open already")
         return cast(Store, store), False
     if not isinstance(store, str | os.PathLike | list | tuple):
         raise TypeError(f"store is a {type(store).__name__}: expected a folder, a list of places, or an open store")
-    if policy == "fastensor" and not isinstance(store, list | tuple) and os.path.isdir(store):
-        from fastio.offload.tool_store import ToolStore
-
-        return ToolStore(store), True
     from fastio.offload.store import BlockStore
+    from fastio.offload.store_opening import chosen
 
-    return BlockStore(store), True
+    if policy == "fastensor" and not isinstance(store, list | tuple):
+        driver, _ = chosen([store], None)
+        if driver == "uring" and os.path.isdir(store):
+            from fastio.offload.tool_store import ToolStore
+
+            return ToolStore(store), True
+    return BlockStore(store, force=force), True

@@ -34,9 +34,13 @@ _SMALLEST = 4096  # bytes: less is not worth a block of the device
 class Offload:
     """A context manager for the forward pass; backward may run inside or after it.
 
-    ``store``: a folder, a list of places, or an open store (see :class:`fastio.offload.tiers.Store`). ``budget``: bytes
-    (or "8GiB") that saved tensors may take in memory. ``host_budget``: bytes of host memory (pinned, for tensors on a
-    GPU) for those that leave and come back soonest; the store has the rest.
+    ``store``: a folder, an empty block device, a list of such to stripe over, or an open store (see
+    :class:`fastio.offload.tiers.Store`). An NVMe namespace without the kernel in the way is "nvme:/dev/ng0n1" (the
+    kernel's passthrough), "vfio:0000:03:00.0" (driven by this process) or "spdk:trtype=TCP traddr=..." (by SPDK): see
+    ``fastio-bench doctor`` for what stands in the way. A device that is in use is never taken, nor one that holds a
+    filesystem or a partition table, unless ``force`` is its serial number. ``budget``: bytes (or "8GiB") that saved
+    tensors may take in memory. ``host_budget``: bytes of host memory (pinned, for tensors on a GPU) for those that
+    leave and come back soonest; the store has the rest.
 
     ``policy``: "all" moves every saved tensor, asynchronously; "fastensor" the same, waiting for each transfer, to
     compare with (into one folder it writes files, by the tools that WRDic chooses). The others of
@@ -57,7 +61,8 @@ class Offload:
     On the CPU the memory of tensors that left is freed, which does not make the process smaller: glibc keeps blocks
     below 32 MiB unless the environment variable MALLOC_MMAP_THRESHOLD_ (1048576, say) tells it not to.
 
-    Raises InfeasibleBudget on entering, where the policy cannot keep the budget, and ActivationLostError in backward,
+    Raises ValueError for places of several drivers and DeviceInUseError for a device that may not be taken;
+    InfeasibleBudget on entering, where the policy cannot keep the budget, and ActivationLostError in backward,
     where a tensor cannot be read back; the manager then refuses to go on.
     """
 
@@ -70,6 +75,7 @@ class Offload:
         host_budget: int | str = 0,
         policy: str | Policy = "flashneuron",
         codec: str = "lossless",
+        force: str | None = None,
     ) -> None:
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(f"model is a {type(model).__name__}: expected a torch.nn.Module or None")
@@ -79,7 +85,7 @@ class Offload:
         self.failure: ActivationLostError | None = None
         host_bytes = parsed_bytes(host_budget) or 0
         self._planner = Planner(policy, parsed_bytes(budget), host_bytes, optional_codec=codec == "lossless")
-        self._levels = Levels(*opened(store, policy), host_bytes, self.counts)
+        self._levels = Levels(*opened(store, policy, force), host_bytes, self.counts)
         self._lock = threading.Lock()
         self._released: deque[Blob] = deque()
         self._loaded: dict[int, Blob] = {}  # blobs with a buffer: read, or on the way

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fastio import _native
 from fastio.dicts import fingerprint
 from fastio.errors import FolderMissingError, TransferError
+from fastio.nvme.safety import refuse_in_use
 
 _BLOCK = 4096
 # Filesystems without unnamed files, and kernels before 3.11, answer with one of these.
@@ -39,16 +40,17 @@ class Place:
     bears_changes: bool
 
 
-def open_places(paths: Sequence[str | os.PathLike[str]]) -> list[Place]:
+def open_places(paths: Sequence[str | os.PathLike[str]], force: str | None = None) -> list[Place]:
     """Open all of them, or none.
 
-    A folder gets a file without a name, an empty file is used as it is, a block device whole (never one in use).
-    Raises FolderMissingError, ValueError for a file with contents, TransferError.
+    A folder gets a file without a name, an empty file is used as it is, a block device whole: never one in use, nor
+    one that holds something unless ``force`` is its serial number. Raises FolderMissingError, DeviceInUseError,
+    ValueError for a file with contents, TransferError.
     """
     places: list[Place] = []
     try:
         for path in paths:
-            places.append(_open_place(os.fspath(path)))
+            places.append(_open_place(os.fspath(path), force))
     except BaseException:
         close_places(places)
         raise
@@ -77,9 +79,11 @@ def unnamed(folder: str, flags: int) -> int:
     return fd
 
 
-def _open_place(path: str) -> Place:
+def _open_place(path: str, force: str | None) -> Place:
     try:
         kind = os.stat(path)
+        if stat.S_ISBLK(kind.st_mode):
+            refuse_in_use(path, force)
         fd, direct = _open_direct(path, kind)
     except FileNotFoundError:
         raise FolderMissingError(path) from None

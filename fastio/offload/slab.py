@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from typing import Protocol
 
 from fastio.buffers import PAGE, HostMemory
+from fastio.errors import FastIOError
 from fastio.offload.arena import Arena
 
 _broken_off: list[HostMemory] = []
 
 
+class Mapper(Protocol):
+    """Who must know memory before a device reaches it; see :meth:`fastio.offload.BlockStore.map`."""
+
+    def map(self, address: int, nbytes: int) -> None:
+        """Before the first use."""
+
+    def unmap(self, address: int) -> None:
+        """After the last."""
+
+
 class Slab:
     """Blocks by address, on whole pages. The memory is made with the first block, at its exact size.
 
-    ``pin``: registered with CUDA. Raises RefusedError where the system or the driver does not give the memory,
-    ArenaFullError where there is no room, RuntimeError once it is closed.
+    ``pin``: registered with CUDA. ``mapper`` is told of the memory while there is any. Raises RefusedError where the
+    system or the driver does not give the memory, what the mapper raises, ArenaFullError where there is no room, and
+    RuntimeError once it is closed.
     """
 
-    def __init__(self, nbytes: int, pin: bool) -> None:
+    def __init__(self, nbytes: int, pin: bool, mapper: Mapper | None = None) -> None:
         self._arena = Arena(nbytes, PAGE)
         self._pin = pin
+        self._mapper = mapper
         self._memory: HostMemory | None = None
         self._closed = False
 
@@ -48,7 +63,7 @@ class Slab:
         """Have room for a block of ``nbytes``. Only when all blocks are free that ever will be."""
         arena = Arena(max(self.nbytes, -(-nbytes // PAGE) * PAGE), PAGE)
         if self._memory is not None:
-            memory = HostMemory(arena.nbytes, self._pin)  # before the old one goes: it may fail
+            memory = self._make(arena.nbytes)  # before the old one goes: it may fail
             self._give_back()
             self._memory = memory
         self._arena = arena
@@ -68,9 +83,22 @@ class Slab:
         self._closed = True
         self._give_back()
 
+    def _make(self, nbytes: int) -> HostMemory:
+        memory = HostMemory(nbytes, self._pin)
+        if self._mapper is not None:
+            try:
+                self._mapper.map(memory.address, nbytes)
+            except BaseException:
+                memory.close()
+                raise
+        return memory
+
     def _give_back(self) -> None:
         memory, self._memory = self._memory, None
         if memory is not None and self._arena.used == 0:
+            if self._mapper is not None:
+                with contextlib.suppress(FastIOError):  # a store that is closed has let go of it
+                    self._mapper.unmap(memory.address)
             memory.close()
         elif memory is not None:  # an interrupt broke off a transfer that a device may still be at: it stays for ever
             _broken_off.append(memory)
@@ -81,7 +109,7 @@ class Slab:
         offset = take(nbytes)
         if self._memory is None:
             try:
-                self._memory = HostMemory(self._arena.nbytes, self._pin)
+                self._memory = self._make(self._arena.nbytes)
             except BaseException:
                 self._arena.free(offset)
                 raise

@@ -59,13 +59,15 @@ class StagedStore:
 
     ``nbytes`` of slab bound how much moves at a time: a command for which there is no room waits for the oldest ones. A
     blob that is larger than the slab makes it grow. The memory is made with the first command and given back by
-    ``close``, which leaves the store below open. Not thread-safe: one lock around all calls.
+    ``close``, which leaves the store below open. A store below whose ``wants_map`` is true has it mapped, so that its
+    devices reach it without a copy. Not thread-safe: one lock around all calls.
     """
 
     def __init__(self, store: Store, copies: Copies, nbytes: int) -> None:
         self._store = store
         self._copies = copies
-        self._slab = Slab(nbytes, copies.pinned)
+        mapper: Any = store if getattr(store, "wants_map", False) else None
+        self._slab = Slab(nbytes, copies.pinned, mapper)
         self._blobs: dict[int, _Blob] = {}
         self._moves: dict[int, _Move] = {}  # by index, the oldest first
 

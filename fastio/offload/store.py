@@ -11,28 +11,20 @@ to the device and takes what is done; there is no thread to do it behind one's b
 
 from __future__ import annotations
 
-import errno
 import os
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Literal
 
-from fastio import _native
-from fastio.errors import FastIOError, RefusedError, TransferError
-from fastio.native_errors import NativeError, named, public_error
 from fastio.offload.endurance import Drive
-from fastio.offload.places import Place, close_places, open_places
+from fastio.offload.store_errors import BLOCK, Failure, Naming, StoreGoneError, transfer_error
+from fastio.offload.store_opening import open_store
 
-BLOCK = 4096
-DRIVERS = ("uring", "threads")
+__all__ = ["BLOCK", "BlockStore", "Direction", "StoreGoneError", "StoreStats"]
 
 Direction = Literal["write", "read"]
-
-
-class StoreGoneError(FastIOError, RuntimeError):
-    """The store is closed, or belongs to the process that forked this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +39,9 @@ class StoreStats:
     commands_under_way: int
     bytes_used: int
     bytes_provisioned: int
+    retries: int  # commands sent again because NVMe said that it may help
+    doorbells: int  # writes to the devices' doorbells, by drivers that ring them themselves
+    system_calls: int  # calls of the kernel to move data, by the drivers uring and nvme
     seconds: float  # since the store was opened
     drive_nbytes: int
     drive_writes_per_day: float
@@ -56,45 +51,45 @@ class StoreStats:
 class BlockStore:
     """Blobs on unnamed files in folders, on empty files or on whole block devices; striped where there are several.
 
+    A place such as "nvme:/dev/ng0n1" is an NVMe namespace by the kernel's passthrough, "vfio:0000:03:00.0" a controller
+    driven by this process, "spdk:trtype=TCP traddr=..." one driven by SPDK; ``driver`` says the same of places without
+    the word before the colon. The drivers of files and block devices are "uring" and "threads".
+
     ``capacity`` is in bytes over all places, 0 for what they have. Memory given by address must stay until its
     transfer is done or its index freed. Any thread may call any method; one that waits keeps no other from going on.
     Memory that direct I/O cannot reach as it lies (most tensors': they begin 64 bytes into a page) is copied, on a
     write, by the thread that calls ``update``, ``is_done`` or ``wait``, into 4 MiB that the store then keeps. Where
     ``whole_pages`` is true a caller can spare that by moving all of the pages that his memory touches: the filesystem
-    and the device do not mind if bytes of others there change meanwhile. A context manager.
+    and the device do not mind if bytes of others there change meanwhile. Where ``wants_map`` is true (vfio, spdk)
+    all memory that was not given to ``map`` is copied. A context manager.
 
-    Raises FolderMissingError, TransferError, and ValueError for an unknown driver; every method StoreGoneError after
-    ``close`` and in a child of fork. Where io_uring is forbidden the driver ``threads`` takes over, and :attr:`notes`
-    say so.
+    Raises FolderMissingError, TransferError, ValueError for an unknown driver or places of several, and
+    DeviceInUseError for a device that is in use, or that holds something and whose serial number ``force`` is not;
+    every method StoreGoneError after ``close`` and in a child of fork. Where io_uring is forbidden the driver
+    ``threads`` takes over from ``uring``, and :attr:`notes` say so.
     """
 
     def __init__(
         self,
         places: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         capacity: int = 0,
-        driver: str = "uring",
+        driver: str | None = None,
+        force: str | None = None,
     ) -> None:
-        if driver not in DRIVERS:
-            raise ValueError(f"unknown driver {driver!r}: expected one of {', '.join(DRIVERS)}")
         if capacity < 0 or 0 < capacity < BLOCK:
             raise ValueError(f"a capacity has at least one block of {BLOCK} bytes (0: no limit), got {capacity}")
         paths = [places] if isinstance(places, (str, os.PathLike)) else list(places)
-        if not paths:
-            raise ValueError("a block store needs at least one place")
-        notes: list[str] = []
-        opened = open_places(paths)
-        try:
-            self._native, self.driver = _open_native(opened, capacity, driver, notes)
-        except BaseException:
-            close_places(opened)
-            raise
-        notes += [f"{place.path}: no direct I/O, so through the page cache" for place in opened if not place.direct]
-        self._notes = tuple(notes)
-        self.places = tuple(place.path for place in opened)
-        self.whole_pages = all(place.bears_changes for place in opened)
-        self._naming = _Naming(", ".join(self.places), self.driver)
-        drives = {place.drive: place.drive_nbytes for place in opened}
-        self._drive = Drive(sum(drives.values()))
+        opened = open_store(paths, capacity, driver, force)
+        self._native = opened.native
+        self.driver = opened.driver
+        self._notes = opened.notes
+        self.places = opened.places
+        self.whole_pages = opened.whole_pages
+        self.wants_map = opened.driver in ("vfio", "spdk")
+        self._lba_bytes = opened.lba_bytes
+        self._claims = [weakref.finalize(self, os.close, claim) for claim in opened.claims]
+        self._naming = Naming(", ".join(self.places), self.driver)
+        self._drive = Drive(opened.drive_nbytes)
         self._opened = time.monotonic()
         self._recording = False
 
@@ -126,7 +121,7 @@ class BlockStore:
         with self._naming:
             done, failure = self._native.is_done(index)
         if failure is not None:
-            raise self._error(index, *failure)
+            raise self._error(index, failure)
         return done
 
     def wait(self, index: int) -> None:
@@ -134,12 +129,28 @@ class BlockStore:
         with self._naming:
             failure = self._native.wait(index)
         if failure is not None:
-            raise self._error(index, *failure)
+            raise self._error(index, failure)
 
     def free(self, index: int) -> None:
         """Forget a blob, whatever is under way; its memory is the caller's again. IndexError if there is none."""
         with self._naming:
             self._native.free(index)
+
+    def map(self, address: int, nbytes: int) -> None:
+        """Have the devices reach this memory as it lies, until ``unmap`` or the store's end, where the driver can.
+
+        For pinned host memory, and memory of another device that is mapped here (a GPU's, by its BAR): commands then
+        go between the two devices with no host memory between. Drivers of the kernel pin it once, which makes commands
+        cheaper. The memory must stay. TransferError with the reason where it cannot be mapped: transfers to and from
+        host memory are possible all the same. ValueError for none, and for memory that is mapped already.
+        """
+        with self._naming:
+            self._native.map(address, nbytes)
+
+    def unmap(self, address: int) -> None:
+        """Let go of memory that ``map`` was given, when all that uses it is done. ValueError for any other."""
+        with self._naming:
+            self._native.unmap(address)
 
     def __contains__(self, index: int) -> bool:
         with self._naming:
@@ -162,7 +173,10 @@ class BlockStore:
 
     @property
     def trace(self) -> list[tuple[Direction, int, int, int]]:
-        """The latest 65,536 commands sent while recording: direction, device, first LBA on it, blocks."""
+        """The latest 65,536 commands sent while recording: direction, device, first LBA on it, length.
+
+        In blocks of 4096 bytes, on devices of smaller ones too.
+        """
         return [
             ("write" if write else "read", device, lba, blocks) for write, device, lba, blocks in self._native.trace()
         ]
@@ -186,6 +200,8 @@ class BlockStore:
         """Drop what is queued, wait for the device, and give the space back. Twice is fine."""
         with self._naming:
             self._native.close()
+        for claim in self._claims:
+            claim()
 
     def __enter__(self) -> BlockStore:
         return self
@@ -193,56 +209,5 @@ class BlockStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _error(self, index: int, number: int, write: bool, device: int, lba: int, stuck: bool) -> TransferError:
-        operation = f"driver {self.driver}: {'write' if write else 'read'} of index {index} at LBA {lba}"
-        if stuck:
-            operation += " (the device stopped moving bytes without an error)"
-        return TransferError(number, operation, self.places[device], lba * BLOCK)
-
-
-class _Naming:
-    """A context in which native errors become the public ones; without a generator, for it surrounds every call."""
-
-    __slots__ = ("_driver", "_path")
-
-    def __init__(self, path: str, driver: str) -> None:
-        self._path = path
-        self._driver = driver
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        public = self._public(error)
-        if public is not None:
-            try:
-                raise public from None
-            finally:
-                # Else the error holds this frame and the frame the error, and with them all that the caller is at.
-                del public, error, at
-
-    def _public(self, error: BaseException | None) -> Exception | None:
-        if isinstance(error, NativeError):
-            public = public_error(error, self._path)
-            if isinstance(public, RefusedError):
-                return TransferError(errno.EIO, f"driver {self._driver} ({public})", self._path)
-            return public
-        if isinstance(error, RuntimeError) and not isinstance(error, FastIOError):
-            return StoreGoneError(f"{self._path}: {error}")
-        return None
-
-
-def _open_native(
-    places: Sequence[Place], capacity: int, driver: str, notes: list[str]
-) -> tuple[_native.BlockStore, str]:
-    devices = [(place.fd, place.fixed_blocks) for place in places]
-    alignment = max(place.memory_alignment for place in places)
-    path = ", ".join(place.path for place in places)
-    try:
-        with named(path):
-            return _native.BlockStore(devices, capacity // BLOCK, driver, alignment), driver
-    except RefusedError as error:
-        if driver != "uring":
-            raise TransferError(errno.EIO, f"driver {driver} ({error})", path) from None
-        notes.append(f"driver 'threads' instead of 'uring': {error}")
-        return _open_native(places, capacity, "threads", notes)
+    def _error(self, index: int, failure: Failure) -> Exception:
+        return transfer_error(self.driver, index, failure, self.places, self._lba_bytes)

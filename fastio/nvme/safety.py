@@ -1,0 +1,94 @@
+"""Nothing is ever written to a device that somebody uses, or that holds something, unless its serial number is given.
+
+What the kernel has in use (mounted, held, swap) is refused even then: it would go on with it. Asked before a block
+store opens a whole device; the store holds the device exclusively from then on, so that nobody mounts it meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from pathlib import Path
+
+from fastio.errors import DeviceInUseError
+from fastio.nvme import blocks, signatures, sysfs
+
+_ROOT = Path("/")
+
+
+def refuse_in_use(block_device: str, force: str | None, root: Path = _ROOT) -> None:
+    """Raise DeviceInUseError unless the device at ``block_device`` is nobody's.
+
+    Of an NVMe passthrough device (/dev/ng0n1) its block device (/dev/nvme0n1) is looked at. ``force`` is the serial
+    number of a drive whose partitions and contents may be lost; another drive's does not count. An image file has its
+    contents looked at alone. Raises OSError where the device cannot be read.
+    """
+    path = block_twin(block_device)
+    folder = sysfs.block_folder(path, root)
+    serial = blocks.serial(folder) if folder else ""
+    if folder:
+        found = blocks.holders(folder, root)
+        if found.users:
+            raise DeviceInUseError(block_device, "; ".join(found.users), serial, "unmount or release it first")
+        _refuse_claimed(block_device, path, serial)
+        if found.partitions and not _forced(force, serial):
+            problem = f"it has partitions: {', '.join(found.partitions)}"
+            raise DeviceInUseError(block_device, problem, serial, _cure(path, serial))
+    if not os.path.exists(path) and path != block_device and not _forced(force, serial):
+        problem = f"its contents cannot be looked at: {path} is not here"
+        raise DeviceInUseError(block_device, problem, serial, "make that device visible")
+    if not _forced(force, serial):
+        contents = signatures.of_file(path)
+        if contents:
+            raise DeviceInUseError(block_device, f"it holds {contents}", serial, _cure(path, serial))
+
+
+def refuse_controller_in_use(pci_address: str, force: str | None, root: Path = _ROOT) -> None:
+    """Raise DeviceInUseError if a namespace of the controller at ``pci_address`` ("0000:03:00.0") is somebody's.
+
+    Of a controller that the kernel's nvme driver has. One that it has let go has no namespaces that it knows: there, a
+    user-level driver shows what is on them to :func:`refuse_contents`.
+    """
+    for namespace in sorted((root / "sys/bus/pci/devices" / pci_address / "nvme").glob("nvme*/nvme*n*")):
+        shared = re.fullmatch(r"nvme(\d+)c\d+n(\d+)", namespace.name)  # a path to one that several controllers share
+        name = f"nvme{shared[1]}n{shared[2]}" if shared else namespace.name
+        refuse_in_use(str(root / "dev" / name), force, root)
+
+
+def refuse_contents(device: str, serial: str, read: signatures.Reader, nbytes: int, force: str | None) -> None:
+    """Raise DeviceInUseError if what ``read`` shows of a device of ``nbytes`` is a filesystem, a RAID or a table."""
+    if _forced(force, serial):
+        return
+    contents = signatures.found(read, nbytes)
+    if contents:
+        raise DeviceInUseError(device, f"it holds {contents}", serial, _cure(device, serial))
+
+
+def block_twin(path: str) -> str:
+    """The block device of an NVMe passthrough device: /dev/nvme0n1 of /dev/ng0n1; any other path as it is."""
+    folder, name = os.path.split(os.path.realpath(path))
+    return os.path.join(folder, f"nvme{name[2:]}") if re.fullmatch(r"ng\d+n\d+", name) else path
+
+
+def _refuse_claimed(device: str, path: str, serial: str) -> None:
+    """Have the kernel say whether somebody has claimed it whom /sys does not name (ZFS, another namespace's mount)."""
+    if not (os.path.exists(path) and stat.S_ISBLK(os.stat(path).st_mode)):
+        return
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_EXCL))
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        problem = "the kernel says that it is in use, but not by whom"
+        raise DeviceInUseError(device, problem, serial, f"see `lsof {path}` and release it first") from None
+
+
+def _forced(force: str | None, serial: str) -> bool:
+    return force is not None and serial != "" and force.strip() == serial
+
+
+def _cure(path: str, serial: str) -> str:
+    wiped = f"empty it (`wipefs --all {path}`, or all of it: `blkdiscard {path}`) or name another"
+    return f"{wiped}; where all of it may be lost, force={serial!r} overwrites it" if serial else wiped

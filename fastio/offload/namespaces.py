@@ -1,0 +1,91 @@
+"""NVMe namespaces behind the kernel's passthrough devices, opened so that nobody else gets at them meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastio.errors import TransferError
+from fastio.nvme.safety import block_twin, refuse_in_use
+
+_PASSTHROUGH = re.compile(r"ng\d+n\d+")
+_BLOCK_DEVICE = re.compile(r"nvme(\d+n\d+)")
+_PERMISSION = "run as root, or give this user the device and its block device, which is looked at: setfacl -m u:NAME:rw"
+_CURES = {
+    errno.EACCES: _PERMISSION,
+    errno.EPERM: _PERMISSION,
+    errno.ENOENT: "fastio-bench doctor lists the namespaces that are here; passthrough devices need Linux 5.13",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """An open passthrough device; ``claim`` is its block device, held exclusively: -1 where there is none to hold."""
+
+    fd: int
+    claim: int
+    path: str
+
+
+def open_namespaces(paths: Sequence[str], force: str | None) -> list[Namespace]:
+    """Open all of them, or none: "/dev/ng0n1", or "/dev/nvme0n1" for the same.
+
+    Raises ValueError for what is no namespace, DeviceInUseError, and TransferError with a cure where there is one.
+    """
+    opened: list[Namespace] = []
+    try:
+        for path in paths:
+            opened.append(_open(passthrough(path), force))
+    except BaseException:
+        for namespace in opened:
+            close_namespace(namespace)
+        raise
+    return opened
+
+
+def close_namespace(namespace: Namespace) -> None:
+    """Close it and let others have it."""
+    os.close(namespace.fd)
+    if namespace.claim >= 0:
+        os.close(namespace.claim)
+
+
+def passthrough(path: str) -> str:
+    """The passthrough device of a namespace given as itself or as a block device. ValueError for a partition."""
+    folder, name = os.path.split(os.path.realpath(path))
+    block = _BLOCK_DEVICE.fullmatch(name)
+    if block is not None:
+        return os.path.join(folder, f"ng{block[1]}")
+    if _BLOCK_DEVICE.match(name):
+        raise ValueError(f"{path} is a partition, which has no passthrough device: name it without 'nvme:'")
+    return path
+
+
+def _open(path: str, force: str | None) -> Namespace:
+    try:
+        named = _PASSTHROUGH.fullmatch(os.path.basename(os.path.realpath(path)))
+        if not (stat.S_ISCHR(os.stat(path).st_mode) and named):
+            raise ValueError(f"{path} is no NVMe namespace: expected a device such as 'nvme:/dev/ng0n1'")
+        refuse_in_use(path, force)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        number = error.errno or errno.EIO
+        cure = f" ({_CURES[number]})" if number in _CURES else ""
+        raise TransferError(number, f"opening an NVMe namespace{cure}", path) from None
+    try:
+        return Namespace(fd, _claim(path), path)
+    except OSError as error:
+        os.close(fd)
+        raise TransferError(error.errno or errno.EIO, "claiming the namespace's block device", path) from None
+
+
+def _claim(path: str) -> int:
+    """Hold the block device: nobody mounts it then. The kernel would let passthrough commands through all the same."""
+    block = block_twin(path)
+    if block == path or not os.path.exists(block):
+        return -1
+    return os.open(block, os.O_RDONLY | os.O_CLOEXEC | os.O_EXCL)

@@ -1,0 +1,207 @@
+"""Work that goes on at the same time: copying and writing a snapshot, removing what it replaced."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fastio
+from fastio._native import Control
+from fastio.checkpoint import Checkpointer, copying
+from fastio.checkpoint.arrival import Arrival, ready
+from fastio.errors import CheckpointError
+from fastio.formats.layout import Layout
+from fastio.transport import Extent
+from trainings import folder_of
+
+PIECE = 1 << 20
+EVERYTHING = 2**64 - 1
+
+
+def make() -> dict[str, torch.Tensor]:
+    """Sizes around pages, pieces and blocks; small ones between large ones."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = [5 << 20, 10, (2 << 20) + 1, 20_000, 4096, (3 << 20) - 4096, 70_001, 0, (1 << 20) + 12_288, 100]
+    return {
+        f"{number}": torch.randint(0, 256, (nbytes,), dtype=torch.uint8, generator=generator)
+        for number, nbytes in enumerate(sizes)
+    }
+
+
+def check(checkpointer: Checkpointer, step: int, expected: dict[str, torch.Tensor]) -> None:
+    checkpointer.verify(step)
+    restored = checkpointer.restore(step)
+    assert restored is not None
+    assert all(torch.equal(restored.state[name], tensor) for name, tensor in expected.items())
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies that take much longer than writing them."""
+
+    class Slow:
+        @staticmethod
+        def memmove(*arguments: Any) -> None:
+            time.sleep(0.01)
+            ctypes.memmove(*arguments)
+
+    monkeypatch.setattr(copying, "_PIECE", PIECE)
+    monkeypatch.setattr(copying, "ctypes", Slow)
+
+
+@pytest.mark.usefixtures("slow")
+@pytest.mark.parametrize("policy", ["uring", "posix", "numpy"])
+def test_a_snapshot_is_written_while_it_is_copied(tmp_path: Path, policy: str) -> None:
+    state = make()
+    with fastio.record() as transfers, Checkpointer(tmp_path, policy=policy) as checkpointer:
+        for step in range(3):
+            checkpointer.save(step, state)
+            kept = {name: tensor.clone() for name, tensor in state.items()}
+            for tensor in state.values():
+                tensor.zero_().add_(step)  # training goes on
+            check(checkpointer, step, kept)
+    assert transfers[0].tool == policy
+
+
+@pytest.mark.parametrize("policy", ["uring", "posix"])
+def test_writing_does_not_wait_for_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    """The last piece is copied only when the first ones have been written."""
+    controls: list[Control] = []
+    follow = Arrival.follow
+
+    def seen(self: Arrival, control: Control, layout: Layout) -> None:
+        follow(self, control, layout)
+        controls.append(control)
+
+    class Waiting:
+        @staticmethod
+        def memmove(target: int, source: int, nbytes: int) -> None:
+            if nbytes < PIECE:  # the last one
+                end = time.monotonic() + 30
+                while not controls or controls[0].done < 16 * PIECE:
+                    assert time.monotonic() < end
+                    time.sleep(0.001)
+            ctypes.memmove(target, source, nbytes)
+
+    monkeypatch.setattr(Arrival, "follow", seen)
+    monkeypatch.setattr(copying, "_PIECE", PIECE)
+    monkeypatch.setattr(copying, "ctypes", Waiting)
+    state = {"tensor": torch.randint(0, 256, (32 * PIECE + PIECE // 2,), dtype=torch.uint8)}
+    with Checkpointer(tmp_path, policy=policy) as checkpointer:
+        checkpointer.save(0, state)
+        check(checkpointer, 0, state)
+
+
+@pytest.mark.parametrize("policy", ["uring", "numpy"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_copy_that_breaks_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, error: type[BaseException]
+) -> None:
+    state = make()
+    left = 4
+
+    class Breaking:
+        @staticmethod
+        def memmove(*arguments: Any) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise error
+            ctypes.memmove(*arguments)
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # the main thread copies all, as Ctrl-C meets it
+    monkeypatch.setattr(copying, "_PIECE", PIECE)
+    with Checkpointer(tmp_path, policy=policy, incremental=False) as checkpointer:
+        checkpointer.save(0, state)
+        checkpointer.wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(copying, "ctypes", Breaking)
+            with pytest.raises(error):
+                checkpointer.save(1, state)
+        with pytest.raises(CheckpointError, match="interrupted before all of the state was copied"):
+            checkpointer.wait()
+        assert checkpointer.steps() == [0]
+        assert sorted(os.listdir(tmp_path)) == [".lock", "step-0000000000"]
+        checkpointer.save(2, state)
+        check(checkpointer, 2, state)
+
+
+def test_how_much_of_a_file_is_there() -> None:
+    def extent(offset: int, nbytes: int, address: int, checksum: bool = True) -> Extent:
+        return Extent(offset, nbytes, address, checksum)
+
+    layout = Layout(
+        100, [extent(0, 10, 5000, False), extent(10, 20, 1000), extent(30, 5, 6000, False), extent(40, 30, 1100)],
+        (), 50, frozenset({"cpu"}), bytearray(),
+    )  # fmt: skip
+    expected = {0: 10, 1000: 10, 1007: 17, 1020: 40, 1099: 40, 1100: 40, 1129: 69, 1130: EVERYTHING, 9999: EVERYTHING}
+    assert {address: ready(layout, address) for address in expected} == expected
+
+
+def test_what_passes_through_the_memory_is_not_taken_for_a_snapshot(tmp_path: Path) -> None:
+    """The memory of a snapshot serves a state that is larger than the budget too; then nothing in it is unchanged."""
+    small = {"tensor": torch.arange(30 << 20, dtype=torch.uint8)}
+    large = {"tensor": torch.ones(40 << 20, dtype=torch.uint8)}
+    with Checkpointer(tmp_path, incremental=True, memory_budget="32MiB") as checkpointer:
+        for step, state in enumerate([small, large, small, small, large, small]):
+            checkpointer.save(step, state)
+            check(checkpointer, step, state)
+
+
+# Removing
+
+
+def test_what_is_replaced_goes_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step is visible, and the one that it replaces is not, before that one's files are gone: they soon are."""
+    import threading
+
+    go = threading.Event()
+    remove = shutil.rmtree
+
+    def slowly(*arguments: Any) -> None:
+        assert go.wait(30)
+        remove(*arguments)
+
+    with Checkpointer(tmp_path, keep=1) as checkpointer:
+        checkpointer.save(0, {"tensor": torch.zeros(3)})
+        checkpointer.wait()
+        monkeypatch.setattr(shutil, "rmtree", slowly)
+        checkpointer.save(1, {"tensor": torch.ones(3)})
+        checkpointer.wait()
+        assert checkpointer.steps() == [1]
+        assert os.listdir(folder_of(tmp_path, 0)) == ["state.pt"]
+        checkpointer.save(2, {"tensor": torch.full((3,), 2.0)})  # taken, but not written before there is room
+        assert not folder_of(tmp_path, 2).exists()
+        go.set()
+        checkpointer.wait()
+        assert checkpointer.steps() == [2]
+        assert checkpointer.prune() == []  # when nothing goes on
+        assert sorted(os.listdir(tmp_path)) == [".lock", "step-0000000002"]
+
+
+def test_what_cannot_be_removed_is_said_by_a_later_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(5, "the disk is gone")
+
+    with Checkpointer(tmp_path, keep=1) as checkpointer:
+        checkpointer.save(0, {"tensor": torch.zeros(3)})
+        checkpointer.wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "rmtree", fail)
+            checkpointer.save(1, {"tensor": torch.ones(3)})
+            with pytest.raises(OSError, match="the disk is gone"):
+                checkpointer.prune()
+        assert checkpointer.steps() == [1]
+        # A step of the number of one that is still there in part: it is not removed for that.
+        checkpointer.save(0, {"tensor": torch.full((3,), 5.0)})
+        checkpointer.wait()
+        checkpointer.prune()
+        check(checkpointer, 0, {"tensor": torch.full((3,), 5.0)})
+        assert sorted(os.listdir(tmp_path)) == [".lock", "step-0000000000"]

@@ -1,0 +1,94 @@
+"""Passes of the garbage collector during a save of DCP: rare, and afterwards as before, however the save went."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
+from fastio.distributed import Writer
+from fastio.distributed.rare_passes import RarePasses
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+USUAL = (500, 7, 9)
+
+
+@pytest.fixture(autouse=True)
+def usual() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(*USUAL)
+    yield
+    gc.set_threshold(*before)
+
+
+class Planner(DefaultSavePlanner):
+    """Notes what holds while it plans, and fails at one step."""
+
+    def __init__(self, fails_at: str) -> None:
+        super().__init__()
+        self._fails_at = fails_at
+        self.seen: list[tuple[int, int, int]] = []
+
+    def create_local_plan(self) -> Any:
+        self._step("local")
+        return super().create_local_plan()
+
+    def create_global_plan(self, all_plans: Any) -> Any:
+        self._step("global")
+        return super().create_global_plan(all_plans)
+
+    def resolve_data(self, write_item: Any) -> Any:
+        self._step("data")
+        return super().resolve_data(write_item)
+
+    def _step(self, name: str) -> None:
+        self.seen.append(gc.get_threshold())
+        if name == self._fails_at:
+            raise ValueError("the plan fails")
+
+
+@pytest.mark.parametrize("fails_at", ["", "local", "global", "data"])
+def test_passes_are_rare_while_it_plans_and_writes(tmp_path: Path, fails_at: str) -> None:
+    planner = Planner(fails_at)
+    state = {"tensor": torch.ones(30_000)}
+    if fails_at:
+        with pytest.raises(CheckpointException, match="the plan fails"):
+            dcp.save(state, storage_writer=Writer(tmp_path / "first"), planner=planner)
+        gc.collect()  # the writer is gone when the error is
+    else:
+        dcp.save(state, storage_writer=Writer(tmp_path / "first"), planner=planner)
+    assert planner.seen
+    assert {young > 10 * USUAL[0] for young, _, _ in planner.seen} == {True}
+    assert gc.get_threshold() == USUAL
+    dcp.save(state, storage_writer=Writer(tmp_path / "second"))
+    assert gc.get_threshold() == USUAL
+
+
+def test_several_at_once_and_what_others_set() -> None:
+    one, other = RarePasses(), RarePasses()
+    one.end()  # nothing was begun
+    assert gc.get_threshold() == USUAL
+    one.begin()
+    other.begin()
+    other.end()
+    one.end()
+    assert gc.get_threshold() == USUAL
+    one.begin()
+    del one
+    assert gc.get_threshold() == USUAL
+    other.begin()
+    gc.set_threshold(1234, 5, 6)
+    other.end()
+    assert gc.get_threshold() == (1234, 5, 6)
+    gc.set_threshold(0)  # there are none at all: so it stays
+    other.begin()
+    assert gc.get_threshold()[0] == 0
+    other.end()
+    assert gc.get_threshold()[0] == 0
