@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -13,24 +13,29 @@ from fastio.dicts.tuner import Tuner
 
 TIE = 1.02  # tools this close to each other count as equally good
 WINDOW = 51  # rows: those nearest to a size say what a tool takes there
+TOLD = 0.98  # half of the sign test's 95 % interval, in square roots of the number of rows
 
 Times = dict[str, float]
 """Seconds by tool."""
 
 
 class Timed(NamedTuple):
-    """One call to come: ``seconds`` that each tool would take for it, and what each is ``expected`` to take."""
+    """One call to come: ``seconds`` that each tool would take for it, and what each is ``expected`` to take.
+
+    ``alike`` are the tools that the rows around cannot tell from the best one (:func:`alike`), itself among them.
+    """
 
     nbytes: int
     seconds: Times
     expected: Times
+    alike: frozenset[str] = frozenset()
 
 
 class Call(NamedTuple):
     """One call as it went: the tool chosen and the oracle's, with what each took and was expected to take, seconds.
 
     The oracle knows the expected times, and so the tool that is best at each size; the luck of a call it does not know.
-    ``least_seconds`` is what the luckiest tool took.
+    ``least_seconds`` is what the luckiest tool took. ``alike``: the rows around cannot tell the tool from the oracle's.
     """
 
     nbytes: int
@@ -42,6 +47,7 @@ class Call(NamedTuple):
     oracle_seconds: float
     oracle_expected: float
     least_seconds: float
+    alike: bool = False
 
 
 def timed(rows: Sequence[Row]) -> list[Timed]:
@@ -56,8 +62,21 @@ def timed(rows: Sequence[Row]) -> list[Timed]:
         expected = {
             tool: math.exp(median(values[other] for other in near) + level[index]) for tool, values in relative.items()
         }
-        found[index] = Timed(rows[index].nbytes, {tool: rows[index].seconds[tool] for tool in tools}, expected)
+        seconds = {tool: rows[index].seconds[tool] for tool in tools}
+        best = min(expected, key=expected.__getitem__)
+        equal = alike([rows[other].seconds for other in near], best)
+        found[index] = Timed(rows[index].nbytes, seconds, expected, equal)
     return [found[index] for index in range(len(rows))]
+
+
+def alike(near: Sequence[Mapping[str, float]], best: str) -> frozenset[str]:
+    """The tools that these timings cannot tell from the ``best``: it won no oftener than chance may have it.
+
+    The sign test on pairs, all tools having been timed within one moment: with 51 rows a tool that the best one beat in
+    fewer than 33 is not slower with 95 % confidence, and the oracle's own choice between the two is luck.
+    """
+    most = len(near) / 2 + TOLD * math.sqrt(len(near))
+    return frozenset(tool for tool in near[0] if sum(row[tool] > row[best] for row in near if tool in row) < most)
 
 
 def slowed(calls: Iterable[Timed], tool: str, factor: float, start: int) -> list[Timed]:
@@ -76,19 +95,18 @@ def replay(calls: Iterable[Timed], tuner: Tuner) -> list[Call]:
     """Let the tuner choose for each call, and tell it what the tool that it chose took."""
     warm: set[str] = set()
     done = []
-    for nbytes, seconds, expected in calls:
+    for call in calls:
+        nbytes, seconds = call.nbytes, call.seconds
         choice = tuner.choose(nbytes, tuple(seconds))
         tuner.observe(nbytes, choice.tool, seconds[choice.tool], first=choice.tool not in warm)
         warm.add(choice.tool)
-        done.append(_call(nbytes, choice.tool, choice.exploring, seconds, expected))
+        done.append(_call(call, choice.tool, choice.exploring))
     return done
 
 
 def judged(calls: Iterable[Timed], tools: Iterable[str], seconds: Iterable[float] | None = None) -> list[Call]:
     """What others chose, one tool a call, beside the oracle. ``seconds`` is what their calls took, where measured."""
-    done = [
-        _call(call.nbytes, tool, False, call.seconds, call.expected) for call, tool in zip(calls, tools, strict=True)
-    ]
+    done = [_call(call, tool, False) for call, tool in zip(calls, tools, strict=True)]
     if seconds is None:
         return done
     return [call._replace(seconds=took) for call, took in zip(done, seconds, strict=True)]
@@ -114,7 +132,14 @@ def share_best(calls: Sequence[Call], tie: float = TIE) -> float:
     return sum(call.expected <= tie * call.oracle_expected for call in calls) / len(calls) if calls else math.nan
 
 
-def _call(nbytes: int, tool: str, exploring: bool, seconds: Times, expected: Times) -> Call:
+def share_alike(calls: Sequence[Call], tie: float = TIE) -> float:
+    """As :func:`share_best`, but calls on a tool that the timings cannot tell from the oracle's count too; 0 to 1."""
+    good = sum(call.alike or call.expected <= tie * call.oracle_expected for call in calls)
+    return good / len(calls) if calls else math.nan
+
+
+def _call(call: Timed, tool: str, exploring: bool) -> Call:
+    nbytes, seconds, expected, equal = call
     oracle = min(expected, key=expected.__getitem__)
     return Call(
         nbytes,
@@ -126,6 +151,7 @@ def _call(nbytes: int, tool: str, exploring: bool, seconds: Times, expected: Tim
         seconds[oracle],
         expected[oracle],
         min(seconds.values()),
+        tool in equal,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from fastio.bench.replaying import (
     oracle_over_least,
     over_oracle,
     replay,
+    share_alike,
     share_best,
     slowed,
     timed,
@@ -36,7 +36,8 @@ class Reached:
     """What choosing reached at one work: ``total`` time over the oracle's, and the share of calls on the best tool.
 
     ``total`` has the luck of each call taken out, ``raw`` has it in. ``low`` and ``high`` are the least and the most
-    ``total`` of any order of the calls. ``share`` leaves the warm-up out, and is None where there was nothing else.
+    ``total`` of any order of the calls. ``share`` leaves the warm-up out, and is None where there was nothing else;
+    ``alike`` is that share with tools counted as best that the timings cannot tell from the best.
     ``lucky`` is the oracle's total over that of the luckiest tool of each call. ``alone``: each tool's ``total``, had
     it done everything.
     """
@@ -48,6 +49,7 @@ class Reached:
     low: float
     high: float
     share: float | None
+    alike: float | None
     lucky: float
     alone: dict[str, float]
 
@@ -69,15 +71,12 @@ def replays(rows: Sequence[Row], rules: Sequence[Rule], orders: int = ORDERS) ->
         work: [replay(ordered(calls, order), Tuner(rule)) for order in range(orders)]
         for work, (calls, rule) in works.items()
     }
-    found = [
-        _reached(work, own, works[work][0], mean(share_best(run[WARM_UP:]) for run in own))
-        for work, own in runs.items()
-    ]
+    found = [_reached(work, own, works[work][0], [run[WARM_UP:] for run in own]) for work, own in runs.items()]
     if len(found) > 1:
         together = [[call for own in runs.values() for call in own[order]] for order in range(orders)]
         every = [call for calls, _ in works.values() for call in calls]
-        share = mean(share_best([c for own in runs.values() for c in own[order][WARM_UP:]]) for order in range(orders))
-        found.append(_reached(ALL, together, every, share))
+        late = [[call for own in runs.values() for call in own[order][WARM_UP:]] for order in range(orders)]
+        found.append(_reached(ALL, together, every, late))
     return found
 
 
@@ -93,10 +92,10 @@ def lived(rows: Sequence[Row], own: str, chosen: Sequence[str]) -> list[Reached]
         took = [rows[place].seconds[own] for place in at]
         run = judged(calls, [chosen[place] for place in at], took)
         after = [call for place, call in zip(at, run, strict=True) if place >= WARM_UP]
-        found.append(_reached(work, [run], calls, share_best(after)))
+        found.append(_reached(work, [run], calls, [after]))
         every, everything, late = every + calls, everything + run, late + after
     if len(found) > 1:
-        found.append(_reached(ALL, [everything], every, share_best(late)))
+        found.append(_reached(ALL, [everything], every, [late]))
     return found
 
 
@@ -122,7 +121,10 @@ def ordered(calls: Sequence[Timed], order: int) -> list[Timed]:
     return list(calls) if order == 0 else random.Random(order).sample(list(calls), len(calls))
 
 
-def _reached(work: str, runs: Sequence[Sequence[Call]], calls: Sequence[Timed], share: float) -> Reached:
+def _reached(
+    work: str, runs: Sequence[Sequence[Call]], calls: Sequence[Timed], late: Sequence[Sequence[Call]]
+) -> Reached:
+    """``late`` are the runs without their warm-up."""
     totals = [expected_over_oracle(run) for run in runs]
     tools = [tool for tool in calls[0].seconds if all(tool in call.seconds for call in calls)]
     alone = {tool: expected_over_oracle(judged(calls, [tool] * len(calls))) for tool in tools}
@@ -133,7 +135,8 @@ def _reached(work: str, runs: Sequence[Sequence[Call]], calls: Sequence[Timed], 
         mean(over_oracle(run) for run in runs),
         min(totals),
         max(totals),
-        None if math.isnan(share) else share,
+        mean(map(share_best, late)) if all(late) else None,
+        mean(map(share_alike, late)) if all(late) else None,
         oracle_over_least(runs[0]),
         alone,
     )

@@ -2,23 +2,26 @@
 
 The time of a tool over the size is a smooth curve, so its samples in one bucket say something about the next: less, the
 further away. The model is a random walk over the buckets, solved from either side (Kalman, 1960) after the common trend
-is taken off: the shape latency + size / bandwidth, and the local slope that is left. What that cannot explain is an
-outlier, or the curve has a step or a bump there. The belief is the mixture of them all (Harrison and Stevens, 1976): so
-a bucket's own samples win once several agree, and where one alone speaks against the sizes around, doubt is left.
+is taken off: the shape latency + size / bandwidth, and the local slope that is left. What one tool takes over another
+walks more slowly (in two recorded traces 0.04 and 0.07 a bucket where a tool alone walks 0.08), so all but the tool
+that is known best are compared with that one's curve. What that cannot explain is an outlier, or the curve has a step
+or a bump there. The belief is the mixture of them all (Harrison and Stevens, 1976): so a bucket's own samples win once
+several agree, and where one alone speaks against the sizes around, doubt is left.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from fastio.dicts.context import LAST_BUCKET, bucket_nbytes
 from fastio.dicts.samples import NORMAL_MAD, Samples, lower_median
 
 REACH = 16  # buckets: four octaves either way
 NEIGHBOURS = 8  # cells either way
-WALK_VARIANCE = 0.06**2  # of the logarithm of a tool's relative time, from one bucket to the next
+WALK_VARIANCE = 0.075**2  # of the logarithm of a tool's time less the shape, from one bucket to the next
+BESIDE_VARIANCE = 0.04**2  # and of its time over that of the tool known best
 SLOPE_RIDGE = 400.0  # holds the slope at nought until samples spread over sizes say otherwise
 USUAL_NOISE = 0.12
 LEAST_NOISE, MOST_NOISE = 0.02, 0.6
@@ -127,10 +130,13 @@ def common_slope(curves: Iterable[Sequence[Point]]) -> float:
     return above / below
 
 
-def at_zero(points: Sequence[Point], slope: float) -> tuple[float, float]:
-    """Mean and variance of the curve at distance zero: the walks from the left and the right, then its own point."""
-    left = _walk([point for point in points if point[0] < 0], slope)
-    right = _walk([point for point in reversed(points) if point[0] > 0], slope)
+def at_zero(points: Sequence[Point], slope: float, per_bucket: float = WALK_VARIANCE) -> tuple[float, float]:
+    """Mean and variance of the curve at distance zero: the walks from the left and the right, then its own point.
+
+    ``per_bucket`` is the walk's variance from one bucket to the next.
+    """
+    left = _walk([point for point in points if point[0] < 0], slope, per_bucket)
+    right = _walk([point for point in reversed(points) if point[0] > 0], slope, per_bucket)
     around = _between(left, right) if left and right else left or right
     own = next((point for point in points if point[0] == 0), None)
     if own is None:
@@ -139,18 +145,69 @@ def at_zero(points: Sequence[Point], slope: float) -> tuple[float, float]:
     return _heard(*around, value, noise, samples, 0.0, STEP + BUMP) if around else (value, noise)
 
 
-def _walk(points: Sequence[Point], slope: float) -> tuple[float, float] | None:
+def smooth(points: Sequence[Point], slope: float) -> list[tuple[int, float, float]]:
+    """Distance, mean and variance of the curve at each of its points, by the point and all on either side of it."""
+    after = list(_filtered(points, slope))
+    before = list(_filtered(points[::-1], slope))[::-1]
+    result = []
+    for index, ((distance, *_), (_, mean, variance)) in enumerate(zip(points, after, strict=True)):
+        if index + 1 < len(points):
+            following, ahead, unsure = before[index + 1]
+            unsure += WALK_VARIANCE * (following - distance)
+            mean, variance = _between((mean, variance), (ahead, unsure))
+        result.append((distance, mean + slope * distance, variance))
+    return result
+
+
+def beside(points: Sequence[Point], leader: Sequence[tuple[int, float, float]], here: float) -> list[Point]:
+    """The points less what the ``leader`` curve (of :func:`smooth`) has there, plus what it has at zero: ``here``."""
+    result = []
+    for distance, value, noise, samples in points:
+        if distance:
+            level, variance = _level(leader, distance)
+            value, noise = value - level + here, noise + variance
+        result.append((distance, value, noise, samples))
+    return result
+
+
+def _level(curve: Sequence[tuple[int, float, float]], at: int) -> tuple[float, float]:
+    """Mean and variance of a smoothed curve at a distance, between its points by interpolation."""
+    after = bisect_left(curve, (at,))
+    low, high = curve[max(0, after - 1)], curve[min(after, len(curve) - 1)]
+    if low[0] < at < high[0]:
+        share = (at - low[0]) / (high[0] - low[0])
+        gap = min(at - low[0], high[0] - at)
+        return low[1] + share * (high[1] - low[1]), max(low[2], high[2]) + WALK_VARIANCE * gap
+    nearest = min(low, high, key=lambda point: abs(point[0] - at))
+    return nearest[1], nearest[2] + WALK_VARIANCE * abs(nearest[0] - at)
+
+
+def _filtered(points: Sequence[Point], slope: float) -> Iterator[tuple[int, float, float]]:
+    """Distance, mean and variance after each point of a walk that began at the first of them."""
+    at, mean, variance = 0, 0.0, math.inf
+    for distance, value, noise, samples in points:
+        value -= slope * distance
+        if variance == math.inf:
+            mean, variance = value, noise
+        else:
+            variance += WALK_VARIANCE * abs(distance - at)
+            mean, variance = _heard(mean, variance, value, noise, samples, BUMP, STEP)
+        at = distance
+        yield distance, mean, variance
+
+
+def _walk(points: Sequence[Point], slope: float, per_bucket: float) -> tuple[float, float] | None:
     """Filter from the furthest point to distance zero."""
     if not points:
         return None
     at, mean, variance, _ = points[0]
     mean -= slope * at
     for distance, value, noise, samples in points[1:]:
-        variance += WALK_VARIANCE * abs(distance - at)
+        variance += per_bucket * abs(distance - at)
         at = distance
         # Of a bump further on nothing follows for what comes after it, as of an outlier.
         mean, variance = _heard(mean, variance, value - slope * distance, noise, samples, BUMP, STEP)
-    return mean, variance + WALK_VARIANCE * abs(at)
+    return mean, variance + per_bucket * abs(at)
 
 
 def _between(left: tuple[float, float], right: tuple[float, float]) -> tuple[float, float]:

@@ -6,11 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fastio.dicts.curve import SHAPE, at_zero, common_slope
+from fastio.dicts.curve import BESIDE_VARIANCE, SHAPE, Point, at_zero, beside, common_slope, smooth
 from fastio.dicts.priors import Rule
 from fastio.dicts.record import Record
 
 MEASURED, NEARBY, FIRST_CALL, PRIOR, UNKNOWN = "measured", "nearby sizes", "first calls", "prior", "unknown"
+
+
+SHIFT_DOUBT = 0.3  # of a change of speed, at sizes where it was not measured
 
 
 class Estimate(NamedTuple):
@@ -46,9 +49,8 @@ def estimates(records: Mapping[str, Record], rule: Rule, bucket: int, tools: Seq
     curves = {tool: records[tool].curve for tool in tools if tool in records}
     only_firsts = not any(curve.measured for curve in curves.values())
     points = {tool: found for tool, curve in curves.items() if (found := curve.points(bucket, only_firsts))}
-    slope = common_slope(points.values())
-    here = {tool: at_zero(found, slope) for tool, found in points.items()}
-    prior = {tool: rule.at(bucket, tool) for tool in tools}
+    here = _here(points)
+    prior = {tool: _prior(rule, bucket, tool, records.get(tool)) for tool in tools}
     level, level_variance, scale = _fit(here, prior)
     result = []
     for tool in tools:
@@ -67,6 +69,27 @@ def estimates(records: Mapping[str, Record], rule: Rule, bucket: int, tools: Seq
         result.append(Estimate(tool, mean, math.sqrt(variance) + suspicion, source, samples, nearby))
     result.sort(key=lambda estimate: estimate.mean)
     return result
+
+
+def _here(points: Mapping[str, Sequence[Point]]) -> dict[str, tuple[float, float]]:
+    """Mean and variance of each tool at distance zero: the one known best by itself, the others beside it."""
+    if not points:
+        return {}
+    slope = common_slope(points.values())
+    leader = max(points, key=lambda tool: sum(1 / variance for _, _, variance, _ in points[tool]))
+    here = {leader: at_zero(points[leader], slope)}
+    curve = smooth(points[leader], slope) if len(points) > 1 else []
+    for tool, found in points.items():
+        if tool != leader:
+            here[tool] = at_zero(beside(found, curve, here[leader][0]), 0.0, BESIDE_VARIANCE)
+    return here
+
+
+def _prior(rule: Rule, bucket: int, tool: str, record: Record | None) -> tuple[float, float]:
+    """What the rule says of a tool, moved by as much as the tool's speed changed since."""
+    mean, variance = rule.at(bucket, tool)
+    shift = record.shift if record is not None else 0.0
+    return mean + shift, variance + (SHIFT_DOUBT * shift) ** 2
 
 
 def _fit(

@@ -1,7 +1,9 @@
 """What to try, given what is believed: the price of a look against what it may bring. Pure.
 
 A tool is tried while its time may, within the confidence, be below that of every other (upper confidence bounds: Auer,
-Cesa-Bianchi and Fischer, 2002); later it is looked at now and then, the more seldom the more it costs.
+Cesa-Bianchi and Fischer, 2002); later it is looked at now and then, the more seldom the more it costs. All of that out
+of a budget of seconds: a few usual calls, and a share of the time since. So cheap sizes are tried at once, and a tool
+that is far slower is not looked at where one call would cost as much as a hundred others.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from fastio.dicts.context import Choice
 from fastio.dicts.evidence import Estimate
 
 CONFIDENCE = 2.0  # deviations
-TIE = 0.03  # logarithm: less than this is not worth a try
+TIE = 0.03  # logarithm: less than this is not worth a try, and may be given away for less work of the processor
 CAUTION = 0.7  # how quickly the confidence shrinks at calls dearer than the usual one
 UNKNOWN_CALLS = 5  # a tool not measured near here is looked at after so many calls, whatever the prior says
 LEAST_CALLS = 8
@@ -23,6 +25,9 @@ RUNNER_UP_SHARE, OTHERS_SHARE = 0.006, 0.0025  # of the time, for looking again 
 PATIENCE = 3.0  # a look must pay for itself so many times over
 LUCK = (0.03, 0.03, 0.01, 0.0005)  # expected gain of a look at a tool with 0, 1, 2, more samples: they may be outliers
 LEAST_EXCESS = 0.02
+BUDGET_CALLS = 5.0  # usual calls that may be spent on trying tools from the start,
+BUDGET_SHARE = 0.01  # and the share of the time from then on
+MOST_STAKE = 20.0  # usual calls that one try is charged with at most: more is bad luck
 
 
 @dataclass(slots=True)
@@ -30,12 +35,15 @@ class Plan:
     """What to do at one bucket, until something is learned: ``choice``, and each other tool to look at again.
 
     ``refresh`` pairs a tool with the number of calls after which it is due. ``uses`` and ``until`` (a call) bound the
-    plan's life.
+    plan's life. ``seconds`` is what the best tool should take, ``costs`` what trying each other one should cost beyond
+    it, seconds.
     """
 
     ranked: list[Estimate]
     choice: Choice
     refresh: list[tuple[str, float]]
+    seconds: float
+    costs: dict[str, float]
     uses: int = 1
     until: int = 0
 
@@ -58,6 +66,17 @@ def pick(best: Estimate, others: Sequence[Estimate], dearness: float) -> Estimat
     return chosen
 
 
+def preferred(ranked: Sequence[Estimate], tools: Sequence[str]) -> Estimate:
+    """The first in the order of ``tools`` that was measured and is equal in time to the fastest, by all that is known.
+
+    Equal: less than 3 % slower, and less than the error of the two estimates. The fastest itself where there is none.
+    """
+    best = ranked[0]
+    equal = [e for e in ranked if e.mean - best.mean <= min(TIE, math.hypot(best.deviation, e.deviation))]
+    known = [estimate for estimate in equal if estimate.known]
+    return min(known, key=lambda estimate: tools.index(estimate.tool)) if best.known else best
+
+
 def refresh_calls(ranked: Sequence[Estimate], dearness: float) -> list[tuple[str, float]]:
     """After how many calls to look again at each tool but the best."""
     best = ranked[0]
@@ -65,12 +84,21 @@ def refresh_calls(ranked: Sequence[Estimate], dearness: float) -> list[tuple[str
     for place, estimate in enumerate(ranked[1:]):
         calls = float(UNKNOWN_CALLS)
         if estimate.known:
-            excess = max(math.expm1(min(estimate.mean - best.mean, 10.0)), LEAST_EXCESS)
+            excess = _excess(best, estimate)
             share = OTHERS_SHARE if place else RUNNER_UP_SHARE
             drift = min(max(excess / share, FIRST_REFRESH), LAST_REFRESH)
             calls = max(LEAST_CALLS, min(drift, PATIENCE * excess / _expected_gain(best, estimate)))
         result.append((estimate.tool, calls * max(1.0, dearness)))
     return result
+
+
+def costs(ranked: Sequence[Estimate], seconds: float) -> dict[str, float]:
+    """What trying each tool should cost beyond the ``seconds`` of the best, at least a little."""
+    return {estimate.tool: _excess(ranked[0], estimate) * seconds for estimate in ranked[1:]}
+
+
+def _excess(best: Estimate, other: Estimate) -> float:
+    return max(math.expm1(min(other.mean - best.mean, 10.0)), LEAST_EXCESS)
 
 
 def _expected_gain(best: Estimate, other: Estimate) -> float:

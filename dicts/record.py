@@ -15,12 +15,14 @@ MOST_GROWTHS = 4
 DRIFT_CALLS = 3  # this many surprises in a row are a change of speed,
 DRIFT_LOG_CHANCE = -9.2  # or as many as would come about by chance once in 10,000 times
 RATE_STEP = 0.02
+DRIFT_SPREAD = 0.4  # surprises further apart than this are hardly a new speed: twice as many are waited for
 DRIFT_LEAST = 0.3  # a surprise is further than this from what was expected, as a logarithm,
 DRIFT_DEVIATIONS = 3.5  # and further than this many deviations
 DRIFT_DOUBT, DRIFT_DOUBT_NEAR, DRIFT_DOUBT_FAR = 0.25, 0.4, 0.8
 CREEP_CALLS = 16  # so many deviations whose median is off are one too, though none of them is a surprise:
-CREEP_LEAST = 0.2  # off by this much as a logarithm,
-CREEP_DEVIATIONS = 4.5  # and by so many deviations of the median
+CREEP_LEAST = 0.3  # off by this much as a logarithm,
+CREEP_DEVIATIONS = 6.0  # and by so many deviations of the median,
+CREEP_AGREED = 0.1  # and three quarters of them by this much: else the machine was busy for a while, and not with all
 MOST_SUSPICION = 2.0
 MOST_BACKOFF = 16
 NEVER = -(1 << 30)
@@ -42,11 +44,15 @@ class Record:
     ``last`` is the call of each band at which the tool was last used; ``pending`` the call of the context at which it
     was last handed out to be tried; ``backoff`` stretches its refreshing while it disappoints. ``suspicion`` is a
     deviation added to its estimates while it seems to have become faster; ``rate`` the usual share of surprises.
+    ``shift`` is the logarithm of what its changes of speed come to, ``stake`` what a try of it was thought to cost and
+    the best tool to take, seconds.
     """
 
     curve: Curve = field(default_factory=Curve)
     failure: Failure | None = None
     suspicion: float = 0.0
+    shift: float = 0.0
+    stake: tuple[float, float] | None = None
     rate: float = RATE_STEP
     backoff: int = 1
     pending: int = NEVER
@@ -78,7 +84,9 @@ class Record:
         else:
             creep = lower_median(deviation for _, deviation in self.recent)
             self.curve.hear(deviation - creep)  # a change of speed is not noise
-            if abs(creep) > max(CREEP_LEAST, CREEP_DEVIATIONS * noise * math.sqrt(MEDIAN_VARIANCE / CREEP_CALLS)):
+            off = sorted(deviation if creep > 0 else -deviation for _, deviation in self.recent)
+            least = max(CREEP_LEAST, CREEP_DEVIATIONS * noise * math.sqrt(MEDIAN_VARIANCE / CREEP_CALLS))
+            if abs(creep) > least and off[CREEP_CALLS // 4] > CREEP_AGREED:
                 self._drift(self.recent)
                 return True
         limit = max(DRIFT_LEAST, DRIFT_DEVIATIONS * math.sqrt(noise * noise + variance))
@@ -91,7 +99,7 @@ class Record:
         if self.surprises and (self.surprises[-1][1] > 0) != (deviation > 0):
             self.surprises.clear()
         self.surprises.append((bucket, deviation))
-        if len(self.surprises) >= max(DRIFT_CALLS, DRIFT_LOG_CHANCE / math.log(self.rate)):
+        if len(self.surprises) >= self._needed():
             self._drift(self.surprises)
             return True
         if deviation > 0:
@@ -100,9 +108,16 @@ class Record:
         self.suspicion = min(self.suspicion - deviation / 2, MOST_SUSPICION)
         return True
 
+    def _needed(self) -> float:
+        """How many surprises in a row are a change of speed."""
+        middle = lower_median(deviation for _, deviation in self.surprises)
+        spread = lower_median(abs(deviation - middle) for _, deviation in self.surprises)
+        return max(DRIFT_CALLS, DRIFT_LOG_CHANCE / math.log(self.rate)) * (2 if spread > DRIFT_SPREAD else 1)
+
     def _drift(self, signs: list[tuple[int, float]]) -> None:
         """The tool's speed changed: keep the samples that show it, move the others by as much and doubt them."""
         by = lower_median(deviation for _, deviation in signs)
+        self.shift += by
         buckets = [bucket for bucket, _ in signs]
         near = range(min(buckets) - BAND, max(buckets) + BAND + 1)
         for bucket, cell in self.curve.cells.items():

@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from fastio.dicts.context import Choice, bucket_nbytes, bucket_of, describe_nbytes, describe_seconds
 from fastio.dicts.curve import SHAPE, shape
 from fastio.dicts.evidence import MEASURED, PRIOR, UNKNOWN, Estimate, estimates
-from fastio.dicts.exploration import Plan, pick, refresh_calls
+from fastio.dicts.exploration import (
+    BUDGET_CALLS,
+    BUDGET_SHARE,
+    MOST_STAKE,
+    Plan,
+    costs,
+    pick,
+    preferred,
+    refresh_calls,
+)
 from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.record import BAND, Record
 
@@ -25,6 +34,7 @@ MOST_TOOLS = 64
 MOST_PLANS = 16  # of one bucket: one for each set of candidates
 RENEWAL_DOUBT = 0.5
 LEAST_SECONDS = 1e-9
+FRUGAL_NBYTES = 16 << 20  # from here on the processor's work is the bytes, not the call: what a tool takes of it counts
 
 
 class Tuner:
@@ -39,11 +49,16 @@ class Tuner:
         self.records: dict[str, Record] = {}
         self._usual = 0.0
         self._observed = 0
+        self._spent = self._paid = 0.0  # seconds: by all calls; by tries, beyond what the best tool would have taken
         self._band_calls: dict[int, int] = {}
         self._plans: dict[int, dict[tuple[str, ...], Plan]] = {}
 
     def choose(self, nbytes: int, candidates: tuple[str, ...]) -> Choice:
-        """The tool to use for a transfer of that size, out of at least one candidate."""
+        """The tool to use for a transfer of that size, out of at least one candidate.
+
+        The candidates are in the order in which they work the processor, least first. Of tools that are equal in time,
+        by all that is known, the first of them moves what is large (from 16 MiB).
+        """
         bucket = bucket_of(nbytes)
         band = bucket // BAND
         self.calls += 1
@@ -52,12 +67,14 @@ class Tuner:
         plan.uses -= 1
         choice = plan.choice
         if choice.exploring:
-            self.record(choice.tool).pending = self.calls
+            self._try(plan, choice.tool)
             return choice
         for tool, calls in plan.refresh:
             record = self.record(tool)
-            if call - record.last.get(band, 0) >= calls * record.backoff and self._may_be_tried(record):
-                record.last[band], record.pending = call, self.calls
+            due = call - record.last.get(band, 0) >= calls * record.backoff
+            if due and self._may_be_tried(record) and self._pays(plan, tool):
+                record.last[band] = call
+                self._try(plan, tool)
                 reason = f"looking again at {tool} near {describe_nbytes(bucket_nbytes(bucket))}, after {choice.tool}"
                 return Choice(tool, reason, True, (tool, *(other for other in choice.order if other != tool)))
         return choice
@@ -70,9 +87,14 @@ class Tuner:
         bucket = bucket_of(nbytes)
         record = self.record(tool)
         value = math.log(seconds) - shape(nbytes) + SHAPE[bucket]
+        self._spent += seconds
         self._observed = min(self._observed + 1, USUAL_CALLS)
         self._usual += (seconds - self._usual) / self._observed
         record.pending = -PENDING_CALLS
+        if record.stake is not None:
+            thought, best = record.stake
+            self._paid += min(max(seconds - best, 0.0) - thought, MOST_STAKE * self._usual)
+            record.stake = None
         record.failure = None
         record.last[bucket // BAND] = self._band_calls.get(bucket // BAND, 0)
         if first:
@@ -114,9 +136,8 @@ class Tuner:
         """Seconds expected of each candidate that was measured at or near the size and does not fail, fastest first."""
         level = shape(nbytes)
         ranked = self.plan(bucket_of(nbytes), candidates).ranked
-        return {
-            e.tool: math.exp(e.mean + level) for e in ranked if e.known and not self.record(e.tool).failing(self.calls)
-        }
+        known = [e for e in ranked if e.known and not self.record(e.tool).failing(self.calls)]
+        return {e.tool: math.exp(e.mean + level) for e in sorted(known, key=lambda estimate: estimate.mean)}
 
     def record(self, tool: str) -> Record:
         """What is known of a tool, made empty where nothing is."""
@@ -133,17 +154,25 @@ class Tuner:
         failing = [estimate for estimate in ranked if self.record(estimate.tool).failing(self.calls)]
         usable = [estimate for estimate in ranked if estimate not in failing] or failing
         ranked = usable if usable is failing else usable + failing
-        best = usable[0]
-        dearness = best.seconds(bucket) / self._usual if self._usual > 0 else 1.0
-        idle = [estimate for estimate in usable[1:] if self._may_be_tried(self.record(estimate.tool))]
+        fastest = usable[0]
+        best = preferred(usable, candidates) if bucket_nbytes(bucket) >= FRUGAL_NBYTES else fastest
+        if best is not fastest:
+            usable = [best, *(estimate for estimate in usable if estimate is not best)]
+            ranked = [best, *(estimate for estimate in ranked if estimate is not best)]
+        seconds = best.seconds(bucket) if self._observed else 0.0
+        dearness = seconds / self._usual if self._usual > 0 else 1.0
+        prices = costs(usable, seconds)
+        idle = [e for e in usable[1:] if self._may_be_tried(self.record(e.tool)) and self._affords(prices[e.tool])]
         chosen = pick(best, idle, dearness)
         order = (chosen.tool, *(estimate.tool for estimate in ranked if estimate is not chosen))
-        choice = Choice(chosen.tool, _reason(bucket, chosen, usable), chosen is not best, order)
+        choice = Choice(chosen.tool, _reason(bucket, chosen, usable, fastest), chosen is not best, order)
         settled = SETTLED_USES if best.samples >= SETTLED_SAMPLES else min(1 + best.nearby // 64, SETTLED_USES)
         return Plan(
             ranked,
             choice,
             refresh_calls(usable, dearness),
+            seconds,
+            prices,
             settled if chosen is best else 1,
             self.calls + PLAN_CALLS,
         )
@@ -166,11 +195,28 @@ class Tuner:
             if plan.choice.exploring or plan.choice.tool != tool:
                 plan.uses = 0
 
+    def _affords(self, cost: float) -> bool:
+        """Whether the budget for trying tools has so many seconds left."""
+        return cost <= BUDGET_CALLS * self._usual + BUDGET_SHARE * self._spent - self._paid
+
+    def _pays(self, plan: Plan, tool: str) -> bool:
+        """Whether a tool may be looked at now: out of the budget, or unmeasured and at a call no dearer than usual."""
+        return self._affords(plan.costs[tool]) or (
+            not self.records[tool].curve.measured and plan.seconds <= self._usual
+        )
+
+    def _try(self, plan: Plan, tool: str) -> None:
+        """A tool is handed out to be tried: charge what that should cost, until it is known what it did."""
+        record = self.record(tool)
+        record.pending = self.calls
+        record.stake = plan.costs[tool], plan.seconds
+        self._paid += plan.costs[tool]
+
     def _may_be_tried(self, record: Record) -> bool:
         return self.calls - record.pending >= PENDING_CALLS and not record.failing(self.calls)
 
 
-def _reason(bucket: int, chosen: Estimate, usable: Sequence[Estimate]) -> str:
+def _reason(bucket: int, chosen: Estimate, usable: Sequence[Estimate], fastest: Estimate) -> str:
     size = describe_nbytes(bucket_nbytes(bucket))
     if len(usable) == 1:
         return f"{chosen.tool} is the only tool that can be used"
@@ -181,6 +227,10 @@ def _reason(bucket: int, chosen: Estimate, usable: Sequence[Estimate]) -> str:
         return f"trying {chosen.tool} again near {size}: it may still be faster than {best.tool}"
     if best.known:
         where = "at" if best.source == MEASURED else "by the sizes around"
+        if best is not fastest:
+            took = f"{describe_seconds(best.seconds(bucket))} and {describe_seconds(fastest.seconds(bucket))}"
+            equal = f"{best.tool} and {fastest.tool} are equal in time {where} {size} ({took})"
+            return f"{equal}; {best.tool} takes less CPU"
         other = usable[1]
         took = f"{describe_seconds(best.seconds(bucket))}, then {other.tool} {describe_seconds(other.seconds(bucket))}"
         return f"{best.tool} is the fastest {where} {size}: {took}"

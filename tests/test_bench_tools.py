@@ -290,7 +290,8 @@ class TestCommand:
         goals = {(goal["work"], goal["against"]) for goal in told["findings"]["goals"]}
         assert {where for where, _ in goals} == {"replayed", "live"}
         assert ("live", "calls on the best tool") not in goals  # 16 calls are all warm-up
-        assert ("replayed", "calls on the best tool") in goals
+        assert ("replayed", "calls on the best tool, within 2 %") in goals
+        assert ("replayed", "calls on the best tool, or one that cannot be told from it") in goals
         assert not list(work.iterdir())
 
     def test_it_records_a_trace(self, tmp_path: Path) -> None:

@@ -57,26 +57,79 @@ def test_1000_calls_take_little_more_than_the_oracles(prior: str, most: float, w
     assert mean(shares) >= least
 
 
-# What is reached: total time over the oracle's, share of calls on the best tool, total from 50 calls after one tool
-# became three times slower. The goals are 1.03, 0.95 and 1.02; in recorded.csv, where the largest tenth of the calls
-# takes half of the time and tools lie within the noise of each other, they are missed (`fastio-bench tools` says so).
-REACHED = {"saves": (1.03, 0.95, 1.035), "loads": (1.03, 0.95, 1.02), "recorded": (1.09, 0.71, 1.065)}
+# What is reached, by what is known at the start: total time over the oracle's; share of calls on the best tool or one
+# within 2 % of it; that share with tools counted as best that the timings cannot tell from it (replaying.alike). The
+# goals are 1.03 and 0.95. In recorded.csv, where tools lie within the noise of each other, the shares are missed, and
+# the total where nothing is known at the start (`fastio-bench tools` says so).
+REACHED = {
+    ("saves", "what ships"): (1.03, 0.95, 0.95),
+    ("saves", "nothing"): (1.03, 0.95, 0.95),
+    ("loads", "what ships"): (1.03, 0.95, 0.95),
+    ("loads", "nothing"): (1.03, 0.95, 0.95),
+    ("recorded", "what ships"): (1.03, 0.80, 0.91),
+    ("recorded", "nothing"): (1.07, 0.74, 0.83),
+}
+# Total from 50 calls after one tool became three times slower; the goal is 1.02.
+REACHED_SLOWER = {"saves": 1.02, "loads": 1.02, "recorded": 1.05}
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("start", ["what ships", "nothing"])
 def test_recorded_calls_of_real_tools_take_little_more_than_the_oracles(path: Path, start: str) -> None:
     reached = replays.replays(trace.read(path), shipped_rules() if start == "what ships" else [], orders=4)[-1]
-    most, least, _ = REACHED[path.stem]
+    most, share, alike = REACHED[path.stem, start]
     assert reached.total <= most
     assert reached.share is not None
-    assert reached.share >= least
+    assert reached.alike is not None
+    assert reached.alike >= reached.share >= share
+    assert reached.alike >= alike
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
 def test_a_recorded_tool_three_times_slower_is_left_within_50_calls(path: Path) -> None:
     found = replays.recoveries(trace.read(path), shipped_rules(), orders=4)
-    assert mean(recovered.after for recovered in found) <= REACHED[path.stem][2]
+    assert mean(recovered.after for recovered in found) <= REACHED_SLOWER[path.stem]
+
+
+def known(posix: float, nbytes: int) -> Tuner:
+    """A tuner that measured uring to take one second, posix so many."""
+    tuner, rng = Tuner(), random.Random(7)
+    for tool, seconds in (("uring", 1.0), ("posix", posix)) * 12:
+        tuner.observe(nbytes, tool, seconds * math.exp(rng.gauss(0, 0.05)))
+    return tuner
+
+
+@pytest.mark.parametrize("candidates", [("uring", "posix"), ("posix", "uring")])
+def test_of_tools_equal_in_time_the_first_moves_what_is_large(candidates: tuple[str, str]) -> None:
+    tuner = known(0.995, 64 * MIB)
+    plan = tuner.make_plan(bucket_of(64 * MIB), candidates)
+    assert plan.ranked[0].tool == plan.choice.tool == candidates[0]
+    assert not plan.choice.exploring
+    other = max(plan.ranked, key=lambda estimate: estimate.mean)
+    if other.tool == candidates[0]:  # it is not the fastest
+        assert "equal in time" in plan.choice.reason
+        assert f"{candidates[0]} takes less CPU" in plan.choice.reason
+    times = tuner.times(64 * MIB, candidates)
+    assert list(times.values()) == sorted(times.values())
+
+
+@pytest.mark.parametrize(("posix", "nbytes"), [(0.85, 64 * MIB), (0.985, MIB)])
+def test_the_fastest_is_used_where_it_is_faster_or_the_transfer_small(posix: float, nbytes: int) -> None:
+    plan = known(posix, nbytes).make_plan(bucket_of(nbytes), ("uring", "posix"))
+    assert plan.choice.tool == plan.ranked[0].tool == "posix"
+
+
+@pytest.mark.parametrize("slower", [10.0, 100.0])
+def test_tries_of_a_far_slower_tool_stay_within_the_budget(slower: float) -> None:
+    tuner, spent, tries = Tuner(), 0.0, 0
+    for call in range(2000):
+        choice = tuner.choose(64 * MIB, ("good", "bad"))
+        seconds = slower if choice.tool == "bad" else 1.0
+        tries += choice.tool == "bad"
+        spent += seconds - 1.0
+        tuner.observe(64 * MIB, choice.tool, seconds, first=call == 0 or (choice.tool == "bad" and tries == 1))
+    assert tries >= 2  # the first is warm-up, the next one counts
+    assert spent <= 2 * slower + 0.02 * 2000
 
 
 @pytest.mark.parametrize("kind", SIZES)
