@@ -38,6 +38,9 @@ class Writer(StorageWriter):
         durable: a rank's part is done only when it would survive a power cut.
         progress: True for a progress bar on the ranks that ask for it, or a function of (bytes done, bytes in all).
 
+    What ``dcp.async_save`` hands over is a copy. But where it has no argument ``async_stager`` (torch 2.6), tensors in
+    host memory are saved as they are when their turn comes, by torch's own writer too: change none before it is done.
+
     Errors of a rank reach all of them as DCP's CheckpointException, whose ``failures`` hold fastio's own:
     TransferError (an OSError) where the system refused, ToolUnavailableError for a tool that cannot be used here.
     """
