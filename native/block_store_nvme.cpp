@@ -7,11 +7,10 @@
 #include <cstring>
 
 #include "block_store_devices.hpp"
-#include "block_store_driver.hpp"
+#include "block_store_ring.hpp"
 #include "errors.hpp"
 #include "nvme.hpp"
 #include "nvme_passthrough.hpp"
-#include "ring.hpp"
 
 namespace fastio {
 
@@ -33,21 +32,14 @@ static_assert(sizeof(UringCommand) == 72 && sizeof(UringCommand) <= Ring::kComma
 
 constexpr uint32_t kPassthroughIo = _IOWR('N', 0x80, UringCommand);
 
-class NvmeDriver final : public StoreDriver {
+class NvmeDriver final : public RingDriver {
   public:
-    explicit NvmeDriver(const std::vector<int>& fds) {
+    explicit NvmeDriver(const std::vector<int>& fds) : RingDriver(kDepth, Ring::Entries::kLarge) {
         for (int fd : fds) namespaces_.push_back(identify_passthrough(fd));
         for (unsigned device = 0; device < namespaces_.size(); ++device) try_out(device);
     }
 
     unsigned depth() const override { return kDepth; }
-
-    std::string adopt(uint8_t* memory, uint64_t nbytes) override {
-        std::string refusal = ring_.register_memory(memory, nbytes);
-        return refusal.empty() ? refusal : "io_uring does not register memory (" + refusal + ")";
-    }
-
-    void disown(uint8_t* memory) override { ring_.unregister_memory(memory); }
 
     bool reaches(const uint8_t* memory, uint64_t) const override {
         return std::all_of(namespaces_.begin(), namespaces_.end(), [memory](const PassthroughNamespace& space) {
@@ -87,12 +79,6 @@ class NvmeDriver final : public StoreDriver {
         ring_.queue_command(space.fd, kPassthroughIo, &asked, sizeof asked, registered, command.tag);
     }
 
-    void flush() override {
-        if (ring_.queued() > 0) ring_.submit(0);
-    }
-
-    void wait() override { ring_.wait(); }
-
     bool reap(DeviceCompletion& completion) override {
         Ring::Completion taken;
         if (!ring_.reap(taken)) return false;
@@ -111,18 +97,12 @@ class NvmeDriver final : public StoreDriver {
         return true;
     }
 
-    unsigned unsent() const override { return ring_.queued(); }
-
-    uint64_t system_calls() const override { return ring_.calls(); }
-
   private:
     struct Sent {
         uint32_t nbytes = 0;
         bool registered = false;
     };
 
-    // Forward and backward may run on different threads.
-    Ring ring_{kDepth, Ring::Issuers::kAnyThread, Ring::Entries::kLarge};
     std::vector<PassthroughNamespace> namespaces_;
     std::array<Sent, kDepth> sent_{};
     bool registered_works_ = true;
