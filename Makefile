@@ -10,14 +10,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 # the source tree, which has no native part: hence demo's `cd`.) Folders are listed too, for removed files.
 SOURCES := $(shell find backends bench dicts fastio native -name __pycache__ -prune -o -print)
 PROJECT := pyproject.toml constraints.txt README.md LICENSE $(SOURCES)
+CPP := $(filter %.cpp %.hpp,$(SOURCES)) $(wildcard tests/rig/guest/*.?pp)
 
 # kvikio alone (10 MB) is enough to test that the GPUDirect tool says why it is unavailable; with all it needs to move
 # bytes on a GPU it weighs 2.7 GB, and that is the extra `gds`.
 KVIKIO := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathfinder
 
 NATIVE_BUILD := build/native-test
+RIG := build/rig
 
-.PHONY: demo test check format native-test bench-docs clean
+.PHONY: demo test check format native-test test-nvme bench-docs clean
 
 demo: $(VENV)/.user
 	cd $(VENV) && bin/python -m fastio.bench.demo
@@ -31,19 +33,25 @@ test: $(VENV)/.developer
 check: $(VENV)/.developer
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.hpp,$(SOURCES))
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: $(VENV)/.developer
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
-	$(BIN)/clang-format -i $(filter %.cpp %.hpp,$(SOURCES))
+	$(BIN)/clang-format -i $(CPP)
 
 native-test: $(VENV)/.tools
 	$(BIN)/cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DFASTIO_NATIVE_TESTS=ON
 	$(BIN)/cmake --build $(NATIVE_BUILD)
 	$(BIN)/ctest --test-dir $(NATIVE_BUILD) --output-on-failure --no-tests=error
+
+# On a machine that QEMU emulates, with NVMe disks and an IOMMU; some of its tests: make test-nvme ONLY=vfio
+test-nvme: $(VENV)/.tools
+	$(BIN)/cmake -S tests/rig/guest -B $(RIG)/guest -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
+	$(BIN)/cmake --build $(RIG)/guest
+	$(BIN)/python tests/rig/run.py $(RIG) $(RIG)/guest/rig "$(ONLY)"
 
 # docs/performance.md, from a folder of what `fastio-bench <command> --out` wrote: make bench-docs RESULTS=results
 bench-docs: $(VENV)/.user

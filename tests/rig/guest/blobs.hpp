@@ -1,0 +1,72 @@
+// Blobs in a store, each with what it must read back as.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../../../native/tests/check.hpp"
+#include "block_store.hpp"
+#include "memory.hpp"
+#include "said.hpp"
+
+namespace rig {
+
+// Of one thread. Blobs lie in memory that no device reaches as it is, unless `memory` is aligned and mapped.
+class Blobs {
+  public:
+    Blobs(fastio::BlockStore& store, std::string driver, int64_t first_index = 0)
+        : store_(store), driver_(std::move(driver)), first_(first_index), random_(first_index + 17) {}
+
+    uint64_t pick(uint64_t low, uint64_t high) { return low + random_() % (high - low + 1); }
+    size_t size() const { return contents_.size(); }
+
+    // Begin to write one, of `nbytes`.
+    void write(int64_t number, uint64_t nbytes) {
+        std::vector<uint8_t>& contents = contents_[number];
+        contents.resize(nbytes);
+        for (uint64_t at = 0; at < nbytes; at += 8) {
+            const uint64_t word = random_();
+            std::memcpy(contents.data() + at, &word, std::min<uint64_t>(8, nbytes - at));
+        }
+        store_.issue(first_ + number, contents.data(), nbytes, true);
+    }
+
+    std::optional<fastio::BlockStore::Failure> wait(int64_t number) {
+        std::optional<fastio::BlockStore::Failure> failure;
+        store_.wait(first_ + number, failure);
+        return failure;
+    }
+
+    // Read it back and compare; it must be there.
+    void check(int64_t number) {
+        const std::vector<uint8_t>& contents = contents_.at(number);
+        std::vector<uint8_t> came(contents.size(), 0xee);
+        store_.issue(first_ + number, came.data(), came.size(), false);
+        const auto failure = wait(number);
+        CHECK(!failure, "%s", said(driver_, *failure).c_str());
+        CHECK(came == contents, "driver %s: blob %ld came back changed", driver_.c_str(), static_cast<long>(number));
+    }
+
+    void free(int64_t number) {
+        store_.free(first_ + number);
+        given_up_.push_back(std::move(contents_.at(number)));
+        contents_.erase(number);
+    }
+
+    void forget(int64_t number) { contents_.erase(number); }
+
+  private:
+    fastio::BlockStore& store_;
+    std::string driver_;
+    int64_t first_;
+    std::mt19937_64 random_;
+    std::map<int64_t, std::vector<uint8_t>> contents_;
+    std::vector<std::vector<uint8_t>> given_up_;  // a write may still be reading from it
+};
+
+}  // namespace rig

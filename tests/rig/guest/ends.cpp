@@ -1,0 +1,130 @@
+#include "ends.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+
+#include "blobs.hpp"
+#include "errors.hpp"
+#include "host.hpp"
+#include "model.hpp"
+
+namespace rig {
+
+namespace {
+
+using fastio::kStoreBlock;
+
+// Writes and reads until it is killed; says through `told` when it is in the middle of it.
+[[noreturn]] void work(const std::string& driver, const Places& places, int told) {
+    auto store = open_store(driver, places);
+    Blobs blobs(*store, driver);
+    for (int round = 0;; ++round) {
+        blobs.write(round, blobs.pick(1, 64 * kStoreBlock));
+        if (round >= 8) blobs.check(round - 8);
+        if (round >= 16) blobs.free(round - 16);
+        if (round == 24) CHECK(write(told, "x", 1) == 1, "the pipe is closed");
+    }
+}
+
+}  // namespace
+
+std::string reset_file(const std::string& driver, const std::string& place) {
+    return driver == "vfio" ? "/sys/bus/pci/devices/" + place + "/reset" : kernel_reset(place);
+}
+
+void test_killed(const std::string& driver, const Places& places) {
+    constexpr std::array<int, 4> kSignals = {SIGKILL, SIGTERM, SIGSEGV, SIGKILL};
+    for (int number : kSignals) {
+        int told[2];
+        CHECK(pipe(told) == 0, "pipe");
+        const pid_t child = fork();
+        CHECK(child >= 0, "fork");
+        if (child == 0) work(driver, places, told[1]);
+        close(told[1]);
+        char byte = 0;
+        CHECK(read(told[0], &byte, 1) == 1, "the program ended before it was killed");
+        close(told[0]);
+        usleep(20000);  // it is somewhere in its commands
+        CHECK(kill(child, number) == 0, "kill");
+        int status = 0;
+        CHECK(waitpid(child, &status, 0) == child, "waitpid");
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == number, "it ended with status %d", status);
+        auto store = open_store(driver, places);  // at once: nothing may be left of the other program
+        Blobs blobs(*store, driver);
+        for (int round = 0; round < 50; ++round) blobs.write(round, blobs.pick(1, 20 * kStoreBlock));
+        for (int round = 49; round >= 0; --round) blobs.check(round);
+    }
+    note(std::to_string(kSignals.size()) + " programs killed, " + std::to_string(kSignals.size()) + " clean claims");
+}
+
+void test_in_use(const std::string& driver, const Places& places) {
+    const std::string path = kernel_device(places.at(0));
+    const int holder = open(path.c_str(), O_RDONLY | O_EXCL);  // as a mounted filesystem, a swap area or a RAID do
+    CHECK(holder >= 0, "open %s: %s", path.c_str(), std::strerror(errno));
+    std::string reason;
+    try {
+        open_driver(driver, places);
+    } catch (const fastio::Refused& refused) {
+        reason = refused.reason;
+    }
+    CHECK(reason.find(path.substr(5)) != std::string::npos, "%s is in use, and what was said is: '%s'", path.c_str(),
+          reason.c_str());
+    CHECK(kernel_device(places.at(0)) == path, "the kernel has lost it");
+    close(holder);
+    open_driver(driver, places);  // it is free now
+    note(reason);
+}
+
+void test_timeout(const std::string& driver, const Places& places) {
+    // The first is done at once; the disk takes five seconds for the second.
+    constexpr uint64_t kCommands = 2, kBlocks = 16;
+    Opened opened = open_driver(driver, places, 2000);
+    const uint64_t nbytes = kBlocks * kStoreBlock;
+    fastio::Mapping mapping(kCommands * nbytes);
+    const std::string refusal = opened.driver->adopt(mapping.data(), mapping.nbytes());
+    CHECK(refusal.empty(), "%s", refusal.c_str());
+    Model model(1, {kCommands * kBlocks});
+    std::string words;
+    uint64_t failures = 0;
+    for (bool write : {true, false}) {
+        fastio::DeviceCompletion completion;
+        for (uint64_t number = 0; number < kCommands; ++number) {
+            uint8_t* memory = mapping.data() + number * nbytes;
+            for (uint64_t block = 0; write && block < kBlocks; ++block) {
+                put_stamp(memory + block * kStoreBlock, {0, 1, number * kBlocks + block, model.run()});
+            }
+            opened.driver->send(
+                {write, 0, opened.fds[0], memory, static_cast<uint32_t>(nbytes), number * nbytes, number});
+        }
+        opened.driver->flush();
+        for (uint64_t left = kCommands; left > 0;) {
+            if (!opened.driver->reap(completion)) {
+                opened.driver->wait();
+                continue;
+            }
+            --left;
+            const bool failed = completion.result < 0;
+            const std::string error = said(driver, write, 0, completion.tag * kBlocks, completion);
+            CHECK(!failed || write, "after the time-out: %s", error.c_str());
+            if (write) model.wrote(0, completion.tag * kBlocks, kBlocks, 1, failed);
+            if (failed) words = error, ++failures;
+            if (write) continue;
+            const std::string wrong =
+                model.judge_read(0, completion.tag * kBlocks, kBlocks, mapping.data() + completion.tag * nbytes);
+            CHECK(wrong.empty(), "%s", wrong.c_str());
+        }
+    }
+    // The emulated disk ends what it is at before it is reset. The kernel then finds it done; the driver vfio has given
+    // it up.
+    CHECK(failures > 0 || driver != "vfio", "no write ran into a time-out");
+    opened.driver->disown(mapping.data());
+    note(failures == 0 ? "waited for and done" : std::to_string(failures) + " failed: " + words);
+}
+
+}  // namespace rig

@@ -1,0 +1,46 @@
+#include "peer.hpp"
+
+#include <algorithm>
+
+#include "../../../native/tests/check.hpp"
+#include "host.hpp"
+#include "memory.hpp"
+#include "said.hpp"
+#include "vfio_peer.hpp"
+
+namespace rig {
+
+void test_peer(const std::string& driver, const Places& places) {
+    constexpr uint64_t kMiB = 1 << 20, kBlob = 3 * kMiB + 7 * fastio::kStoreBlock;
+    constexpr uint8_t kUntouched = 0xa5;
+    const fastio::VfioPeer bar(kPeer, kPeerBar);
+    CHECK(bar.nbytes() == 16 * kMiB, "a BAR of %lu bytes", static_cast<unsigned long>(bar.nbytes()));
+    const uint64_t back = bar.nbytes() / 2;
+    // The device could reach these buffers: they are mapped for it too.
+    fastio::Mapping host(2 * kBlob);
+    std::fill_n(host.data(), host.nbytes(), kUntouched);
+    auto store = open_store(driver, places);
+    store->map(bar.address(), bar.nbytes());
+    store->map(host.data(), host.nbytes());
+    store->set_recording(true);
+    std::optional<fastio::BlockStore::Failure> failure;
+    for (bool write : {true, false}) {
+        store->issue(1, bar.address() + (write ? 0 : back), kBlob, write);
+        store->wait(1, failure);
+        CHECK(!failure, "%s", said(driver, *failure).c_str());
+    }
+    const fastio::BlockStore::Stats stats = store->stats();
+    CHECK(stats.bytes_bounced == 0 && stats.bytes_written == kBlob && stats.bytes_read == kBlob,
+          "%lu bytes written, %lu read, %lu bounced", static_cast<unsigned long>(stats.bytes_written),
+          static_cast<unsigned long>(stats.bytes_read), static_cast<unsigned long>(stats.bytes_bounced));
+    CHECK(std::all_of(host.data(), host.data() + host.nbytes(), [](uint8_t byte) { return byte == kUntouched; }),
+          "host memory was written to");
+    const uint64_t first = store->trace().front().lba * fastio::kStoreBlock;
+    std::printf("rig: peer from=0 back=%lu disk_offset=%lu nbytes=%lu\n", static_cast<unsigned long>(back),
+                static_cast<unsigned long>(first), static_cast<unsigned long>(kBlob));
+    store->close();  // before the peer goes
+    note(std::to_string(stats.commands_written) + " writes, " + std::to_string(stats.commands_read) +
+         " reads, no host buffer changed");
+}
+
+}  // namespace rig

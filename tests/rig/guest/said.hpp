@@ -1,0 +1,46 @@
+// The words of an error, and whether they are those of the error that was injected.
+#pragma once
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "../../../native/tests/check.hpp"
+#include "block_store.hpp"
+#include "devices.hpp"
+#include "nvme_status.hpp"
+
+namespace rig {
+
+constexpr uint16_t kCode = 0x7ff;  // type and code, without More and Do Not Retry
+constexpr uint16_t kWriteFault = 0x280, kUnrecoveredRead = 0x281;
+
+inline std::string said(const std::string& driver, bool write, unsigned device, uint64_t block, int error,
+                        uint16_t status) {
+    return "driver " + driver + ": " + (write ? "write" : "read") + " of device " + std::to_string(device) +
+           " at block " + std::to_string(block) + ": " +
+           (status == 0 ? std::string(std::strerror(error)) : fastio::nvme_status_words(status));
+}
+
+inline std::string said(const std::string& driver, bool write, unsigned device, uint64_t block,
+                        const fastio::DeviceCompletion& completion) {
+    return said(driver, write, device, block, -completion.result, completion.status);
+}
+
+inline std::string said(const std::string& driver, const fastio::BlockStore::Failure& failure) {
+    return said(driver, failure.write, failure.device, failure.lba, failure.error, failure.status);
+}
+
+// A medium that fails: NVMe's own code, or what the kernel makes of it.
+inline void check_injected(const std::string& driver, bool write, int error, uint16_t status) {
+    if (knows_status(driver)) {
+        CHECK(error == EIO, "errno %d", error);
+        CHECK((status & kCode) == (write ? kWriteFault : kUnrecoveredRead), "status %s",
+              fastio::nvme_status_words(status).c_str());
+    } else {
+        CHECK(error == ENODATA && status == 0, "errno %d, status %u", error, status);
+    }
+}
+
+}  // namespace rig

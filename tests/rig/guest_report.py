@@ -1,0 +1,118 @@
+"""What the guest says on its console, as a list of tests that passed and failed.
+
+Its lines begin with ``rig:``; everything else is what a test printed, and shown when it fails.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import counts
+import machine
+from monitor import Monitor
+
+
+class Report:
+    def __init__(self, trace: Path) -> None:
+        self.passed = 0
+        self.failures: list[str] = []
+        self.counts: list[counts.Counts] = []
+        self._trace = trace
+        self._test_begin = self._trace_begin = 0  # in the trace
+        self._test = ""  # the one that runs
+        self._note = ""
+        self._output: list[str] = []
+        self._label = ""
+        self._bar = range(0)
+        self._peer: dict[str, int] = {}
+        self._done = False
+
+    def hear(self, line: str, monitor: Monitor) -> bool:
+        """One line of the console; whether the guest waits for an answer."""
+        if not line.startswith("rig: "):
+            self._output.append(line)
+            return False
+        verb, _, rest = line.removeprefix("rig: ").partition(" ")
+        if verb == "begin":
+            self._test, self._note, self._output = rest, "", []
+            self._test_begin = self._trace.stat().st_size
+        elif verb == "end":
+            status, _, name = rest.partition(" ")
+            self._judge(name, int(status))
+        elif verb == "note":
+            self._note = rest
+        elif verb == "bar":
+            begin, end = (int(word, 16) for word in rest.split()[:2])
+            self._bar = range(begin, end + 1)
+        elif verb == "peer":
+            self._peer = _numbers(rest)
+        elif verb == "ask":
+            self._count(rest, monitor)
+            return True
+        elif verb == "done":
+            self._done = True
+        else:
+            self._fail(line.removeprefix("rig: "))
+        return False
+
+    def end(self, status: int, errors: str) -> None:
+        """The machine is off."""
+        if not self._done:
+            self._output += errors.splitlines()
+            self._fail(f"the machine ended (status {status}) in the test {self._test or 'that was to be the first'!r}")
+
+    def compare_peer(self, given: bytes, box: Path) -> None:
+        """The peer's memory and the disk, as files of the machine that emulated them. ``given``: what was put in."""
+        if not self._peer:
+            return
+        bar = (box / "bar").read_bytes()
+        nbytes, back, offset = (self._peer[key] for key in ("nbytes", "back", "disk_offset"))
+        with (box / machine.PEER_DISK.name).open("rb") as image:
+            image.seek(offset)
+            on_disk = image.read(nbytes)
+        name = "vfio, peer memory: the BAR and the disk as the host sees them"
+        for what, found in (("the disk", on_disk), ("the BAR's second half", bar[back : back + nbytes])):
+            if found != given[:nbytes]:
+                first = next((at for at, pair in enumerate(zip(found, given, strict=False)) if pair[0] != pair[1]), 0)
+                self._fail(f"{name}: {what} differs from what the host put into the BAR, first at byte {first}")
+                return
+        self._pass(name, f"{nbytes} bytes to the disk and back")
+
+    def _judge(self, name: str, status: int) -> None:
+        traced = counts.read(self._trace, self._test_begin).splitlines()
+        undefined = [line for line in traced if line.startswith("pci_nvme_ub_")]
+        # The other drivers' registers are the kernel's business; and nobody can know of a reset that just happened.
+        ours = name.startswith("vfio") and not name.endswith("controller reset")
+        if status != 0:
+            self._fail(f"{name} (status {status})")
+        elif undefined and ours:
+            self._output = undefined
+            self._fail(f"{name}: {len(undefined)} times the driver did what NVMe leaves undefined")
+        else:
+            self._pass(name, self._note)
+
+    def _pass(self, name: str, note: str) -> None:
+        self.passed += 1
+        print(f"ok      {name}{f' ({note})' if note else ''}", flush=True)
+
+    def _fail(self, text: str) -> None:
+        self.failures.append(text)
+        print(f"FAILED  {text}", *(f"        {line}" for line in self._output[-30:]), sep="\n", flush=True)
+
+    def _count(self, asked: str, monitor: Monitor) -> None:
+        _, verb, rest = asked.split(" ", 2)
+        if verb == "begin":
+            self._label = rest
+            self._trace_begin = self._trace.stat().st_size
+            monitor.trace(counts.EVENTS, True)
+            return
+        monitor.trace(counts.EVENTS, False)
+        row = counts.count(self._label, counts.read(self._trace, self._trace_begin), self._bar, _numbers(rest))
+        self.counts.append(row)
+        for wrong in row.wrong():
+            self._fail(f"{row.label}: counts: {wrong}")
+
+
+def _numbers(words: str) -> dict[str, int]:
+    pairs = (word.partition("=") for word in words.split())
+    return {key: int(value) for key, _, value in pairs}

@@ -1,0 +1,90 @@
+"""Boots the emulated machine and reports its tests: run.py FOLDER PROGRAM [ONLY]; see `make test-nvme`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import counts
+import initramfs
+import machine
+import packages
+from guest_report import Report
+from monitor import Monitor
+
+_SILENCE_SECONDS = 180  # after which the machine hangs; a test in the guest has 120 on its own
+
+
+def main() -> int:
+    folder, program = Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute()
+    only = sys.argv[3] if len(sys.argv) > 3 else ""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        root = packages.set_up(folder)
+    except packages.RigMissingError as error:
+        print(f"make test-nvme cannot run here: {error}")
+        return 1
+    print("emulated machine:", ", ".join(packages.versions(folder)))
+    archive = initramfs.build(root, program, folder)
+    with tempfile.TemporaryDirectory(dir=folder) as box:
+        report = _boot(root, archive, Path(box), only)
+    for line in counts.table(report.counts) if report.counts else ():
+        print(line)
+    print("emulated: counts, not seconds" if report.counts else "no counts")
+    for line in report.failures:
+        print(f"FAILED {line}")
+    print(f"{report.passed} passed, {len(report.failures)} failed")
+    return 1 if report.failures or report.passed == 0 else 0
+
+
+def _boot(root: Path, archive: Path, box: Path, only: str) -> Report:
+    for disk in machine.DISKS:
+        with (box / disk.name).open("wb") as image:
+            image.truncate(disk.nbytes)
+    given = os.urandom(machine.BAR_NBYTES // 2)
+    (box / "bar").write_bytes(given + bytes(machine.BAR_NBYTES // 2))
+    errors = (box / "errors").open("w+")  # a file: nobody reads a pipe while the machine runs, and full ones block
+    qemu = subprocess.Popen(
+        machine.command(root, archive, box, only),
+        env=machine.environment(root),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        errors="replace",
+    )
+    report = Report(box / "trace")
+    guard = _guard(qemu)
+    try:
+        assert qemu.stdout is not None
+        assert qemu.stdin is not None
+        monitor: Monitor | None = None
+        for line in qemu.stdout:
+            guard.cancel()
+            guard = _guard(qemu)
+            monitor = monitor or Monitor(box / "qmp")
+            if report.hear(line.rstrip("\r\n"), monitor):
+                qemu.stdin.write("\n")
+                qemu.stdin.flush()
+        report.end(qemu.wait(), (box / "errors").read_text())
+    finally:
+        guard.cancel()
+        qemu.kill()
+        qemu.wait()
+        errors.close()
+    report.compare_peer(given, box)
+    return report
+
+
+def _guard(qemu: subprocess.Popen[str]) -> threading.Timer:
+    guard = threading.Timer(_SILENCE_SECONDS, qemu.kill)
+    guard.start()
+    return guard
+
+
+if __name__ == "__main__":
+    sys.exit(main())
