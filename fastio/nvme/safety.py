@@ -10,12 +10,15 @@ import errno
 import os
 import re
 import stat
+import time
 from pathlib import Path
 
 from fastio.errors import DeviceInUseError
 from fastio.nvme import blocks, signatures, sysfs
 
 _ROOT = Path("/")
+# The kernel lets go of what the ring of a killed program held a little after the program is gone.
+_LETTING_GO_SECONDS = 1.0
 
 
 def refuse_in_use(block_device: str, force: str | None, root: Path = _ROOT) -> None:
@@ -76,13 +79,18 @@ def _refuse_claimed(device: str, path: str, serial: str) -> None:
     """Have the kernel say whether somebody has claimed it whom /sys does not name (ZFS, another namespace's mount)."""
     if not (os.path.exists(path) and stat.S_ISBLK(os.stat(path).st_mode)):
         return
-    try:
-        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_EXCL))
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            raise
-        problem = "the kernel says that it is in use, but not by whom"
-        raise DeviceInUseError(device, problem, serial, f"see `lsof {path}` and release it first") from None
+    until = time.monotonic() + _LETTING_GO_SECONDS
+    while True:
+        try:
+            os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_EXCL))
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+        if time.monotonic() > until:
+            problem = "the kernel says that it is in use, but not by whom"
+            raise DeviceInUseError(device, problem, serial, f"see `lsof {path}` and release it first")
+        time.sleep(0.01)
 
 
 def _forced(force: str | None, serial: str) -> bool:

@@ -11,6 +11,8 @@ import counts
 import machine
 from monitor import Monitor
 
+SAID = "rig: "
+
 
 class Report:
     def __init__(self, trace: Path) -> None:
@@ -27,12 +29,12 @@ class Report:
         self._peer: dict[str, int] = {}
         self._done = False
 
-    def hear(self, line: str, monitor: Monitor) -> bool:
+    def hear(self, line: str, monitor: Monitor | None) -> bool:
         """One line of the console; whether the guest waits for an answer."""
-        if not line.startswith("rig: "):
+        if monitor is None or not line.startswith(SAID):
             self._output.append(line)
             return False
-        verb, _, rest = line.removeprefix("rig: ").partition(" ")
+        verb, _, rest = line.removeprefix(SAID).partition(" ")
         if verb == "begin":
             self._test, self._note, self._output = rest, "", []
             self._test_begin = self._trace.stat().st_size
@@ -52,8 +54,13 @@ class Report:
         elif verb == "done":
             self._done = True
         else:
-            self._fail(line.removeprefix("rig: "))
+            self._fail(line.removeprefix(SAID))
         return False
+
+    @property
+    def booted(self) -> bool:
+        """Whether the guest came as far as its first test."""
+        return bool(self._test)
 
     def end(self, status: int, errors: str) -> None:
         """The machine is off."""

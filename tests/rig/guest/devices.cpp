@@ -20,6 +20,15 @@ constexpr char kPci[] = "/sys/bus/pci/devices/";
 
 std::string address_of(const std::string& place) { return place.substr(0, place.find('/')); }
 
+// The kernel lets go of what the ring of a killed program held a little after the program is gone.
+int open_free(const std::string& path, int flags) {
+    for (int pause = 0;; ++pause) {
+        const int fd = open(path.c_str(), flags);
+        if (fd >= 0 || errno != EBUSY || pause == 500) return fd;
+        usleep(10000);
+    }
+}
+
 std::string namespace_of(const std::string& place) {
     const size_t slash = place.find('/');
     return slash == std::string::npos ? "1" : place.substr(slash + 1);
@@ -70,7 +79,7 @@ Opened open_driver(const std::string& name, const Places& places, uint32_t timeo
     } else {
         for (const std::string& place : places) {
             const std::string path = kernel_device(place, name == "nvme" ? "ng" : "nvme");
-            const int fd = open(path.c_str(), name == "nvme" ? O_RDWR : O_RDWR | O_DIRECT | O_EXCL);
+            const int fd = open_free(path, name == "nvme" ? O_RDWR : O_RDWR | O_DIRECT | O_EXCL);
             CHECK(fd >= 0, "open %s: %s", path.c_str(), std::strerror(errno));
             opened.fds.push_back(fd);
             uint64_t nbytes = 0;
