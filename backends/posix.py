@@ -19,7 +19,7 @@ class PosixTransport:
     """Threads over the page cache; checksums are computed on the way."""
 
     name = "posix"
-    capabilities = Capabilities(checksums=True, follows=True)
+    capabilities = Capabilities(checksums=True)
 
     def write(self, request: WriteRequest) -> Moved:
         with named(request.path):

@@ -29,7 +29,7 @@ class UringTransport:
     """io_uring with O_DIRECT; checksums are computed on the way."""
 
     name = "uring"
-    capabilities = Capabilities(checksums=True, starts=True, follows=True, direct=True)
+    capabilities = Capabilities(checksums=True, starts=True, direct=True)
 
     def __init__(self) -> None:
         try:

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastio.dicts.context import Choice
-from fastio.dicts.evidence import Estimate
+from fastio.dicts.evidence import UNKNOWN, Estimate
 
 CONFIDENCE = 2.0  # deviations
 TIE = 0.03  # logarithm: less than this is not worth a try, and may be given away for less work of the processor
 CAUTION = 0.7  # how quickly the confidence shrinks at calls dearer than the usual one
-UNKNOWN_CALLS = 5  # a tool not measured near here is looked at after so many calls, whatever the prior says
+UNKNOWN_CALLS = 5  # a tool not measured near here is looked at after so many calls, whatever the prior says;
+PRIOR_PATIENCE, MOST_PATIENCE = 3.0, 16.0  # at large sizes after more, by how much slower it is thought to be
 LEAST_CALLS = 8
 FIRST_REFRESH, LAST_REFRESH = 64, 1024  # calls
 RUNNER_UP_SHARE, OTHERS_SHARE = 0.006, 0.0025  # of the time, for looking again at tools that are slower
@@ -77,8 +78,8 @@ def preferred(ranked: Sequence[Estimate], tools: Sequence[str]) -> Estimate:
     return min(known, key=lambda estimate: tools.index(estimate.tool)) if best.known else best
 
 
-def refresh_calls(ranked: Sequence[Estimate], dearness: float) -> list[tuple[str, float]]:
-    """After how many calls to look again at each tool but the best."""
+def refresh_calls(ranked: Sequence[Estimate], dearness: float, large: bool) -> list[tuple[str, float]]:
+    """After how many calls to look again at each tool but the best. ``large``: calls of which one counts."""
     best = ranked[0]
     result = []
     for place, estimate in enumerate(ranked[1:]):
@@ -88,6 +89,8 @@ def refresh_calls(ranked: Sequence[Estimate], dearness: float) -> list[tuple[str
             share = OTHERS_SHARE if place else RUNNER_UP_SHARE
             drift = min(max(excess / share, FIRST_REFRESH), LAST_REFRESH)
             calls = max(LEAST_CALLS, min(drift, PATIENCE * excess / _expected_gain(best, estimate)))
+        elif large and estimate.source != UNKNOWN:
+            calls *= min(1 + PRIOR_PATIENCE * _excess(best, estimate), MOST_PATIENCE)
         result.append((estimate.tool, calls * max(1.0, dearness)))
     return result
 

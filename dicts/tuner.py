@@ -34,7 +34,7 @@ MOST_TOOLS = 64
 MOST_PLANS = 16  # of one bucket: one for each set of candidates
 RENEWAL_DOUBT = 0.5
 LEAST_SECONDS = 1e-9
-FRUGAL_NBYTES = 16 << 20  # from here on the processor's work is the bytes, not the call: what a tool takes of it counts
+LARGE_NBYTES = 16 << 20  # from here on the bytes are the work, not the call: what it takes of the processor counts
 
 
 class Tuner:
@@ -155,7 +155,8 @@ class Tuner:
         usable = [estimate for estimate in ranked if estimate not in failing] or failing
         ranked = usable if usable is failing else usable + failing
         fastest = usable[0]
-        best = preferred(usable, candidates) if bucket_nbytes(bucket) >= FRUGAL_NBYTES else fastest
+        large = bucket_nbytes(bucket) >= LARGE_NBYTES
+        best = preferred(usable, candidates) if large else fastest
         if best is not fastest:
             usable = [best, *(estimate for estimate in usable if estimate is not best)]
             ranked = [best, *(estimate for estimate in ranked if estimate is not best)]
@@ -170,7 +171,7 @@ class Tuner:
         return Plan(
             ranked,
             choice,
-            refresh_calls(usable, dearness),
+            refresh_calls(usable, dearness, large),
             seconds,
             prices,
             settled if chosen is best else 1,

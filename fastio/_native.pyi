@@ -6,8 +6,8 @@ _Made = TypeVar("_Made")
 class Control:
     """Shared by the caller and a running transfer: bytes done so far, the wish to stop, and what its memory is like."""
 
-    ready: int
     still: bool
+
     def __init__(self) -> None: ...
     @property
     def done(self) -> int: ...

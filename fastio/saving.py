@@ -38,19 +38,6 @@ class NewFile(Protocol):
         """It is whole. With ``durable``, it survives a power cut once this returns. TransferError, if it does not."""
 
 
-class Arriving(Protocol):
-    """Memory of ours that may still be filled while it is written, and that nobody changes once it is there."""
-
-    def follow(self, control: Control, layout: Layout) -> None:
-        """Keep ``control.ready`` up to date; cancel if the rest will never be there."""
-
-    def wait(self) -> None:
-        """Return when all is there; raise if it never will be."""
-
-    def require(self) -> None:
-        """Raise if not all will be there."""
-
-
 class Attempts:
     """The tools of a decision to save to ``path``: one that could not is not asked again.
 
@@ -130,11 +117,11 @@ def save_file(call: SaveCall) -> SaveResult:
 
 
 def save_layout(
-    layout: Layout, path: str, policy: Any, progress: Progress | None, arriving: Arriving | None = None
+    layout: Layout, path: str, policy: Any, progress: Progress | None, still: bool = False
 ) -> tuple[SaveResult, Sequence[int]]:
     """Write a file of a layout to a path, durably; gives also a CRC-32 for each extent that asks for one."""
     with Replacement(path) as new:
-        return write_layout(layout, new, PT, policy, True, progress, arriving)
+        return write_layout(layout, new, PT, policy, True, progress, still)
 
 
 def write_layout(
@@ -144,12 +131,12 @@ def write_layout(
     policy: Any,
     durable: bool,
     progress: Progress | None,
-    arriving: Arriving | None = None,
+    still: bool = False,
 ) -> tuple[SaveResult, Sequence[int]]:
     """Fill a new file with a layout, and commit it; gives also a CRC-32 for each extent that asks for one.
 
-    ``form`` is what dictionaries and the result call the file's format. ``arriving``: the storages may not all be there
-    yet; None for those of a caller, who may change them meanwhile.
+    ``form`` is what dictionaries and the result call the file's format. ``still``: nobody changes the storages
+    meanwhile, as a caller might with his own.
     """
     started = time.perf_counter()
     devices = layout.devices or frozenset({"cpu"})
@@ -160,7 +147,7 @@ def write_layout(
         raise ToolUnavailableError("auto", f"no tool writes from memory on {', '.join(devices)}", "save on the CPU")
     attempts = Attempts(decision, new.path)
     moved, values = attempts.run(
-        lambda tool: _fill_extents(tool, layout, new, durable, progress, arriving), lambda: os.ftruncate(new.fd, 0)
+        lambda tool: _fill_extents(tool, layout, new, durable, progress, still), lambda: os.ftruncate(new.fd, 0)
     )
     new.commit(durable)
     seconds = time.perf_counter() - started
@@ -235,23 +222,13 @@ def _fill_by(tool: str, call: SaveCall, layout: Layout, new: Replacement) -> Mov
 
 
 def _fill_extents(
-    tool: str,
-    layout: Layout,
-    new: NewFile,
-    durable: bool,
-    progress: Progress | None,
-    arriving: Arriving | None = None,
+    tool: str, layout: Layout, new: NewFile, durable: bool, progress: Progress | None, still: bool = False
 ) -> tuple[Moved, Sequence[int]]:
     """Let a transport fill the new file; gives also the CRCs of the extents that ask for one."""
     transport = registry.get(tool)
     new.allocate(layout.size)
     control = Control()
-    if arriving is not None:
-        control.still = True
-        if transport.capabilities.follows:
-            arriving.follow(control, layout)
-        else:
-            arriving.wait()
+    control.still = still
     patches: Sequence[Any] = layout.patches
     values: Sequence[int] | None = None
     if not transport.capabilities.checksums:
@@ -259,10 +236,5 @@ def _fill_extents(
         patches = ()
     request = WriteRequest(new.path, new.fd, layout.size, layout.extents, patches, durable, control)
     with Job(lambda: transport.write(request), control, layout.size) as job:
-        try:
-            moved = job.wait(progress)
-        except RefusedError:
-            if arriving is not None:
-                arriving.require()  # it was cancelled then, which says nothing of the tool
-            raise
+        moved = job.wait(progress)
     return moved, values if values is not None else moved.checksums or ()

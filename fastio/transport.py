@@ -61,8 +61,7 @@ class WriteRequest:
     ``extents`` are sorted by offset and do not overlap; what lies between them is zeros, as it is in the new
     file already. ``patches`` is empty
     for a transport whose capabilities do not say ``checksums``: the caller has then put the values in already.
-    The caller syncs; ``durable`` is only a hint (a transport may start write-back early). A transport that ``follows``
-    reads memory only as far as ``control.ready``, an offset of the file, tells that it is there.
+    The caller syncs; ``durable`` is only a hint (a transport may start write-back early).
     """
 
     path: str
@@ -112,9 +111,8 @@ class Capabilities:
 
     ``formats`` is None for all. ``whole`` names formats in which the tool stands for a library's own save and load
     (``torch`` and ``pt``): the caller then hands over the whole object. ``automatic`` is False for a
-    tool that dictionaries must not pick by themselves. ``starts``: it is a :class:`StartingTransport`. ``follows``: it
-    can write what is not in memory yet, see :class:`WriteRequest`. ``direct``: it moves bytes past the page cache,
-    which spares the processor a copy.
+    tool that dictionaries must not pick by themselves. ``starts``: it is a :class:`StartingTransport`. ``direct``: it
+    moves bytes past the page cache, which spares the processor a copy.
     """
 
     operations: frozenset[str] = frozenset({SAVE, LOAD})
@@ -124,7 +122,6 @@ class Capabilities:
     checksums: bool = False
     automatic: bool = True
     starts: bool = False
-    follows: bool = False
     direct: bool = False
 
 

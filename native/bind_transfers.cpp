@@ -56,9 +56,6 @@ void bind_transfers(nb::module_& module) {
         .def_prop_ro("done", [](const Control& control) { return control.done.load(); })
         .def_prop_ro("cancelled", [](const Control& control) { return control.cancelled.load(); })
         .def_prop_rw(
-            "ready", [](const Control& control) { return control.ready.load(); },
-            [](Control& control, uint64_t nbytes) { control.ready.store(nbytes, std::memory_order_release); })
-        .def_prop_rw(
             "still", [](const Control& control) { return control.still.load(); },
             [](Control& control, bool still) { control.still = still; })
         .def("advance", &Control::advance, "nbytes"_a)

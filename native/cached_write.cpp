@@ -75,7 +75,6 @@ std::vector<uint32_t> cached_write(int fd, uint64_t size, const Extents& extents
                 control.advance(end - begin);
                 continue;
             }
-            control.wait_for(end);
             parts.clear();
             // One read of the source gives both the copy and its checksum, so the file is consistent
             // with itself even when another thread changes the tensor meanwhile.

@@ -89,14 +89,13 @@ std::vector<uint32_t> direct_write(int fd, uint64_t size, const Extents& extents
         uint64_t next = 0;
         while (next < size || !queue.is_empty()) {
             Cut piece = next < size ? cutter.at(next) : Cut{next, nullptr};
-            if (next < size && queue.has_room() && (queue.is_empty() || control.has(piece.end))) {
+            if (next < size && queue.has_room()) {
                 control.check();
                 if (extents.is_gap(next, piece.end)) {  // a new file is zeros already
                     control.advance(piece.end - next);
                     next = piece.end;
                     continue;
                 }
-                control.wait_for(piece.end);
                 uint64_t rounded = round_up(piece.end - next, options.alignment);
                 Block block{next, rounded, rounded, piece.lent, 0, piece.lent == nullptr};
                 parts.clear();

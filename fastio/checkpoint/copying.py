@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fastio._native import Digests
@@ -44,17 +44,10 @@ def blocks_of(nbytes: int) -> int:
     return -(-nbytes // Digests.BLOCK)
 
 
-def copy_all(
-    copies: Iterable[Copy],
-    digests: Digests | None = None,
-    compare: bool = False,
-    begun: Callable[[], object] | None = None,
-    reached: Callable[[int], object] | None = None,
-) -> set[int]:
+def copy_all(copies: Iterable[Copy], digests: Digests | None = None, compare: bool = False) -> set[int]:
     """Make every copy; with ``compare``, only those whose source is not as it was when ``digests`` saw it last.
 
-    Gives the numbers of those that were made. Small ones are compared with their target, byte by byte. ``begun`` is
-    called when all small ones have been made, ``reached`` with an address below which all have, if targets rise.
+    Gives the numbers of those that were made. Small ones are compared with their target, byte by byte.
     """
     pieces: list[Copy] = []
     small: list[Copy] = []
@@ -65,11 +58,9 @@ def copy_all(
             pieces.extend(_pieces(copy))
     made: set[int] = set()
     _copy_small(small, compare, made)
-    if begun is not None:
-        begun()
     nbytes = sum(piece.nbytes for piece in pieces)
     wanted = min(len(os.sched_getaffinity(0)), _MOST_THREADS, -(-nbytes // _PIECE))
-    work = _Work(pieces, digests, compare, made, reached)
+    work = _Work(pieces, digests, compare, made)
     threads = [threading.Thread(target=work.run, daemon=True) for _ in range(wanted - 1)]
     for thread in threads:
         thread.start()
@@ -86,19 +77,9 @@ def copy_all(
 class _Work:
     """Pieces that threads share; each calls ``run``. ``error`` is what stopped one of them."""
 
-    def __init__(
-        self,
-        pieces: Sequence[Copy],
-        digests: Digests | None,
-        compare: bool,
-        made: set[int],
-        reached: Callable[[int], object] | None,
-    ) -> None:
-        self._pieces, self._left = pieces, iter(enumerate(pieces))  # the GIL makes taking from it one step
-        self._digests, self._compare, self._made, self._reached = digests, compare, made, reached
-        self._lock = threading.Lock()
-        self._is_done = [False] * len(pieces)
-        self._front = 0  # the first piece that is not done
+    def __init__(self, pieces: Iterable[Copy], digests: Digests | None, compare: bool, made: set[int]) -> None:
+        self._left = iter(pieces)  # the GIL makes taking from it one step
+        self._digests, self._compare, self._made = digests, compare, made
         self.error: Exception | None = None
 
     def run(self) -> None:
@@ -108,24 +89,12 @@ class _Work:
             self.error = error
 
     def _run(self) -> None:
-        for index, (number, target, source, nbytes, block) in self._left:
+        for number, target, source, nbytes, block in self._left:
             if self._digests is None:
                 ctypes.memmove(target, source, nbytes)
                 self._made.add(number)
             elif self._digests.copy(block, target, source, nbytes, self._compare):
                 self._made.add(number)
-            if self._reached is not None:
-                self._tell(index, self._reached)
-
-    def _tell(self, index: int, reached: Callable[[int], object]) -> None:
-        with self._lock:
-            self._is_done[index] = True
-            before = self._front
-            while self._front < len(self._pieces) and self._is_done[self._front]:
-                self._front += 1
-            if self._front > before:
-                last = self._pieces[self._front - 1]
-                reached(last.target + last.nbytes)
 
 
 def _copy_small(copies: Iterable[Copy], compare: bool, made: set[int]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fastio.checkpoint import by_torch
-from fastio.checkpoint.arrival import Arrival
 from fastio.checkpoint.folder import StepFolder
 from fastio.checkpoint.lock import FolderLock
 from fastio.checkpoint.manifest import Manifest
@@ -77,7 +76,7 @@ class Saver:
         base, self._base = self._base, None
         told = after_a_second(as_callback(manner.progress, f"saving step {step}"))
         task = Task(
-            self._steps, step, 0, Records(small, storages), image, metadata, base=None, passage=None, arrival=None,
+            self._steps, step, 0, Records(small, storages), image, metadata, base=None, passage=None, is_snapshot=False,
             policy=manner.policy, read_back=manner.read_back, progress=told,
         )  # fmt: skip
         total = sum(nbytes for _, _, nbytes in storages)
@@ -92,20 +91,18 @@ class Saver:
 
     def _copy(self, task: Task, storages: Sequence[Storage], base: Manifest | None, still: Stillness) -> None:
         """Take a snapshot and save it."""
-        arrival = Arrival()
         held = self._snapshot.lay(storages)
-        task = task._replace(records=Records(task.records.small, held), arrival=arrival)
-        start = self._start if self._manner.asynchronous else self._write_now
-        if self._manner.asynchronous and base is None:  # all is to be written, and that may begin at once
-            with arrival:
-                self._snapshot.take(storages, lambda: start(task, still), arrival.reach)
-            still.end()
-            return
-        with arrival:
-            same = self._snapshot.take(storages)
+        same = self._snapshot.take(storages)
+        task = task._replace(
+            records=Records(task.records.small, held),
+            base=Base(base, same) if base is not None and same else None,
+            is_snapshot=True,
+        )
         if self._manner.asynchronous:
             still.end()
-        start(task._replace(base=Base(base, same) if base is not None and same else None), still)
+            self._start(task, still)
+        else:
+            self._write_now(task, still)
 
     def _start(self, task: Task, still: Stillness) -> None:
         """Have a step written behind, once what the one before replaced is gone."""

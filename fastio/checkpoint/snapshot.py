@@ -6,7 +6,7 @@ pinned where storages are on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -63,16 +63,10 @@ class Snapshot:
             self._is_whole = False
         return self._held
 
-    def take(
-        self,
-        storages: Sequence[Storage],
-        begun: Callable[[], object] | None = None,
-        reached: Callable[[int], object] | None = None,
-    ) -> set[str]:
+    def take(self, storages: Sequence[Storage]) -> set[str]:
         """Copy all storages to the memory that was laid for them; gives those that are as they were in the last one.
 
-        On a CPU their digests are compared, which reads them once; see :class:`fastio._native.Digests`. ``begun`` is
-        called when all small ones are there, ``reached`` with an address below which all are.
+        On a CPU their digests are compared, which reads them once; see :class:`fastio._native.Digests`.
         """
         compare, self._is_whole = self._comparable and self._is_whole, False
         devices = {storage.device for _, storage, _ in storages if storage.device.type == "cuda"}
@@ -90,7 +84,7 @@ class Snapshot:
             elif _fetched(storage_bytes(target), storage_bytes(storage)[:nbytes], compare):
                 changed.add(number)
         _synchronize(devices)
-        changed |= copy_all(copies, self._digests, compare, begun, reached)
+        changed |= copy_all(copies, self._digests, compare)
         self._is_whole = True
         return {name for number, (name, _, _) in enumerate(storages) if number not in changed} if compare else set()
 

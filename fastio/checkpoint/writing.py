@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from fastio import checksums
 from fastio.checkpoint import by_torch, manifest
-from fastio.checkpoint.arrival import Arrival
 from fastio.checkpoint.folder import StepFolder, name_of
 from fastio.checkpoint.manifest import File, Manifest
 from fastio.checkpoint.passing import Passage, save_in_pieces
@@ -52,7 +51,7 @@ class Task(NamedTuple):
     """What is to be written, and where.
 
     ``image``: the whole file, in the place of records. ``passage``: the storages are not a snapshot, and pass through
-    memory in pieces. ``arrival``: they are one, and this tells how much of it is there. ``read_back``: compare all that
+    memory in pieces. ``is_snapshot``: they are one, which nobody changes. ``read_back``: compare all that
     the disk gives back before the step becomes visible.
     """
 
@@ -64,7 +63,7 @@ class Task(NamedTuple):
     metadata: dict[str, Any]
     base: Base | None
     passage: Passage | None
-    arrival: Arrival | None
+    is_snapshot: bool
     policy: Any
     read_back: bool
     progress: Progress | None
@@ -102,7 +101,7 @@ def _write(task: Task, path: str, before: set[str]) -> Written:
     else:
         layout = by_torch.layout_of(task.image)
     if task.passage is None:
-        result, values = save_layout(layout, target, task.policy, task.progress, task.arrival)
+        result, values = save_layout(layout, target, task.policy, task.progress, task.is_snapshot)
     else:
         result, values = save_in_pieces(layout, target, task.policy, task.passage, task.progress)
     file = File(name, layout.size, checksums.of_file(layout, values))
