@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import signal
@@ -154,6 +155,15 @@ class TestChild:
         assert is_out_of_memory(error) is lack
 
 
+def runs_with(parent: int, argument: str) -> bool:
+    """Whether a child of the process has this in its arguments."""
+    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            if argument in Path(f"/proc/{child}/cmdline").read_text():
+                return True
+    return False
+
+
 class TestComparison:
     @pytest.mark.slow
     @pytest.mark.parametrize("model", ["cnn", "transformer"])
@@ -234,8 +244,8 @@ class TestComparison:
         more = [*small("mlp", "--steps", 100_000, "--dir", work, "--out", out)]
         child = subprocess.Popen([*command, *map(str, more)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         pause = threading.Event()
-        # The last of the runs for memory, torch's, has begun when its files come; the gradients of plain lie there too.
-        while child.poll() is None and not list(work.glob("*/files/*.pt")):
+        # The runs for memory, of a step each, are over when one begins that has them all.
+        while child.poll() is None and not runs_with(child.pid, '"steps": 100000'):
             pause.wait(0.01)
         child.send_signal(signal.SIGINT)
         said, complaint = child.communicate()
