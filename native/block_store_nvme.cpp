@@ -19,18 +19,9 @@ namespace {
 constexpr unsigned kDepth = 64;
 constexpr uint16_t kAbortedByHost = 0x371;  // what the kernel calls commands that a reset cancelled
 
-struct UringCommand {  // struct nvme_uring_cmd of <linux/nvme_ioctl.h>
-    uint8_t opcode, flags;
-    uint16_t reserved;
-    uint32_t nsid, cdw2, cdw3;
-    uint64_t metadata, memory;
-    uint32_t metadata_bytes, nbytes;
-    uint32_t cdw10, cdw11, cdw12, cdw13, cdw14, cdw15;
-    uint32_t timeout_ms, reserved2;
-};
-static_assert(sizeof(UringCommand) == 72 && sizeof(UringCommand) <= Ring::kCommandBytes);
+static_assert(sizeof(PassthroughCommand) <= Ring::kCommandBytes);
 
-constexpr uint32_t kPassthroughIo = _IOWR('N', 0x80, UringCommand);
+constexpr uint32_t kPassthroughIo = _IOWR('N', 0x80, PassthroughCommand);
 
 class NvmeDriver final : public RingDriver {
   public:
@@ -68,7 +59,7 @@ class NvmeDriver final : public RingDriver {
 
     void send(const DeviceCommand& command) override {
         const PassthroughNamespace& space = namespaces_[command.device];
-        UringCommand asked{};
+        PassthroughCommand asked{};
         asked.opcode = command.write ? nvme::kWrite : nvme::kRead;
         asked.nsid = space.nsid;
         asked.memory = reinterpret_cast<uintptr_t>(command.memory);

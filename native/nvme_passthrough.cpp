@@ -22,22 +22,11 @@ namespace {
 constexpr uint64_t kMostTransfer = 1 << 20;
 constexpr uint64_t kSegments = 127;  // of one command, where /sys does not tell: the kernel's own most
 
-struct AdminCommand {  // struct nvme_passthru_cmd of <linux/nvme_ioctl.h>
-    uint8_t opcode, flags;
-    uint16_t reserved;
-    uint32_t nsid, cdw2, cdw3;
-    uint64_t metadata, memory;
-    uint32_t metadata_bytes, nbytes;
-    uint32_t cdw10, cdw11, cdw12, cdw13, cdw14, cdw15;
-    uint32_t timeout_ms, result;
-};
-static_assert(sizeof(AdminCommand) == 72);
-
 constexpr unsigned long kNamespaceId = _IO('N', 0x40);
-constexpr unsigned long kAdmin = _IOWR('N', 0x41, AdminCommand);
+constexpr unsigned long kAdmin = _IOWR('N', 0x41, PassthroughCommand);
 
 void identify(const std::string& name, int fd, uint32_t nsid, uint32_t what, uint8_t* page) {
-    AdminCommand command{};
+    PassthroughCommand command{};
     command.opcode = nvme::kIdentify;
     command.nsid = nsid;
     command.memory = reinterpret_cast<uintptr_t>(page);

@@ -6,6 +6,18 @@
 
 namespace fastio {
 
+// struct nvme_passthru_cmd of <linux/nvme_ioctl.h>, and nvme_uring_cmd, whose last field is reserved.
+struct PassthroughCommand {
+    uint8_t opcode, flags;
+    uint16_t reserved;
+    uint32_t nsid, cdw2, cdw3;
+    uint64_t metadata, memory;
+    uint32_t metadata_bytes, nbytes;
+    uint32_t cdw10, cdw11, cdw12, cdw13, cdw14, cdw15;
+    uint32_t timeout_ms, result;
+};
+static_assert(sizeof(PassthroughCommand) == 72);
+
 struct PassthroughNamespace {
     int fd;
     uint32_t nsid;

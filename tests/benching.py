@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from fastio.bench import machine
+from fastio.bench import limit, machine
 from fastio.bench.commands import cli
 
 MIB = 1 << 20
+# What measures the disk's limit, as a test's parameters.
+LIMITS = [
+    pytest.param(limit.FioLimit(), marks=pytest.mark.skipif(not limit.fio(), reason="fio is not installed"), id="fio"),
+    pytest.param(limit.RingLimit(), id="ring"),
+]
 
 
 class FakeClock:

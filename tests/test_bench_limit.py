@@ -8,15 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benching import MIB, on_disk
+from benching import LIMITS, MIB, on_disk
 from fastio.bench import cold, compare, limit, limit_exhibit, peers, stats, sweep
 from fastio.bench import workloads as objects
 from fastio.bench.rounds import Failure, Measured, Sample
-
-KINDS = [
-    pytest.param(limit.FioLimit(), marks=pytest.mark.skipif(not limit.fio(), reason="fio is not installed"), id="fio"),
-    pytest.param(limit.RingLimit(), id="ring"),
-]
 
 
 @pytest.fixture
@@ -24,7 +19,7 @@ def disk(tmp_path: Path) -> Path:
     return on_disk(tmp_path)
 
 
-@pytest.mark.parametrize("tool", KINDS)
+@pytest.mark.parametrize("tool", LIMITS)
 def test_it_moves_what_it_says(tool: limit.Limit, disk: Path) -> None:
     path = disk / "limit"
     for measured in (tool.write(path, 9 * MIB + 1), tool.read(path, 9 * MIB + 1)):
@@ -34,7 +29,7 @@ def test_it_moves_what_it_says(tool: limit.Limit, disk: Path) -> None:
     assert cold.resident(path) == 0
 
 
-@pytest.mark.parametrize("tool", KINDS)
+@pytest.mark.parametrize("tool", LIMITS)
 def test_a_read_only_reads(tool: limit.Limit, disk: Path) -> None:
     """Some other's file, of a length that fills no block: it is dropped from the page cache and else left alone."""
     path, content = disk / "their:file", os.urandom(3 * MIB + 4321)  # fio parts names at colons
@@ -48,7 +43,7 @@ def test_a_read_only_reads(tool: limit.Limit, disk: Path) -> None:
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("tool", KINDS)
+@pytest.mark.parametrize("tool", LIMITS)
 def test_what_is_not_there_is_an_error(tool: limit.Limit, disk: Path) -> None:
     with pytest.raises(FileNotFoundError):
         tool.read(disk / "missing", MIB)

@@ -8,16 +8,11 @@ from typing import Any
 
 import pytest
 
-from benching import MIB, invoke, on_disk
+from benching import LIMITS, MIB, invoke, on_disk
 from fastio.bench import limit, stats, store_command, store_rounds
 from fastio.bench.rounds import Failure, Measured, Sample
 from fastio.bench.store_rounds import READ, STORE, WRITE, StoreRounds, goals
 from fastio.offload.store import BlockStore
-
-KINDS = [
-    pytest.param(limit.FioLimit(), marks=pytest.mark.skipif(not limit.fio(), reason="fio is not installed"), id="fio"),
-    pytest.param(limit.RingLimit(), id="ring"),
-]
 
 
 @pytest.fixture
@@ -66,7 +61,7 @@ def test_all_use_one_file_in_turns(disk: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not list(disk.iterdir())
 
 
-@pytest.mark.parametrize("tool", KINDS)
+@pytest.mark.parametrize("tool", LIMITS)
 def test_overwriting_keeps_the_file(tool: limit.Limit, disk: Path) -> None:
     path = disk / "file"
     path.write_bytes(b"x" * (3 * MIB))

@@ -17,6 +17,7 @@
 #include "../block_store.hpp"
 #include "../errors.hpp"
 #include "check.hpp"
+#include "files.hpp"
 
 namespace {
 
@@ -26,14 +27,6 @@ using fastio::kStoreBlock;
 std::mt19937_64 random_source(11);
 
 uint64_t pick(uint64_t low, uint64_t high) { return low + random_source() % (high - low + 1); }
-
-int unnamed_file() {
-    char path[] = "/tmp/fastio-store-XXXXXX";
-    int fd = mkstemp(path);
-    CHECK(fd >= 0, "mkstemp");
-    unlink(path);
-    return fd;
-}
 
 // Moves bytes in any order, and often less than asked, or fails: a disk that all of settle() must cope with.
 class CrankyDriver final : public fastio::StoreDriver {

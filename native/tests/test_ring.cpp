@@ -12,6 +12,7 @@
 #include "../memory.hpp"
 #include "../ring.hpp"
 #include "check.hpp"
+#include "files.hpp"
 
 namespace {
 
@@ -19,14 +20,6 @@ using fastio::Mapping;
 using fastio::Ring;
 
 constexpr size_t kBytes = 1 << 20;
-
-int unnamed_file() {
-    char path[] = "/tmp/fastio-ring-XXXXXX";
-    int fd = mkstemp(path);
-    CHECK(fd >= 0, "mkstemp");
-    unlink(path);
-    return fd;
-}
 
 int32_t one(Ring& ring) {
     ring.submit(1);

@@ -1,0 +1,17 @@
+// Files of the native tests.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "check.hpp"
+
+// A file that is gone when its descriptor is closed.
+inline int unnamed_file() {
+    char path[] = "/tmp/fastio-test-XXXXXX";
+    int fd = mkstemp(path);
+    CHECK(fd >= 0, "mkstemp");
+    unlink(path);
+    return fd;
+}
