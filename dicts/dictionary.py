@@ -61,7 +61,7 @@ class Dictionary:
     def choose(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Choice:
         """The tool to use for a transfer of so many bytes, out of the candidates; none is a ValueError.
 
-        Candidates come in order of the processor's work, least first: of those equal in time (within 3 % and what is
+        Candidates come in order of the processor's work, least first: of those equal in time (within 8 % and what is
         known) the first is used for large transfers.
         """
         tools = _tuple(candidates)

@@ -20,7 +20,8 @@ class Estimate(NamedTuple):
     """What a tool is believed to take at one bucket.
 
     ``mean`` and ``deviation`` are those of the logarithm of seconds, less the common shape. ``source`` says what
-    the belief rests on; ``samples`` were taken in the bucket itself, ``nearby`` within reach of it.
+    the belief rests on; ``samples`` were taken in the bucket itself, ``nearby`` within reach of it. ``listed``: the
+    prior says something of the tool.
     """
 
     tool: str
@@ -29,11 +30,17 @@ class Estimate(NamedTuple):
     source: str
     samples: int
     nearby: int
+    listed: bool = False
 
     @property
     def known(self) -> bool:
         """Whether the tool was measured at this size or near it."""
         return self.source in (MEASURED, NEARBY)
+
+    @property
+    def only_listed(self) -> bool:
+        """Whether the prior says something of the tool, and measurement no more than a first call."""
+        return self.listed and not self.known
 
     def seconds(self, bucket: int) -> float:
         """The time expected at the bucket's own size."""
@@ -56,7 +63,8 @@ def estimates(records: Mapping[str, Record], rule: Rule, bucket: int, tools: Seq
     for tool in tools:
         mean, variance = prior[tool][0] + level, (prior[tool][1] + level_variance) * scale
         samples = nearby = 0
-        source = PRIOR if rule.lists(tool) else UNKNOWN
+        listed = rule.lists(tool)
+        source = PRIOR if listed else UNKNOWN
         suspicion = 0.0
         if tool in here:
             own_mean, own_variance = here[tool]
@@ -66,7 +74,7 @@ def estimates(records: Mapping[str, Record], rule: Rule, bucket: int, tools: Seq
             samples, nearby = curves[tool].count(bucket)
             source = MEASURED if samples else NEARBY if nearby else FIRST_CALL
             suspicion = records[tool].suspicion
-        result.append(Estimate(tool, mean, math.sqrt(variance) + suspicion, source, samples, nearby))
+        result.append(Estimate(tool, mean, math.sqrt(variance) + suspicion, source, samples, nearby, listed))
     result.sort(key=lambda estimate: estimate.mean)
     return result
 

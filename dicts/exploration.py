@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastio.dicts.context import Choice
-from fastio.dicts.evidence import UNKNOWN, Estimate
+from fastio.dicts.evidence import Estimate
 
 CONFIDENCE = 2.0  # deviations
-TIE = 0.03  # logarithm: less than this is not worth a try, and may be given away for less work of the processor
+LISTED_CONFIDENCE = 1.0  # at large sizes, in a tool that only the prior knows: there are too few calls to be curious
+TIE = 0.03  # logarithm: less than this is not worth a try
+EQUAL = 0.08  # logarithm: so much may be given away for less work of the processor, where nobody knows better
 CAUTION = 0.7  # how quickly the confidence shrinks at calls dearer than the usual one
 UNKNOWN_CALLS = 5  # a tool not measured near here is looked at after so many calls, whatever the prior says;
-PRIOR_PATIENCE, MOST_PATIENCE = 3.0, 16.0  # at large sizes after more, by how much slower it is thought to be
+LISTED_SHARE = 0.01  # at large sizes as seldom as takes this share of the time, if the prior is right
 LEAST_CALLS = 8
 FIRST_REFRESH, LAST_REFRESH = 64, 1024  # calls
 RUNNER_UP_SHARE, OTHERS_SHARE = 0.006, 0.0025  # of the time, for looking again at tools that are slower
@@ -49,11 +51,11 @@ class Plan:
     until: int = 0
 
 
-def pick(best: Estimate, others: Sequence[Estimate], dearness: float) -> Estimate:
+def pick(best: Estimate, others: Sequence[Estimate], dearness: float, large: bool) -> Estimate:
     """The estimate to act on: the lowest bound of ``best`` and the ``others`` that may be tried.
 
     ``dearness`` is the expected time over the usual call's; a dear call is a bad moment for experiments, since sizes
-    nearby teach as much for less.
+    nearby teach as much for less. ``large``: calls of which one counts.
     """
     chosen = best
     confidence = CONFIDENCE
@@ -61,7 +63,8 @@ def pick(best: Estimate, others: Sequence[Estimate], dearness: float) -> Estimat
         confidence /= 1 + CAUTION * math.log2(dearness)
     lowest = best.mean - confidence * best.deviation - TIE
     for estimate in others:
-        bound = estimate.mean - confidence * estimate.deviation
+        trust = min(confidence, LISTED_CONFIDENCE) if large and estimate.only_listed else confidence
+        bound = estimate.mean - trust * estimate.deviation
         if bound < lowest:
             lowest, chosen = bound, estimate
     return chosen
@@ -70,10 +73,10 @@ def pick(best: Estimate, others: Sequence[Estimate], dearness: float) -> Estimat
 def preferred(ranked: Sequence[Estimate], tools: Sequence[str]) -> Estimate:
     """The first in the order of ``tools`` that was measured and is equal in time to the fastest, by all that is known.
 
-    Equal: less than 3 % slower, and less than the error of the two estimates. The fastest itself where there is none.
+    Equal: less than 8 % slower, and less than the error of the two estimates. The fastest itself where there is none.
     """
     best = ranked[0]
-    equal = [e for e in ranked if e.mean - best.mean <= min(TIE, math.hypot(best.deviation, e.deviation))]
+    equal = [e for e in ranked if e.mean - best.mean <= min(EQUAL, math.hypot(best.deviation, e.deviation))]
     known = [estimate for estimate in equal if estimate.known]
     return min(known, key=lambda estimate: tools.index(estimate.tool)) if best.known else best
 
@@ -89,8 +92,8 @@ def refresh_calls(ranked: Sequence[Estimate], dearness: float, large: bool) -> l
             share = OTHERS_SHARE if place else RUNNER_UP_SHARE
             drift = min(max(excess / share, FIRST_REFRESH), LAST_REFRESH)
             calls = max(LEAST_CALLS, min(drift, PATIENCE * excess / _expected_gain(best, estimate)))
-        elif large and estimate.source != UNKNOWN:
-            calls *= min(1 + PRIOR_PATIENCE * _excess(best, estimate), MOST_PATIENCE)
+        elif large and estimate.only_listed:
+            calls = max(calls, min(_excess(best, estimate) / LISTED_SHARE, LAST_REFRESH))
         result.append((estimate.tool, calls * max(1.0, dearness)))
     return result
 

@@ -1,6 +1,6 @@
 """What ``policy=`` may say, and whom to ask then: specific tool, specific or aware dictionary (Fastensor paper).
 
-A dictionary picks by the time its caller waits. Of tools equal in time (within 3 %, and by all that is known) it uses
+A dictionary picks by the time its caller waits. Of tools equal in time (within 8 %, and by all that is known) it uses
 for 16 MiB and more the one that works the processor least, by what the transports declare: no copy through the cache,
 checksums on the way. That is never measured.
 """

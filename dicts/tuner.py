@@ -164,7 +164,7 @@ class Tuner:
         dearness = seconds / self._usual if self._usual > 0 else 1.0
         prices = costs(usable, seconds)
         idle = [e for e in usable[1:] if self._may_be_tried(self.record(e.tool)) and self._affords(prices[e.tool])]
-        chosen = pick(best, idle, dearness)
+        chosen = pick(best, idle, dearness, large)
         order = (chosen.tool, *(estimate.tool for estimate in ranked if estimate is not chosen))
         choice = Choice(chosen.tool, _reason(bucket, chosen, usable, fastest), chosen is not best, order)
         settled = SETTLED_USES if best.samples >= SETTLED_SAMPLES else min(1 + best.nearby // 64, SETTLED_USES)

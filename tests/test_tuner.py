@@ -66,8 +66,8 @@ REACHED = {
     ("saves", "nothing"): (1.03, 0.95, 0.95),
     ("loads", "what ships"): (1.03, 0.95, 0.95),
     ("loads", "nothing"): (1.03, 0.95, 0.95),
-    ("recorded", "what ships"): (1.03, 0.80, 0.91),
-    ("recorded", "nothing"): (1.07, 0.74, 0.83),
+    ("recorded", "what ships"): (1.03, 0.79, 0.91),
+    ("recorded", "nothing"): (1.07, 0.73, 0.83),
 }
 # Total from 50 calls after one tool became three times slower; the goal is 1.02.
 REACHED_SLOWER = {"saves": 1.02, "loads": 1.02, "recorded": 1.05}
@@ -188,9 +188,9 @@ def test_a_clearly_worse_tool_is_dropped_after_a_few_calls() -> None:
 
 
 def test_every_tool_is_tried_though_the_prior_is_wrong() -> None:
-    calls = replay(MACHINES["reversed"], [64 * MIB] * 200, rule=prior_from(MACHINES["parallel"], doubt=0.1))
-    assert {call.tool for call in calls[:60]} == set(TOOLS)
-    assert share_best(calls[100:]) > 0.9
+    calls = replay(MACHINES["reversed"], [64 * MIB] * 400, rule=prior_from(MACHINES["parallel"], doubt=0.1))
+    assert {call.tool for call in calls[:200]} == set(TOOLS)  # the best, thought twice as slow, late: calls this large
+    assert share_best(calls[200:]) > 0.9  # are not spent on what is unlikely
 
 
 def test_a_new_tool_joins_by_itself() -> None:
