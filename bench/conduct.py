@@ -12,9 +12,10 @@ from typing import Any
 
 import click
 from rich.console import RenderableType
+from rich.table import Table
 
 from fastio.bench import exhibit_table, plots
-from fastio.bench.report import Meter, Report, consoles, interruptible, workspace
+from fastio.bench.report import Meter, Report, consoles, interruptible, undisturbed, workspace
 from fastio.bench.stats import summarise
 from fastio.offload.arguments import parsed_bytes
 
@@ -36,8 +37,8 @@ class Conduct:
             yield meter.tell
 
     def show(self, table: RenderableType) -> None:
-        """Print a table or a line, unless JSON is asked for."""
-        if not self.as_json:
+        """Print a table or a line, unless JSON is asked for or the table is empty (of what Ctrl-C came before)."""
+        if not self.as_json and not (isinstance(table, Table) and not table.row_count):
             self._tables.print(table)
 
     def run(
@@ -46,22 +47,25 @@ class Conduct:
         tables: Callable[[], Iterable[RenderableType]] = tuple,
         draw: Callable[[Path], Iterable[Path]] | None = None,
     ) -> None:
-        """Do the work in a folder of its own; then show what came of it, also when Ctrl-C ended it early.
+        """Do the work in a folder of its own; then show what came of it, also when Ctrl-C or the system ended it early.
 
         ``draw`` writes plots into a folder, where they are not bars of bandwidth.
         """
-        with workspace(self.parent) as folder, interruptible(self.report):
-            work(folder)
-        shown = [*tables()]  # which may add exhibits
-        for piece in (*shown, *map(exhibit_table.table, self.report.exhibits), *self.report.notes):
+        with undisturbed():
+            with workspace(self.parent) as folder, interruptible(self.report):
+                work(folder)
+            shown = [*tables()]  # which may add exhibits
+            written = None if self.out is None else self.report.write(self.out)
+        exhibits = [exhibit_table.table(exhibit) for exhibit in self.report.exhibits if exhibit.rows]
+        for piece in (*shown, *exhibits, *self.report.notes):
             self.show(piece)
         if self.as_json:
             click.echo(json.dumps(self.report.document(), indent=1))
         if self.out is not None:
-            click.echo(f"written: {self.report.write(self.out)}", err=True)
+            click.echo(f"written: {written}", err=True)
             self._plot(self.out, draw or self._bars)
         if self.report.interrupted:
-            sys.exit(_INTERRUPTED)
+            sys.exit(1 if self.report.broken else _INTERRUPTED)
 
     def _bars(self, out: Path) -> list[Path]:
         return plots.draw(out, self.report.command, summarise(self.report.samples))
@@ -87,6 +91,13 @@ _OPTIONS = (
     click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write JSON and plots here."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables."),
 )
+
+
+def forecast(seconds: float, disk: int) -> str:
+    """How long something takes and how much disk, said before it begins."""
+    takes = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{max(seconds, 1):.0f} seconds"
+    room = f"{disk / (1 << 30):.1f} GiB" if disk >= 1 << 29 else f"{disk / (1 << 20):.0f} MiB"
+    return f"about {takes}, at most {room} of disk"
 
 
 def as_bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fastio.bench import contend_tables, contention, papers, workloads
-from fastio.bench.conduct import Conduct, common
+from fastio.bench.conduct import Conduct, common, forecast
 from fastio.bench.contended_training import Size
 from fastio.bench.hogs import HogError, Hogs, Traffic
 from fastio.bench.rounds import Failure, describe
@@ -37,8 +37,7 @@ def contend(conduct: Conduct, rounds: int | None) -> None:
 
     def work(folder: Path) -> None:
         nonlocal bandwidth
-        minutes, gigabytes = sum(weights) / 60, 3 * workload.nbytes / 1e9
-        click.echo(f"about {minutes:.0f} min, and up to {gigabytes:.1f} GB of files", err=True)
+        click.echo(forecast(sum(weights), 3 * workload.nbytes), err=True)
         with conduct.meter(weights) as tell:
             tell("memory bandwidth", 0)
             try:

@@ -14,7 +14,8 @@ def tables(document: Document) -> list[Exhibit]:
     findings = _findings(document)
     goals = findings_tables.exhibits({"goals": findings.pop("goals", None)})
     failures = [summary_tables.failures(document.failures)] if document.failures else []
-    return [*failures, *goals, *document.exhibits, *_summed(document), *findings_tables.exhibits(findings)]
+    shown = [*failures, *goals, *document.exhibits, *_summed(document), *findings_tables.exhibits(findings)]
+    return [exhibit for exhibit in shown if exhibit.rows]
 
 
 def untold(document: Document) -> dict[str, Any]:

@@ -6,9 +6,10 @@ A finding of a shape that is known by none of these is shown as a table if it is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from fastio.bench import cells
+from fastio.bench import cells, goals
 from fastio.bench.exhibit import CALIBRATED, MEASURED, SIMULATED, Cell, Exhibit
 from fastio.dicts import Explanation
 from fastio.dicts.context import Context
@@ -27,7 +28,7 @@ def exhibits(findings: Mapping[str, Any]) -> list[Exhibit]:
             continue
         known = _KNOWN.get(name)
         if known is not None and isinstance(found, list) and isinstance(found[0], Mapping):
-            shown.append(known(found))
+            shown += [replace(known(own), origin=origin) for origin, own in _by_origin(found).items()]
         elif name in _LABELLED:
             shown += _LABELLED[name](found)
         else:
@@ -53,20 +54,23 @@ def learned(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, Explanation]]
     ]
 
 
+def _by_origin(found: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Rows by the label that they bear; those without one were measured."""
+    parts: dict[str, list[Mapping[str, Any]]] = {}
+    for one in found:
+        parts.setdefault(one.get("origin", MEASURED), []).append(one)
+    return parts
+
+
 def _goals(found: Sequence[Mapping[str, Any]]) -> Exhibit:
     columns = ("work", "workload", "against", "asked*", "measured*", "unit", "")
-    rows = [
-        [
-            goal["work"],
-            goal["workload"],
-            goal["against"],
-            f"{'at least' if goal['least'] else 'at most'} {goal['asked']:.2f}",
-            f"{goal['measured']:.2f}",
-            goal["unit"],
-            "met" if goal["met"] else "missed",
-        ]
-        for goal in found
-    ]
+    rows: list[list[Cell]] = []
+    for goal in found:
+        asked, measured = goals.figures(goal["asked"], goal["measured"])
+        sign, verdict = "at least" if goal["least"] else "at most", "met" if goal["met"] else "missed"
+        rows.append(
+            [goal["work"], goal["workload"], goal["against"], f"{sign} {asked}", measured, goal["unit"], verdict]
+        )
     return Exhibit("goals", "Goals", columns, rows)
 
 

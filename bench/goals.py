@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fastio.bench import compare, limit
+from fastio.bench.exhibit import MEASURED
 from fastio.bench.stats import Summary
 
 MIB = 1 << 20
@@ -19,7 +20,10 @@ _OWN = ("fastio", "fastio, unverified")
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One goal: what was asked and measured, in ``unit``; ``least`` says whether more or less is better."""
+    """One goal: what was asked and measured, in ``unit``; ``least`` says whether more or less is better.
+
+    ``origin`` says where the figure comes from, as an exhibit's does.
+    """
 
     work: str
     workload: str
@@ -28,6 +32,7 @@ class Goal:
     measured: float
     unit: str = "x"
     least: bool = True
+    origin: str = MEASURED
 
     @property
     def met(self) -> bool:
@@ -36,6 +41,12 @@ class Goal:
     def document(self) -> dict[str, Any]:
         """The goal, and whether it is met, for JSON."""
         return {**asdict(self), "met": self.met}
+
+
+def figures(asked: float, measured: float) -> tuple[str, str]:
+    """Both as text, with two decimals, or with more where two would make them look alike."""
+    shown = [(f"{asked:.{digits}f}", f"{measured:.{digits}f}") for digits in range(2, 6)]
+    return next((pair for pair in shown if pair[0] != pair[1]), shown[0])
 
 
 def check(summaries: Sequence[Summary], large: frozenset[str], import_seconds: float | None = None) -> list[Goal]:

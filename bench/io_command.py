@@ -11,7 +11,7 @@ import click
 import fastio
 from fastio import registry
 from fastio.bench import io_exhibits, limit, peers, sweep, tables
-from fastio.bench.conduct import Conduct, common
+from fastio.bench.conduct import Conduct, common, forecast
 from fastio.bench.pace import Pace
 from fastio.bench.peer import Peer
 from fastio.bench.stats import summarise
@@ -54,7 +54,7 @@ def io(conduct: Conduct, rounds: int | None, device: str, chosen: tuple[str, ...
         pace = Pace(costs, seconds, most)
         disk = max((workload.nbytes for workload in kept), default=0) * sweep.files(tools)
         conduct.report.settings["forecast"] = {"seconds": pace.total(), "disk_bytes": disk, "rounds": pace.plan()}
-        click.echo(forecast(pace, kept, disk), err=True)
+        click.echo(announcement(pace, kept, disk), err=True)
         plan = sweep.Sweep(folder, most, kept, tools, device, pace)
         with conduct.meter(plan.weights()) as plan.tell:
             for _ in conduct.report.take(plan.run()):
@@ -71,8 +71,9 @@ def io(conduct: Conduct, rounds: int | None, device: str, chosen: tuple[str, ...
 
 def _tools(conduct: Conduct, device: str, chosen: tuple[str, ...]) -> list[Peer]:
     """The tools to be measured; a note on each that is missing."""
-    kind, used = device.partition(":")[0], []
-    for status in fastio.tools():
+    kind, used, known = device.partition(":")[0], [], fastio.tools()
+    strange = set(chosen) - {status.name for status in known}
+    for status in known:
         tool = registry.find(status.name)
         if chosen and status.name not in chosen:
             continue
@@ -80,16 +81,16 @@ def _tools(conduct: Conduct, device: str, chosen: tuple[str, ...]) -> list[Peer]
             conduct.report.notes.append(f"{tool.name}: {tool.reason}; {tool.cure}".rstrip("; "))
         elif kind in status.devices and (chosen or tool.transport.capabilities.automatic):
             used.append(peers.find(f"{peers.TOOL}{tool.name}", device))
-    if not used:
-        raise click.UsageError(f"no such tool here for {device}; there are {', '.join(s.name for s in fastio.tools())}")
+    if strange or not used:
+        named = [f"{status.name} ({', '.join(status.devices)})" for status in known if status.available]
+        missing = f"no tool {', '.join(sorted(strange))}" if strange else f"no such tool here for {device}"
+        raise click.UsageError("\n".join([f"{missing}; there are {', '.join(named)}", *conduct.report.notes]))
     return used
 
 
-def forecast(pace: Pace, sizes: list[Workload], disk: int) -> str:
+def announcement(pace: Pace, sizes: list[Workload], disk: int) -> str:
     """What is about to be done: how long, how much disk, how many rounds of each size."""
-    minutes = pace.total() / 60
-    takes = f"{minutes:.0f} minutes" if minutes >= 1.5 else f"{minutes * 60:.0f} seconds"
-    told = [f"about {takes}, at most {disk / (1 << 30):.1f} GiB of disk, {pace.most} rounds"]
+    told = [f"{forecast(pace.total(), disk)}, {pace.most} rounds"]
     fewer = _fewer(sizes, pace.plan(), pace.most)
     return "; ".join([*told, fewer] if fewer else told)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fastio.bench import sweep
+from fastio.bench import sweep, workloads
 from fastio.bench.exhibit import Cell, Exhibit
 from fastio.bench.rounds import Failure
 from fastio.bench.stats import Summary
@@ -40,8 +40,15 @@ class Grid:
 
     @property
     def sizes(self) -> list[tuple[str, int]]:
-        """Workloads and their bytes, the largest first."""
-        return sorted({(s.workload, s.nbytes) for s in self.summaries}, key=lambda size: -size[1])
+        """Workloads and their bytes, the largest first; also those at which every tool failed."""
+        found = {s.workload: s.nbytes for s in self.summaries}
+        found |= {f.workload: workloads.find(f.workload).nbytes for f in self.failures if f.workload not in found}
+        return sorted(found.items(), key=lambda size: -size[1])
+
+    def row(self, work: str, workload: str, value: Callable[[Summary], Cell]) -> list[Cell]:
+        """The figures of all tools; none of them where Ctrl-C came before the first."""
+        cells = [self.cell(work, workload, tool, value) for tool in self.tools]
+        return cells if any(cell is not None for cell in cells) else []
 
     def cell(self, work: str, workload: str, tool: str, value: Callable[[Summary], Cell]) -> Cell:
         """The figure, or that the tool failed, or nothing if it took no part."""
@@ -60,7 +67,9 @@ def measured(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[
     columns = [f"{tool}*" for tool in grid.tools]
     found = []
     for work, name, source in _BANDWIDTHS:
-        rows = [[size(nbytes), *_row(grid, work, workload, _megabytes)] for workload, nbytes in grid.sizes]
+        rows = [
+            [size(nbytes), *row] for workload, nbytes in grid.sizes if (row := grid.row(work, workload, _megabytes))
+        ]
         title, heads = f"{work.capitalize()}, MB/s", ["size MiB*", *columns]
         found.append(Exhibit(f"io-{name}", title, heads, rows, source=source))
     shared = FASTENSOR.format(5)
@@ -70,20 +79,17 @@ def measured(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[
         ("cpu-seconds", "CPU seconds for 10^9 bytes", lambda own: own.cpu_per_gb),
     ):
         rows = [
-            [work, size(nbytes), *_row(grid, work, workload, value)]
+            [work, size(nbytes), *row]
             for work in sweep.WORKS
             for workload, nbytes in grid.sizes
+            if (row := grid.row(work, workload, value))
         ]
         note = _UTILISATION_NOTE if name != "cpu-seconds" else ""
         found.append(Exhibit(f"io-{name}", title, ["work", "size MiB*", *columns], rows, source=shared, note=note))
     found += _at_batch_4(grid, "cpu", "CPU", shared, busy)
     if any(own.gpu_busy is not None for own in summaries):
         found += _at_batch_4(grid, "gpu", "GPU", FASTENSOR.format(6), lambda own: own.gpu_busy)
-    return found
-
-
-def _row(grid: Grid, work: str, workload: str, value: Callable[[Summary], Cell]) -> list[Cell]:
-    return [grid.cell(work, workload, tool, value) for tool in grid.tools]
+    return [exhibit for exhibit in found if exhibit.rows]
 
 
 def _megabytes(own: Summary) -> float:

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -69,8 +70,8 @@ class FioLimit:
     name = "fio, io_uring, direct"
 
     def write(self, path: Path, nbytes: int) -> Measured:
-        path.unlink(missing_ok=True)
-        return self._run(path, -(-nbytes // _BLOCK) * _BLOCK, _FIO_WRITE, "write", nbytes)
+        with _fresh(path):
+            return self._run(path, -(-nbytes // _BLOCK) * _BLOCK, _FIO_WRITE, "write", nbytes)
 
     def overwrite(self, path: Path, nbytes: int) -> Measured:
         return self._run(path, _whole(path, _BLOCK), _FIO_OVERWRITE, "write", nbytes)
@@ -101,9 +102,9 @@ class RingLimit:
         self.name = name
 
     def write(self, path: Path, nbytes: int) -> Measured:
-        path.unlink(missing_ok=True)
         size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        return self._move(path, size, os.O_RDWR | os.O_CREAT, nbytes)
+        with _fresh(path):
+            return self._move(path, size, os.O_RDWR | os.O_CREAT, nbytes)
 
     def overwrite(self, path: Path, nbytes: int) -> Measured:
         return self._move(path, _whole(path, mmap.PAGESIZE), os.O_RDWR, nbytes)
@@ -146,6 +147,17 @@ def resident(nbytes: int) -> torch.Tensor:
     whole = torch.frombuffer(memory, dtype=torch.uint8).fill_(1)
     begin = -whole.data_ptr() % _HUGE_PAGE
     return whole[begin : begin + nbytes]
+
+
+@contextlib.contextmanager
+def _fresh(path: Path) -> Iterator[None]:
+    """The file is made inside, or is not there: reading half a file, or room never written, would tell of no disk."""
+    path.unlink(missing_ok=True)
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _whole(path: Path, block: int) -> int:

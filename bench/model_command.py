@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fastio.bench import model_runs, model_tables, papers, workloads
-from fastio.bench.conduct import Conduct, common
+from fastio.bench.conduct import Conduct, common, forecast
 from fastio.bench.models import MODELS
 from fastio.bench.stats import summarise
 
@@ -43,7 +43,7 @@ def model(conduct: Conduct, names: tuple[str, ...], rounds: int | None) -> None:
         seconds = _SECONDS if rounds is None else math.inf
         plan = model_runs.ModelRuns(folder, rounds or _ROUNDS, kept, tools, seconds)
         most = max((own.nbytes for own in kept), default=0) * model_runs.FILES
-        click.echo(f"about {plan.pace.total() / 60:.0f} min, and up to {most / 1e9:.1f} GB of disk", err=True)
+        click.echo(forecast(plan.pace.total(), most), err=True)
         with conduct.meter(plan.weights()) as plan.tell:
             for _ in conduct.report.take(plan.run()):
                 pass

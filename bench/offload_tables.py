@@ -33,7 +33,7 @@ def training(title: str, summaries: Sequence[Summary], failures: Sequence[Failur
             f"{own.loss:.6f}",
         )
     for failure in failures:
-        shown.add_row(failure.tool, *["-"] * (len(columns) - 2), Text(failure.reason, style="red"))
+        shown.add_row(failure.tool, *["-"] * (len(columns) - 3), Text(failure.reason, style="red"), "-")
     return shown
 
 

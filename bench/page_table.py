@@ -61,8 +61,10 @@ def _head(column: str) -> str:
 
 def _cell(text: str, number: bool, crowded: bool) -> str:
     kind = "number" if number else text if text in _VERDICTS else ""
-    if not kind and len(text) >= _WORDS:
-        kind = "wrap" if not crowded else "prose" if len(text) >= _PROSE else "words"
+    if not kind and not crowded:
+        kind = "wrap" if len(text) >= _WORDS else "short"
+    elif not kind and len(text) >= _WORDS:
+        kind = "prose" if len(text) >= _PROSE else "words"
     return f"<td{_class(kind)}>{escape(text)}</td>"
 
 

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,10 +18,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from fastio.bench import machine
 from fastio.bench.exhibit import Exhibit
-from fastio.bench.rounds import Failure, Sample
+from fastio.bench.rounds import Failure, Sample, describe
 from fastio.bench.stats import summarise
 
 SCHEMA = 1
+_UNTIL = "what is shown is what was measured until then"
 _WIDTH = 150  # of tables that go to a file or a pipe
 
 
@@ -29,7 +30,8 @@ _WIDTH = 150  # of tables that go to a file or a pipe
 class Report:
     """What one run of a subcommand found.
 
-    ``findings`` are what is no sample (doctor's answers, goals), ``exhibits`` its tables.
+    ``findings`` are what is no sample (doctor's answers, goals), ``exhibits`` its tables. ``interrupted``: it ended
+    early, of an error of the system where it is also ``broken``.
     """
 
     command: str
@@ -41,6 +43,7 @@ class Report:
     exhibits: list[Exhibit] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
+    broken: bool = False
 
     def take(self, outcomes: Iterable[Sample | Failure]) -> Iterator[Sample | Failure]:
         """Keep each outcome as it comes, and pass it on."""
@@ -84,19 +87,42 @@ def workspace(parent: Path) -> Iterator[Path]:
 
 @contextmanager
 def interruptible(report: Report) -> Iterator[None]:
-    """Ctrl-C and a polite kill end the block early; what was measured stays."""
+    """Ctrl-C and a polite kill end the block early, as a full disk does; what was measured stays."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
     try:
-        yield
+        with _answered(stop):
+            yield
     except KeyboardInterrupt:
         report.interrupted = True
-        report.notes.append("interrupted: what is shown is what was measured until then")
+        report.notes.append(f"interrupted: {_UNTIL}")
+    except OSError as error:
+        report.interrupted = report.broken = True
+        report.notes.append(f"ended by {describe(error)}: {_UNTIL}")
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ctrl-C and a polite kill change nothing here but in what is :func:`interruptible`: one more, while files are
+    removed or results are written, would leave half of them."""
+    with _answered(lambda number, frame: None):
+        yield
+
+
+@contextmanager
+def _answered(answer: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Ctrl-C and a polite kill are answered so. Where they are ignored, as in a shell's background, they stay so."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    heeded = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    try:
+        for number in heeded:
+            signal.signal(number, answer)
+        yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in heeded.items():
+            signal.signal(number, handler)
 
 
 def consoles() -> tuple[Console, Console]:

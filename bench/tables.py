@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from fastio.bench.goals import Goal
+from fastio.bench.goals import Goal, figures
 from fastio.bench.rounds import Failure
 from fastio.bench.stats import Summary
 from fastio.dicts import Explanation
@@ -82,13 +82,13 @@ def matrix(title: str, summaries: Sequence[Summary], failures: Sequence[Failure]
 
 
 def goals(rows: Iterable[Goal]) -> Table:
-    """What was asked, what was measured, and whether that is enough."""
-    table = blank("Goals", "work", "workload", "against", "asked*", "measured*", "")
+    """What was asked, what was measured, whether that is enough, and where the figure comes from."""
+    table = blank("Goals", "work", "workload", "against", "asked*", "measured*", "", "")
     for goal in rows:
         sign = "at least" if goal.least else "at most"
         verdict = Text("met", style="green") if goal.met else Text("missed", style="bold red")
-        asked = f"{sign} {goal.asked:.2f} {goal.unit}"
-        table.add_row(goal.work, goal.workload, goal.against, asked, f"{goal.measured:.2f} {goal.unit}", verdict)
+        asked, measured = (f"{figure} {goal.unit}" for figure in figures(goal.asked, goal.measured))
+        table.add_row(goal.work, goal.workload, goal.against, f"{sign} {asked}", measured, verdict, goal.origin)
     return table
 
 
@@ -142,9 +142,9 @@ def _ratio(ratio: float | None) -> str:
 
 
 def blank(title: str, *columns: str) -> Table:
-    """A table; a column whose name ends with * is numbers."""
+    """A table; a column whose name ends with * is numbers. In a narrow terminal words are broken, never cut."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for column in columns:
         numbers = column.endswith("*")
-        table.add_column(column.rstrip("*"), justify="right" if numbers else "left", no_wrap=numbers)
+        table.add_column(column.rstrip("*"), justify="right" if numbers else "left", no_wrap=numbers, overflow="fold")
     return table

@@ -127,17 +127,18 @@ def recovered(found: Sequence[Recovered]) -> Exhibit:
 def goals(replayed: Sequence[Reached], slower: Sequence[Recovered], live: Sequence[Reached]) -> list[Goal]:
     """What was asked of the tuner, and what it reached."""
     found = []
-    for where, lines in (("replayed", replayed), ("live", live)):
+    for where, origin, lines in (("replayed", SIMULATED, replayed), ("live", MEASURED, live)):
         for line in lines:
             if line.work == ALL or len(lines) == 1:
-                found.append(Goal(where, line.work, "the oracle's total time", _TOTAL, line.total, least=False))
+                against = "the oracle's total time"
+                found.append(Goal(where, line.work, against, _TOTAL, line.total, least=False, origin=origin))
                 if line.share is not None and line.alike is not None:
                     for against, share in (
                         ("calls on the best tool, within 2 %", line.share),
                         ("calls on the best tool, or one that cannot be told from it", line.alike),
                     ):
-                        found.append(Goal(where, line.work, against, 100 * _SHARE, 100 * share, "%"))
+                        found.append(Goal(where, line.work, against, 100 * _SHARE, 100 * share, "%", origin=origin))
     for change in slower:
         against = f"the new oracle, {change.tool} {FACTOR:g} times slower"
-        found.append(Goal("replayed", change.work, against, _RECOVERED, change.after, least=False))
+        found.append(Goal("replayed", change.work, against, _RECOVERED, change.after, least=False, origin=SIMULATED))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -19,6 +20,27 @@ from fastio.bench.commands import cli
 from fastio.bench.report import workspace
 
 LOADS = (compare.COLD, compare.WARM)
+# A subcommand whose files take a moment to remove; its work ends with its input, or by a signal.
+MANY_FILES = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background hands on an ignored one
+import click
+from fastio.bench.conduct import common
+
+@click.command(name="trial")
+@common
+def trial(conduct):
+    def work(folder):
+        for number in range(10_000):
+            (folder / str(number)).touch()
+        conduct.report.findings["made"] = number + 1
+        print("made", flush=True)
+        sys.stdin.read()
+
+    conduct.run(work)
+
+trial(prog_name="trial")
+"""
 
 
 @pytest.fixture
@@ -117,7 +139,7 @@ class TestCommands:
             pause = threading.Event()
             probed = arguments[0] != "io"
             while child.poll() is None and not (probed and list(work.glob(f"*/{appears}"))):
-                probed = probed or "GiB of disk" in (disk / "complaints").read_text()
+                probed = probed or " of disk" in (disk / "complaints").read_text()
                 pause.wait(0.01)
             child.send_signal(signal.SIGINT)
             said, _ = child.communicate()
@@ -129,6 +151,34 @@ class TestCommands:
             works = {sample["work"] for sample in told["samples"]}
             assert {"durable write", "write"} <= works
             assert "warm read" not in works
+        assert not list(work.iterdir())
+
+    @pytest.mark.parametrize("first", [signal.SIGINT, None], ids=["interrupted", "done"])
+    def test_ctrl_c_while_files_are_removed_changes_nothing(self, first: signal.Signals | None, disk: Path) -> None:
+        out, work = disk / "out", disk / "work"
+        work.mkdir()
+        with subprocess.Popen(
+            [sys.executable, "-c", MANY_FILES, "--dir", str(work), "--out", str(out)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "made\n"
+            (folder,) = work.iterdir()
+            there = len(os.listdir(folder))
+            if first is not None:
+                child.send_signal(first)
+            elif child.stdin is not None:
+                child.stdin.close()  # its work is done
+            pause = threading.Event()
+            while child.poll() is None and folder.exists() and len(os.listdir(folder)) == there:
+                pause.wait(0.001)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                child.send_signal(number)
+            assert child.wait() == (0 if first is None else 130), child.stderr and child.stderr.read()
+        assert json.loads((out / "trial.json").read_text())["findings"] == {"made": there}
         assert not list(work.iterdir())
 
     @pytest.mark.parametrize("name", sorted(cli.commands))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benching import MIB, invoke, on_disk
-from fastio.bench import io_command, io_exhibits, limit, peers, stats, sweep
+from fastio.bench import conduct, io_command, io_exhibits, limit, peers, stats, sweep
 from fastio.bench import workloads as objects
 from fastio.bench.pace import Cost, Line, Pace, rounds_within, through
 from fastio.bench.rounds import Failure, Measured, Sample
@@ -72,10 +72,21 @@ class TestForecast:
     def test_it_says_how_long_how_much_and_what_gives_way(self) -> None:
         sizes = [objects.one_tensor(batch) for batch in (512, 1)]
         pace = Pace({sizes[0].name: Cost(30, 100), sizes[1].name: Cost(1, 10)}, 400, 5)
-        said = io_command.forecast(pace, sizes, 6 << 30)
+        said = io_command.announcement(pace, sizes, 6 << 30)
         assert said == "about 6 minutes, at most 6.0 GiB of disk, 5 rounds; to end in time: 1,568 MiB 3 rounds"
         pace = Pace({sizes[0].name: Cost(30, 1000), sizes[1].name: Cost(1, 10)}, 55, 5)
-        assert io_command.forecast(pace, sizes, 1 << 29).endswith("to end in time: 1,568 MiB left out")
+        assert io_command.announcement(pace, sizes, 1 << 29).endswith("to end in time: 1,568 MiB left out")
+
+    @pytest.mark.parametrize(
+        ("seconds", "disk", "said"),
+        [
+            (0.2, 9 << 20, "about 1 seconds, at most 9 MiB of disk"),
+            (89, 1 << 29, "about 89 seconds, at most 0.5 GiB of disk"),
+            (90, 10 << 30, "about 2 minutes, at most 10.0 GiB of disk"),
+        ],
+    )
+    def test_little_is_not_said_to_be_nothing(self, seconds: float, disk: int, said: str) -> None:
+        assert conduct.forecast(seconds, disk) == said
 
     def test_the_defaults_fit_into_ten_gibibytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Also where memory and disk are large: the tools on the CPU, whatever else there is."""
@@ -130,6 +141,16 @@ class TestExhibits:
             ["12.25", pytest.approx(400), "failed"],
         ]
 
+    def test_a_size_at_which_every_tool_failed_is_no_less_shown(self) -> None:
+        names = [objects.one_tensor(batch).name for batch in (1, 64)]
+        samples = [self.samples(sweep.DURABLE, tool, objects.find(names[0]).nbytes, 1.0) for tool in ("torch", "uring")]
+        failed = [Failure(sweep.DURABLE, names[1], tool, 0, "no space left") for tool in ("torch", "uring")]
+        shown = {exhibit.name: exhibit.rows for exhibit in io_exhibits.measured(stats.summarise(samples), failed)}
+        assert shown["io-durable-write"][0] == ["196", "failed", "failed"]
+        assert [row[:2] for row in shown["io-ioef"]] == [[sweep.DURABLE, "196"], [sweep.DURABLE, "3.0625"]]
+        assert "io-cold-read" not in shown  # nobody came to it
+        assert io_exhibits.measured([], []) == []
+
     def test_batch_4_as_in_table_5(self) -> None:
         rows = self.told()["io-batch-4-cpu"]
         cold_and_written = [pytest.approx(figure) for figure in (0.5, 300, 600, 0.5, 100, 200)]
@@ -155,7 +176,7 @@ class TestCommand:
         )
         for expected in ("durable write", "warm read", "posix", "IOef", "Cold read, MB/s", "Fastensor, table 3"):
             assert expected in result.stdout
-        assert "GiB of disk, 2 rounds" in result.stderr
+        assert " of disk, 2 rounds" in result.stderr
         assert not list(work.iterdir())
         told = json.loads((out / "io.json").read_text())
         assert told["failures"] == []
@@ -177,7 +198,11 @@ class TestCommand:
         assert any("6.125 MiB left out, 3.0625 MiB left out" in note for note in told["notes"])
 
     def test_a_tool_that_is_not_there_is_refused(self, disk: Path) -> None:
-        invoke("io", "--tool", "teleport", "--dir", str(disk), status=2)
+        said = invoke("io", "--tool", "teleport", "--tool", "posix", "--dir", str(disk), status=2).output
+        assert "no tool teleport; there are uring (" in said
+        said = invoke("io", "--device", "meta", "--dir", str(disk), status=2).output
+        assert "no such tool here for meta" in said
+        assert "posix (cpu)" in said
 
     def test_sizes_that_do_not_fit_are_cut_and_named(self, disk: Path) -> None:
         kept, cut = sweep.fitting((1, 1 << 20), disk)

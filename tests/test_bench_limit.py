@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +51,20 @@ def test_what_is_not_there_is_an_error(tool: limit.Limit, disk: Path) -> None:
     (disk / "short").write_bytes(b"x")
     with pytest.raises(ValueError, match="no block"):
         tool.read(disk / "short", MIB)
+
+
+@pytest.mark.parametrize("tool", LIMITS)
+def test_a_write_that_fails_leaves_nothing_to_read(tool: limit.Limit, disk: Path) -> None:
+    path = disk / "limit"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4 * MIB, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large|fio ended with status"):
+            tool.write(path, 9 * MIB)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with pytest.raises(FileNotFoundError):
+        tool.read(path, 9 * MIB)
 
 
 class Noting:

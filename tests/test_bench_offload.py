@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from fastio.bench import (
     offload_accuracy,
@@ -25,12 +26,14 @@ from fastio.bench import (
     offload_depth,
     offload_papers,
     offload_summary,
+    offload_tables,
     training_child,
     training_models,
     training_ways,
 )
 from fastio.bench.commands import cli
 from fastio.bench.fresh import ChildError
+from fastio.bench.rounds import Failure
 from fastio.bench.training_job import Job, Moved, Run, is_out_of_memory
 from fastio.offload.codec import EXACT
 from fastio.offload.vdnn import CONV, POOL
@@ -227,6 +230,17 @@ class TestComparison:
         failures = [outcome for outcome in outcomes if not isinstance(outcome, offload_compare.Record)]
         assert [(failure.tool, "teleport" in failure.reason) for failure in failures] == [("all", True)]
         assert [o.way for o in outcomes if isinstance(o, offload_compare.Record)] == ["plain", "torch"] * 2
+
+    def test_a_long_reason_hides_no_name(self) -> None:
+        failure = Failure("training step", "transformer", "synchronous", 0, "ChildError: " + "no space left " * 20)
+        for width in (80, 150):
+            with (console := Console(width=width)).capture() as page:
+                console.print(offload_tables.training("", [], [failure]))
+            assert "\u2026" not in page.get()
+            rows = [line.split("\u2502")[1:-1] for line in page.get().splitlines() if "\u2502" in line]
+            named, *_, told, loss = ("".join(row[column].strip() for row in rows) for column in range(len(rows[0])))
+            assert (named, loss) == ("synchronous", "-")
+            assert told.replace(" ", "") == failure.reason.replace(" ", "")
 
     def test_differences_are_relative_to_the_largest_gradient(self, tmp_path: Path) -> None:
         one, other = tmp_path / "one", tmp_path / "other"

@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from matplotlib import image
+from rich.console import Console
 
 import results as made
-from fastio.bench import cells
+from fastio.bench import cells, findings_tables, tables
 from fastio.bench.conduct import Conduct, common
-from fastio.bench.exhibit import PAPER, Exhibit
+from fastio.bench.exhibit import MEASURED, PAPER, SIMULATED, Cell, Exhibit
+from fastio.bench.goals import Goal
 from fastio.bench.report_command import report
 
 PLOTS = {"bandwidth": 4, "IOef": 4, "dictionary": 4, "steps": 1, "timeline": 1}
@@ -189,7 +191,7 @@ class TestDamage:
             (lambda told: told["exhibits"][0].pop("title"), "without title"),
             (lambda told: told["failures"][0].update(reason=7), "for 'reason'"),
             (lambda told: told["summaries"].append(3), "'summaries' has 3"),
-            (lambda told: told["findings"].update(goals=[{"work": "save"}]), "KeyError: 'workload'"),
+            (lambda told: told["findings"].update(goals=[{"work": "save"}]), "KeyError: 'asked'"),
             (lambda told: told["findings"].update(learned=[{"work": "x"}]), "KeyError: 'context'"),
             (lambda told: told["findings"].update(runs=[{"run": 1}]), "odd.json"),
             (lambda told: told["findings"].update(simulated=[1]), "odd.json"),
@@ -213,7 +215,7 @@ class TestDamage:
 
 class TestExhibits:
     @staticmethod
-    def command(interrupt: bool) -> click.Command:
+    def command(ends: BaseException | None) -> click.Command:
         shown = Exhibit("speeds", "Speeds", ("tool", "MB/s*"), [["uring", 1234.56], ["posix", None]])
         theirs = Exhibit("theirs", "Their speeds", ("tool", "MB/s*"), [["kvikio", 12.345]], PAPER, "Paper, table 2")
 
@@ -222,8 +224,8 @@ class TestExhibits:
         def trial(conduct: Conduct) -> None:
             def work(folder: Path) -> None:
                 conduct.report.exhibits.append(shown)
-                if interrupt:
-                    raise KeyboardInterrupt
+                if ends is not None:
+                    raise ends
 
             def tables() -> list[str]:
                 conduct.report.exhibits.append(theirs)
@@ -233,22 +235,68 @@ class TestExhibits:
 
         return trial
 
-    @pytest.mark.parametrize(("interrupt", "status"), [(False, 0), (True, 130)])
-    def test_they_are_printed_and_kept(self, interrupt: bool, status: int, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("ends", "status", "why"),
+        [
+            (None, 0, ""),
+            (KeyboardInterrupt(), 130, "interrupted: what is shown"),
+            (OSError(28, "No space left on device", "x.pt"), 1, "No space left on device: 'x.pt': what is shown"),
+        ],
+        ids=["done", "interrupted", "full"],
+    )
+    def test_they_are_printed_and_kept(self, ends: BaseException | None, status: int, why: str, tmp_path: Path) -> None:
         out = tmp_path / "out"
         arguments = ["--dir", str(tmp_path), "--out", str(out)]
-        result = CliRunner().invoke(self.command(interrupt), arguments, catch_exceptions=False)
+        result = CliRunner().invoke(self.command(ends), arguments, catch_exceptions=False)
         assert result.exit_code == status
+        assert why in result.stdout
         said = result.stdout
         assert said.index("first of all") < said.index("Speeds") < said.index("Their speeds")
         for expected in ("1,235", "12.345", "measured here", "from the paper; Paper, table 2"):
             assert expected in said
         told = json.loads((out / "trial.json").read_text())
-        assert told["interrupted"] is interrupt
+        assert told["interrupted"] is (ends is not None)
         assert [one["rows"] for one in told["exhibits"]] == [
             [["uring", 1234.56], ["posix", None]],
             [["kvikio", 12.345]],
         ]
+
+    def test_of_what_was_not_measured_there_is_no_table(self, tmp_path: Path) -> None:
+        rows: dict[str, list[list[Cell]]] = {"three": [["uring"]], "four": []}
+
+        @click.command(name="trial")
+        @common
+        def trial(conduct: Conduct) -> None:
+            full, empty = tables.blank("one", "tool"), tables.blank("two", "tool")
+            full.add_row("posix")
+            conduct.report.exhibits += [Exhibit(title, title, ("tool",), own) for title, own in rows.items()]
+            conduct.run(lambda folder: None, lambda: [full, empty])
+
+        out = tmp_path / "out"
+        arguments = ["--dir", str(tmp_path), "--out", str(out)]
+        said = CliRunner().invoke(trial, arguments, prog_name="trial", catch_exceptions=False).stdout
+        run(out)
+        page = (out / "report.html").read_text()
+        assert [title in said for title in ("one", "two", *rows)] == [True, False, True, False]
+        assert [f">{title} <" in page for title in rows] == [True, False]
+
+    def test_goals_bear_the_label_of_their_figures(self) -> None:
+        asked = [
+            Goal("live", "all", "the oracle", 1.02, 1.0234, least=False),
+            Goal("replayed", "all", "the oracle", 1.02, 1.5, least=False, origin=SIMULATED),
+            Goal("replayed", "all", "the oracle", 1.02, 1.02, least=False, origin=SIMULATED),
+        ]
+        measured, simulated = findings_tables.exhibits({"goals": [goal.document() for goal in asked]})
+        assert (measured.origin, simulated.origin) == (MEASURED, SIMULATED)
+        assert [row[3:5] for row in measured.rows] == [["at most 1.020", "1.023"]]  # with two decimals it looks met
+        assert [row[3:] for row in simulated.rows] == [
+            ["at most 1.02", "1.50", "x", "missed"],
+            ["at most 1.02", "1.02", "x", "met"],
+        ]
+        with (console := Console(width=150)).capture() as page:
+            console.print(tables.goals(asked))
+        for expected in ("measured here", "simulated", "at most 1.020 x", "1.023 x"):
+            assert expected in page.get()
 
     @pytest.mark.parametrize(
         ("cell", "text"),
@@ -313,11 +361,13 @@ _LOOK = """
 const boxes = [...document.querySelectorAll('figure svg')].map(one => one.getBoundingClientRect());
 const texts = [...document.querySelectorAll('figure.panel svg text')].map(one => one.getBoundingClientRect().height);
 const wide = [...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth);
+const answers = wide.filter(one => one.querySelector('tr').children.length < 3);
 document.querySelectorAll('details').forEach(one => one.open = true);
 return {
   page: document.documentElement.scrollWidth, window: innerWidth, plots: boxes.length,
   seen: boxes.filter(box => box.width > 200 && box.height > 60).length, smallest: Math.min(...texts),
-  scrolling: wide.length, styled: getComputedStyle(document.querySelector('.scroll')).overflowX,
+  scrolling: wide.length, answers: answers.length,
+  styled: getComputedStyle(document.querySelector('.scroll')).overflowX,
 };
 """
 
@@ -340,5 +390,6 @@ class TestBrowser:
         assert told["plots"] == told["seen"] == sum(PLOTS.values())
         assert told["smallest"] >= 9  # pixels of a line of text in a plot
         assert told["styled"] == "auto"
+        assert told["answers"] == 0  # a question and its answer are seen together
         if width == PHONE:
             assert told["scrolling"] > 0
