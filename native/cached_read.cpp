@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 
 #include "cached.hpp"
@@ -72,24 +71,17 @@ std::vector<uint32_t> cached_read(int fd, const Extents& extents, const Span& sp
     uint64_t first = begin / options.block;
     uint64_t count = end > begin ? (end - 1) / options.block + 1 - first : 0;
     std::vector<std::vector<Part>> parts(count);
-    std::atomic<uint64_t> next{0};
-    std::atomic<bool> failed{false};
-    auto work = [&](unsigned) {
-        while (!failed) {
-            uint64_t number = next.fetch_add(1);
-            if (number >= count) return;
-            control.check();
-            uint64_t from = std::max((first + number) * options.block, begin);
-            uint64_t to = std::min((first + number + 1) * options.block, end);
-            if (span.address != nullptr) {
-                read_span(fd, extents, span, from, to, parts[number]);
-            } else {
-                read_extents(fd, extents, from, to, parts[number]);
-            }
-            control.advance(to - from);
+    run_workers(options.threads, count, [&](unsigned, uint64_t number) {
+        control.check();
+        uint64_t from = std::max((first + number) * options.block, begin);
+        uint64_t to = std::min((first + number + 1) * options.block, end);
+        if (span.address != nullptr) {
+            read_span(fd, extents, span, from, to, parts[number]);
+        } else {
+            read_extents(fd, extents, from, to, parts[number]);
         }
-    };
-    run_workers(options.threads, work, [&] { failed = true; });
+        control.advance(to - from);
+    });
     for (const std::vector<Part>& measured : parts) checksums.add(measured);
     return checksums.values();
 }

@@ -2,10 +2,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 
 #include "cached.hpp"
 #include "memory.hpp"
@@ -60,40 +60,36 @@ std::vector<uint32_t> cached_write(int fd, uint64_t size, const Extents& extents
                                    const CachedOptions& options, Control& control) {
     Checksums checksums(extents.all().size());
     Turns turns;
-    std::atomic<uint64_t> next{0};
-    auto work = [&](unsigned) {
-        Staging staging(options.block);
-        std::vector<Part> parts;
-        for (;;) {
-            uint64_t number = next.fetch_add(1);
-            uint64_t begin = number * options.block;
-            if (begin >= size) return;
-            control.check();
-            uint64_t end = std::min(begin + options.block, size);
-            if (extents.is_gap(begin, end)) {  // a new file is zeros already
-                if (!turns.take(number, [] {})) return;
-                control.advance(end - begin);
-                continue;
-            }
-            parts.clear();
-            // One read of the source gives both the copy and its checksum, so the file is consistent
-            // with itself even when another thread changes the tensor meanwhile.
-            extents.gather(begin, end, staging.data(), parts);
-            bool go_on = turns.take(number, [&] {
-                checksums.add(parts);
-                checksums.apply(patches, begin, end, staging.data());
-            });
-            if (!go_on) return;
-            write_all(fd, staging.data(), end - begin, begin);
-            if (options.write_back) {
-                // Advice only: fsync reports what goes wrong.
-                sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(end - begin),
-                                SYNC_FILE_RANGE_WRITE);
-            }
-            control.advance(end - begin);
+    std::vector<std::optional<Staging>> stagings(std::max(options.threads, 1U));  // each made when first needed
+    std::vector<std::vector<Part>> all_parts(stagings.size());
+    auto work = [&](unsigned thread, uint64_t number) {
+        control.check();
+        uint64_t begin = number * options.block;
+        uint64_t end = std::min(begin + options.block, size);
+        if (extents.is_gap(begin, end)) {  // a new file is zeros already
+            if (turns.take(number, [] {})) control.advance(end - begin);
+            return;
         }
+        if (!stagings[thread]) stagings[thread].emplace(options.block);
+        uint8_t* staging = stagings[thread]->data();
+        std::vector<Part>& parts = all_parts[thread];
+        parts.clear();
+        // One read of the source gives both the copy and its checksum, so the file is consistent
+        // with itself even when another thread changes the tensor meanwhile.
+        extents.gather(begin, end, staging, parts);
+        bool go_on = turns.take(number, [&] {
+            checksums.add(parts);
+            checksums.apply(patches, begin, end, staging);
+        });
+        if (!go_on) return;
+        write_all(fd, staging, end - begin, begin);
+        if (options.write_back) {
+            // Advice only: fsync reports what goes wrong.
+            sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(end - begin), SYNC_FILE_RANGE_WRITE);
+        }
+        control.advance(end - begin);
     };
-    run_workers(options.threads, work, [&] { turns.fail(); });
+    run_workers(options.threads, (size + options.block - 1) / options.block, work, [&] { turns.fail(); });
     return checksums.values();
 }
 

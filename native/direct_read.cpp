@@ -23,6 +23,7 @@ class Blocks {
         if (span_.address == nullptr) skip_gap(end);
         if (at_ >= end) return false;
         uint64_t stop = std::min((at_ / options_.block + 1) * options_.block, end);
+        if (span_.address == nullptr) stop = without_gap(stop);
         uint64_t rounded = (stop - at_ + options_.alignment - 1) / options_.alignment * options_.alignment;
         block = {at_, rounded, std::min(stop, size_) - at_, nullptr, 0, false};
         if (span_.address != nullptr) {
@@ -50,6 +51,14 @@ class Blocks {
         } else if (all[index].offset > at_) {
             at_ = std::max(at_, all[index].offset / options_.alignment * options_.alignment);
         }
+    }
+
+    // Where the last extent in [at_, stop) ends, in whole alignments: behind it may lie what nobody wants.
+    uint64_t without_gap(uint64_t stop) const {
+        const auto& all = extents_.all();
+        const size_t index = extents_.first_after(stop - 1);
+        if (index == 0 || (index < all.size() && all[index].offset < stop)) return stop;
+        return std::min(stop, round_up(all[index - 1].end(), options_.alignment));
     }
 };
 

@@ -105,16 +105,17 @@ inline NamespaceData parse_namespace(const uint8_t* page) {
 }
 
 // Why a store of blocks of `block_bytes` cannot lie on a namespace, as the end of a sentence that begins with its
-// name; nothing where it can.
+// name; nothing where it can. Without metadata there is no protection information either.
 inline std::string unusable(const NamespaceData& data, uint64_t block_bytes) {
     if (data.lbas == 0) return " is not there, or not attached to this controller";
+    const std::string cure = " (nvme format --lbaf, which erases it)";
     if (data.metadata_bytes != 0) {
         return " is formatted with " + std::to_string(data.metadata_bytes) +
-               " bytes of metadata in each block: format it without (nvme format --lbaf)";
+               " bytes of metadata in each block, which a block store does not write: format it without" + cure;
     }
     if (data.lba_bytes == 0 || block_bytes % data.lba_bytes != 0) {
         return " has blocks of " + std::to_string(data.lba_bytes) + " bytes, which do not divide " +
-               std::to_string(block_bytes) + ": format it with blocks of 512 or 4096 (nvme format --lbaf)";
+               std::to_string(block_bytes) + ": format it with blocks of 512 or 4096" + cure;
     }
     if (data.lbas < block_bytes / data.lba_bytes) return " has no room for a block";
     return {};

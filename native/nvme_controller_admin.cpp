@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "block_store_devices.hpp"
 #include "errors.hpp"
 #include "nvme_controller.hpp"
 #include "nvme_prp.hpp"
@@ -73,17 +74,9 @@ std::vector<uint32_t> NvmeController::namespaces() {
 
 NvmeNamespace NvmeController::describe(uint32_t id) {
     const uint8_t* page = identify(id, nvme::kNamespace, "describe a namespace");
-    const std::string what = name_ + "/" + std::to_string(id);
     const nvme::NamespaceData data = nvme::parse_namespace(page);
-    if (data.lbas == 0) throw Refused(what + ": there is no such namespace, or it is not active");
-    if (data.metadata_bytes != 0) {  // without it there is no protection information either
-        throw Refused(what + ": its blocks have " + std::to_string(data.metadata_bytes) +
-                      " bytes of metadata, which a block store does not write; after `nvme format --ms=0 --pi=0`, "
-                      "which erases it, it would do");
-    }
-    if (data.lba_bytes < 512 || data.lba_bytes > kPage) {
-        throw Refused(what + ": its blocks have " + std::to_string(data.lba_bytes) +
-                      " bytes; a block store takes 512 to 4096");
+    if (const std::string reason = nvme::unusable(data, kStoreBlock); !reason.empty()) {
+        throw Refused(name_ + "/" + std::to_string(id) + reason);
     }
     return {id, data.lbas, data.lba_bytes};
 }

@@ -69,12 +69,19 @@ Block Queue::receive(unsigned& slot) {
         Ring::Completion completion;
         while (ring_.reap(completion)) {
             slot = static_cast<unsigned>(completion.tag);
-            if (settle(slot, completion.result)) {
+            try {
+                if (!settle(slot, completion.result)) continue;
                 free_.push_back(slot);
                 --in_flight_;
-                return blocks_[slot];
+                if (!failure_) return blocks_[slot];
+            } catch (...) {
+                if (!failure_ || blocks_[slot].offset < failure_offset_) {
+                    failure_ = std::current_exception();
+                    failure_offset_ = blocks_[slot].offset;
+                }
             }
         }
+        if (failure_ && in_flight_ == 0) std::rethrow_exception(failure_);
         ring_.submit(1);
     }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <vector>
 
 #include "ring.hpp"
@@ -30,7 +31,8 @@ class Queue {
     // The slot that the next send() uses: staging memory may be kept by slot.
     unsigned next_slot() const { return free_.back(); }
     void send(const Block& block);
-    // Wait until a block is whole; gives its slot, free again, and what it was. Throws SystemError or Truncated.
+    // Wait until a block is whole; gives its slot, free again, and what it was. Throws SystemError, Truncated or
+    // Refused once nothing is in flight any more: what the lowest of the failed blocks met with.
     Block receive(unsigned& slot);
     // Tell the kernel what is queued, without waiting.
     void flush() { ring_.submit(0); }
@@ -44,6 +46,8 @@ class Queue {
     std::vector<Block> blocks_;
     std::vector<unsigned> free_;
     unsigned in_flight_ = 0;
+    std::exception_ptr failure_;
+    uint64_t failure_offset_ = 0;  // of its block
 
     void resend(unsigned slot);
     bool settle(unsigned slot, int32_t result);

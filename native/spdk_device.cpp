@@ -10,6 +10,7 @@
 
 #include "block_store_devices.hpp"
 #include "errors.hpp"
+#include "nvme.hpp"
 
 namespace fastio {
 
@@ -66,11 +67,11 @@ SpdkDevice::SpdkDevice(std::shared_ptr<SpdkController> controller, const std::st
     : controller_(std::move(controller)), id_(id), completions_(completions), nsid_(namespace_of(id)) {
     if (nsid_ == 0) nsid_ = spdk_nvme_ctrlr_get_first_active_ns(controller_->get());
     find_namespace();
-    uint32_t lba = spdk_nvme_ns_get_sector_size(namespace_);
-    if (lba == 0 || kStoreBlock % lba != 0 || spdk_nvme_ns_get_md_size(namespace_) != 0) {
-        throw Refused("the namespace at '" + id_ + "' has blocks of " + std::to_string(lba) + " bytes and " +
-                      std::to_string(spdk_nvme_ns_get_md_size(namespace_)) +
-                      " bytes of metadata: a block store takes 512 or 4096 and none (`nvme format --lbaf`)");
+    const uint32_t lba_bytes = spdk_nvme_ns_get_sector_size(namespace_);
+    const nvme::NamespaceData data{spdk_nvme_ns_get_num_sectors(namespace_), lba_bytes,
+                                   spdk_nvme_ns_get_md_size(namespace_)};
+    if (const std::string reason = nvme::unusable(data, kStoreBlock); !reason.empty()) {
+        throw Refused("the namespace at '" + id_ + "'" + reason);
     }
     spdk_nvme_io_qpair_opts options;
     spdk_nvme_ctrlr_get_default_io_qpair_opts(controller_->get(), &options, sizeof(options));

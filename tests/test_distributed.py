@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import mmap
 import pickle
@@ -18,6 +19,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.planner import LoadPlan
 
 import fastio
 import rank_tasks
@@ -60,15 +62,29 @@ def saved(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[int, P
     return folders
 
 
+@pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("before", [1, 2, 4])
 @pytest.mark.parametrize("after", [1, 2, 4])
 def test_any_number_of_ranks_loads_what_any_number_saved(
-    ranks: Ranks, saved: dict[int, Path], before: int, after: int
+    ranks: Ranks, saved: dict[int, Path], before: int, after: int, verify: bool
 ) -> None:
-    for wrong, transfers in ranks.run(rank_tasks.load, str(saved[before]), after, before)[:after]:
+    options = {"verify": verify}
+    for wrong, transfers in ranks.run(rank_tasks.load, str(saved[before]), after, before, "fastio", options)[:after]:
         assert wrong == []
         assert transfers
-        assert all(verified for _, _, verified, _ in transfers)
+        assert all(verified is verify for _, _, verified, _ in transfers)
+
+
+def test_only_what_is_wanted_is_read_where_nothing_is_verified(ranks: Ranks, saved: dict[int, Path]) -> None:
+    nbytes = {}
+    for verify in (True, False):
+        answers = ranks.run(rank_tasks.load, str(saved[2]), 4, 2, "fastio", {"verify": verify})
+        nbytes[verify] = sum(transfer[-1] for _, transfers in answers for transfer in transfers)
+    # 37 rows, by 2 ranks: 19 and 18. By 4: 10, 10, 10 and 7, of which the second wants some of both.
+    rows = (19 + (19 + 18) + 18 + 18) - 37
+    both = (32 + 32 + 32 + 32) - 64
+    columns = 4 * (64 - 32)  # of 300 rows that hold 64 columns each: before the first, or behind the last
+    assert nbytes[True] - nbytes[False] == rows * 1000 * 4 + both * 96 * 4 + columns * 2
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -379,6 +395,90 @@ def test_views_that_are_not_as_they_lie(tmp_path: Path) -> None:
     for name, value in state.items():
         assert torch.equal(loaded[name], value.detach().resolve_conj().resolve_neg()), name
         assert loaded[name].stride() == torch.zeros_like(value).stride()
+
+
+class Boxes(dcp.DefaultLoadPlanner):
+    """Wants only these boxes of its tensors: for each name, where they begin, and their lengths."""
+
+    def __init__(self, boxes: dict[str, list[tuple[list[int], list[int]]]]) -> None:
+        super().__init__()
+        self._boxes = boxes
+
+    def create_local_plan(self) -> LoadPlan:
+        whole = {item.storage_index.fqn: item for item in super().create_local_plan().items}
+        return LoadPlan(
+            [
+                dataclasses.replace(
+                    whole[name],
+                    dest_offsets=torch.Size(at),
+                    storage_offsets=torch.Size(at),
+                    lengths=torch.Size(lengths),
+                )
+                for name, boxes in self._boxes.items()
+                for at, lengths in boxes
+            ]
+        )
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("kind", ["fastio", "torch"])
+def test_any_boxes_of_any_tensors(tmp_path: Path, kind: str, verify: bool) -> None:
+    large = tensor_of(torch.int32, 60, 50, 4)
+    state = {
+        "rows": large,
+        "permuted": large.permute(2, 0, 1),
+        "inner": large[3:50, :, 1:3],
+        "one": large[:1, 5:6],
+        "bytes": tensor_of(torch.uint8, 70_001),
+        "scalar": torch.tensor(7.5),
+        "converted": tensor_of(torch.bfloat16, 40, 30),
+    }
+    _raise_cause(lambda: dcp.save(state, storage_writer=rank_tasks.writer(str(tmp_path), kind)))
+    chance = random.Random(kind)
+    for _ in range(25):
+        boxes: dict[str, list[tuple[list[int], list[int]]]] = {}
+        expected = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in state.items()}
+        for name, value in state.items():
+            for _ in range(chance.choice([1, 1, 2])):
+                at = [chance.choice([0, chance.randrange(length)]) for length in value.shape]
+                lengths = [
+                    chance.choice([length - begin, length - begin, 1, chance.randint(0, length - begin)])
+                    for begin, length in zip(at, value.shape, strict=True)
+                ]
+                boxes.setdefault(name, []).append((at, lengths))
+                box = tuple(slice(begin, begin + length) for begin, length in zip(at, lengths, strict=True))
+                expected[name][box] = value[box].double()
+        loaded = {
+            name: torch.zeros(value.shape, dtype=torch.float32 if name == "converted" else value.dtype)
+            for name, value in state.items()
+        }
+        reader = Reader(tmp_path, verify=verify)
+        _raise_cause(
+            lambda loaded=loaded, reader=reader, boxes=boxes: dcp.load(
+                loaded, storage_reader=reader, planner=Boxes(boxes)
+            )
+        )
+        for name, value in expected.items():
+            assert torch.equal(loaded[name].double(), value), (name, boxes[name])
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+def test_what_has_no_checksum_is_not_read_whole(tmp_path: Path, checksums: bool) -> None:
+    state = {"rows": tensor_of(torch.int32, 100, 1000)}
+    usual = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(checksums)
+    try:
+        _raise_cause(lambda: dcp.save(state, storage_writer=dcp.FileSystemWriter(tmp_path)))
+    finally:
+        torch.serialization.set_crc32_options(usual)
+    loaded = {"rows": torch.zeros(100, 1000, dtype=torch.int32)}
+    planner = Boxes({"rows": [([90, 0], [5, 1000])]})
+    with fastio.record() as transfers:
+        _raise_cause(lambda: dcp.load(loaded, storage_reader=Reader(tmp_path), planner=planner))
+    assert sum(transfer.nbytes for transfer in transfers) == (100 if checksums else 5) * 4000
+    assert [transfer.verified for transfer in transfers] == [checksums]
+    assert torch.equal(loaded["rows"][90:95], state["rows"][90:95])
+    assert loaded["rows"].count_nonzero() == loaded["rows"][90:95].count_nonzero()
 
 
 @pytest.mark.parametrize("policy", ["uring", "posix"])

@@ -1,8 +1,8 @@
 """Filling the tensors of a rank from one data file: the fewest transfers, the fewest copies.
 
-What is wanted whole, and lies in memory as it lies in the file, is read straight into place, all of it in one batch.
-The rest (slices, after ranks have become more or fewer; other dtypes and strides; objects) is read into memory of its
-own, a bounded amount at a time, checked, and copied from there.
+What lies in memory as it lies in the file is read straight into place, all of it in one batch. The rest (other dtypes
+and strides; objects; parts, after ranks have become more or fewer, of what must be checked as a whole) is read into
+memory of its own, a bounded amount at a time, checked, and copied from there.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from __future__ import annotations
 import io
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
 
-from fastio import _native, choosing
+from fastio import _native
 from fastio.addresses import view
 from fastio.distributed.stored import FORMAT, Stored, noted
 from fastio.distributed.survey import Entry, check, survey
+from fastio.distributed.wanted import Wanted, batches
 from fastio.errors import CorruptFileError, UnsupportedError
 from fastio.formats.layout import storage_bytes
 from fastio.landing import bytes_of
@@ -29,20 +30,13 @@ from fastio.loading import read_extents
 from fastio.native_errors import named
 from fastio.outcome import publish
 from fastio.progress import as_callback
-from fastio.transport import LOAD, Extent
+from fastio.transport import Extent
 
 # Bytes that are read aside at a time; a larger item is read alone.
 _ASIDE = 256 << 20
 _ALIGNMENT = 64
 
 logger = logging.getLogger("fastio.distributed")
-
-
-class _Wanted(NamedTuple):
-    """One item of the file, and all that wants a part of it."""
-
-    stored: Stored
-    items: Sequence[ReadItem]
 
 
 class Filling:
@@ -73,11 +67,11 @@ class Filling:
 
     def run(self, planner: LoadPlanner) -> None:
         """Fill everything that was added. CorruptFileError names what is damaged."""
-        aside: list[_Wanted] = []
-        straight: dict[str, list[tuple[_Wanted, torch.Tensor]]] = {}
+        aside: list[Wanted] = []
+        straight: dict[str, list[tuple[Wanted, torch.Tensor]]] = {}
         taken: set[int] = set()
         for want in self._locate():
-            target = _target(want, planner)
+            target = want.target(planner)
             # Of tensors that are tied in memory, only one is read into it: two at a time would spoil the checksums.
             if target is None or target.data_ptr() in taken:
                 aside.append(want)
@@ -88,11 +82,11 @@ class Filling:
             self._read([self._extent(want.stored, target) for want, target in pairs], [want for want, _ in pairs])
             for want, target in pairs:
                 planner.commit_tensor(want.items[0], target)
-        for batch in _batches(aside):
+        for batch in batches(aside, _ASIDE):
             self._read_aside(batch, planner)
 
-    def _locate(self) -> list[_Wanted]:
-        found: list[_Wanted] = []
+    def _locate(self) -> list[Wanted]:
+        found: list[Wanted] = []
         foreign: list[Entry] = []
         wanting = []
         for index, info in self._infos.items():
@@ -106,9 +100,14 @@ class Filling:
                 foreign.append(Entry(index.fqn, info.offset, info.length))
                 wanting.append(items)
                 continue
-            found.append(_Wanted(stored, items))
-        found += map(_Wanted, survey(self._path, self._fd, foreign), wanting)
+            found.append(Wanted(stored, items))
+        found += map(Wanted, survey(self._path, self._fd, foreign), wanting)
+        # What is to be compared with its CRC-32 is read whole.
+        found = [want if self._checks(want.stored) else want.least() for want in found]
         return sorted(found, key=lambda want: want.stored.offset)
+
+    def _checks(self, stored: Stored) -> bool:
+        return self._verify and stored.crc is not None
 
     def _check_note(self, info: Any, stored: Stored) -> None:
         if not info.offset <= stored.offset <= stored.offset + stored.nbytes <= info.offset + info.length:
@@ -118,7 +117,7 @@ class Filling:
             )
             raise CorruptFileError(self._path, stored.name, problem)
 
-    def _read(self, extents: list[Extent], wanted: Sequence[_Wanted]) -> None:
+    def _read(self, extents: list[Extent], wanted: Sequence[Wanted]) -> None:
         """Read, and compare with the CRC-32s that are known."""
         callback = as_callback(self._progress, f"loading {os.path.basename(self._path)}")
         told, values = read_extents(self._path, self._fd, self._size, extents, None, self._policy, callback, FORMAT)
@@ -143,10 +142,10 @@ class Filling:
         return self._extent_at(stored, address, target.device.type, storage)
 
     def _extent_at(self, stored: Stored, address: int, device: str, owner: Any) -> Extent:
-        checked = self._verify and stored.crc is not None
+        checked = self._checks(stored)
         return Extent(stored.offset, stored.nbytes, address, checked, device, owner, stored.name)
 
-    def _read_aside(self, batch: Sequence[_Wanted], planner: LoadPlanner) -> None:
+    def _read_aside(self, batch: Sequence[Wanted], planner: LoadPlanner) -> None:
         places, total = [], 0
         for want in batch:
             places.append(total)
@@ -163,7 +162,7 @@ class Filling:
         for want, place in zip(batch, places, strict=True):
             self._hand_out(want, memory, place, planner)
 
-    def _hand_out(self, want: _Wanted, memory: _native.Mapping, place: int, planner: LoadPlanner) -> None:
+    def _hand_out(self, want: Wanted, memory: _native.Mapping, place: int, planner: LoadPlanner) -> None:
         stored = want.stored
         data = view(memory.address + place, stored.nbytes)
         if self._verify and stored.crc is None and stored.dtype is None:
@@ -176,7 +175,7 @@ class Filling:
             if source is None:
                 source = self._tensor(stored, memory, place, data)
             target = planner.resolve_tensor(item).detach()
-            target.copy_(self._part(stored, source, item, target))
+            target.copy_(self._part(want, source, item, target))
             planner.commit_tensor(item, target)
 
     def _load_bytes(self, item: ReadItem, data: memoryview, planner: LoadPlanner) -> None:
@@ -187,19 +186,19 @@ class Filling:
                 raise
             raise CorruptFileError(self._path, item.storage_index.fqn, f"it is no whole zip file: {error}") from error
 
-    def _part(self, stored: Stored, source: torch.Tensor, item: ReadItem, target: torch.Tensor) -> torch.Tensor:
-        """What an item wants of a tensor."""
+    def _part(self, want: Wanted, source: torch.Tensor, item: ReadItem, target: torch.Tensor) -> torch.Tensor:
+        """What an item wants of what was read."""
         try:
-            part = narrow_tensor_by_index(source, item.storage_offsets, item.lengths)
+            part = narrow_tensor_by_index(source, want.offsets(item), item.lengths)
         except (IndexError, RuntimeError):
             part = source
         if part.size() == target.size():
             return part
         problem = (
             f"what is stored has shape {list(source.shape)}; of it {list(item.lengths)} from "
-            f"{list(item.storage_offsets)} was expected to fill {list(target.shape)}: the data is not the metadata's"
+            f"{list(want.offsets(item))} was expected to fill {list(target.shape)}: the data is not the metadata's"
         )
-        raise CorruptFileError(self._path, stored.name, problem)
+        raise CorruptFileError(self._path, want.stored.name, problem)
 
     def _tensor(self, stored: Stored, memory: _native.Mapping, place: int, data: memoryview) -> torch.Tensor:
         try:
@@ -210,34 +209,3 @@ class Filling:
             return tensor
         except Exception as error:  # damaged bytes, or a shape that they do not make
             raise CorruptFileError(self._path, stored.name, f"it makes no tensor: {error}") from error
-
-
-def _target(want: _Wanted, planner: LoadPlanner) -> torch.Tensor | None:
-    """The tensor that an item's bytes are to be read straight into; None if they must be read aside."""
-    stored, item = want.stored, want.items[0]
-    if len(want.items) > 1 or item.type == LoadItemType.BYTE_IO or not stored.is_packed() or not stored.nbytes:
-        return None
-    if tuple(item.lengths) != stored.size or any(item.storage_offsets):
-        return None
-    target = planner.resolve_tensor(item).detach()
-    kind = target.device.type
-    if type(target) is not torch.Tensor or tuple(target.shape) != stored.size or target.dtype != stored.dtype:
-        return None
-    if not target.is_contiguous() or target.is_conj() or target.is_neg():
-        return None
-    if kind != "cpu" and not choosing.candidates(LOAD, FORMAT, frozenset({kind}))[0]:
-        return None
-    return target
-
-
-def _batches(aside: Sequence[_Wanted]) -> Iterator[list[_Wanted]]:
-    batch: list[_Wanted] = []
-    nbytes = 0
-    for want in aside:
-        if batch and nbytes + want.stored.nbytes > _ASIDE:
-            yield batch
-            batch, nbytes = [], 0
-        batch.append(want)
-        nbytes += want.stored.nbytes
-    if batch:
-        yield batch

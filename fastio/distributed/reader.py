@@ -26,6 +26,10 @@ class Reader(StorageReader):
     any number of ranks. A stored tensor that is wanted whole is read straight into the tensor of ``state_dict``. As
     with DCP's own, metadata and objects are unpickled without restriction: load only what you trust.
 
+    Where ranks have become more or fewer, one may want a part of what another stored. A CRC-32 is of all that one rank
+    stored of a tensor, so with ``verify`` all of that is read; without it, or where the file has no CRC-32, only the
+    part, or of a part that is not in one piece, from its first byte to its last.
+
     Args:
         path: the folder.
         policy: who chooses the tool, as in :func:`fastio.load`.

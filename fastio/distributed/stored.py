@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -50,9 +52,30 @@ class Stored(NamedTuple):
 
     def is_packed(self) -> bool:
         """Whether the bytes are exactly a contiguous tensor's."""
-        if self.dtype is None or self.first or self.stride != contiguous(self.size):
+        if self.dtype is None or self.first:
+            return False
+        steps = zip(self.size, self.stride, contiguous(self.size), strict=True)
+        if any(length > 1 and step != packed for length, step, packed in steps):
             return False
         return self.nbytes == math.prod(self.size) * self.dtype.itemsize
+
+    def part(self, begin: Sequence[int], end: Sequence[int]) -> Stored | None:
+        """The elements from index ``begin`` up to ``end``: the shortest run of bytes that holds them.
+
+        Its CRC-32 is not known. None where this is no plain tensor, or has no such elements.
+        """
+        if self.dtype is None or len(begin) != len(self.size):
+            return None
+        size = tuple(map(operator.sub, end, begin))
+        if any(at < 0 or length < 0 or at + length > of for at, length, of in zip(begin, size, self.size, strict=True)):
+            return None
+        first = self.first + sum(map(operator.mul, begin, self.stride))
+        last = first + sum((length - 1) * step for length, step in zip(size, self.stride, strict=True))
+        width = self.dtype.itemsize
+        nbytes = (last + 1 - first) * width if all(size) else 0
+        if first * width + nbytes > self.nbytes:
+            return None
+        return Stored(self.name, self.offset + first * width, nbytes, None, self.dtype, size, self.stride)
 
 
 def annotate(info: Any, record: Record) -> None:

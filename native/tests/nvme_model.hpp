@@ -26,6 +26,8 @@ class NvmeModel final : public fastio::NvmeHost {
     bool answers_twice = false;  // completes a command a second time, once
     unsigned mdts = 5;
     unsigned most_queues = 8;
+    uint16_t metadata_bytes = 0;  // with each LBA, as it says
+    uint8_t lba_shift = 9;        // as it says
     std::vector<uint8_t> blocks;  // its only namespace, whose id is 1
 
     // What was seen.
@@ -241,7 +243,8 @@ class NvmeModel final : public fastio::NvmeHost {
         } else if (command.nsid == 1) {
             put(0, blocks.size() / kLbaBytes);
             page[26] = 1;
-            put(128 + 4, uint32_t{9 << 16});
+            put(128 + 4, metadata_bytes);
+            put(128 + 4 + 2, lba_shift);
         }
         return 0;
     }

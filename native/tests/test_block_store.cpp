@@ -1,5 +1,4 @@
 // Random operations on a block store against a plain table, by both drivers and by one that fails as disks do.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +16,7 @@
 #include "../block_store.hpp"
 #include "../errors.hpp"
 #include "check.hpp"
-#include "files.hpp"
+#include "unnamed_file.hpp"
 
 namespace {
 

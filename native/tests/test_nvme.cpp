@@ -84,7 +84,8 @@ void test_identify_namespace() {
         CHECK(told.find(words) != std::string::npos, "%s", told.c_str());
     };
     refused(namespace_of(0, 0, 9, 0), "not attached");
-    refused(namespace_of(100, 1, 12, 8), "8 bytes of metadata");
+    refused(namespace_of(100, 1, 12, 8),
+            "8 bytes of metadata in each block, which a block store does not write: format it without");
     refused(namespace_of(100, 0, 14, 0), "blocks of 16384 bytes");
     refused(namespace_of(100, 0, 0, 0), "blocks of 0 bytes");
     refused(namespace_of(100, 0, 200, 0), "blocks of 0 bytes");

@@ -1,5 +1,4 @@
 // The ring's two sizes of entries, and memory that comes and goes.
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,7 +11,7 @@
 #include "../memory.hpp"
 #include "../ring.hpp"
 #include "check.hpp"
-#include "files.hpp"
+#include "unnamed_file.hpp"
 
 namespace {
 

@@ -17,6 +17,7 @@
 #include "../block_store.hpp"
 #include "../errors.hpp"
 #include "../memory.hpp"
+#include "../nvme.hpp"
 #include "../spdk_environment.hpp"
 #include "check.hpp"
 #include "fake_spdk/fake_spdk.hpp"
@@ -214,8 +215,16 @@ void what_cannot_be_is_refused() {
     CHECK(says(refusal({"trtype=PCIe traddr=0000:77:00.0"}), "does not reach a controller at 'trtype=PCIe"), "nobody");
     fake::Controller& controller = fresh("0000:01:00.0", {512, 4096});
     CHECK(says(refusal({"trtype=PCIe traddr=0000:01:00.0 ns=3"}), "no active namespace 3"), "no such namespace");
-    controller.namespaces[2].metadata_bytes = 8;
-    CHECK(says(refusal({"trtype=PCIe traddr=0000:01:00.0 ns:2"}), "8 bytes of metadata"), "metadata");
+    fake::Namespace& second = controller.namespaces[2];
+    second.metadata_bytes = 8;
+    for (uint32_t lba_bytes : {4096, 8192}) {
+        second.lba_bytes = lba_bytes;
+        const std::string told = refusal({"trtype=PCIe traddr=0000:01:00.0 ns:2"});
+        const std::string why =
+            fastio::nvme::unusable({second.data.size() / lba_bytes, lba_bytes, second.metadata_bytes}, kStoreBlock);
+        CHECK(told == "the namespace at 'trtype=PCIe traddr=0000:01:00.0 ns:2'" + why, "%s", told.c_str());
+        second.metadata_bytes = 0;
+    }
     controller.namespaces[1].active = controller.namespaces[2].active = false;
     CHECK(says(refusal({"trtype=PCIe traddr=0000:01:00.0"}), "no active namespace"), "none is active");
     controller.namespaces[1].active = true;

@@ -1,8 +1,11 @@
 // Random extents written and read back by the ring and by the threads, against a plain image of the file.
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <random>
 #include <string>
@@ -163,6 +166,66 @@ void check_changing(const std::string& path) {
     writer.join();
 }
 
+// Of several blocks that fail at once, the lowest one's offset is told, though it fails last: all but its last page is
+// moved, and of the others nothing.
+void check_lowest_failure(const std::string& path, bool direct) {
+    constexpr uint64_t kBlock = 8 << 20, kBlocks = 3, kRoom = kBlock - 4096;
+    fastio::Mapping memory(kBlocks * kBlock);
+    std::memset(memory.data(), 1, memory.nbytes());
+    const uint64_t size = memory.nbytes();
+    Extents extents({{0, size, memory.data(), true}}, size);
+    rlimit usual{};
+    CHECK(getrlimit(RLIMIT_FSIZE, &usual) == 0, "getrlimit");
+    const rlimit small{kRoom, usual.rlim_max};
+    std::signal(SIGXFSZ, SIG_IGN);
+    for (int round = 0; round < 10; ++round) {
+        int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | (direct ? O_DIRECT : 0), 0600);
+        CHECK(fd >= 0, "open");
+        uint64_t written_to = 0, read_to = 0;
+        Control control;
+        CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0, "setrlimit");
+        try {
+            if (direct) {
+                fastio::direct_write(fd, size, extents, {}, {kBlock, kBlocks, 4096}, control);
+            } else {
+                fastio::cached_write(fd, size, extents, {}, {kBlock, kBlocks, false}, control);
+            }
+        } catch (const fastio::SystemError& error) {
+            written_to = error.error == EFBIG ? error.offset : 0;
+        }
+        CHECK(setrlimit(RLIMIT_FSIZE, &usual) == 0, "setrlimit");
+        CHECK(written_to == kRoom, "a write failed at %lu (direct: %d)", (unsigned long)written_to, direct);
+        try {
+            if (direct) {
+                fastio::DirectRead(fd, size, extents, {}, {kBlock, kBlocks, 4096}, control).finish();
+            } else {
+                fastio::cached_read(fd, extents, {}, {kBlock, kBlocks, false}, control);
+            }
+        } catch (const fastio::Truncated& error) {
+            read_to = error.offset;
+        }
+        CHECK(read_to == kRoom, "the file is said to end at %lu (direct: %d)", (unsigned long)read_to, direct);
+        close(fd);
+    }
+}
+
+// Of blocks that extents fill in part, only that part is read.
+void check_only_what_is_wanted(const std::string& path) {
+    constexpr uint64_t kBlock = 1 << 20, kSize = 8 * kBlock;
+    int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0600);
+    CHECK(fd >= 0 && ftruncate(fd, kSize) == 0, "a file of zeros");
+    std::vector<uint8_t> memory(8400, 1);
+    Extents extents({{100, 200, memory.data(), true},
+                     {2 * kBlock - 4096, 8192, memory.data() + 200, true},
+                     {kSize - 7, 7, memory.data() + 8392, true}},
+                    kSize);
+    Control control;
+    fastio::DirectRead(fd, kSize, extents, {}, {kBlock, 4, 4096}, control).finish();
+    close(fd);
+    CHECK(control.done == 4096 + 8192 + 4096, "%lu bytes", (unsigned long)control.done);
+    for (uint64_t at = 0; at < 8400; ++at) CHECK(memory[at] == (at < 8399 ? 0 : 1), "byte %lu", (unsigned long)at);
+}
+
 void check_errors(const std::string& path) {
     std::vector<uint8_t> memory(1 << 20);
     Extents extents({{0, memory.size(), memory.data(), true}}, memory.size());
@@ -171,8 +234,7 @@ void check_errors(const std::string& path) {
     Control control;
     bool thrown = false;
     try {
-        // One block: of several, whichever thread is first says where its own ended.
-        fastio::cached_read(fd, extents, {}, {1 << 20, 2, false}, control);
+        fastio::cached_read(fd, extents, {}, {1 << 18, 2, false}, control);
     } catch (const fastio::Truncated& error) {
         thrown = error.offset == 1000;
     }
@@ -218,6 +280,8 @@ int main() {
         }
     }
     check_changing(path);
+    for (bool direct : {false, true}) check_lowest_failure(path, direct);
+    check_only_what_is_wanted(path);
     check_errors(path);
     unlink(path.c_str());
     rmdir(folder);

@@ -3,10 +3,13 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "../block_store_devices.hpp"
 #include "../errors.hpp"
 #include "../memory.hpp"
+#include "../nvme.hpp"
 #include "../nvme_channel.hpp"
 #include "../nvme_controller.hpp"
 #include "check.hpp"
@@ -75,10 +78,10 @@ void test_bringing_up() {
     CHECK(bench.controller->queues().size() == 1, "one queue for both");
 }
 
-std::string refusal(NvmeModel& model) {
+std::string refusal(NvmeModel& model, uint32_t id = 2) {
     try {
         NvmeController controller(model, "model", 7, kTimeoutMs);
-        controller.describe(2);
+        controller.describe(id);
     } catch (const fastio::Refused& refused) {
         CHECK(model.mappings() == 0 && !model.bus_master(), "something is left: %s", refused.what());
         return refused.reason;
@@ -88,14 +91,28 @@ std::string refusal(NvmeModel& model) {
 
 void test_refusals() {
     NvmeModel model(1 << 20);
-    CHECK(refusal(model).find("no such namespace") != std::string::npos, "%s", refusal(model).c_str());
+    const std::string absent = "model/2" + fastio::nvme::unusable({}, fastio::kStoreBlock);
+    CHECK(refusal(model) == absent, "%s", refusal(model).c_str());
     model.deaf = true;
-    CHECK(refusal(model).find("no such namespace") != std::string::npos && model.resets_seen == 1, "reset, and alive");
+    CHECK(refusal(model) == absent && model.resets_seen == 1, "reset, and alive");
     model.deaf = true;
     model.resets = false;
     CHECK(refusal(model).find("can it be reset") != std::string::npos, "%s", refusal(model).c_str());
     model.vanish();
     CHECK(refusal(model).find("does not answer") != std::string::npos, "%s", refusal(model).c_str());
+}
+
+// What a store cannot use is refused in the words that every driver has for it.
+void test_formats_that_are_of_no_use() {
+    NvmeModel model(1 << 20);
+    CHECK(refusal(model, 1).empty(), "%s", refusal(model, 1).c_str());
+    for (const auto& [metadata, shift] : {std::pair<uint16_t, uint8_t>{8, 9}, {0, 13}, {0, 8}, {64, 12}}) {
+        model.metadata_bytes = metadata;
+        model.lba_shift = shift;
+        const uint32_t lba_bytes = shift < 9 ? 0 : 1U << shift;
+        const std::string why = fastio::nvme::unusable({2048, lba_bytes, metadata}, fastio::kStoreBlock);
+        CHECK(!why.empty() && refusal(model, 1) == "model/1" + why, "%s", refusal(model, 1).c_str());
+    }
 }
 
 // Many turns of both rings, with several commands under way, whatever their size and their memory's alignment.
@@ -240,6 +257,7 @@ void test_fatal_and_gone() {
 int main() {
     test_bringing_up();
     test_refusals();
+    test_formats_that_are_of_no_use();
     test_any_order(5, 8);
     test_any_order(2, 1);
     test_any_order(0, 8);

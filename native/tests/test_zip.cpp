@@ -1,5 +1,4 @@
 // The zip directory: what the builder writes is read back, and no damage makes the reader step outside the file.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -11,6 +10,7 @@
 #include "../zip.hpp"
 #include "../zip_write.hpp"
 #include "check.hpp"
+#include "unnamed_file.hpp"
 
 namespace {
 
@@ -25,16 +25,15 @@ std::vector<uint8_t> build(size_t count) {
     return builder.literal();
 }
 
-int file_of(const std::vector<uint8_t>& bytes, const std::string& path) {
-    int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
-    CHECK(fd >= 0, "open");
+int file_of(const std::vector<uint8_t>& bytes) {
+    int fd = unnamed_file();
     CHECK(write(fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()), "write");
     return fd;
 }
 
-void check_intact(const std::string& path) {
+void check_intact() {
     std::vector<uint8_t> bytes = build(40);
-    int fd = file_of(bytes, path);
+    int fd = file_of(bytes);
     for (bool careful : {false, true}) {
         auto records = fastio::read_directory(fd, bytes.size(), careful);
         CHECK(records.size() == 40, "%zu records", records.size());
@@ -50,8 +49,8 @@ void check_intact(const std::string& path) {
 }
 
 // Every outcome but these three is a defect; ASan and UBSan watch the rest.
-void check_damaged(const std::vector<uint8_t>& bytes, const std::string& path) {
-    int fd = file_of(bytes, path);
+void check_damaged(const std::vector<uint8_t>& bytes) {
+    int fd = file_of(bytes);
     for (bool careful : {false, true}) {
         try {
             for (const fastio::ZipRecord& record : fastio::read_directory(fd, bytes.size(), careful)) {
@@ -68,10 +67,7 @@ void check_damaged(const std::vector<uint8_t>& bytes, const std::string& path) {
 }  // namespace
 
 int main() {
-    char folder[] = "zip-test-XXXXXX";
-    CHECK(mkdtemp(folder) != nullptr, "mkdtemp");
-    std::string path = std::string(folder) + "/file";
-    check_intact(path);
+    check_intact();
     std::mt19937_64 random(11);
     std::vector<uint8_t> whole = build(12);
     for (int round = 0; round < 20000; ++round) {
@@ -84,10 +80,8 @@ int main() {
             std::memcpy(&bytes[at], &value, width);
         }
         if (random() % 5 == 0) bytes.resize(random() % bytes.size());
-        check_damaged(bytes, path);
+        check_damaged(bytes);
     }
-    unlink(path.c_str());
-    rmdir(folder);
     std::puts("zip: ok");
     return 0;
 }

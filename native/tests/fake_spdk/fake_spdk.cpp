@@ -294,6 +294,7 @@ int32_t spdk_nvme_qpair_process_completions(spdk_nvme_qpair* qpair, uint32_t) {
 
 bool spdk_nvme_ns_is_active(spdk_nvme_ns* ns) { return ns->model->active; }
 uint32_t spdk_nvme_ns_get_sector_size(spdk_nvme_ns* ns) { return ns->model->lba_bytes; }
+uint64_t spdk_nvme_ns_get_num_sectors(spdk_nvme_ns* ns) { return ns->model->data.size() / ns->model->lba_bytes; }
 uint64_t spdk_nvme_ns_get_size(spdk_nvme_ns* ns) { return ns->model->data.size(); }
 uint32_t spdk_nvme_ns_get_md_size(spdk_nvme_ns* ns) { return ns->model->metadata_bytes; }
 uint32_t spdk_nvme_ns_get_max_io_xfer_size(spdk_nvme_ns* ns) { return ns->model->largest; }

@@ -80,6 +80,7 @@ int spdk_nvme_ctrlr_reconnect_io_qpair(struct spdk_nvme_qpair* qpair);
 int32_t spdk_nvme_qpair_process_completions(struct spdk_nvme_qpair* qpair, uint32_t most);
 bool spdk_nvme_ns_is_active(struct spdk_nvme_ns* ns);
 uint32_t spdk_nvme_ns_get_sector_size(struct spdk_nvme_ns* ns);
+uint64_t spdk_nvme_ns_get_num_sectors(struct spdk_nvme_ns* ns);
 uint64_t spdk_nvme_ns_get_size(struct spdk_nvme_ns* ns);
 uint32_t spdk_nvme_ns_get_md_size(struct spdk_nvme_ns* ns);
 uint32_t spdk_nvme_ns_get_max_io_xfer_size(struct spdk_nvme_ns* ns);

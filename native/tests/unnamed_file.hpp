@@ -1,4 +1,4 @@
-// Files of the native tests.
+// Files that nobody sees, for tests.
 #pragma once
 
 #include <unistd.h>
@@ -7,7 +7,7 @@
 
 #include "check.hpp"
 
-// A file that is gone when its descriptor is closed.
+// One that is gone when its descriptor is closed.
 inline int unnamed_file() {
     char path[] = "/tmp/fastio-test-XXXXXX";
     int fd = mkstemp(path);
