@@ -11,7 +11,7 @@ import click
 
 from fastio.bench import checkpoint_runs, checkpoint_savers, checkpoint_tables, tables
 from fastio.bench.checkpoint_state import shape_of
-from fastio.bench.conduct import Conduct, as_bytes, common
+from fastio.bench.conduct import Conduct, as_bytes, common, forecast
 from fastio.bench.reserve import available_memory
 
 SIZE, QUICK_SIZE = 3_600_000_000, 400_000_000
@@ -72,6 +72,5 @@ def checkpoint(conduct: Conduct, size: int | None, rounds: int | None) -> None:
 
 
 def _forecast(seconds: float, size: int) -> str:
-    takes = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
-    disk, memory = (times * size / (1 << 30) for times in (checkpoint_runs.DISK, checkpoint_runs.MEMORY))
-    return f"about {takes}, at most {disk:.1f} GiB of disk and {memory:.1f} GiB of memory"
+    memory = checkpoint_runs.MEMORY * size / (1 << 30)
+    return f"{forecast(seconds, round(checkpoint_runs.DISK * size))} and {memory:.1f} GiB of memory"

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from fastio.bench import live, replays, tables, tools_exhibits, trace
-from fastio.bench.conduct import Conduct, common
+from fastio.bench.conduct import Conduct, common, forecast
 from fastio.bench.exhibit import SIMULATED
 from fastio.bench.rounds import Failure
 from fastio.bench.spread import Model, Training
@@ -142,7 +142,7 @@ def _comparison(conduct: Conduct, works: Sequence[str], calls: int, auto: bool) 
 
 def _announce(weights: Sequence[float], comparison: live.Comparison) -> None:
     room = 2 * max(comparison.sizes) + _TRAINING_NBYTES
-    click.echo(f"about {sum(weights) / 60:.0f} minutes, up to {room / tables.MIB:,.0f} MiB of disk", err=True)
+    click.echo(forecast(sum(weights), room), err=True)
 
 
 def _take(conduct: Conduct, rows: list[Row], outcomes: Iterable[Row | Failure]) -> None:

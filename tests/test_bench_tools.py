@@ -274,7 +274,7 @@ class TestCommand:
         small = ("--quick", "--calls", 16, "--seconds", 0, "--trace", traced)
         result = invoke(*small, "--dir", work, "--out", out)
         assert "about" in result.stderr
-        assert "MiB of disk" in result.stderr
+        assert "GiB of disk" in result.stderr
         told = json.loads((out / "tools.json").read_text())
         shown = {exhibit["name"]: exhibit for exhibit in told["exhibits"]}
         assert list(shown) == ["spread-transformer", "spread-vit", "reach", "reach-paper", "replayed", "slower", "live"]

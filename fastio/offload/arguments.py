@@ -22,7 +22,8 @@ def parsed_bytes(size: Any) -> int | None:
     if isinstance(size, str):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", size.strip())
         if match is None or match[2] not in _UNITS:
-            raise ValueError(f"{size!r} is no size: expected bytes, or a number and one of {', '.join(_UNITS)}")
+            units = ", ".join(filter(None, _UNITS))
+            raise ValueError(f"{size!r} is no size: expected bytes, or a number and one of {units}")
         return int(float(match[1]) * _UNITS[match[2]])
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
         raise ValueError(f"{size!r} is no size: expected 0 or more bytes, or a text such as '8GiB'")
