@@ -61,7 +61,13 @@ void bind_memory(nb::module_& module) {
                 return digests.copy(first, reinterpret_cast<uint8_t*>(target), reinterpret_cast<const uint8_t*>(source),
                                     nbytes, compare);
             },
-            "first"_a, "target"_a, "source"_a, "nbytes"_a, "compare"_a);
+            "first"_a, "target"_a, "source"_a, "nbytes"_a, "compare"_a)
+        .def(
+            "differs",  // too short to let go of the GIL
+            [](const Digests& digests, size_t first, uintptr_t source, uint64_t nbytes) {
+                return digests.differs(first, reinterpret_cast<const uint8_t*>(source), nbytes);
+            },
+            "first"_a, "source"_a, "nbytes"_a);
     module.def("crc32", &checksum_of, "data"_a, "value"_a = 0);
     module.def(
         "crc32_at",

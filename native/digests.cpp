@@ -20,10 +20,7 @@ Digests::Digests(size_t blocks) : digests_(blocks) {
 }
 
 bool Digests::copy(size_t first, uint8_t* target, const uint8_t* source, uint64_t nbytes, bool compare) {
-    uint64_t blocks = nbytes / kBlock + (nbytes % kBlock != 0);
-    if (first > digests_.size() || blocks > digests_.size() - first) {
-        throw Refused("there are no digests for the blocks that are to be copied");
-    }
+    require(first, nbytes);
     bool copied = false;
     for (uint64_t at = 0; at < nbytes; at += kBlock, ++first) {
         uint64_t size = std::min(kBlock, nbytes - at);
@@ -34,6 +31,16 @@ bool Digests::copy(size_t first, uint8_t* target, const uint8_t* source, uint64_
         copied = true;
     }
     return copied;
+}
+
+bool Digests::differs(size_t first, const uint8_t* source, uint64_t nbytes) const {
+    require(first, nbytes);
+    return nbytes > 0 && digest(source, std::min(kBlock, nbytes)) != digests_[first];
+}
+
+void Digests::require(size_t first, uint64_t nbytes) const {
+    uint64_t blocks = nbytes / kBlock + (nbytes % kBlock != 0);
+    if (first > digests_.size() || blocks > digests_.size() - first) throw Refused("there are no digests of so many");
 }
 
 NhDigest Digests::digest(const uint8_t* data, uint64_t nbytes) const noexcept {

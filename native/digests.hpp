@@ -23,10 +23,14 @@ class Digests {
     // whether any was copied. Several threads may, of different blocks. Throws Refused for blocks that are not there.
     bool copy(size_t first, uint8_t* target, const uint8_t* source, uint64_t nbytes, bool compare);
 
+    // Whether the first block of `nbytes` at `source` is other than when it was copied. Most that changed differ there.
+    bool differs(size_t first, const uint8_t* source, uint64_t nbytes) const;
+
   private:
     std::array<uint32_t, kBlock / sizeof(uint32_t) + kNhKeyBeyond> key_;
     std::vector<NhDigest> digests_;
 
+    void require(size_t first, uint64_t nbytes) const;
     NhDigest digest(const uint8_t* data, uint64_t nbytes) const noexcept;
 };
 

@@ -43,6 +43,37 @@ def test_live_tensors_are_filled_where_they_are(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("incremental", [False, True])
+def test_torch_checks_sparse_tensors_by_their_own_bytes(folder: Path, incremental: bool) -> None:
+    """It looks at their indices as it makes them, if it is asked to or is torch 2.6: they must be there by then."""
+
+    def make(seed: int) -> dict[str, Any]:
+        torch.manual_seed(seed)
+        large = (torch.rand(3_000_000) < 0.5).float().to_sparse()
+        return {"model": nn.Linear(300, 300), "large": large, "rest": torch.rand(9), "turn": 0}
+
+    state, live = make(0), make(1)
+    weight = live["model"].weight
+    with (
+        torch.sparse.check_sparse_tensor_invariants(True),
+        Checkpointer(folder, incremental=incremental) as checkpointer,
+    ):
+        for turn in range(2):  # the second one refers to the first
+            state["turn"] = turn
+            state["rest"].add_(1)
+            checkpointer.save(turn, state)
+        restored = checkpointer.restore()
+        assert restored is not None
+        checkpointer.restore(into=live)
+    for found in (restored.state, live):
+        assert torch.equal(found["large"].indices(), state["large"].indices())
+        assert torch.equal(found["large"].values(), state["large"].values())
+        assert torch.equal(found["rest"], state["rest"])
+        assert found["turn"] == 1
+    assert live["model"].weight is weight
+    assert torch.equal(weight, state["model"].weight)
+
+
 PEAK = """
 import sys
 import torch

@@ -36,9 +36,9 @@ def one_thread() -> Iterator[None]:
 def test_killed_while_training(tmp_path: Path, incremental: bool) -> None:
     chance = random.Random(f"{incremental}")
     folder, ready = tmp_path / "run", tmp_path / "ready"
-    reference = trainings.make()
+    reference = trainings.with_history(trainings.make())
     random_state = reference["random"].state_dict()
-    torn = newer = 0
+    torn = newer = late = 0
     with Server(tmp_path, None) as server:
         server.prepare_training()
         for turn in range(KILLS):
@@ -57,8 +57,9 @@ def test_killed_while_training(tmp_path: Path, incremental: bool) -> None:
             assert outcome.status == -signal.SIGKILL, f"{where}: {outcome.stderr}"
             known = int(ready.read_text().split("\n")[-2])
 
+            late += any(folder.glob("step-*/changes.1.pt"))
             torn += any(not (step / "manifest.json").exists() for step in folder.glob("step-*"))
-            state = trainings.make(seed=1)
+            state = trainings.with_history(trainings.make(seed=1))
             with Checkpointer(folder, read_only=True) as checkpointer:
                 steps = checkpointer.steps()
                 for step in steps:
@@ -74,6 +75,7 @@ def test_killed_while_training(tmp_path: Path, incremental: bool) -> None:
     # The kills did what they are for: many came in the middle of a save, some between a commit and its being known.
     assert torn > KILLS // 10
     assert newer > 0
+    assert (late > 0) == incremental  # and some when a step's second file was there
 
 
 def _lines(path: Path) -> int:

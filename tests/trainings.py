@@ -44,6 +44,11 @@ def make(seed: int = 0, width: int = 24) -> dict[str, Any]:
     }
 
 
+def with_history(state: dict[str, Any]) -> dict[str, Any]:
+    """With what does not change, for the most part of it, and what changes only at its end."""
+    return state | {"still": torch.arange(1 << 17), "history": torch.zeros(1 << 15)}
+
+
 def train(state: dict[str, Any]) -> None:
     """One step."""
     state["optimizer"].zero_grad()
@@ -52,6 +57,8 @@ def train(state: dict[str, Any]) -> None:
     state["optimizer"].step()
     state["scheduler"].step()
     state["losses"].append(loss.item())
+    if "history" in state:
+        state["history"][-1 - state["step"]] = loss.item()
     state["step"] += 1
 
 

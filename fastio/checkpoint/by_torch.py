@@ -37,14 +37,3 @@ def load(folder: str, manifest: Manifest, device: torch.device, weights_only: bo
         )
     path = os.path.join(folder, manifest.files[0].name)
     return torch.serialization.load(path, map_location=device, weights_only=weights_only)
-
-
-class NoTargets:
-    """The :class:`fastio.checkpoint.live.Targets` of a state that is in memory already: live tensors get copies."""
-
-    def offer(self, saved: torch.Tensor, live: torch.Tensor) -> bool:
-        """Never."""
-        return False
-
-    def need(self, saved: Any) -> None:
-        """All of it is there."""

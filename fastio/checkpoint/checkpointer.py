@@ -44,11 +44,12 @@ class Checkpointer:
             through it in pieces, so ``save`` returns when all but the last of it has been written: it blocks for about
             as long as writing takes. At least 32 MiB are taken.
         incremental: True lets a step whose tensors did not change for the most part refer to the files of the one
-            before, by hard links: it is written and stored in the time and space of what changed. Its own file is then
-            called ``changes.pt``, and only a Checkpointer opens it. What changed is found by digests of the snapshot
-            before, at the speed of reading memory: 256 bits for 16 KiB, under a random key of this process, so that
-            one change in 2^128 may be missed, whatever it is. So the first step of every process is full; so is one
-            that does not fit into ``memory_budget``.
+            before, by hard links: it is written and stored in the time and space of what changed. Its own files, one or
+            two, are then called ``changes.pt`` and ``changes.1.pt``; only a Checkpointer opens them. What changed is
+            found by digests of the snapshot before, at the speed of reading memory, and most of it is written
+            meanwhile: 256 bits for 16 KiB, under a random key of this process, so that one change in 2^128 may be
+            missed, whatever it is. So the first step of every process is full; so is one that does not fit into
+            ``memory_budget``.
         when_busy: what ``save`` does while the step before is still being written: ``"wait"`` for it, or ``"skip"``:
             return False at once, so that several steps are merged into the next one that is saved.
         read_back: read each step from the disk again and compare all of it before it becomes visible. Without, what is
@@ -163,7 +164,8 @@ class Checkpointer:
                 filled directly, without a second copy in memory; whatever has a state is told it by
                 ``load_state_dict``; lists and dicts of plain data get the contents that they had, other values are
                 replaced in the dict or list that they are in. What is missing of it is left alone, and is not
-                read: ``into={"model": model}`` restores the model.
+                read: ``into={"model": model}`` restores the model. A state with sparse tensors, which torch looks into
+                as it makes them, is read whole, and copied.
             weights_only: as for torch.load.
 
         Returns:

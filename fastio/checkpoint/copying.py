@@ -29,7 +29,9 @@ _MOST_THREADS = 8
 class Copy(NamedTuple):
     """``nbytes`` from ``source`` to ``target``, both addresses; ``number`` is the caller's name for it.
 
-    ``block`` is the number of its first block in the digests: there are :func:`blocks_of` its bytes.
+    ``block`` is the number of its first block in the digests: there are :func:`blocks_of` its bytes. With ``compare``
+    it is made only if the source is not as it was when it was copied last: small ones are compared with their target,
+    byte by byte, others by their digests.
     """
 
     number: int
@@ -37,6 +39,7 @@ class Copy(NamedTuple):
     source: int
     nbytes: int
     block: int = 0
+    compare: bool = False
 
 
 def blocks_of(nbytes: int) -> int:
@@ -44,11 +47,25 @@ def blocks_of(nbytes: int) -> int:
     return -(-nbytes // Digests.BLOCK)
 
 
-def copy_all(copies: Iterable[Copy], digests: Digests | None = None, compare: bool = False) -> set[int]:
-    """Make every copy; with ``compare``, only those whose source is not as it was when ``digests`` saw it last.
+def by_first_look(copies: Iterable[Copy], digests: Digests) -> tuple[list[Copy], list[Copy]]:
+    """Those to be made, as far as a first look tells, with all small ones; and those that are to be compared yet.
 
-    Gives the numbers of those that were made. Small ones are compared with their target, byte by byte.
+    Most sources that changed differ from their last copy where they begin.
     """
+    near: list[Copy] = []
+    far: list[Copy] = []
+    for copy in copies:
+        if copy.nbytes < _SMALL:
+            near.append(copy)
+        elif digests.differs(copy.block, copy.source, copy.nbytes):
+            near.append(copy._replace(compare=False))
+        else:
+            far.append(copy)
+    return near, far
+
+
+def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> set[int]:
+    """Make every copy, but those that need not be; gives the numbers of those that were made."""
     pieces: list[Copy] = []
     small: list[Copy] = []
     for copy in copies:
@@ -57,10 +74,10 @@ def copy_all(copies: Iterable[Copy], digests: Digests | None = None, compare: bo
         else:
             pieces.extend(_pieces(copy))
     made: set[int] = set()
-    _copy_small(small, compare, made)
+    _copy_small(small, made)
     nbytes = sum(piece.nbytes for piece in pieces)
     wanted = min(len(os.sched_getaffinity(0)), _MOST_THREADS, -(-nbytes // _PIECE))
-    work = _Work(pieces, digests, compare, made)
+    work = _Work(pieces, digests, made)
     threads = [threading.Thread(target=work.run, daemon=True) for _ in range(wanted - 1)]
     for thread in threads:
         thread.start()
@@ -77,9 +94,9 @@ def copy_all(copies: Iterable[Copy], digests: Digests | None = None, compare: bo
 class _Work:
     """Pieces that threads share; each calls ``run``. ``error`` is what stopped one of them."""
 
-    def __init__(self, pieces: Iterable[Copy], digests: Digests | None, compare: bool, made: set[int]) -> None:
+    def __init__(self, pieces: Iterable[Copy], digests: Digests | None, made: set[int]) -> None:
         self._left = iter(pieces)  # the GIL makes taking from it one step
-        self._digests, self._compare, self._made = digests, compare, made
+        self._digests, self._made = digests, made
         self.error: Exception | None = None
 
     def run(self) -> None:
@@ -89,16 +106,16 @@ class _Work:
             self.error = error
 
     def _run(self) -> None:
-        for number, target, source, nbytes, block in self._left:
+        for number, target, source, nbytes, block, compare in self._left:
             if self._digests is None:
                 ctypes.memmove(target, source, nbytes)
                 self._made.add(number)
-            elif self._digests.copy(block, target, source, nbytes, self._compare):
+            elif self._digests.copy(block, target, source, nbytes, compare):
                 self._made.add(number)
 
 
-def _copy_small(copies: Iterable[Copy], compare: bool, made: set[int]) -> None:
-    for number, target, source, nbytes, _ in copies:
+def _copy_small(copies: Iterable[Copy], made: set[int]) -> None:
+    for number, target, source, nbytes, _, compare in copies:
         if not compare or _small_compare(target, source, nbytes) != 0:
             _small_move(target, source, nbytes)
             made.add(number)
@@ -107,4 +124,4 @@ def _copy_small(copies: Iterable[Copy], compare: bool, made: set[int]) -> None:
 def _pieces(copy: Copy) -> Iterator[Copy]:
     for at in range(0, copy.nbytes, _PIECE):
         nbytes = min(_PIECE, copy.nbytes - at)
-        yield Copy(copy.number, copy.target + at, copy.source + at, nbytes, copy.block + blocks_of(at))
+        yield Copy(copy.number, copy.target + at, copy.source + at, nbytes, copy.block + blocks_of(at), copy.compare)

@@ -27,6 +27,17 @@ class Targets(Protocol):
         """Have all tensors in this part of the saved tree filled in memory of their own."""
 
 
+class NoTargets:
+    """Those of a state that is in memory already: live tensors get copies."""
+
+    def offer(self, saved: torch.Tensor, live: torch.Tensor) -> bool:
+        """Never."""
+        return False
+
+    def need(self, saved: Any) -> None:
+        """All of it is there."""
+
+
 def bind(live: Any, saved: Any, targets: Targets, path: str = "state") -> Apply:
     """Tell ``targets`` what goes where, and give what to do afterwards. Nothing of ``live`` is changed before.
 

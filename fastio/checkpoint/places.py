@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import torch
@@ -69,6 +69,10 @@ class Places:
             if not isinstance(leaf, TRANSPARENT) or isinstance(leaf, torch.Tensor):
                 self._needed.update(self._own)  # it may hold any of them
                 return
+
+    def need_all(self, keys: Set[Key]) -> None:
+        """Have these records filled in memory of their own, whatever tensors they are of."""
+        self._needed.update(keys & self._regions.keys())
 
     def request(self, number: int) -> tuple[list[Extent], Span | None]:
         """What to read of a file. Nobody needs what is left out."""

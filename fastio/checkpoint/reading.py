@@ -7,14 +7,14 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
 from fastio.checkpoint import by_torch
-from fastio.checkpoint.live import bind
+from fastio.checkpoint.live import NoTargets, bind
 from fastio.checkpoint.manifest import File, Manifest
 from fastio.checkpoint.places import Places
 from fastio.checkpoint.sizes import readable
@@ -80,7 +80,16 @@ def _read(folder: str, manifest: Manifest, wish: Wish) -> tuple[Any, _Told]:
             for archive, some in zip(archives, regions, strict=True)
         ]
         places = Places(landings, regions)
-        state = _unpickled(archives, manifest, places, wish.weights_only)
+        early: list[_Told] = []
+
+        def fill() -> None:
+            own = [(0, region.name) for region in regions[0]]
+            places.need_all({*own, *manifest.elsewhere.values()})
+            early.append(_fill(archives, regions, places, wish))
+
+        state = _unpickled(archives, manifest, places, wish.weights_only, fill)
+        if early:
+            return (state if wish.into is None else bind(wish.into, state, NoTargets())()), early[0]
         if wish.into is None:
             places.need(state)
             return state, _fill(archives, regions, places, wish)
@@ -94,7 +103,7 @@ def _by_torch(folder: str, manifest: Manifest, wish: Wish) -> tuple[Any, _Told]:
     nbytes = check_step(folder, manifest)
     state = by_torch.load(folder, manifest, wish.device, wish.weights_only)
     if wish.into is not None:
-        state = bind(wish.into, state, by_torch.NoTargets())()
+        state = bind(wish.into, state, NoTargets())()
     return state, ("torch", "library", nbytes)
 
 
@@ -129,8 +138,10 @@ def _opened(folder: str, file: File) -> Any:
         raise CorruptFileError(path, None, f"is not what was written: {reason}") from None
 
 
-def _unpickled(archives: Sequence[Archive], manifest: Manifest, places: Places, weights_only: bool) -> Any:
-    """The object, over memory that is not filled yet."""
+def _unpickled(
+    archives: Sequence[Archive], manifest: Manifest, places: Places, weights_only: bool, fill: Callable[[], object]
+) -> Any:
+    """The object, over memory that is not filled yet; where torch looks at what tensors hold, ``fill`` is called."""
     own = archives[0]
     records = dict(own.records)
     keys = {name: (0, name) for name in records}
@@ -144,7 +155,7 @@ def _unpickled(archives: Sequence[Archive], manifest: Manifest, places: Places, 
     def storage_of(region: Region) -> torch.UntypedStorage:
         return places.storage(keys[region.name]) if region.nbytes else torch.UntypedStorage(0, device="cpu")
 
-    reader = Reader(replace(own, records=records), True, storage_of)
+    reader = Reader(replace(own, records=records), True, storage_of, fill)
     try:
         return unpickle(reader, lambda storage, _: storage, weights_only, {})
     except pickle.UnpicklingError as error:

@@ -13,12 +13,13 @@ from fastio.checkpoint.manifest import Manifest
 from fastio.checkpoint.passing import Passage
 from fastio.checkpoint.patience import after_a_second
 from fastio.checkpoint.pending import Pending
+from fastio.checkpoint.references import Base
 from fastio.checkpoint.retention import kept
 from fastio.checkpoint.sizes import readable
 from fastio.checkpoint.snapshot import Snapshot, Storage
 from fastio.checkpoint.state import captured
 from fastio.checkpoint.stillness import Stillness
-from fastio.checkpoint.writing import Base, Task, write_step
+from fastio.checkpoint.writing import Task, write_step
 from fastio.collector import held_back
 from fastio.formats import probe, pt_save
 from fastio.formats.pt_save import Records
@@ -27,6 +28,8 @@ from fastio.progress import as_callback
 
 _log = logging.getLogger("fastio.checkpoint")
 _PICKLE_PROTOCOL = 2
+# From so many bytes on, what is known to have changed is written while the rest is still looked at.
+_WORTH_AN_EARLY_START = 32 << 20
 
 
 class Manner(NamedTuple):
@@ -90,14 +93,31 @@ class Saver:
             self._write_now(task, still)
 
     def _copy(self, task: Task, storages: Sequence[Storage], base: Manifest | None, still: Stillness) -> None:
-        """Take a snapshot and save it."""
+        """Take a snapshot and save it: what soon turns out to have changed, while the rest is still looked at."""
         held = self._snapshot.lay(storages)
-        same = self._snapshot.take(storages)
-        task = task._replace(
-            records=Records(task.records.small, held),
-            base=Base(base, same) if base is not None and same else None,
-            is_snapshot=True,
-        )
+        task = task._replace(records=Records(task.records.small, held), is_snapshot=True)
+        sizes = {name: nbytes for name, _, nbytes in storages}
+        same: set[str] = set()
+        has_begun = False
+
+        def unchanged() -> set[str]:
+            still.wait()
+            still.require()
+            return same
+
+        def begin(changed: set[str]) -> None:
+            nonlocal has_begun
+            nbytes = sum(sizes[name] for name in changed)
+            if self._manner.asynchronous and base is not None and nbytes >= _WORTH_AN_EARLY_START:
+                has_begun = True
+                self._start(task._replace(base=Base(base, unchanged, frozenset(changed))), still)
+
+        with still:
+            same |= self._snapshot.take(storages, begin)
+        if has_begun:
+            still.end()
+            return
+        task = task._replace(base=Base(base, lambda: same) if base is not None and same else None)
         if self._manner.asynchronous:
             still.end()
             self._start(task, still)

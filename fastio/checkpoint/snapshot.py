@@ -6,7 +6,7 @@ pinned where storages are on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from fastio import _native
 from fastio.addresses import host_bytes, storage_bytes
 from fastio.buffers import HostMemory, copy_errors
-from fastio.checkpoint.copying import Copy, blocks_of, copy_all
+from fastio.checkpoint.copying import Copy, blocks_of, by_first_look, copy_all
 from fastio.native_errors import named
 
 Storage = tuple[str, torch.UntypedStorage, int]
@@ -63,10 +63,11 @@ class Snapshot:
             self._is_whole = False
         return self._held
 
-    def take(self, storages: Sequence[Storage]) -> set[str]:
+    def take(self, storages: Sequence[Storage], begin: Callable[[set[str]], object]) -> set[str]:
         """Copy all storages to the memory that was laid for them; gives those that are as they were in the last one.
 
-        On a CPU their digests are compared, which reads them once; see :class:`fastio._native.Digests`.
+        On a CPU their digests are compared, which reads them once; see :class:`fastio._native.Digests`. ``begin`` is
+        told of storages that changed, most often of all that did, when those are there and most is to be looked at yet.
         """
         compare, self._is_whole = self._comparable and self._is_whole, False
         devices = {storage.device for _, storage, _ in storages if storage.device.type == "cuda"}
@@ -79,14 +80,21 @@ class Snapshot:
             if nbytes == 0:
                 continue
             if storage.device.type == "cpu":
-                copies.append(Copy(number, target.data_ptr(), storage.data_ptr(), nbytes, block))
+                copies.append(Copy(number, target.data_ptr(), storage.data_ptr(), nbytes, block, compare))
                 block += blocks_of(nbytes)
             elif _fetched(storage_bytes(target), storage_bytes(storage)[:nbytes], compare):
                 changed.add(number)
         _synchronize(devices)
-        changed |= copy_all(copies, self._digests, compare)
+        if not compare or self._digests is None:
+            copy_all(copies, self._digests)
+            self._is_whole = True
+            return set()
+        near, far = by_first_look(copies, self._digests)
+        changed |= copy_all(near, self._digests)
+        begin({storages[number][0] for number in changed})
+        changed |= copy_all(far, self._digests)
         self._is_whole = True
-        return {name for number, (name, _, _) in enumerate(storages) if number not in changed} if compare else set()
+        return {name for number, (name, _, _) in enumerate(storages) if number not in changed}
 
     def close(self) -> None:
         """Give the memory back."""

@@ -41,7 +41,9 @@ class Stillness:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._is_broken = kind is not None
+        if kind is not None:
+            self._is_broken = True
+            self.end()
 
     def require(self) -> None:
         """CheckpointError if it was broken: what was copied is of no one moment."""

@@ -6,14 +6,17 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fastio import checksums
-from fastio.checkpoint import by_torch, manifest
-from fastio.checkpoint.folder import StepFolder, name_of
+from fastio.checkpoint import by_torch, manifest, references
+from fastio.checkpoint.folder import StepFolder
 from fastio.checkpoint.manifest import File, Manifest
 from fastio.checkpoint.passing import Passage, save_in_pieces
+from fastio.checkpoint.references import Base
+from fastio.checkpoint.snapshot import Storage
 from fastio.errors import CorruptFileError, FastIOError, TransferError
 from fastio.formats import pt_save
 from fastio.formats.layout import Layout
@@ -27,23 +30,19 @@ from fastio.saving import save_layout
 from fastio.verify import checksum
 
 _FULL, _CHANGES = "state", "changes"
-# A step refers to the one before if at least this share of it did not change, ...
-_WORTH_A_REFERENCE = 0.5
-# ... and what it keeps on the disk is not more than so many times its own size, in so many files.
-_MOST_KEPT, _MOST_FILES = 2, 8
-
-
-class Base(NamedTuple):
-    """The last step that was written, and its storages that did not change since, by the names they have there."""
-
-    manifest: Manifest
-    unchanged: set[str]
 
 
 class Written(NamedTuple):
     """A step that is there, and how its own file was written."""
 
     manifest: Manifest
+    result: SaveResult
+
+
+class _Own(NamedTuple):
+    """A file of a step's own, and how it was written."""
+
+    file: File
     result: SaveResult
 
 
@@ -92,12 +91,47 @@ def write_step(task: Task) -> Written:
 
 
 def _write(task: Task, path: str, before: set[str]) -> Written:
-    linked, elsewhere = _link(task, path, before)
-    own = [one for one in task.records.storages if one[0] not in elsewhere]
-    name = _free_name(_CHANGES if elsewhere else _FULL, before)
+    storages = task.records.storages
+    base = task.base
+    own: list[_Own] = []
+    early: Collection[str] = ()
+    if base is not None and base.changed:
+        early = {name for name, _, nbytes in storages if name in base.changed or not nbytes}
+        if references.to(base.manifest, storages, {name for name, _, _ in storages if name not in early}).places:
+            own.append(_write_file(task, path, [one for one in storages if one[0] in early], _CHANGES, before))
+        else:
+            early = ()
+    files, elsewhere = _refer(task, path, before)
+    rest = [one for one in storages if one[0] not in early and one[0] not in elsewhere]
+    if rest or not own:
+        taken = before | {one.file.name for one in own}
+        own.append(_write_file(task, path, rest, _CHANGES if own or elsewhere else _FULL, taken))
+    places = {name: (number + len(own), record) for name, (number, record) in elsewhere.items()}
+    if len(own) > 1:
+        places |= {name: (1, name) for name, _, _ in rest}
+    nbytes = sum(size for _, _, size in storages) if task.image is None else own[0].result.nbytes
+    saved = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    kept = (*(one.file for one in own), *files)
+    made = Manifest(task.step, task.order, saved, nbytes, kept, places, task.metadata)
+    try:
+        sync_folder(task.folder.path)
+    except OSError as error:
+        raise TransferError(error.errno or 0, "fsync of the folder", task.folder.path) from error
+    manifest.write(path, made)
+    return Written(made, _sum([one.result for one in own]))
+
+
+def _sum(results: Sequence[SaveResult]) -> SaveResult:
+    first = results[0]
+    return replace(first, nbytes=sum(one.nbytes for one in results), seconds=sum(one.seconds for one in results))
+
+
+def _write_file(task: Task, path: str, storages: Sequence[Storage], stem: str, taken: set[str]) -> _Own:
+    """Write a file of these storages, durably, and look at what the disk has of it."""
+    name = _free_name(stem, taken)
     target = os.path.join(path, name)
     if task.image is None:
-        layout = pt_save.lay_out(Records(task.records.small, own), pt_save.archive_name(target))
+        layout = pt_save.lay_out(Records(task.records.small, storages), pt_save.archive_name(target))
     else:
         layout = by_torch.layout_of(task.image)
     if task.passage is None:
@@ -106,15 +140,7 @@ def _write(task: Task, path: str, before: set[str]) -> Written:
         result, values = save_in_pieces(layout, target, task.policy, task.passage, task.progress)
     file = File(name, layout.size, checksums.of_file(layout, values))
     _check(target, file, layout, values, task.read_back)
-    nbytes = sum(size for _, _, size in task.records.storages) if task.image is None else layout.payload
-    saved = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    made = Manifest(task.step, task.order, saved, nbytes, (file, *linked), elsewhere, task.metadata)
-    try:
-        sync_folder(task.folder.path)
-    except OSError as error:
-        raise TransferError(error.errno or 0, "fsync of the folder", task.folder.path) from error
-    manifest.write(path, made)
-    return Written(made, result)
+    return _Own(file, result)
 
 
 def _discard(path: str, before: set[str], order: int) -> None:
@@ -140,36 +166,17 @@ def _check(path: str, file: File, layout: Layout, values: Sequence[int], read_ba
             raise CorruptFileError(path, extent.name, "the disk gives back another directory than was written to it")
 
 
-def _link(task: Task, path: str, before: set[str]) -> tuple[list[File], dict[str, tuple[int, str]]]:
-    """Have the files with the storages that did not change in this step's folder too, and say where each of them is.
-
-    A hard link is a name as good as the first: a step that is pruned takes nothing from those that link to its files.
-    """
+def _refer(task: Task, path: str, before: set[str]) -> tuple[list[File], dict[str, tuple[int, str]]]:
+    """Have the files with the storages that did not change in this step's folder too, and say where each of them is."""
     base = task.base
     if base is None:
         return [], {}
-    sizes = {name: nbytes for name, _, nbytes in task.records.storages}
-    unchanged = [name for name, nbytes in sizes.items() if nbytes and name in base.unchanged]
-    places = [base.manifest.elsewhere.get(name, (0, name)) for name in unchanged]
-    numbers = sorted({number for number, _ in places})
-    kept = sum(base.manifest.files[number].nbytes for number in numbers)
-    total = sum(sizes.values())
-    shared = sum(sizes[name] for name in unchanged)
-    if not shared or shared < _WORTH_A_REFERENCE * total or kept > _MOST_KEPT * total or len(numbers) > _MOST_FILES:
+    common = references.to(base.manifest, task.records.storages, base.unchanged())
+    files = references.linked(task.folder, base.manifest, common, path, before)
+    if not files:  # then this step is written in full
         return [], {}
-    files = [base.manifest.files[number] for number in numbers]
-    origin = task.folder.of(base.manifest.step)
-    linked = []
-    try:
-        for number, file in zip(numbers, files, strict=True):
-            name = file.name if number else f"{name_of(base.manifest.step)}.{base.manifest.order}.{file.name}"
-            if name not in before:
-                os.link(os.path.join(origin, file.name), os.path.join(path, name))
-            linked.append(file._replace(name=name))
-    except OSError:  # a filesystem without links, or the step is gone: then this one is written in full
-        return [], {}
-    order = {number: at for at, number in enumerate(numbers, 1)}
-    return linked, {name: (order[number], record) for name, (number, record) in zip(unchanged, places, strict=True)}
+    at = {number: index for index, number in enumerate(common.numbers)}
+    return files, {name: (at[number], record) for name, (number, record) in common.places.items()}
 
 
 def _free_name(stem: str, taken: set[str]) -> str:

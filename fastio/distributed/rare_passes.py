@@ -43,4 +43,7 @@ class RarePasses:
 def _restore() -> None:
     young, middle, old = gc.get_threshold()
     if young == _MANY:  # else somebody has set it meanwhile
+        if gc.get_freeze_count() == 0:  # else they are somebody's, who may want them to stay frozen
+            gc.freeze()
+            gc.unfreeze()  # what came meanwhile is old, without a pass: or the save's last messages would cause one
         gc.set_threshold(_usual, middle, old)

@@ -81,7 +81,12 @@ void check_changes(uint64_t nbytes, bool zeros) {
         const uint64_t at = change == 0 ? 0 : change == 1 ? nbytes - 1 : below(nbytes);
         source[shift + at] ^= static_cast<uint8_t>(1u << below(8));
         if (change % 3 == 2 && at + 8 < nbytes) std::swap(source[shift + at], source[shift + at + 8]);
-        const bool differs = !same();
+        const bool differs = !same(), first_differs = differs && at < kBlock;
+        // What was swapped may lie on both sides of the first block's end.
+        if (!first_differs || at + 8 < std::min(kBlock, nbytes)) {
+            CHECK(digests.differs(first, source.data() + shift, nbytes) == first_differs, "a first look at %zu bytes",
+                  static_cast<size_t>(nbytes));
+        }
         CHECK(copy(true) == differs && same(), "a change at %zu of %zu bytes", static_cast<size_t>(at),
               static_cast<size_t>(nbytes));
     }
@@ -119,6 +124,13 @@ void check_limits() {
             refused = true;
         }
         CHECK(refused, "blocks from %zu on passed", first);
+        refused = false;
+        try {
+            Digests(2).differs(first, source.data(), kBlock + 1);
+        } catch (const fastio::Refused&) {
+            refused = true;
+        }
+        CHECK(refused, "a look at blocks from %zu on passed", first);
     }
 }
 

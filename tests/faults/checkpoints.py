@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import trainings
-from fastio.checkpoint import Checkpointer
+from fastio.checkpoint import Checkpointer, saver
 from faults import programs
 
 Json = dict[str, Any]
@@ -37,7 +37,8 @@ def train_for_ever(folder: str, ready: str, incremental: bool) -> None:
     The file ``ready`` has the number of the last step that is known to be visible.
     """
     torch.set_num_threads(1)
-    state = trainings.make()
+    saver._WORTH_AN_EARLY_START = 1
+    state = trainings.with_history(trainings.make())
     with Checkpointer(folder, keep=2, incremental=incremental) as checkpointer:
         checkpointer.restore(into=state)
         with open(ready, "w", buffering=1) as told:
