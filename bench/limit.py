@@ -64,6 +64,16 @@ def fio() -> bool:
     return shutil.which("fio") is not None
 
 
+def fresh_file(folder: Path, nbytes: int) -> Measured:
+    """A file of so many bytes written in the folder, synced, and removed; the disk is idle before."""
+    path = folder / "limit"
+    os.sync()
+    try:
+        return find().write(path, nbytes)
+    finally:
+        path.unlink(missing_ok=True)
+
+
 class FioLimit:
     """fio's io_uring engine with O_DIRECT; times are fio's own, so its start is not counted."""
 

@@ -16,7 +16,7 @@ from fastio.dicts.context import Choice
 from fastio.dicts.evidence import Estimate
 
 CONFIDENCE = 2.0  # deviations
-LISTED_CONFIDENCE = 1.0  # at large sizes, in a tool that only the prior knows: there are too few calls to be curious
+LISTED_CONFIDENCE = 0.7  # at large sizes, in a tool that only the prior knows: there are too few calls to be curious
 TIE = 0.03  # logarithm: less than this is not worth a try
 EQUAL = 0.08  # logarithm: so much may be given away for less work of the processor, where nobody knows better
 CAUTION = 0.7  # how quickly the confidence shrinks at calls dearer than the usual one

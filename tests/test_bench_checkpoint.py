@@ -16,7 +16,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from benching import MIB, on_disk, processes
-from fastio.bench import checkpoint_child, checkpoint_runs, checkpoint_savers, checkpoint_tables, cold
+from fastio.bench import checkpoint_child, checkpoint_runs, checkpoint_savers, checkpoint_tables, cold, limit
 from fastio.bench.checkpoint_command import checkpoint
 from fastio.bench.checkpoint_state import Shape, TrainingState, shape_of
 from fastio.bench.checkpoint_works import (
@@ -134,7 +134,7 @@ class TestRestorers:
     def test_all_of_it_comes_back(self, disk: Path) -> None:
         list(checkpoint_child.done(job("restoring.prepare", disk, TORCH)))
         for tool in RESTORERS:
-            (sample,) = checkpoint_child.done(job("restoring.restore", disk, tool))
+            *_, sample = checkpoint_child.done(job("restoring.restore", disk, tool))
             assert (sample.work, sample.tool, sample.nbytes) == (RESTORE, tool, TrainingState(SMALL).nbytes)
 
     def test_what_comes_back_wrong_counts_for_nothing(self, disk: Path) -> None:
@@ -157,9 +157,10 @@ class TestCommand:
         counts = {(own["work"], own["tool"]): own["rounds"] for own in told["summaries"]}
         assert counts == (
             dict.fromkeys(((BLOCKED, tool) for tool in (COPY, FASTIO, DCP, DCP_CACHED, BUDGETED)), 2)
-            | dict.fromkeys(((DURABLE, tool) for tool in SAVERS), 2)
+            | dict.fromkeys(((DURABLE, tool) for tool in (*SAVERS, limit.TOOL)), 2)
             | dict.fromkeys(((work, tool) for work in (RANKS_SAVE, RANKS_LOAD) for tool in (DCP, FASTIO)), 1)
-            | dict.fromkeys(((RESTORE, tool) for tool in (TORCH, MAPPED, FASTIO)), 1)
+            | {(RANKS_SAVE, limit.TOOL): 1}
+            | dict.fromkeys(((RESTORE, tool) for tool in (TORCH, MAPPED, FASTIO, limit.TOOL)), 1)
             | dict.fromkeys(((INCREMENTAL, tool) for tool in (FULL, FASTIO)), 2)
         )
         assert {sample["nbytes"] for sample in told["samples"] if sample["work"] == DURABLE} == {

@@ -183,3 +183,11 @@ def test_arguments_that_make_no_sense(folder: Path) -> None:
         pytest.raises(CheckpointError, match="read_only"),
     ):
         reader.save(0, {})
+
+
+@pytest.mark.parametrize("location", [{"cuda:0": "cpu"}, lambda storage, _: storage], ids=["dict", "function"])
+def test_one_device_is_restored_to(tmp_path: Path, location: object) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(0, {"a": torch.ones(3)})
+        with pytest.raises(TypeError, match=f"map_location is a {type(location).__name__}: a checkpoint is restored"):
+            checkpointer.restore(map_location=location)

@@ -87,7 +87,7 @@ def test_recorded_calls_of_real_tools_take_little_more_than_the_oracles(path: Pa
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
 def test_a_recorded_tool_three_times_slower_is_left_within_50_calls(path: Path) -> None:
-    found = replays.recoveries(trace.read(path), shipped_rules(), orders=4)
+    found = replays.recoveries(trace.read(path), shipped_rules())
     assert mean(recovered.after for recovered in found) <= REACHED_SLOWER[path.stem]
 
 

@@ -159,7 +159,8 @@ class Checkpointer:
         Args:
             step: None for the newest that is whole: one that is damaged is skipped, with a RuntimeWarning that names
                 it.
-            map_location: the device for tensors that are not filled in place (default: the CPU).
+            map_location: the device for tensors that are not filled in place (default: the CPU). No function or
+                dict, as torch.load has: a snapshot lies in host memory, whatever its tensors were on.
             into: a tree as it was given to :meth:`save`. Tensors of its modules and optimizers, and tensors in it, are
                 filled directly, without a second copy in memory; whatever has a state is told it by
                 ``load_state_dict``; lists and dicts of plain data get the contents that they had, other values are
@@ -174,19 +175,20 @@ class Checkpointer:
 
         Raises:
             CorruptFileError: the step asked for is damaged. CheckpointError: no such step, none that is whole, or not
-            of the shape of ``into``. After damage, tensors of ``into`` may have been overwritten. Otherwise what
-            ``load_state_dict`` and torch.load raise.
+            of the shape of ``into``. After damage, tensors of ``into`` may have been overwritten. TypeError for a
+            ``map_location`` that is no device. Otherwise what ``load_state_dict`` and torch.load raise.
         """
+        device = _device(map_location)
         self.wait()
         if step is not None:
-            return self._read(self._find(step), map_location, into, weights_only)
+            return self._read(self._find(step), device, into, weights_only)
         manifests, damaged = self._steps.whole()
         skipped = sorted(damaged)
         for number in skipped:
             _warn(number, damaged[number])
         for one in reversed(manifests):
             try:
-                return self._read(one, map_location, into, weights_only)
+                return self._read(one, device, into, weights_only)
             except (CorruptFileError, TransferError) as error:
                 if one.step not in self._steps.visible():  # whoever writes here has pruned it meanwhile
                     return self.restore(None, map_location, into, weights_only=weights_only)
@@ -245,8 +247,7 @@ class Checkpointer:
         there = ", ".join(str(one.step) for one in manifests) or "none"
         raise CheckpointError(f"{self._steps.path}: there is no step {step}; there are: {there}")
 
-    def _read(self, one: Manifest, map_location: Any, into: Any, weights_only: bool) -> Restored:
-        device = torch.device("cpu" if map_location is None else map_location)
+    def _read(self, one: Manifest, device: torch.device, into: Any, weights_only: bool) -> Restored:
         told = after_a_second(as_callback(self._progress, f"restoring step {one.step}"))
         return read_step(self._steps.of(one.step), one, Wish(into, device, weights_only, self._policy, told))
 
@@ -255,6 +256,15 @@ class Checkpointer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _device(map_location: Any) -> torch.device:
+    if map_location is None:
+        return torch.device("cpu")
+    if not isinstance(map_location, str | int | torch.device):
+        kind = type(map_location).__name__
+        raise TypeError(f"map_location is a {kind}: a checkpoint is restored to one device, such as 'cpu' or 'cuda:0'")
+    return torch.device(map_location)
 
 
 def _make(folder: str) -> None:
