@@ -67,7 +67,7 @@ REACHED = {
     ("loads", "what ships"): (1.03, 0.95, 0.95),
     ("loads", "nothing"): (1.03, 0.95, 0.95),
     ("recorded", "what ships"): (1.03, 0.79, 0.91),
-    ("recorded", "nothing"): (1.07, 0.73, 0.83),
+    ("recorded", "nothing"): (1.08, 0.73, 0.83),
 }
 # Total from 50 calls after one tool became three times slower; the goal is 1.02.
 REACHED_SLOWER = {"saves": 1.02, "loads": 1.02, "recorded": 1.05}
