@@ -51,7 +51,8 @@ class Checkpointer:
             missed, whatever it is. So the first step of every process is full; so is one that does not fit into
             ``memory_budget``.
         when_busy: what ``save`` does while the step before is still being written: ``"wait"`` for it, or ``"skip"``:
-            return False at once, so that several steps are merged into the next one that is saved.
+            return False at once, so that several steps are merged into the next one that is saved: call ``wait``
+            before the last, or it may be left out.
         read_back: read each step from the disk again and compare all of it before it becomes visible. Without, what is
             compared is its directory; each byte is checked when it is restored, in any case.
         policy: who chooses the tool, as for :func:`fastio.save`.
