@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 
 from fastio._native import crc32_at
-from fastio.bench import cold, limit, peers, warmup
+from fastio.bench import cold, peers, warmup
 from fastio.bench.checkpoint_state import Shape, sharded
 from fastio.bench.checkpoint_works import FASTIO, RANKS_LOAD, RANKS_SAVE, RANKS_TOOLS, WORLD, Job
 from fastio.bench.contestants import remove
@@ -77,8 +77,6 @@ class _Rank:
                     if number >= 0:
                         yield sample
                 self._led(partial(remove, self._path(tool)))
-            if number >= 0:
-                yield from self._limit(number)
 
     def _timed(self, work: str, tool: str) -> Sample:
         call = self._save(tool) if work == RANKS_SAVE else self._load(tool)
@@ -98,22 +96,6 @@ class _Rank:
         if wrongs:  # on either rank: both must go the same way
             raise ChildError(f"{tool} loaded something else than was saved")
         return Sample(work, self._shape.name, tool, 0, int(nbytes), wall, cpu, way=way)
-
-    def _limit(self, number: int) -> Iterator[Sample | Failure]:
-        """The disk's, for one file of all that both save; the first rank gives it."""
-        nbytes, found = WORLD * self._nbytes, list[Sample | Failure]()
-
-        def measure() -> None:
-            try:
-                took = limit.fresh_file(self._folder, nbytes)
-            except OSError as error:
-                found.append(Failure(RANKS_SAVE, self._shape.name, limit.TOOL, number, describe(error)))
-                return
-            how = took.seconds, took.cpu_seconds
-            found.append(Sample(RANKS_SAVE, self._shape.name, limit.TOOL, 0, nbytes, *how, way=took.way))
-
-        self._led(measure)
-        yield from found
 
     def _save(self, tool: str) -> Callable[[], object]:
         writer = _STORAGES[tool][0](self._path(tool))

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 
-from fastio.bench import cold, limit, peers, rivals
+from fastio.bench import cold, peers, rivals
 from fastio.bench.checkpoint_state import Shape, TrainingState
-from fastio.bench.checkpoint_works import FASTIO, MAPPED, RESTORE, TORCH, Job
+from fastio.bench.checkpoint_works import FASTIO, MAPPED, OF_FASTIO, OF_TORCH, RESTORE, Job
 from fastio.bench.fresh import ChildError
 from fastio.bench.reserve import Reserve
-from fastio.bench.rounds import Measured, Sample
+from fastio.bench.rounds import Sample
 from fastio.bench.timing import timed
 from fastio.checkpoint import Checkpointer
 from fastio.outcome import record
@@ -32,12 +32,10 @@ def prepare(job: Job) -> Iterator[Sample]:
 
 
 def restore(job: Job) -> Iterator[Sample]:
-    """Restore once, torch after the disk's limit; ChildError if something else comes back than was saved."""
+    """Restore once; ChildError if something else comes back than was saved."""
     shape, path = Shape(job.depth, job.width), path_of(job, job.tool)
     state = TrainingState(shape)
     state.erase()
-    if job.tool == TORCH:
-        yield _sample(state, shape, limit.TOOL, limit.find().read(path, state.nbytes))
     cold.drop(path)
     bring = _by_checkpointer(state, path) if job.tool == FASTIO else _by_torch(state, path, job.tool == MAPPED)
     with Reserve(2 * state.nbytes):
@@ -46,18 +44,14 @@ def restore(job: Job) -> Iterator[Sample]:
     _, took = timed(lambda: (None, bring()), held=0)
     if state.fingerprint() != int(_fingerprint(job).read_text()):
         raise ChildError(f"{job.tool} restored something else than was saved")
-    yield _sample(state, shape, job.tool, took)
-
-
-def _sample(state: TrainingState, shape: Shape, tool: str, took: Measured) -> Sample:
-    return Sample(
-        RESTORE, shape.name, tool, 0, state.nbytes, took.seconds, took.cpu_seconds, took.extra_bytes, took.way
+    yield Sample(
+        RESTORE, shape.name, job.tool, 0, state.nbytes, took.seconds, took.cpu_seconds, took.extra_bytes, took.way
     )
 
 
 def path_of(job: Job, tool: str) -> Path:
     """What that tool restores: a folder of the Checkpointer, or the one file of torch."""
-    return Path(job.folder) / ("of-fastio" if tool == FASTIO else "of-torch.pt")
+    return Path(job.folder) / (OF_FASTIO if tool == FASTIO else OF_TORCH)
 
 
 def _fingerprint(job: Job) -> Path:

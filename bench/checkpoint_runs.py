@@ -7,12 +7,14 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fastio.bench import checkpoint_child
+from fastio.bench import checkpoint_child, limit
 from fastio.bench.checkpoint_state import Shape
 from fastio.bench.checkpoint_works import (
+    DCP,
     DURABLE,
     FASTIO,
     INCREMENTAL,
+    OF_TORCH,
     RANKS_SAVE,
     RESTORE,
     RESTORERS,
@@ -29,6 +31,7 @@ from fastio.bench.rounds import Failure, Sample, describe
 SAVES = 2  # of one process, after a first one that does not count
 MEMORY, DISK = 4, 4  # the most that processes take together, and all files at once, in sizes of the state
 _KEPT = "of-"  # how names of files begin that other processes will read
+_LIMITED = ((DURABLE, TORCH), (RANKS_SAVE, DCP), (RESTORE, TORCH))  # after each of these the disk's limit is measured
 _START = 4.0  # seconds until a fresh process has imported everything
 # Seconds for 10^9 bytes, with what comes before and after: making the state, saving it once, learning.
 _MAKE, _SAVE, _LEARN = 2.0, 1.0, 16.0
@@ -68,6 +71,7 @@ class Runs:
         for step in self.steps():
             self.tell(step.what, 0)
             if (step.works, step.tool) not in failed:
+                limited: list[Sample] = []
                 with closing(self._outcomes(step)) as outcomes:
                     for outcome in outcomes:
                         if isinstance(outcome, Failure):
@@ -77,7 +81,23 @@ class Runs:
                         key = outcome.work, outcome.tool
                         counts[key] = counts.get(key, -1) + 1
                         yield replace(outcome, round=counts[key])
+                        if key in _LIMITED:
+                            limited.append(replace(outcome, round=counts[key]))
+                for sample in limited:
+                    yield self._limit(sample)
             self.tell(step.what, step.weight)
+
+    def _limit(self, sample: Sample) -> Sample | Failure:
+        """What the disk takes for as many bytes. Here, not in a fresh process: fio would outlive one that is killed."""
+        try:
+            if sample.work == RESTORE:
+                took = limit.find().read(self.folder / OF_TORCH, sample.nbytes)
+            else:
+                took = limit.fresh_file(self.folder, sample.nbytes)
+        except OSError as error:
+            return Failure(sample.work, sample.workload, limit.TOOL, sample.round, describe(error))
+        own = limit.TOOL, sample.round, sample.nbytes, took.seconds, took.cpu_seconds
+        return Sample(sample.work, sample.workload, *own, way=took.way)
 
     def _outcomes(self, step: Step) -> Generator[Sample | Failure, None, None]:
         """What the step's processes tell; if they fail, that. Their files go with them."""

@@ -1,7 +1,4 @@
-"""In a fresh process: saves, each timed until training may go on and until all is durable, and its peak of memory.
-
-The disk's limit takes turns with torch's, for the same bytes.
-"""
+"""In a fresh process: saves, each timed until training may go on and until all is durable, and its peak of memory."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
-from fastio.bench import limit, warmup, workloads
+from fastio.bench import warmup, workloads
 from fastio.bench.checkpoint_savers import ByCheckpointer, ByCopy, Saver, make
 from fastio.bench.checkpoint_state import Shape, TrainingState
 from fastio.bench.checkpoint_works import (
@@ -21,7 +18,6 @@ from fastio.bench.checkpoint_works import (
     FULL,
     INCREMENTAL,
     SHARE,
-    TORCH,
     Job,
     works_of,
 )
@@ -75,7 +71,7 @@ def learn(job: Job) -> Iterator[Sample]:
 
 
 def save(job: Job) -> Iterator[Sample]:
-    """One tool's saves, after a first one; fastio's take turns with plain copies, torch's with the disk's limit."""
+    """One tool's saves, after a first one; fastio's take turns with plain copies."""
     shape = Shape(job.depth, job.width)
     state = TrainingState(shape)
     copy = ByCopy(state) if job.tool == FASTIO else None
@@ -89,8 +85,6 @@ def save(job: Job) -> Iterator[Sample]:
             took = dict(zip((BLOCKED, DURABLE), timing.save(saver), strict=True))
             for work in works_of(job.tool):
                 yield timing.sample(work, job.tool, took[work])
-            if job.tool == TORCH:
-                yield timing.sample(DURABLE, limit.TOOL, limit.fresh_file(Path(job.folder), state.nbytes))
 
 
 def save_changes(job: Job) -> Iterator[Sample]:

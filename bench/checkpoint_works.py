@@ -26,6 +26,7 @@ BASELINES = {
     INCREMENTAL: FULL,
 }
 
+OF_FASTIO, OF_TORCH = "of-fastio", "of-torch.pt"  # what is restored
 SHARE = 0.1  # of the storages that change before an incremental save
 BUDGET_PART = 8  # the memory budget is an eighth of the state
 WORLD = 2

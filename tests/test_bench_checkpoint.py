@@ -134,7 +134,7 @@ class TestRestorers:
     def test_all_of_it_comes_back(self, disk: Path) -> None:
         list(checkpoint_child.done(job("restoring.prepare", disk, TORCH)))
         for tool in RESTORERS:
-            *_, sample = checkpoint_child.done(job("restoring.restore", disk, tool))
+            (sample,) = checkpoint_child.done(job("restoring.restore", disk, tool))
             assert (sample.work, sample.tool, sample.nbytes) == (RESTORE, tool, TrainingState(SMALL).nbytes)
 
     def test_what_comes_back_wrong_counts_for_nothing(self, disk: Path) -> None:
