@@ -80,9 +80,10 @@ class Runs:
                             continue
                         key = outcome.work, outcome.tool
                         counts[key] = counts.get(key, -1) + 1
-                        yield replace(outcome, round=counts[key])
+                        sample = replace(outcome, round=counts[key])
+                        yield sample
                         if key in _LIMITED:
-                            limited.append(replace(outcome, round=counts[key]))
+                            limited.append(sample)
                 for sample in limited:
                     yield self._limit(sample)
             self.tell(step.what, step.weight)

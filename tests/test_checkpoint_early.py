@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -10,44 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from fastio.checkpoint import Checkpointer, copying, saver, snapshot
 from fastio.errors import CheckpointError
+from parted import changed_once, check, files_of, make
 from trainings import folder_of
-
-PARTS = 10
-PART_BYTES = 256 << 10
 
 
 @pytest.fixture(autouse=True)
 def _small_states_begin_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saver, "_WORTH_AN_EARLY_START", 1)
-
-
-def make() -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
-    state: dict[str, Any] = {
-        f"part{n}": torch.randint(0, 256, (PART_BYTES,), dtype=torch.uint8, generator=generator) for n in range(PARTS)
-    }
-    return state | {"small": torch.arange(3), "empty": torch.empty(0), "count": 0}
-
-
-def check(checkpointer: Checkpointer, step: int, expected: dict[str, Any]) -> None:
-    checkpointer.verify(step)
-    restored = checkpointer.restore(step)
-    live = {name: torch.zeros_like(value) for name, value in expected.items() if isinstance(value, torch.Tensor)}
-    checkpointer.restore(step, into=live)
-    assert restored is not None
-    assert list(restored.state) == list(expected)
-    assert restored.state["count"] == expected["count"]
-    for name, value in live.items():
-        assert torch.equal(restored.state[name], expected[name]), name
-        assert torch.equal(value, expected[name]), name
-
-
-def files_of(folder: Path, step: int) -> list[str]:
-    return [file["name"] for file in json.loads((folder_of(folder, step) / "manifest.json").read_text())["files"]]
 
 
 class Looking:
@@ -148,11 +119,7 @@ def test_a_look_that_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     def fail() -> None:
         raise error
 
-    state = make()
-    with Checkpointer(tmp_path, incremental=True) as checkpointer:
-        checkpointer.save(0, state)
-        checkpointer.wait()
-        state["part0"].add_(1)
+    with changed_once(tmp_path) as (checkpointer, state):
         with monkeypatch.context() as patch:
             Looking(patch, fail)
             with pytest.raises(error):
@@ -177,11 +144,7 @@ def test_writing_that_fails_while_the_rest_is_looked_at(tmp_path: Path, monkeypa
         failed.set()
         raise OSError(5, "the disk is gone")
 
-    state = make()
-    with Checkpointer(tmp_path, incremental=True) as checkpointer:
-        checkpointer.save(0, state)
-        checkpointer.wait()
-        state["part0"].add_(1)
+    with changed_once(tmp_path) as (checkpointer, state):
         with monkeypatch.context() as patch:
             patch.setattr(writing, "save_layout", fail)
             Looking(patch, lambda: failed.wait(30))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,38 +10,12 @@ import pytest
 import torch
 
 from fastio.checkpoint import Checkpointer
+from parted import PART_BYTES, PARTS, changed_once, check, files_of, make
 from trainings import folder_of
-
-PARTS = 10
-PART_BYTES = 256 << 10
-
-
-def make() -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
-    state: dict[str, Any] = {
-        f"part{n}": torch.randint(0, 256, (PART_BYTES,), dtype=torch.uint8, generator=generator) for n in range(PARTS)
-    }
-    return state | {"small": torch.arange(3), "empty": torch.empty(0), "count": 0}
 
 
 def clone(state: dict[str, Any]) -> dict[str, Any]:
     return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in state.items()}
-
-
-def check(checkpointer: Checkpointer, step: int, expected: dict[str, Any]) -> None:
-    checkpointer.verify(step)
-    restored = checkpointer.restore(step)
-    assert restored is not None
-    assert list(restored.state) == list(expected)
-    for name, value in expected.items():
-        if isinstance(value, torch.Tensor):
-            assert torch.equal(restored.state[name], value), name
-        else:
-            assert restored.state[name] == value
-
-
-def files_of(folder: Path, step: int) -> list[str]:
-    return [file["name"] for file in json.loads((folder_of(folder, step) / "manifest.json").read_text())["files"]]
 
 
 def test_only_what_changed_is_written(tmp_path: Path) -> None:
@@ -133,11 +106,7 @@ def test_a_save_that_failed_is_no_base(tmp_path: Path, monkeypatch: pytest.Monke
     def fail(*_: Any) -> None:
         raise OSError(5, "the disk is gone")
 
-    state = make()
-    with Checkpointer(tmp_path, incremental=True) as checkpointer:
-        checkpointer.save(0, state)
-        checkpointer.wait()
-        state["part0"].add_(1)
+    with changed_once(tmp_path) as (checkpointer, state):
         with monkeypatch.context() as patch:
             patch.setattr(writing, "save_layout", fail)
             checkpointer.save(1, state)
