@@ -57,7 +57,11 @@ std::string kernel_device(const std::string& place, const std::string& prefix) {
         const std::string controller = controller_of(place);
         if (!controller.empty()) {
             const std::string path = "/dev/" + prefix + controller.substr(4) + "n" + namespace_of(place);
-            if (access(path.c_str(), F_OK) == 0) return path;
+            const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);  // its node is there before it can be opened
+            if (fd >= 0) {
+                close(fd);
+                return path;
+            }
         }
         usleep(10000);
     }
