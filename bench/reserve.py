@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import re
 from pathlib import Path
 
 # A smaller reserve is used up by what else a fresh process asks for.
@@ -19,8 +20,9 @@ class Reserve:
     them pays: fresh memory then runs at a twentieth of its speed. So the reserve keeps pages until just before a
     call is timed, and takes them again after it. To take what was free for a moment costs next to nothing; what went to
     the host costs a second a gigabyte. Hence no more is let go than a call may want, and what a call leaves in the page
-    cache is best dropped before the reserve takes its pages back. Free pages lie with the processor that freed them, so
-    a process that is about to time something takes and frees a reserve of its own as well.
+    cache is best dropped before the reserve takes its pages back. A processor keeps huge pages that it frees for who
+    wants huge pages there: so much more is let go, or the page cache would be filled from what the host has. A
+    process that is about to time something takes and frees a reserve of its own as well.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -56,22 +58,34 @@ class Reserve:
         self._free = start
 
     def release(self, nbytes: int | None = None) -> None:
-        """Let it go, or so many bytes of it and 64 MiB at least: its pages are now free, and still the machine's."""
+        """Let it go, or so many bytes of it and 64 MiB at least: its pages are now free, and still the machine's.
+
+        What single processors keep of that is let go beyond it, as long as there is any.
+        """
         if self._memory is None:
             return
         if nbytes is None:
             self._memory.close()
             self._memory = None
             return
-        end = min(len(self._memory), self._free + _whole(nbytes))
-        if end > self._free:
+        missing, kept = _whole(nbytes), _kept_by_processors()
+        while missing > 0 and self._free < len(self._memory):
+            end = min(len(self._memory), self._free + missing)
             self._memory.madvise(mmap.MADV_DONTNEED, self._free, end - self._free)
             self._free = end
+            before, kept = kept, _kept_by_processors()
+            missing = (kept - before) // _HUGE_PAGE * _HUGE_PAGE
 
 
 def _whole(nbytes: int) -> int:
     """In whole huge pages, and 64 MiB at least."""
     return -(-max(nbytes, _LEAST) // _HUGE_PAGE) * _HUGE_PAGE
+
+
+def _kept_by_processors() -> int:
+    """Bytes in the free lists of single processors (``/proc/zoneinfo``), where huge pages stay huge pages."""
+    counts = re.findall(r"^\s+count:\s+(\d+)$", Path("/proc/zoneinfo").read_text(), re.MULTILINE)
+    return sum(map(int, counts)) * mmap.PAGESIZE
 
 
 def available_memory() -> int:

@@ -261,7 +261,7 @@ class TestCold:
             assert (after.beyond(0) or 0) >= 60 * MIB
         assert (timing.Peak().beyond(0) or 0) < 8 * MIB
 
-    def test_a_reserve_lets_go_of_as_much_as_is_asked_for_and_takes_it_back(self) -> None:
+    def test_a_reserve_lets_go_of_no_less_than_is_asked_for_and_takes_it_back(self) -> None:
         def resident() -> float:
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             return pages * os.sysconf("SC_PAGE_SIZE") / MIB - before
@@ -271,8 +271,9 @@ class TestCold:
         with Reserve(200 * MIB) as reserve:
             assert resident() == pytest.approx(200, abs=8)
             reserve.release(100 * MIB)
+            assert resident() <= 108, "as much as was asked for, and what the processors keep of it"
             reserve.release(MIB)
-            assert resident() == pytest.approx(36, abs=8), "64 MiB at least"
+            assert resident() <= 44, "64 MiB at least"
             reserve.hold(64 * MIB)
             assert resident() == pytest.approx(136, abs=8), "the rest is somebody's"
             reserve.hold()
