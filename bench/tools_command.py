@@ -100,7 +100,9 @@ def _measure(
         if trained:
             exhibits.extend((tools_exhibits.reach(trained), tools_exhibits.paper()))
         if replayed:
-            note = f"RECORDED timings, in the recorded order and {replays.ORDERS - 1} others. {_ORACLE}"
+            others = replays.ORDERS - replays.BEGINNINGS
+            orders = f"in the recorded order from {replays.BEGINNINGS} beginnings and in {others} others"
+            note = f"RECORDED timings, {orders}. {_ORACLE}"
             title = "The tuner on a recorded trace"
             exhibits.append(tools_exhibits.oracle("replayed", title, replayed, note, SIMULATED))
             exhibits.append(tools_exhibits.recovered(slower))

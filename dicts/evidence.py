@@ -21,7 +21,8 @@ class Estimate(NamedTuple):
 
     ``mean`` and ``deviation`` are those of the logarithm of seconds, less the common shape. ``source`` says what
     the belief rests on; ``samples`` were taken in the bucket itself, ``nearby`` within reach of it. ``listed``: the
-    prior says something of the tool.
+    prior says something of the tool, namely ``prior``, the logarithm of its time relative to others.
+    ``looks`` is how often it was looked at again in vain.
     """
 
     tool: str
@@ -31,6 +32,8 @@ class Estimate(NamedTuple):
     samples: int
     nearby: int
     listed: bool = False
+    prior: float = 0.0
+    looks: int = 0
 
     @property
     def known(self) -> bool:
@@ -62,7 +65,7 @@ def estimates(records: Mapping[str, Record], rule: Rule, bucket: int, tools: Seq
     result = []
     for tool in tools:
         mean, variance = prior[tool][0] + level, (prior[tool][1] + level_variance) * scale
-        samples = nearby = 0
+        samples = nearby = looks = 0
         listed = rule.lists(tool)
         source = PRIOR if listed else UNKNOWN
         suspicion = 0.0
@@ -73,8 +76,9 @@ def estimates(records: Mapping[str, Record], rule: Rule, bucket: int, tools: Seq
             variance = 1 / (weight + prior_weight)
             samples, nearby = curves[tool].count(bucket)
             source = MEASURED if samples else NEARBY if nearby else FIRST_CALL
-            suspicion = records[tool].suspicion
-        result.append(Estimate(tool, mean, math.sqrt(variance) + suspicion, source, samples, nearby, listed))
+            suspicion, looks = records[tool].suspicion, records[tool].looks
+        spread = math.sqrt(variance) + suspicion
+        result.append(Estimate(tool, mean, spread, source, samples, nearby, listed, prior[tool][0], looks))
     result.sort(key=lambda estimate: estimate.mean)
     return result
 

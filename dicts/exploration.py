@@ -27,6 +27,8 @@ FIRST_REFRESH, LAST_REFRESH = 64, 1024  # calls
 RUNNER_UP_SHARE, OTHERS_SHARE = 0.006, 0.0025  # of the time, for looking again at tools that are slower
 PATIENCE = 3.0  # a look must pay for itself so many times over
 LUCK = (0.03, 0.03, 0.01, 0.0005)  # expected gain of a look at a tool with 0, 1, 2, more samples: they may be outliers
+SPELL = 0.8  # chance that one more sample was taken in the same busy spell of the machine, so that it says nothing,
+LATER_SPELL = 0.3  # and that one later look was taken in another
 LEAST_EXCESS = 0.02
 BUDGET_CALLS = 5.0  # usual calls that may be spent on trying tools from the start,
 BUDGET_SHARE = 0.01  # and the share of the time from then on
@@ -108,9 +110,14 @@ def _excess(best: Estimate, other: Estimate) -> float:
 
 
 def _expected_gain(best: Estimate, other: Estimate) -> float:
-    """What knowing ``other`` exactly is expected to save, as a share of a call (expected improvement: Mockus, 1975)."""
+    """What knowing ``other`` exactly is expected to save, as a share of a call (expected improvement: Mockus, 1975).
+
+    Where measurement contradicts the prior, which puts the other first, there may have been a busy spell.
+    """
     deviation = math.hypot(best.deviation, other.deviation)
     gap = (other.mean - best.mean) / deviation
     density = math.exp(-gap * gap / 2) / math.sqrt(2 * math.pi)
     gain = deviation * (density - gap * 0.5 * math.erfc(gap / math.sqrt(2)))
+    if best.listed and other.listed and other.prior < best.prior:
+        gain -= SPELL**other.nearby * LATER_SPELL**other.looks * math.expm1(other.prior - best.prior)
     return gain + LUCK[min(other.nearby, len(LUCK) - 1)]

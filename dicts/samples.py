@@ -62,6 +62,13 @@ class Samples:
         self.firsts = [*self.firsts, *firsts][-KEPT_FIRSTS:]
         self._summarise()
 
+    def drop_last(self) -> None:
+        """Forget the last sample, unless it is the only one."""
+        if len(self.values) > 1:
+            del self.values[-1]
+            self.fresh = max(0, self.fresh - 1)
+            self._summarise()
+
     def keep_last(self, count: int) -> None:
         """Forget all but the last ``count`` samples: those before are of another time."""
         self.values = self.values[-count:]

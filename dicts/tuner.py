@@ -7,11 +7,10 @@ time per tool, and every size answered from the sizes around it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-from fastio.dicts.context import Choice, bucket_nbytes, bucket_of, describe_nbytes, describe_seconds
+from fastio.dicts.context import Choice, bucket_nbytes, bucket_of, describe_nbytes
 from fastio.dicts.curve import SHAPE, shape
-from fastio.dicts.evidence import MEASURED, PRIOR, UNKNOWN, Estimate, estimates
+from fastio.dicts.evidence import estimates
 from fastio.dicts.exploration import (
     BUDGET_CALLS,
     BUDGET_SHARE,
@@ -22,7 +21,9 @@ from fastio.dicts.exploration import (
     preferred,
     refresh_calls,
 )
+from fastio.dicts.machine import Machine
 from fastio.dicts.priors import NOTHING, Rule
+from fastio.dicts.reasons import instead, why
 from fastio.dicts.record import BAND, Record
 
 SETTLED_SAMPLES = 4
@@ -51,6 +52,7 @@ class Tuner:
         self._observed = 0
         self._spent = self._paid = 0.0  # seconds: by all calls; by tries, beyond what the best tool would have taken
         self._band_calls: dict[int, int] = {}
+        self._machine = Machine(self.records)
         self._plans: dict[int, dict[tuple[str, ...], Plan]] = {}
 
     def choose(self, nbytes: int, candidates: tuple[str, ...]) -> Choice:
@@ -66,6 +68,10 @@ class Tuner:
         plan = self.plan(bucket, candidates)
         plan.uses -= 1
         choice = plan.choice
+        asked = self._machine.ask(plan, lambda tool: self._may_be_tried(self.record(tool)))
+        if asked is not None:
+            self._try(plan, asked[0])
+            return instead(choice, *asked)
         if choice.exploring:
             self._try(plan, choice.tool)
             return choice
@@ -74,9 +80,10 @@ class Tuner:
             due = call - record.last.get(band, 0) >= calls * record.backoff
             if due and self._may_be_tried(record) and self._pays(plan, tool):
                 record.last[band] = call
+                record.looks += 1
                 self._try(plan, tool)
-                reason = f"looking again at {tool} near {describe_nbytes(bucket_nbytes(bucket))}, after {choice.tool}"
-                return Choice(tool, reason, True, (tool, *(other for other in choice.order if other != tool)))
+                size = describe_nbytes(bucket_nbytes(bucket))
+                return instead(choice, tool, f"looking again at {tool} near {size}, after {choice.tool}")
         return choice
 
     def observe(self, nbytes: int, tool: str, seconds: float, *, first: bool = False) -> None:
@@ -102,15 +109,23 @@ class Tuner:
             self._outdate(bucket, tool)
             return
         expected = self._expected(bucket, tool)
+        if expected is not None:
+            noise = record.curve.noise
+            if self._machine.hear(bucket, tool, value - expected[0], expected[1] + noise * noise):
+                self._plans.clear()
+                return
         record.curve.add(bucket, value)
         self._outdate(bucket, tool)
+        before = record.shift
         if expected is not None and record.hear(bucket, value, *expected):
+            self._machine.changed(tool, record.shift - before)
             self._plans.clear()
 
     def fail(self, tool: str, reason: str) -> None:
         """Avoid a tool that refused or failed; it is tried again much later."""
         record = self.record(tool)
         record.pending = -PENDING_CALLS
+        self._machine.forget(tool)
         record.fail(self.calls, reason)
         self._plans.clear()
 
@@ -166,7 +181,7 @@ class Tuner:
         idle = [e for e in usable[1:] if self._may_be_tried(self.record(e.tool)) and self._affords(prices[e.tool])]
         chosen = pick(best, idle, dearness, large)
         order = (chosen.tool, *(estimate.tool for estimate in ranked if estimate is not chosen))
-        choice = Choice(chosen.tool, _reason(bucket, chosen, usable, fastest), chosen is not best, order)
+        choice = Choice(chosen.tool, why(bucket, chosen, usable, fastest), chosen is not best, order)
         settled = SETTLED_USES if best.samples >= SETTLED_SAMPLES else min(1 + best.nearby // 64, SETTLED_USES)
         return Plan(
             ranked,
@@ -210,33 +225,10 @@ class Tuner:
         """A tool is handed out to be tried: charge what that should cost, until it is known what it did."""
         record = self.record(tool)
         record.pending = self.calls
-        record.stake = plan.costs[tool], plan.seconds
-        self._paid += plan.costs[tool]
+        cost = plan.costs.get(tool, 0.0)
+        record.stake = cost, plan.seconds
+        self._paid += cost
+        self._machine.tried(tool, plan.ranked[0].tool)
 
     def _may_be_tried(self, record: Record) -> bool:
         return self.calls - record.pending >= PENDING_CALLS and not record.failing(self.calls)
-
-
-def _reason(bucket: int, chosen: Estimate, usable: Sequence[Estimate], fastest: Estimate) -> str:
-    size = describe_nbytes(bucket_nbytes(bucket))
-    if len(usable) == 1:
-        return f"{chosen.tool} is the only tool that can be used"
-    best = usable[0]
-    if chosen is not best:
-        if not chosen.known:
-            return f"trying {chosen.tool}, which was not measured near {size} yet"
-        return f"trying {chosen.tool} again near {size}: it may still be faster than {best.tool}"
-    if best.known:
-        where = "at" if best.source == MEASURED else "by the sizes around"
-        if best is not fastest:
-            took = f"{describe_seconds(best.seconds(bucket))} and {describe_seconds(fastest.seconds(bucket))}"
-            equal = f"{best.tool} and {fastest.tool} are equal in time {where} {size} ({took})"
-            return f"{equal}; {best.tool} takes less CPU"
-        other = usable[1]
-        took = f"{describe_seconds(best.seconds(bucket))}, then {other.tool} {describe_seconds(other.seconds(bucket))}"
-        return f"{best.tool} is the fastest {where} {size}: {took}"
-    if best.source == PRIOR:
-        return f"nothing is measured near {size} yet: the starting dictionary puts {best.tool} first"
-    if best.source == UNKNOWN:
-        return f"nothing is known near {size} yet: {best.tool} is the first that can be used"
-    return f"{best.tool} was the fastest near {size} as far as first calls tell"

@@ -66,11 +66,11 @@ REACHED = {
     ("saves", "nothing"): (1.03, 0.95, 0.95),
     ("loads", "what ships"): (1.03, 0.95, 0.95),
     ("loads", "nothing"): (1.03, 0.95, 0.95),
-    ("recorded", "what ships"): (1.03, 0.79, 0.91),
-    ("recorded", "nothing"): (1.08, 0.73, 0.83),
+    ("recorded", "what ships"): (1.03, 0.81, 0.92),
+    ("recorded", "nothing"): (1.08, 0.70, 0.82),
 }
 # Total from 50 calls after one tool became three times slower; the goal is 1.02.
-REACHED_SLOWER = {"saves": 1.02, "loads": 1.02, "recorded": 1.05}
+REACHED_SLOWER = {"saves": 1.02, "loads": 1.02, "recorded": 1.035}
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
@@ -179,6 +179,50 @@ def test_a_creeping_change_is_noticed_though_no_call_is_a_surprise() -> None:
 def test_a_change_of_all_tools_leaves_the_best_one_in_place() -> None:
     calls = replay(MACHINES["parallel"], [64 * MIB] * 800, slower=lambda call, tool: 3.0 if call >= 500 else 1.0)
     assert share_best(calls[560:]) > 0.9
+
+
+def test_a_busy_spell_of_the_machine_is_blamed_on_no_tool() -> None:
+    """The best one is used again as soon as it is over: in each spell all tools take six times longer."""
+    for seed in range(20):
+        starts = range(100, 800, 100)
+
+        def slower(call: int, tool: str, starts: range = starts) -> float:
+            return 6.0 if any(start <= call < start + 12 for start in starts) else 1.0
+
+        sizes = SIZES["1 to 128 MiB"](random.Random(seed), 800)
+        calls = replay(MACHINES["parallel"], sizes, seed=seed, slower=slower, rule=prior_from(MACHINES["parallel"]))
+        after = [call for start in starts for call in calls[start + 12 : start + 42]]
+        assert share_best(after) >= 0.85, seed
+
+
+def test_a_machine_that_is_slower_for_good_is_taken_as_it_is_and_as_it_was_again() -> None:
+    slower = [1.0] * 300 + [3.0] * 300 + [1.0] * 300
+    for seed in range(10):
+        sizes = SIZES["1 to 128 MiB"](random.Random(seed), 900)
+        calls = replay(MACHINES["parallel"], sizes, seed=seed, slower=lambda call, tool: slower[call])
+        assert share_best(calls[350:600]) >= 0.85, seed
+        assert share_best(calls[650:]) >= 0.85, seed
+
+
+def test_a_tool_that_was_met_in_a_busy_spell_only_is_looked_at_again_soon() -> None:
+    """The prior calls it the fastest, what was measured the slowest: it comes back, the sooner the fewer samples."""
+    rule = Rule({}, [(bucket_of(64 * MIB), {"good": 0.0, "other": 1.0})], 0.3, {})
+    came = []
+    for samples in (2, 5, 10):
+        tuner = Tuner(rule)
+        for _ in range(5):
+            tuner.observe(64 * MIB, "other", 0.6)
+        for _ in range(samples):
+            tuner.observe(64 * MIB, "good", 1.3)
+        times = {"good": 0.2, "other": 0.6}
+        tools = []
+        for _ in range(100):
+            tools.append(tuner.choose(64 * MIB, ("good", "other")).tool)
+            tuner.observe(64 * MIB, tools[-1], times[tools[-1]])
+        came.append(tools.index("good"))
+        assert tools[-30:].count("good") >= 29
+    assert came == sorted(came)
+    assert came[-1] <= 60
 
 
 def test_a_clearly_worse_tool_is_dropped_after_a_few_calls() -> None:
