@@ -18,7 +18,7 @@ from fastio.bench.report import Meter, Report, consoles, workspace
 from fastio.bench.stats import summarise
 
 ROUNDS = 3
-LEARNING_ROUNDS = 5
+LEARNING_ROUNDS = 3
 SHOWN = ("torch", "fastio")
 
 
