@@ -40,11 +40,11 @@ class Machine:
     def ask(self, plan: Plan, may_be_tried: Callable[[str], bool]) -> tuple[str, str] | None:
         """The tool to use in place of the plan's choice, and why; None for the choice itself."""
         choice = plan.choice.tool
-        if self._faster is not None and self._faster.place != choice:
-            faster, self._faster = self._faster, None
+        faster = self._faster
+        if faster is not None and faster.place != choice:
             if any(e.tool == faster.place and e.known for e in plan.ranked) and may_be_tried(faster.place):
-                self._faster = faster
                 return faster.place, f"{faster.tool} was faster: with {faster.place} it shows whether the machine is"
+            self._faster = None
         record = self._records.get(choice)
         if record is None or not record.trial.wanted or plan.choice.exploring:
             return None
@@ -68,9 +68,10 @@ class Machine:
     def hear(self, bucket: int, tool: str, deviation: float, variance: float) -> bool:
         """How far off its expected time a tool was; True where the machine was slow, so that it says nothing of it."""
         place = self._places.pop(tool, None)
-        if self._faster is not None:
-            if tool == self._faster.place:
-                self._answer(deviation)
+        faster = self._faster
+        if faster is not None:
+            if tool == faster.place:
+                self._answer(faster, deviation)
         elif place is not None and deviation < -FASTER:
             self._faster = _Faster(tool, bucket, deviation, place)
         suspect = self._records.get(place or "")
@@ -87,18 +88,20 @@ class Machine:
     def changed(self, tool: str, by: float) -> None:
         """A tool changed its speed. If all became slower and it is as fast again as before, the others are, too."""
         if self._slower > 0 and by < -ALIKE * self._slower:
-            self._move(-self._slower, {tool: None})
+            self._move(-self._slower, tool)
 
-    def _answer(self, deviation: float) -> None:
-        faster, self._faster = self._faster, None
-        if faster is not None and deviation < ALIKE * faster.by:
-            self._move((deviation + faster.by) / 2, {faster.tool: faster.bucket})
+    def _answer(self, faster: _Faster, deviation: float) -> None:
+        """Hear how far off the tool was in whose place another one seemed faster."""
+        self._faster = None
+        if deviation < ALIKE * faster.by:
+            by = (deviation + faster.by) / 2
+            self._move(by, faster.tool)
+            if faster.tool in self._records:
+                self._records[faster.tool].move(by, faster.bucket)
 
-    def _move(self, by: float, but: Mapping[str, int | None] | None = None) -> None:
-        """All tools changed by so much, but at those buckets, or those tools."""
+    def _move(self, by: float, but: str = "") -> None:
+        """All tools changed by so much, ``but`` one."""
         self._slower = max(0.0, self._slower + by)
         for tool, record in self._records.items():
-            if not but or tool not in but:
+            if tool != but:
                 record.move(by)
-            elif (bucket := but[tool]) is not None:
-                record.move(by, bucket)
