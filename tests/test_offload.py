@@ -189,8 +189,10 @@ def test_gradients_are_those_of_plain_training(
     for _ in range(2):
         plain = trained(model, loss)
         same(trained(model, loss, offload), plain)
-    assert offload.counts.writes > 0
+    # Where nothing makes forward wait, a slow disk may have written nothing when backward wants it.
+    assert offload.counts.writes + offload.counts.handed_back > 0
     if policy == "fastensor" or budget is not None:
+        assert offload.counts.writes > 0
         assert offload.counts.reads > 0
     assert offload.counts.refused == offload.counts.retried == 0
 

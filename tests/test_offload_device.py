@@ -353,7 +353,10 @@ def test_gradients_on_a_gpu(name: str, policy: str, host_budget: Any, tmp_path: 
         same(train(model, x, offload, twice=turn == 2), plain)
     traffic = offload.report().traffic
     assert (traffic["host"].writes > 0 if "host" in traffic else False) == (host_budget != 0)
-    assert ("disk" in traffic and traffic["disk"].writes > 0) == (host_budget != "1GiB")
+    if host_budget == "1GiB":
+        assert "disk" not in traffic or traffic["disk"].writes == 0
+    elif policy != "all":  # which waits for nothing: backward may overtake a slow disk
+        assert traffic["disk"].writes > 0
     assert offload.counts.refused == offload.counts.retried == offload.blobs_alive == 0
     offload.close()
 

