@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from fastio.bench.informed import informed
 from fastio.bench.replaying import (
     Call,
     Timed,
@@ -67,18 +68,12 @@ class Recovered:
 
 def replays(rows: Sequence[Row], rules: Sequence[Rule], orders: int = ORDERS) -> list[Reached]:
     """The tuner on each work of a trace, each begun with what the rules say; the last line is all works together."""
-    works = {work: (timed(own), rule_for(rules, context(work, 1))) for work, own in by_work(rows).items()}
-    runs = {
-        work: [replay(ordered(calls, order), Tuner(rule)) for order in range(orders)]
-        for work, (calls, rule) in works.items()
-    }
-    found = [_reached(work, own, works[work][0], [run[WARM_UP:] for run in own]) for work, own in runs.items()]
-    if len(found) > 1:
-        together = [[call for own in runs.values() for call in own[order]] for order in range(orders)]
-        every = [call for calls, _ in works.values() for call in calls]
-        late = [[call for own in runs.values() for call in own[order][WARM_UP:]] for order in range(orders)]
-        found.append(_reached(ALL, together, every, late))
-    return found
+    return _every_work(rows, orders, lambda work, calls: replay(calls, Tuner(rule_for(rules, context(work, 1)))))
+
+
+def bounds(rows: Sequence[Row], orders: int = ORDERS) -> list[Reached]:
+    """The same calls in the same orders by who is told what every tool took: :func:`fastio.bench.informed.informed`."""
+    return _every_work(rows, orders, lambda _, calls: judged(calls, informed(calls)))
 
 
 def lived(rows: Sequence[Row], own: str, chosen: Sequence[str]) -> list[Reached]:
@@ -123,6 +118,20 @@ def ordered(calls: Sequence[Timed], order: int) -> list[Timed]:
         return random.Random(order).sample(list(calls), len(calls))
     start = order * len(calls) // BEGINNINGS
     return [*calls[start:], *calls[:start]]
+
+
+def _every_work(
+    rows: Sequence[Row], orders: int, choosing: Callable[[str, Sequence[Timed]], list[Call]]
+) -> list[Reached]:
+    works = {work: timed(own) for work, own in by_work(rows).items()}
+    runs = {work: [choosing(work, ordered(calls, n)) for n in range(orders)] for work, calls in works.items()}
+    found = [_reached(work, own, works[work], [run[WARM_UP:] for run in own]) for work, own in runs.items()]
+    if len(found) > 1:
+        together = [[call for own in runs.values() for call in own[order]] for order in range(orders)]
+        every = [call for calls in works.values() for call in calls]
+        late = [[call for own in runs.values() for call in own[order][WARM_UP:]] for order in range(orders)]
+        found.append(_reached(ALL, together, every, late))
+    return found
 
 
 def _reached(

@@ -74,6 +74,7 @@ def _measure(
     compared: list[Row] = []
     replayed: list[replays.Reached] = []
     slower: list[replays.Recovered] = []
+    bounds: list[replays.Reached] = []
 
     def work(folder: Path) -> None:
         weights = [_REPLAY_SECONDS, *(max(seconds, 1.0) for _ in trainings), *comparison.weights()]
@@ -85,6 +86,7 @@ def _measure(
             rules = shipped_rules()
             replayed.extend(replays.replays(rows, rules))
             slower.extend(replays.recoveries(rows, rules))
+            bounds.extend(replays.bounds(rows))
             tell(what, _REPLAY_SECONDS)
             for training in trainings:
                 what = f"training {training.model.label}"
@@ -105,6 +107,7 @@ def _measure(
             note = f"RECORDED timings, {orders}. {_ORACLE}"
             title = "The tuner on a recorded trace"
             exhibits.append(tools_exhibits.oracle("replayed", title, replayed, note, SIMULATED))
+            exhibits.append(tools_exhibits.bounds(bounds))
             exhibits.append(tools_exhibits.recovered(slower))
         lived = replays.lived([row for row in compared if live.AUTO in row.seconds], live.AUTO, comparison.chosen)
         if lived:

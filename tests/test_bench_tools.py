@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 import fastio
 from fastio import dicts
 from fastio.bench import live, replays, spread, spreading, tools_exhibits, trace
+from fastio.bench.informed import informed
 from fastio.bench.replaying import (
     Call,
     Timed,
@@ -162,6 +163,19 @@ class TestOracle:
             assert change.tool == "a"
             assert change.after < 1.1  # staying with it costs about 1.5
 
+    def test_who_hears_of_every_tool_need_not_try_any(self, traced: Path) -> None:
+        for line in replays.bounds(trace.read(traced), orders=2):
+            assert line.total < 1.02  # the first call is a guess
+            assert line.alike is not None
+            assert line.share is not None
+            assert 0.99 < line.share <= line.alike
+
+    def test_busy_spells_do_not_mislead_who_hears_of_every_tool(self) -> None:
+        """b takes 10 % longer than a; the machine is up to 20 times slower in every other call."""
+        calls = [Timed(1000, {"b": 1.1 * slow, "a": slow}, {"b": 1.1, "a": 1.0}) for slow in (1.0, 20.0, 1.0, 7.0) * 10]
+        assert informed(calls) == ["b", *"a" * 39]
+        assert informed([]) == []
+
 
 class TestSpread:
     def test_the_papers_own_figures_come_out_of_its_own_table(self) -> None:
@@ -277,7 +291,8 @@ class TestCommand:
         assert "GiB of disk" in result.stderr
         told = json.loads((out / "tools.json").read_text())
         shown = {exhibit["name"]: exhibit for exhibit in told["exhibits"]}
-        assert list(shown) == ["spread-transformer", "spread-vit", "reach", "reach-paper", "replayed", "slower", "live"]
+        names = ["spread-transformer", "spread-vit", "reach", "reach-paper", "replayed", "bounds", "slower", "live"]
+        assert list(shown) == names
         assert shown["reach-paper"]["origin"] == "from the paper"
         assert {row[0] for row in shown["reach"]["rows"]} >= {"first", "best", "live tuner", "torch alone"}
         printed = " ".join(result.stdout.split())
