@@ -46,14 +46,15 @@ def test_auto_learns_from_the_first_call_and_keeps_it(tmp_path: Path, kept: Path
     assert {"uring", "posix"} <= tools
     for op in ("save", "load"):
         explanation = fastio.explain(path, op)
-        assert sum(entry.samples for entry in explanation.entries) >= 10
+        # On a machine that changes its speed meanwhile the samples of before are dropped.
+        assert sum(entry.samples for entry in explanation.entries) >= 4
         assert explanation.entries[0].seconds
     dicts.flush()
     (file,) = kept.glob("*.json")
     assert "uring" in json.dumps(json.loads(file.read_text()))
     code = f"import fastio; print(sum(e.samples for e in fastio.explain({str(path)!r}).entries))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert int(told.stdout) >= 4  # the file keeps the last few of each tool
+    assert int(told.stdout) >= 3  # the file keeps the last few of each tool
 
 
 def test_a_dictionary_object_and_its_file(tmp_path: Path, kept: Path) -> None:

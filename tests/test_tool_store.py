@@ -269,16 +269,14 @@ QUICKEST_TO_WRITE = {8192: "numpy", MIB // 2: "torch", 16 * MIB: "posix"}
 
 @pytest.mark.parametrize("nbytes", BEST)
 def test_the_tool_is_chosen_by_size_and_by_the_sum_of_write_and_read(tmp_path: Path, nbytes: int) -> None:
-    seconds = {size: dict.fromkeys(TOOLS, (4.0, 4.0)) for size in BEST}  # so that no disk surprises by being slower
+    seconds = {size: dict.fromkeys(TOOLS, (4.0, 4.0)) for size in BEST}
     for size, tool in BEST.items():
         seconds[size][tool] = 1.0, 0.7
         seconds[size][QUICKEST_TO_WRITE[size]] = 0.7, 5.0
-    data = blob(nbytes, 1)
+    # Once: this disk takes something else than what was taught, and that is learned with every call.
     with ToolStore(tmp_path, taught(seconds)) as store:
-        for index in range(10):
-            write(store, index, data)
-        # Another one is looked at again from time to time.
-        assert store.stats.tools[BEST[nbytes]] >= 8, store.stats.tools
+        write(store, 0, blob(nbytes, 1))
+        assert store.stats.tools == {BEST[nbytes]: 1}
 
 
 def test_what_is_written_and_read_is_learned_and_every_tool_is_tried(tmp_path: Path) -> None:
