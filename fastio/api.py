@@ -61,7 +61,7 @@ def load(
     f: Any,
     map_location: Any = None,
     *,
-    weights_only: bool = True,
+    weights_only: bool | None = True,
     mmap: bool | None = None,
     policy: Any = "auto",
     verify: bool = True,
@@ -74,6 +74,7 @@ def load(
     arguments mean what they mean to ``torch.load``; ``policy`` and ``progress`` what they mean to :func:`save`.
 
     Args:
+        weights_only: None is True, unless a ``pickle_module`` is given, as it is for ``torch.load``.
         verify: compare each record with its CRC-32 before anything is returned (``pt``; the other formats carry none).
 
     Raises:
@@ -82,6 +83,8 @@ def load(
 
     >>> state = fastio.load("model.pt", map_location="cuda")
     """
+    if weights_only is None:
+        weights_only = torch_load_arguments.get("pickle_module") is None
     if is_path(f):
         path = os.fsdecode(f)
         callback = as_callback(progress, f"loading {os.path.basename(path)}")

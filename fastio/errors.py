@@ -13,8 +13,11 @@ class FastIOError(Exception):
     """The base of every error that fastio itself raises."""
 
 
-class CorruptFileError(FastIOError):
-    """A file's bytes are not what its own directory or checksums say."""
+class CorruptFileError(FastIOError, RuntimeError):
+    """A file's bytes are not what its own directory or checksums say.
+
+    Also a RuntimeError, which is what torch.load raises for a file that was cut short.
+    """
 
     def __init__(self, path: str, record: str | None, problem: str) -> None:
         self.path = path

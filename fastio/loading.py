@@ -18,6 +18,7 @@ from fastio.choosing import Decision, decide, movers
 from fastio.collector import held_back
 from fastio.errors import CorruptFileError, FastIOError, RefusedError, ToolUnavailableError, UnsupportedError
 from fastio.formats import probe, pt_source
+from fastio.formats.pt_globals import moves_storages
 from fastio.formats.pt_load import NotPlainError, damaged, open_archive
 from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, PT, sense
@@ -147,7 +148,7 @@ def _target(call: LoadCall, form: str) -> torch.device | None:
     if isinstance(where, (str, bytes, torch.device)):
         return torch.device(where.decode() if isinstance(where, bytes) else where)
     if where is None:
-        return torch.device("cpu") if form != PT or not torch.cuda.is_available() else None
+        return torch.device("cpu") if form != PT or not moves_storages() else None
     if form != PT:
         kind = "a dict" if isinstance(where, dict) else "a function"
         raise UnsupportedError(f"{call.path}: map_location as {kind} is for .pt files; name a device for .{form}")
@@ -195,11 +196,15 @@ def _load_held_back(
         _started(request, decision, source.nbytes) as finish,
         Job(lambda: _fill(request, decision, fallbacks, finish), control, source.nbytes) as job,
     ):
+
+        def whole() -> tuple[str, Moved, bool]:
+            tool, moved = job.wait(call.progress)
+            return tool, moved, _check(call, source, landing, moved)
+
         if target is None:
-            job.wait(call.progress)  # the caller's map_location looks at, or copies, each storage as it gets it
-        obj = _build(call, source, landing, lambda: job.wait(call.progress))
-        tool, moved = job.wait(call.progress)
-    verified = _check(call, source, landing, moved)
+            whole()  # the caller's map_location looks at, or copies, each storage as it gets it
+        obj = _build(call, source, landing, whole)
+        tool, moved, verified = whole()
     seconds = time.perf_counter() - started
     decision.learn(tool, seconds)
     reason = decision.reason if tool == decision.order[0] else f"{decision.order[0]} could not"

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "files.hpp"
+#include "pickle_names.hpp"
 #include "python_io.hpp"
 #include "zip.hpp"
 #include "zip_write.hpp"
@@ -51,6 +52,17 @@ bool is_plain(const ZipDirectory& directory) {
     return std::all_of(directory.records.begin(), directory.records.end(), [&](const ZipRecord& record) {
         return record.method == 0 && record.name.compare(0, folder.size(), folder) == 0;
     });
+}
+
+// Pairs of bytes: module and name. None where the pickle may name others, or hides them behind numbers.
+nb::object names_in(nb::bytes data) {
+    PickleNames names = pickle_names(data.data(), data.size());
+    if (!names.all) return nb::none();
+    nb::list list;
+    for (const auto& [module, name] : names.found) {
+        list.append(nb::make_tuple(nb::bytes(module.data(), module.size()), nb::bytes(name.data(), name.size())));
+    }
+    return list;
 }
 
 nb::list runs_of(const ZipBuilder& builder) {
@@ -106,6 +118,7 @@ void bind_files(nb::module_& module) {
             },
             "address"_a, "offset"_a, "nbytes"_a);
     bind_builder(module);
+    module.def("pickle_names", &names_in, "data"_a);
     module.def(
         "resident",
         [](int fd, uint64_t nbytes) {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import pickle
 import re
 import subprocess
 import sys
@@ -199,10 +201,17 @@ def test_weights_only_stays_the_default(tmp_path: Path) -> None:
             return Path.touch, (witness,)
 
     torch.save({"x": torch.ones(5), "evil": Evil()}, path)
-    for tool in ("auto", *TOOLS):
+    for tool, arguments in itertools.product(("auto", *TOOLS), ({}, {"weights_only": None})):
         with pytest.raises(Exception, match=r"[Ww]eights") as caught:
-            fastio.load(path, policy=tool)
+            fastio.load(path, policy=tool, **arguments)
         assert type(caught.value).__name__ == "UnpicklingError"
+    with open(path, "rb") as file, pytest.raises(pickle.UnpicklingError, match=r"[Ww]eights"):
+        fastio.load(file, weights_only=None)
+    with fastio.Checkpointer(tmp_path / "steps") as checkpoints:
+        checkpoints.save(1, [Evil()])
+        for arguments in ({}, {"weights_only": None}):
+            with pytest.raises(pickle.UnpicklingError, match=r"[Ww]eights"):
+                checkpoints.restore(1, **arguments)
     assert not witness.exists()
     fastio.load(path, weights_only=False)
     assert witness.exists()

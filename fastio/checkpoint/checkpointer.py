@@ -153,7 +153,7 @@ class Checkpointer:
         return manifests[-1].step if manifests else None
 
     def restore(
-        self, step: int | None = None, map_location: Any = None, into: Any = None, *, weights_only: bool = True
+        self, step: int | None = None, map_location: Any = None, into: Any = None, *, weights_only: bool | None = True
     ) -> Restored | None:
         """Restore a step, every byte of it checked, once what is being saved is written.
 
@@ -166,9 +166,9 @@ class Checkpointer:
                 filled directly, without a second copy in memory; whatever has a state is told it by
                 ``load_state_dict``; lists and dicts of plain data get the contents that they had, other values are
                 replaced in the dict or list that they are in. What is missing of it is left alone, and is not
-                read: ``into={"model": model}`` restores the model. A state with sparse tensors, which torch looks into
-                as it makes them, is read whole, and copied.
-            weights_only: as for torch.load.
+                read: ``into={"model": model}`` restores the model. A state that looks into tensors as it is unpickled
+                (sparse tensors, objects with a ``__setstate__``), is read whole, and copied.
+            weights_only: as for torch.load; None is True.
 
         Returns:
             ``Restored(step, state, metadata)``; ``state`` is ``into``, if that was given, else what was saved, with
@@ -180,6 +180,7 @@ class Checkpointer:
             ``map_location`` that is no device. Otherwise what ``load_state_dict`` and torch.load raise.
         """
         device = _device(map_location)
+        weights_only = weights_only is None or weights_only
         self.wait()
         if step is not None:
             return self._read(self._find(step), device, into, weights_only)

@@ -17,12 +17,12 @@ import torch
 
 from fastio import _native
 from fastio.errors import CorruptFileError
+from fastio.formats.pt_globals import looks_at_values
 from fastio.formats.reading import read_at
 from fastio.landing import Region
 from fastio.native_errors import named
 
 _PICKLE = "data.pkl"
-_SPARSE = b"_rebuild_sparse_tensor"  # torch checks the indices of such tensors before it returns them
 Record = Region
 """One record of the archive, by its name inside the archive's folder."""
 
@@ -97,7 +97,7 @@ class _Filled:
 class Reader:
     """Takes the place of ``torch._C.PyTorchFileReader`` for ``torch.serialization._load``.
 
-    ``wait`` is called, where storages are still being filled, if torch will look at what they hold.
+    ``wait`` is called, where storages are still being filled, if unpickling may look at what they hold.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Reader:
         if name not in self._archive.records:
             raise CorruptFileError(self._archive.path, name, "is missing from the file")
         data = self._archive.read(name, self._verify)
-        if name == _PICKLE and _SPARSE in data:
+        if name == _PICKLE and looks_at_values(data):
             self._wait()
         return data
 

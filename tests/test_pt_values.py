@@ -1,0 +1,184 @@
+"""Objects that look at what their tensors hold while they are unpickled: they find what the file holds."""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+import pickletools
+import subprocess
+import sys
+import warnings
+import zipfile
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastio
+from fastio import _native
+from fastio.formats.pt_globals import looks_at_values
+from objects import DTYPES, assorted, tensor_of
+
+TOOLS = ("posix", "uring", "numpy", "torch", "auto")
+COUNT = 1 << 20  # values of a tensor: enough of them that reading takes longer than unpickling
+
+
+class Summed:
+    """Knows the sum of its tensor, and works it out anew when it comes back."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.sum = float(tensor.sum())
+
+    def __getstate__(self) -> torch.Tensor:
+        return self.tensor
+
+    def __setstate__(self, tensor: torch.Tensor) -> None:
+        self.__init__(tensor)  # type: ignore[misc]
+
+
+class SummedTensor(torch.Tensor):
+    """The same as a subclass."""
+
+    sum_of_all = 0.0
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.sum_of_all = float(self.as_subclass(torch.Tensor).sum())
+
+
+def pickled(obj: Any, **arguments: Any) -> bytes:
+    """The ``data.pkl`` of a torch file."""
+    stream = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.save(obj, stream, **arguments)
+    with zipfile.ZipFile(stream) as archive:
+        return archive.read("archive/data.pkl")
+
+
+@pytest.mark.parametrize("count", [10, COUNT])
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_unpickling_calls_finds_the_values(tmp_path: Path, tool: str, count: int) -> None:
+    path = tmp_path / "a.pt"
+    subclass = torch.ones(count).as_subclass(SummedTensor)
+    subclass.marked = True  # type: ignore[attr-defined]  # so that there is a state
+    fastio.save([*(Summed(torch.full((count,), value)) for value in (1.0, 2.0, 3.0)), subclass], path)
+    for _ in range(3):
+        *summed, tensor = fastio.load(path, weights_only=False, policy=tool)
+        assert [one.sum for one in summed] == [count, 2.0 * count, 3.0 * count]
+        assert tensor.sum_of_all == count
+    fastio.save(Summed(torch.ones(count)), path)
+    with torch.serialization.safe_globals([Summed]):
+        assert fastio.load(path, policy=tool).sum == count
+
+
+@pytest.mark.parametrize("count", [10, COUNT])
+def test_a_checkpoint_that_looks_at_its_tensors(tmp_path: Path, count: int) -> None:
+    with fastio.Checkpointer(tmp_path) as checkpoints:
+        checkpoints.save(1, {"summed": Summed(torch.ones(count)), "plain": torch.arange(count)})
+        state = checkpoints.restore(1, weights_only=False).state
+        assert state["summed"].sum == count
+        assert torch.equal(state["plain"], torch.arange(count))
+        into = {"plain": torch.zeros(count, dtype=torch.int64)}
+        checkpoints.restore(1, into=into, weights_only=False)
+        assert torch.equal(into["plain"], torch.arange(count))
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_torch_itself_looks_at(tmp_path: Path, tool: str) -> None:
+    path = tmp_path / "a.pt"
+    generator = torch.Generator().manual_seed(3)
+    values = torch.arange(COUNT // 2 * 4.0).reshape(-1, 4)
+    scales = torch.arange(1.0, 1 + len(values), dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+        quantized = torch.quantize_per_channel(values, scales, torch.zeros(len(values)).long(), 0, torch.qint8)
+        fastio.save({"generator": generator, "nested": nested, "quantized": quantized}, path)
+        expected = torch.rand(5, generator=generator)
+        for _ in range(3):
+            found = fastio.load(path, weights_only=False, policy=tool)
+            assert torch.equal(torch.rand(5, generator=found["generator"]), expected)
+            assert [one.shape for one in found["nested"].unbind()] == [(2, 3), (4, 3)]
+            assert torch.equal(found["quantized"].dequantize(), quantized.dequantize())
+
+
+@pytest.mark.parametrize("tool", ["posix", "uring"])
+def test_a_damaged_file_is_refused_before_anything_looks_at_it(tmp_path: Path, tool: str) -> None:
+    path = tmp_path / "a.pt"
+    generator = torch.Generator()
+    fastio.save([generator], path)
+    data = bytearray(path.read_bytes())
+    at = data.index(bytes(generator.get_state().numpy()))
+    data[at : at + 64] = b"\xff" * 64
+    path.write_bytes(data)
+    with pytest.raises(fastio.CorruptFileError, match="CRC-32"):
+        fastio.load(path, weights_only=False, policy=tool)
+
+
+REGISTERED = """
+import sys, torch, fastio
+seen = []
+def deserialize(storage, location):
+    seen.append(float(torch.empty(0).set_(storage, 0, (storage.nbytes() // 4,)).sum()))
+    return storage
+torch.serialization.register_package(1, lambda storage: None, deserialize)
+for tool in ("posix", "uring", "numpy"):
+    fastio.load(sys.argv[1], policy=tool)
+assert seen == [float(1 << 20)] * 3, seen
+"""
+
+
+def test_a_package_registered_with_torch_gets_filled_storages(tmp_path: Path) -> None:
+    fastio.save(torch.ones(1 << 20), tmp_path / "a.pt")
+    subprocess.run([sys.executable, "-c", REGISTERED, str(tmp_path / "a.pt")], check=True)
+
+
+def test_state_dicts_are_unpickled_while_they_are_read() -> None:
+    """Nothing in them looks at values, so nothing need wait."""
+    model = torch.nn.Linear(20, 20)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(20)).sum().backward()
+    optimizer.step()
+    dense = {name: one for name, one in assorted().items() if getattr(one, "layout", None) != torch.sparse_coo}
+    blind = [dense, model.state_dict(), optimizer.state_dict(), torch.nn.Parameter(torch.ones(2)), b"abc", {1, 2}]
+    blind += [tensor_of(dtype, 3) for dtype in DTYPES]
+    for obj in blind:
+        for protocol in (2, 3):
+            assert not looks_at_values(pickled(obj, pickle_protocol=protocol)), obj
+    assert looks_at_values(pickled(dense, pickle_protocol=4))  # names are put together on the stack there
+
+
+@given(st.recursive(st.none() | st.integers() | st.floats() | st.text() | st.binary(), st.lists), st.integers(0, 5))
+def test_the_names_in_a_pickle_are_those_that_python_finds(plain: Any, protocol: int) -> None:
+    data = pickle.dumps([plain, COUNT, Fraction, plain, [torch.Size, b"c", {Fraction}]], protocol)
+    names = _native.pickle_names(data)
+    if protocol > 3:
+        assert names is None
+        return
+    told = [argument for opcode, argument, _ in pickletools.genops(data) if opcode.name in ("GLOBAL", "INST")]
+    assert names is not None
+    assert sorted(names) == sorted({tuple(name.encode().split(b" ")) for name in told})
+
+
+@given(st.dictionaries(st.text(max_size=30), st.integers() | st.text(max_size=30), max_size=8))
+def test_whatever_lies_before_its_name_is_seen(before: dict[str, Any]) -> None:
+    assert looks_at_values(pickled([before, Summed(torch.ones(1))]))
+
+
+def test_a_name_behind_a_number_is_seen(tmp_path: Path) -> None:
+    copyreg.add_extension(Summed.__module__, "Summed", 200)
+    try:
+        data = pickled(Summed(torch.ones(1)))
+        assert b"Summed" not in data
+        assert looks_at_values(data)
+        fastio.save(Summed(torch.ones(COUNT)), tmp_path / "a.pt")
+        assert fastio.load(tmp_path / "a.pt", weights_only=False).sum == COUNT
+    finally:
+        copyreg.remove_extension(Summed.__module__, "Summed", 200)
