@@ -6,10 +6,15 @@ import functools
 import os
 import sys
 from hashlib import blake2b
+from importlib import metadata
 from typing import NamedTuple
 
 _MOUNTS = "/proc/self/mountinfo"
 _GPUS = "/proc/driver/nvidia/gpus"
+_LIBRARIES = (
+    "numpy", "nvidia-dali-cuda110", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "kvikio-cu12", "kvikio-cu13",
+)  # fmt: skip
+_PLUG_INS = "fastio.transports"  # the entry point group
 
 
 class Fingerprint(NamedTuple):
@@ -21,11 +26,12 @@ class Fingerprint(NamedTuple):
     gpu: str
     fastio: str
     torch: str
+    tools: str
 
     @property
     def file_name(self) -> str:
         """The name of the dictionary's file."""
-        text = "\n".join((self.filesystem, self.device, self.kernel, self.gpu, self.fastio, self.torch))
+        text = "\n".join(self)
         kind = "".join(letter for letter in self.filesystem if letter.isalnum()) or "unknown"
         return f"{kind}-{blake2b(text.encode(errors='surrogateescape'), digest_size=8).hexdigest()}.json"
 
@@ -36,10 +42,10 @@ def of(directory: str) -> Fingerprint:
 
 
 @functools.cache
-def machine() -> tuple[str, str, str, str]:
-    """The part that is the same for all filesystems: kernel, GPUs, and the versions of fastio and torch."""
+def machine() -> tuple[str, str, str, str, str]:
+    """The part that is the same for all filesystems: kernel, GPUs, and versions, those of the other tools as one."""
     kernel = os.uname().release if hasattr(os, "uname") else sys.platform
-    return kernel, _gpus(), _version("fastio"), _version("torch")
+    return kernel, _gpus(), _version("fastio"), _version("torch"), _tools()
 
 
 def _filesystem(directory: str) -> tuple[str, str]:
@@ -91,14 +97,18 @@ def _gpus() -> str:
     return ", ".join(sorted(models)) or "none"
 
 
+def _tools() -> str:
+    """The versions of the libraries under other tools, and of plug-ins."""
+    plug_ins = {entry.dist.name: entry.dist.version for entry in metadata.entry_points(group=_PLUG_INS) if entry.dist}
+    found = {name: version for name in _LIBRARIES if (version := _version(name)) != "unknown"} | plug_ins
+    return ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
+
+
 def _version(package: str) -> str:
     version = getattr(sys.modules.get(package), "__version__", None)
     if version is None:
-        from importlib.metadata import PackageNotFoundError
-        from importlib.metadata import version as installed
-
         try:
-            version = installed(package)
-        except PackageNotFoundError:
+            version = metadata.version(package)
+        except metadata.PackageNotFoundError:
             version = "unknown"
     return str(version)

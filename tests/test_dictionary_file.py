@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -390,6 +391,9 @@ def test_a_fingerprint_says_what_times_depend_on(tmp_path: Path) -> None:
     assert marks.filesystem != "unknown"
     assert marks.device != "unknown"
     assert marks.torch == __import__("torch").__version__
+    assert f"numpy {numpy.__version__}" in marks.tools.split(", ")
+    for field in fingerprint.Fingerprint._fields:
+        assert marks._replace(**{field: "another"}).file_name != marks.file_name
     assert marks.file_name.endswith(".json")
     assert marks.file_name != fingerprint.of("/proc").file_name
 

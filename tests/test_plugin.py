@@ -92,3 +92,11 @@ def test_it_turns_up_in_the_dictionaries_by_itself(installed: Path, tmp_path: Pa
     kept = [path.read_text() for path in (tmp_path / "dictionaries").rglob("*.json")]
     assert any("tortoise" in text for text in kept), "no dictionary on disk knows it"
     assert "tortoise" not in {tool for _, tool in run(AUTOMATIC, None, tmp_path)}
+
+
+MARKS = "import json, fastio; from fastio.dicts import fingerprint; print(json.dumps(fingerprint.of('.').tools))"
+
+
+def test_its_version_is_one_of_what_makes_times_comparable(installed: Path, tmp_path: Path) -> None:
+    (own,) = {*run(MARKS, installed, tmp_path).split(", ")} - {*run(MARKS, None, tmp_path).split(", ")}
+    assert own.split(" ")[1:] == ["1.0"], own
