@@ -43,6 +43,22 @@ def test_safetensors_both_ways(tmp_path: Path, tool: str) -> None:
     assert all(torch.equal(loaded[name], obj[name]) for name in obj)
 
 
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_bytes_of_a_file(tmp_path: Path, tool: str) -> None:
+    """The libraries' own headers, filled up with blanks so that the data begins on a page."""
+    tensors, header = tmp_path / "a.safetensors", b'{"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},'
+    fastio.save({"b": torch.arange(3, dtype=torch.int16), "a": torch.ones(1, 2)}, tensors, policy=tool)
+    header += b'"b":{"dtype":"I16","shape":[3],"data_offsets":[8,14]}}'
+    payload = bytes.fromhex("0000803f 0000803f 0000 0100 0200")
+    assert tensors.read_bytes() == (4088).to_bytes(8, "little") + header.ljust(4088) + payload
+    array, header = tmp_path / "a.npy", b"{'descr': '<i2', 'fortran_order': False, 'shape': (1, 3)}"
+    fastio.save(torch.arange(3, dtype=torch.int16).reshape(1, 3), array, policy=tool)
+    payload = bytes.fromhex("0000 0100 0200")
+    assert (
+        array.read_bytes() == b"\x93NUMPY\x01\x00" + (4086).to_bytes(2, "little") + header.ljust(4085) + b"\n" + payload
+    )
+
+
 def test_safetensors_metadata_is_the_librarys(tmp_path: Path) -> None:
     path, obj, metadata = tmp_path / "a.safetensors", some(), {"format": "pt", "grüße": "…"}
     stream = io.BytesIO()

@@ -78,6 +78,17 @@ def test_the_file_is_torchs_own_to_the_byte(tmp_path: Path, alignment: int) -> N
     assert _without_id(path) == theirs
 
 
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_file_that_zipfile_packed_anew(tmp_path: Path, tool: str) -> None:
+    obj, old, new = assorted(), tmp_path / "old.pt", tmp_path / "new.pt"
+    fastio.save(obj, old)
+    with zipfile.ZipFile(old) as archive, zipfile.ZipFile(new, "w") as packed:
+        for info in archive.infolist():
+            packed.writestr(info.filename, archive.read(info))
+    assert same(fastio.load(new, policy=tool), obj)
+    fastio.verify(new)
+
+
 def _without_id(path: Path) -> bytes:
     data = path.read_bytes()
     with zipfile.ZipFile(path) as archive:

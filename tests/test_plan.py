@@ -1,0 +1,64 @@
+"""Which tools may be asked, in which order, and under which key what they took is remembered: for any capabilities."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastio import plan
+from fastio.transport import LOAD, SAVE, Capabilities
+
+FORMATS = ["pt", "safetensors", "npy", "raw"]
+operations = st.sampled_from([SAVE, LOAD])
+formats = st.sampled_from(FORMATS)
+places = st.frozensets(st.sampled_from(["cpu", "cuda", "xpu"]), max_size=2)
+some_formats = st.frozensets(formats)
+capabilities = st.builds(
+    Capabilities,
+    operations=st.frozensets(operations),
+    formats=st.none() | some_formats,
+    devices=st.frozensets(st.sampled_from(["cpu", "cuda"]), min_size=1),
+    whole=some_formats,
+    checksums=st.booleans(),
+    automatic=st.booleans(),
+    direct=st.booleans(),
+)
+tools = st.dictionaries(st.sampled_from("abcdefgh"), capabilities)
+
+
+@given(tools, operations, formats, places)
+def test_candidates_can_do_it_and_are_left_to_dictionaries(
+    tools: dict[str, Capabilities], operation: str, form: str, devices: frozenset[str]
+) -> None:
+    found = plan.candidates(tools, operation, form, devices)
+    assert len(set(found)) == len(found)
+    for name, own in tools.items():
+        able = operation in own.operations and (own.formats is None or form in own.formats)
+        reaches = devices - {"cpu"} <= own.devices if devices - {"cpu"} else "cpu" in own.devices
+        assert (name in found) == (able and reaches and own.automatic)
+
+
+@given(tools, operations, formats, places)
+def test_candidates_come_in_the_order_of_the_work_that_they_make(
+    tools: dict[str, Capabilities], operation: str, form: str, devices: frozenset[str]
+) -> None:
+    work = [
+        (not own.direct, not own.checksums, bool(own.whole))
+        for own in (tools[name] for name in plan.candidates(tools, operation, form, devices))
+    ]
+    assert work == sorted(work)
+
+
+@given(formats, places, st.booleans(), st.integers(0, 1 << 40), st.integers(0, 1 << 20))
+def test_a_key_tells_apart_what_takes_another_time(
+    form: str, devices: frozenset[str], state: bool, nbytes: int, extents: int
+) -> None:
+    save = plan.save_context(form, devices, state, nbytes, extents)
+    load = plan.load_context(form, devices, state, nbytes, extents)
+    assert (save.op, save.durable, save.resident) == (SAVE, state, None)
+    assert (load.op, load.durable, load.resident) == (LOAD, None, state)
+    for key in (save, load):
+        assert key.format == form
+        assert key.device == ("cpu" if devices <= {"cpu"} else min(devices - {"cpu"}))
+    assert plan.save_context(form, devices, not state, nbytes, extents) != save
+    assert plan.load_context(form, devices, not state, nbytes, extents) != load
