@@ -70,8 +70,9 @@ def load(
 ) -> Any:
     """Load an object, as ``torch.load`` does, by the fastest way there is here, and check every byte of it.
 
-    The format is told by the file's first bytes. ``f``, ``map_location``, ``weights_only``, ``mmap`` and further
-    arguments mean what they mean to ``torch.load``; ``policy`` and ``progress`` what they mean to :func:`save`.
+    The format is told by the first bytes of the file, or of what a file object has from its position on. ``f``,
+    ``map_location``, ``weights_only``, ``mmap`` and further arguments mean what they mean to ``torch.load``; ``policy``
+    and ``progress`` what they mean to :func:`save`.
 
     Args:
         verify: compare each record with its CRC-32 before anything is returned (``pt``; the other formats carry none).
@@ -82,13 +83,10 @@ def load(
 
     >>> state = fastio.load("model.pt", map_location="cuda")
     """
-    if is_path(f):
-        path = os.fsdecode(f)
-        callback = as_callback(progress, f"loading {os.path.basename(path)}")
-        call = LoadCall(path, map_location, weights_only, mmap, policy, verify, callback, torch_load_arguments)
-        obj, transfer = load_file(call)
-    else:
-        obj, transfer = streams.load_stream(f, map_location, weights_only, mmap, verify, torch_load_arguments)
+    name = os.fsdecode(f) if is_path(f) else streams.name_of(f)
+    callback = as_callback(progress, f"loading {os.path.basename(name)}")
+    call = LoadCall(name, map_location, weights_only, mmap, policy, verify, callback, torch_load_arguments)
+    obj, transfer = load_file(call) if is_path(f) else streams.load_stream(call, f)
     publish(transfer)
     return obj
 

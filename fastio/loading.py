@@ -60,22 +60,26 @@ def load_file(call: LoadCall) -> tuple[Any, Transfer]:
     """Load from a path; the object is whole and checked when it is returned."""
     started = time.perf_counter()
     with opened(call.path) as (fd, size):
-        form = sense(head(call.path, fd, HEAD_BYTES), size)
-        why = _torch_only(call, form)
-        if why is not None:
-            return _load_by_torch(call, fd, size, form, started, why)
+        return load_open(call, fd, size, sense(head(call.path, fd, HEAD_BYTES), size), started)
+
+
+def load_open(call: LoadCall, fd: int, size: int, form: str | None, started: float) -> tuple[Any, Transfer]:
+    """Load from an open file of the format that its first bytes have; ``call.path`` is what errors call it."""
+    why = _torch_only(call, form)
+    if why is not None:
+        return _load_by_torch(call, fd, size, form, started, why)
+    try:
         try:
-            try:
-                return _load_in_place(call, fd, size, form or PT, started, careful=False)
-            except _AssumedWrongError:
-                return _load_in_place(call, fd, size, form or PT, started, careful=True)
-        except NotPlainError as reason:
-            return _load_by_torch(call, fd, size, form, started, str(reason))
-        except pickle.UnpicklingError:
-            if not call.weights_only:
-                raise
-            # torch.load words this error, with its advice to the user: let it do so.
-            return _load_by_torch(call, fd, size, form, started, "the unpickler refused the object")
+            return _load_in_place(call, fd, size, form or PT, started, careful=False)
+        except _AssumedWrongError:
+            return _load_in_place(call, fd, size, form or PT, started, careful=True)
+    except NotPlainError as reason:
+        return _load_by_torch(call, fd, size, form, started, str(reason))
+    except pickle.UnpicklingError:
+        if not call.weights_only:
+            raise
+        # torch.load words this error, with its advice to the user: let it do so.
+        return _load_by_torch(call, fd, size, form, started, "the unpickler refused the object")
 
 
 def _torch_only(call: LoadCall, form: str | None) -> str | None:

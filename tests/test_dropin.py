@@ -36,6 +36,17 @@ def test_paths_and_file_objects(tmp_path: Path) -> None:
         assert same(fastio.load(file), obj)
 
 
+def test_a_file_object_that_cannot_be_read_twice_is_torchs_matter() -> None:
+    class Pipe(io.BytesIO):
+        def seek(self, *_: int) -> int:
+            raise io.UnsupportedOperation("seek")
+
+    for f in (Pipe(b"\x93NUMPY" + bytes(20)), io.StringIO("\x93NUMPY"), 3):
+        theirs = _error(torch.load, f)
+        assert theirs is not None
+        assert type(_error(fastio.load, f)) is type(theirs)
+
+
 def test_map_location(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     obj = {"x": torch.arange(100000.0), "y": torch.ones(2)}

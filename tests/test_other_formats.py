@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import safetensors.torch
 import torch
 
 import fastio
-from objects import DTYPES, same_bits, tensor_of
+from objects import DTYPES, same, same_bits, tensor_of
 
 TOOLS = ["uring", "posix", "torch", "numpy", "memory"]
 # numpy has no dtype for these; the library's own writer refuses complex64 in some versions.
@@ -141,8 +142,44 @@ def test_file_objects(tmp_path: Path) -> None:
         obj: Any = tensors["x"] if form == "npy" else tensors
         assert fastio.save(obj, stream, format=form).route == "stream"
         (tmp_path / "file").write_bytes(stream.getvalue())
-        loaded = fastio.load(tmp_path / "file")
-        assert torch.equal(loaded if form == "npy" else loaded["x"], tensors["x"])
+        stream.seek(0)
+        with open(tmp_path / "file", "rb") as file, fastio.record() as transfers:
+            for f in (tmp_path / "file", stream, file):
+                assert same(fastio.load(f), obj)
+        why = "f is a file object" if form == "pt" else "the file carries no checksums"
+        for transfer in transfers[1:]:
+            assert (transfer.format, transfer.route, transfer.reason) == (form, "stream", "f is a file object")
+            assert transfer.fallbacks == (f"not verified: {why}",)
+        assert transfers[2].path == str(tmp_path / "file")
+
+
+def test_file_objects_are_read_from_their_position_to_their_end(tmp_path: Path) -> None:
+    tensors = some()
+    for form in ("safetensors", "npy"):
+        obj: Any = tensors["weight"] if form == "npy" else tensors
+        for before in (b"x", b"PK\x03\x04" + bytes(5000)):
+            stream = io.BytesIO(before)
+            stream.seek(len(before))
+            fastio.save(obj, stream, format=form)
+            stream.seek(len(before))
+            loaded = fastio.load(stream)
+            assert torch.equal(loaded, obj) if form == "npy" else all(torch.equal(loaded[n], obj[n]) for n in obj)
+            assert stream.tell() == len(stream.getvalue())
+    with gzip.open(tmp_path / "a.npy.gz", "wb") as packed:
+        np.save(packed, tensors["weight"].numpy())
+    with gzip.open(tmp_path / "a.npy.gz", "rb") as packed:
+        assert torch.equal(fastio.load(packed), tensors["weight"])
+
+
+def test_a_damaged_file_object_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    fastio.save(torch.arange(1000), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with open(path, "rb") as file, pytest.raises(fastio.CorruptFileError, match=r"a\.npy.*needs 8000 bytes"):
+        fastio.load(file)
+    with pytest.raises(fastio.CorruptFileError, match=r"<file object>.*needs 8000 bytes"):
+        fastio.load(io.BytesIO(whole + b"more"))
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.npy"])
@@ -157,3 +194,5 @@ def test_arguments_that_only_pt_has_are_refused(tmp_path: Path, name: str) -> No
     for arguments in ({"mmap": True}, {"map_location": {"cuda": "cpu"}}, {"map_location": lambda s, _: s}):
         with pytest.raises(RuntimeError, match=r"\.pt"):
             fastio.load(path, **arguments)
+        with pytest.raises(RuntimeError, match=r"\.pt"):
+            fastio.load(io.BytesIO(path.read_bytes()), **arguments)
