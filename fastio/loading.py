@@ -14,7 +14,7 @@ import torch
 
 from fastio import _native, checksums, formats, plan, registry
 from fastio._native import Control
-from fastio.choosing import Decision, decide, movers
+from fastio.choosing import Decision, candidates, decide, movers
 from fastio.collector import held_back
 from fastio.errors import CorruptFileError, FastIOError, RefusedError, ToolUnavailableError, UnsupportedError
 from fastio.formats import probe, pt_source
@@ -149,7 +149,13 @@ def _target(call: LoadCall, form: str) -> torch.device | None:
     """The device that storages are loaded onto at once; None where torch must be given filled CPU storages to move."""
     where = call.map_location
     if isinstance(where, (str, bytes, torch.device)):
-        return torch.device(where.decode() if isinstance(where, bytes) else where)
+        device = torch.device(where.decode() if isinstance(where, bytes) else where)
+        if form != PT and device.type != "cpu" and not candidates(LOAD, form, frozenset({device.type}))[0]:
+            raise UnsupportedError(
+                f"{call.path}: no tool here fills memory on {device} with .{form} (fastio.tools() says why); load with "
+                f"map_location='cpu', and move the tensors by .to()"
+            )
+        return device
     if where is None:
         return torch.device("cpu") if form != PT or not torch.cuda.is_available() else None
     if form != PT:

@@ -196,3 +196,16 @@ def test_arguments_that_only_pt_has_are_refused(tmp_path: Path, name: str) -> No
             fastio.load(path, **arguments)
         with pytest.raises(RuntimeError, match=r"\.pt"):
             fastio.load(io.BytesIO(path.read_bytes()), **arguments)
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.npy", "tensors.bin"])
+def test_a_device_that_is_not_here_is_named_with_the_cure(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    obj: Any = torch.ones(3) if name == "a.npy" else {"x": torch.ones(3)}
+    fastio.save(obj, path, format="npy" if name == "a.npy" else "safetensors")
+    for device in ("meta", "vulkan", *(() if torch.cuda.is_available() else ("cuda", torch.device("cuda:7")))):
+        with pytest.raises(fastio.FastIOError, match=rf"{name}.*{device}.*map_location='cpu'") as refused:
+            fastio.load(path, device)
+        assert isinstance(refused.value, RuntimeError)  # as torch.load's for a .pt file
+        with open(path, "rb") as file, pytest.raises(RuntimeError, match=rf"{name}.*{device}.*map_location='cpu'"):
+            fastio.load(file, device)
