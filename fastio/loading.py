@@ -36,6 +36,8 @@ with contextlib.suppress(ImportError):  # torch has it since 2.7
 
 # With at least this share of the file in the page cache, reading through the cache is what a dictionary is asked about.
 RESIDENT = 0.9
+# Why torch judges a file whose first bytes say nothing.
+NO_FORMAT = "it is in torch's legacy format, or none"
 _TORCH_DECIDES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
 
 
@@ -85,7 +87,7 @@ def load_open(call: LoadCall, fd: int, size: int, form: str | None, started: flo
 def _torch_only(call: LoadCall, form: str | None) -> str | None:
     """Why this call is torch's own, if it is."""
     if form is None:
-        return "it is in torch's legacy format, or none"
+        return NO_FORMAT
     if form != PT:
         if call.mmap:
             raise UnsupportedError(f"{call.path}: mmap=True is for .pt files; leave it out for .{form}")

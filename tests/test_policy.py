@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -124,3 +127,31 @@ def test_explain_says_why_and_how_sure(tmp_path: Path) -> None:
         fastio.explain(path, "send")
     with pytest.raises(FileNotFoundError):
         fastio.explain(tmp_path / "none.pt")
+
+
+def test_explain_says_what_only_torch_loads(tmp_path: Path) -> None:
+    script, legacy = tmp_path / "script.pt", tmp_path / "legacy.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript itself
+        torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(2)), script)
+    torch.save({"x": torch.ones(1000)}, legacy, _use_new_zipfile_serialization=False)
+    for path, why in ((script, "TorchScript|not one that torch.save wrote"), (legacy, "legacy format")):
+        explanation = fastio.explain(path)
+        assert (explanation.tool, explanation.nbytes) == ("torch", path.stat().st_size)
+        assert re.search(why, explanation.reason)
+        assert f"torch: {explanation.reason}" in str(explanation)
+        assert len(fastio.explain(path, "save").entries) > 1  # a save of it need not be torch's
+    with fastio.record() as transfers:
+        fastio.load(legacy)
+    assert (transfers[0].tool, transfers[0].reason) == ("torch", explanation.reason)
+    damaged = tmp_path / "damaged.pt"
+    damaged.write_bytes(script.read_bytes()[:-10])
+    with pytest.raises(fastio.CorruptFileError, match="damaged"):
+        fastio.explain(damaged)
+
+
+@pytest.mark.parametrize(("target", "error"), [(-5, ValueError), (True, TypeError), (2.5, TypeError)])
+def test_explain_refuses_what_is_no_size(target: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        fastio.explain(target)
+    assert fastio.explain(0).nbytes == 0
