@@ -15,7 +15,7 @@ import stat
 from types import TracebackType
 
 from fastio import _native
-from fastio.errors import FolderMissingError, TargetIsFolderError, TransferError
+from fastio.errors import FolderMissingError, NotAFolderError, TargetIsFolderError, TransferError
 from fastio.native_errors import named
 
 # Temporary files of one target have fixed names, so leftovers are found without listing the folder.
@@ -26,8 +26,8 @@ _LONGEST_NAME = 200
 class Replacement:
     """The file that will take the place of ``path``. Use as a context: it is discarded unless committed.
 
-    ``fd`` is open for reading and writing, ``temporary`` its name. Raises FolderMissingError, TargetIsFolderError
-    or TransferError.
+    ``fd`` is open for reading and writing, ``temporary`` its name. Raises FolderMissingError, TargetIsFolderError,
+    NotAFolderError or TransferError.
     """
 
     def __init__(self, path: str) -> None:
@@ -36,11 +36,16 @@ class Replacement:
         self._target = target
         self._folder, base = os.path.split(target)
         self._mode: os.stat_result | None = None
+        says_folder = os.path.basename(path) in ("", os.curdir, os.pardir)  # "x.pt/" is no name of the file x.pt
         try:
-            self._mode = os.stat(target)
+            self._mode = os.stat(os.path.join(target, "") if says_folder else target)
         except FileNotFoundError:
             if not os.path.isdir(self._folder):
                 raise FolderMissingError(path) from None
+            if says_folder:
+                raise TargetIsFolderError(path) from None
+        except NotADirectoryError:
+            raise NotAFolderError(path) from None
         except OSError as error:
             raise TransferError(error.errno or 0, "stat", path) from error
         if self._mode is not None and stat.S_ISDIR(self._mode.st_mode):

@@ -140,6 +140,35 @@ def test_mistakes_raise_what_torch_raises(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.parametrize("policy", ["auto", "torch", "posix"])
+def test_a_path_that_ends_as_a_folder_does_is_no_file(tmp_path: Path, policy: str) -> None:
+    (tmp_path / "folder").mkdir()
+    fastio.save(torch.ones(3), tmp_path / "x.pt")
+    (tmp_path / "link.pt").symlink_to("x.pt")
+    before = sorted(tmp_path.rglob("*"))
+    for name, kind in (
+        ("folder/new/", IsADirectoryError),
+        ("folder/new/.", IsADirectoryError),
+        ("folder/", IsADirectoryError),
+        ("none/new/", FileNotFoundError),
+        ("x.pt/", NotADirectoryError),
+        ("x.pt/.", NotADirectoryError),
+        ("link.pt/", NotADirectoryError),
+        ("x.pt/new.pt", NotADirectoryError),
+    ):
+        path = f"{tmp_path}/{name}"
+        ours = _error(fastio.save, torch.zeros(3), path, policy=policy)
+        assert isinstance(ours, kind), (name, ours)
+        assert isinstance(ours, fastio.FastIOError)
+        theirs = _error(torch.save, torch.zeros(3), path)
+        assert isinstance(theirs, RuntimeError)
+        assert isinstance(ours, RuntimeError)
+        assert isinstance(_error(fastio.load, path), type(_error(torch.load, path)))
+        assert str(pickle.loads(pickle.dumps(ours))) == str(ours)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert torch.equal(fastio.load(tmp_path / "x.pt"), torch.ones(3))
+
+
 def test_saving_keeps_mode_and_follows_links(tmp_path: Path) -> None:
     target, link = tmp_path / "real.pt", tmp_path / "link.pt"
     fastio.save(torch.zeros(5), target)
