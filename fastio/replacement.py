@@ -10,6 +10,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import stat
 from types import TracebackType
@@ -18,8 +19,10 @@ from fastio import _native
 from fastio.errors import FolderMissingError, NotAFolderError, TargetIsFolderError, TransferError
 from fastio.native_errors import named
 
-# Temporary files of one target have fixed names, so leftovers are found without listing the folder.
+# Temporary files of one target have fixed names, so leftovers are found without listing the folder. Only where more
+# writers than that write at once, the others' names are random ones.
 _SLOTS = 16
+_RANDOM_NBYTES = 8
 _LONGEST_NAME = 200
 
 
@@ -106,10 +109,12 @@ class Replacement:
 
     def _claim(self, base: str) -> tuple[int, str]:
         found: tuple[int, str] | None = None
+        crowded = False
         try:
-            for slot in [*map(str, range(_SLOTS)), secrets.token_hex(8)]:
+            for slot in [*map(str, range(_SLOTS)), secrets.token_hex(_RANDOM_NBYTES)]:
                 name = os.path.join(self._folder, _temporary_name(base, slot))
                 if os.path.lexists(name):
+                    crowded = True
                     _clear(name)
                 if found is None:
                     fd = _create(name)
@@ -117,6 +122,8 @@ class Replacement:
                         found = fd, name
                 elif slot == str(_SLOTS - 1):
                     break
+            if crowded:
+                _clear_slotless(self._folder, base)
         except OSError as error:
             raise TransferError(error.errno or 0, "creating a file beside it", self.path) from error
         if found is None:
@@ -163,6 +170,18 @@ def _clear(name: str) -> None:
             os.unlink(name)
     finally:
         os.close(fd)
+
+
+def _clear_slotless(folder: str, base: str) -> None:
+    """Remove the temporary files that found no slot and that no living writer holds."""
+    try:
+        names = os.listdir(folder)
+    except PermissionError:
+        return  # it may be written to, but not listed
+    around = _temporary_name(base, "\0").split("\0")
+    ours = re.compile(f"[0-9a-f]{{{2 * _RANDOM_NBYTES}}}".join(map(re.escape, around)))
+    for name in filter(ours.fullmatch, names):
+        _clear(os.path.join(folder, name))
 
 
 def _lock(fd: int) -> bool:
