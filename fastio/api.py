@@ -6,12 +6,14 @@ import os
 from typing import Any
 
 from fastio import streams
+from fastio.choosing import check
 from fastio.formats import sense
 from fastio.loading import LoadCall, load_file
 from fastio.opening import is_path
 from fastio.outcome import SaveResult, publish
 from fastio.progress import as_callback
 from fastio.saving import SaveCall, save_file
+from fastio.transport import LOAD, SAVE
 
 
 def save(
@@ -32,7 +34,7 @@ def save(
         f: a path, or a file object as ``torch.save`` takes it. At a path, the old file is replaced in one step when the
             new one is whole; interrupted at any time, the path holds one of the two.
         policy: who chooses the tool: ``"auto"``, a tool's name, a dictionary's path or object, ``"w"``, ``"r"`` or
-            ``"w+r"``.
+            ``"w+r"``. Where there is no choice (a file object, torch's legacy format), the result says why.
         durable: return only when the file would survive a power cut.
         format: ``"pt"``, ``"safetensors"`` or ``"npy"``; None takes it from the suffix, ``pt`` for any other.
         progress: True for a progress bar, or a function that is called with (bytes done, bytes in all).
@@ -47,6 +49,7 @@ def save(
     >>> fastio.save(model.state_dict(), "model.pt")
     """
     form = _format(format, f)
+    check(policy, SAVE)
     if is_path(f):
         path = os.fsdecode(f)
         callback = as_callback(progress, f"saving {os.path.basename(path)}")
@@ -83,6 +86,7 @@ def load(
 
     >>> state = fastio.load("model.pt", map_location="cuda")
     """
+    check(policy, LOAD)
     name = os.fsdecode(f) if is_path(f) else streams.name_of(f)
     callback = as_callback(progress, f"loading {os.path.basename(name)}")
     call = LoadCall(name, map_location, weights_only, mmap, policy, verify, callback, torch_load_arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -95,6 +96,24 @@ def test_a_policy_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(fastio.ToolUnavailableError, match=r"dali.*cannot save|dali.*unavailable"):
         fastio.save(torch.ones(1), path, policy="dali")
     assert list(tmp_path.glob("*.pt")) == []
+
+
+def test_a_policy_that_is_none_is_refused_where_nobody_is_asked_too(tmp_path: Path) -> None:
+    path, legacy, stream = tmp_path / "a.pt", tmp_path / "legacy.pt", io.BytesIO()
+    torch.save(torch.ones(1), path)
+    torch.save(torch.ones(1), legacy, _use_new_zipfile_serialization=False)
+    with open(path, "rb") as file:
+        for f, arguments in ((path, {"mmap": True}), (legacy, {}), (file, {})):
+            with pytest.raises(ValueError, match="policy='teleport': expected 'auto'"):
+                fastio.load(f, policy="teleport", **arguments)
+    new = tmp_path / "new.pt"
+    for target, more in ((stream, {}), ("/dev/null", {}), (new, {"_use_new_zipfile_serialization": False})):
+        with pytest.raises(ValueError, match="policy='teleport': expected 'auto'"):
+            fastio.save(torch.ones(1), target, policy="teleport", **more)
+        with pytest.raises(fastio.DictionaryError, match="none"):
+            fastio.save(torch.ones(1), target, policy=tmp_path / "none.json", **more)
+    assert stream.getvalue() == b""
+    assert not new.exists()
 
 
 def test_the_environment_can_fix_the_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
