@@ -37,7 +37,8 @@ def save(
             ``"w+r"``. Where there is no choice (a file object, torch's legacy format), the result says why.
         durable: return only when the file would survive a power cut.
         format: ``"pt"``, ``"safetensors"`` or ``"npy"``; None takes it from the suffix, ``pt`` for any other.
-        progress: True for a progress bar, or a function that is called with (bytes done, bytes in all).
+        progress: True for a progress bar, or a function that is called with (bytes done, bytes in all); only
+            at the end where torch does the work.
         torch_save_arguments: torch.save's own: ``pickle_protocol``, ``pickle_module``, …; for ``safetensors`` its
             library's ``metadata``, a dict of str to str.
 
@@ -50,12 +51,10 @@ def save(
     """
     form = _format(format, f)
     check(policy, SAVE)
-    if is_path(f):
-        path = os.fsdecode(f)
-        callback = as_callback(progress, f"saving {os.path.basename(path)}")
-        result = save_file(SaveCall(obj, path, form, policy, durable, callback, torch_save_arguments))
-    else:
-        result = streams.save_stream(obj, f, form, torch_save_arguments)
+    name = os.fsdecode(f) if is_path(f) else streams.name_of(f)
+    callback = as_callback(progress, f"saving {os.path.basename(name)}")
+    call = SaveCall(obj, name, form, policy, durable, callback, torch_save_arguments)
+    result = save_file(call) if is_path(f) else streams.save_stream(call, f)
     publish(result)
     return result
 

@@ -27,6 +27,7 @@ from fastio.landing import Landing, land
 from fastio.native_errors import named
 from fastio.opening import opened
 from fastio.outcome import Transfer
+from fastio.progress import tell_end
 from fastio.transport import LOAD, Extent, Moved, ReadRequest, Span
 from fastio.verify import verify_archive
 
@@ -131,6 +132,7 @@ def _load_by_torch(
     obj = torch.serialization.load(
         path, call.map_location, weights_only=call.weights_only, mmap=call.mmap, **call.arguments
     )
+    tell_end(call.progress, size)
     seconds = time.perf_counter() - started
     route = "mmap" if mapped else "library"
     return obj, Transfer(LOAD, call.path, form or PT, "torch", route, why, size, seconds, False, verified, notes)

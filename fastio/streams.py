@@ -19,6 +19,8 @@ from fastio.addresses import storage_bytes
 from fastio.formats.sense import HEAD_BYTES, PT, sense
 from fastio.loading import LoadCall, load_open
 from fastio.outcome import SaveResult, Transfer
+from fastio.progress import tell_end
+from fastio.saving import SaveCall
 from fastio.transport import LOAD, SAVE
 
 _REASON = "f is a file object"
@@ -30,21 +32,21 @@ def name_of(f: Any) -> str:
     return str(getattr(f, "name", "<file object>"))
 
 
-def save_stream(obj: Any, f: Any, form: str, arguments: dict[str, Any]) -> SaveResult:
+def save_stream(call: SaveCall, f: Any) -> SaveResult:
     """Write to a file object at its position, as torch.save does. Durability is its owner's."""
     started = time.perf_counter()
-    name = name_of(f)
-    if form == PT:
-        torch.serialization.save(obj, f, **arguments)
+    if call.form == PT:
+        torch.serialization.save(call.obj, f, **call.arguments)
         nbytes, tool = 0, "torch"
     else:
-        nbytes, tool = _write_layout(obj, f, form, name, arguments), "memory"
+        nbytes, tool = _write_layout(call, f), "memory"
+    tell_end(call.progress, nbytes)
     seconds = time.perf_counter() - started
-    return SaveResult(SAVE, name, form, tool, "stream", _REASON, nbytes, seconds, False, False)
+    return SaveResult(SAVE, call.path, call.form, tool, "stream", _REASON, nbytes, seconds, False, False)
 
 
-def _write_layout(obj: Any, f: Any, form: str, name: str, arguments: dict[str, Any]) -> int:
-    layout = formats.lay_out(form, obj, name, arguments)
+def _write_layout(call: SaveCall, f: Any) -> int:
+    layout = formats.lay_out(call.form, call.obj, call.path, call.arguments)
     at = 0
     for extent in layout.extents:
         f.write(bytes(extent.offset - at))
@@ -72,6 +74,7 @@ def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:
     obj = torch.serialization.load(
         f, call.map_location, weights_only=call.weights_only, mmap=call.mmap, **call.arguments
     )
+    tell_end(call.progress, 0)
     seconds = time.perf_counter() - started
     notes = ("not verified: f is a file object",) if call.verify else ()
     return obj, Transfer(LOAD, call.path, PT, "torch", "stream", _REASON, 0, seconds, False, False, notes)

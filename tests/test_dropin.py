@@ -258,6 +258,32 @@ def test_progress(tmp_path: Path) -> None:
         fastio.load(path, progress="yes")
 
 
+def test_progress_is_told_its_end_where_torch_does_the_work(tmp_path: Path) -> None:
+    path, legacy, obj = tmp_path / "a.pt", tmp_path / "legacy.pt", {"x": torch.ones(1000)}
+    old = {"_use_new_zipfile_serialization": False}
+    for target, arguments in ((path, {"policy": "torch"}), (legacy, old), (io.BytesIO(), {}), ("/dev/null", {})):
+        told: list[tuple[int, int]] = []
+        fastio.save(obj, target, progress=lambda *seen, told=told: told.append(seen), **arguments)
+        assert [done == total for done, total in told] == [True]
+    with open(path, "rb") as file:
+        for source, arguments in ((path, {"policy": "torch"}), (path, {"mmap": True}), (legacy, {}), (file, {})):
+            told = []
+            fastio.load(source, progress=lambda *seen, told=told: told.append(seen), **arguments)
+            assert [done == total for done, total in told] == [True]
+        for form, thing in (("npy", obj["x"]), ("safetensors", obj)):
+            told, stream = [], io.BytesIO()
+            fastio.save(thing, stream, format=form, progress=lambda *seen, told=told: told.append(seen))
+            stream.seek(0)
+            fastio.load(stream, progress=lambda *seen, told=told: told.append(seen))
+            assert told == [(4000, 4000)] * 2
+        for f in (path, file):
+            with pytest.raises(TypeError, match="progress"):
+                fastio.load(f, progress="yes")
+    for f in (path, stream):
+        with pytest.raises(TypeError, match="progress"):
+            fastio.save(obj, f, progress="yes")
+
+
 def test_settings_of_the_process_are_left_alone(tmp_path: Path) -> None:
     config = pytest.importorskip("torch.utils.serialization", reason="before torch 2.7").config
     before = config.save.storage_alignment, torch.serialization.get_crc32_options()
