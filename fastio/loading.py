@@ -8,6 +8,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -200,7 +201,7 @@ def _load_held_back(
     if not decision.order:
         return _load_by_torch(call, fd, size, form, started, f"no tool fills memory on {device}")
     if form in _whole(decision.order[0]):
-        return _load_whole(call, fd, size, form, started, decision)
+        return _load_whole(call, fd, size, form, started, decision, source.nbytes)
     landing = land(call.path, source.regions, device, call.verify and source.checksummed)
     control = Control()
     fallbacks = list(decision.missing)
@@ -232,11 +233,11 @@ def _whole(tool: str) -> frozenset[str]:
 
 
 def _load_whole(
-    call: LoadCall, fd: int, size: int, form: str, started: float, decision: Decision
+    call: LoadCall, fd: int, size: int, form: str, started: float, decision: Decision, nbytes: int
 ) -> tuple[Any, Transfer]:
     obj, transfer = _load_by_torch(call, fd, size, form, started, decision.reason)
     decision.learn(decision.order[0], transfer.seconds)
-    return obj, transfer
+    return obj, replace(transfer, nbytes=nbytes)
 
 
 def _build(call: LoadCall, source: Source, landing: Landing, wait: Wait) -> Any:

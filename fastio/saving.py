@@ -191,7 +191,9 @@ def _is_special(path: str) -> bool:
 
 
 def _save_by_torch(call: SaveCall, started: float, why: str) -> SaveResult:
+    notes: tuple[str, ...] = ()
     if _is_special(call.path):
+        notes = ("not durable: the path is no regular file",) if call.durable else ()
         torch.serialization.save(call.obj, call.path, **call.arguments)
         nbytes = 0
         tell_end(call.progress, nbytes)
@@ -202,7 +204,8 @@ def _save_by_torch(call: SaveCall, started: float, why: str) -> SaveResult:
             tell_end(call.progress, nbytes)
             new.commit(call.durable)
     seconds = time.perf_counter() - started
-    return SaveResult(SAVE, call.path, PT, "torch", "library", why, nbytes, seconds, call.durable, False)
+    durable = call.durable and not notes
+    return SaveResult(SAVE, call.path, PT, "torch", "library", why, nbytes, seconds, durable, False, notes)
 
 
 def _torch_save(call: SaveCall, new: Replacement) -> None:

@@ -193,7 +193,34 @@ def test_a_new_file_obeys_the_umask(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_no_regular_file(tmp_path: Path) -> None:
-    assert fastio.save({"x": torch.ones(5)}, "/dev/null").tool == "torch"
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    for path in ("/dev/null", pipe):
+        result = fastio.save({"x": torch.ones(5)}, path)
+        assert (result.tool, result.durable, result.nbytes) == ("torch", False, 0)
+        assert result.fallbacks == ("not durable: the path is no regular file",)
+    reader.join()
+    assert fastio.load(io.BytesIO(read[0]))["x"].sum() == 5
+    assert fastio.save({"x": torch.ones(5)}, "/dev/null", durable=False).fallbacks == ()
+
+
+def test_nbytes_are_tensor_bytes_where_they_are_known(tmp_path: Path) -> None:
+    path, legacy, obj = tmp_path / "a.pt", tmp_path / "legacy.pt", {"x": torch.ones(1000)}
+    with fastio.record() as transfers:
+        for tool in ("torch", "posix"):
+            fastio.save(obj, path, policy=tool)
+            fastio.load(path, policy=tool)
+        fastio.save(obj["x"], io.BytesIO(), format="npy")
+    assert [transfer.nbytes for transfer in transfers] == [4000] * 5
+    with fastio.record() as transfers:
+        fastio.load(path, mmap=True)
+        fastio.save(obj, legacy, _use_new_zipfile_serialization=False)
+        fastio.load(legacy)
+        fastio.save(obj, io.BytesIO())
+    sizes = [path.stat().st_size, legacy.stat().st_size, legacy.stat().st_size, 0]
+    assert [transfer.nbytes for transfer in transfers] == sizes
 
 
 def test_patch_torch_nests_and_restores(tmp_path: Path) -> None:
