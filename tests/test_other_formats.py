@@ -122,6 +122,25 @@ def test_npy_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
             fastio.load(path)
 
 
+@pytest.mark.parametrize("kind", [">f8", "U3", "S3", "O", "M8[D]", "longdouble", [("x", "f4")]], ids=str)
+def test_npy_refuses_arrays_that_torch_has_no_dtype_for(tmp_path: Path, kind: Any) -> None:
+    for shape in ((2, 3), ()):
+        array = np.zeros(shape, np.dtype(kind))
+        for target in (tmp_path / "a.npy", io.BytesIO()):
+            with pytest.raises(fastio.FormatError, match=r"float32.*astype.*numpy\.save") as refused:
+                fastio.save(array, target, format="npy")
+            assert repr(array.dtype.str) in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["?", "i1", "u2", "u4", "i8", "u8", "f2", "f4", "c8", "longlong"])
+def test_npy_of_arrays(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.npy"
+    for array in (np.arange(24).reshape(2, 3, 4)[::-1].astype(kind), np.ones((), kind)):
+        fastio.save(array, path)
+        assert np.array_equal(np.load(path), array)
+
+
 def test_the_first_bytes_decide_on_load_and_the_suffix_on_save(tmp_path: Path) -> None:
     tensors = {"x": torch.arange(10)}
     for name, form in (("a.npy", "pt"), ("b.pt", "safetensors"), ("c", "npy"), ("d.bin", None), ("E.NPY", None)):
