@@ -74,7 +74,8 @@ def load(
 
     The format is told by the first bytes of the file, or of what a file object has from its position on. ``f``,
     ``map_location``, ``weights_only``, ``mmap`` and further arguments mean what they mean to ``torch.load``; ``policy``
-    and ``progress`` what they mean to :func:`save`.
+    and ``progress`` what they mean to :func:`save`. A ``pickle_module`` needs ``weights_only=False`` beside it, which
+    ``torch.load`` takes for granted then: here the safe default stays.
 
     Args:
         verify: compare each record with its CRC-32 before anything is returned (``pt``; the other formats carry none).

@@ -104,6 +104,8 @@ def test_a_pickle_module_of_ones_own(tmp_path: Path) -> None:
     module.__name__ = "mine"
     fastio.save({"x": torch.ones(3)}, path, pickle_module=module)
     assert fastio.load(path, weights_only=False, pickle_module=module)["x"].sum() == 3
+    with pytest.raises(RuntimeError, match="safely"):
+        fastio.load(path, pickle_module=module)
 
 
 def test_skip_data_and_fake_tensors(tmp_path: Path) -> None:
