@@ -6,12 +6,14 @@ import os
 from typing import Any
 
 from fastio import streams
+from fastio.choosing import check
 from fastio.formats import sense
 from fastio.loading import LoadCall, load_file
 from fastio.opening import is_path
 from fastio.outcome import SaveResult, publish
 from fastio.progress import as_callback
 from fastio.saving import SaveCall, save_file
+from fastio.transport import LOAD, SAVE
 
 
 def save(
@@ -32,10 +34,11 @@ def save(
         f: a path, or a file object as ``torch.save`` takes it. At a path, the old file is replaced in one step when the
             new one is whole; interrupted at any time, the path holds one of the two.
         policy: who chooses the tool: ``"auto"``, a tool's name, a dictionary's path or object, ``"w"``, ``"r"`` or
-            ``"w+r"``.
+            ``"w+r"``. Where there is no choice (a file object, torch's legacy format), the result says why.
         durable: return only when the file would survive a power cut.
         format: ``"pt"``, ``"safetensors"`` or ``"npy"``; None takes it from the suffix, ``pt`` for any other.
-        progress: True for a progress bar, or a function that is called with (bytes done, bytes in all).
+        progress: True for a progress bar, or a function that is called with (bytes done, bytes in all); only
+            at the end where torch does the work.
         torch_save_arguments: torch.save's own: ``pickle_protocol``, ``pickle_module``, …; for ``safetensors`` its
             library's ``metadata``, a dict of str to str.
 
@@ -47,12 +50,11 @@ def save(
     >>> fastio.save(model.state_dict(), "model.pt")
     """
     form = _format(format, f)
-    if is_path(f):
-        path = os.fsdecode(f)
-        callback = as_callback(progress, f"saving {os.path.basename(path)}")
-        result = save_file(SaveCall(obj, path, form, policy, durable, callback, torch_save_arguments))
-    else:
-        result = streams.save_stream(obj, f, form, torch_save_arguments)
+    check(policy, SAVE)
+    name = os.fsdecode(f) if is_path(f) else streams.name_of(f)
+    callback = as_callback(progress, f"saving {os.path.basename(name)}")
+    call = SaveCall(obj, name, form, policy, durable, callback, torch_save_arguments)
+    result = save_file(call) if is_path(f) else streams.save_stream(call, f)
     publish(result)
     return result
 
@@ -70,8 +72,10 @@ def load(
 ) -> Any:
     """Load an object, as ``torch.load`` does, by the fastest way there is here, and check every byte of it.
 
-    The format is told by the file's first bytes. ``f``, ``map_location``, ``weights_only``, ``mmap`` and further
-    arguments mean what they mean to ``torch.load``; ``policy`` and ``progress`` what they mean to :func:`save`.
+    The format is told by the first bytes of the file, or of what a file object has from its position on. ``f``,
+    ``map_location``, ``weights_only``, ``mmap`` and further arguments mean what they mean to ``torch.load``; ``policy``
+    and ``progress`` what they mean to :func:`save`. A ``pickle_module`` needs ``weights_only=False`` beside it, which
+    ``torch.load`` takes for granted then: here the safe default stays.
 
     Args:
         weights_only: None is True, unless a ``pickle_module`` is given, as it is for ``torch.load``.
@@ -83,15 +87,13 @@ def load(
 
     >>> state = fastio.load("model.pt", map_location="cuda")
     """
+    check(policy, LOAD)
     if weights_only is None:
         weights_only = torch_load_arguments.get("pickle_module") is None
-    if is_path(f):
-        path = os.fsdecode(f)
-        callback = as_callback(progress, f"loading {os.path.basename(path)}")
-        call = LoadCall(path, map_location, weights_only, mmap, policy, verify, callback, torch_load_arguments)
-        obj, transfer = load_file(call)
-    else:
-        obj, transfer = streams.load_stream(f, map_location, weights_only, mmap, verify, torch_load_arguments)
+    name = os.fsdecode(f) if is_path(f) else streams.name_of(f)
+    callback = as_callback(progress, f"loading {os.path.basename(name)}")
+    call = LoadCall(name, map_location, weights_only, mmap, policy, verify, callback, torch_load_arguments)
+    obj, transfer = load_file(call) if is_path(f) else streams.load_stream(call, f)
     publish(transfer)
     return obj
 

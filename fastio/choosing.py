@@ -45,6 +45,11 @@ def movers(op: str, devices: frozenset[str]) -> tuple[str, ...]:
     return tuple(name for name, can in able.items() if PT not in can.whole and (can.checksums or not on_cpu))
 
 
+def check(policy: Any, op: str) -> None:
+    """ValueError for a policy that is none, DictionaryError for a bad file: also where torch does the work unasked."""
+    dicts.resolve(policy, op, registry.names())
+
+
 def decide(
     policy: Any,
     op: str,

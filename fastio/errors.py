@@ -105,6 +105,16 @@ class TargetIsFolderError(FastIOError, IsADirectoryError, RuntimeError):
         return type(self), (str(self.filename),)
 
 
+class NotAFolderError(FastIOError, NotADirectoryError, RuntimeError):
+    """The path to save to goes on behind a file. Also a RuntimeError, which is what torch.save raises for it."""
+
+    def __init__(self, path: str) -> None:
+        OSError.__init__(self, errno.ENOTDIR, "the path has a folder where there is a file; name another path", path)
+
+    def __reduce__(self) -> tuple[type[NotAFolderError], tuple[str]]:
+        return type(self), (str(self.filename),)
+
+
 class CheckpointError(FastIOError, RuntimeError):
     """A folder of checkpoints cannot give or take what was asked. The message says which step, and the cure."""
 

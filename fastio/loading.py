@@ -8,13 +8,14 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
 from fastio import _native, checksums, formats, plan, registry
 from fastio._native import Control
-from fastio.choosing import Decision, decide, movers
+from fastio.choosing import Decision, candidates, decide, movers
 from fastio.collector import held_back
 from fastio.errors import CorruptFileError, FastIOError, RefusedError, ToolUnavailableError, UnsupportedError
 from fastio.formats import probe, pt_source
@@ -28,6 +29,7 @@ from fastio.landing import Landing, land
 from fastio.native_errors import named
 from fastio.opening import opened
 from fastio.outcome import Transfer
+from fastio.progress import tell_end
 from fastio.transport import LOAD, Extent, Moved, ReadRequest, Span
 from fastio.verify import verify_archive
 
@@ -37,6 +39,8 @@ with contextlib.suppress(ImportError):  # torch has it since 2.7
 
 # With at least this share of the file in the page cache, reading through the cache is what a dictionary is asked about.
 RESIDENT = 0.9
+# Why torch judges a file whose first bytes say nothing.
+NO_FORMAT = "it is in torch's legacy format, or none"
 _TORCH_DECIDES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
 
 
@@ -61,28 +65,32 @@ def load_file(call: LoadCall) -> tuple[Any, Transfer]:
     """Load from a path; the object is whole and checked when it is returned."""
     started = time.perf_counter()
     with opened(call.path) as (fd, size):
-        form = sense(head(call.path, fd, HEAD_BYTES), size)
-        why = _torch_only(call, form)
-        if why is not None:
-            return _load_by_torch(call, fd, size, form, started, why)
+        return load_open(call, fd, size, sense(head(call.path, fd, HEAD_BYTES), size), started)
+
+
+def load_open(call: LoadCall, fd: int, size: int, form: str | None, started: float) -> tuple[Any, Transfer]:
+    """Load from an open file of the format that its first bytes have; ``call.path`` is what errors call it."""
+    why = _torch_only(call, form)
+    if why is not None:
+        return _load_by_torch(call, fd, size, form, started, why)
+    try:
         try:
-            try:
-                return _load_in_place(call, fd, size, form or PT, started, careful=False)
-            except _AssumedWrongError:
-                return _load_in_place(call, fd, size, form or PT, started, careful=True)
-        except NotPlainError as reason:
-            return _load_by_torch(call, fd, size, form, started, str(reason))
-        except pickle.UnpicklingError:
-            if not call.weights_only:
-                raise
-            # torch.load words this error, with its advice to the user: let it do so.
-            return _load_by_torch(call, fd, size, form, started, "the unpickler refused the object")
+            return _load_in_place(call, fd, size, form or PT, started, careful=False)
+        except _AssumedWrongError:
+            return _load_in_place(call, fd, size, form or PT, started, careful=True)
+    except NotPlainError as reason:
+        return _load_by_torch(call, fd, size, form, started, str(reason))
+    except pickle.UnpicklingError:
+        if not call.weights_only:
+            raise
+        # torch.load words this error, with its advice to the user: let it do so.
+        return _load_by_torch(call, fd, size, form, started, "the unpickler refused the object")
 
 
 def _torch_only(call: LoadCall, form: str | None) -> str | None:
     """Why this call is torch's own, if it is."""
     if form is None:
-        return "it is in torch's legacy format, or none"
+        return NO_FORMAT
     if form != PT:
         if call.mmap:
             raise UnsupportedError(f"{call.path}: mmap=True is for .pt files; leave it out for .{form}")
@@ -126,6 +134,7 @@ def _load_by_torch(
     obj = torch.serialization.load(
         path, call.map_location, weights_only=call.weights_only, mmap=call.mmap, **call.arguments
     )
+    tell_end(call.progress, size)
     seconds = time.perf_counter() - started
     route = "mmap" if mapped else "library"
     return obj, Transfer(LOAD, call.path, form or PT, "torch", route, why, size, seconds, False, verified, notes)
@@ -146,7 +155,13 @@ def _target(call: LoadCall, form: str) -> torch.device | None:
     """The device that storages are loaded onto at once; None where torch must be given filled CPU storages to move."""
     where = call.map_location
     if isinstance(where, (str, bytes, torch.device)):
-        return torch.device(where.decode() if isinstance(where, bytes) else where)
+        device = torch.device(where.decode() if isinstance(where, bytes) else where)
+        if form != PT and device.type != "cpu" and not candidates(LOAD, form, frozenset({device.type}))[0]:
+            raise UnsupportedError(
+                f"{call.path}: no tool here fills memory on {device} with .{form} (fastio.tools() says why); load with "
+                f"map_location='cpu', and move the tensors by .to()"
+            )
+        return device
     if where is None:
         return torch.device("cpu") if form != PT or not moves_storages() else None
     if form != PT:
@@ -187,7 +202,7 @@ def _load_held_back(
     if not decision.order:
         return _load_by_torch(call, fd, size, form, started, f"no tool fills memory on {device}")
     if form in _whole(decision.order[0]):
-        return _load_whole(call, fd, size, form, started, decision)
+        return _load_whole(call, fd, size, form, started, decision, source.nbytes)
     landing = land(call.path, source.regions, device, call.verify and source.checksummed)
     control = Control()
     fallbacks = list(decision.missing)
@@ -223,11 +238,11 @@ def _whole(tool: str) -> frozenset[str]:
 
 
 def _load_whole(
-    call: LoadCall, fd: int, size: int, form: str, started: float, decision: Decision
+    call: LoadCall, fd: int, size: int, form: str, started: float, decision: Decision, nbytes: int
 ) -> tuple[Any, Transfer]:
     obj, transfer = _load_by_torch(call, fd, size, form, started, decision.reason)
     decision.learn(decision.order[0], transfer.seconds)
-    return obj, transfer
+    return obj, replace(transfer, nbytes=nbytes)
 
 
 def _build(call: LoadCall, source: Source, landing: Landing, wait: Wait) -> Any:

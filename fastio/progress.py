@@ -20,6 +20,12 @@ def as_callback(progress: Any, label: str) -> Progress | None:
     raise TypeError(f"progress={progress!r}: expected None, True or a function of (bytes done, bytes in all)")
 
 
+def tell_end(progress: Progress | None, nbytes: int) -> None:
+    """For work that cannot be watched: all of its bytes are done."""
+    if progress is not None:
+        progress(nbytes, nbytes)
+
+
 def _bar(label: str) -> Progress:
     try:
         from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn

@@ -10,24 +10,27 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import stat
 from types import TracebackType
 
 from fastio import _native
-from fastio.errors import FolderMissingError, TargetIsFolderError, TransferError
+from fastio.errors import FolderMissingError, NotAFolderError, TargetIsFolderError, TransferError
 from fastio.native_errors import named
 
-# Temporary files of one target have fixed names, so leftovers are found without listing the folder.
+# Temporary files of one target have fixed names, so leftovers are found without listing the folder. Only where more
+# writers than that write at once, the others' names are random ones.
 _SLOTS = 16
+_RANDOM_NBYTES = 8
 _LONGEST_NAME = 200
 
 
 class Replacement:
     """The file that will take the place of ``path``. Use as a context: it is discarded unless committed.
 
-    ``fd`` is open for reading and writing, ``temporary`` its name. Raises FolderMissingError, TargetIsFolderError
-    or TransferError.
+    ``fd`` is open for reading and writing, ``temporary`` its name. Raises FolderMissingError, TargetIsFolderError,
+    NotAFolderError or TransferError.
     """
 
     def __init__(self, path: str) -> None:
@@ -36,11 +39,16 @@ class Replacement:
         self._target = target
         self._folder, base = os.path.split(target)
         self._mode: os.stat_result | None = None
+        says_folder = os.path.basename(path) in ("", os.curdir, os.pardir)  # "x.pt/" is no name of the file x.pt
         try:
-            self._mode = os.stat(target)
+            self._mode = os.stat(os.path.join(target, "") if says_folder else target)
         except FileNotFoundError:
             if not os.path.isdir(self._folder):
                 raise FolderMissingError(path) from None
+            if says_folder:
+                raise TargetIsFolderError(path) from None
+        except NotADirectoryError:
+            raise NotAFolderError(path) from None
         except OSError as error:
             raise TransferError(error.errno or 0, "stat", path) from error
         if self._mode is not None and stat.S_ISDIR(self._mode.st_mode):
@@ -101,10 +109,12 @@ class Replacement:
 
     def _claim(self, base: str) -> tuple[int, str]:
         found: tuple[int, str] | None = None
+        crowded = False
         try:
-            for slot in [*map(str, range(_SLOTS)), secrets.token_hex(8)]:
+            for slot in [*map(str, range(_SLOTS)), secrets.token_hex(_RANDOM_NBYTES)]:
                 name = os.path.join(self._folder, _temporary_name(base, slot))
                 if os.path.lexists(name):
+                    crowded = True
                     _clear(name)
                 if found is None:
                     fd = _create(name)
@@ -112,6 +122,8 @@ class Replacement:
                         found = fd, name
                 elif slot == str(_SLOTS - 1):
                     break
+            if crowded:
+                _clear_slotless(self._folder, base)
         except OSError as error:
             raise TransferError(error.errno or 0, "creating a file beside it", self.path) from error
         if found is None:
@@ -158,6 +170,18 @@ def _clear(name: str) -> None:
             os.unlink(name)
     finally:
         os.close(fd)
+
+
+def _clear_slotless(folder: str, base: str) -> None:
+    """Remove the temporary files that found no slot and that no living writer holds."""
+    try:
+        names = os.listdir(folder)
+    except PermissionError:
+        return  # it may be written to, but not listed
+    around = _temporary_name(base, "\0").split("\0")
+    ours = re.compile(f"[0-9a-f]{{{2 * _RANDOM_NBYTES}}}".join(map(re.escape, around)))
+    for name in filter(ours.fullmatch, names):
+        _clear(os.path.join(folder, name))
 
 
 def _lock(fd: int) -> bool:

@@ -19,6 +19,7 @@ from fastio.formats.layout import Layout
 from fastio.formats.sense import PT
 from fastio.job import Job, Progress
 from fastio.outcome import SaveResult
+from fastio.progress import tell_end
 from fastio.replacement import Replacement
 from fastio.transport import SAVE, Moved, WriteRequest
 
@@ -190,16 +191,21 @@ def _is_special(path: str) -> bool:
 
 
 def _save_by_torch(call: SaveCall, started: float, why: str) -> SaveResult:
+    notes: tuple[str, ...] = ()
     if _is_special(call.path):
+        notes = ("not durable: the path is no regular file",) if call.durable else ()
         torch.serialization.save(call.obj, call.path, **call.arguments)
         nbytes = 0
+        tell_end(call.progress, nbytes)
     else:
         with Replacement(call.path) as new:
             _torch_save(call, new)
             nbytes = os.fstat(new.fd).st_size
+            tell_end(call.progress, nbytes)
             new.commit(call.durable)
     seconds = time.perf_counter() - started
-    return SaveResult(SAVE, call.path, PT, "torch", "library", why, nbytes, seconds, call.durable, False)
+    durable = call.durable and not notes
+    return SaveResult(SAVE, call.path, PT, "torch", "library", why, nbytes, seconds, durable, False, notes)
 
 
 def _torch_save(call: SaveCall, new: Replacement) -> None:
@@ -217,6 +223,7 @@ def _fill_by(tool: str, call: SaveCall, layout: Layout, new: Replacement) -> Mov
     if call.form in registry.get(tool).capabilities.whole:
         new.allocate(layout.size)  # torch starts the file anew; a full disk shows here, with its errno
         _torch_save(call, new)
+        tell_end(call.progress, layout.size)
         return Moved("library")
     return _fill_extents(tool, layout, new, call.durable, call.progress)[0]
 

@@ -1,37 +1,52 @@
-"""File objects: torch reads and writes them; the formats that torch lacks are put together in memory."""
+"""File objects: torch reads and writes them; the formats that torch lacks go by way of memory."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
+import shutil
+import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from fastio import formats
 from fastio.addresses import storage_bytes
-from fastio.formats.sense import PT
+from fastio.formats.sense import HEAD_BYTES, PT, sense
+from fastio.loading import LoadCall, load_open
 from fastio.outcome import SaveResult, Transfer
+from fastio.progress import tell_end
+from fastio.saving import SaveCall
 from fastio.transport import LOAD, SAVE
 
-_NAME = "<file object>"
+_REASON = "f is a file object"
+_STEP = 1 << 20
 
 
-def save_stream(obj: Any, f: Any, form: str, arguments: dict[str, Any]) -> SaveResult:
+def name_of(f: Any) -> str:
+    """What results and errors call a file object."""
+    return str(getattr(f, "name", "<file object>"))
+
+
+def save_stream(call: SaveCall, f: Any) -> SaveResult:
     """Write to a file object at its position, as torch.save does. Durability is its owner's."""
     started = time.perf_counter()
-    name = str(getattr(f, "name", _NAME))
-    if form == PT:
-        torch.serialization.save(obj, f, **arguments)
-        nbytes, tool, reason = 0, "torch", "f is a file object"
+    if call.form == PT:
+        torch.serialization.save(call.obj, f, **call.arguments)
+        nbytes, tool = 0, "torch"
     else:
-        nbytes, tool, reason = _write_layout(obj, f, form, name, arguments), "memory", "f is a file object"
+        nbytes, tool = _write_layout(call, f), "memory"
+    tell_end(call.progress, nbytes)
     seconds = time.perf_counter() - started
-    return SaveResult(SAVE, name, form, tool, "stream", reason, nbytes, seconds, False, False)
+    return SaveResult(SAVE, call.path, call.form, tool, "stream", _REASON, nbytes, seconds, False, False)
 
 
-def _write_layout(obj: Any, f: Any, form: str, name: str, arguments: dict[str, Any]) -> int:
-    layout = formats.lay_out(form, obj, name, arguments)
+def _write_layout(call: SaveCall, f: Any) -> int:
+    layout = formats.lay_out(call.form, call.obj, call.path, call.arguments)
     at = 0
     for extent in layout.extents:
         f.write(bytes(extent.offset - at))
@@ -45,13 +60,47 @@ def _write_layout(obj: Any, f: Any, form: str, name: str, arguments: dict[str, A
     return layout.payload
 
 
-def load_stream(
-    f: Any, map_location: Any, weights_only: bool, mmap: bool | None, verify: bool, arguments: dict[str, Any]
-) -> tuple[Any, Transfer]:
-    """torch.load on a file object. It may be one that cannot be read twice, so it is not verified."""
+def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:
+    """Load from a file object, from its position to its end.
+
+    What torch.load reads is not verified: the file object may be one that cannot be read twice.
+    """
     started = time.perf_counter()
-    obj = torch.serialization.load(f, map_location, weights_only=weights_only, mmap=mmap, **arguments)
+    form = _sense(f)
+    if form is not None:
+        with _in_memory(f) as (fd, size):
+            obj, transfer = load_open(call._replace(policy="torch"), fd, size, form, started)
+        return obj, replace(transfer, tool="memory", route="stream", reason=_REASON)
+    obj = torch.serialization.load(
+        f, call.map_location, weights_only=call.weights_only, mmap=call.mmap, **call.arguments
+    )
+    tell_end(call.progress, 0)
     seconds = time.perf_counter() - started
-    notes = ("not verified: f is a file object",) if verify else ()
-    name = str(getattr(f, "name", _NAME))
-    return obj, Transfer(LOAD, name, PT, "torch", "stream", "f is a file object", 0, seconds, False, False, notes)
+    notes = ("not verified: f is a file object",) if call.verify else ()
+    return obj, Transfer(LOAD, call.path, PT, "torch", "stream", _REASON, 0, seconds, False, False, notes)
+
+
+def _sense(f: Any) -> str | None:
+    """The format of what lies from the position on, which stays where it is; None for what torch must judge."""
+    try:
+        at = f.tell()
+        f.seek(at)
+        first = f.read(HEAD_BYTES)
+        f.seek(at)
+        if not isinstance(first, bytes) or sense(first, sys.maxsize) in (None, PT):
+            return None
+        f.seek(0, os.SEEK_END)  # not before it is needed: where a file object unpacks, this costs as much as a load
+        nbytes = f.tell() - at
+        f.seek(at)
+    except (AttributeError, OSError):
+        return None  # it cannot be read twice: torch says what it asks of a file object
+    return sense(first, nbytes)
+
+
+@contextlib.contextmanager
+def _in_memory(f: Any) -> Iterator[tuple[int, int]]:
+    """The file descriptor and the size of a file in memory that holds the rest of a file object."""
+    with open(os.memfd_create("fastio"), "w+b") as file:
+        shutil.copyfileobj(f, file, _STEP)
+        file.flush()
+        yield file.fileno(), file.tell()

@@ -36,6 +36,17 @@ def test_paths_and_file_objects(tmp_path: Path) -> None:
         assert same(fastio.load(file), obj)
 
 
+def test_a_file_object_that_cannot_be_read_twice_is_torchs_matter() -> None:
+    class Pipe(io.BytesIO):
+        def seek(self, *_: int) -> int:
+            raise io.UnsupportedOperation("seek")
+
+    for f in (Pipe(b"\x93NUMPY" + bytes(20)), io.StringIO("\x93NUMPY"), 3):
+        theirs = _error(torch.load, f)
+        assert theirs is not None
+        assert type(_error(fastio.load, f)) is type(theirs)
+
+
 def test_map_location(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     obj = {"x": torch.arange(100000.0), "y": torch.ones(2)}
@@ -93,6 +104,8 @@ def test_a_pickle_module_of_ones_own(tmp_path: Path) -> None:
     module.__name__ = "mine"
     fastio.save({"x": torch.ones(3)}, path, pickle_module=module)
     assert fastio.load(path, weights_only=False, pickle_module=module)["x"].sum() == 3
+    with pytest.raises(RuntimeError, match="safely"):
+        fastio.load(path, pickle_module=module)
 
 
 def test_skip_data_and_fake_tensors(tmp_path: Path) -> None:
@@ -129,6 +142,35 @@ def test_mistakes_raise_what_torch_raises(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.parametrize("policy", ["auto", "torch", "posix"])
+def test_a_path_that_ends_as_a_folder_does_is_no_file(tmp_path: Path, policy: str) -> None:
+    (tmp_path / "folder").mkdir()
+    fastio.save(torch.ones(3), tmp_path / "x.pt")
+    (tmp_path / "link.pt").symlink_to("x.pt")
+    before = sorted(tmp_path.rglob("*"))
+    for name, kind in (
+        ("folder/new/", IsADirectoryError),
+        ("folder/new/.", IsADirectoryError),
+        ("folder/", IsADirectoryError),
+        ("none/new/", FileNotFoundError),
+        ("x.pt/", NotADirectoryError),
+        ("x.pt/.", NotADirectoryError),
+        ("link.pt/", NotADirectoryError),
+        ("x.pt/new.pt", NotADirectoryError),
+    ):
+        path = f"{tmp_path}/{name}"
+        ours = _error(fastio.save, torch.zeros(3), path, policy=policy)
+        assert isinstance(ours, kind), (name, ours)
+        assert isinstance(ours, fastio.FastIOError)
+        theirs = _error(torch.save, torch.zeros(3), path)
+        assert isinstance(theirs, RuntimeError)
+        assert isinstance(ours, RuntimeError)
+        assert isinstance(_error(fastio.load, path), type(_error(torch.load, path)))
+        assert str(pickle.loads(pickle.dumps(ours))) == str(ours)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert torch.equal(fastio.load(tmp_path / "x.pt"), torch.ones(3))
+
+
 def test_saving_keeps_mode_and_follows_links(tmp_path: Path) -> None:
     target, link = tmp_path / "real.pt", tmp_path / "link.pt"
     fastio.save(torch.zeros(5), target)
@@ -153,7 +195,34 @@ def test_a_new_file_obeys_the_umask(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_no_regular_file(tmp_path: Path) -> None:
-    assert fastio.save({"x": torch.ones(5)}, "/dev/null").tool == "torch"
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    for path in ("/dev/null", pipe):
+        result = fastio.save({"x": torch.ones(5)}, path)
+        assert (result.tool, result.durable, result.nbytes) == ("torch", False, 0)
+        assert result.fallbacks == ("not durable: the path is no regular file",)
+    reader.join()
+    assert fastio.load(io.BytesIO(read[0]))["x"].sum() == 5
+    assert fastio.save({"x": torch.ones(5)}, "/dev/null", durable=False).fallbacks == ()
+
+
+def test_nbytes_are_tensor_bytes_where_they_are_known(tmp_path: Path) -> None:
+    path, legacy, obj = tmp_path / "a.pt", tmp_path / "legacy.pt", {"x": torch.ones(1000)}
+    with fastio.record() as transfers:
+        for tool in ("torch", "posix"):
+            fastio.save(obj, path, policy=tool)
+            fastio.load(path, policy=tool)
+        fastio.save(obj["x"], io.BytesIO(), format="npy")
+    assert [transfer.nbytes for transfer in transfers] == [4000] * 5
+    with fastio.record() as transfers:
+        fastio.load(path, mmap=True)
+        fastio.save(obj, legacy, _use_new_zipfile_serialization=False)
+        fastio.load(legacy)
+        fastio.save(obj, io.BytesIO())
+    sizes = [path.stat().st_size, legacy.stat().st_size, legacy.stat().st_size, 0]
+    assert [transfer.nbytes for transfer in transfers] == sizes
 
 
 def test_patch_torch_nests_and_restores(tmp_path: Path) -> None:
@@ -216,6 +285,32 @@ def test_progress(tmp_path: Path) -> None:
         assert seen[-1][0] == seen[-1][1] >= 64 << 20
     with pytest.raises(TypeError, match="progress"):
         fastio.load(path, progress="yes")
+
+
+def test_progress_is_told_its_end_where_torch_does_the_work(tmp_path: Path) -> None:
+    path, legacy, obj = tmp_path / "a.pt", tmp_path / "legacy.pt", {"x": torch.ones(1000)}
+    old = {"_use_new_zipfile_serialization": False}
+    for target, arguments in ((path, {"policy": "torch"}), (legacy, old), (io.BytesIO(), {}), ("/dev/null", {})):
+        told: list[tuple[int, int]] = []
+        fastio.save(obj, target, progress=lambda *seen, told=told: told.append(seen), **arguments)
+        assert [done == total for done, total in told] == [True]
+    with open(path, "rb") as file:
+        for source, arguments in ((path, {"policy": "torch"}), (path, {"mmap": True}), (legacy, {}), (file, {})):
+            told = []
+            fastio.load(source, progress=lambda *seen, told=told: told.append(seen), **arguments)
+            assert [done == total for done, total in told] == [True]
+        for form, thing in (("npy", obj["x"]), ("safetensors", obj)):
+            told, stream = [], io.BytesIO()
+            fastio.save(thing, stream, format=form, progress=lambda *seen, told=told: told.append(seen))
+            stream.seek(0)
+            fastio.load(stream, progress=lambda *seen, told=told: told.append(seen))
+            assert told == [(4000, 4000)] * 2
+        for f in (path, file):
+            with pytest.raises(TypeError, match="progress"):
+                fastio.load(f, progress="yes")
+    for f in (path, stream):
+        with pytest.raises(TypeError, match="progress"):
+            fastio.save(obj, f, progress="yes")
 
 
 def test_settings_of_the_process_are_left_alone(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 import torch
 
 import fastio
+from fastio.replacement import Replacement
 from faults import Server, objects
 
 KILLS = 50  # for each of four ways to save
@@ -32,6 +35,28 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def versions() -> dict[int, dict[str, torch.Tensor]]:
     return {version: objects.make(version, NBYTES) for version in (objects.OLD, objects.NEW)}
+
+
+@pytest.mark.parametrize("name", ["it.pt", "it[0-9].pt", "i" * 220])
+def test_however_many_writers_were_killed_the_next_save_clears_all_they_left(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    others = [tmp_path / ".other.pt.fastio-0123456789abcdef.tmp", tmp_path / f".{name}.fastio-notes.tmp"]
+    for other in others:
+        other.write_bytes(b"not a leftover of this file")
+    # A temporary file is held by its open file, so one process can be twenty writers.
+    code = (
+        "import os, signal, sys; from fastio.replacement import Replacement\n"
+        "writers = [Replacement(sys.argv[1]) for _ in range(20)]\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    with Replacement(str(path)) as alive:
+        killed = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        assert len(list(tmp_path.iterdir())) == 21 + len(others)
+        fastio.save(torch.ones(3), path)
+        assert {*tmp_path.iterdir()} == {path, Path(alive.temporary), *others}
+    assert torch.equal(fastio.load(path), torch.ones(3))
+    assert {*tmp_path.iterdir()} == {path, *others}
 
 
 @pytest.mark.slow

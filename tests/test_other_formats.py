@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import safetensors.torch
 import torch
 
 import fastio
-from objects import DTYPES, same_bits, tensor_of
+from objects import DTYPES, same, same_bits, tensor_of
 
 TOOLS = ["uring", "posix", "torch", "numpy", "memory"]
 # numpy has no dtype for these; the library's own writer refuses complex64 in some versions.
@@ -137,6 +138,25 @@ def test_npy_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
             fastio.load(path)
 
 
+@pytest.mark.parametrize("kind", [">f8", "U3", "S3", "O", "M8[D]", "longdouble", [("x", "f4")]], ids=str)
+def test_npy_refuses_arrays_that_torch_has_no_dtype_for(tmp_path: Path, kind: Any) -> None:
+    for shape in ((2, 3), ()):
+        array = np.zeros(shape, np.dtype(kind))
+        for target in (tmp_path / "a.npy", io.BytesIO()):
+            with pytest.raises(fastio.FormatError, match=r"float32.*astype.*numpy\.save") as refused:
+                fastio.save(array, target, format="npy")
+            assert repr(array.dtype.str) in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["?", "i1", "u2", "u4", "i8", "u8", "f2", "f4", "c8", "longlong"])
+def test_npy_of_arrays(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.npy"
+    for array in (np.arange(24).reshape(2, 3, 4)[::-1].astype(kind), np.ones((), kind)):
+        fastio.save(array, path)
+        assert np.array_equal(np.load(path), array)
+
+
 def test_the_first_bytes_decide_on_load_and_the_suffix_on_save(tmp_path: Path) -> None:
     tensors = {"x": torch.arange(10)}
     for name, form in (("a.npy", "pt"), ("b.pt", "safetensors"), ("c", "npy"), ("d.bin", None), ("E.NPY", None)):
@@ -157,8 +177,44 @@ def test_file_objects(tmp_path: Path) -> None:
         obj: Any = tensors["x"] if form == "npy" else tensors
         assert fastio.save(obj, stream, format=form).route == "stream"
         (tmp_path / "file").write_bytes(stream.getvalue())
-        loaded = fastio.load(tmp_path / "file")
-        assert torch.equal(loaded if form == "npy" else loaded["x"], tensors["x"])
+        stream.seek(0)
+        with open(tmp_path / "file", "rb") as file, fastio.record() as transfers:
+            for f in (tmp_path / "file", stream, file):
+                assert same(fastio.load(f), obj)
+        why = "f is a file object" if form == "pt" else "the file carries no checksums"
+        for transfer in transfers[1:]:
+            assert (transfer.format, transfer.route, transfer.reason) == (form, "stream", "f is a file object")
+            assert transfer.fallbacks == (f"not verified: {why}",)
+        assert transfers[2].path == str(tmp_path / "file")
+
+
+def test_file_objects_are_read_from_their_position_to_their_end(tmp_path: Path) -> None:
+    tensors = some()
+    for form in ("safetensors", "npy"):
+        obj: Any = tensors["weight"] if form == "npy" else tensors
+        for before in (b"x", b"PK\x03\x04" + bytes(5000)):
+            stream = io.BytesIO(before)
+            stream.seek(len(before))
+            fastio.save(obj, stream, format=form)
+            stream.seek(len(before))
+            loaded = fastio.load(stream)
+            assert torch.equal(loaded, obj) if form == "npy" else all(torch.equal(loaded[n], obj[n]) for n in obj)
+            assert stream.tell() == len(stream.getvalue())
+    with gzip.open(tmp_path / "a.npy.gz", "wb") as packed:
+        np.save(packed, tensors["weight"].numpy())
+    with gzip.open(tmp_path / "a.npy.gz", "rb") as packed:
+        assert torch.equal(fastio.load(packed), tensors["weight"])
+
+
+def test_a_damaged_file_object_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    fastio.save(torch.arange(1000), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with open(path, "rb") as file, pytest.raises(fastio.CorruptFileError, match=r"a\.npy.*needs 8000 bytes"):
+        fastio.load(file)
+    with pytest.raises(fastio.CorruptFileError, match=r"<file object>.*needs 8000 bytes"):
+        fastio.load(io.BytesIO(whole + b"more"))
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.npy"])
@@ -173,3 +229,18 @@ def test_arguments_that_only_pt_has_are_refused(tmp_path: Path, name: str) -> No
     for arguments in ({"mmap": True}, {"map_location": {"cuda": "cpu"}}, {"map_location": lambda s, _: s}):
         with pytest.raises(RuntimeError, match=r"\.pt"):
             fastio.load(path, **arguments)
+        with pytest.raises(RuntimeError, match=r"\.pt"):
+            fastio.load(io.BytesIO(path.read_bytes()), **arguments)
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.npy", "tensors.bin"])
+def test_a_device_that_is_not_here_is_named_with_the_cure(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    obj: Any = torch.ones(3) if name == "a.npy" else {"x": torch.ones(3)}
+    fastio.save(obj, path, format="npy" if name == "a.npy" else "safetensors")
+    for device in ("meta", "vulkan", *(() if torch.cuda.is_available() else ("cuda", torch.device("cuda:7")))):
+        with pytest.raises(fastio.FastIOError, match=rf"{name}.*{device}.*map_location='cpu'") as refused:
+            fastio.load(path, device)
+        assert isinstance(refused.value, RuntimeError)  # as torch.load's for a .pt file
+        with open(path, "rb") as file, pytest.raises(RuntimeError, match=rf"{name}.*{device}.*map_location='cpu'"):
+            fastio.load(file, device)

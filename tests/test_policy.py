@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -94,6 +98,24 @@ def test_a_policy_that_is_none(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.pt")) == []
 
 
+def test_a_policy_that_is_none_is_refused_where_nobody_is_asked_too(tmp_path: Path) -> None:
+    path, legacy, stream = tmp_path / "a.pt", tmp_path / "legacy.pt", io.BytesIO()
+    torch.save(torch.ones(1), path)
+    torch.save(torch.ones(1), legacy, _use_new_zipfile_serialization=False)
+    with open(path, "rb") as file:
+        for f, arguments in ((path, {"mmap": True}), (legacy, {}), (file, {})):
+            with pytest.raises(ValueError, match="policy='teleport': expected 'auto'"):
+                fastio.load(f, policy="teleport", **arguments)
+    new = tmp_path / "new.pt"
+    for target, more in ((stream, {}), ("/dev/null", {}), (new, {"_use_new_zipfile_serialization": False})):
+        with pytest.raises(ValueError, match="policy='teleport': expected 'auto'"):
+            fastio.save(torch.ones(1), target, policy="teleport", **more)
+        with pytest.raises(fastio.DictionaryError, match="none"):
+            fastio.save(torch.ones(1), target, policy=tmp_path / "none.json", **more)
+    assert stream.getvalue() == b""
+    assert not new.exists()
+
+
 def test_the_environment_can_fix_the_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTIO_POLICY", "posix")
     assert fastio.save(torch.ones(1), tmp_path / "a.pt").tool == "posix"
@@ -124,3 +146,31 @@ def test_explain_says_why_and_how_sure(tmp_path: Path) -> None:
         fastio.explain(path, "send")
     with pytest.raises(FileNotFoundError):
         fastio.explain(tmp_path / "none.pt")
+
+
+def test_explain_says_what_only_torch_loads(tmp_path: Path) -> None:
+    script, legacy = tmp_path / "script.pt", tmp_path / "legacy.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript itself
+        torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(2)), script)
+    torch.save({"x": torch.ones(1000)}, legacy, _use_new_zipfile_serialization=False)
+    for path, why in ((script, "TorchScript|not one that torch.save wrote"), (legacy, "legacy format")):
+        explanation = fastio.explain(path)
+        assert (explanation.tool, explanation.nbytes) == ("torch", path.stat().st_size)
+        assert re.search(why, explanation.reason)
+        assert f"torch: {explanation.reason}" in str(explanation)
+        assert len(fastio.explain(path, "save").entries) > 1  # a save of it need not be torch's
+    with fastio.record() as transfers:
+        fastio.load(legacy)
+    assert (transfers[0].tool, transfers[0].reason) == ("torch", explanation.reason)
+    damaged = tmp_path / "damaged.pt"
+    damaged.write_bytes(script.read_bytes()[:-10])
+    with pytest.raises(fastio.CorruptFileError, match="damaged"):
+        fastio.explain(damaged)
+
+
+@pytest.mark.parametrize(("target", "error"), [(-5, ValueError), (True, TypeError), (2.5, TypeError)])
+def test_explain_refuses_what_is_no_size(target: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        fastio.explain(target)
+    assert fastio.explain(0).nbytes == 0

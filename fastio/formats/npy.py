@@ -33,6 +33,7 @@ _DESCRIPTIONS = {dtype: description for description, dtype in _DTYPES.items()}
 def layout(obj: Any, path: str) -> Layout:
     """Lay out one dense tensor or ndarray of any shape; FormatError says what the format cannot hold."""
     if isinstance(obj, np.ndarray):
+        _check_dtype(path, obj.dtype)
         obj = torch.from_numpy(np.ascontiguousarray(obj)) if obj.ndim else torch.tensor(obj)
     if not isinstance(obj, torch.Tensor):
         raise FormatError(f"{path}: npy holds one tensor, got {type(obj).__name__}; save it as .pt")
@@ -51,6 +52,15 @@ def layout(obj: Any, path: str) -> Layout:
         storage = packed.untyped_storage()
         builder.add_storage(len(header), storage, nbytes, "array", checksum=False, start=storage_bytes(packed))
     return builder.build(header, [(0, 0, len(header))], (), len(header) + nbytes)
+
+
+def _check_dtype(path: str, dtype: np.dtype[Any]) -> None:
+    if dtype.str not in _DTYPES:
+        names = ", ".join(np.dtype(description).name for description in _DTYPES)
+        raise FormatError(
+            f"{path}: torch has no dtype for an ndarray of numpy's {dtype.str!r}; expected one of {names} in this "
+            f"machine's byte order: convert it by astype, or save it by numpy.save"
+        )
 
 
 def source(path: str, fd: int, size: int) -> Source:
