@@ -24,7 +24,7 @@ class TestNumpy(TransportContract):
     make = NumpyTransport
 
 
-class TestTorch(TransportContract):
+class TestTorch(ChecksumContract):
     make = TorchTransport
 
 
@@ -37,7 +37,7 @@ class TestUring(ChecksumContract):
 
 
 @pytest.mark.gpu
-class TestTorchOnCuda(TransportContract):
+class TestTorchOnCuda(ChecksumContract):
     make = TorchTransport
     device = "cuda"
 
