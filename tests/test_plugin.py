@@ -92,3 +92,28 @@ def test_it_turns_up_in_the_dictionaries_by_itself(installed: Path, tmp_path: Pa
     kept = [path.read_text() for path in (tmp_path / "dictionaries").rglob("*.json")]
     assert any("tortoise" in text for text in kept), "no dictionary on disk knows it"
     assert "tortoise" not in {tool for _, tool in run(AUTOMATIC, None, tmp_path)}
+
+
+CHANGING = """
+import itertools, json, sys, threading, torch, fastio
+tensor, ended = torch.zeros(24 << 20, dtype=torch.uint8), threading.Event()
+def change():
+    for number in itertools.count(1):
+        if ended.is_set():
+            return
+        tensor.fill_(number % 256)
+thread = threading.Thread(target=change)
+thread.start()
+try:
+    for _ in range(4):
+        fastio.save({"changing": tensor, "still": torch.ones(30000)}, sys.argv[1], policy="tortoise")
+        verified = fastio.verify(sys.argv[1]).checksummed
+finally:
+    ended.set()
+    thread.join()
+print(json.dumps(verified))
+"""
+
+
+def test_its_file_has_checksums_of_what_it_wrote(installed: Path, tmp_path: Path) -> None:
+    assert run(CHANGING, installed, tmp_path)
