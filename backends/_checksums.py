@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from fastio._native import crc32_at
 from fastio.backends._windows import Window
-from fastio.buffers import Lease
 from fastio.errors import RefusedError
 from fastio.transport import Extent, Patch
 
 _PATCH_BYTES = 4
+
+
+class Buffer(Protocol):
+    """Host memory, by its address and as bytes."""
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def view(self) -> memoryview: ...
 
 
 class Checksums:
@@ -30,7 +40,7 @@ class Checksums:
             if patch.offset < extents[patch.extent].offset + extents[patch.extent].nbytes:
                 raise RefusedError(f"the patch at offset {patch.offset} lies before the end of what it describes")
 
-    def take(self, window: Window, begin: int, buffer: Lease) -> None:
+    def take(self, window: Window, begin: int, buffer: Buffer) -> None:
         """Patch, then measure, the pieces of a window; ``buffer`` holds the file from ``begin`` on.
 
         A patch may lie across two windows.

@@ -1,26 +1,23 @@
-"""torch's way: the file is mapped, a window at a time, and tensors are copied between the mapping and their memory.
+"""torch's way: ``Tensor.copy_`` between memory on any device and a block on the host, which the system writes or fills.
 
 For ``pt`` the caller hands the whole object to ``torch.save`` and ``torch.load`` instead (``Capabilities.whole``).
 
-``UntypedStorage.from_file`` maps from the file's first byte, needs write permission to share, and reports an error as
-text. So the windows are mapped here, from the open file itself: bounded memory, and the system's own errno.
-A mapping's access beyond the end of its file, or to a block that cannot be had, ends the process (SIGBUS). So the
-length is checked before each window is mapped, and blocks that a write needs are allocated first.
+torch's own ways to a storage of a file are of no use here. ``UntypedStorage.from_file`` maps it, and an access to what
+another process cut off, or to a block that cannot be had, ends the process (SIGBUS); others tell errors as text.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-
 import torch
 
-from fastio.backends import _files, _memory
-from fastio.backends._windows import Window, check, part, windows
-from fastio.errors import CorruptFileError, RefusedError
+from fastio import addresses
+from fastio.backends import _files, _memory, _staged
+from fastio.backends._windows import check
 from fastio.transport import Capabilities, Extent, Moved, ReadRequest, WriteRequest
 
-_WINDOW = 16 << 20
+# A copy on the host must stay in the processor's cache until the kernel has made its own; each one to or from a device
+# costs its beginning.
+_HOST_BLOCK, _DEVICE_BLOCK = 512 << 10, 16 << 20
 
 
 def _devices() -> frozenset[str]:
@@ -29,69 +26,36 @@ def _devices() -> frozenset[str]:
 
 
 class TorchTransport:
-    """Mapped windows and ``Tensor.copy_``, for memory on any device that torch has here."""
+    """``Tensor.copy_`` and the page cache, for memory on any device that torch has here."""
 
     name = "torch"
 
     def __init__(self) -> None:
-        self.capabilities = Capabilities(devices=_devices(), whole=frozenset({"pt"}))
+        self.capabilities = Capabilities(devices=_devices(), whole=frozenset({"pt"}), checksums=True)
 
     def write(self, request: WriteRequest) -> Moved:
         """Write ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
         check(request)
-        status = _files.status(request)
-        if status.st_size < request.size:
-            raise RefusedError(f"{request.path}: the file has {status.st_size} bytes, expected {request.size}")
-        hollow = status.st_blocks * 512 < request.size
-        for window in windows(request.extents, _WINDOW):
-            _files.stop_if_cancelled(request.control, request.path)
-            if hollow:
-                _allocate(request, window)
-            _copy(request, window, to_file=True)
-            request.control.advance(window.nbytes)
-        return Moved(_route(request))
+        route, block = _way(request)
+        return Moved(route, _staged.write(request, block, _gather))
 
     def read(self, request: ReadRequest) -> Moved:
         """Fill the memory of ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
         check(request)
-        for window in windows(request.extents, _WINDOW):
-            _files.stop_if_cancelled(request.control, request.path)
-            _files.check_length(request)
-            _copy(request, window, to_file=False)
-            request.control.advance(window.nbytes)
-        return Moved(_route(request))
+        _files.check_length(request)
+        route, block = _way(request)
+        return Moved(route, _staged.read(request, block, _scatter))
 
 
-def _copy(request: WriteRequest | ReadRequest, window: Window, to_file: bool) -> None:
-    start = window.begin // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-    # A private mapping suffices to read, and needs no write permission; torch wants its memory writable all the same.
-    flags = mmap.MAP_SHARED if to_file else mmap.MAP_PRIVATE
-    try:
-        mapping = mmap.mmap(request.fd, window.end - start, flags, mmap.PROT_READ | mmap.PROT_WRITE, offset=start)
-    except OSError as error:
-        raise _files.failure(error, "map", request.path, start) from error
-    except ValueError as error:  # the file became shorter since its length was checked
-        raise CorruptFileError(request.path, None, f"the file ends before byte {window.end}") from error
-    mapped = torch.frombuffer(mapping, dtype=torch.uint8)
-    for piece in window.pieces:
-        memory = _memory.tensor(part(request.extents, piece))
-        in_file = mapped[piece.offset - start : piece.end - start]
-        if to_file:
-            in_file.copy_(memory)
-        else:
-            memory.copy_(in_file)
+def _gather(extent: Extent, address: int) -> None:
+    addresses.host_bytes(address, extent.nbytes).copy_(_memory.tensor(extent))
 
 
-def _allocate(request: WriteRequest, window: Window) -> None:
-    try:
-        os.posix_fallocate(request.fd, window.begin, window.end - window.begin)
-    except OSError as error:
-        raise _files.failure(error, "allocate", request.path, window.begin) from error
+def _scatter(extent: Extent, address: int) -> None:
+    _memory.tensor(extent).copy_(addresses.host_bytes(address, extent.nbytes))
 
 
-def _route(request: WriteRequest | ReadRequest) -> str:
-    return "cached" if all(_is_host(extent) for extent in request.extents) else "bounce"
-
-
-def _is_host(extent: Extent) -> bool:
-    return extent.device == "cpu"
+def _way(request: WriteRequest | ReadRequest) -> tuple[str, int]:
+    """The route, and the size of the block that suits it."""
+    on_host = all(extent.device == "cpu" for extent in request.extents)
+    return ("cached", _HOST_BLOCK) if on_host else ("bounce", _DEVICE_BLOCK)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from fastio import checksums, formats, plan, registry
+from fastio import checksums, formats, plan, registry, resealing
 from fastio._native import Control
 from fastio.choosing import Decision, decide, movers
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
@@ -191,25 +191,25 @@ def _is_special(path: str) -> bool:
 
 
 def _save_by_torch(call: SaveCall, started: float, why: str) -> SaveResult:
-    notes: tuple[str, ...] = ()
-    if _is_special(call.path):
+    special = _is_special(call.path)
+    durable = call.durable and not special
+    if special:
         notes = ("not durable: the path is no regular file",) if call.durable else ()
         torch.serialization.save(call.obj, call.path, **call.arguments)
         nbytes = 0
         tell_end(call.progress, nbytes)
     else:
         with Replacement(call.path) as new:
-            _torch_save(call, new)
+            notes = _torch_save(call, new)
             nbytes = os.fstat(new.fd).st_size
             tell_end(call.progress, nbytes)
             new.commit(call.durable)
     seconds = time.perf_counter() - started
-    durable = call.durable and not notes
     return SaveResult(SAVE, call.path, PT, "torch", "library", why, nbytes, seconds, durable, False, notes)
 
 
-def _torch_save(call: SaveCall, new: Replacement) -> None:
-    """torch.save itself. Its writer says that a write failed, not why: the room on the disk tells."""
+def _torch_save(call: SaveCall, new: Replacement) -> tuple[str, ...]:
+    """torch.save itself; gives notes. Its writer says that a write failed, not why: the room on the disk tells."""
     try:
         torch.serialization.save(call.obj, new.temporary, **call.arguments)
     except RuntimeError as error:
@@ -217,14 +217,18 @@ def _torch_save(call: SaveCall, new: Replacement) -> None:
             raise
         room = os.statvfs(os.path.dirname(new.temporary)).f_bavail
         raise TransferError(errno.EIO if room else errno.ENOSPC, "torch.save", call.path) from error
+    zipped = call.arguments.get("_use_new_zipfile_serialization", True)
+    if not zipped or torch.serialization._serialization_tls.skip_data:
+        return ()  # there are no checksums, or what they are of is still to come
+    return resealing.reseal_archive(call.path, new.fd, os.fstat(new.fd).st_size)
 
 
 def _fill_by(tool: str, call: SaveCall, layout: Layout, new: Replacement) -> Moved:
     if call.form in registry.get(tool).capabilities.whole:
         new.allocate(layout.size)  # torch starts the file anew; a full disk shows here, with its errno
-        _torch_save(call, new)
+        notes = _torch_save(call, new)
         tell_end(call.progress, layout.size)
-        return Moved("library")
+        return Moved("library", notes=notes)
     return _fill_extents(tool, layout, new, call.durable, call.progress)[0]
 
 
@@ -237,11 +241,16 @@ def _fill_extents(
     control = Control()
     control.still = still
     patches: Sequence[Any] = layout.patches
-    values: Sequence[int] | None = None
+    values: list[int] | None = None
     if not transport.capabilities.checksums:
         values = checksums.seal(layout)
         patches = ()
     request = WriteRequest(new.path, new.fd, layout.size, layout.extents, patches, durable, control)
     with Job(lambda: transport.write(request), control, layout.size) as job:
         moved = job.wait(progress)
-    return moved, values if values is not None else moved.checksums or ()
+    if values is None:
+        return moved, moved.checksums or ()
+    if still or not layout.devices <= {"cpu"}:
+        return moved, values  # to read back what went straight to the disk would cost as much as the save
+    notes = resealing.reseal(layout, values, new.path, new.fd)
+    return moved._replace(notes=(*moved.notes, *notes)), values

@@ -60,7 +60,8 @@ class WriteRequest:
 
     ``extents`` are sorted by offset and do not overlap; what lies between them is zeros, as it is in the new
     file already. ``patches`` is empty
-    for a transport whose capabilities do not say ``checksums``: the caller has then put the values in already.
+    for a transport whose capabilities do not say ``checksums``: the caller has then put the values in already, and
+    looks afterwards whether they are of what the file has.
     The caller syncs; ``durable`` is only a hint (a transport may start write-back early).
     """
 

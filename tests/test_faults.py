@@ -80,8 +80,8 @@ def sweep(server: Server, op: str, path: str, policy: str, call: str, effect: in
 
 # Each call that a save or a load makes, struck in turn
 
-WRITES = [("uring", "ring_write"), ("posix", "write")]
-READS = [("uring", "ring_read"), ("uring", "read"), ("posix", "read")]
+WRITES = [("uring", "ring_write"), ("posix", "write"), ("numpy", "write")]
+READS = [("uring", "ring_read"), ("uring", "read"), ("posix", "read"), ("numpy", "read")]
 TRANSFERS = [*(("save", *write) for write in WRITES), *(("load", *read) for read in READS)]
 
 

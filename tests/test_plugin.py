@@ -100,3 +100,28 @@ MARKS = "import json, fastio; from fastio.dicts import fingerprint; print(json.d
 def test_its_version_is_one_of_what_makes_times_comparable(installed: Path, tmp_path: Path) -> None:
     (own,) = {*run(MARKS, installed, tmp_path).split(", ")} - {*run(MARKS, None, tmp_path).split(", ")}
     assert own.split(" ")[1:] == ["1.0"], own
+
+
+CHANGING = """
+import itertools, json, sys, threading, torch, fastio
+tensor, ended = torch.zeros(24 << 20, dtype=torch.uint8), threading.Event()
+def change():
+    for number in itertools.count(1):
+        if ended.is_set():
+            return
+        tensor.fill_(number % 256)
+thread = threading.Thread(target=change)
+thread.start()
+try:
+    for _ in range(4):
+        fastio.save({"changing": tensor, "still": torch.ones(30000)}, sys.argv[1], policy="tortoise")
+        verified = fastio.verify(sys.argv[1]).checksummed
+finally:
+    ended.set()
+    thread.join()
+print(json.dumps(verified))
+"""
+
+
+def test_its_file_has_checksums_of_what_it_wrote(installed: Path, tmp_path: Path) -> None:
+    assert run(CHANGING, installed, tmp_path)

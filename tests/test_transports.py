@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contract import ChecksumContract, TransportContract
+from contract import ChecksumContract
 from fastio.backends import _memory
 from fastio.backends.memory import MemoryTransport
 from fastio.backends.numpy_ import NumpyTransport
@@ -20,11 +20,11 @@ class TestMemory(ChecksumContract):
     make = MemoryTransport
 
 
-class TestNumpy(TransportContract):
+class TestNumpy(ChecksumContract):
     make = NumpyTransport
 
 
-class TestTorch(TransportContract):
+class TestTorch(ChecksumContract):
     make = TorchTransport
 
 
@@ -37,7 +37,7 @@ class TestUring(ChecksumContract):
 
 
 @pytest.mark.gpu
-class TestTorchOnCuda(TransportContract):
+class TestTorchOnCuda(ChecksumContract):
     make = TorchTransport
     device = "cuda"
 

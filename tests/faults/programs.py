@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -81,6 +82,34 @@ def _load(path: str, policy: str, faults: list[Json] | None) -> Json:
     result["leaked"] = _census_since(before)
     result["next"] = _version(fastio.load(path, policy=policy))
     result["folder"] = sorted(os.listdir(os.path.dirname(path)))
+    return result
+
+
+def load_ones(path: str, policy: str, times: int, ready: str) -> Json:
+    """Load ``{"ones": bytes of value 1}`` while somebody cuts the file and lets it grow again, with zeros.
+
+    Gives how often nothing but ones and zeros came, how often something else, and the errors by their kind. ``ready``
+    appears after the first of ``times`` loads.
+    """
+    seen: Counter[str] = Counter()
+    for _ in range(times):
+        try:
+            seen["right" if int(fastio.load(path, policy=policy)["ones"].max()) <= 1 else "wrong"] += 1
+        except fastio.FastIOError:
+            seen["FastIOError"] += 1
+        except Exception as error:
+            seen[type(error).__name__] += 1
+        open(ready, "w").close()
+    return dict(seen)
+
+
+def read_ones(path: str, policy: str, fault: Json) -> Json:
+    """Load such a file under a fault, and once more without any. ``right``: whatever came was nothing but ones."""
+    fastio.load(path, policy=policy)
+    loaded: list[Any] = []
+    result = _attempt(lambda: loaded.append(fastio.load(path, policy=policy)), path, [fault])
+    loaded.append(fastio.load(path, policy=policy))
+    result["right"] = all(bool((one["ones"] == 1).all()) for one in loaded)
     return result
 
 

@@ -139,7 +139,7 @@ MOVES_AT(pwrite64, "write", const void *)
 MOVES(read, "read", void *)
 MOVES(write, "write", const void *)
 
-/* Vectors are shortened to their first element. */
+/* Vectors are shortened to their first element, those with an offset to a part of it. */
 #define MOVES_VECTOR(name, class)                                  \
     ssize_t name(int fd, const struct iovec *vector, int count) {  \
         REAL(ssize_t, #name, int, const struct iovec *, int)       \
@@ -149,6 +149,19 @@ MOVES(write, "write", const void *)
     }
 MOVES_VECTOR(readv, "read")
 MOVES_VECTOR(writev, "write")
+
+#define MOVES_VECTOR_AT(name, class)                                                       \
+    ssize_t name(int fd, const struct iovec *vector, int count, off_t offset, int flags) { \
+        REAL(ssize_t, #name, int, const struct iovec *, int, off_t, int)                   \
+        int effect = struck_fd(class, fd);                                                 \
+        STRIKE(effect);                                                                    \
+        if (!effect || count < 1) return real(fd, vector, count, offset, flags);           \
+        struct iovec first = {vector->iov_base, shorter(vector->iov_len)};                 \
+        return real(fd, &first, 1, offset, flags);                                         \
+    }
+/* What Python calls for os.preadv. */
+MOVES_VECTOR_AT(preadv2, "read")
+MOVES_VECTOR_AT(preadv64v2, "read")
 
 /* ---- allocate, truncate, sync, rename ---- */
 

@@ -1,0 +1,153 @@
+"""Memory that another thread changes while it is saved: the file's checksums are still of the bytes in it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import threading
+import types
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+import fastio
+from fastio import checksums, registry, resealing
+from fastio.distributed import Reader, Writer
+from fastio.formats import pt_save
+from fastio.saving import save_layout
+from fastio.transport import WriteRequest
+
+TOOLS = ["uring", "posix", "torch", "numpy", "memory"]
+NBYTES = 24 << 20
+SAVES = 4
+
+
+@contextmanager
+def changing() -> Iterator[dict[str, Any]]:
+    """A state of which another thread changes two tensors, again and again, mostly without Python's lock."""
+    large, small = torch.zeros(NBYTES, dtype=torch.uint8), torch.zeros(300)
+    ended = threading.Event()
+
+    def change() -> None:
+        for number in itertools.count(1):
+            if ended.is_set():
+                return
+            large.fill_(number % 256)
+            small.fill_(number)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        yield {"large": large, "small": small, "odd": torch.arange(30001), "step": 3}
+    finally:
+        ended.set()
+        thread.join()
+
+
+def check(path: Path) -> None:
+    """All checksums of a ``.pt`` file, those behind the records too, are of the bytes that it holds."""
+    assert fastio.verify(path).checksummed
+    data = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        for info in archive.infolist():
+            lengths = data[info.header_offset + 26 : info.header_offset + 30]
+            name, extra = int.from_bytes(lengths[:2], "little"), int.from_bytes(lengths[2:], "little")
+            end = info.header_offset + 30 + name + extra + info.file_size
+            if info.file_size:
+                assert data[end : end + 8] == b"PK\x07\x08" + info.CRC.to_bytes(4, "little"), info.filename
+    assert torch.equal(fastio.load(path)["odd"], torch.arange(30001))
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_save(tmp_path: Path, tool: str) -> None:
+    path = tmp_path / "a.pt"
+    with changing() as state:
+        for _ in range(SAVES):
+            result = fastio.save(state, path, policy=tool, durable=False)
+            assert (result.tool, result.verified) == (tool, True)
+            check(path)
+
+
+def test_a_save_that_is_torchs_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    module = types.SimpleNamespace(**{name: getattr(pickle, name) for name in dir(pickle) if name[0] != "_"})
+    module.__name__ = "mine"
+    with changing() as state:
+        for _ in range(SAVES):
+            assert fastio.save(state, path, pickle_module=module, durable=False).route == "library"
+            check(path)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_layout(tmp_path: Path, tool: str) -> None:
+    """As checkpoints are written: by a tool's own transport, whatever it stands for."""
+    path = tmp_path / "a.pt"
+    with changing() as state:
+        for _ in range(SAVES):
+            layout = pt_save.layout(state, str(path))
+            _, values = save_layout(layout, str(path), tool, None)
+            check(path)
+            with zipfile.ZipFile(path) as archive:
+                found = {info.filename.partition("/")[2]: info.CRC for info in archive.infolist()}
+            for extent, value in zip(layout.extents, values, strict=True):
+                assert not extent.checksum or found[extent.name] == value
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled", "ignore:torch.distributed is unavailable")
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_distributed_checkpoint(tmp_path: Path, tool: str) -> None:
+    with changing() as state:
+        for number in range(SAVES):
+            dcp.save(state, storage_writer=Writer(tmp_path / str(number), policy=tool, durable=False))
+            loaded = {name: torch.zeros_like(value) for name, value in state.items() if name != "step"}
+            with fastio.record() as transfers:
+                dcp.load(loaded, storage_reader=Reader(tmp_path / str(number)))
+            assert all(transfer.verified for transfer in transfers)
+
+
+def test_what_torch_wrote_is_looked_at(tmp_path: Path) -> None:
+    """The same without another thread: what a file holds is changed behind torch's back."""
+    path = tmp_path / "a.pt"
+    torch.save({"large": torch.zeros(3 << 20), "odd": torch.arange(30001), "empty": torch.empty(0)}, path)
+    with zipfile.ZipFile(path) as archive:
+        (info,) = (info for info in archive.infolist() if info.filename.endswith("/data/0"))
+    with path.open("r+b") as file:
+        fd, size = file.fileno(), path.stat().st_size
+        assert resealing.reseal_archive(str(path), fd, size) == ()
+        os.pwrite(fd, b"changed", info.header_offset + 1_000_000)
+        with pytest.raises(fastio.CorruptFileError):
+            fastio.verify(path)
+        (note,) = resealing.reseal_archive(str(path), fd, size)
+        assert note.startswith("one checksum")
+        assert resealing.reseal_archive(str(path), fd, size) == ()
+    check(path)
+    assert fastio.load(path)["large"].count_nonzero() > 0
+
+
+@pytest.mark.parametrize("changed", [(), ("large",), ("large", "odd")])
+def test_what_a_tool_wrote_that_computes_no_checksums_is_looked_at(tmp_path: Path, changed: tuple[str, ...]) -> None:
+    path = tmp_path / "a.pt"
+    state = {"large": torch.zeros(3 << 20), "odd": torch.arange(30001), "other": torch.ones(1 << 16)}
+    layout = pt_save.layout(state, str(path))
+    values = checksums.seal(layout)
+    for name in changed:
+        state[name][7] = 9
+    with path.open("w+b") as file:
+        file.truncate(layout.size)
+        registry.get("memory").write(WriteRequest(str(path), file.fileno(), layout.size, layout.extents))
+        state["odd"][7] = 7
+        notes = resealing.reseal(layout, values, str(path), file.fileno())
+    assert len(notes) == bool(changed)
+    assert fastio.verify(path).checksummed
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        found = {info.filename.partition("/")[2]: info.CRC for info in archive.infolist()}
+    assert all(found[e.name] == value for e, value in zip(layout.extents, values, strict=True) if e.checksum)
