@@ -13,6 +13,7 @@ LIMIT = 64 * MIB
 MANY, EACH = 16_000, 16 << 10  # whole pages: a header between two of them may cost one more
 
 PEAK = """
+import os
 import sys
 import torch
 import fastio
@@ -31,8 +32,9 @@ def both(library, tool):
 
 operation, library, tool, what, path = sys.argv[1:]
 save, load = both(library, tool)
-save({"small": torch.ones(3)}, path + ".first")  # what is imported and made once
-load(path + ".first")
+first = os.path.join(os.path.dirname(path), "first" + os.path.splitext(path)[1])  # what is imported and made once
+save(torch.ones(3) if first.endswith(".npy") else {"small": torch.ones(3)}, first)
+load(first)
 obj = eval(what) if operation == "save" else None
 open("/proc/self/clear_refs", "w").write("5")
 before = status("VmHWM")
@@ -69,3 +71,17 @@ def test_saving_many_small_tensors(many: tuple[Path, int], tmp_path: Path) -> No
 def test_loading_many_small_tensors(many: tuple[Path, int]) -> None:
     path, _ = many
     assert peak("load", "fastio", "posix", "", path) < LIMIT + peak("load", "torch", "", "", path)
+
+
+def test_many_small_tensors_in_safetensors(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    assert peak("save", "fastio", "uring", f"many({MANY}, {EACH})", path) < LIMIT
+    assert peak("load", "fastio", "posix", "", path) < LIMIT
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.npy", "a.pt"])
+def test_one_large_tensor_that_is_not_contiguous(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    what = "torch.ones(150 << 8, 1024).t()"
+    assert peak("save", "fastio", "uring", what if name == "a.npy" else f"{{'x': {what}}}", path) < LIMIT
+    assert peak("load", "fastio", "uring", "", path) < LIMIT

@@ -51,11 +51,8 @@ def layout(obj: Any, path: str, metadata: dict[str, str] | None = None) -> Layou
     start = bytearray(len(text).to_bytes(8, "little") + text)
     builder = LayoutBuilder()
     for name, tensor in ordered:
-        nbytes = tensor.numel() * tensor.element_size()
-        if nbytes:
-            packed = tensor.detach().resolve_conj().resolve_neg().contiguous()
-            offset = len(start) + header[name]["data_offsets"][0]
-            builder.add_storage(offset, packed.untyped_storage(), nbytes, name, False, storage_bytes(packed))
+        if tensor.numel():
+            builder.add_tensor(len(start) + header[name]["data_offsets"][0], tensor, name)
     return builder.build(start, [(0, 0, len(start))], (), len(start) + at)
 
 
