@@ -82,8 +82,9 @@ def load(
         verify: compare each record with its CRC-32 before anything is returned (``pt``; the other formats carry none).
 
     Raises:
-        CorruptFileError: the file is damaged; the message names the record. TransferError (an OSError): the
-            system refused. Otherwise what ``torch.load`` raises: FileNotFoundError, UnpicklingError, …
+        CorruptFileError: the file is damaged; the message names the record. FormatError: it is good, but holds what
+            this torch has no dtype for. TransferError (an OSError): the system refused. Otherwise what ``torch.load``
+            raises: FileNotFoundError, UnpicklingError, …
 
     >>> state = fastio.load("model.pt", map_location="cuda")
     """

@@ -48,7 +48,10 @@ class DictionaryError(FastIOError):
 
 
 class FormatError(FastIOError, ValueError):
-    """The object cannot be written in the format asked for. The message names the tensor and the cure."""
+    """The object cannot be written in the format asked for, or what a good file holds is nothing that this torch has.
+
+    The message names the tensor and the cure.
+    """
 
 
 class UnsupportedError(FastIOError, RuntimeError):

@@ -19,6 +19,7 @@ from fastio.formats.layout import Layout
 from fastio.formats.sense import PT
 from fastio.job import Job, Progress
 from fastio.outcome import SaveResult
+from fastio.packing import write_packed
 from fastio.progress import tell_end
 from fastio.replacement import Replacement
 from fastio.transport import SAVE, Moved, WriteRequest
@@ -97,7 +98,8 @@ def save_file(call: SaveCall) -> SaveResult:
         return _save_by_torch(call, started, why)
     layout = _lay_out(call)
     devices = layout.devices or frozenset({"cpu"})
-    context = plan.save_context(call.form, devices, call.durable, layout.payload, len(layout.extents) // 2)
+    parts = len(layout.extents) + len(layout.strided)
+    context = plan.save_context(call.form, devices, call.durable, layout.payload, parts // 2)
     decision = decide(call.policy, SAVE, call.form, devices, context, layout.payload, os.path.dirname(call.path))
     if not decision.order:
         why = f"no tool writes {call.form} from memory on {', '.join(devices)}"
@@ -193,6 +195,7 @@ def _is_special(path: str) -> bool:
 def _save_by_torch(call: SaveCall, started: float, why: str) -> SaveResult:
     special = _is_special(call.path)
     durable = call.durable and not special
+    notes: tuple[str, ...] = ()
     if special:
         notes = ("not durable: the path is no regular file",) if call.durable else ()
         torch.serialization.save(call.obj, call.path, **call.arguments)
@@ -246,7 +249,13 @@ def _fill_extents(
         values = checksums.seal(layout)
         patches = ()
     request = WriteRequest(new.path, new.fd, layout.size, layout.extents, patches, durable, control)
-    with Job(lambda: transport.write(request), control, layout.size) as job:
+
+    def write() -> Moved:
+        moved = transport.write(request)  # first: it may put zeros where it has nothing
+        notes = write_packed(layout.strided, new.path, new.fd, control)
+        return moved._replace(notes=(*moved.notes, *notes))
+
+    with Job(write, control, layout.size) as job:
         moved = job.wait(progress)
     if values is None:
         return moved, moved.checksums or ()

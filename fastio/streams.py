@@ -16,12 +16,14 @@ import torch
 
 from fastio import formats
 from fastio.addresses import storage_bytes
+from fastio.formats.layout import Strided
 from fastio.formats.sense import HEAD_BYTES, PT, sense
 from fastio.loading import LoadCall, load_open
 from fastio.outcome import SaveResult, Transfer
+from fastio.packing import packed
 from fastio.progress import tell_end
 from fastio.saving import SaveCall
-from fastio.transport import LOAD, SAVE
+from fastio.transport import LOAD, SAVE, Extent
 
 _REASON = "f is a file object"
 _STEP = 1 << 20
@@ -48,16 +50,25 @@ def save_stream(call: SaveCall, f: Any) -> SaveResult:
 def _write_layout(call: SaveCall, f: Any) -> int:
     layout = formats.lay_out(call.form, call.obj, call.path, call.arguments)
     at = 0
-    for extent in layout.extents:
-        f.write(bytes(extent.offset - at))
-        if extent.device == "cpu":
-            f.write(ctypes.string_at(extent.address, extent.nbytes))
-        else:
-            storage: torch.UntypedStorage = extent.owner
-            start = extent.address - storage.data_ptr()
-            f.write(storage_bytes(storage)[start : start + extent.nbytes].cpu().numpy().tobytes())
-        at = extent.offset + extent.nbytes
+    parts: list[Extent | Strided] = [*layout.extents, *layout.strided]
+    for part in sorted(parts, key=lambda part: part.offset):
+        f.write(bytes(part.offset - at))
+        for data in _bytes_of(part):
+            f.write(data)
+        at = part.offset + part.nbytes
     return layout.payload
+
+
+def _bytes_of(part: Extent | Strided) -> Iterator[bytes]:
+    if isinstance(part, Strided):
+        for piece in packed(part.tensor):
+            yield ctypes.string_at(piece.data_ptr(), piece.nbytes)
+    elif part.device == "cpu":
+        yield ctypes.string_at(part.address, part.nbytes)
+    else:
+        storage: torch.UntypedStorage = part.owner
+        start = part.address - storage.data_ptr()
+        yield storage_bytes(storage)[start : start + part.nbytes].cpu().numpy().tobytes()
 
 
 def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:

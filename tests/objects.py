@@ -11,7 +11,10 @@ PLAIN = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
     torch.float32, torch.float64, torch.complex64, torch.complex128,
 ]  # fmt: skip
-NAMED = ["uint16", "uint32", "uint64", "complex32", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"]
+NAMED = [
+    "uint16", "uint32", "uint64", "complex32", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+    "float8_e8m0fnu", "float4_e2m1fn_x2",
+]  # fmt: skip
 DTYPES = PLAIN + [getattr(torch, name) for name in NAMED if hasattr(torch, name)]
 
 

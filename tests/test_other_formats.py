@@ -17,7 +17,7 @@ from objects import DTYPES, same, same_bits, tensor_of
 
 TOOLS = ["uring", "posix", "torch", "numpy", "memory"]
 # numpy has no dtype for these; the library's own writer refuses complex64 in some versions.
-NO_NPY = {"torch.bfloat16", "torch.complex32"}
+NO_NPY = {"torch.bfloat16", "torch.complex32", "torch.float4_e2m1fn_x2"}
 
 
 def some() -> dict[str, torch.Tensor]:

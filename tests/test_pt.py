@@ -64,7 +64,7 @@ def test_torch_checks_sparse_tensors_by_their_own_bytes(tmp_path: Path, tool: st
 def test_the_file_is_torchs_own_to_the_byte(tmp_path: Path, alignment: int) -> None:
     """All but the id that torch derives from its process, and that record's own CRC."""
     config = pytest.importorskip("torch.utils.serialization", reason="before torch 2.7").config
-    count, numel = (40, 8192) if alignment == 4096 else (200, 16)
+    count, numel = (40, 16384) if alignment == 4096 else (200, 16)
     obj = [torch.randn(numel) for _ in range(count)] + [torch.empty(0), torch.ones(3)]
     path = tmp_path / "golden.file.pt"
     before = config.save.storage_alignment

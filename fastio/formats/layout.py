@@ -11,11 +11,20 @@ import torch
 from fastio.transport import Extent, Patch
 
 
+class Strided(NamedTuple):
+    """A tensor whose ``nbytes`` bytes do not lie in memory as they belong in the file, at ``offset``, row by row."""
+
+    offset: int
+    nbytes: int
+    tensor: torch.Tensor
+
+
 class Layout(NamedTuple):
     """A whole file: ``size`` bytes, made of ``extents`` (sorted), with checksums to be put in at ``patches``.
 
-    ``payload`` is the number of tensor bytes, ``devices`` where they are. ``literal`` holds the format's own bytes,
-    and those of tensors too small to be worth an extent.
+    ``payload`` is the number of tensor bytes, ``devices`` where those of extents are. ``literal`` holds the format's
+    own bytes, and those of tensors too small to be worth an extent. ``strided`` (sorted) is what no transport can move:
+    it lies between the extents, and is packed.
     """
 
     size: int
@@ -24,6 +33,7 @@ class Layout(NamedTuple):
     payload: int
     devices: frozenset[str]
     literal: bytearray
+    strided: Sequence[Strided] = ()
 
 
 class LayoutBuilder:
@@ -33,6 +43,7 @@ class LayoutBuilder:
         self._payload = 0
         self._extents: list[Extent] = []
         self._devices: set[str] = set()
+        self._strided: list[Strided] = []
 
     def add_storage(
         self, offset: int, storage: torch.UntypedStorage, nbytes: int, name: str, checksum: bool, start: int = 0
@@ -42,6 +53,15 @@ class LayoutBuilder:
         self._extents.append(Extent(offset, nbytes, storage.data_ptr() + start, checksum, device, storage, name))
         self._devices.add(device)
         self._payload += nbytes
+
+    def add_tensor(self, offset: int, tensor: torch.Tensor, name: str) -> None:
+        """The elements of a dense tensor, at least one, belong at ``offset``, row by row. Offsets must rise."""
+        plain = tensor.detach()
+        if plain.is_contiguous() and not plain.is_conj() and not plain.is_neg():
+            self.add_storage(offset, plain.untyped_storage(), plain.nbytes, name, False, storage_bytes(plain))
+        else:
+            self._strided.append(Strided(offset, plain.nbytes, plain))
+            self._payload += plain.nbytes
 
     def add_payload(self, nbytes: int) -> None:
         """Count tensor bytes that are among the literal ones."""
@@ -67,7 +87,7 @@ class LayoutBuilder:
             extents.append(extent)
         extents.extend(_literal_extent(run, base, literal) for run in runs[index:])
         placed = [Patch(offset, places[number]) for offset, number in patches]
-        return Layout(size, extents, placed, self._payload, frozenset(self._devices), literal)
+        return Layout(size, extents, placed, self._payload, frozenset(self._devices), literal, self._strided)
 
 
 def _literal_extent(run: tuple[int, int, int], base: int, literal: bytearray) -> Extent:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fastio.errors import CorruptFileError, FormatError
-from fastio.formats.layout import Layout, LayoutBuilder, storage_bytes
+from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.reading import read_at
 from fastio.formats.source import Source, StorageOf, Wait
 from fastio.landing import Region
@@ -34,24 +34,29 @@ def layout(obj: Any, path: str) -> Layout:
     """Lay out one dense tensor or ndarray of any shape; FormatError says what the format cannot hold."""
     if isinstance(obj, np.ndarray):
         _check_dtype(path, obj.dtype)
-        obj = torch.from_numpy(np.ascontiguousarray(obj)) if obj.ndim else torch.tensor(obj)
+        obj = _as_tensor(obj)
     if not isinstance(obj, torch.Tensor):
         raise FormatError(f"{path}: npy holds one tensor, got {type(obj).__name__}; save it as .pt")
     if obj.layout != torch.strided or obj.is_quantized or obj.dtype not in _DESCRIPTIONS:
         raise FormatError(
             f"{path}: npy has no place for {obj.dtype}, {obj.layout}; convert the tensor or save it as .pt"
         )
-    packed = obj.detach().resolve_conj().resolve_neg().contiguous()
     text = repr({"descr": _DESCRIPTIONS[obj.dtype], "fortran_order": False, "shape": tuple(obj.shape)}).encode()
     padding = -(len(_MAGIC) + 2 + len(text) + 1) % _PAGE
     text += b" " * padding + b"\n"
     header = bytearray(_MAGIC + len(text).to_bytes(2, "little") + text)
     builder = LayoutBuilder()
-    nbytes = packed.numel() * packed.element_size()
-    if nbytes:
-        storage = packed.untyped_storage()
-        builder.add_storage(len(header), storage, nbytes, "array", checksum=False, start=storage_bytes(packed))
-    return builder.build(header, [(0, 0, len(header))], (), len(header) + nbytes)
+    if obj.numel():
+        builder.add_tensor(len(header), obj, "array")
+    return builder.build(header, [(0, 0, len(header))], (), len(header) + obj.nbytes)
+
+
+def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """The same memory; a copy where torch has no such strides (negative ones)."""
+    try:
+        return torch.from_numpy(array)
+    except ValueError:
+        return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def _check_dtype(path: str, dtype: np.dtype[Any]) -> None:

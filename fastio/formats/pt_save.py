@@ -21,13 +21,16 @@ from fastio.formats.layout import Layout, LayoutBuilder
 
 PAGE = 4096
 _TORCH_ALIGNMENT = 64
-# Padding every storage to a page may cost this share of the file at most.
+# Padding every storage to a page may cost this share of their bytes at most.
 _LARGEST_WASTE = 1 / 8
-# Up to this size a storage costs less copied into the file's own bytes than moved on its own; so many bytes at most.
-_WORTH_AN_EXTENT = 16 << 10
-_MOST_COPIED = 16 << 20
-# What the zip format adds to a storage, about.
+# Up to this size a storage costs less copied into the file's own bytes than moved on its own.
+_WORTH_AN_EXTENT = 8 << 10
+# Padding and copies are held in memory while the file is written, and what is loaded holds the padding again: so many
+# bytes at most.
+_MOST_HELD = 16 << 20
+# What the zip format adds to a storage, about; and what of that lies between two storages, besides the name.
 _HEADERS = 256
+_BETWEEN = 50
 
 
 class Records(NamedTuple):
@@ -100,29 +103,40 @@ def pickled(obj: Any, pickle_protocol: int, _disable_byteorder_record: bool = Fa
 
 def lay_out(records: Records, archive: str) -> Layout:
     """A file of these records; ``archive`` is the folder inside it."""
-    payload = sum(nbytes for _, _, nbytes in records.storages)
-    alignment = PAGE if len(records.storages) * PAGE / 2 <= payload * _LARGEST_WASTE else _TORCH_ALIGNMENT
+    sizes = [nbytes for _, _, nbytes in records.storages]
+    padding = _page_padding(records, archive)
+    paged = padding <= min(sum(sizes) * _LARGEST_WASTE, _MOST_HELD)
+    alignment, held = (PAGE, padding) if paged else (_TORCH_ALIGNMENT, 0)
+    largest = _WORTH_AN_EXTENT
+    while (small := sum(nbytes for nbytes in sizes if nbytes <= largest)) > _MOST_HELD - held:
+        largest //= 2
     zip_file = _native.ZipBuilder(archive, alignment)
-    zip_file.reserve(min(payload, _MOST_COPIED) + _HEADERS * len(records.storages))
+    zip_file.reserve(held + small + _HEADERS * len(sizes))
     builder = LayoutBuilder()
     identity = hashlib.blake2b(digest_size=16)
     for name, data in records.small:
         record = str(alignment).encode() if name == ".storage_alignment" else data
         identity.update(name.encode() + record)
         zip_file.add_bytes(name, record)
-    room = _MOST_COPIED
+    copied = 0
     cpu = torch.device("cpu")
     for name, storage, nbytes in records.storages:
-        if nbytes <= _WORTH_AN_EXTENT and nbytes <= room and storage.device == cpu:
-            room -= nbytes
+        if nbytes <= largest and storage.device == cpu:
+            copied += nbytes
             zip_file.add_memory(name, storage.data_ptr(), nbytes)
         else:
             builder.add_storage(zip_file.add_extent(name, nbytes), storage, nbytes, name, checksum=True)
-    builder.add_payload(_MOST_COPIED - room)
+    builder.add_payload(copied)
     zip_file.add_bytes("version", b"3\n")
     zip_file.add_bytes(".data/serialization_id", str(int.from_bytes(identity.digest(), "big")).zfill(40)[:40].encode())
     zip_file.finish()
     return builder.build(zip_file.literal(), zip_file.runs(), zip_file.patches(), zip_file.size)
+
+
+def _page_padding(records: Records, archive: str) -> int:
+    """The bytes lost where every storage starts on a page: nearly a page each, if their sizes are whole pages."""
+    headers = _BETWEEN + len(archive) + len("/")
+    return sum(-(nbytes + headers + len(name)) % PAGE for name, _, nbytes in records.storages)
 
 
 def archive_name(path: str) -> str:

@@ -14,21 +14,13 @@ import torch
 from fastio.errors import CorruptFileError, FormatError
 from fastio.formats.layout import Layout, LayoutBuilder, storage_bytes
 from fastio.formats.reading import read_at
+from fastio.formats.safetensors_dtypes import in_header, in_torch
 from fastio.formats.source import Source, StorageOf, Wait
 from fastio.landing import Region
 
 _PAGE = 4096
 _LARGEST_HEADER = 100_000_000  # the library's own limit
 _METADATA = "__metadata__"
-
-_NAMES = {
-    "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32",
-    "I64": "int64", "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
-    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "C64": "complex64",
-}  # fmt: skip
-# A torch without one of the dtypes neither reads nor writes it.
-_DTYPES: dict[str, torch.dtype] = {key: getattr(torch, name) for key, name in _NAMES.items() if hasattr(torch, name)}
-_KEYS = {dtype: key for key, dtype in _DTYPES.items()}
 
 
 def layout(obj: Any, path: str, metadata: dict[str, str] | None = None) -> Layout:
@@ -49,7 +41,8 @@ def layout(obj: Any, path: str, metadata: dict[str, str] | None = None) -> Layou
     at = 0
     for name, tensor in ordered:
         nbytes = tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": _KEYS[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + nbytes]}
+        dtype, shape = in_header(path, name, tensor)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + nbytes]}
         at += nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % _PAGE)
@@ -58,11 +51,8 @@ def layout(obj: Any, path: str, metadata: dict[str, str] | None = None) -> Layou
     start = bytearray(len(text).to_bytes(8, "little") + text)
     builder = LayoutBuilder()
     for name, tensor in ordered:
-        nbytes = tensor.numel() * tensor.element_size()
-        if nbytes:
-            packed = tensor.detach().resolve_conj().resolve_neg().contiguous()
-            offset = len(start) + header[name]["data_offsets"][0]
-            builder.add_storage(offset, packed.untyped_storage(), nbytes, name, False, storage_bytes(packed))
+        if tensor.numel():
+            builder.add_tensor(len(start) + header[name]["data_offsets"][0], tensor, name)
     return builder.build(start, [(0, 0, len(start))], (), len(start) + at)
 
 
@@ -83,8 +73,6 @@ def _check(path: str, name: Any, tensor: Any) -> None:
         raise FormatError(
             f"{path}: {name!r} is sparse or quantized; call .to_dense() or .dequantize(), or save it as .pt"
         )
-    if tensor.dtype not in _KEYS:
-        raise FormatError(f"{path}: {name!r} has dtype {tensor.dtype}, which safetensors lacks; save it as .pt")
 
 
 def _refuse_shared(path: str, tensors: dict[str, torch.Tensor]) -> None:
@@ -106,7 +94,8 @@ def _refuse_shared(path: str, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def source(path: str, fd: int, size: int) -> Source:
-    """What to read of a safetensors file. CorruptFileError names what is wrong with the header."""
+    """What to read of a safetensors file. CorruptFileError names what is wrong with the header, FormatError the tensor
+    that torch has no dtype for."""
     length = int.from_bytes(read_at(path, fd, 0, 8), "little")
     if length > min(size - 8, _LARGEST_HEADER):
         raise CorruptFileError(path, None, f"its header is said to have {length} bytes; the file has {size}")
@@ -153,20 +142,21 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _entry(path: str, name: str, entry: Any, room: int) -> tuple[torch.dtype, list[int], int, int]:
     try:
-        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        key, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (TypeError, KeyError, ValueError):
         raise CorruptFileError(path, name, "its header entry lacks dtype, shape or data_offsets") from None
     numbers = [*shape, begin, end] if isinstance(shape, list) else [None]
     if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
         raise CorruptFileError(path, name, f"its shape {shape} or offsets {[begin, end]} are not whole numbers")
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise CorruptFileError(path, name, f"its dtype is {dtype!r}; known here: {', '.join(_DTYPES)}")
-    needed = math.prod(shape) * _DTYPES[dtype].itemsize
-    if not begin <= end <= room or end - begin != needed:
-        raise CorruptFileError(
-            path, name, f"shape {shape} of {dtype} needs {needed} bytes, data_offsets give [{begin}, {end}] of {room}"
-        )
-    return _DTYPES[dtype], shape, begin, end
+    if not isinstance(key, str):
+        raise CorruptFileError(path, name, f"its dtype is {key!r}, not a name")
+    if not begin <= end <= room:
+        raise CorruptFileError(path, name, f"its data_offsets are [{begin}, {end}], of {room} bytes of data")
+    dtype, size = in_torch(path, name, key, shape)
+    needed = math.prod(size) * dtype.itemsize
+    if end - begin != needed:
+        raise CorruptFileError(path, name, f"shape {shape} of {key} needs {needed} bytes, its data has {end - begin}")
+    return dtype, size, begin, end
 
 
 def _refuse_holes(path: str, entries: dict[str, tuple[torch.dtype, list[int], int, int]], room: int) -> None:

@@ -94,7 +94,7 @@ def _loader(original: Callable[..., dict[str, torch.Tensor]]) -> Callable[..., d
         """safetensors.torch.load_file, by fastio."""
         try:
             return api.load(filename, torch.device(device))
-        except (CorruptFileError, ToolUnavailableError, UnsupportedError) as error:
+        except (CorruptFileError, FormatError, ToolUnavailableError, UnsupportedError) as error:
             # The same: tensors carry no checksums, so it is a dtype in the header, or a header that nobody can read.
             _log.warning("%s: left to safetensors itself: %s", filename, error)
             return original(filename, device=device, **options)

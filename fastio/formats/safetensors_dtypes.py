@@ -1,0 +1,50 @@
+"""The dtypes of ``.safetensors`` by the format's names (``Dtype`` of the library's tensor.rs), and torch's for them."""
+
+from __future__ import annotations
+
+import torch
+
+from fastio.errors import FormatError
+
+_NAMES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32",
+    "I64": "int64", "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+    "C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2",
+}  # fmt: skip
+# A torch without one of the dtypes neither reads nor writes it.
+_DTYPES: dict[str, torch.dtype] = {key: getattr(torch, name) for key, name in _NAMES.items() if hasattr(torch, name)}
+_KEYS = {dtype: key for key, dtype in _DTYPES.items()}
+# So many of the format's elements are one of torch's: side by side in the last dimension.
+_PACKED = {"F4": 2}
+
+
+def in_header(path: str, name: str, tensor: torch.Tensor) -> tuple[str, list[int]]:
+    """A tensor's dtype and shape in the format's words. FormatError where it has none."""
+    key, shape = _KEYS.get(tensor.dtype), list(tensor.shape)
+    if key is None:
+        raise FormatError(f"{path}: {name!r} has dtype {tensor.dtype}, which safetensors lacks; save it as .pt")
+    if key in _PACKED:
+        if not shape:
+            raise FormatError(
+                f"{path}: {name!r} is one {tensor.dtype}, which safetensors only has in a row; unsqueeze(0) it"
+            )
+        shape[-1] *= _PACKED[key]
+    return key, shape
+
+
+def in_torch(path: str, name: str, key: str, shape: list[int]) -> tuple[torch.dtype, list[int]]:
+    """The dtype and the shape of a tensor by its header entry. FormatError where this torch has no such tensor."""
+    if key not in _DTYPES:
+        named = f"; it is torch.{_NAMES[key]} in a newer one" if key in _NAMES else ""
+        raise FormatError(
+            f"{path}: {name!r} has dtype {key!r}, unknown to this fastio with torch {torch.__version__}{named}; update "
+            f"them, or convert the tensor where it was made (known here: {', '.join(_DTYPES)})"
+        )
+    packed = _PACKED.get(key, 1)
+    if packed > 1 and (not shape or shape[-1] % packed):
+        raise FormatError(
+            f"{path}: {name!r} has shape {shape} of {key}, of which torch packs {packed} into one in the last "
+            "dimension; pad it where it was made"
+        )
+    return _DTYPES[key], [*shape[:-1], shape[-1] // packed] if packed > 1 else shape

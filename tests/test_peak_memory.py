@@ -1,0 +1,87 @@
+"""What a save or a load takes of memory beyond the object itself, at most: its peak, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MIB = 1 << 20
+LIMIT = 64 * MIB
+MANY, EACH = 16_000, 16 << 10  # whole pages: a header between two of them may cost one more
+
+PEAK = """
+import os
+import sys
+import torch
+import fastio
+
+def status(field):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
+
+def many(count, nbytes):
+    return {f"layer.{number}": torch.full((nbytes // 4,), float(number)) for number in range(count)}
+
+def both(library, tool):
+    if library == "torch":
+        return torch.save, torch.load
+    return (lambda obj, path: fastio.save(obj, path, policy=tool)), (lambda path: fastio.load(path, policy=tool))
+
+operation, library, tool, what, path = sys.argv[1:]
+save, load = both(library, tool)
+first = os.path.join(os.path.dirname(path), "first" + os.path.splitext(path)[1])  # what is imported and made once
+save(torch.ones(3) if first.endswith(".npy") else {"small": torch.ones(3)}, first)
+load(first)
+obj = eval(what) if operation == "save" else None
+open("/proc/self/clear_refs", "w").write("5")
+before = status("VmHWM")
+if operation == "save":
+    save(obj, path)
+    print(status("VmHWM") - before)
+else:
+    obj = load(path)
+    grown = status("VmHWM") - before
+    print(grown - sum(tensor.nbytes for tensor in (obj.values() if isinstance(obj, dict) else [obj])))
+"""
+
+
+def peak(operation: str, library: str, tool: str, what: str, path: Path) -> int:
+    """Bytes beyond the object: ``what`` is its expression, for a save."""
+    command = [sys.executable, "-c", PEAK, operation, library, tool, what, str(path)]
+    return int(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A file of many small tensors, and what saving it took."""
+    path = tmp_path_factory.mktemp("many") / "ours.pt"
+    return path, peak("save", "fastio", "uring", f"many({MANY}, {EACH})", path)
+
+
+def test_saving_many_small_tensors(many: tuple[Path, int], tmp_path: Path) -> None:
+    """Python's own objects for so many tensors are what torch takes too."""
+    path, taken = many
+    assert taken < LIMIT + peak("save", "torch", "", f"many({MANY}, {EACH})", tmp_path / "theirs.pt")
+    assert path.stat().st_size < MANY * EACH * 1.03
+
+
+def test_loading_many_small_tensors(many: tuple[Path, int]) -> None:
+    path, _ = many
+    assert peak("load", "fastio", "posix", "", path) < LIMIT + peak("load", "torch", "", "", path)
+
+
+def test_many_small_tensors_in_safetensors(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    assert peak("save", "fastio", "uring", f"many({MANY}, {EACH})", path) < LIMIT
+    assert peak("load", "fastio", "posix", "", path) < LIMIT
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.npy", "a.pt"])
+def test_one_large_tensor_that_is_not_contiguous(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    what = "torch.ones(150 << 8, 1024).t()"
+    assert peak("save", "fastio", "uring", what if name == "a.npy" else f"{{'x': {what}}}", path) < LIMIT
+    assert peak("load", "fastio", "uring", "", path) < LIMIT
