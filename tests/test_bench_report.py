@@ -21,6 +21,7 @@ from rich.console import Console
 
 import results as made
 from fastio.bench import cells, findings_tables, tables
+from fastio.bench.commands import cli
 from fastio.bench.conduct import Conduct, common
 from fastio.bench.exhibit import MEASURED, PAPER, SIMULATED, Cell, Exhibit
 from fastio.bench.goals import Goal
@@ -97,6 +98,26 @@ class TestContent:
             assert expected in text
         for tool in made.TOOLS:
             assert text.count(tool) > 4
+
+    # DCP remarks that there is no process group, which is meant.
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+    def test_what_any_command_wrote_makes_a_page(self, results: Path, tmp_path: Path) -> None:
+        folder = made.others(tmp_path)
+        for path in results.glob("*.json"):
+            shutil.copy(path, folder)
+        run(folder)
+        told = Page((folder / "report.html").read_text())
+        assert not told.open
+        commands = {json.loads(path.read_text())["command"] for path in folder.glob("*.json")}
+        assert commands == set(cli.commands) - {"report"}
+        text = " ".join(told.text)
+        for path in folder.glob("*.json"):
+            document = json.loads(path.read_text())
+            assert f"run-{path.stem}" in told.attributes("id")
+            assert all(exhibit["title"] in text for exhibit in document["exhibits"] if exhibit["rows"])
+        assert "hybrid (hybrid-store)" in told.text
+        assert "no second process here" in text
 
     def test_nothing_is_fetched_and_nothing_runs(self, page: Path) -> None:
         told = Page(page.read_text())
