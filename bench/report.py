@@ -71,10 +71,14 @@ class Report:
         }
 
     def write(self, out: Path) -> Path:
-        """Write the document into the folder ``out`` as ``<command>.json``."""
+        """Write the document into the folder ``out`` as ``<command>.json``: all of it, or what was there stays."""
         out.mkdir(parents=True, exist_ok=True)
-        path = out / f"{self.command}.json"
-        path.write_text(json.dumps(self.document(), indent=1) + "\n")
+        path, part = out / f"{self.command}.json", out / f"{self.command}.json.part"
+        try:
+            part.write_text(json.dumps(self.document(), indent=1) + "\n")
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
         return path
 
 

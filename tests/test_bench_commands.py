@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from benching import MIB, invoke, on_disk
 from fastio import dicts
 from fastio.bench import compare, doctor, tune
 from fastio.bench.commands import cli
+from fastio.bench.conduct import Conduct, common
 from fastio.bench.report import workspace
 
 LOADS = (compare.COLD, compare.WARM)
@@ -46,6 +49,68 @@ trial(prog_name="trial")
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
     return on_disk(tmp_path)
+
+
+class TestWriting:
+    """Where results cannot be kept: known before anything is measured, or told after all is shown."""
+
+    @pytest.fixture
+    def measured(self) -> list[Path]:
+        return []
+
+    @pytest.fixture
+    def trial(self, measured: list[Path]) -> click.Command:
+        @click.command(name="trial")
+        @common
+        def trial(conduct: Conduct) -> None:
+            conduct.report.findings["long"] = "x" * (2 * MIB)
+            conduct.run(measured.append, lambda: ["what was found"])
+
+        return trial
+
+    @pytest.mark.parametrize("option", ["--out", "--dir"])
+    def test_a_folder_in_which_nobody_can_write(
+        self, option: str, trial: click.Command, measured: list[Path], tmp_path: Path
+    ) -> None:
+        place = "/proc" if option == "--dir" else "/proc/none"
+        result = CliRunner().invoke(trial, ["--dir", str(tmp_path), option, place], catch_exceptions=False)
+        assert result.exit_code == 2
+        assert f"{option} {place}: no file can be made in it" in result.output
+        assert "name a folder that you may write" in " ".join(result.output.split())
+        assert measured == []
+
+    def test_a_folder_below_a_file(self, trial: click.Command, measured: list[Path], tmp_path: Path) -> None:
+        (tmp_path / "afile").touch()
+        arguments = ["--dir", str(tmp_path), "--out", str(tmp_path / "afile" / "x")]
+        result = CliRunner().invoke(trial, arguments, catch_exceptions=False)
+        assert result.exit_code == 2
+        assert "Not a directory" in result.output
+        assert measured == []
+
+    def test_a_full_disk_is_told_after_what_was_found(
+        self, trial: click.Command, measured: list[Path], tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        out.mkdir()
+        (out / "trial.json").write_text("of another day")
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, before[1]))
+        try:
+            arguments = ["--dir", str(tmp_path), "--out", str(out)]
+            result = CliRunner().invoke(trial, arguments, catch_exceptions=False)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert result.exit_code == 1
+        assert result.stdout == "what was found\n"
+        assert f"Error: --out {out}: OSError: [Errno 27] File too large" in result.stderr
+        assert len(measured) == 1
+        assert {path.name: path.read_text() for path in out.iterdir()} == {"trial.json": "of another day"}
+
+    @pytest.mark.parametrize("place", ["nodir/x.csv", "/proc/x.csv"])
+    def test_a_trace_that_cannot_be_kept_is_not_recorded(self, place: str, tmp_path: Path) -> None:
+        said = invoke("tools", "--record", place, "--dir", str(tmp_path), status=2).output
+        assert f"--record {place}: it cannot be written" in said
+        assert " of disk" not in said  # which is announced before the first call
 
 
 class TestCommands:

@@ -228,6 +228,12 @@ class TestDamage:
     def test_an_empty_folder(self, tmp_path: Path) -> None:
         assert "no document (*.json)" in run(tmp_path, status=1).output
 
+    def test_a_page_that_cannot_be_written(self, tmp_path: Path) -> None:
+        made.unknown(tmp_path, "teleport").write(tmp_path)
+        path = tmp_path / "nodir" / "x.html"
+        said = run(tmp_path, "-o", str(path), status=1).output
+        assert f"Error: {path}: the page cannot be written (No such file or directory)" in said
+
     def test_without_matplotlib_it_says_what_to_install(self, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
         said = run(results, "-o", str(results.parent / "none.html"), status=1).output
