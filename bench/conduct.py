@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ import click
 from rich.console import RenderableType
 from rich.table import Table
 
-from fastio.bench import exhibit_table, plots, writable
+from fastio.bench import exhibit_table, plain_json, plots, writable
 from fastio.bench.report import Meter, Report, consoles, interruptible, undisturbed, workspace
 from fastio.bench.rounds import describe
 from fastio.bench.stats import summarise
@@ -69,7 +68,7 @@ class Conduct:
         for piece in (*shown, *exhibits, *self.report.notes):
             self.show(piece)
         if self.as_json:
-            click.echo(json.dumps(self.report.document(), indent=1))
+            click.echo(plain_json.text(self.report.document()))
         if unwritten:
             raise click.ClickException(
                 f"--out {self.out}: {unwritten}; nothing was kept but what is shown: make room there"

@@ -288,6 +288,22 @@ class TestExhibits:
             [["kvikio", 12.345]],
         ]
 
+    @pytest.mark.parametrize("way", ["--json", "--out"])
+    def test_a_number_without_a_value_is_null(self, way: str, tmp_path: Path) -> None:
+        @click.command(name="trial")
+        @common
+        def trial(conduct: Conduct) -> None:
+            conduct.report.exhibits.append(Exhibit("loss", "Loss", ("way", "loss*"), [["diverged", float("nan")]]))
+            conduct.report.findings["ways"] = {"diverged": (float("inf"), 1.5)}
+            conduct.run(lambda folder: None)
+
+        arguments = ["--dir", str(tmp_path), way, *([str(tmp_path)] if way == "--out" else [])]
+        said = CliRunner().invoke(trial, arguments, catch_exceptions=False).stdout
+        text = said if way == "--json" else (tmp_path / "trial.json").read_text()
+        told = json.loads(text, parse_constant=pytest.fail)
+        assert told["exhibits"][0]["rows"] == [["diverged", None]]
+        assert told["findings"] == {"ways": {"diverged": [None, 1.5]}}
+
     def test_of_what_was_not_measured_there_is_no_table(self, tmp_path: Path) -> None:
         rows: dict[str, list[list[Cell]]] = {"three": [["uring"]], "four": []}
 

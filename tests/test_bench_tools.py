@@ -309,6 +309,17 @@ class TestCommand:
         assert ("replayed", "calls on the best tool, or one that cannot be told from it") in goals
         assert not list(work.iterdir())
 
+    def test_of_a_short_trace_there_is_no_goal_where_there_is_no_figure(self, tmp_path: Path) -> None:
+        path, work = tmp_path / "short.csv", tmp_path / "work"
+        work.mkdir()
+        trace.write(path, [Row("pt save", 1 << size, {"a": 1.0, "b": 2.0}) for size in range(12, 24)], [])
+        more = ("--calls", 8, "--seconds", 0, "--trace", path, "--dir", work)
+        told = json.loads(invoke("--quick", "--json", *more).stdout, parse_constant=pytest.fail)  # of NaN, and the like
+        (slower,) = (exhibit for exhibit in told["exhibits"] if exhibit["name"] == "slower")
+        assert slower["rows"] == [["pt save", "a", None, None]]
+        replayed = [goal["against"] for goal in told["findings"]["goals"] if goal["work"] == "replayed"]
+        assert replayed == ["the oracle's total time"]
+
     def test_it_records_a_trace(self, tmp_path: Path) -> None:
         work, path = tmp_path / "work", tmp_path / "trace.csv"
         work.mkdir()
