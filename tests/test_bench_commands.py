@@ -17,10 +17,11 @@ from click.testing import CliRunner
 
 from benching import MIB, invoke, on_disk
 from fastio import dicts
-from fastio.bench import compare, doctor, tune
+from fastio.bench import compare, doctor, limit, tune
 from fastio.bench.commands import cli
 from fastio.bench.conduct import Conduct, common
 from fastio.bench.report import workspace
+from fastio.bench.rounds import Measured
 
 LOADS = (compare.COLD, compare.WARM)
 # A subcommand whose files take a moment to remove; its work ends with its input, or by a signal.
@@ -139,6 +140,22 @@ class TestCommands:
         with workspace(Path("/dev/shm")) as folder:
             assert "cannot be dropped" in doctor.page_cache(folder)
             assert doctor.ways(folder)
+
+    def test_doctor_keeps_the_limit_as_far_as_it_was_measured(
+        self, disk: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Interrupted(limit.RingLimit):
+            def read(self, path: Path, nbytes: int) -> Measured:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(limit, "find", Interrupted)
+        out, work = disk / "out", disk / "work"
+        work.mkdir()
+        said = invoke("doctor", "--quick", "--dir", str(work), "--out", str(out), status=130).stdout
+        assert "Limit of the disk, past the page cache" in said
+        told = json.loads((out / "doctor.json").read_text())
+        assert [sample["tool"] for sample in told["samples"]] == ["write"]
+        assert not list(work.iterdir())
 
     def test_peers_keeps_every_sample(self, disk: Path) -> None:
         out, work = disk / "out", disk / "work"
