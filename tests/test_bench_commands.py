@@ -120,9 +120,9 @@ class TestCommands:
         monkeypatch.setattr(doctor, "LIMIT_NBYTES", 32 * MIB)
 
     def test_the_module_runs_as_the_script_does(self) -> None:
-        command = [sys.executable, "-m", "fastio.bench.cli", "--help"]
-        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        assert all(f"  {name}  " in said for name in cli.commands)
+        for start in (["-m", "fastio.bench.cli"], ["-c", "from fastio_bench import main; main()"]):
+            said = subprocess.run([sys.executable, *start, "--help"], check=True, capture_output=True, text=True).stdout
+            assert all(f"  {name}  " in said for name in cli.commands)
 
     def test_doctor_says_what_is_here(self, disk: Path) -> None:
         said = invoke("doctor", "--quick", "--dir", str(disk)).stdout
@@ -274,6 +274,23 @@ class TestCommands:
         assert told == options  # choices speak for themselves
         if name != "report":  # it measures nothing
             assert {"--dir", "--quick", "--out", "--json"} <= {word for option in options for word in option.opts}
+
+    @pytest.mark.parametrize("library", ["torch", "click"])
+    def test_ctrl_c_while_it_is_imported_is_one_line(self, library: str, tmp_path: Path) -> None:
+        """Ctrl-C comes in the midst of a library's import: of one that fastio itself wants, or one of the commands."""
+        (tmp_path / f"{library}.py").write_text(
+            "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()\n"
+        )
+        # Whoever runs the tests in the background of a shell hands an ignored SIGINT on to them.
+        program = (
+            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+            "from fastio_bench import main; main()"
+        )
+        child = subprocess.run([sys.executable, "-c", program, "doctor"], capture_output=True, text=True, check=False)
+        assert child.returncode == 130, child.stderr
+        assert child.stdout == ""
+        assert child.stderr == "interrupted before anything was measured\n"
 
     def test_without_click_it_says_what_to_install(self) -> None:
         code = "import sys; sys.modules['click'] = None; from fastio.bench.cli import main; main()"
