@@ -1,4 +1,4 @@
-"""The console script ``fastio-bench``."""
+"""The console script ``fastio-bench``, which starts in :mod:`fastio_bench`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,8 +13,9 @@ import click
 from rich.console import RenderableType
 from rich.table import Table
 
-from fastio.bench import exhibit_table, plots
+from fastio.bench import exhibit_table, plain_json, plots, writable
 from fastio.bench.report import Meter, Report, consoles, interruptible, undisturbed, workspace
+from fastio.bench.rounds import describe
 from fastio.bench.stats import summarise
 from fastio.offload.arguments import parsed_bytes
 
@@ -49,18 +49,30 @@ class Conduct:
     ) -> None:
         """Do the work in a folder of its own; then show what came of it, also when Ctrl-C or the system ended it early.
 
-        ``draw`` writes plots into a folder, where they are not bars of bandwidth.
+        ``draw`` writes plots into a folder, where they are not bars of bandwidth. Folders that cannot be used are found
+        out beforehand; results that cannot be written after all are an error, once they are shown.
         """
+        writable.folder(self.parent, "--dir")
+        if self.out is not None:
+            writable.folder(self.out, "--out")
+        unwritten = ""
         with undisturbed():
             with workspace(self.parent) as folder, interruptible(self.report):
                 work(folder)
             shown = [*tables()]  # which may add exhibits
-            written = None if self.out is None else self.report.write(self.out)
+            try:
+                written = None if self.out is None else self.report.write(self.out)
+            except OSError as error:
+                unwritten = describe(error)
         exhibits = [exhibit_table.table(exhibit) for exhibit in self.report.exhibits if exhibit.rows]
         for piece in (*shown, *exhibits, *self.report.notes):
             self.show(piece)
         if self.as_json:
-            click.echo(json.dumps(self.report.document(), indent=1))
+            click.echo(plain_json.text(self.report.document()))
+        if unwritten:
+            raise click.ClickException(
+                f"--out {self.out}: {unwritten}; nothing was kept but what is shown: make room there"
+            )
         if self.out is not None:
             click.echo(f"written: {written}", err=True)
             self._plot(self.out, draw or self._bars)
@@ -77,6 +89,8 @@ class Conduct:
                 click.echo(f"written: {path}", err=True)
         except ImportError as error:
             click.echo(f"no plots: {error}; pip install matplotlib", err=True)
+        except OSError as error:
+            raise click.ClickException(f"--out {out}: no plots: {describe(error)}; make room there") from error
 
 
 _OPTIONS = (

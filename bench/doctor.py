@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,14 +128,14 @@ def ways(folder: Path) -> Answers:
     return rows
 
 
-def disk(folder: Path, rounds: int) -> list[Sample | Failure]:
-    """What the disk gives to plain direct writes and reads, in interleaved rounds."""
+def disk(folder: Path, rounds: int) -> Iterator[Sample | Failure]:
+    """What the disk gives to plain direct writes and reads, in interleaved rounds: outcomes as they are known."""
     path, tool, nbytes = folder / "limit", limit.find(), LIMIT_NBYTES
     contestants = [
         Contestant("write", lambda: tool.write(path, nbytes), os.sync),
         Contestant("read", lambda: tool.read(path, nbytes), os.sync),
     ]
     try:
-        return list(interleave(Task(limit.TOOL, f"{nbytes // MIB} MiB", nbytes), contestants, rounds))
+        yield from interleave(Task(limit.TOOL, f"{nbytes // MIB} MiB", nbytes), contestants, rounds)
     finally:
         path.unlink(missing_ok=True)

@@ -44,7 +44,9 @@ def doctor(conduct: Conduct) -> None:
             rounds = 2 if conduct.quick else doctors.LIMIT_ROUNDS
             for _ in conduct.report.take(doctors.disk(folder, rounds)):
                 meter("limit of the disk", 10.0 / rounds / 2)
-        summaries, failures = summarise(conduct.report.samples), conduct.report.failures
-        conduct.show(tables.matrix("Limit of the disk, past the page cache", summaries, failures))
 
-    conduct.run(work)
+    def show() -> list[Any]:
+        summaries, failures = summarise(conduct.report.samples), conduct.report.failures
+        return [tables.matrix("Limit of the disk, past the page cache", summaries, failures)]
+
+    conduct.run(work, show)

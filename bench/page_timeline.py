@@ -24,7 +24,7 @@ def galleries(document: Document) -> Iterator[Gallery]:
         yield Gallery("Training steps", "Medians over interleaved rounds, each in a fresh process.", legend, [plot])
     plots = [
         Plot("timeline", way, _timeline(f"{document.slug}-timeline-{number}", way, found), wide=True)
-        for number, (way, found) in enumerate(_timelines(document.findings.get("runs") or ()).items())
+        for number, (way, found) in enumerate(_timelines(document.findings.get("runs")).items())
     ]
     if plots:
         legend = [(PATCH, f"series-{number}", name) for name, number in _COLORS.items()]
@@ -32,10 +32,12 @@ def galleries(document: Document) -> Iterator[Gallery]:
         yield Gallery("Timeline of an iteration", text, legend, plots)
 
 
-def _timelines(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Course]]:
-    """By way, the courses of its last run that was timed and has them."""
-    found = {}
-    for one in runs:
+def _timelines(runs: Any) -> dict[str, list[Course]]:
+    """By way, the courses of its last run that was timed and has them. Of ``hybrid``, whose runs go by name, none."""
+    found: dict[str, list[Course]] = {}
+    if isinstance(runs, Mapping):
+        return found
+    for one in runs or ():
         told = one["run"].get("timeline")
         if told is not None and not one["exact_memory"]:
             found[f"{one['way']} (policy {told['policy']})"] = courses(told)

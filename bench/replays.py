@@ -58,12 +58,15 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """``tool`` became slower: the totals over the new oracle's from 50 calls on, and had nothing happened."""
+    """``tool`` became slower: the totals over the new oracle's from 50 calls on, and had nothing happened.
+
+    None where the trace ends before.
+    """
 
     work: str
     tool: str
-    after: float
-    undisturbed: float
+    after: float | None
+    undisturbed: float | None
 
 
 def replays(rows: Sequence[Row], rules: Sequence[Rule], orders: int = ORDERS) -> list[Reached]:
@@ -102,6 +105,9 @@ def recoveries(rows: Sequence[Row], rules: Sequence[Rule], orders: int = ORDERS)
         calls, rule = timed(own), rule_for(rules, context(work, 1))
         start = len(calls) // 2
         tool = _leading(calls)
+        if start + RECOVERY >= len(calls):
+            found.append(Recovered(work, tool, None, None))
+            continue
         after, undisturbed = [], []
         for order in range(orders):
             usual = ordered(calls, order)

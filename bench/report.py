@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from fastio.bench import machine
+from fastio.bench import machine, plain_json
 from fastio.bench.exhibit import Exhibit
 from fastio.bench.rounds import Failure, Sample, describe
 from fastio.bench.stats import summarise
@@ -71,10 +70,14 @@ class Report:
         }
 
     def write(self, out: Path) -> Path:
-        """Write the document into the folder ``out`` as ``<command>.json``."""
+        """Write the document into the folder ``out`` as ``<command>.json``: all of it, or what was there stays."""
         out.mkdir(parents=True, exist_ok=True)
-        path = out / f"{self.command}.json"
-        path.write_text(json.dumps(self.document(), indent=1) + "\n")
+        path, part = out / f"{self.command}.json", out / f"{self.command}.json.part"
+        try:
+            part.write_text(plain_json.text(self.document()) + "\n")
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
         return path
 
 

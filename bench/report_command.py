@@ -32,5 +32,9 @@ def report(folder: Path, output: Path | None) -> None:
         raise click.ClickException(str(error)) from error
     except ImportError as error:
         raise click.ClickException(f"plots need matplotlib ({error}): pip install 'fastio[bench]'") from error
-    output.write_text(text, encoding="utf-8")
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        reason = f"{output}: the page cannot be written ({error.strerror}); name another file with --output"
+        raise click.ClickException(reason) from error
     click.echo(f"written: {output}", err=True)

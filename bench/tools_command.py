@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from fastio.bench import live, replays, tables, tools_exhibits, trace
+from fastio.bench import live, replays, tables, tools_exhibits, trace, writable
 from fastio.bench.conduct import Conduct, common, forecast
 from fastio.bench.exhibit import SIMULATED
 from fastio.bench.rounds import Failure
@@ -122,6 +122,7 @@ def _measure(
 
 
 def _record(conduct: Conduct, target: Path, calls: int) -> None:
+    writable.file(target, "--record")
     comparison = _comparison(conduct, _RECORDED, calls, auto=False)
     conduct.report.settings |= {"calls": calls}
     rows: list[Row] = []

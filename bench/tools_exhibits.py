@@ -143,7 +143,7 @@ def recovered(found: Sequence[Recovered]) -> Exhibit:
 
 
 def goals(replayed: Sequence[Reached], slower: Sequence[Recovered], live: Sequence[Reached]) -> list[Goal]:
-    """What was asked of the tuner, and what it reached."""
+    """What was asked of the tuner, and what it reached. Of what there is no figure there is no goal."""
     found = []
     for where, origin, lines in (("replayed", SIMULATED, replayed), ("live", MEASURED, live)):
         for line in lines:
@@ -160,6 +160,9 @@ def goals(replayed: Sequence[Reached], slower: Sequence[Recovered], live: Sequen
                     ):
                         found.append(Goal(where, line.work, against, 100 * _SHARE, 100 * share, "%", origin=origin))
     for change in slower:
-        against = f"the new oracle, {change.tool} {FACTOR:g} times slower"
-        found.append(Goal("replayed", change.work, against, _RECOVERED, change.after, least=False, origin=SIMULATED))
+        if change.after is not None:
+            against = f"the new oracle, {change.tool} {FACTOR:g} times slower"
+            found.append(
+                Goal("replayed", change.work, against, _RECOVERED, change.after, least=False, origin=SIMULATED)
+            )
     return found

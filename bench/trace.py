@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import NamedTuple
 from fastio import plan
 from fastio.bench import machine
 from fastio.dicts import Context
+from fastio.formats.sense import FORMATS
 
 SHIPPED = Path(__file__).with_name("recorded.csv")
 DURABLE, CACHED, COLD, WARM = "durable save", "save", "cold load", "warm load"
 WORKS = (DURABLE, CACHED, COLD, WARM)
 
 _CPU = frozenset({"cpu"})
+_KEYS = ["work", "nbytes"]
+_EXPECTED = "columns work, nbytes and one for each tool, as `fastio-bench tools --record` writes them"
 
 
 class Row(NamedTuple):
@@ -43,22 +47,42 @@ def context(work: str, nbytes: int) -> Context:
 def write(path: Path, rows: Sequence[Row], remarks: Iterable[str]) -> None:
     """Write rows, microseconds in them, below the remarks as comments. A tool that took no part has an empty cell."""
     tools = list(dict.fromkeys(tool for row in rows for tool in row.seconds))
-    with open(path, "w", newline="") as file:
+    with open(path, "w", newline="", encoding="utf-8") as file:
         file.writelines(f"# {remark}\n" for remark in remarks)
         lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(["work", "nbytes", *tools])
+        lines.writerow([*_KEYS, *tools])
         for row in rows:
             times = (f"{row.seconds[tool] * 1e6:.0f}" if tool in row.seconds else "" for tool in tools)
             lines.writerow([row.work, row.nbytes, *times])
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file, in the order in which they were recorded. ValueError for a file that is no trace."""
-    with open(path, newline="") as file:
-        lines = csv.DictReader(line for line in file if not line.startswith("#"))
-        if (lines.fieldnames or [])[:2] != ["work", "nbytes"]:
-            raise ValueError(f"{path}: no trace: expected columns work, nbytes and tools, got {lines.fieldnames}")
-        return [_row(line) for line in lines]
+    """The rows of a file, in the order in which they were recorded.
+
+    ValueError for a file that is no trace, or cannot be replayed: it names the file, the line, what stands there and
+    what should.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            lines = [(n, next(csv.reader([line]))) for n, line in enumerate(file, 1) if line.strip() and line[0] != "#"]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: no trace: got what is no text ({error}); expected {_EXPECTED}") from error
+    head = lines[0][1] if lines else []
+    if head[:2] != _KEYS or len(head) == len(_KEYS) or len(set(head)) < len(head):
+        raise ValueError(f"{path}: no trace: got the columns {', '.join(head) or 'of no line'}; expected {_EXPECTED}")
+    if len(lines) == 1:
+        raise ValueError(f"{path}: no trace: got no line below the columns; expected {_EXPECTED}")
+    rows: list[Row] = []
+    able: dict[str, set[str]] = {}
+    for number, cells in lines[1:]:
+        try:
+            rows.append(row := _row(head, cells))
+            able[row.work] = able.get(row.work, set(row.seconds)) & set(row.seconds)
+            if not able[row.work]:
+                raise ValueError(f"got times of {', '.join(row.seconds)}; expected one tool in all lines of {row.work}")
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+    return rows
 
 
 def by_work(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -85,6 +109,27 @@ def remarks(folder: Path, rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _row(line: Mapping[str, str]) -> Row:
-    times = {tool: float(cell) * 1e-6 for tool, cell in line.items() if tool not in ("work", "nbytes") and cell}
-    return Row(line["work"], int(line["nbytes"]), times)
+def _row(head: Sequence[str], cells: Sequence[str]) -> Row:
+    """A line's cells under the columns of ``head``; ValueError that says what is wrong with them."""
+    if len(cells) != len(head):
+        raise ValueError(f"got {len(cells)} cells; expected {len(head)}: {', '.join(head)}")
+    work, size, *times = cells
+    form, _, what = work.partition(" ")
+    if form not in FORMATS or what not in WORKS:
+        raise ValueError(f"got work {work!r}; expected one of {', '.join(FORMATS)} and one of {', '.join(WORKS)}")
+    if not (size.isascii() and size.isdigit() and int(size)):
+        raise ValueError(f"got nbytes {size!r}; expected a number of bytes, 1 or more")
+    taken = {tool: _seconds(tool, cell) for tool, cell in zip(head[len(_KEYS) :], times, strict=True) if cell}
+    if not taken:
+        raise ValueError("got no time; expected that of one tool or more")
+    return Row(work, int(size), taken)
+
+
+def _seconds(tool: str, cell: str) -> float:
+    try:
+        seconds = float(cell) * 1e-6
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"got {cell!r} for {tool}; expected microseconds above 0, or nothing if it took no part")
+    return seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,14 +14,31 @@ from click.testing import CliRunner
 
 import fastio
 from fastio import dicts
-from fastio.bench import doctor, offload_timeline, tune
+from fastio.bench import (
+    checkpoint_child,
+    contend_command,
+    contention,
+    doctor,
+    hogs,
+    hybrid_job,
+    hybrid_store,
+    model_runs,
+    offload_timeline,
+    peers,
+    store_command,
+    trace,
+    tune,
+)
 from fastio.bench import workloads as objects
+from fastio.bench.checkpoint_works import Job
 from fastio.bench.commands import cli
+from fastio.bench.contended_training import Size
 from fastio.bench.exhibit import Exhibit
+from fastio.bench.fresh import ChildError
 from fastio.bench.goals import Goal
 from fastio.bench.offload_summary import Summary
 from fastio.bench.report import Report
-from fastio.bench.rounds import Contestant, Failure, Task, interleave
+from fastio.bench.rounds import Contestant, Failure, Sample, Task, interleave
 from fastio.bench.training_job import Moved
 
 MIB = 1 << 20
@@ -43,6 +61,60 @@ def make(folder: Path) -> Path:
     sweep(work).write(out)
     offloaded(work).write(out)
     return out
+
+
+def others(folder: Path) -> Path:
+    """Documents of the commands that :func:`make` leaves out, by the commands themselves at their smallest."""
+    out, work, recorded = folder / "results", folder / "work", folder / "trace.csv"
+    for made in (out, work):
+        made.mkdir()
+    trace.write(recorded, [trace.Row("pt save", 1 << size, {"a": 1.0, "b": 2.0}) for size in range(12, 24)], [])
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        _shrink(patch)
+        torch.set_num_threads(1)  # two would wait for each other beside contend's other processes
+        for name, *arguments in (
+            ("hybrid",),
+            ("hybrid-store", "--optimizer-store", "--parameters", "17MB", "--steps", "2"),
+            ("peers", "--workload", "tensor-3.0625", "--work", "save", "--tool", "torch", "--tool", "fastio"),
+            ("contend",),
+            ("tools", "--calls", "8", "--seconds", "0", "--trace", str(recorded)),
+            ("checkpoint", "--size", "1.2MB"),
+            ("store", "--sizes", "1MB"),
+            ("model", "--model", "toy"),
+        ):
+            command = name.partition("-")[0]
+            rounds = [] if command in ("hybrid", "tools") else ["--rounds", "1"]
+            arguments = [command, "--quick", "--json", "--dir", str(work), *rounds, *arguments]
+            result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+            assert result.exit_code == 0, result.output
+            (out / f"{name}.json").write_text(result.stdout)
+    torch.set_num_threads(threads)
+    return out
+
+
+def _shrink(patch: pytest.MonkeyPatch) -> None:
+    """Less of everything, and no fresh process where one would do only this."""
+    patch.setattr(contention, "WORKS", ("save",))
+    patch.setattr(contention, "_ALONE", 0.02)
+    patch.setattr(contention, "_LEARNING", 1)
+    patch.setattr(contend_command, "QUICK_BATCH", 1)
+    patch.setattr(contend_command, "QUICK_SIZE", Size("transformer", 8, 2, 64))
+    patch.setattr(hogs, "LEAST_NBYTES", 8 * MIB)
+    patch.setattr(hogs, "_CACHES", 0)
+    patch.setattr(hogs, "_WINDOW", 0.05)
+    patch.setattr(store_command, "QUICK_TOTAL", 4 * MIB)
+    patch.setattr(model_runs, "_LEARNING", 1)
+    patch.setattr(model_runs, "tools", lambda: ([peers.find("torch"), peers.find("fastio")], ["gds: no GPU here"]))
+    patch.setattr(hybrid_store, "run", hybrid_job._run)
+    patch.setattr(checkpoint_child, "run", _here)
+
+
+def _here(jobs: Sequence[Job]) -> Iterator[Sample | Failure]:
+    """A checkpoint's job in this process; what takes several fails."""
+    if len(jobs) > 1:
+        raise ChildError("no second process here")
+    yield from checkpoint_child.done(jobs[0])
 
 
 def sweep(folder: Path) -> Report:

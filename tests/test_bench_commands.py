@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,12 +13,15 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from benching import MIB, invoke, on_disk
 from fastio import dicts
-from fastio.bench import compare, doctor, tune
+from fastio.bench import compare, doctor, limit, tune
 from fastio.bench.commands import cli
+from fastio.bench.conduct import Conduct, common
 from fastio.bench.report import workspace
+from fastio.bench.rounds import Measured
 
 LOADS = (compare.COLD, compare.WARM)
 # A subcommand whose files take a moment to remove; its work ends with its input, or by a signal.
@@ -48,15 +52,77 @@ def disk(tmp_path: Path) -> Path:
     return on_disk(tmp_path)
 
 
+class TestWriting:
+    """Where results cannot be kept: known before anything is measured, or told after all is shown."""
+
+    @pytest.fixture
+    def measured(self) -> list[Path]:
+        return []
+
+    @pytest.fixture
+    def trial(self, measured: list[Path]) -> click.Command:
+        @click.command(name="trial")
+        @common
+        def trial(conduct: Conduct) -> None:
+            conduct.report.findings["long"] = "x" * (2 * MIB)
+            conduct.run(measured.append, lambda: ["what was found"])
+
+        return trial
+
+    @pytest.mark.parametrize("option", ["--out", "--dir"])
+    def test_a_folder_in_which_nobody_can_write(
+        self, option: str, trial: click.Command, measured: list[Path], tmp_path: Path
+    ) -> None:
+        place = "/proc" if option == "--dir" else "/proc/none"
+        result = CliRunner().invoke(trial, ["--dir", str(tmp_path), option, place], catch_exceptions=False)
+        assert result.exit_code == 2
+        assert f"{option} {place}: no file can be made in it" in result.output
+        assert "name a folder that you may write" in " ".join(result.output.split())
+        assert measured == []
+
+    def test_a_folder_below_a_file(self, trial: click.Command, measured: list[Path], tmp_path: Path) -> None:
+        (tmp_path / "afile").touch()
+        arguments = ["--dir", str(tmp_path), "--out", str(tmp_path / "afile" / "x")]
+        result = CliRunner().invoke(trial, arguments, catch_exceptions=False)
+        assert result.exit_code == 2
+        assert "Not a directory" in result.output
+        assert measured == []
+
+    def test_a_full_disk_is_told_after_what_was_found(
+        self, trial: click.Command, measured: list[Path], tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        out.mkdir()
+        (out / "trial.json").write_text("of another day")
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, before[1]))
+        try:
+            arguments = ["--dir", str(tmp_path), "--out", str(out)]
+            result = CliRunner().invoke(trial, arguments, catch_exceptions=False)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert result.exit_code == 1
+        assert result.stdout == "what was found\n"
+        assert f"Error: --out {out}: OSError: [Errno 27] File too large" in result.stderr
+        assert len(measured) == 1
+        assert {path.name: path.read_text() for path in out.iterdir()} == {"trial.json": "of another day"}
+
+    @pytest.mark.parametrize("place", ["nodir/x.csv", "/proc/x.csv"])
+    def test_a_trace_that_cannot_be_kept_is_not_recorded(self, place: str, tmp_path: Path) -> None:
+        said = invoke("tools", "--record", place, "--dir", str(tmp_path), status=2).output
+        assert f"--record {place}: it cannot be written" in said
+        assert " of disk" not in said  # which is announced before the first call
+
+
 class TestCommands:
     @pytest.fixture(autouse=True)
     def small_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(doctor, "LIMIT_NBYTES", 32 * MIB)
 
     def test_the_module_runs_as_the_script_does(self) -> None:
-        command = [sys.executable, "-m", "fastio.bench.cli", "--help"]
-        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        assert all(f"  {name}  " in said for name in cli.commands)
+        for start in (["-m", "fastio.bench.cli"], ["-c", "from fastio_bench import main; main()"]):
+            said = subprocess.run([sys.executable, *start, "--help"], check=True, capture_output=True, text=True).stdout
+            assert all(f"  {name}  " in said for name in cli.commands)
 
     def test_doctor_says_what_is_here(self, disk: Path) -> None:
         said = invoke("doctor", "--quick", "--dir", str(disk)).stdout
@@ -74,6 +140,22 @@ class TestCommands:
         with workspace(Path("/dev/shm")) as folder:
             assert "cannot be dropped" in doctor.page_cache(folder)
             assert doctor.ways(folder)
+
+    def test_doctor_keeps_the_limit_as_far_as_it_was_measured(
+        self, disk: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Interrupted(limit.RingLimit):
+            def read(self, path: Path, nbytes: int) -> Measured:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(limit, "find", Interrupted)
+        out, work = disk / "out", disk / "work"
+        work.mkdir()
+        said = invoke("doctor", "--quick", "--dir", str(work), "--out", str(out), status=130).stdout
+        assert "Limit of the disk, past the page cache" in said
+        told = json.loads((out / "doctor.json").read_text())
+        assert [sample["tool"] for sample in told["samples"]] == ["write"]
+        assert not list(work.iterdir())
 
     def test_peers_keeps_every_sample(self, disk: Path) -> None:
         out, work = disk / "out", disk / "work"
@@ -192,6 +274,23 @@ class TestCommands:
         assert told == options  # choices speak for themselves
         if name != "report":  # it measures nothing
             assert {"--dir", "--quick", "--out", "--json"} <= {word for option in options for word in option.opts}
+
+    @pytest.mark.parametrize("library", ["torch", "click"])
+    def test_ctrl_c_while_it_is_imported_is_one_line(self, library: str, tmp_path: Path) -> None:
+        """Ctrl-C comes in the midst of a library's import: of one that fastio itself wants, or one of the commands."""
+        (tmp_path / f"{library}.py").write_text(
+            "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()\n"
+        )
+        # Whoever runs the tests in the background of a shell hands an ignored SIGINT on to them.
+        program = (
+            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+            "from fastio_bench import main; main()"
+        )
+        child = subprocess.run([sys.executable, "-c", program, "doctor"], capture_output=True, text=True, check=False)
+        assert child.returncode == 130, child.stderr
+        assert child.stdout == ""
+        assert child.stderr == "interrupted before anything was measured\n"
 
     def test_without_click_it_says_what_to_install(self) -> None:
         code = "import sys; sys.modules['click'] = None; from fastio.bench.cli import main; main()"

@@ -21,6 +21,7 @@ from rich.console import Console
 
 import results as made
 from fastio.bench import cells, findings_tables, tables
+from fastio.bench.commands import cli
 from fastio.bench.conduct import Conduct, common
 from fastio.bench.exhibit import MEASURED, PAPER, SIMULATED, Cell, Exhibit
 from fastio.bench.goals import Goal
@@ -97,6 +98,26 @@ class TestContent:
             assert expected in text
         for tool in made.TOOLS:
             assert text.count(tool) > 4
+
+    # DCP remarks that there is no process group, which is meant.
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+    def test_what_any_command_wrote_makes_a_page(self, results: Path, tmp_path: Path) -> None:
+        folder = made.others(tmp_path)
+        for path in results.glob("*.json"):
+            shutil.copy(path, folder)
+        run(folder)
+        told = Page((folder / "report.html").read_text())
+        assert not told.open
+        commands = {json.loads(path.read_text())["command"] for path in folder.glob("*.json")}
+        assert commands == set(cli.commands) - {"report"}
+        text = " ".join(told.text)
+        for path in folder.glob("*.json"):
+            document = json.loads(path.read_text())
+            assert f"run-{path.stem}" in told.attributes("id")
+            assert all(exhibit["title"] in text for exhibit in document["exhibits"] if exhibit["rows"])
+        assert "hybrid (hybrid-store)" in told.text
+        assert "no second process here" in text
 
     def test_nothing_is_fetched_and_nothing_runs(self, page: Path) -> None:
         told = Page(page.read_text())
@@ -207,6 +228,12 @@ class TestDamage:
     def test_an_empty_folder(self, tmp_path: Path) -> None:
         assert "no document (*.json)" in run(tmp_path, status=1).output
 
+    def test_a_page_that_cannot_be_written(self, tmp_path: Path) -> None:
+        made.unknown(tmp_path, "teleport").write(tmp_path)
+        path = tmp_path / "nodir" / "x.html"
+        said = run(tmp_path, "-o", str(path), status=1).output
+        assert f"Error: {path}: the page cannot be written (No such file or directory)" in said
+
     def test_without_matplotlib_it_says_what_to_install(self, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
         said = run(results, "-o", str(results.parent / "none.html"), status=1).output
@@ -260,6 +287,22 @@ class TestExhibits:
             [["uring", 1234.56], ["posix", None]],
             [["kvikio", 12.345]],
         ]
+
+    @pytest.mark.parametrize("way", ["--json", "--out"])
+    def test_a_number_without_a_value_is_null(self, way: str, tmp_path: Path) -> None:
+        @click.command(name="trial")
+        @common
+        def trial(conduct: Conduct) -> None:
+            conduct.report.exhibits.append(Exhibit("loss", "Loss", ("way", "loss*"), [["diverged", float("nan")]]))
+            conduct.report.findings["ways"] = {"diverged": (float("inf"), 1.5)}
+            conduct.run(lambda folder: None)
+
+        arguments = ["--dir", str(tmp_path), way, *([str(tmp_path)] if way == "--out" else [])]
+        said = CliRunner().invoke(trial, arguments, catch_exceptions=False).stdout
+        text = said if way == "--json" else (tmp_path / "trial.json").read_text()
+        told = json.loads(text, parse_constant=pytest.fail)
+        assert told["exhibits"][0]["rows"] == [["diverged", None]]
+        assert told["findings"] == {"ways": {"diverged": [None, 1.5]}}
 
     def test_of_what_was_not_measured_there_is_no_table(self, tmp_path: Path) -> None:
         rows: dict[str, list[list[Cell]]] = {"three": [["uring"]], "four": []}

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -90,10 +91,37 @@ class TestTraces:
             assert (back.work, back.nbytes) == (row.work, row.nbytes)
             assert back.seconds == pytest.approx(row.seconds)
 
-    def test_what_is_no_trace_is_refused(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("told", "said"),
+        [
+            (b"", "no trace: got the columns of no line; expected columns work, nbytes and one for each tool"),
+            (b"a,b\n1,2\n", "no trace: got the columns a, b; expected columns work"),
+            (b"work,nbytes\npt save,5\n", "no trace: got the columns work, nbytes; expected"),
+            (b"work,nbytes,a,a\npt save,5,1,1\n", "no trace: got the columns work, nbytes, a, a; expected"),
+            (b"work,nbytes,a\n", "no trace: got no line below the columns"),
+            (b"\x93NUMPY\x01\x00\xff\xfe", "no trace: got what is no text ('utf-8'"),
+            (b"work,nbytes,a\npt save,5\n", ", line 2: got 2 cells; expected 3: work, nbytes, a"),
+            (b"work,nbytes,a\npt save,5,1,1\n", ", line 2: got 4 cells; expected 3"),
+            (b"# by hand\nwork,nbytes,a\n\npt nap,5,1\n", ", line 4: got work 'pt nap'; expected one of pt, saf"),
+            (b"work,nbytes,a\nxls save,5,1\n", ", line 2: got work 'xls save'; expected one of pt, saf"),
+            (b"work,nbytes,a\npt save,abc,1\n", ", line 2: got nbytes 'abc'; expected a number of bytes, 1 or more"),
+            (b"work,nbytes,a\npt save,0,1\n", ", line 2: got nbytes '0'; expected"),
+            (b"work,nbytes,a\npt save,-5,1\n", ", line 2: got nbytes '-5'; expected"),
+            (b"work,nbytes,a\npt save,,1\n", ", line 2: got nbytes ''; expected"),
+            (b"work,nbytes,a\npt save,5,fast\n", ", line 2: got 'fast' for a; expected microseconds above 0"),
+            (b"work,nbytes,a\npt save,5,nan\n", ", line 2: got 'nan' for a; expected microseconds"),
+            (b"work,nbytes,a\npt save,5,0\n", ", line 2: got '0' for a; expected microseconds"),
+            (b"work,nbytes,a,b\npt save,5,,\n", ", line 2: got no time; expected that of one tool or more"),
+            (
+                b"work,nbytes,a,b\npt save,5,1,\nnpy save,5,,1\npt save,5,,1\n",
+                ", line 4: got times of b; expected one tool in all lines of pt save",
+            ),
+        ],
+    )
+    def test_what_cannot_be_replayed_is_named(self, told: bytes, said: str, tmp_path: Path) -> None:
         path = tmp_path / "other.csv"
-        path.write_text("a,b\n1,2\n")
-        with pytest.raises(ValueError, match=r"other\.csv: no trace"):
+        path.write_bytes(told)
+        with pytest.raises(ValueError, match=re.escape(f"{path}{'' if said.startswith(',') else ': '}{said}")):
             trace.read(path)
 
     def test_works_name_the_contexts_that_fastio_itself_asks_about(self) -> None:
@@ -310,6 +338,17 @@ class TestCommand:
         assert ("replayed", "calls on the best tool, or one that cannot be told from it") in goals
         assert not list(work.iterdir())
 
+    def test_of_a_short_trace_there_is_no_goal_where_there_is_no_figure(self, tmp_path: Path) -> None:
+        path, work = tmp_path / "short.csv", tmp_path / "work"
+        work.mkdir()
+        trace.write(path, [Row("pt save", 1 << size, {"a": 1.0, "b": 2.0}) for size in range(12, 24)], [])
+        more = ("--calls", 8, "--seconds", 0, "--trace", path, "--dir", work)
+        told = json.loads(invoke("--quick", "--json", *more).stdout, parse_constant=pytest.fail)  # of NaN, and the like
+        (slower,) = (exhibit for exhibit in told["exhibits"] if exhibit["name"] == "slower")
+        assert slower["rows"] == [["pt save", "a", None, None]]
+        replayed = [goal["against"] for goal in told["findings"]["goals"] if goal["work"] == "replayed"]
+        assert replayed == ["the oracle's total time"]
+
     def test_it_records_a_trace(self, tmp_path: Path) -> None:
         work, path = tmp_path / "work", tmp_path / "trace.csv"
         work.mkdir()
@@ -321,10 +360,13 @@ class TestCommand:
         assert any("12 lines" in note for note in told["notes"])
         assert not list(work.iterdir())
 
-    def test_what_is_no_trace_is_an_error_of_use(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("told", "said"), [("a,b\n", "no trace"), ("work,nbytes,a\npt nap,5,1\n", "line 2: got work 'pt nap'")]
+    )
+    def test_what_is_no_trace_is_an_error_of_use(self, told: str, said: str, tmp_path: Path) -> None:
         path = tmp_path / "other.csv"
-        path.write_text("a,b\n")
-        assert "no trace" in invoke("--trace", path, "--dir", tmp_path, status=2).output
+        path.write_text(told)
+        assert said in invoke("--trace", path, "--dir", tmp_path, status=2).output
 
     @pytest.mark.slow
     def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(self, tmp_path: Path, traced: Path) -> None:

@@ -43,9 +43,9 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def package_files(root: Path) -> set[str]:
-    """The files of the package in the source tree ``root``, through the links, by their installed names."""
+    """The files of the packages in the source tree ``root``, through the links, by their installed names."""
     package = root / "fastio"
-    rooms = [package, *(path for path in package.iterdir() if path.is_symlink())]
+    rooms = [package, *(path for path in package.iterdir() if path.is_symlink()), root / "fastio_bench"]
     found = (path for room in rooms for path in room.rglob("*") if path.suffix in PACKAGED)
     return {path.relative_to(root).as_posix() for path in found}
 
@@ -98,7 +98,7 @@ def test_installed_package_is_whole(repository: Path) -> None:
     assert [name for name in sorted(package_files(repository)) if not (home / name).is_file()] == []
     installed = distribution("fastio")
     assert installed.metadata["License-Expression"] == "Apache-2.0"
-    assert [entry.value for entry in installed.entry_points] == ["fastio.bench.cli:main"]
+    assert [entry.value for entry in installed.entry_points] == ["fastio_bench:main"]
 
 
 def test_import_pulls_in_nothing_heavy(tmp_path: Path) -> None:

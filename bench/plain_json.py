@@ -1,0 +1,20 @@
+"""JSON that every parser takes."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+
+def text(told: Any) -> str:
+    """What is told as JSON: a number without a value (NaN, or infinite) is null, for which JSON has no other word."""
+    return json.dumps(_finite(told), indent=1, allow_nan=False)
+
+
+def _finite(told: Any) -> Any:
+    if isinstance(told, dict):
+        return {key: _finite(value) for key, value in told.items()}
+    if isinstance(told, (list, tuple)):
+        return [_finite(value) for value in told]
+    return None if isinstance(told, float) and not math.isfinite(told) else told
