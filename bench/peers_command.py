@@ -68,7 +68,9 @@ def peers(
             summaries, frozenset(w.name for w in picked if w.large), imports[len(imports) // 2] if imports else None
         )
         conduct.report.findings["goals"] = [goal.document() for goal in rows]
-        conduct.report.exhibits += summary_tables.sides([s for s in summaries if s.work in works])
+        conduct.report.exhibits += summary_tables.sides(
+            [s for s in summaries if s.work in works], [f for f in failures if f.work in works]
+        )
         conduct.report.exhibits += limit_exhibit.limits(summaries, {w.name: w.label for w in picked})
         conduct.report.exhibits.append(settings(tools))
         return [

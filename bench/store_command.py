@@ -11,6 +11,7 @@ from fastio.bench import limit, tables
 from fastio.bench.conduct import Conduct, common
 from fastio.bench.exhibit import Cell, Exhibit
 from fastio.bench.reserve import available_memory
+from fastio.bench.rounds import Failure
 from fastio.bench.stats import Summary, summarise
 from fastio.bench.store_rounds import STORE, StoreRounds, goals, label
 from fastio.offload.arguments import parsed_bytes
@@ -63,14 +64,14 @@ def store(conduct: Conduct, sizes: list[int] | None, rounds: int | None, driver:
         summaries = summarise(conduct.report.samples, baseline=limit.TOOL)
         found = list(goals(summaries))
         conduct.report.findings["goals"] = [goal.document() for goal in found]
-        conduct.report.exhibits.append(exhibit(summaries))
+        conduct.report.exhibits.append(exhibit(summaries, conduct.report.failures))
         return [tables.goals(found)]
 
     conduct.run(work, show)
 
 
-def exhibit(summaries: list[Summary]) -> Exhibit:
-    """All sizes and directions, the block store first."""
+def exhibit(summaries: list[Summary], failures: list[Failure]) -> Exhibit:
+    """All sizes and directions, the block store first, and what failed at the end."""
     columns = ("work", "size", "by", "MB/s*", "of the limit*", "least*", "most*", "CPU s/GB*", "way")
     rows: list[list[Cell]] = [
         [
@@ -84,6 +85,7 @@ def exhibit(summaries: list[Summary]) -> Exhibit:
         ]
         for own in summaries
     ]
+    rows += [[one.work, one.workload, one.tool, "failed", *[None] * 4, one.reason] for one in failures]
     note = (
         f"{STORE}: activations written in sequence and read in reverse, {TOTAL / 1e6:,.0f} MB a call or one activation "
         "(less with --quick) in aligned memory of huge pages; the others overwrite and read the very same file, nobody "
