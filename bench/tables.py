@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from fastio.bench.fitted import Fitted
 from fastio.bench.goals import Goal, figures
 from fastio.bench.rounds import Failure
 from fastio.bench.stats import Summary
@@ -142,9 +143,8 @@ def _ratio(ratio: float | None) -> str:
 
 
 def blank(title: str, *columns: str) -> Table:
-    """A table; a column whose name ends with * is numbers. In a narrow terminal words are broken, never cut."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    """A table; a column whose name ends with * is numbers. In a narrow terminal nothing is cut."""
+    table = Fitted(title=title, title_justify="left", title_style="bold")
     for column in columns:
-        numbers = column.endswith("*")
-        table.add_column(column.rstrip("*"), justify="right" if numbers else "left", no_wrap=numbers, overflow="fold")
+        table.add_column(column.rstrip("*"), justify="right" if column.endswith("*") else "left", overflow="fold")
     return table
