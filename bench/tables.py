@@ -103,13 +103,15 @@ def answers(title: str, rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def learned(rows: Iterable[tuple[str, Explanation]]) -> Table:
-    """What dictionaries say: which tool, how sure, and how many times longer the others take."""
-    table = blank("What the dictionaries learned", "work", "tool", "sure*", "takes*", "the others take", "why")
+    """What dictionaries say: the tool in use, the fastest, how sure that is, and how many times longer others take."""
+    columns = ("work", "uses now", "fastest", "sure*", "takes*", "the others take", "why")
+    table = blank("What the dictionaries learned", *columns)
     for work, answer in rows:
         best, *others = answer.entries
         table.add_row(
             work,
             answer.tool,
+            best.tool,
             f"{answer.confidence:.0%}",
             "-" if best.seconds is None else f"{best.seconds * 1e3:,.1f} ms",
             ", ".join(f"{other.tool} {other.relative:.2f} x" for other in others),

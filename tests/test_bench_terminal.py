@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
+from dataclasses import asdict
 from itertools import product
 
 import pytest
@@ -13,12 +14,27 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fastio.bench import compare, exhibit_table, goals, io_exhibits, model_tables, papers, summary_tables, sweep, tables
+from fastio import plan
+from fastio.bench import (
+    compare,
+    exhibit_table,
+    findings_tables,
+    goals,
+    io_exhibits,
+    model_tables,
+    papers,
+    summary_tables,
+    sweep,
+    tables,
+)
 from fastio.bench import workloads as objects
 from fastio.bench.exhibit import Exhibit
 from fastio.bench.report import Meter
 from fastio.bench.rounds import Failure, Sample
 from fastio.bench.stats import Summary, summarise
+from fastio.dicts import Explanation
+from fastio.dicts.explain import Entry
+from fastio.formats.sense import PT
 
 WIDTHS = (40, 60, 80, 120)
 TOOLS = ("torch", "uring", "posix", "numpy", "dali", "disk limit")
@@ -115,6 +131,21 @@ class TestNarrow:
 
     def test_a_wide_terminal_has_a_table(self) -> None:
         assert all("┃" in printed(table, 150) for table in terminal_tables())
+
+    def test_while_a_dictionary_explores_both_tools_are_named(self) -> None:
+        entries = (
+            Entry("uring", 0.005, 0.004, 0.006, 1.0, 3, 0, "this size", None),
+            Entry("posix", 0.0053, 0.005, 0.006, 1.06, 1, 2, "this size", None),
+            Entry("numpy", None, None, None, 1.5, 0, 0, "what ships", None),
+        )
+        context = plan.save_context(PT, frozenset({"cpu"}), False, 3_211_264, 1)
+        answer = Explanation(context, 3_211_264, "posix", "tries it once more", 0.62, entries)
+        table = tables.learned([("3.0625 MiB, save", answer)])
+        assert [str(column.header) for column in table.columns][1:5] == ["uses now", "fastest", "sure", "takes"]
+        (row,) = zip(*(column.cells for column in table.columns), strict=True)
+        assert row[1:6] == ("posix", "uring", "62%", "5.0 ms", "posix 1.06 x, numpy 1.50 x")
+        (same,) = findings_tables.exhibits({"learned": [{"work": "3.0625 MiB, save", **asdict(answer)}]})
+        assert [*same.rows[0][1:3], same.rows[0][5]] == [row[1], row[2], row[5]]
 
     @pytest.mark.parametrize("width", WIDTHS)
     def test_the_time_left_is_whole(self, width: int) -> None:
