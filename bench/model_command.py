@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fastio.bench import model_runs, model_tables, papers, workloads
+from fastio.bench import model_runs, model_tables, papers, room, workloads
 from fastio.bench.conduct import Conduct, common, forecast
 from fastio.bench.models import MODELS
 from fastio.bench.stats import summarise
@@ -33,7 +33,7 @@ _ROUNDS = 3
 def model(conduct: Conduct, names: tuple[str, ...], rounds: int | None) -> None:
     """Seconds to save (durably and not) and to load (cold and warm) real models' state dicts, by tool."""
     chosen = dict.fromkeys(names or (_QUICK if conduct.quick else _DEFAULT))
-    kept, cut = model_runs.fitting([workloads.model(name) for name in chosen], conduct.parent)
+    kept, cut = room.fitting([workloads.model(name) for name in chosen], conduct.parent, model_runs.FILES + 1)
     tools, remarks = model_runs.tools()
     conduct.report.notes += [*([cut] if cut else []), *remarks]
     settings = {"models": [own.name for own in kept], "tools": [tool.label for tool in tools]}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fastio.bench import limit, tables
+from fastio.bench import limit, room, tables
 from fastio.bench.conduct import Conduct, common
 from fastio.bench.exhibit import Cell, Exhibit
 from fastio.bench.reserve import available_memory
@@ -45,10 +46,13 @@ def store(conduct: Conduct, sizes: list[int] | None, rounds: int | None, driver:
     quick = conduct.quick
     chosen = sizes or _parsed_sizes(click.get_current_context(), store.params[0], QUICK_SIZES if quick else SIZES) or []
     total = QUICK_TOTAL if quick else TOTAL
-    kept = [size for size in chosen if max(size, total) < available_memory() / 2]
-    for size in chosen:
-        if size not in kept:
-            conduct.report.notes.append(f"left out for want of memory: activations of {label(size)}")
+    most = min(available_memory() // 2, shutil.disk_usage(conduct.parent).free // 2)
+    if most < total:
+        conduct.report.notes.append(f"{label(most)} a call instead of {label(total)}, {room.WANT}")
+        total = most
+    kept = [size for size in chosen if size <= most]
+    cut = room.remark([f"activations of {label(size)}" for size in chosen if size > most])
+    conduct.report.notes += [cut] if cut else []
     turns = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     conduct.report.settings |= {
         "sizes": kept, "rounds": turns, "driver": driver, "total": total, "limit": limit.find().name,
@@ -88,7 +92,7 @@ def exhibit(summaries: list[Summary], failures: list[Failure]) -> Exhibit:
     rows += [[one.work, one.workload, one.tool, "failed", *[None] * 4, one.reason] for one in failures]
     note = (
         f"{STORE}: activations written in sequence and read in reverse, {TOTAL / 1e6:,.0f} MB a call or one activation "
-        "(less with --quick) in aligned memory of huge pages; the others overwrite and read the very same file, nobody "
-        "syncs; medians, least and most of interleaved rounds"
+        "(less with --quick, and where memory or disk hold less) in aligned memory of huge pages; the others overwrite "
+        "and read the very same file, nobody syncs; medians, least and most of interleaved rounds"
     )
     return Exhibit("store", "The block store beside the disk's limit", columns, rows, note=note)

@@ -15,7 +15,7 @@ import pytest
 
 from benching import MIB, invoke, on_disk
 from fastio import dicts
-from fastio.bench import compare, doctor, tune
+from fastio.bench import compare, doctor, tune, workloads
 from fastio.bench.commands import cli
 from fastio.bench.report import workspace
 
@@ -73,7 +73,7 @@ class TestCommands:
     def test_doctor_knows_a_filesystem_without_direct_io(self) -> None:
         with workspace(Path("/dev/shm")) as folder:
             assert "cannot be dropped" in doctor.page_cache(folder)
-            assert doctor.ways(folder)
+            assert doctor.ways(folder, workloads.one_tensor(1))
 
     def test_peers_keeps_every_sample(self, disk: Path) -> None:
         out, work = disk / "out", disk / "work"

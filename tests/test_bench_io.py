@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benching import MIB, invoke, on_disk
-from fastio.bench import conduct, io_command, io_exhibits, limit, peers, stats, sweep
+from fastio.bench import conduct, io_command, io_exhibits, limit, peers, room, stats, sweep
 from fastio.bench import workloads as objects
 from fastio.bench.pace import Cost, Line, Pace, rounds_within, through
 from fastio.bench.rounds import Failure, Measured, Sample
@@ -90,7 +90,7 @@ class TestForecast:
 
     def test_the_defaults_fit_into_ten_gibibytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Also where memory and disk are large: the tools on the CPU, whatever else there is."""
-        monkeypatch.setattr(sweep, "available_memory", lambda: 1 << 40)
+        monkeypatch.setattr(room, "available_memory", lambda: 1 << 40)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 44, 0, 1 << 44))
         tools = [peers.find(f"{peers.TOOL}{name}") for name in ("torch", "numpy", "posix", "uring")]
         assert sweep.files(tools) == 4  # torch's, numpy's, fastio's own, and the one being saved

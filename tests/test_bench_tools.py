@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -308,6 +309,18 @@ class TestCommand:
         assert ("replayed", "calls on the best tool, within 2 %") in goals
         assert ("replayed", "calls on the best tool, or one that cannot be told from it") in goals
         assert not list(work.iterdir())
+
+    def test_what_a_small_disk_does_not_hold_is_cut_and_named(
+        self, tmp_path: Path, traced: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 40, 0, 24 * MIB))
+        arguments = ("--quick", "--calls", 16, "--seconds", 0, "--trace", traced, "--json", "--dir", tmp_path)
+        told = json.loads(invoke(*arguments).stdout)
+        cut = "; ".join(told["notes"])
+        assert "tools are compared up to 8 MiB instead of 32 MiB, for want of memory or disk" in cut
+        assert "a vision transformer: batch 1 instead of 8" in cut
+        assert max(row["nbytes"] for row in told["findings"]["compared"]) <= 8 * MIB
+        assert [model["batch"] for model in told["settings"]["models"]] == [1, 1]
 
     def test_it_records_a_trace(self, tmp_path: Path) -> None:
         work, path = tmp_path / "work", tmp_path / "trace.csv"
