@@ -21,7 +21,7 @@ _HOGS = "other processes"
 _FILES = 3  # of the tensor that lie on the disk at once: one of each tool, and the one being saved
 
 
-@click.command()
+@click.command(short_help="Files and training while others use memory bandwidth.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
 @common
 def contend(conduct: Conduct, rounds: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from fastio.bench.workloads import MIB
 _TITLES = {"machine": "Machine", "tools": "Tools", "ways": 'The way bytes take here (policy="auto")'}
 
 
-@click.command(short_help="What this machine offers, and the way that bytes take on it.")
-@common
+@click.command(short_help="What is here, the way bytes take, the disk's limit.")
+@partial(common, quick="Fewer rounds of the disk's limit: some seconds in all.")
 def doctor(conduct: Conduct) -> None:
     """What is here and what is not, the path that bytes really take, NVMe controllers, and the limit of the disk.
 

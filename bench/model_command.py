@@ -19,14 +19,15 @@ _SECONDS = 600.0
 _ROUNDS = 3
 
 
-@click.command()
+@click.command(short_help="Seconds to save and to load real models.")
 @click.option(
     "--model",
     "names",
     multiple=True,
     metavar="NAME",
     type=click.Choice(list(MODELS)),
-    help=f"Only this; may be repeated.  [default: the paper's ten; with --quick {' and '.join(_QUICK)}]",
+    help=f"Only this; may be repeated: {', '.join(MODELS)}.  "
+    f"[default: the paper's ten; with --quick {' and '.join(_QUICK)}]",
 )
 @click.option("--rounds", type=click.IntRange(1), help=f"Rounds; {_ROUNDS}, or what fits into ten minutes.")
 @common

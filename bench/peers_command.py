@@ -37,7 +37,12 @@ _MOST_IMPORTS = 9
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
 @click.option("--workload", "names", multiple=True, type=click.Choice(_NAMES), help="Only this; may be repeated.")
 @click.option(
-    "--tool", "chosen", multiple=True, type=click.Choice(_PEERS), metavar="NAME", help="Only this; may be repeated."
+    "--tool",
+    "chosen",
+    multiple=True,
+    type=click.Choice(_PEERS),
+    metavar="NAME",
+    help=f"Only this; may be repeated: {'; '.join(_PEERS)}.",
 )
 @click.option("--work", "works", multiple=True, type=click.Choice(compare.WORKS), help="Only this; may be repeated.")
 @common

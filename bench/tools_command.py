@@ -38,7 +38,7 @@ _ORACLE = (
 )
 
 
-@click.command()
+@click.command(short_help="How the best tool spreads, and how near auto comes.")
 @click.option("--calls", type=click.IntRange(8), help=f"Saves and loads of the live comparison; {_CALLS:,}.")
 @click.option("--seconds", type=click.FloatRange(0), help=f"How long each model trains; {_SECONDS:.0f}.")
 @click.option(
