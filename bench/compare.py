@@ -122,7 +122,7 @@ class Comparison:
                 continue
             problem = peer.unable(operation, workload.kind)
             if problem:
-                refused.append(Failure(work, workload.name, peer.name, 0, problem))
+                refused.append(Failure(work, workload.name, peer.name, 0, problem, refused=True))
             else:
                 able.append(peer)
         return Step(workload, work, rounds, tuple(able), tuple(refused), self._limits(workload, work) if able else ())

@@ -101,7 +101,6 @@ _OPTIONS = (
         default=".",
         help="Where to measure: a temporary folder is made there, and removed.  [default: the current folder]",
     ),
-    click.option("--quick", is_flag=True, help="Fewer sizes and rounds: a minute or two."),
     click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write JSON and plots here."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables."),
 )
@@ -122,14 +121,17 @@ def as_bytes(context: click.Context, parameter: click.Parameter, value: str | No
         raise click.BadParameter(str(error), context, parameter) from error
 
 
-def common(function: Callable[..., None]) -> Callable[..., None]:
-    """The options that every subcommand has; they arrive as one :class:`Conduct`."""
+def common(
+    function: Callable[..., None], quick: str = "Fewer sizes and rounds: a minute or two."
+) -> Callable[..., None]:
+    """The options that every subcommand has; they arrive as one :class:`Conduct`. ``quick`` is the help of that one."""
 
     def command(context: click.Context, parent: Path, quick: bool, out: Path | None, as_json: bool, **own: Any) -> None:
         function(Conduct(context.info_name or "", parent, quick, out, as_json), **own)
 
     functools.update_wrapper(command, function)
     result: Callable[..., None] = click.pass_context(command)
-    for option in reversed(_OPTIONS):
+    where, *others = _OPTIONS
+    for option in reversed((where, click.option("--quick", is_flag=True, help=quick), *others)):
         result = option(result)
     return result

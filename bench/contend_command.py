@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fastio.bench import contend_tables, contention, papers, workloads
+from fastio.bench import contend_tables, contention, papers, room
 from fastio.bench.conduct import Conduct, common, forecast
 from fastio.bench.contended_training import Size
 from fastio.bench.hogs import HogError, Hogs, Traffic
@@ -18,15 +18,17 @@ from fastio.bench.rounds import Failure, describe
 BATCH, QUICK_BATCH = 64, 16  # of the tensor that is saved and loaded: 196 and 49 MiB
 SIZE, QUICK_SIZE = Size("transformer", 16, 12, 256), Size("transformer", 8, 4, 256)
 _HOGS = "other processes"
+_FILES = 3  # of the tensor that lie on the disk at once: one of each tool, and the one being saved
 
 
-@click.command()
+@click.command(short_help="Files and training while others use memory bandwidth.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
 @common
 def contend(conduct: Conduct, rounds: int | None) -> None:
     """Saves, loads and training while other processes take 50, 70 and 90 % of memory bandwidth, and what those lose."""
     rounds = rounds or (3 if conduct.quick else 5)
-    workload = workloads.one_tensor(QUICK_BATCH if conduct.quick else BATCH)
+    workload, cut = room.one_size(QUICK_BATCH if conduct.quick else BATCH, conduct.parent, _FILES)
+    conduct.report.notes += [cut] if cut else []
     size = QUICK_SIZE if conduct.quick else SIZE
     levels = [f"{level:.0%}" for level in contention.LEVELS]
     settings = {"rounds": rounds, "levels": levels, "workload": workload.name, "training": asdict(size)}
@@ -37,7 +39,7 @@ def contend(conduct: Conduct, rounds: int | None) -> None:
 
     def work(folder: Path) -> None:
         nonlocal bandwidth
-        click.echo(forecast(sum(weights), 3 * workload.nbytes), err=True)
+        click.echo(forecast(sum(weights), _FILES * workload.nbytes), err=True)
         with conduct.meter(weights) as tell:
             tell("memory bandwidth", 0)
             try:

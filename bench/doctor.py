@@ -10,12 +10,13 @@ from typing import Any
 import fastio
 import fastio._native as native
 from fastio import config
-from fastio.bench import cold, limit, machine, warmup
+from fastio.bench import cold, limit, machine, room, warmup
 from fastio.bench.reserve import Reserve, available_memory
 from fastio.bench.rounds import Contestant, Failure, Sample, Task, interleave
-from fastio.bench.workloads import MIB, one_tensor
+from fastio.bench.workloads import MIB, Workload
 
 PROBE_BATCH = 16  # 49 MiB: large enough for every path, small enough for a moment
+PROBE_FILES = 3  # of which two lie on the disk at once, while one save takes the place of another
 LIMIT_NBYTES = 512 * MIB
 LIMIT_ROUNDS = 5  # about ten seconds
 
@@ -97,9 +98,9 @@ def tool_rows() -> list[tuple[str, bool, str]]:
     return rows
 
 
-def ways(folder: Path) -> Answers:
+def ways(folder: Path, workload: Workload) -> Answers:
     """The ways that bytes really take with ``policy="auto"``: saved durably and not, loaded cold and warm."""
-    thing, path = one_tensor(PROBE_BATCH).make(), folder / "probe.pt"
+    thing, path = workload.make(), folder / "probe.pt"
     fastio.save(thing, path)  # the first call of a process pays for what the later ones reuse
     calls: dict[str, Callable[[], Any]] = {
         "durable save": lambda: fastio.save(thing, path),
@@ -128,9 +129,14 @@ def ways(folder: Path) -> Answers:
     return rows
 
 
-def disk(folder: Path, rounds: int) -> Iterator[Sample | Failure]:
-    """What the disk gives to plain direct writes and reads, in interleaved rounds: outcomes as they are known."""
-    path, tool, nbytes = folder / "limit", limit.find(), LIMIT_NBYTES
+def limit_nbytes(folder: Path) -> int:
+    """The bytes at which the disk's limit is measured: whole MiB, at most half of what is free there."""
+    return min(LIMIT_NBYTES, room.most(folder, 2) // MIB * MIB)
+
+
+def disk(folder: Path, rounds: int, nbytes: int) -> Iterator[Sample | Failure]:
+    """What the disk gives to plain direct writes and reads of so many bytes, in interleaved rounds, as known."""
+    path, tool = folder / "limit", limit.find()
     contestants = [
         Contestant("write", lambda: tool.write(path, nbytes), os.sync),
         Contestant("read", lambda: tool.read(path, nbytes), os.sync),

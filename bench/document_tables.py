@@ -38,4 +38,6 @@ def _summed(document: Document) -> list[Exhibit]:
     if document.exhibits or not document.summaries:
         return []
     several = len(summary_tables.works(document.summaries)) > 1
-    return summary_tables.sides(document.summaries) if several else [summary_tables.figures(document.summaries)]
+    if several:
+        return summary_tables.sides(document.summaries, document.failures)
+    return [summary_tables.figures(document.summaries)]

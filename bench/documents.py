@@ -131,7 +131,7 @@ def _fits(annotation: str, value: Any) -> bool:
         return "None" in annotation
     if annotation.startswith("str"):
         return isinstance(value, str)
-    if annotation.startswith(("int", "float")):
+    if annotation.startswith(("int", "float", "bool")):
         return isinstance(value, (int, float))
     return isinstance(value, list)
 

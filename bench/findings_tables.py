@@ -185,7 +185,7 @@ _LABELLED: dict[str, Callable[[Mapping[str, Any]], list[Exhibit]]] = {
 _TITLES = {
     "machine": "Machine",
     "tools": "Tools",
-    "ways": 'The way that bytes take with policy="auto", 49 MiB',
+    "ways": 'The way that bytes take with policy="auto"',
     "import_seconds": "Seconds to import fastio after torch",
 }
 

@@ -20,7 +20,7 @@ from fastio.hybrid import plot
 _QUICK_BYTES, _QUICK_STEPS = 200_000_000, 5
 
 
-@click.command()
+@click.command(short_help="Training with parameters and gradients in host memory.")
 @click.option("--optimizer-store", "store", is_flag=True, help="Instead: AdamW with its state on disk, measured.")
 @click.option("--parameters", metavar="SIZE", callback=as_bytes, help="Of the model on disk.  [default: 1.2GB]")
 @click.option("--steps", type=click.IntRange(2), help="Steps to train; 20, with --quick 5.")

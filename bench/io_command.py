@@ -26,7 +26,11 @@ _PROBING = "probing how long it will take"
 @click.option("--rounds", type=click.IntRange(1), help="Rounds of every size, however long they take.")
 @click.option("--device", default="cpu", show_default=True, help="Where the tensors lie: cpu, cuda, cuda:1, ...")
 @click.option(
-    "--tool", "chosen", multiple=True, help="Only this tool; may be repeated.  [default: all that dictionaries pick]"
+    "--tool",
+    "chosen",
+    multiple=True,
+    metavar="NAME",
+    help=f"Only this; may be repeated: {', '.join(registry.names())}.  [default: all that dictionaries pick]",
 )
 @common
 def io(conduct: Conduct, rounds: int | None, device: str, chosen: tuple[str, ...]) -> None:

@@ -57,7 +57,8 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     if shutil.which("fio"):
-        found["fio"] = subprocess.run(["fio", "--version"], check=True, capture_output=True, text=True).stdout.strip()
+        said = subprocess.run(["fio", "--version"], check=True, capture_output=True, text=True).stdout
+        found["fio"] = said.strip().removeprefix("fio-")
     return found
 
 

@@ -22,7 +22,9 @@ def facts(told: Mapping[str, Any]) -> dict[str, str]:
         "GPU": ", ".join(map(str, told.get("gpus") or ())) or "none",
         "Filesystem": " on ".join([*_said(fs.get("kind")), *_said(fs.get("device"))]),
         "System": " ".join(["Linux", *system]) if system else "",
-        "Versions": ", ".join([*_said(told.get("python"), "Python {}"), *(f"{n} {v}" for n, v in versions.items())]),
+        "Versions": ", ".join(
+            [*_said(told.get("python"), "Python {}"), *(_version(n, v) for n, v in versions.items())]
+        ),
     }
 
 
@@ -36,6 +38,11 @@ def setting(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "" if value is None else value if isinstance(value, str) else cells.text(value)
+
+
+def _version(name: str, number: Any) -> str:
+    """fio says fio-3.33 of itself, and so do older documents."""
+    return f"{name} {str(number).removeprefix(f'{name}-')}"
 
 
 def _said(value: Any, form: str = "{}") -> Iterable[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fastio.bench import model_runs, model_tables, papers, workloads
+from fastio.bench import model_runs, model_tables, papers, room, workloads
 from fastio.bench.conduct import Conduct, common, forecast
 from fastio.bench.models import MODELS
 from fastio.bench.stats import summarise
@@ -19,21 +19,22 @@ _SECONDS = 600.0
 _ROUNDS = 3
 
 
-@click.command()
+@click.command(short_help="Seconds to save and to load real models.")
 @click.option(
     "--model",
     "names",
     multiple=True,
     metavar="NAME",
     type=click.Choice(list(MODELS)),
-    help=f"Only this; may be repeated.  [default: the paper's ten; with --quick {' and '.join(_QUICK)}]",
+    help=f"Only this; may be repeated: {', '.join(MODELS)}.  "
+    f"[default: the paper's ten; with --quick {' and '.join(_QUICK)}]",
 )
 @click.option("--rounds", type=click.IntRange(1), help=f"Rounds; {_ROUNDS}, or what fits into ten minutes.")
 @common
 def model(conduct: Conduct, names: tuple[str, ...], rounds: int | None) -> None:
     """Seconds to save (durably and not) and to load (cold and warm) real models' state dicts, by tool."""
     chosen = dict.fromkeys(names or (_QUICK if conduct.quick else _DEFAULT))
-    kept, cut = model_runs.fitting([workloads.model(name) for name in chosen], conduct.parent)
+    kept, cut = room.fitting([workloads.model(name) for name in chosen], conduct.parent, model_runs.FILES + 1)
     tools, remarks = model_runs.tools()
     conduct.report.notes += [*([cut] if cut else []), *remarks]
     settings = {"models": [own.name for own in kept], "tools": [tool.label for tool in tools]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,9 +13,8 @@ from fastio.bench import peers
 from fastio.bench.compare import Comparison
 from fastio.bench.pace import Cost, Pace
 from fastio.bench.peer import TOOL, Peer
-from fastio.bench.reserve import available_memory
 from fastio.bench.rounds import Failure, Sample
-from fastio.bench.workloads import MIB, Workload
+from fastio.bench.workloads import Workload
 
 FILES = 3  # of one model that lie on the disk at once: torch's, fastio's, and the one being saved
 _LEARNING = 6  # rounds at most in which fastio's dictionaries try their tools
@@ -94,11 +92,3 @@ def tools() -> tuple[list[Peer], list[str]]:
             else:
                 found.append(replace(peer, files_of=_OWNER))
     return found, remarks
-
-
-def fitting(workloads: Sequence[Workload], folder: Path) -> tuple[list[Workload], str]:
-    """The models that memory and disk hold here, and a remark on those that were cut (empty if none was)."""
-    room = min(available_memory() // 4, shutil.disk_usage(folder).free // (FILES + 1))
-    kept = [workload for workload in workloads if workload.nbytes <= room]
-    cut = [f"{own.label} ({own.nbytes / MIB:,.0f} MiB)" for own in workloads if own.nbytes > room]
-    return kept, f"left out, for want of memory or disk: {', '.join(cut)}" if cut else ""

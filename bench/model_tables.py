@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastio.bench import compare, papers
+from fastio.bench import compare, papers, summary_tables, workloads
 from fastio.bench.exhibit import Cell, Exhibit
 from fastio.bench.models import MODELS
 from fastio.bench.rounds import Failure
@@ -29,10 +29,14 @@ def exhibits(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[
     found = []
     for work in compare.WORKS:
         own = [summary for summary in summaries if summary.work == work]
-        tools = list(dict.fromkeys(summary.tool for summary in own))
+        failed = [failure for failure in failures if failure.work == work and not failure.refused]
+        tools = summary_tables.tools([*own, *failed])
         seconds: dict[tuple[str, str], Cell] = {(s.workload, s.tool): s.seconds for s in own}
-        seconds |= {(f.workload, f.tool): "failed" for f in failures if f.work == work and f.tool in tools}
-        sizes = {summary.workload: (summary.nbytes / MIB, summary.rounds) for summary in own}
+        seconds |= {(f.workload, f.tool): "failed" for f in failed}
+        sizes: dict[str, tuple[float, int | None]] = {
+            f.workload: (workloads.model(f.workload).nbytes / MIB, None) for f in failed
+        }
+        sizes |= {summary.workload: (summary.nbytes / MIB, summary.rounds) for summary in own}
         rows: list[list[Cell]] = [
             [MODELS[name].label, *sizes[name], *(seconds.get((name, tool)) for tool in tools)]
             for name in MODELS

@@ -7,7 +7,20 @@ from typing import Any
 
 import click
 
-from fastio.bench import compare, fresh, goals, limit, limit_exhibit, summary_tables, tables, tune, warmup, workloads
+from fastio.bench import (
+    compare,
+    fresh,
+    goals,
+    limit,
+    limit_exhibit,
+    room,
+    summary_tables,
+    sweep,
+    tables,
+    tune,
+    warmup,
+    workloads,
+)
 from fastio.bench import peers as every
 from fastio.bench.conduct import Conduct, common
 from fastio.bench.exhibit import Exhibit
@@ -24,7 +37,12 @@ _MOST_IMPORTS = 9
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
 @click.option("--workload", "names", multiple=True, type=click.Choice(_NAMES), help="Only this; may be repeated.")
 @click.option(
-    "--tool", "chosen", multiple=True, type=click.Choice(_PEERS), metavar="NAME", help="Only this; may be repeated."
+    "--tool",
+    "chosen",
+    multiple=True,
+    type=click.Choice(_PEERS),
+    metavar="NAME",
+    help=f"Only this; may be repeated: {'; '.join(_PEERS)}.",
 )
 @click.option("--work", "works", multiple=True, type=click.Choice(compare.WORKS), help="Only this; may be repeated.")
 @common
@@ -42,9 +60,10 @@ def peers(
     names = names or (("bert-large",) if conduct.quick else tuple(_NAMES))
     chosen = chosen or (compare.QUICK_PEERS if conduct.quick else tuple(_PEERS))
     works = works or compare.WORKS
-    picked = [workloads.find(name) for name in names]
     tools = [every.find(name) for name in chosen]
-    conduct.report.settings |= {"rounds": rounds, "workloads": names, "works": works}
+    picked, cut = room.fitting([workloads.find(name) for name in names], conduct.parent, _files(tools, works))
+    conduct.report.notes += [cut] if cut else []
+    conduct.report.settings |= {"rounds": rounds, "workloads": [own.name for own in picked], "works": works}
     conduct.report.settings["tools"] = {peer.name: peer.settings for peer in tools}
     conduct.report.settings["limit"] = limit.find().name
 
@@ -68,7 +87,9 @@ def peers(
             summaries, frozenset(w.name for w in picked if w.large), imports[len(imports) // 2] if imports else None
         )
         conduct.report.findings["goals"] = [goal.document() for goal in rows]
-        conduct.report.exhibits += summary_tables.sides([s for s in summaries if s.work in works])
+        conduct.report.exhibits += summary_tables.sides(
+            [s for s in summaries if s.work in works], [f for f in failures if f.work in works]
+        )
         conduct.report.exhibits += limit_exhibit.limits(summaries, {w.name: w.label for w in picked})
         conduct.report.exhibits.append(settings(tools))
         return [
@@ -85,6 +106,14 @@ def peers(
         ]
 
     conduct.run(work, show)
+
+
+def _files(tools: list[Peer], works: tuple[str, ...]) -> int:
+    """How many files of one workload lie on the disk at once: two at least, where a save takes another's place."""
+    loads = (
+        [peer for peer in tools if not peer.unable("load", "tensor")] if {compare.COLD, compare.WARM} & {*works} else []
+    )
+    return max(2, sweep.files(loads))
 
 
 def settings(tools: list[Peer]) -> Exhibit:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import fill
 
@@ -123,11 +124,17 @@ def _opening(documents: Sequence[Document]) -> Iterator[str]:
 def _chapter(
     title: str, commands: Sequence[str], ours: Sequence[tuple[Document, Exhibit]], theirs: Sequence[Exhibit]
 ) -> Iterator[str]:
-    """Ours, then theirs; ``commands`` would measure it, and are not in these results."""
-    if not ours and not theirs:
+    """Ours, then theirs; ``commands`` would measure it, and are not in these results.
+
+    Where several documents of a command stand here, each of their tables says which one it is of.
+    """
+    if not ours and not theirs and not commands:
         return
     yield f"## {markdown.escape(title)}"
+    runs = Counter(command for command, _ in {(document.command, document.path) for document, _ in ours})
     for document, exhibit in ours:
+        if runs[document.command] > 1:
+            exhibit = replace(exhibit, title=f"{exhibit.title}: {document.title}")
         yield markdown.table(exhibit, document.command if exhibit.origin != PAPER else "")
     if not ours and commands:
         yield f"Not in these results: `fastio-bench {commands[0]} --out DIR` measures it."

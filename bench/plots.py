@@ -8,6 +8,7 @@ from pathlib import Path
 from fastio.bench.stats import Summary
 
 MIB = 1 << 20
+_BESIDE = 70  # characters of names that have room beside each other; more are turned
 
 
 def draw(out: Path, command: str, summaries: Sequence[Summary]) -> list[Path]:
@@ -28,6 +29,10 @@ def draw(out: Path, command: str, summaries: Sequence[Summary]) -> list[Path]:
             left = (number + 0.5) * width - 0.4
             axes.bar([place + left for place in places], list(values.values()), width, label=tool)
         axes.set_xticks(range(len(workloads)), workloads)
+        if len(" ".join(workloads)) > _BESIDE:
+            axes.tick_params("x", labelrotation=30)
+            for label in axes.get_xticklabels():
+                label.set(ha="right", rotation_mode="anchor")
         axes.set(title=work, ylabel="MB/s (median)", ylim=(0, None))
         axes.legend()
         path = out / f"{command}-{work.replace(',', '').replace(' ', '-')}.png"

@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 from fastio.bench import machine, plain_json
 from fastio.bench.exhibit import Exhibit
@@ -23,6 +24,7 @@ from fastio.bench.stats import summarise
 SCHEMA = 1
 _UNTIL = "what is shown is what was measured until then"
 _WIDTH = 150  # of tables that go to a file or a pipe
+_TIMES = 22  # columns that the time passed and the time left take
 
 
 @dataclass
@@ -138,9 +140,10 @@ class Meter:
     """Progress with the time left. Steps have weights, since saving 1.3 GB takes longer than saving 3 MB."""
 
     def __init__(self, console: Console, steps: Sequence[float]) -> None:
+        room = console.width - _TIMES
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
+            TextColumn("{task.description}", table_column=Column(overflow="fold")),  # in a narrow terminal it wraps
+            *([BarColumn(min(40, room // 3))] if room > _TIMES else []),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(elapsed_when_finished=False),

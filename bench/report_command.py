@@ -12,7 +12,7 @@ from fastio.bench.page import page
 _NAME = "report.html"
 
 
-@click.command()
+@click.command(short_help="One HTML page of the results in a folder.")
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
     "-o",

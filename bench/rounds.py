@@ -65,13 +65,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A tool that failed at a work, and why. It is shown, and takes no part in later rounds."""
+    """A tool that failed at a work, and why. It is shown, and takes no part in later rounds.
+
+    ``refused``: it was never tried, since it is not installed or does no such work.
+    """
 
     work: str
     workload: str
     tool: str
     round: int
     reason: str
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

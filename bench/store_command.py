@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fastio.bench import limit, tables
+from fastio.bench import limit, room, tables
 from fastio.bench.conduct import Conduct, common
 from fastio.bench.exhibit import Cell, Exhibit
 from fastio.bench.reserve import available_memory
+from fastio.bench.rounds import Failure
 from fastio.bench.stats import Summary, summarise
 from fastio.bench.store_rounds import STORE, StoreRounds, goals, label
 from fastio.offload.arguments import parsed_bytes
@@ -30,7 +32,7 @@ def _parsed_sizes(context: click.Context, parameter: click.Parameter, value: str
     return sizes
 
 
-@click.command(short_help="The block store of activations beside fio, on the same file.")
+@click.command(short_help="The block store of activations beside fio.")
 @click.option("--sizes", metavar="SIZES", callback=_parsed_sizes, help=f"Of activations.  [default: {SIZES}]")
 @click.option("--rounds", type=click.IntRange(1), help=f"Rounds of every size.  [default: {ROUNDS}]")
 @click.option("--driver", type=click.Choice(["uring", "threads"]), default="uring", show_default=True)
@@ -44,10 +46,13 @@ def store(conduct: Conduct, sizes: list[int] | None, rounds: int | None, driver:
     quick = conduct.quick
     chosen = sizes or _parsed_sizes(click.get_current_context(), store.params[0], QUICK_SIZES if quick else SIZES) or []
     total = QUICK_TOTAL if quick else TOTAL
-    kept = [size for size in chosen if max(size, total) < available_memory() / 2]
-    for size in chosen:
-        if size not in kept:
-            conduct.report.notes.append(f"left out for want of memory: activations of {label(size)}")
+    most = min(available_memory() // 2, shutil.disk_usage(conduct.parent).free // 2)
+    if most < total:
+        conduct.report.notes.append(f"{label(most)} a call instead of {label(total)}, {room.WANT}")
+        total = most
+    kept = [size for size in chosen if size <= most]
+    cut = room.remark([f"activations of {label(size)}" for size in chosen if size > most])
+    conduct.report.notes += [cut] if cut else []
     turns = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     conduct.report.settings |= {
         "sizes": kept, "rounds": turns, "driver": driver, "total": total, "limit": limit.find().name,
@@ -63,14 +68,14 @@ def store(conduct: Conduct, sizes: list[int] | None, rounds: int | None, driver:
         summaries = summarise(conduct.report.samples, baseline=limit.TOOL)
         found = list(goals(summaries))
         conduct.report.findings["goals"] = [goal.document() for goal in found]
-        conduct.report.exhibits.append(exhibit(summaries))
+        conduct.report.exhibits.append(exhibit(summaries, conduct.report.failures))
         return [tables.goals(found)]
 
     conduct.run(work, show)
 
 
-def exhibit(summaries: list[Summary]) -> Exhibit:
-    """All sizes and directions, the block store first."""
+def exhibit(summaries: list[Summary], failures: list[Failure]) -> Exhibit:
+    """All sizes and directions, the block store first, and what failed at the end."""
     columns = ("work", "size", "by", "MB/s*", "of the limit*", "least*", "most*", "CPU s/GB*", "way")
     rows: list[list[Cell]] = [
         [
@@ -84,9 +89,10 @@ def exhibit(summaries: list[Summary]) -> Exhibit:
         ]
         for own in summaries
     ]
+    rows += [[one.work, one.workload, one.tool, "failed", *[None] * 4, one.reason] for one in failures]
     note = (
         f"{STORE}: activations written in sequence and read in reverse, {TOTAL / 1e6:,.0f} MB a call or one activation "
-        "(less with --quick) in aligned memory of huge pages; the others overwrite and read the very same file, nobody "
-        "syncs; medians, least and most of interleaved rounds"
+        "(less with --quick, and where memory or disk hold less) in aligned memory of huge pages; the others overwrite "
+        "and read the very same file, nobody syncs; medians, least and most of interleaved rounds"
     )
     return Exhibit("store", "The block store beside the disk's limit", columns, rows, note=note)

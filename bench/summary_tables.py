@@ -11,12 +11,12 @@ from fastio.bench.stats import Summary
 _MIB = 1 << 20
 
 
-def works(summaries: Iterable[Summary]) -> list[str]:
+def works(summaries: Iterable[Summary | Failure]) -> list[str]:
     """The works that were measured, in order."""
     return list(dict.fromkeys(summary.work for summary in summaries))
 
 
-def tools(summaries: Iterable[Summary]) -> list[str]:
+def tools(summaries: Iterable[Summary | Failure]) -> list[str]:
     """The tools that took part, in order."""
     return list(dict.fromkeys(summary.tool for summary in summaries))
 
@@ -43,20 +43,26 @@ def io_efficiency(summary: Summary) -> float | None:
     return summary.bandwidth / 1e6 / used if used > 0 else None
 
 
-def sides(summaries: Sequence[Summary]) -> list[Exhibit]:
-    """For each workload, works side by side: a row for each tool, MB/s and how many times torch's that is."""
+def sides(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[Exhibit]:
+    """For each workload, works side by side: a row for each tool, MB/s and how many times torch's that is.
+
+    "failed" where a tool failed, a gap where it took no part.
+    """
     shown = []
-    for workload in dict.fromkeys(summary.workload for summary in summaries):
-        own = [summary for summary in summaries if summary.workload == workload]
+    tried: list[Summary | Failure] = [*summaries, *(failure for failure in failures if not failure.refused)]
+    for workload in dict.fromkeys(one.workload for one in tried):
+        own = [one for one in tried if one.workload == workload]
         named = works(own)
-        figures = {(summary.tool, summary.work): _beside(summary) for summary in own}
+        figures = {(one.tool, one.work): _beside(one) for one in own}  # of a tool that failed later, the failure
         rows: list[list[Cell]] = [[tool, *(figures.get((tool, work)) for work in named)] for tool in tools(own)]
         title = f"{workload}, MB/s (x torch)"
         shown.append(Exhibit(f"{workload} side by side", title, ("tool", *(f"{work}*" for work in named)), rows))
     return shown
 
 
-def _beside(summary: Summary) -> str:
+def _beside(summary: Summary | Failure) -> str:
+    if isinstance(summary, Failure):
+        return "failed"
     bandwidth = f"{summary.bandwidth / 1e6:,.0f}"
     return bandwidth if summary.ratio is None else f"{bandwidth} ({summary.ratio:.2f})"
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fastio.bench import limit
+from fastio.bench import limit, room
 from fastio.bench.contestants import Contestants, remove
 from fastio.bench.pace import Cost, Pace, through
 from fastio.bench.peer import Peer
-from fastio.bench.reserve import Reserve, available_memory
+from fastio.bench.reserve import Reserve
 from fastio.bench.rounds import Contestant, Failure, Sample, Task, describe, interleave
 from fastio.bench.workloads import MIB, Workload, fingerprint, one_tensor, place
 
@@ -34,14 +33,13 @@ def files(tools: Sequence[Peer]) -> int:
 def fitting(batches: Sequence[int], folder: Path, count: int = 8) -> tuple[list[Workload], str]:
     """The papers' sizes that memory and disk hold here, and a remark on those that were cut (empty if none was).
 
-    A size needs memory for the object, what is loaded and as much again populated, and ``count`` files: 10 GiB of disk
-    at most.
+    A size needs ``count`` files: 10 GiB of disk at most.
     """
-    room = min(available_memory() // 4, min(shutil.disk_usage(folder).free, MOST_DISK) // count)
+    most = min(room.most(folder, count), MOST_DISK // count)
     everything = [one_tensor(batch) for batch in batches]
-    kept = [workload for workload in everything if workload.nbytes <= room]
-    cut = [f"{workload.nbytes / MIB:,.10g}" for workload in everything if workload.nbytes > room]
-    return kept, f"left out, for want of memory or disk: {', '.join(cut)} MiB" if cut else ""
+    kept = [workload for workload in everything if workload.nbytes <= most]
+    cut = [f"{workload.nbytes / MIB:,.10g}" for workload in everything if workload.nbytes > most]
+    return kept, room.remark([f"{', '.join(cut)} MiB"] if cut else [])
 
 
 @dataclass
@@ -131,9 +129,15 @@ class Sweep:
 
 
 def probe(folder: Path, tools: Sequence[Peer], device: str, workloads: Sequence[Workload]) -> dict[str, Cost]:
-    """What each size will cost in seconds, from one round of the first tool at a small and at a larger size."""
-    points = []
-    for workload in map(one_tensor, PROBE_BATCHES):
+    """What each size will cost in seconds, from one round of the first tool at a small and at a larger size.
+
+    The larger is none that there is no room for.
+    """
+    if not workloads:
+        return {}
+    points, (least, most) = [], PROBE_BATCHES
+    fits = max(workload.nbytes for workload in workloads) // one_tensor(1).nbytes
+    for workload in map(one_tensor, (least, max(least, min(most, fits)))):
         watch = _Watch()
         for _ in Sweep(folder, 1, [workload], tools[:1], device, limited=False, tell=watch.tell).run():
             pass

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from fastio.bench.fitted import Fitted
 from fastio.bench.goals import Goal, figures
 from fastio.bench.rounds import Failure
 from fastio.bench.stats import Summary
@@ -102,13 +103,15 @@ def answers(title: str, rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def learned(rows: Iterable[tuple[str, Explanation]]) -> Table:
-    """What dictionaries say: which tool, how sure, and how many times longer the others take."""
-    table = blank("What the dictionaries learned", "work", "tool", "sure*", "takes*", "the others take", "why")
+    """What dictionaries say: the tool in use, the fastest, how sure that is, and how many times longer others take."""
+    columns = ("work", "uses now", "fastest", "sure*", "takes*", "the others take", "why")
+    table = blank("What the dictionaries learned", *columns)
     for work, answer in rows:
         best, *others = answer.entries
         table.add_row(
             work,
             answer.tool,
+            best.tool,
             f"{answer.confidence:.0%}",
             "-" if best.seconds is None else f"{best.seconds * 1e3:,.1f} ms",
             ", ".join(f"{other.tool} {other.relative:.2f} x" for other in others),
@@ -142,9 +145,8 @@ def _ratio(ratio: float | None) -> str:
 
 
 def blank(title: str, *columns: str) -> Table:
-    """A table; a column whose name ends with * is numbers. In a narrow terminal words are broken, never cut."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    """A table; a column whose name ends with * is numbers. In a narrow terminal nothing is cut."""
+    table = Fitted(title=title, title_justify="left", title_style="bold")
     for column in columns:
-        numbers = column.endswith("*")
-        table.add_column(column.rstrip("*"), justify="right" if numbers else "left", no_wrap=numbers, overflow="fold")
+        table.add_column(column.rstrip("*"), justify="right" if column.endswith("*") else "left", overflow="fold")
     return table

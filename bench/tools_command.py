@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
-from fastio.bench import live, replays, tables, tools_exhibits, trace, writable
+from fastio.bench import live, replays, room, tables, tools_exhibits, trace, writable
 from fastio.bench.conduct import Conduct, common, forecast
 from fastio.bench.exhibit import SIMULATED
 from fastio.bench.rounds import Failure
 from fastio.bench.spread import Model, Training
 from fastio.bench.trace import Row
+from fastio.bench.workloads import MIB
 from fastio.dicts.storage import shipped_rules
 
 _MODELS = (
@@ -30,13 +31,14 @@ _SECONDS, _QUICK_SECONDS = 150.0, 8.0
 _QUICK_LARGEST = 32 << 20
 _REPLAY_SECONDS = 20.0
 _TRAINING_NBYTES = 1 << 30  # of disk, at most: the feature maps of one step
+_FILES = 3  # of one size that lie on the disk at once: one of each format, and the one being saved
 _ORACLE = (
     "The oracle uses the tool whose median over the calls nearest in size is the least; which tool is the luckiest of "
     "a call nobody can know beforehand."
 )
 
 
-@click.command()
+@click.command(short_help="How the best tool spreads, and how near auto comes.")
 @click.option("--calls", type=click.IntRange(8), help=f"Saves and loads of the live comparison; {_CALLS:,}.")
 @click.option("--seconds", type=click.FloatRange(0), help=f"How long each model trains; {_SECONDS:.0f}.")
 @click.option(
@@ -59,7 +61,7 @@ def tools(conduct: Conduct, calls: int | None, seconds: float | None, traced: Pa
         return
     calls = calls or (_QUICK_CALLS if conduct.quick else _CALLS)
     seconds = seconds if seconds is not None else (_QUICK_SECONDS if conduct.quick else _SECONDS)
-    trainings = [Training(model) for model in (_QUICK_MODELS if conduct.quick else _MODELS)]
+    trainings = [Training(model) for model in _fitting(conduct, _QUICK_MODELS if conduct.quick else _MODELS)]
     conduct.report.settings |= {"calls": calls, "seconds": seconds, "models": [asdict(one.model) for one in trainings]}
     try:
         rows = trace.read(traced or trace.SHIPPED)
@@ -141,8 +143,23 @@ def _record(conduct: Conduct, target: Path, calls: int) -> None:
     conduct.run(work, draw=lambda out: [])
 
 
+def _fitting(conduct: Conduct, models: Sequence[Model]) -> list[Model]:
+    """The models, in smaller batches where there is no room for the feature maps of a step."""
+    whole, found = {model.name: model.batch for model in _MODELS}, []
+    for model in models:
+        batch = max(1, whole[model.name] * room.most(conduct.parent, 1) // _TRAINING_NBYTES)
+        if batch < model.batch:
+            conduct.report.notes.append(f"{model.label}: batch {batch} instead of {model.batch}, {room.WANT}")
+        found.append(replace(model, batch=min(batch, model.batch)))
+    return found
+
+
 def _comparison(conduct: Conduct, works: Sequence[str], calls: int, auto: bool) -> live.Comparison:
-    largest = _QUICK_LARGEST if conduct.quick else live.LARGEST
+    asked = _QUICK_LARGEST if conduct.quick else live.LARGEST
+    largest = max(live.SMALLEST, min(asked, room.most(conduct.parent, _FILES)))
+    if largest < asked:
+        sizes = f"{largest / MIB:,.4g} MiB instead of {asked / MIB:,.4g} MiB"
+        conduct.report.notes.append(f"tools are compared up to {sizes}, {room.WANT}")
     return live.Comparison(works, live.sizes(-(-calls // len(works)), largest), auto)
 
 

@@ -17,7 +17,23 @@ from rich.console import Console
 
 import fastio
 from benching import MIB, FakeClock, on_disk
-from fastio.bench import cold, compare, fresh, goals, io_exhibits, limit, shapes, stats, sweep, tables, timing, warmup
+from fastio.bench import (
+    cold,
+    compare,
+    fresh,
+    goals,
+    io_exhibits,
+    limit,
+    model_tables,
+    shapes,
+    stats,
+    store_command,
+    summary_tables,
+    sweep,
+    tables,
+    timing,
+    warmup,
+)
 from fastio.bench import workloads as objects
 from fastio.bench.report import Report, interruptible
 from fastio.bench.reserve import Reserve
@@ -142,6 +158,9 @@ class TestRounds:
         summaries = stats.summarise(report.samples)
         shown = {exhibit.name: exhibit for exhibit in io_exhibits.measured(summaries, report.failures)}
         assert shown["io-durable-write"].rows[0][1:] == [1000.0, "failed"]
+        (beside,) = summary_tables.sides(summaries, report.failures)
+        assert beside.rows == [["torch", "1,000 (1.00)"], ["breaks", "failed"]]
+        assert store_command.exhibit(summaries, report.failures).rows[-1][2:4] == ["breaks", "failed"]
         (failure,) = json.loads(json.dumps(report.document()))["failures"]
         assert (failure["tool"], failure["round"], failure["reason"]) == ("breaks", 1, "OSError: no space left")
         for table in (
@@ -151,6 +170,26 @@ class TestRounds:
             with (console := Console(width=150)).capture() as page:
                 console.print(table)
             assert "OSError: no space left" in page.get()
+
+    def test_a_tool_that_never_succeeds_is_shown_as_well_and_one_that_takes_no_part_is_not(self) -> None:
+        clock, task = FakeClock(), Task(compare.CACHED, "toy", 10**9)
+        outcomes = [*interleave(task, [Contestant("torch", clock.mover([1.0]))], 1, clock)]
+        outcomes += interleave(task, [Contestant("breaks", failing_at(clock, 1))], 1, clock)
+        outcomes += interleave(replace(task, work=compare.WARM), [Contestant("odd", failing_at(clock, 1))], 1, clock)
+        outcomes.append(Failure(compare.CACHED, "toy", "absent", 0, "not installed", refused=True))
+        summaries = stats.summarise(one for one in outcomes if isinstance(one, Sample))
+        failures = [one for one in outcomes if isinstance(one, Failure)]
+        (beside,) = summary_tables.sides(summaries, failures)
+        assert beside.columns == ("tool", "save*", "warm load*")
+        assert beside.rows == [
+            ["torch", "1,000 (1.00)", None],
+            ["breaks", "failed", None],
+            ["odd", None, "failed"],
+        ]
+        saved, loaded = model_tables.exhibits(summaries, failures)
+        assert saved.columns[3:] == ("torch s*", "breaks s*")
+        assert [row[2:] for row in saved.rows] == [[1, 1.0, "failed"]]
+        assert [row[2:] for row in loaded.rows] == [[None, "failed"]]
 
     def test_what_measures_itself_is_believed(self) -> None:
         clock = FakeClock()

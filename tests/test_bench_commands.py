@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -15,11 +16,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import fastio
 from benching import MIB, invoke, on_disk
-from fastio import dicts
-from fastio.bench import compare, doctor, limit, tune
+from fastio import dicts, registry
+from fastio.bench import compare, doctor, limit, machine, peers, tune, workloads
 from fastio.bench.commands import cli
 from fastio.bench.conduct import Conduct, common
+from fastio.bench.machine_facts import facts
+from fastio.bench.models import MODELS
 from fastio.bench.report import workspace
 from fastio.bench.rounds import Measured
 
@@ -139,7 +143,7 @@ class TestCommands:
     def test_doctor_knows_a_filesystem_without_direct_io(self) -> None:
         with workspace(Path("/dev/shm")) as folder:
             assert "cannot be dropped" in doctor.page_cache(folder)
-            assert doctor.ways(folder)
+            assert doctor.ways(folder, workloads.one_tensor(1))
 
     def test_doctor_keeps_the_limit_as_far_as_it_was_measured(
         self, disk: Path, monkeypatch: pytest.MonkeyPatch
@@ -291,6 +295,41 @@ class TestCommands:
         assert child.returncode == 130, child.stderr
         assert child.stdout == ""
         assert child.stderr == "interrupted before anything was measured\n"
+
+    def test_the_list_of_commands_is_not_cut(self) -> None:
+        said = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
+        for name, command in cli.commands.items():
+            assert command.short_help
+            assert len(command.short_help) <= 55
+            assert re.search(rf"^  {name} +{re.escape(command.short_help)}$", said, re.MULTILINE)
+
+    @pytest.mark.parametrize(
+        ("command", "option", "names"),
+        [
+            ("model", "--model", list(MODELS)),
+            ("peers", "--tool", [peer.name for peer in peers.every()]),
+            ("io", "--tool", registry.names()),
+        ],
+    )
+    def test_names_are_listed_by_help_and_where_one_is_wrong(
+        self, command: str, option: str, names: list[str], tmp_path: Path
+    ) -> None:
+        told = "".join(invoke(command, "--help").output.split())  # a name may be broken at its hyphens
+        assert all("".join(name.split()) in told for name in names)
+        refused = invoke(command, option, "teleport", "--dir", str(tmp_path), status=2).output
+        there = {status.name for status in fastio.tools() if status.available} if command == "io" else names
+        assert all(name in refused for name in there)
+
+    def test_quick_says_what_it_is_for_each(self) -> None:
+        assert "some seconds" in invoke("doctor", "--help").stdout
+        assert "a minute or two" in invoke("peers", "--help").stdout
+
+    @pytest.mark.skipif(not limit.fio(), reason="fio is not installed")
+    def test_fio_is_not_named_twice(self) -> None:
+        number = machine.versions()["fio"]
+        assert number[0].isdigit()
+        for one in (number, f"fio-{number}"):  # as documents of before have it
+            assert facts({"versions": {"fio": one}})["Versions"] == f"fio {number}"
 
     def test_without_click_it_says_what_to_install(self) -> None:
         code = "import sys; sys.modules['click'] = None; from fastio.bench.cli import main; main()"

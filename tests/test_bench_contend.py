@@ -16,7 +16,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from fastio.bench import compare, contend_command, contend_tables, contention, hog, hogs
+from fastio.bench import compare, contend_command, contend_tables, contention, hog, hogs, workloads
 from fastio.bench.contended_training import PLAIN, TO_DISK, TO_HOST, WAYS, Size, Training
 from fastio.bench.contention import STEP, Call
 from fastio.bench.exhibit import MEASURED
@@ -284,7 +284,7 @@ class TestCommand:
         assert not list(tmp_path.iterdir())
 
     def test_levels_take_turns(self, small: None, small_hogs: Hogs, tmp_path: Path) -> None:
-        tensor, levels = contend_command.workloads.one_tensor(1), (0.0, 0.5)
+        tensor, levels = workloads.one_tensor(1), (0.0, 0.5)
         own = contention.Contention(tmp_path, 2, tensor, SMALL, small_hogs, 1e9, levels)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(contention, "WORKS", ())

@@ -63,6 +63,26 @@ class TestDocument:
         for exhibit in papers.exhibits():
             assert text.count(markdown.table(exhibit)) == 1, exhibit.name
 
+    def test_of_several_runs_of_a_command_each_table_says_which_it_is_of(self, results: Path, tmp_path: Path) -> None:
+        report = made.offloaded(tmp_path)
+        report.write(results)
+        (results / "offload.json").rename(results / "offload-deep.json")
+        alone = render(read_folder(results))
+        assert "**Goals** (measured here, `fastio-bench offload`)" in alone
+        report.write(results)
+        text = render(read_folder(results))
+        headings = [line for line in text.splitlines() if line.startswith("**") and "(measured here, `" in line]
+        assert len(headings) == len(set(headings))
+        for title in ("Goals", "Ways to train"):
+            for run in ("offload", "offload (offload-deep)"):
+                assert f"**{title}: {run}** (measured here, `fastio-bench offload`)" in headings
+
+    def test_a_chapter_without_anything_says_what_would_measure_it(self, results: Path) -> None:
+        text = render(read_folder(results))
+        for title, command in (("Checkpoints", "checkpoint"), ("The machine and its disk", "doctor")):
+            missing = f"Not in these results: `fastio-bench {command} --out DIR` measures it."
+            assert f"## {title}\n\n{missing}\n" in text
+
     def test_commands_nobody_knows_have_a_chapter(self, results: Path, tmp_path: Path) -> None:
         made.unknown(tmp_path, "teleport").write(results)
         text = render(read_folder(results))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from benching import MIB, invoke, on_disk
-from fastio.bench import conduct, io_command, io_exhibits, limit, peers, stats, sweep
+from fastio.bench import conduct, io_command, io_exhibits, limit, peers, plots, room, stats, sweep
 from fastio.bench import workloads as objects
 from fastio.bench.pace import Cost, Line, Pace, rounds_within, through
 from fastio.bench.rounds import Failure, Measured, Sample
@@ -90,7 +93,7 @@ class TestForecast:
 
     def test_the_defaults_fit_into_ten_gibibytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Also where memory and disk are large: the tools on the CPU, whatever else there is."""
-        monkeypatch.setattr(sweep, "available_memory", lambda: 1 << 40)
+        monkeypatch.setattr(room, "available_memory", lambda: 1 << 40)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 44, 0, 1 << 44))
         tools = [peers.find(f"{peers.TOOL}{name}") for name in ("torch", "numpy", "posix", "uring")]
         assert sweep.files(tools) == 4  # torch's, numpy's, fastio's own, and the one being saved
@@ -161,6 +164,33 @@ class TestExhibits:
         assert "io-batch-4-gpu" not in self.told()
         rows = self.told(gpu=0.25)["io-batch-4-gpu"]
         assert rows[0][1:4] == [0.25, pytest.approx(400), pytest.approx(1600)]
+
+
+class TestPlots:
+    @pytest.mark.parametrize("batches", [sweep.BATCHES, sweep.QUICK_BATCHES, sweep.BATCHES[:7]], ids=len)
+    def test_names_of_sizes_do_not_overlap(
+        self, batches: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        drawn, save = list[Figure](), Figure.savefig
+
+        def keep(figure: Figure, *arguments: Any, **options: Any) -> None:
+            drawn.append(figure)
+            save(figure, *arguments, **options)
+
+        monkeypatch.setattr(Figure, "savefig", keep)
+        sizes = [objects.one_tensor(batch).nbytes for batch in batches]
+        samples = [
+            TestExhibits.samples(sweep.WARM, tool, nbytes, 1.0) for nbytes in sizes for tool in ("torch", "uring")
+        ]
+        (path,) = plots.draw(tmp_path, "io", stats.summarise(samples))
+        assert path.stat().st_size
+        labels = drawn[0].axes[0].get_xticklabels()
+        assert [label.get_text() for label in labels] == [objects.one_tensor(batch).name for batch in batches]
+        for label, following in pairwise(labels):
+            own, other = label.get_window_extent(), following.get_window_extent()
+            angle = math.radians(label.get_rotation())
+            line = label.get_fontsize() * drawn[0].dpi / 72
+            assert own.x1 < other.x0 or (other.x1 - own.x1) * math.sin(angle) > line
 
 
 class TestCommand:

@@ -16,7 +16,7 @@ import torch
 from click.testing import CliRunner, Result
 
 from benching import processes
-from fastio.bench import compare, machine, model_runs, model_tables, papers, shapes, workloads
+from fastio.bench import compare, machine, model_runs, model_tables, papers, room, shapes, workloads
 from fastio.bench.exhibit import MEASURED, PAPER
 from fastio.bench.model_command import model
 from fastio.bench.models import MODELS
@@ -170,10 +170,10 @@ class TestRuns:
         assert none.left_out == ["Toy", "AlexNet", "ViT-H/14"]
 
     def test_models_that_do_not_fit_are_cut_and_named(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(model_runs, "available_memory", lambda: 40 * MIB)
-        kept, cut = model_runs.fitting([workloads.model("alexnet"), TOY], disk)
+        monkeypatch.setattr(room, "available_memory", lambda: 40 * MIB)
+        kept, cut = room.fitting([workloads.model("alexnet"), TOY], disk, model_runs.FILES + 1)
         assert kept == [TOY]
-        assert "AlexNet (233 MiB)" in cut
+        assert "AlexNet (233.1 MiB)" in cut
 
 
 class TestCommand:

@@ -148,6 +148,8 @@ def test_what_is_not_installed_is_shown_with_its_cure(disk: Path, monkeypatch: p
     assert reasons["torchsnapshot"].endswith("; pip install torchsnapshot")
     assert "one array a file" in reasons["numpy"]
     assert [sample["tool"] for sample in told["samples"]] == ["torch"]
+    (beside,) = [exhibit for exhibit in told["exhibits"] if exhibit["name"].endswith("side by side")]
+    assert [row[0] for row in beside["rows"]] == ["torch"], "what takes no part has not failed"
 
 
 def test_what_is_installed_but_does_not_work_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,4 +118,4 @@ def test_what_memory_cannot_hold_is_left_out(disk: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(store_command, "available_memory", lambda: 8 * MIB)
     monkeypatch.setattr(store_command, "QUICK_TOTAL", MIB)
     said = invoke("store", "--quick", "--sizes", "1MiB,5MiB", "--rounds", "1", "--dir", str(disk)).stdout
-    assert "left out for want of memory: activations of 5.243 MB" in said
+    assert "left out, for want of memory or disk: activations of 5.243 MB" in said

@@ -7,6 +7,7 @@ import math
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -347,7 +348,19 @@ class TestCommand:
         (slower,) = (exhibit for exhibit in told["exhibits"] if exhibit["name"] == "slower")
         assert slower["rows"] == [["pt save", "a", None, None]]
         replayed = [goal["against"] for goal in told["findings"]["goals"] if goal["work"] == "replayed"]
-        assert replayed == ["the oracle's total time"]
+        assert replayed == ["the oracle's total time, by what the tools chosen usually take"]
+
+    def test_what_a_small_disk_does_not_hold_is_cut_and_named(
+        self, tmp_path: Path, traced: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 40, 0, 24 * MIB))
+        arguments = ("--quick", "--calls", 16, "--seconds", 0, "--trace", traced, "--json", "--dir", tmp_path)
+        told = json.loads(invoke(*arguments).stdout)
+        cut = "; ".join(told["notes"])
+        assert "tools are compared up to 8 MiB instead of 32 MiB, for want of memory or disk" in cut
+        assert "a vision transformer: batch 1 instead of 8" in cut
+        assert max(row["nbytes"] for row in told["findings"]["compared"]) <= 8 * MIB
+        assert [model["batch"] for model in told["settings"]["models"]] == [1, 1]
 
     def test_it_records_a_trace(self, tmp_path: Path) -> None:
         work, path = tmp_path / "work", tmp_path / "trace.csv"

@@ -1,0 +1,158 @@
+"""What the terminal shows, however narrow it is: every number whole, every word, and the time that is left."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from dataclasses import asdict
+from itertools import product
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fastio import plan
+from fastio.bench import (
+    compare,
+    exhibit_table,
+    findings_tables,
+    goals,
+    io_exhibits,
+    model_tables,
+    papers,
+    summary_tables,
+    sweep,
+    tables,
+)
+from fastio.bench import workloads as objects
+from fastio.bench.exhibit import Exhibit
+from fastio.bench.report import Meter
+from fastio.bench.rounds import Failure, Sample
+from fastio.bench.stats import Summary, summarise
+from fastio.dicts import Explanation
+from fastio.dicts.explain import Entry
+from fastio.formats.sense import PT
+
+WIDTHS = (40, 60, 80, 120)
+TOOLS = ("torch", "uring", "posix", "numpy", "dali", "disk limit")
+FAILED = [
+    Failure(sweep.DURABLE, "tensor-1568", "gds", 0, "ToolUnavailableError: no GPU here that the driver can reach")
+]
+
+
+def measured(works: tuple[str, ...], names: list[str]) -> list[Summary]:
+    """What tools reach, no two figures alike."""
+    found, seconds = [], 0.0127
+    for work, name, tool in product(works, names, TOOLS):
+        seconds *= 1.0317
+        nbytes = objects.find(name).nbytes
+        found += [
+            Sample(
+                work, name, tool, number, nbytes, seconds * (1 + number / 7), seconds / 3, 77 << 20, f"{tool}, direct"
+            )
+            for number in range(3)
+        ]
+    return summarise(found)
+
+
+def exhibits() -> list[Exhibit]:
+    swept = measured(sweep.WORKS, [objects.one_tensor(batch).name for batch in sweep.BATCHES])
+    models = measured(compare.WORKS, ["alexnet", "toy"])
+    return [
+        *papers.exhibits(),
+        *io_exhibits.measured(swept, FAILED),
+        *model_tables.exhibits(models, []),
+        *summary_tables.sides(models, []),
+        summary_tables.figures(models),
+        summary_tables.failures(FAILED),
+    ]
+
+
+def terminal_tables() -> list[Table]:
+    swept = measured(sweep.WORKS, ["tensor-1568", "tensor-3.0625"])
+    peers = measured(compare.WORKS, ["bert-large"])
+    return [
+        tables.matrix("fastio's tools", swept, FAILED),
+        tables.comparison("BERT-large", peers, [], {work: work for work in compare.WORKS}),
+        tables.goals(goals.check(peers, frozenset({"bert-large"}))),
+    ]
+
+
+def printed(piece: RenderableType, width: int) -> str:
+    with (console := Console(width=width, markup=False, highlight=False)).capture() as page:
+        console.print(piece)
+    said = page.get()
+    assert max(map(cell_len, said.splitlines())) <= width
+    return said
+
+
+def figures(text: str) -> Counter[str]:
+    return Counter(found.rstrip(",") for found in re.findall(r"[\d.,]*\d[\d.,e%-]*", text))
+
+
+def words(text: str) -> set[str]:
+    """Those that are never broken; after some of them a comma stands where a row is lines."""
+    return {word.rstrip(",") for word in text.split() if len(word) <= 16} - {"-"}
+
+
+class TestNarrow:
+    @pytest.mark.parametrize("width", WIDTHS)
+    def test_every_exhibit_is_there_whole(self, width: int) -> None:
+        for exhibit in exhibits():
+            text = " ".join(cell for row in exhibit.rows for cell in exhibit_table.cells.texts(exhibit, row))
+            said = printed(exhibit_table.table(exhibit), width)
+            assert not figures(text) - figures(said), exhibit.name
+            assert not words(text) - words(said), exhibit.name
+
+    @pytest.mark.parametrize("width", WIDTHS)
+    def test_so_are_the_tables_of_a_command(self, width: int) -> None:
+        for table in terminal_tables():
+            text = " ".join(str(cell) for column in table.columns for cell in column.cells)
+            said = printed(table, width)
+            assert not figures(text) - figures(said), table.title
+            assert not words(text) - words(said), table.title
+
+    def test_where_columns_are_too_many_a_row_is_lines_that_name_them(self) -> None:
+        table = tables.blank("Speeds", "work", "tool", "MB/s*", "best*", "", "way")
+        table.add_row("durable write", "uring", "1,234", "2,345", Text("missed"), "a way of many words")
+        table.add_row("", "posix", "-", "17", "", "")
+        assert [line.rstrip() for line in printed(table, 34).splitlines()] == [
+            "Speeds",
+            "durable write, uring",
+            "  MB/s: 1,234  best: 2,345  missed",
+            "  way: a way of many words",
+            "posix",
+            "  best: 17",
+            "",
+        ]
+
+    def test_a_wide_terminal_has_a_table(self) -> None:
+        assert all("┃" in printed(table, 150) for table in terminal_tables())
+
+    def test_while_a_dictionary_explores_both_tools_are_named(self) -> None:
+        entries = (
+            Entry("uring", 0.005, 0.004, 0.006, 1.0, 3, 0, "this size", None),
+            Entry("posix", 0.0053, 0.005, 0.006, 1.06, 1, 2, "this size", None),
+            Entry("numpy", None, None, None, 1.5, 0, 0, "what ships", None),
+        )
+        context = plan.save_context(PT, frozenset({"cpu"}), False, 3_211_264, 1)
+        answer = Explanation(context, 3_211_264, "posix", "tries it once more", 0.62, entries)
+        table = tables.learned([("3.0625 MiB, save", answer)])
+        assert [str(column.header) for column in table.columns][1:5] == ["uses now", "fastest", "sure", "takes"]
+        (row,) = zip(*(column.cells for column in table.columns), strict=True)
+        assert row[1:6] == ("posix", "uring", "62%", "5.0 ms", "posix 1.06 x, numpy 1.50 x")
+        (same,) = findings_tables.exhibits({"learned": [{"work": "3.0625 MiB, save", **asdict(answer)}]})
+        assert [*same.rows[0][1:3], same.rows[0][5]] == [row[1], row[2], row[5]]
+
+    @pytest.mark.parametrize("width", WIDTHS)
+    def test_the_time_left_is_whole(self, width: int) -> None:
+        stream = io.StringIO()
+        console = Console(file=stream, width=width, force_terminal=True, color_system=None)
+        with Meter(console, [1.0, 1.0]) as meter:
+            meter.tell("BERT-large, 391 tensors: durable save, fresh process", 1.0)
+        said = stream.getvalue()
+        assert re.search(r"0:00:\d\d left (-:--:--|0:00:\d\d)", said)
+        assert {"391", "tensors:", "process"} <= set(said.split())
