@@ -33,9 +33,12 @@ class Cost:
 
 
 def through(small: tuple[int, float], large: tuple[int, float]) -> Line:
-    """The line through two measured points (bytes, seconds). Noise makes neither of its terms negative."""
+    """The line through two measured points (bytes, seconds), a level one where both are one.
+
+    Noise makes neither of its terms negative.
+    """
     (fewer, quick), (more, slow) = small, large
-    per_byte = max(0.0, (slow - quick) / (more - fewer))
+    per_byte = max(0.0, (slow - quick) / (more - fewer)) if more > fewer else 0.0
     return Line(max(0.0, quick - per_byte * fewer), per_byte)
 
 
