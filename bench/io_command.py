@@ -52,6 +52,8 @@ def io(conduct: Conduct, rounds: int | None, device: str, chosen: tuple[str, ...
     conduct.report.settings |= {"rounds": most, "device": device, "tools": settings, "limit": limit.find().name}
 
     def work(folder: Path) -> None:
+        most_probed = max((workload.nbytes for workload in sweep.probed(kept)), default=0) * sweep.files(tools[:1])
+        click.echo(f"{_PROBING}: {most_probed / MIB:,.0f} MiB of files, at most", err=True)
         with conduct.meter([1.0]) as tell:
             tell(_PROBING, 0)
             costs = sweep.probe(folder, tools, device, kept)

@@ -128,21 +128,26 @@ class Sweep:
         return make.read_limit(limit.find(), make.saved(max(able, key=lambda tool: owners.count(tool.owner))))
 
 
-def probe(folder: Path, tools: Sequence[Peer], device: str, workloads: Sequence[Workload]) -> dict[str, Cost]:
-    """What each size will cost in seconds, from one round of the first tool at a small and at a larger size.
-
-    The larger is none that there is no room for.
-    """
+def probed(workloads: Sequence[Workload]) -> list[Workload]:
+    """The sizes that are probed for what all will cost: a small and a larger one, none larger than what fits here."""
     if not workloads:
-        return {}
-    points, (least, most) = [], PROBE_BATCHES
-    fits = max(workload.nbytes for workload in workloads) // one_tensor(1).nbytes
-    for workload in map(one_tensor, (least, max(least, min(most, fits)))):
+        return []
+    largest = max(workloads, key=lambda workload: workload.nbytes)
+    sizes = [min(one_tensor(batch), largest, key=lambda workload: workload.nbytes) for batch in PROBE_BATCHES]
+    return list({size.name: size for size in sizes}.values())
+
+
+def probe(folder: Path, tools: Sequence[Peer], device: str, workloads: Sequence[Workload]) -> dict[str, Cost]:
+    """What each size will cost in seconds, from one round of the first tool at the sizes that are :func:`probed`."""
+    points = []
+    for workload in probed(workloads):
         watch = _Watch()
         for _ in Sweep(folder, 1, [workload], tools[:1], device, limited=False, tell=watch.tell).run():
             pass
         points.append((workload.nbytes, watch))
-    (small, first), (large, second) = points
+    if not points:
+        return {}
+    (small, first), (large, second) = points[0], points[-1]
     setup = through((small, first.setup()), (large, second.setup()))
     one_round = through((small, first.calls), (large, second.calls))
     width = len(tools) + 0.5  # the limit takes part in half of the works, and in no fresh process

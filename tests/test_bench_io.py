@@ -41,6 +41,9 @@ class TestPace:
         assert through((10, 5.0), (30, 3.0)) == Line(5.0, 0.0)
         assert through((10, 1.0), (20, 9.0)).fixed == 0.0
 
+    def test_one_point_is_a_level_line(self) -> None:
+        assert through((10, 2.0), (10, 2.0)) == Line(2.0, 0.0)
+
     def test_all_rounds_where_there_is_time(self) -> None:
         assert rounds_within([Cost(1, 10), Cost(1, 1)], 57, 5) == [5, 5]
 
@@ -110,6 +113,34 @@ class TestForecast:
         assert set(costs) == {size.name for size in sizes}
         assert all(cost.round > 0 and cost.setup > 0 for cost in costs.values())
         assert not list(disk.iterdir())
+
+    @pytest.mark.parametrize(
+        ("largest", "sizes"), [(512, ["3.0625", "196"]), (16, ["3.0625", "49"]), (1, ["3.0625"]), (None, [])]
+    )
+    def test_what_does_not_fit_is_not_probed_either(self, largest: int | None, sizes: list[str]) -> None:
+        workloads = [] if largest is None else [objects.one_tensor(batch) for batch in (largest, 1)]
+        assert [workload.name for workload in sweep.probed(workloads)] == [f"tensor-{size}" for size in sizes]
+
+    def test_on_a_small_disk_little_is_written_before_it_says_how_much(
+        self, disk: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("fastio.bench.fresh.measure", lambda *_: Measured(1.0, 0.0))
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 30, 0, 24_000_000))
+        made, place = [], sweep.place
+
+        def noted(thing: objects.Object, device: str) -> objects.Object:
+            made.append(sum(tensor.nbytes for tensor in objects.tensors(thing).values()))
+            return place(thing, device)
+
+        monkeypatch.setattr(sweep, "place", noted)
+        result = invoke("io", "--quick", "--rounds", "1", "--tool", "posix", "--json", "--dir", str(disk))
+        probing, announced = filter(None, result.stderr.splitlines())
+        assert probing == "probing how long it will take: 6 MiB of files, at most"
+        assert "at most 6 MiB of disk, 1 rounds" in announced
+        assert made == [objects.one_tensor(1).nbytes] * 2  # probed, then measured
+        told = json.loads(result.stdout)
+        assert len(told["samples"]) == len(sweep.WORKS)
+        assert "left out, for want of memory or disk: 196 MiB" in told["notes"]
 
 
 class TestExhibits:
