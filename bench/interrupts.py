@@ -42,9 +42,8 @@ def check() -> None:
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """A signal is a KeyboardInterrupt: here, or at the latest at the end, also where it came just before."""
+    """A signal is a KeyboardInterrupt: at once, or where that was lost, or it came before, at a check or at the end."""
     with _answered(raises=True):
-        check()
         yield
         check()
 

@@ -1,8 +1,7 @@
-"""Ctrl-C, a kill and a closed terminal, at random moments of what ``fastio-bench`` measures: real signals to a group."""
+"""Ctrl-C, a kill and a closed terminal at random moments of what ``fastio-bench`` measures: real signals, to groups."""
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import random
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from benching import processes
 from fastio.bench import interrupts, trace
 from fastio.bench.children import started
 from fastio.bench.report import Report, interruptible
+from fastio.bench.rounds import Failure
 from fastio.bench.trace import Row
 
 TRIES = 8
@@ -29,7 +28,7 @@ NURSERY = """
 import json, os, signal, sys
 from dataclasses import replace
 
-from fastio.bench import cli, commands, contend_command, contention, hogs, live, spread, tools_command, workloads
+from fastio.bench import cli, commands, contend_command, contention, hogs, live, tools_command
 from fastio.bench.contended_training import Size
 
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -38,7 +37,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 hogs.LEAST_NBYTES, hogs._CACHES, hogs._WINDOW, contention._ALONE, contention.WORKS = 8 << 20, 0, 0.02, 0.01, ()
 contend_command.QUICK_BATCH, contend_command.QUICK_SIZE, contention._LEARNING = 1, Size("transformer", 8, 2, 64), 1
 small = tuple(replace(model, batch=4, depth=2, width=16) for model in tools_command._QUICK_MODELS)
-tools_command._QUICK_MODELS = small
+tools_command._QUICK_MODELS, live.tools = small, lambda work: ("posix",)  # others import large libraries
 
 for line in sys.stdin:
     arguments, said = json.loads(line)
@@ -64,7 +63,10 @@ class Nursery:
     def __init__(self, folder: Path) -> None:
         pipe = subprocess.PIPE
         self.trace = folder / "trace.csv"
-        rows = [Row("pt save", nbytes, {"a": nbytes / 1e9, "b": nbytes / 5e8}) for nbytes in range(1 << 16, 1 << 20, 1 << 12)]
+        rows = [
+            Row("pt save", nbytes, {"a": nbytes / 1e9, "b": nbytes / 5e8})
+            for nbytes in range(1 << 16, 1 << 20, 1 << 14)
+        ]
         trace.write(self.trace, rows, ["made up"])
         variables = {**os.environ, "FASTIO_DICTIONARY_DIR": str(folder / "dictionaries")}
         command = [sys.executable, "-c", NURSERY]
@@ -128,7 +130,80 @@ def interrupted(nursery: Nursery, command: str, number: signal.Signals, pause: f
     assert not [child for child in (str(pid), *children) if processes(int(child))]
 
 
+class Interrupting:
+    """Its destructor is where Ctrl-C comes."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Whoever runs the tests in a shell's background hands an ignored SIGINT on to them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("seed", range(TRIES))
 @pytest.mark.parametrize("command", TRAINS)
 def test_ctrl_c_while_training_runs(command: str, seed: int, nursery: Nursery, tmp_path: Path) -> None:
     interrupted(nursery, command, signal.SIGINT, random.Random(seed).uniform(0, 0.3), tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize("command", TRAINS)
+def test_a_kill_or_a_closed_terminal_while_training_runs(
+    command: str, number: signal.Signals, nursery: Nursery, tmp_path: Path
+) -> None:
+    interrupted(nursery, command, number, 0.1, tmp_path)
+
+
+def test_lost_in_a_destructor_it_ends_what_is_measured_at_the_next_outcome(heard: None, tmp_path: Path) -> None:
+    report = Report("io", tmp_path, {})
+
+    def outcomes() -> Iterator[Failure]:
+        yield Failure("save", "a", "before", 0, "")
+        Interrupting()
+        yield Failure("save", "a", "after", 0, "")
+
+    with interruptible(report):
+        for _ in report.take(outcomes()):
+            pass
+    assert report.interrupted
+    assert [failure.tool for failure in report.failures] == ["before"]
+
+
+def test_lost_with_no_outcome_to_come_it_is_heeded_at_the_end(heard: None, tmp_path: Path) -> None:
+    report = Report("io", tmp_path, {})
+    with interruptible(report):
+        Interrupting()
+    assert report.interrupted
+
+
+def test_before_anything_is_measured_it_ends_the_run_at_the_first_outcome(heard: None, tmp_path: Path) -> None:
+    report = Report("io", tmp_path, {})
+    with interrupts.undisturbed():
+        signal.raise_signal(signal.SIGINT)
+        with interruptible(report):
+            for _ in report.take([Failure("save", "a", "first", 0, "")]):
+                pass
+        signal.raise_signal(signal.SIGINT)
+    assert report.interrupted
+    assert not report.failures
+
+
+def test_a_child_is_known_before_ctrl_c_comes_and_gone_after_it(heard: None, tmp_path: Path) -> None:
+    report, pids = Report("io", tmp_path, {}), list[int]()
+    command = [sys.executable, "-c", "import subprocess, sys; subprocess.run(['sleep', '600'])"]
+    with interruptible(report), started(command) as child:
+        pids.append(child.pid)
+        while len(processes(child.pid)) < 2:
+            time.sleep(0.01)
+        with interrupts.held():
+            signal.raise_signal(signal.SIGINT)
+            pids.append(os.getpid())
+        pids.clear()
+    assert report.interrupted
+    assert pids[1] == os.getpid()
+    assert not processes(pids[0])
