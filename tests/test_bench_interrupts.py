@@ -25,10 +25,12 @@ TRIES = 8
 # Imports once, then runs each line's command in a process of its own that leads a session, as a terminal's shell does.
 # Sizes are tiny, and training goes on until it is interrupted.
 NURSERY = """
-import json, os, signal, sys
+import atexit, json, os, signal, sys
 from dataclasses import replace
 
-from fastio.bench import cli, commands, contend_command, contention, hogs, live, tools_command
+import torch._dynamo  # as the first optimizer does, which takes seconds
+
+from fastio.bench import cli, commands, contend_command, contention, hogs, tools_command
 from fastio.bench.contended_training import Size
 
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -37,7 +39,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 hogs.LEAST_NBYTES, hogs._CACHES, hogs._WINDOW, contention._ALONE, contention.WORKS = 8 << 20, 0, 0.02, 0.01, ()
 contend_command.QUICK_BATCH, contend_command.QUICK_SIZE, contention._LEARNING = 1, Size("transformer", 8, 2, 64), 1
 small = tuple(replace(model, batch=4, depth=2, width=16) for model in tools_command._QUICK_MODELS)
-tools_command._QUICK_MODELS, live.tools = small, lambda work: ("posix",)  # others import large libraries
+tools_command._QUICK_MODELS = small
 
 for line in sys.stdin:
     arguments, said = json.loads(line)
@@ -47,7 +49,12 @@ for line in sys.stdin:
         log = os.open(said, os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1), os.dup2(log, 2)
         sys.argv = ["fastio-bench", *arguments]
-        cli.main()
+        try:
+            cli.main()
+        except SystemExit as end:
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            os._exit(end.code)  # all else of Python's way out is freeing memory, which takes seconds
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
