@@ -16,7 +16,9 @@ from queue import SimpleQueue
 from typing import IO, Any, TypeAlias
 
 from fastio.bench.checkpoint_works import Job
+from fastio.bench.children import kill
 from fastio.bench.fresh import ChildError
+from fastio.bench.interrupts import held
 from fastio.bench.rounds import Failure, Sample, describe
 
 _CHILD = "import sys; sys.path[:] = {path!r}; from fastio.bench.checkpoint_child import main; main(sys.argv[1])"
@@ -35,10 +37,11 @@ def run(jobs: Sequence[Job]) -> Generator[Outcome, None, None]:
         complaints: list[IO[str]] = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in jobs]
         children: list[subprocess.Popen[str]] = []
         for number, (job, complaint) in enumerate(zip(jobs, complaints, strict=True)):
-            children.append(_start(job, complaint))
-            reader = threading.Thread(target=_read, args=(number, children[-1], lines), daemon=True)
-            reader.start()
-            stack.callback(_end, children[-1], reader)
+            with held():
+                children.append(_start(job, complaint))
+                reader = threading.Thread(target=_read, args=(number, children[-1], lines), daemon=True)
+                reader.start()
+                stack.callback(_end, children[-1], reader)
         running = len(jobs)
         while running:
             number, line = lines.get()
@@ -53,7 +56,8 @@ def run(jobs: Sequence[Job]) -> Generator[Outcome, None, None]:
 
 def _start(job: Job, complaint: IO[str]) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", _CHILD.format(path=sys.path), json.dumps(asdict(job))]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaint, text=True)
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    return subprocess.Popen(command, stdin=nothing, stdout=pipe, stderr=complaint, text=True, start_new_session=True)
 
 
 def _read(number: int, child: subprocess.Popen[str], lines: SimpleQueue[tuple[int, str | None]]) -> None:
@@ -71,7 +75,7 @@ def _require(child: subprocess.Popen[str], complaint: IO[str]) -> None:
 
 
 def _end(child: subprocess.Popen[str], reader: threading.Thread) -> None:
-    child.kill()
+    kill(child)
     reader.join()
     with child:
         pass  # waits, and closes the pipe

@@ -14,12 +14,11 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from fastio.bench import exhibit_table, plain_json, plots, writable
-from fastio.bench.report import Meter, Report, consoles, interruptible, undisturbed, workspace
+from fastio.bench.interrupts import STATUS, undisturbed
+from fastio.bench.report import Meter, Report, consoles, interruptible, workspace
 from fastio.bench.rounds import describe
 from fastio.bench.stats import summarise
 from fastio.offload.arguments import parsed_bytes
-
-_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 class Conduct:
@@ -77,7 +76,7 @@ class Conduct:
             click.echo(f"written: {written}", err=True)
             self._plot(self.out, draw or self._bars)
         if self.report.interrupted:
-            sys.exit(1 if self.report.broken else _INTERRUPTED)
+            sys.exit(1 if self.report.broken else STATUS)
 
     def _bars(self, out: Path) -> list[Path]:
         return plots.draw(out, self.report.command, summarise(self.report.samples))

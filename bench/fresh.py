@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 from fastio import dicts
 from fastio.bench import cold, peers, workloads
+from fastio.bench.children import completed, started
 from fastio.bench.peer import Peer
 from fastio.bench.reserve import Reserve
 from fastio.bench.rounds import Measured, describe
@@ -72,16 +73,12 @@ def measure(
     heed = {_READY: at_ready, _DONE: at_done}
     with (
         tempfile.TemporaryFile("w+") as complaint,  # a pipe that nobody empties meanwhile would stop who fills it
-        subprocess.Popen(command, env=variables, stdin=_PIPE, stdout=_PIPE, stderr=complaint, text=True) as child,
+        started(command, env=variables, stdin=_PIPE, stdout=_PIPE, stderr=complaint) as child,
     ):
-        try:
-            while (said := _line(child)) in heed:
-                heed[said]()
-                _tell(child, _GO)
-            child.wait()
-        except BaseException:
-            child.kill()
-            raise
+        while (said := _line(child)) in heed:
+            heed[said]()
+            _tell(child, _GO)
+        child.wait()
         complaint.seek(0)
         complaints = complaint.read().strip().splitlines()
     if child.returncode or not said:
@@ -108,7 +105,9 @@ def _tell(child: subprocess.Popen[str], word: str) -> None:
 def import_seconds() -> float:
     """Seconds that ``import fastio`` takes in a fresh process which has imported torch."""
     command = [sys.executable, "-c", _IMPORT.format(path=sys.path)]
-    return float(subprocess.run(command, check=True, stdout=_PIPE, text=True).stdout)
+    child = completed(command)
+    child.check_returncode()
+    return float(child.stdout)
 
 
 def main(text: str) -> None:

@@ -113,8 +113,7 @@ _HELD: list[mmap.mmap] = []
 
 
 def _die_with(parent: int) -> None:
-    """Be killed when the parent ends, however it ends; and by Ctrl-C, without a word."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Be killed when the parent ends, however it ends."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:  # it ended before that

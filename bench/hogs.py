@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from fastio.bench import hog
+from fastio.bench.interrupts import held
 
 LEAST_NBYTES = 64 << 20
 _CACHES = 4  # a buffer is so many times the largest cache, and a whole number of chunks
@@ -133,16 +134,18 @@ class Hogs:
                 settings = {"fd": fd, "index": index, "core": core, "nbytes": self.nbytes, "parent": os.getpid()}
                 # Isolated: the folder of the program holds modules with names of others.
                 command = [sys.executable, "-I", hog.__file__, json.dumps(settings)]
-                self._children.append(
-                    subprocess.Popen(
-                        command,
-                        pass_fds=(fd,),
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.DEVNULL,
-                        stderr=subprocess.PIPE,
-                        text=True,
+                with held():
+                    self._children.append(
+                        subprocess.Popen(
+                            command,
+                            pass_fds=(fd,),
+                            stdin=subprocess.DEVNULL,
+                            stdout=subprocess.DEVNULL,
+                            stderr=subprocess.PIPE,
+                            text=True,
+                            start_new_session=True,  # Ctrl-C is its parent's alone
+                        )
                     )
-                )
         finally:
             os.close(fd)
         until = time.monotonic() + _START

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 
 from fastio.addresses import view
+from fastio.bench.children import completed
 from fastio.bench.fresh import ChildError
 from fastio.bench.rounds import describe
 from fastio.bench.timing import Peak
@@ -60,7 +60,7 @@ def run(job: Job) -> Run:
     """Do the job in a fresh process. Raises ChildError with the child's reason if it fails."""
     command = [sys.executable, "-c", _CHILD.format(path=sys.path), json.dumps(asdict(job))]
     variables = {**os.environ, **(EXACT_MEMORY if job.exact_memory else {})}
-    child = subprocess.run(command, check=False, capture_output=True, text=True, env=variables)
+    child = completed(command, env=variables)
     if child.returncode or not child.stdout.strip():
         last = (child.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise ChildError(f"the process ended with status {child.returncode}: {last}")

@@ -11,7 +11,6 @@ import json
 import mmap
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fastio import registry
 from fastio.bench import cold
+from fastio.bench.children import completed
 from fastio.bench.rounds import Measured
 from fastio.transport import Extent, ReadRequest, Span, WriteRequest
 
@@ -93,7 +93,7 @@ class FioLimit:
     def _run(self, path: Path, size: int, options: tuple[str, ...], direction: str, nbytes: int) -> Measured:
         name = str(path).replace(":", r"\:")  # a colon parts one file's name from the next
         command = ["fio", *_FIO, *options, f"--filename={name}", f"--size={size}"]
-        child = subprocess.run(command, env={**os.environ, **_HUGE}, check=False, capture_output=True, text=True)
+        child = completed(command, env={**os.environ, **_HUGE})
         if child.returncode:
             said = (child.stderr or child.stdout).strip().splitlines()[-1:] or ["nothing"]
             raise OSError(f"fio ended with status {child.returncode} and said: {said[0]}")

@@ -16,6 +16,7 @@ import torch
 import fastio
 from fastio import choosing, dicts, registry
 from fastio.bench import cold
+from fastio.bench.interrupts import held
 from fastio.bench.reserve import Reserve
 from fastio.bench.rounds import Failure, describe
 from fastio.bench.trace import COLD, DURABLE, Row
@@ -59,15 +60,16 @@ def fresh_dictionaries(folder: Path) -> Iterator[None]:
     before = os.environ.get(variable)
     dicts.flush()
     dicts.forget()
-    os.environ[variable] = str(folder / "dictionaries")
     try:
+        os.environ[variable] = str(folder / "dictionaries")
         yield
     finally:
-        dicts.forget()
-        if before is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = before
+        with held():  # or what was learned is written at the end of the process, where the folder was
+            dicts.forget()
+            if before is None:
+                os.environ.pop(variable, None)
+            else:
+                os.environ[variable] = before
 
 
 @dataclass

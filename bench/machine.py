@@ -6,11 +6,12 @@ import ctypes
 import os
 import platform
 import shutil
-import subprocess
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from fastio.bench.children import completed
 
 PACKAGES = (
     *("fastio", "torch", "numpy", "safetensors", "nvidia-dali-cuda120", "kvikio-cu12", "cupy-cuda12x"),
@@ -57,8 +58,7 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     if shutil.which("fio"):
-        said = subprocess.run(["fio", "--version"], check=True, capture_output=True, text=True).stdout
-        found["fio"] = said.strip().removeprefix("fio-")
+        found["fio"] = completed(["fio", "--version"]).stdout.strip().removeprefix("fio-")
     return found
 
 

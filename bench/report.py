@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -18,6 +16,7 @@ from rich.table import Column
 
 from fastio.bench import machine, plain_json
 from fastio.bench.exhibit import Exhibit
+from fastio.bench.interrupts import check, heeded
 from fastio.bench.rounds import Failure, Sample, describe
 from fastio.bench.stats import summarise
 
@@ -47,8 +46,9 @@ class Report:
     broken: bool = False
 
     def take(self, outcomes: Iterable[Sample | Failure]) -> Iterator[Sample | Failure]:
-        """Keep each outcome as it comes, and pass it on."""
+        """Keep each outcome as it comes, and pass it on; what comes after an interrupt is none."""
         for outcome in outcomes:
+            check()
             if isinstance(outcome, Sample):
                 self.samples.append(outcome)
             else:
@@ -92,13 +92,9 @@ def workspace(parent: Path) -> Iterator[Path]:
 
 @contextmanager
 def interruptible(report: Report) -> Iterator[None]:
-    """Ctrl-C and a polite kill end the block early, as a full disk does; what was measured stays."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
+    """Ctrl-C and its like end the block early, as a full disk does; what was measured stays."""
     try:
-        with _answered(stop):
+        with heeded():
             yield
     except KeyboardInterrupt:
         report.interrupted = True
@@ -106,28 +102,6 @@ def interruptible(report: Report) -> Iterator[None]:
     except OSError as error:
         report.interrupted = report.broken = True
         report.notes.append(f"ended by {describe(error)}: {_UNTIL}")
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Ctrl-C and a polite kill change nothing here but in what is :func:`interruptible`: one more, while files are
-    removed or results are written, would leave half of them."""
-    with _answered(lambda number, frame: None):
-        yield
-
-
-@contextmanager
-def _answered(answer: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Ctrl-C and a polite kill are answered so. Where they are ignored, as in a shell's background, they stay so."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    heeded = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
-    try:
-        for number in heeded:
-            signal.signal(number, answer)
-        yield
-    finally:
-        for number, handler in heeded.items():
-            signal.signal(number, handler)
 
 
 def consoles() -> tuple[Console, Console]:
@@ -162,4 +136,5 @@ class Meter:
 
     def tell(self, what: str, weight: float) -> None:
         """Say what is being done, and that a step of that weight is done (0: it only begins)."""
+        check()
         self._progress.update(self._task, description=what, advance=weight)

@@ -13,6 +13,7 @@ import click
 from fastio.bench import live, replays, room, tables, tools_exhibits, trace, writable
 from fastio.bench.conduct import Conduct, common, forecast
 from fastio.bench.exhibit import SIMULATED
+from fastio.bench.interrupts import held
 from fastio.bench.rounds import Failure
 from fastio.bench.spread import Model, Training
 from fastio.bench.trace import Row
@@ -137,8 +138,9 @@ def _record(conduct: Conduct, target: Path, calls: int) -> None:
                 _take(conduct, rows, comparison.run(folder))
             finally:
                 if rows:
-                    trace.write(target, rows, trace.remarks(folder, rows))
-                    conduct.report.notes.append(f"written: {target}, {len(rows):,} lines")
+                    with held():
+                        trace.write(target, rows, trace.remarks(folder, rows))
+                        conduct.report.notes.append(f"written: {target}, {len(rows):,} lines")
 
     conduct.run(work, draw=lambda out: [])
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from fastio.bench.children import completed
 from fastio.bench.fresh import ChildError
 from fastio.bench.training_job import Job, Moved, Run
 
@@ -17,7 +17,6 @@ from fastio.bench.training_job import Job, Moved, Run
 # It costs page faults, so time is measured without it.
 EXACT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 _CHILD = "import sys; sys.path[:] = {path!r}; from fastio.bench.training_job import main; main(sys.argv[1])"
-_PIPE = subprocess.PIPE
 
 
 class OutOfMemoryError(ChildError):
@@ -31,18 +30,13 @@ def train(job: Job, environment: Mapping[str, str] | None = None) -> Run:
     """
     command = [sys.executable, "-c", _CHILD.format(path=sys.path), json.dumps(asdict(job))]
     variables = {**os.environ, **(environment or {})}
-    with subprocess.Popen(command, env=variables, stdout=_PIPE, stderr=_PIPE, text=True) as child:
-        try:
-            said, complaint = child.communicate()
-        except BaseException:
-            child.kill()
-            raise
-    if child.returncode or not said.strip():
-        last = (complaint.strip().splitlines() or ["it said nothing"])[-1]
-        if child.returncode == -signal.SIGABRT and "bad_alloc" in complaint:  # where C++ has no handler for it
+    child = completed(command, env=variables)
+    if child.returncode or not child.stdout.strip():
+        last = (child.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        if child.returncode == -signal.SIGABRT and "bad_alloc" in child.stderr:  # where C++ has no handler for it
             raise OutOfMemoryError(f"the process ended with status {child.returncode}: {last}")
         raise ChildError(f"{job.way}: the process ended with status {child.returncode}: {last}")
-    answer = json.loads(said.splitlines()[-1])
+    answer = json.loads(child.stdout.splitlines()[-1])
     if "out_of_memory" in answer:
         raise OutOfMemoryError(answer["out_of_memory"])
     if "error" in answer:

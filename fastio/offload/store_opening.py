@@ -80,7 +80,7 @@ def _on_places(paths: Sequence[str], limit: int, driver: str, force: str | None)
     try:
         devices = [(place.fd, place.fixed_blocks) for place in opened]
         native, driver = _by_ring_or_threads(devices, told, limit, driver, alignment, notes)
-    except BaseException:
+    except Exception:  # not Ctrl-C: it may come when the native store has them, which closes them itself
         close_places(opened)
         raise
     notes += [f"{place.path}: no direct I/O, so through the page cache" for place in opened if not place.direct]
@@ -101,7 +101,7 @@ def _on_namespaces(paths: Sequence[str], limit: int, force: str | None) -> OpenS
     told = tuple(namespace.path for namespace in opened)
     try:
         native = _native_store([(namespace.fd, 0) for namespace in opened], told, limit, "nvme", _ALIGNMENT)
-    except BaseException as error:
+    except Exception as error:  # not Ctrl-C, as above
         for namespace in opened:
             close_namespace(namespace)
         if isinstance(error, RefusedError):

@@ -135,8 +135,9 @@ class ToolStore:
     def free(self, index: int) -> None:
         """Forget a blob and give its space back. IndexError if there is none."""
         with self._lock:
-            os.close(self._file(index).fd)
-            del self._files[index]
+            file = self._file(index)
+            del self._files[index]  # first: interrupted after that, it is not closed again, as another file's number
+            os.close(file.fd)
 
     def __contains__(self, index: int) -> bool:
         return index in self._files
