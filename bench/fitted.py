@@ -55,13 +55,16 @@ class Fitted(Table):
 
 
 def _widths(asked: Sequence[tuple[int, int]], room: int) -> list[int] | None:
-    """Widths that fit into the room, the widest giving way first, none below its least; None if these are too much."""
+    """Widths that fit into the room, none below its least; None if these are too much.
+
+    The widest gives way first, and the first of all, which names the row, last.
+    """
     if sum(least for least, _ in asked) > room:
         return None
     widths = [most for _, most in asked]
     while sum(widths) > room:
         able = [place for place, (least, _) in enumerate(asked) if widths[place] > least]
-        widths[max(able, key=widths.__getitem__)] -= 1
+        widths[max(able, key=lambda place: (place > 0, widths[place]))] -= 1
     return widths
 
 

@@ -129,6 +129,11 @@ class TestNarrow:
             "",
         ]
 
+    def test_the_first_column_gives_way_last(self) -> None:
+        table = tables.blank("Why", "work", "why")
+        table.add_row("one tensor, 49 MiB, durable save", "word " * 40)
+        assert "one tensor, 49 MiB, durable save" in printed(table, 60)
+
     def test_a_wide_terminal_has_a_table(self) -> None:
         assert all("┃" in printed(table, 150) for table in terminal_tables())
 
