@@ -27,7 +27,7 @@ _LARGEST_WASTE = 1 / 8
 _WORTH_AN_EXTENT = 8 << 10
 # Padding and copies are held in memory while the file is written, and what is loaded holds the padding again: so many
 # bytes at most.
-_MOST_HELD = 16 << 20
+_MOST_HELD = 32 << 20
 # What the zip format adds to a storage, about; and what of that lies between two storages, besides the name.
 _HEADERS = 256
 _BETWEEN = 50
