@@ -22,9 +22,9 @@ class Strided(NamedTuple):
 class Layout(NamedTuple):
     """A whole file: ``size`` bytes, made of ``extents`` (sorted), with checksums to be put in at ``patches``.
 
-    ``payload`` is the number of tensor bytes, ``devices`` where those of extents are. ``literal`` holds the format's
-    own bytes, and those of tensors too small to be worth an extent. ``strided`` (sorted) is what no transport can move:
-    it lies between the extents, and is packed.
+    ``payload`` is the number of tensor bytes, ``devices`` where they are. ``literal`` holds the format's own bytes,
+    and those of tensors too small to be worth an extent. ``strided`` (sorted) is what no transport can move: it lies
+    between the extents, and is packed.
     """
 
     size: int
@@ -61,6 +61,7 @@ class LayoutBuilder:
             self.add_storage(offset, plain.untyped_storage(), plain.nbytes, name, False, storage_bytes(plain))
         else:
             self._strided.append(Strided(offset, plain.nbytes, plain))
+            self._devices.add(plain.device.type)
             self._payload += plain.nbytes
 
     def add_payload(self, nbytes: int) -> None:
