@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from fastio.bench.interrupts import check
 from fastio.bench.rounds import describe
 
 BOTH = frozenset({"tensor", "dict"})
@@ -73,6 +74,8 @@ class Peer:
             if isinstance(error, ModuleNotFoundError) and f"{self.module}.".startswith(f"{error.name}."):
                 return f"not installed ({error}); pip install {self.package}"
             return f"installed, but does not work here: {describe(error)}"
+        finally:
+            check()  # an import may fail of Ctrl-C, or lose it
         return ""
 
     def _load_module(self) -> None:
