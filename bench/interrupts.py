@@ -77,8 +77,6 @@ def default() -> None:
 def _answered(raises: bool) -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in _heard()}
     outer, hook = _state.raises, sys.unraisablehook
-    if _hear not in before.values():
-        _state.came = False
 
     def tell(lost: UnraisableHookArgs) -> None:
         if not (_state.came and lost.exc_type is KeyboardInterrupt):  # which is raised again
@@ -90,7 +88,7 @@ def _answered(raises: bool) -> Iterator[None]:
             signal.signal(number, _hear)
         yield
     finally:
-        _state.raises, sys.unraisablehook = outer, hook
+        _state.came, _state.raises, sys.unraisablehook = False, outer, hook  # what came is answered with that
         for number, answer in before.items():
             signal.signal(number, answer)
 

@@ -200,6 +200,19 @@ def test_before_anything_is_measured_it_ends_the_run_at_the_first_outcome(heard:
     assert not report.failures
 
 
+def test_once_answered_it_stops_nothing_of_what_is_shown_then(heard: None, tmp_path: Path) -> None:
+    report = Report("io", tmp_path, {})
+    with interrupts.heeded():
+        with interrupts.undisturbed():
+            with interruptible(report):
+                signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        with started(["true"]) as child:
+            pass
+    assert report.interrupted
+    assert child.returncode == 0
+
+
 def test_a_child_is_known_before_ctrl_c_comes_and_gone_after_it(heard: None, tmp_path: Path) -> None:
     report, pids = Report("io", tmp_path, {}), list[int]()
     command = [sys.executable, "-c", "import subprocess, sys; subprocess.run(['sleep', '600'])"]
