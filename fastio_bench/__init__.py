@@ -12,5 +12,5 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted before anything was measured\n")
+        sys.stderr.write("interrupted\n")
         sys.exit(130)  # 128 + SIGINT, as shells have it

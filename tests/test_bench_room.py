@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from benching import MIB, invoke, on_disk
-from fastio.bench import contend_command, contention, doctor, peers, room, sweep
+from fastio.bench import contend_command, contention, doctor, room, sweep
 from fastio.bench import workloads as objects
 from fastio.bench.pace import Line, through
-from fastio.bench.rounds import Measured
 
 CUT = "for want of memory or disk"
 
@@ -82,18 +81,11 @@ def test_contend_takes_a_smaller_tensor(
     assert found["settings"]["workload"] == "tensor-3.0625"
 
 
-def test_io_probes_no_size_that_does_not_fit(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-
-    def noting(batch: int) -> objects.Workload:
-        made.append(batch)
-        return objects.one_tensor(batch)
-
-    monkeypatch.setattr(sweep, "one_tensor", noting)
-    monkeypatch.setattr("fastio.bench.fresh.measure", lambda *_: Measured(1.0, 0.0))
-    small = objects.one_tensor(1)
-    assert set(sweep.probe(disk, [peers.find(f"{peers.TOOL}posix")], "cpu", [small])) == {small.name}
-    assert set(made) == {1}
+def test_io_probes_no_size_that_does_not_fit() -> None:
+    small, large = objects.one_tensor(1), objects.one_tensor(512)
+    assert [size.name for size in sweep.probed([small])] == [small.name]
+    sizes = [size.nbytes for size in sweep.probed([small, large])]
+    assert sizes[0] == small.nbytes < sizes[1] <= large.nbytes
     assert through((10, 3.0), (10, 5.0)) == Line(3.0, 0.0)
 
 
