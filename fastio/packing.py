@@ -48,7 +48,7 @@ def write_packed(tensors: Sequence[Strided], path: str, fd: int, control: Contro
         for piece in packed(tensor):
             if control.cancelled:
                 raise RefusedError(f"{path}: the transfer was cancelled")
-            _write(path, fd, view(piece.data_ptr(), piece.nbytes), at)
+            write_at(path, fd, view(piece.data_ptr(), piece.nbytes), at)
             at += piece.nbytes
             control.advance(piece.nbytes)
     if not tensors:
@@ -57,7 +57,8 @@ def write_packed(tensors: Sequence[Strided], path: str, fd: int, control: Contro
     return (f"{len(tensors)} tensors of {nbytes} bytes were packed into the page cache: they are not contiguous",)
 
 
-def _write(path: str, fd: int, memory: memoryview, offset: int) -> None:
+def write_at(path: str, fd: int, memory: memoryview, offset: int) -> None:
+    """Write all of ``memory`` (bytes) to an open file at ``offset``. TransferError if the system refuses."""
     done = 0
     while done < len(memory):
         try:

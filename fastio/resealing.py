@@ -7,17 +7,15 @@ put into its place. Notes say so.
 
 from __future__ import annotations
 
-import errno
-import os
 import struct
 import zipfile
 from typing import NamedTuple
 
 from fastio import _native
-from fastio.errors import TransferError
 from fastio.formats.layout import Layout
 from fastio.formats.pt_load import NotPlainError, open_archive
 from fastio.formats.reading import read_at
+from fastio.packing import write_at
 
 _BLOCK = 512 << 10  # stays in the processor's cache
 # PKWARE's APPNOTE 6.3, sections 4.3.9 (a descriptor follows the data) and 4.3.12 (entries of the central directory).
@@ -98,12 +96,4 @@ def _entries(path: str, fd: int) -> dict[str, _Entry]:
 
 
 def _put(path: str, fd: int, offset: int, value: int) -> None:
-    data = value.to_bytes(4, "little")
-    while data:
-        try:
-            count = os.pwrite(fd, data, offset)
-        except OSError as error:
-            raise TransferError(error.errno or errno.EIO, "write", path, offset) from error
-        if count == 0:
-            raise TransferError(errno.EIO, "write", path, offset)
-        data, offset = data[count:], offset + count
+    write_at(path, fd, memoryview(value.to_bytes(4, "little")), offset)
