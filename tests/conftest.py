@@ -12,6 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from faults import Server, build_shim
+
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 # A deadline would be a test of the wall clock. What CI sets (no random seed) is kept.
@@ -67,3 +69,11 @@ def compiler() -> str:
     if path is None:
         (pytest.fail if IN_CI else pytest.skip)("no C compiler (gcc or cc) on PATH")
     return path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Iterator[Server]:
+    """Starts programs with faults injected."""
+    folder = tmp_path_factory.mktemp("server")
+    with Server(folder, build_shim(compiler, folder)) as running:
+        yield running

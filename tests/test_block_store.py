@@ -27,7 +27,7 @@ from fastio.offload.copies import HostCopies
 from fastio.offload.endurance import Drive
 from fastio.offload.staged_store import StagedStore
 from fastio.offload.store import BLOCK, BlockStore, StoreGoneError
-from faults import ALWAYS, NOTHING, SHORTER, Fault, Server, build_shim
+from faults import ALWAYS, NOTHING, SHORTER, Fault, Server
 from sharing import problems_of_sharing
 
 MIB = 1 << 20
@@ -571,13 +571,6 @@ def test_a_child_that_touches_its_parents_store_gets_an_error(tmp_path: Path, dr
     command = [sys.executable, "-c", FORK, str(tmp_path), driver]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
     assert ended.stdout == "whole\n", ended.stderr
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("server")
-    with Server(folder, build_shim(compiler, folder)) as running:
-        yield running
 
 
 def check_after(result: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ import random
 import shutil
 import subprocess
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 import fastio
 from fastio.checkpoint import Checkpointer
 from fastio.errors import CheckpointError, CorruptFileError
-from faults import Server, build_shim
+from faults import Server
 from trainings import folder_of, is_of, state_of
 
 
@@ -195,13 +194,6 @@ def test_read_back_finds_what_the_disk_changed(tmp_path: Path, monkeypatch: pyte
 
 
 # The system fails
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("server")
-    with Server(folder, build_shim(compiler, folder)) as running:
-        yield running
 
 
 @pytest.mark.parametrize(

@@ -18,19 +18,12 @@ from typing import Any
 import pytest
 import torch
 
-from faults import ALWAYS, NOTHING, SHORTER, Fault, Server, build_shim, objects
+from faults import ALWAYS, NOTHING, SHORTER, Fault, Server, objects
 
 NOBODY = 65534
 POLICIES = ("uring", "posix")
 # Enough for several requests in flight, and for every thread.
 LOADED_BYTES = 9 << 20
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("server")
-    with Server(folder, build_shim(compiler, folder)) as running:
-        yield running
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,17 +12,10 @@ import pytest
 import torch
 
 import fastio
-from faults import ALWAYS, NOTHING, SHORTER, Fault, Server, build_shim
+from faults import ALWAYS, NOTHING, SHORTER, Fault, Server
 
 NBYTES = 16 << 20
 LOADS = 40
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("server")
-    with Server(folder, build_shim(compiler, folder)) as running:
-        yield running
 
 
 @pytest.fixture
