@@ -23,9 +23,7 @@ RIG := build/rig
 
 demo: $(VENV)/.user
 	cd $(VENV) && bin/python -m fastio.bench.demo
-	cd $(VENV) && bin/python $(CURDIR)/examples/train_offload.py
-	cd $(VENV) && bin/python $(CURDIR)/examples/train_hybrid.py
-	cd $(VENV) && bin/python $(CURDIR)/examples/resume.py
+	cd $(VENV) && bin/python $(CURDIR)/examples
 
 test: $(VENV)/.developer
 	$(BIN)/pytest $(PYTEST_ARGUMENTS)
@@ -73,6 +71,6 @@ $(VENV)/.user: $(VENV)/.tools $(PROJECT)
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.tools $(PROJECT)
-	$(PIP) --no-build-isolation '.[bench,dali,dev,peers]'
+	$(PIP) --no-build-isolation '.[bench,dev,peers]'
 	$(PIP) --no-deps $(KVIKIO)
 	@touch $@ $(VENV)/.user

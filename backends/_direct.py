@@ -10,8 +10,10 @@ import errno
 import os
 from types import TracebackType
 
+from fastio import direct_io
 from fastio.backends._files import failure, read_all, truncated, write_all
 from fastio.buffers import PAGE
+from fastio.errors import RefusedError
 from fastio.transport import ReadRequest, WriteRequest
 
 
@@ -27,12 +29,22 @@ class DirectFile:
         self._direct = -1
         self.notes: tuple[str, ...] = ()
         if direct:
-            mode = os.O_RDWR if isinstance(request, WriteRequest) else os.O_RDONLY
-            try:
-                self._direct = os.open(f"/proc/self/fd/{self._fd}", mode | os.O_DIRECT | os.O_CLOEXEC)
-            except OSError as error:
-                self._give_up(error)
+            self._open(os.O_RDWR if isinstance(request, WriteRequest) else os.O_RDONLY)
         self._usable = self._direct >= 0
+
+    def _open(self, mode: int) -> None:
+        try:
+            wanted = direct_io.alignment(self._path, self._fd)
+        except RefusedError as error:
+            self._give_up(str(error))
+            return
+        if wanted > PAGE:
+            self._give_up(f"direct I/O there wants memory and offsets aligned to {wanted} bytes, these are to {PAGE}")
+            return
+        try:
+            self._direct = os.open(f"/proc/self/fd/{self._fd}", mode | os.O_DIRECT | os.O_CLOEXEC)
+        except OSError as error:
+            self._give_up(_refused(error))
 
     def __enter__(self) -> DirectFile:
         return self
@@ -52,7 +64,7 @@ class DirectFile:
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise failure(error, "write", self._path, offset + done) from error
-                self._give_up(error)
+                self._give_up(_refused(error))
                 break
             if count < PAGE:
                 break
@@ -72,7 +84,7 @@ class DirectFile:
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise failure(error, "read", self._path, offset + done) from error
-                self._give_up(error)
+                self._give_up(_refused(error))
                 break
             if count == 0:
                 raise truncated(self._path, name, offset + done, offset + nbytes)
@@ -83,6 +95,10 @@ class DirectFile:
             done += count // PAGE * PAGE
         read_all(self._path, self._fd, memory[done:nbytes], offset + done, name)
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, why: str) -> None:
         self._usable = False
-        self.notes = (f"through the page cache: O_DIRECT was refused ({error.strerror})",)
+        self.notes = (f"through the page cache: {why}",)
+
+
+def _refused(error: OSError) -> str:
+    return f"O_DIRECT was refused ({error.strerror})"

@@ -6,10 +6,10 @@ from fastio import _native, config
 from fastio.native_errors import named
 from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest
 
-# Measured: a write block must stay in the processor's cache between being gathered and being copied by the kernel;
-# a read block is large enough to make the faulting of huge pages one call.
+# Measured: a write block must stay in the processor's cache between being gathered and being copied by the kernel,
+# and the huge page that a read faults in between being cleared and being filled.
 _WRITE_BLOCK = 512 << 10
-_READ_BLOCK = 8 << 20
+_READ_BLOCK = 2 << 20
 # Below this a second thread costs more than it brings; for reads also because the huge pages that it takes may be cold
 # ones: on virtual machines that give free memory back to their host, such a page takes 5 ms instead of 0.1.
 _LEAST_WRITTEN, _LEAST_READ = 4 << 20, 8 << 20

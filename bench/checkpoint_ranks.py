@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 
 from fastio._native import crc32_at
-from fastio.bench import cold, peers, warmup
+from fastio.bench import cold, peers, rivals, warmup
 from fastio.bench.checkpoint_state import Shape, sharded
 from fastio.bench.checkpoint_works import FASTIO, RANKS_LOAD, RANKS_SAVE, RANKS_TOOLS, WORLD, Job
 from fastio.bench.contestants import remove
@@ -30,7 +30,8 @@ from fastio.outcome import record
 
 _TIMEOUT = datetime.timedelta(seconds=120)  # for which one rank waits for the other
 _LEARNING = 6  # rounds
-_CALLS: tuple[tuple[Any, Any], ...] = ((FileSystemWriter, FileSystemReader), (Writer, Reader))
+_WRITER = partial(FileSystemWriter, thread_count=rivals.dcp_threads(WORLD))
+_CALLS: tuple[tuple[Any, Any], ...] = ((_WRITER, FileSystemReader), (Writer, Reader))
 _STORAGES = dict(zip(RANKS_TOOLS, _CALLS, strict=True))
 
 

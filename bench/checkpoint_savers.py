@@ -17,7 +17,8 @@ from fastio.outcome import record
 
 SETTINGS = {
     TORCH: "torch.save of the state dicts, fsync",
-    DCP: "async_save with FileSystemWriter: it makes a copy in new memory each time",
+    DCP: f"async_save with FileSystemWriter(thread_count={rivals.dcp_threads()}); it makes a copy in new memory each "
+    "time",
     DCP_CACHED: "async_save with a DefaultStager that is kept, and so its copy's memory",
     FASTIO: "Checkpointer, asynchronous",
     BUDGETED: f"memory_budget=nbytes // {BUDGET_PART}",
@@ -115,7 +116,7 @@ class ByDCP:
     def save(self) -> None:
         from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-        writer = FileSystemWriter(self._path)
+        writer = FileSystemWriter(self._path, thread_count=rivals.dcp_threads())
         self._future = self._save(self._state.dicts(), storage_writer=writer, **self._settings)
 
     def wait(self) -> str:

@@ -36,8 +36,8 @@ _NOTES = {
     DURABLE: "Until the bytes would survive a power cut. Beyond: the peak of memory above the state, first save "
     "included. The disk's limit: as many bytes in one fresh file, past the page cache, synced.",
     RANKS_SAVE: "Until all ranks have saved; tensors are sharded over both, as FSDP2 does it. dcp.save with the "
-    "storage of either: FileSystemWriter as it comes, which syncs its files, or fastio's Writer. The disk's limit: one "
-    "writer of all.",
+    "storage of either: FileSystemWriter, the processors shared out as its threads, which syncs its files, or fastio's "
+    "Writer. The disk's limit: one writer of all.",
     RANKS_LOAD: "Into tensors that are there, the files not in the page cache: dcp.load with the storage of either.",
     RESTORE: "In fresh processes, files not in the page cache. Beyond: the peak of memory above the live state. "
     "The disk's limit: torch's file, into memory that is there.",

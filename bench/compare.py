@@ -49,9 +49,10 @@ class Step:
 class Comparison:
     """What is compared, where, and how often. ``tell(what, weight)`` hears what is being done and what is done.
 
-    ``learning`` is how often at most fastio saves and loads before, so that its dictionaries know their way. With
-    ``memory``, large workloads are also saved once in a fresh process, for its peak (a long process would hide it).
-    With ``ring``, the limit by our own ring stands beside fio's once. ``lean``: see :class:`Contestants`.
+    ``learning`` is how often at most fastio saves and loads what is large before (what is small: four times as often),
+    so that its dictionaries know their way. With ``memory``, what is large is also saved once in a fresh process, for
+    its peak (a long process would hide it). With ``ring``, the limit by our own ring stands beside fio's once.
+    ``lean``: see :class:`Contestants`.
     """
 
     folder: Path
@@ -99,13 +100,17 @@ class Comparison:
 
     def _learn(self, workload: Workload, thing: Object, reserve: Reserve) -> None:
         what = f"{workload.label}: fastio learns"
-        weight = self._learning_weight(workload) / self.learning
+        rounds = self._learning_rounds(workload)
+        weight = self._learning_weight(workload) / rounds
         self.tell(what, 0)
         path = self.folder / "learning"
-        warmup.warm_up(workload, thing, path, reserve, self.learning, lambda: self.tell(what, weight))
+        warmup.warm_up(workload, thing, path, reserve, rounds, lambda: self.tell(what, weight))
+
+    def _learning_rounds(self, workload: Workload) -> int:
+        return self.learning * (1 if workload.large else warmup.SMALL)
 
     def _learning_weight(self, workload: Workload) -> float:
-        return self.learning * (0.1 + warmup.SECONDS_PER_GB * workload.nbytes / 1e9)
+        return self._learning_rounds(workload) * (0.1 + warmup.SECONDS_PER_GB * workload.nbytes / 1e9)
 
     def _limits(self, workload: Workload, work: str) -> tuple[str, ...]:
         """The limit; at the first large workload, and where there is fio, our own ring's beside it."""

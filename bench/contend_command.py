@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from fastio.bench import contend_tables, contention, papers, room
+from fastio.bench import contend_tables, contention, papers, room, training_room
 from fastio.bench.conduct import Conduct, common, forecast
-from fastio.bench.contended_training import Size
 from fastio.bench.hogs import HogError, Hogs, Traffic
 from fastio.bench.rounds import Failure, describe
+from fastio.bench.training_models import Size
 
 BATCH, QUICK_BATCH = 64, 16  # of the tensor that is saved and loaded: 196 and 49 MiB
 SIZE, QUICK_SIZE = Size("transformer", 16, 12, 256), Size("transformer", 8, 4, 256)
@@ -28,8 +28,10 @@ def contend(conduct: Conduct, rounds: int | None) -> None:
     """Saves, loads and training while other processes take 50, 70 and 90 % of memory bandwidth, and what those lose."""
     rounds = rounds or (3 if conduct.quick else 5)
     workload, cut = room.one_size(QUICK_BATCH if conduct.quick else BATCH, conduct.parent, _FILES)
-    conduct.report.notes += [cut] if cut else []
-    size = QUICK_SIZE if conduct.quick else SIZE
+    files = (_FILES - 1) * workload.nbytes  # which stay while training has its own
+    size, smaller = training_room.fitting(QUICK_SIZE if conduct.quick else SIZE, conduct.parent, beside=files)
+    conduct.report.notes += [remark for remark in (cut, smaller) if remark]
+    disk = max(_FILES * workload.nbytes, files + training_room.disk_bytes(size))
     levels = [f"{level:.0%}" for level in contention.LEVELS]
     settings = {"rounds": rounds, "levels": levels, "workload": workload.name, "training": asdict(size)}
     conduct.report.settings |= settings
@@ -39,7 +41,7 @@ def contend(conduct: Conduct, rounds: int | None) -> None:
 
     def work(folder: Path) -> None:
         nonlocal bandwidth
-        click.echo(forecast(sum(weights), _FILES * workload.nbytes), err=True)
+        click.echo(forecast(sum(weights), disk), err=True)
         with conduct.meter(weights) as tell:
             tell("memory bandwidth", 0)
             try:
@@ -59,7 +61,7 @@ def contend(conduct: Conduct, rounds: int | None) -> None:
         conduct.report.findings["memory"] = findings
         conduct.report.exhibits += [
             *contend_tables.exhibits(calls, bandwidth, _remark()),
-            *papers.of(contend_tables.FIGURE_12, contend_tables.TABLE_4),
+            *papers.of(contend_tables.FIGURE_12, contend_tables.FIGURE_13, contend_tables.TABLE_4),
         ]
         return [f"{failure.work}, {failure.tool}: {failure.reason}" for failure in conduct.report.failures]
 

@@ -106,7 +106,8 @@ def _hogs_beside(found: Sequence[Losses], remark: str) -> Exhibit:
         rows.append([work, tool, *(own.get(level) for level in LEVELS if level)])
     columns = ("beside", "tool", *(f"at {level:.0%}*" for level in LEVELS if level))
     title = "What the other processes keep of their memory bandwidth, 1 = alone"
-    return Exhibit("hogs", title, columns, rows, source=FIGURE_13, note=remark)
+    note = f"1 over a figure is how many times as long the same work takes, which the paper's bars show. {remark}"
+    return Exhibit("hogs", title, columns, rows, source=FIGURE_13, note=note)
 
 
 def _latency(calls: Sequence[Call], remark: str) -> Exhibit:

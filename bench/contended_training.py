@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fastio.bench import training_models, training_ways
+from fastio.bench.training_models import Size
 
 PLAIN, TO_HOST, TO_DISK = "no offload", "offload to host memory", "offload to disk"
 _WARM_UP = 3  # steps: one is profiled, one planned, one settled
@@ -22,19 +22,6 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     TO_DISK: _FLASHNEURON,
 }
 WAYS = tuple(_SETTINGS)
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """What is trained: a network of ``training_models`` and its sizes."""
-
-    architecture: str
-    batch: int
-    depth: int
-    width: int
-
-    def __str__(self) -> str:
-        return f"{self.architecture}, depth {self.depth}, width {self.width}, batch {self.batch}"
 
 
 class Training:

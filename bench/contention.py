@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fastio.bench import cold, compare, peers, warmup
-from fastio.bench.contended_training import WAYS, Size, Training
+from fastio.bench.contended_training import WAYS, Training
 from fastio.bench.contestants import Contestants
 from fastio.bench.hogs import Hogs, Traffic
 from fastio.bench.live import fresh_dictionaries
 from fastio.bench.peer import Peer
 from fastio.bench.reserve import Reserve
 from fastio.bench.rounds import Contestant, Failure, Sample, Task, describe, interleave
+from fastio.bench.training_models import Size
 from fastio.bench.workloads import Object, Workload, fingerprint
 
 LEVELS = (0.0, 0.5, 0.7, 0.9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,14 +44,16 @@ class Contestants:
                 return save(thing, str(path), durable)
             return timed(lambda: (None, save(thing, str(path), durable)), self.device)[1]
 
-        return Contestant(peer.label, run, self._settle, lambda: self._clear(path))
+        return Contestant(peer.label, run, self._settle, lambda: self._clear(path, durable))
 
     def fresh_saver(self, peer: Peer, durable: bool) -> Contestant:
         """Makes the object and saves it in a fresh process, which tells its peak of memory."""
         path = self.folder / "saving"
         state = "durable" if durable else "not durable"
         job = fresh.Job(peer.name, "save", state, self.workload.name, str(path))
-        return Contestant(peer.label, lambda: self._fresh(job, self._times(1)), os.sync, lambda: self._clear(path))
+        return Contestant(
+            peer.label, lambda: self._fresh(job, self._times(1)), os.sync, lambda: self._clear(path, durable)
+        )
 
     def loader(self, peer: Peer, state: str) -> Contestant:
         """Loads in a fresh process what the peer itself (or the one whose files it reads) has saved before."""
@@ -84,7 +87,9 @@ class Contestants:
     def write_limit(self, disk: limit.Limit, tool: str = limit.TOOL) -> Contestant:
         """Writes a file with as many bytes as the workload has, directly."""
         path = self.folder / "limit"
-        return Contestant(tool, lambda: disk.write(path, self.workload.nbytes), self._quiet, lambda: self._clear(path))
+        return Contestant(
+            tool, lambda: disk.write(path, self.workload.nbytes), self._quiet, lambda: self._clear(path, durable=True)
+        )
 
     def read_limit(self, disk: limit.Limit, path: Path, tool: str = limit.TOOL) -> Contestant:
         """Reads directly that file (or the largest of that folder), which is one that a peer loads."""
@@ -113,10 +118,18 @@ class Contestants:
         self.reserve.hold()
         return fresh.measure(job, environment, lambda: self.reserve.release(times * self.workload.nbytes), at_done)
 
-    def _clear(self, path: Path) -> None:
-        """Remove what was saved, and take the free memory back."""
-        remove(path)
-        self.reserve.hold()
+    def _clear(self, path: Path, durable: bool) -> None:
+        """Remove what was saved, and take the free memory back.
+
+        Both at once where the file is on disk alone: a disk that is told what becomes free may take a second for it.
+        """
+        alone = durable and path.exists() and warmup.uncache(path)
+        with ThreadPoolExecutor(1) as another:
+            removal = another.submit(remove, path)
+            if not alone:
+                removal.result()
+            self.reserve.hold()
+            removal.result()
 
     def _quiet(self) -> None:
         """Let the disk finish what others left. Memory just freed would go to the host meanwhile, and disturb."""

@@ -13,12 +13,12 @@ import torch
 from rich.console import Console
 
 import fastio
-from fastio.bench import cold, compare, doctor, peers, tables, workloads
+from fastio.bench import cold, compare, doctor, fresh, peers, tables, workloads
 from fastio.bench.report import Meter, Report, consoles, workspace
 from fastio.bench.stats import summarise
 
 ROUNDS = 3
-LEARNING_ROUNDS = 3
+LEARNING_ROUNDS = 2
 SHOWN = ("torch", "fastio")
 
 
@@ -39,7 +39,7 @@ class Stage:
     @property
     def path(self) -> Path:
         """The file that fastio saves and later steps look at."""
-        return self.folder / "bert-large.pt"
+        return self.folder / f"{self.workload.name}.pt"
 
 
 def show_machine(stage: Stage) -> None:
@@ -62,7 +62,7 @@ def race(stage: Stage) -> None:
             ring=False,
             lean=True,
         )
-        with Meter(stage.progress, plan.weights()) as meter:
+        with Meter(stage.progress, plan.weights()) as meter, fresh.paired():
             plan.tell = meter.tell
             for _ in report.take(plan.run()):
                 pass
@@ -137,13 +137,12 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     )
 
 
-def main() -> int:
+def main(workload: workloads.Workload) -> int:
     """Run every step in the current folder; the exit status."""
     start = time.monotonic()
     out, progress = consoles()
-    workload = workloads.bert_large()
     with workspace(Path.cwd()) as folder:
-        with progress.status(f"making {workload.nbytes / 1e9:.2f} GB of random values in BERT-large's shapes"):
+        with progress.status(f"making {workload.nbytes / 1e9:.2f} GB of random values ({workload.label})"):
             thing = workloads.tensors(workload.make())
         stage = Stage(folder, workload, thing, out, progress)
         for title, step in STEPS:
@@ -159,6 +158,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        sys.exit(main(workloads.bert_large()))
     except KeyboardInterrupt:
         sys.exit("interrupted; nothing was left behind")

@@ -10,6 +10,7 @@ from typing import Any
 import fastio
 import fastio._native as native
 from fastio import config
+from fastio import direct_io as alignment
 from fastio.bench import cold, limit, machine, room, warmup
 from fastio.bench.reserve import Reserve, available_memory
 from fastio.bench.rounds import Contestant, Failure, Sample, Task, interleave
@@ -19,6 +20,8 @@ PROBE_BATCH = 16  # 49 MiB: large enough for every path, small enough for a mome
 PROBE_FILES = 3  # of which two lie on the disk at once, while one save takes the place of another
 LIMIT_NBYTES = 512 * MIB
 LIMIT_ROUNDS = 5  # about ten seconds
+
+_CACHED = "saves and loads go through the page cache"
 
 Answers = list[tuple[str, str]]
 
@@ -45,21 +48,25 @@ def system(folder: Path) -> Answers:
 
 
 def direct_io(folder: Path) -> str:
-    """Whether a file here can be opened with O_DIRECT, and the alignment it wants."""
+    """Whether files here take direct I/O, and the alignment they ask for."""
     probe = folder / "direct"
     probe.write_bytes(bytes(4096))
     try:
         fd = os.open(probe, os.O_RDONLY | os.O_DIRECT)
     except OSError as error:
-        return f"refused: {error.strerror}; saves and loads go through the page cache"
-    else:
-        memory, offset = native.direct_alignment(fd)
-        os.close(fd)
-        if not offset:
-            return "opens, but the kernel says that files here take no direct I/O"
-        return f"yes; memory aligned to {memory} and offsets to {offset} bytes (4096 where the kernel does not tell)"
+        return f"O_DIRECT is refused ({error.strerror}); {_CACHED}"
     finally:
         probe.unlink()
+    try:
+        told = alignment.told(str(folder), fd)
+        taken = alignment.alignment(str(folder), fd)
+    except fastio.FastIOError as error:
+        return f"{error}; {_CACHED}"
+    finally:
+        os.close(fd)
+    if told is None:
+        return f"yes; the kernel does not tell the alignment, fastio's is {taken} bytes"
+    return f"yes; memory aligned to {told[0]} and offsets to {told[1]} bytes, fastio's are to {taken}"
 
 
 def page_cache(folder: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastio.bench import findings_tables, summary_tables
+from fastio.bench import findings_tables, peers_absent, summary_tables
 from fastio.bench.documents import Document
 from fastio.bench.exhibit import Exhibit
 
@@ -14,8 +14,8 @@ def tables(document: Document) -> list[Exhibit]:
     findings = _findings(document)
     goals = findings_tables.exhibits({"goals": findings.pop("goals", None)})
     failures = [summary_tables.failures(document.failures)] if document.failures else []
-    shown = [*failures, *goals, *document.exhibits, *_summed(document), *findings_tables.exhibits(findings)]
-    return [exhibit for exhibit in shown if exhibit.rows]
+    shown = [*failures, *goals, *document.exhibits, *_summed(document), *peers_absent.exhibits(document)]
+    return [exhibit for exhibit in (*shown, *findings_tables.exhibits(findings)) if exhibit.rows]
 
 
 def untold(document: Document) -> dict[str, Any]:

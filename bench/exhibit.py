@@ -15,8 +15,9 @@ Cell: TypeAlias = str | int | float | None
 class Exhibit:
     """One table. ``name`` is a slug, unique within its command; a column whose name ends with * holds numbers.
 
-    ``origin`` is one of the four labels above. Numbers are rounded where they are shown, never here. ``source`` names
-    the paper's table or figure that it answers or repeats, ``note`` says what a reader must know.
+    ``origin`` is one of the four labels above, or says that each row has its own (:mod:`fastio.bench.beside`). Numbers
+    are rounded where they are shown, never here. ``source`` names the paper's table or figure that it answers or
+    repeats, ``note`` says what a reader must know.
     """
 
     name: str

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fastio.bench import cells, goals
-from fastio.bench.exhibit import CALIBRATED, MEASURED, SIMULATED, Cell, Exhibit
+from fastio.bench import cells, goals, simulated_tables
+from fastio.bench.exhibit import MEASURED, Cell, Exhibit
 from fastio.dicts import Explanation
 from fastio.dicts.context import Context
 from fastio.dicts.explain import Entry
 
-_GB, _MIB = 1e9, 1 << 20
+_MIB = 1 << 20
 RAW = frozenset({"runs", "timeline"})
 """Findings that others sum up: the page draws from them, no table shows them."""
 
@@ -115,58 +115,20 @@ def _training(found: Sequence[Mapping[str, Any]]) -> Exhibit:
                 "same bits" if one["same_gradients"] else f"off by {one['difference']:.1e}",
             ]
         )
-    return Exhibit("ways", "Ways to train", columns, rows)
+    return Exhibit("ways", "Ways to train", columns, rows, source="Fastensor, tables 10-11")
 
 
 def _depths(found: Sequence[Mapping[str, Any]]) -> Exhibit:
     columns = ("way", "largest depth that trains*", "smallest that does not*", "which says")
     rows = [[one["way"], one["depth"], one["fails_at"] if one["reason"] else None, one["reason"]] for one in found]
-    return Exhibit("depths", "Largest depth in the memory given", columns, rows)
+    return Exhibit("depths", "Largest depth in the memory given", columns, rows, source="Fastensor, table 12")
 
 
 def _accuracy(found: Sequence[Mapping[str, Any]]) -> Exhibit:
     columns = ("way", "mean*", "deviation*", "each seed")
     rows = [[o["way"], o["mean"], o["spread"], ", ".join(f"{score:.4f}" for score in o["scores"])] for o in found]
-    return Exhibit("accuracy", "Accuracy on scikit-learn's digits", columns, rows)
-
-
-def _simulated(found: Mapping[str, Any]) -> list[Exhibit]:
-    machines = {one["name"]: one for one in found["machines"]}
-    shown = []
-    for name, machine in machines.items():
-        title = f"VGG-16 on {name} ({machine['memory'] >> 30} GiB), activations to {machine['channel']}"
-        rows: list[list[Cell]] = [
-            [one["way"], one["runs"], one["as_fast"]] for one in found.get("capacities", ()) if one["machine"] == name
-        ]
-        columns = ("way", "largest batch that trains*", "largest as fast as plain*")
-        shown.append(Exhibit("capacities", title, columns, rows, SIMULATED, note="; ".join(machine["sources"])))
-    heads = ("network", "batch*", "plain GB*", "moved GB*", "peak GB*", "iteration, x plain*", "the paper says")
-    rows = [
-        [
-            one["name"],
-            one["batch"],
-            *(one[key] / _GB for key in ("baseline_nbytes", "moved_nbytes", "peak_nbytes")),
-            "does not run" if one["slowdown"] is None else one["slowdown"],
-            one["paper"],
-        ]
-        for one in found.get("networks", ())
-    ]
-    if rows:
-        source = "vDNN, figures 11, 12 and 15"
-        shown.append(Exhibit("networks", "vDNN-all on vDNN's Titan X", heads, rows, SIMULATED, source))
-    return [one for one in shown if one.rows]
-
-
-def _calibrated(found: Mapping[str, Any]) -> list[Exhibit]:
-    columns = ("network", "plain batch*", "the paper's batch*", "share that hides (fitted)*", "calibrated batch*")
-    keys = ("network", "plain_batch", "paper_batch", "hidden", "batch")
-    rows = [[one[key] for key in keys] for one in found["rows"]]
-    title, source, note = (
-        "Batches with the best throughput",
-        "FlashNeuron, table 3",
-        "fitted to that table",
-    )
-    return [Exhibit("calibrated", title, columns, rows, CALIBRATED, source, note)]
+    title = "Accuracy on scikit-learn's digits"
+    return Exhibit("accuracy", title, columns, rows, source="Fastensor, tables 10-11")
 
 
 _KNOWN: dict[str, Callable[[Sequence[Mapping[str, Any]]], Exhibit]] = {
@@ -177,8 +139,8 @@ _KNOWN: dict[str, Callable[[Sequence[Mapping[str, Any]]], Exhibit]] = {
     "accuracy": _accuracy,
 }
 _LABELLED: dict[str, Callable[[Mapping[str, Any]], list[Exhibit]]] = {
-    "simulated": _simulated,
-    "calibrated": _calibrated,
+    "simulated": simulated_tables.simulated,
+    "calibrated": simulated_tables.calibrated,
 }
 
 

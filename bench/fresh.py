@@ -12,49 +12,104 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
 
-from fastio import dicts
-from fastio.bench import cold, peers, workloads
-from fastio.bench.children import completed, started
-from fastio.bench.peer import Peer
-from fastio.bench.reserve import Reserve
-from fastio.bench.rounds import Measured, describe
-from fastio.bench.timing import timed
+from fastio.bench.children import completed, kill, started
+from fastio.bench.fresh_child import DONE, GO, IMPORTED, READY, ChildError, Job
+from fastio.bench.rounds import Measured
+
+__all__ = ["ChildError", "Job", "import_seconds", "measure", "paired"]
 
 # The child ends at once: the way out of Python and torch takes half a second, and what was loaded lies free meanwhile.
-_CHILD = "import os, sys; sys.path[:] = {path!r}; from fastio.bench.fresh import main; main(sys.argv[1]); os._exit(0)"
+_CHILD = "import os, sys; sys.path[:] = {path!r}; from fastio.bench.fresh_child import main; main(); os._exit(0)"
 _IMPORT = (
     "import sys; sys.path[:] = {path!r}; import time, torch; start = time.perf_counter(); import fastio; "
     "print(time.perf_counter() - start)"
 )
-_READY, _GO, _DONE = "ready\n", "go\n", "done\n"
 _PIPE = subprocess.PIPE
 
 
-class ChildError(RuntimeError):
-    """The fresh process failed; the message is the child's own."""
+class _Process:
+    """A child that imports what jobs want, and then waits for one; ``environment`` is set in it. Use as a context."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        command = [sys.executable, "-c", _CHILD.format(path=sys.path)]
+        self._imported = False
+        with ExitStack() as stack:
+            # A pipe that nobody empties meanwhile would stop who fills it.
+            self._complaint = stack.enter_context(tempfile.TemporaryFile("w+"))
+            settings = {"stdin": _PIPE, "stdout": _PIPE, "stderr": self._complaint}
+            self._child = stack.enter_context(started(command, env={**os.environ, **environment}, **settings))
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.__exit__(kind, error, at)
+
+    def wait_imported(self) -> None:
+        """Until it has imported all, or has failed to: then it has ended, and its status tells."""
+        self._imported = self._imported or self.line() == IMPORTED
+
+    def line(self) -> str:
+        """What it says next, nothing where it has ended."""
+        return self._child.stdout.readline() if self._child.stdout is not None else ""
+
+    def tell(self, line: str) -> None:
+        """Say what it waits for, to nobody if it has ended."""
+        with contextlib.suppress(BrokenPipeError):
+            if self._child.stdin is not None:
+                os.write(self._child.stdin.fileno(), line.encode())  # past the buffer, which would keep what fails
+
+    def failed(self) -> str:
+        """Wait until it has ended; how, if that was with an error."""
+        status = self._child.wait()
+        self._complaint.seek(0)
+        return _ended(status, self._complaint.read()) if status else ""
+
+    def dismiss(self) -> None:
+        """End it: nobody has a job for it."""
+        with self:
+            kill(self._child)
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What a child does, once.
+@dataclass
+class _Pairs:
+    """The processes that were started beside others and have no job yet, by their environment; none unless wanted."""
 
-    ``peer`` is a peer's name, or one of fastio's tools as ``tool:<name>``. ``operation`` is ``save`` or ``load``;
-    ``state`` is ``cold`` or ``warm`` for a load, ``durable`` or ``not durable`` for a save. ``fingerprint`` is that of
-    the object which a load must return. Before a load, memory is got ready for ``times`` the object's bytes.
+    wanted: bool = False
+    waiting: dict[tuple[tuple[str, str], ...], _Process] = field(default_factory=dict)
+
+    def process(self, environment: Mapping[str, str]) -> _Process:
+        """One that waits, or a new one, and then another that waits beside it."""
+        key = tuple(sorted(environment.items()))
+        if key in self.waiting:
+            return self.waiting.pop(key)
+        if self.wanted:
+            self.waiting[key] = _Process(environment)
+        return _Process(environment)
+
+
+_pairs = _Pairs()
+
+
+@contextmanager
+def paired() -> Iterator[None]:
+    """Inside, two fresh processes are started at once, and the second waits for the next job.
+
+    To import torch takes longer than most jobs do, and one processor. Nothing is timed before both have imported it.
     """
-
-    peer: str
-    operation: str
-    state: str
-    workload: str
-    path: str
-    fingerprint: int = 0
-    device: str = "cpu"
-    times: int = 2
+    _pairs.wanted = True
+    try:
+        yield
+    finally:
+        _pairs.wanted = False
+        while _pairs.waiting:
+            _pairs.waiting.popitem()[1].dismiss()
 
 
 def measure(
@@ -68,101 +123,33 @@ def measure(
     ``at_ready`` is called when the child has everything ready, right before it starts its clock; ``at_done`` when that
     has stopped, while the child still has what it loaded.
     """
-    command = [sys.executable, "-c", _CHILD.format(path=sys.path), json.dumps(asdict(job))]
-    variables = {**os.environ, **(environment or {})}
-    heed = {_READY: at_ready, _DONE: at_done}
-    with (
-        tempfile.TemporaryFile("w+") as complaint,  # a pipe that nobody empties meanwhile would stop who fills it
-        started(command, env=variables, stdin=_PIPE, stdout=_PIPE, stderr=complaint) as child,
-    ):
-        while (said := _line(child)) in heed:
+    heed = {READY: at_ready, DONE: at_done}
+    with _pairs.process(environment or {}) as process:
+        for each in (process, *_pairs.waiting.values()):
+            each.wait_imported()
+        process.tell(json.dumps(asdict(job)) + "\n")
+        while (said := process.line()) in heed:
             heed[said]()
-            _tell(child, _GO)
-        child.wait()
-        complaint.seek(0)
-        complaints = complaint.read().strip().splitlines()
-    if child.returncode or not said:
-        last = complaints[-1:] or ["it said nothing"]
-        raise ChildError(f"the fresh process ended with status {child.returncode}: {last[0]}")
+            process.tell(GO)
+        failed = process.failed()
+    if failed or not said:
+        raise ChildError(failed or "the fresh process gave no answer")
     answer = json.loads(said)
     if "error" in answer:
         raise ChildError(answer["error"])
     return Measured(**answer)
 
 
-def _line(child: subprocess.Popen[str]) -> str:
-    """What it says next, nothing where it has ended."""
-    return child.stdout.readline() if child.stdout is not None else ""
-
-
-def _tell(child: subprocess.Popen[str], word: str) -> None:
-    with contextlib.suppress(BrokenPipeError):  # it has ended; its status tells
-        if child.stdin is not None:
-            child.stdin.write(word)
-            child.stdin.flush()
+def _ended(status: int, complaints: str) -> str:
+    """How a process ended that gave no answer, and its last word."""
+    last = (complaints.strip().splitlines() or ["it said nothing"])[-1]
+    return f"the fresh process ended with status {status}: {last}"
 
 
 def import_seconds() -> float:
-    """Seconds that ``import fastio`` takes in a fresh process which has imported torch."""
+    """Seconds that ``import fastio`` takes in a fresh process which has imported torch. Raises ChildError."""
     command = [sys.executable, "-c", _IMPORT.format(path=sys.path)]
     child = completed(command)
-    child.check_returncode()
+    if child.returncode:
+        raise ChildError(_ended(child.returncode, child.stderr))
     return float(child.stdout)
-
-
-def main(text: str) -> None:
-    """The child: do the job, tell what it took or what went wrong, as one line of JSON."""
-    with os.fdopen(os.dup(1), "w") as parent:
-        os.dup2(2, 1)  # what a library prints must not stand where the parent reads the answer
-        try:
-            answer: dict[str, Any] = asdict(_run(Job(**json.loads(text)), parent))
-        except Exception as error:
-            answer = {"error": describe(error)}
-        print(json.dumps(answer), file=parent)
-    dicts.flush()
-
-
-def _say(parent: TextIO, word: str) -> None:
-    """Tell the parent, and wait until it has heeded that."""
-    print(word, end="", file=parent, flush=True)
-    sys.stdin.readline()
-
-
-def _run(job: Job, parent: TextIO) -> Measured:
-    peer, workload = peers.find(job.peer, job.device), workloads.find(job.workload)
-    problem = peer.unable(job.operation, workload.kind)
-    if problem:
-        raise ChildError(problem)
-    return _load(peer, workload, job, parent) if job.operation == "load" else _save(peer, workload, job, parent)
-
-
-def _load(peer: Peer, workload: workloads.Workload, job: Job, parent: TextIO) -> Measured:
-    workloads.ready(job.device)
-    (cold.drop if job.state == "cold" else cold.warm)(job.path)
-    load = peer.loader()
-
-    def call() -> tuple[workloads.Object, str]:
-        thing, way = load(job.path)
-        if peer.mapped:
-            workloads.touch(thing)
-        return thing, way
-
-    _say(parent, _READY)
-    with Reserve(job.times * workload.nbytes):
-        pass
-    if job.state == "warm" and cold.resident(job.path) < cold.WARM:
-        cold.warm(job.path)  # short of memory, the kernel may have taken pages for the reserve
-    cold.check(job.path, job.state)
-    thing, measured = timed(call, job.device, workload.nbytes if job.device == "cpu" else 0)
-    _say(parent, _DONE)
-    if workloads.fingerprint(thing) != job.fingerprint:
-        raise ChildError(f"{peer.name} loaded something else than was saved")
-    return measured
-
-
-def _save(peer: Peer, workload: workloads.Workload, job: Job, parent: TextIO) -> Measured:
-    thing, save = workloads.place(workload.make(), job.device), peer.saver()
-    if peer.adopt is not None:
-        thing = peer.adopt(thing)
-    _say(parent, _READY)
-    return timed(lambda: (None, save(thing, job.path, job.state == "durable")), job.device, 0)[1]

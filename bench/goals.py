@@ -14,7 +14,7 @@ from fastio.bench.exhibit import MEASURED
 from fastio.bench.stats import Summary
 
 MIB = 1 << 20
-MAPPED = ("safetensors",)  # it maps the file and copies nothing
+MAPPED = ("safetensors", "torch, mmap")  # they map the file and copy nothing
 _OWN = ("fastio", "fastio, unverified")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import torch
 
-from fastio.bench import hybrid_gpu, hybrid_papers, hybrid_store, tables
+from fastio.bench import hybrid_gpu, hybrid_papers, hybrid_store, hybrid_utilisation, room, tables
 from fastio.bench.conduct import Conduct, as_bytes, common
 from fastio.bench.fresh import ChildError
 from fastio.bench.hybrid_job import Job
@@ -17,7 +17,9 @@ from fastio.bench.rounds import Failure, describe
 from fastio.errors import ToolUnavailableError
 from fastio.hybrid import plot
 
-_QUICK_BYTES, _QUICK_STEPS = 200_000_000, 5
+_BYTES, _QUICK_BYTES, _QUICK_STEPS = 1_200_000_000, 200_000_000, 5
+_FILES = 3  # as large as the parameters that lie on the disk at once: gradients and the two moments of AdamW
+_MEMORIES = 6  # times the parameters' bytes: plain training has these in memory, and what its steps make
 
 
 @click.command(short_help="Training with parameters and gradients in host memory.")
@@ -29,7 +31,12 @@ def hybrid(conduct: Conduct, store: bool, parameters: int | None, steps: int | N
     """Hybrid training: speed and memory against ZeRO-Offload, and the optimizer's state on disk."""
     steps = steps or (_QUICK_STEPS if conduct.quick else 20)
     if store:
-        _measure_store(conduct, Job(parameters or (_QUICK_BYTES if conduct.quick else 1_200_000_000), steps))
+        asked = parameters or (_QUICK_BYTES if conduct.quick else _BYTES)
+        nbytes = min(asked, room.most(conduct.parent, _FILES, _MEMORIES))
+        if nbytes < asked:
+            sizes = f"{nbytes / 1e9:,.3f} GB of parameters instead of {asked / 1e9:,.3f} GB"
+            conduct.report.notes.append(f"{sizes}, {room.WANT}")
+        _measure_store(conduct, Job(nbytes, steps))
     else:
         _simulate(conduct, steps)
 
@@ -39,7 +46,7 @@ def _simulate(conduct: Conduct, steps: int) -> None:
 
     def work(folder: Path) -> None:
         found.extend(hybrid_papers.every())
-        conduct.report.exhibits += hybrid_papers.exhibits(found)
+        conduct.report.exhibits += [*hybrid_papers.exhibits(found), *hybrid_utilisation.exhibits(found)]
         if torch.cuda.is_available():
             with conduct.meter([1.0] * len(hybrid_gpu.WAYS)) as tell:
                 shape = (768, 4, 8, 128) if conduct.quick else (1024, 24, 8, 384)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fastio.bench.exhibit import SIMULATED, Exhibit
 from fastio.bench.hybrid_models import A100_NETWORKS, ASSUMED, ITEM, V100_NETWORKS, Network
 from fastio.hybrid.costs import LayerCosts
-from fastio.hybrid.machines import A100, V100, Machine, costs
+from fastio.hybrid.machines import A100, V100, Machine, Work, costs
 from fastio.hybrid.planning import plan
 from fastio.hybrid.timeline import Timeline, iterate
 
@@ -41,7 +41,7 @@ def simulated(machine: Machine, network: Network) -> Simulated:
     works = network.layers()
     kept = [costs(work, machine) for work in works]
     written = [costs(work, machine, gradients_in_place=True) for work in works]
-    update_s = [work.nbytes / ITEM * _MOVED / machine.update_bandwidth for work in works]
+    update_s = update_seconds(machine, works)
     planned = plan(kept)
 
     def run(layers: Sequence[LayerCosts], planner: str, reserve: float = 1.0) -> Timeline:
@@ -55,6 +55,11 @@ def simulated(machine: Machine, network: Network) -> Simulated:
         OPTIMAL: run(kept, "optimal"),
     }
     return Simulated(machine, network, timelines, planned.modes.count("DHA"), planned.modes.count("DFGB"))
+
+
+def update_seconds(machine: Machine, works: Sequence[Work]) -> list[float]:
+    """What the update of each layer takes on the CPU."""
+    return [work.nbytes / ITEM * _MOVED / machine.update_bandwidth for work in works]
 
 
 def every() -> list[Simulated]:

@@ -10,7 +10,7 @@ import click
 
 import fastio
 from fastio import registry
-from fastio.bench import io_exhibits, limit, peers, sweep, tables
+from fastio.bench import fresh, io_exhibits, limit, peers, probing, sweep, tables, timing
 from fastio.bench.conduct import Conduct, common, forecast
 from fastio.bench.pace import Pace
 from fastio.bench.peer import Peer
@@ -44,25 +44,25 @@ def io(conduct: Conduct, rounds: int | None, device: str, chosen: tuple[str, ...
     batches = sweep.QUICK_BATCHES if conduct.quick else sweep.BATCHES
     kept, cut = sweep.fitting(batches, conduct.parent, sweep.files(tools))
     conduct.report.notes += [cut] if cut else []
-    if device == "cpu":
-        conduct.report.notes.append("GPU utilisation: the tensors lie in host memory, no GPU takes part")
+    unknown = "the tensors lie in host memory, no GPU takes part" if device == "cpu" else timing.gpu_problem(device)
+    conduct.report.notes += [f"no GPU utilisation: {unknown}"] if unknown else []
     most = rounds or (QUICK_ROUNDS if conduct.quick else ROUNDS)
     seconds = math.inf if rounds else QUICK_SECONDS if conduct.quick else SECONDS
     settings = {tool.label: tool.settings for tool in tools}
     conduct.report.settings |= {"rounds": most, "device": device, "tools": settings, "limit": limit.find().name}
 
     def work(folder: Path) -> None:
-        most_probed = max((workload.nbytes for workload in sweep.probed(kept)), default=0) * sweep.files(tools[:1])
+        most_probed = max((workload.nbytes for workload in probing.sizes(kept)), default=0) * sweep.files(tools[:1])
         click.echo(f"{_PROBING}: {most_probed / MIB:,.0f} MiB of files, at most", err=True)
-        with conduct.meter([1.0]) as tell:
+        with conduct.meter([1.0]) as tell, fresh.paired():
             tell(_PROBING, 0)
-            costs = sweep.probe(folder, tools, device, kept)
+            costs = probing.costs(folder, tools, device, kept)
         pace = Pace(costs, seconds, most)
         disk = max((workload.nbytes for workload in kept), default=0) * sweep.files(tools)
         conduct.report.settings["forecast"] = {"seconds": pace.total(), "disk_bytes": disk, "rounds": pace.plan()}
         click.echo(announcement(pace, kept, disk), err=True)
         plan = sweep.Sweep(folder, most, kept, tools, device, pace)
-        with conduct.meter(plan.weights()) as plan.tell:
+        with conduct.meter(plan.weights()) as plan.tell, fresh.paired():
             for _ in conduct.report.take(plan.run()):
                 pass
         conduct.report.notes += [fewer] if (fewer := _fewer(kept, pace.given, most)) else []

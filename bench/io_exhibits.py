@@ -23,6 +23,8 @@ _BANDWIDTHS = (
     (sweep.DURABLE, "durable-write", FASTENSOR.format(4)),
     (sweep.CACHED, "write", f"{FASTENSOR.format(4)}, without its flush"),
 )
+_ROUNDS = "rounds*"
+_ROUNDS_NOTE = "medians of so many rounds; where it is one, what that round took"
 _UTILISATION_NOTE = "cores kept busy: CPU seconds of user and system by seconds; IOef is MB/s by that"
 
 
@@ -46,9 +48,15 @@ class Grid:
         return sorted(found.items(), key=lambda size: -size[1])
 
     def row(self, work: str, workload: str, value: Callable[[Summary], Cell]) -> list[Cell]:
-        """The figures of all tools; none of them where Ctrl-C came before the first."""
+        """The figures of all tools, and their rounds; nothing where Ctrl-C came before the first."""
         cells = [self.cell(work, workload, tool, value) for tool in self.tools]
-        return cells if any(cell is not None for cell in cells) else []
+        return [*cells, self._rounds(work, workload)] if any(cell is not None for cell in cells) else []
+
+    def _rounds(self, work: str, workload: str) -> Cell:
+        """Of the tools that did not fail; the least and the most where they differ (Ctrl-C came between them)."""
+        counts = [self.cell(work, workload, tool, lambda own: own.rounds) for tool in self.tools]
+        known = sorted({count for count in counts if isinstance(count, int)})
+        return f"{known[0]}-{known[-1]}" if len(known) > 1 else known[0] if known else None
 
     def cell(self, work: str, workload: str, tool: str, value: Callable[[Summary], Cell]) -> Cell:
         """The figure, or that the tool failed, or nothing if it took no part."""
@@ -70,8 +78,8 @@ def measured(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[
         rows = [
             [size(nbytes), *row] for workload, nbytes in grid.sizes if (row := grid.row(work, workload, _megabytes))
         ]
-        title, heads = f"{work.capitalize()}, MB/s", ["size MiB*", *columns]
-        found.append(Exhibit(f"io-{name}", title, heads, rows, source=source))
+        title, heads = f"{work.capitalize()}, MB/s", ["size MiB*", *columns, _ROUNDS]
+        found.append(Exhibit(f"io-{name}", title, heads, rows, source=source, note=_ROUNDS_NOTE))
     shared = FASTENSOR.format(5)
     for name, title, value in (
         ("cpu-utilisation", "CPU utilisation", busy),
@@ -84,8 +92,9 @@ def measured(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[
             for workload, nbytes in grid.sizes
             if (row := grid.row(work, workload, value))
         ]
-        note = _UTILISATION_NOTE if name != "cpu-seconds" else ""
-        found.append(Exhibit(f"io-{name}", title, ["work", "size MiB*", *columns], rows, source=shared, note=note))
+        note = _ROUNDS_NOTE if name == "cpu-seconds" else f"{_UTILISATION_NOTE}; {_ROUNDS_NOTE}"
+        heads = ["work", "size MiB*", *columns, _ROUNDS]
+        found.append(Exhibit(f"io-{name}", title, heads, rows, source=shared, note=note))
     found += _at_batch_4(grid, "cpu", "CPU", shared, busy)
     if any(own.gpu_busy is not None for own in summaries):
         found += _at_batch_4(grid, "gpu", "GPU", FASTENSOR.format(6), lambda own: own.gpu_busy)

@@ -76,8 +76,9 @@ def fresh_dictionaries(folder: Path) -> Iterator[None]:
 class Comparison:
     """All tools, and ``policy="auto"`` where ``auto`` says so, at each of the works for each of the sizes.
 
-    What a size and a work took is one :class:`Row`, in which auto has the name :data:`AUTO`; ``chosen`` keeps the tool
-    that it chose. A tool that fails is a :class:`Failure`, and takes no further part in that work.
+    What a size and a work took is one :class:`Row`, in which auto has the name :data:`AUTO`; ``chosen`` has the tool
+    that it chose, for each row in which it is. A tool that fails is a :class:`Failure`, and takes no further part in
+    that work.
     """
 
     works: Sequence[str]
@@ -107,7 +108,7 @@ class Comparison:
                 path.unlink()
 
     def _compare(self, work: str, tensor: torch.Tensor, folder: Path, chance: random.Random) -> Iterator[Row | Failure]:
-        nbytes, took = tensor.nbytes, dict[str, float]()
+        nbytes, took, chosen = tensor.nbytes, dict[str, float](), ""
         what = f"{work}, {nbytes / 1e6:,.3g} MB"
         self.tell(what, 0)
         contestants = self._contestants(work)
@@ -117,7 +118,8 @@ class Comparison:
             fastio.save(tensor, path, policy="posix")
         for contestant in chance.sample(contestants, len(contestants)):
             try:
-                took[contestant] = self._time(work, tensor, path, contestant)
+                took[contestant], used = self._time(work, tensor, path, contestant)
+                chosen = used if contestant == AUTO else chosen
             except (
                 cold.ResidencyError
             ) as error:  # no tool's fault: the row is left out, or the work where none succeeds
@@ -132,10 +134,11 @@ class Comparison:
         self.tell(what, _weight(nbytes) * len(contestants))
         if took:
             self._measured.add(work)
+            self.chosen += [chosen] if AUTO in took else []
             yield Row(work, nbytes, took)
 
-    def _time(self, work: str, tensor: torch.Tensor, path: Path, contestant: str) -> float:
-        """Seconds that the caller waits. A tool that let another do it has failed."""
+    def _time(self, work: str, tensor: torch.Tensor, path: Path, contestant: str) -> tuple[float, str]:
+        """Seconds that the caller waits, and the tool that did it. A tool that let another do it has failed."""
         with fastio.record() as transfers:
             if work.endswith("load"):
                 _bring(path, work.endswith(COLD))
@@ -150,11 +153,9 @@ class Comparison:
                 took = time.perf_counter() - began
                 path.unlink()
         used = transfers[-1].tool
-        if contestant == AUTO:
-            self.chosen.append(used)
-        elif used != contestant:
+        if contestant not in (AUTO, used):
             raise ValueError(f"{used} did it: {transfers[-1].reason}")
-        return took
+        return took, used
 
     def _contestants(self, work: str) -> list[str]:
         if work not in self._tools:

@@ -31,10 +31,14 @@ class Digits:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Shares of right answers on the test images: one a seed, their mean and their standard deviation."""
+    """Shares of right answers on the test images: one a seed, their mean and their standard deviation.
+
+    ``losses`` are those of training, by seed and epoch: means over the epoch's batches.
+    """
 
     way: str
     scores: tuple[float, ...]
+    losses: tuple[tuple[float, ...], ...] = ()
 
     @property
     def mean(self) -> float:
@@ -57,8 +61,10 @@ def load(seed: int) -> Digits:
     return Digits((x[tests:], y[tests:]), (x[:tests], y[:tests]))
 
 
-def score(way: str, seed: int, folder: Path, settings: dict[str, Any], epochs: int = EPOCHS) -> float:
-    """Train a small CNN with ReLU from this seed; the share of test images that it names right."""
+def score(
+    way: str, seed: int, folder: Path, settings: dict[str, Any], epochs: int = EPOCHS
+) -> tuple[float, tuple[float, ...]]:
+    """Train a small CNN with ReLU from this seed; the share of test images that it names right, and epochs' losses."""
     digits = load(seed)
     torch.manual_seed(seed)
     model = nn.Sequential(
@@ -69,31 +75,38 @@ def score(way: str, seed: int, folder: Path, settings: dict[str, Any], epochs: i
     optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
     shuffle = torch.Generator().manual_seed(seed)
     x, y = digits.train
+    losses = []
     with closing(training_ways.make(way, model, folder, settings)) as training:
         for _ in range(epochs):
+            own = []
             for batch in torch.randperm(len(y), generator=shuffle).split(_BATCH):
                 with training.forward():
                     loss = functional.cross_entropy(model(x[batch]), y[batch])
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
+                own.append(loss.item())
+            losses.append(mean(own))
     with torch.no_grad():
         images, classes = digits.test
         right: torch.Tensor = model(images).argmax(1) == classes
-        return right.double().mean().item()
+        return right.double().mean().item(), tuple(losses)
 
 
 def compare(
     way: str, folder: Path, settings: dict[str, Any], seeds: int, epochs: int, tell: Callable[[str, float], None]
 ) -> list[Accuracy]:
     """Plain training and the way, seed by seed."""
-    scores: dict[str, list[float]] = {training_ways.PLAIN: [], way: []}
+    found: dict[str, list[tuple[float, tuple[float, ...]]]] = {training_ways.PLAIN: [], way: []}
     for seed in range(seeds):
-        for name, own in scores.items():
+        for name, own in found.items():
             tell(f"{name}, seed {seed}", 0)
             own.append(score(name, seed, folder, settings, epochs))
             tell(f"{name}, seed {seed}", 1)
-    return [Accuracy(name, tuple(own)) for name, own in scores.items()]
+    return [
+        Accuracy(name, tuple(right for right, _ in own), tuple(losses for _, losses in own))
+        for name, own in found.items()
+    ]
 
 
 def noise(plain: Accuracy, tests: int) -> float:

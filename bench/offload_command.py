@@ -9,26 +9,36 @@ from typing import Any
 import click
 
 from fastio.bench import (
+    charts,
+    exhibit_table,
     offload_accuracy,
+    offload_charts,
     offload_compare,
+    offload_courses,
     offload_depth,
     offload_papers,
     offload_summary,
     offload_tables,
+    offload_traffic,
     plots,
+    room,
+    simulated_tables,
     tables,
+    training_room,
 )
 from fastio.bench.conduct import Conduct, as_bytes, common
 from fastio.bench.fresh import ChildError
 from fastio.bench.goals import Goal
 from fastio.bench.rounds import Failure, describe
 from fastio.bench.training_job import Job
-from fastio.bench.training_models import ARCHITECTURES
+from fastio.bench.training_models import ARCHITECTURES, Size
 from fastio.bench.training_ways import PLAIN, SYNCHRONOUS, TORCH
 from fastio.offload.codec import CODECS, is_exact
 from fastio.offload.schedule import POLICIES
 
 _QUICK_DEPTH, _QUICK_BATCH = 4, 8
+_ALSO = ("courses", "traffic")  # what is simulated and has no table of its own for the terminal
+_GRADIENTS = 2  # files of them that lie on the disk at once: plain training's and those of the way compared with it
 _RSS = (
     "peak RSS: the most resident memory of a process of its own (VmHWM, freed blocks given back at once) above what it "
     "held with model, gradients, optimizer state and one plain step behind it; host memory that offload takes counts"
@@ -83,19 +93,22 @@ def offload(
     batch = sizes["batch"] or (min(_QUICK_BATCH, known.batch) if conduct.quick else known.batch)
     depth = sizes["depth"] or (min(_QUICK_DEPTH, known.depth) if conduct.quick else known.depth)
     steps = sizes["steps"] or (2 if conduct.quick else 5)
-    job = Job(policy, model, batch, depth, sizes["width"] or known.width, steps, "", memory_limit=memory_limit)
-    shown = {"model": model, "batch": batch, "depth": depth, "width": job.width, **settings}
+    size, cut = Size(model, batch, depth, sizes["width"] or known.width), ""
+    if memory_limit is None:
+        size, cut = training_room.fitting(size, conduct.parent, gradients=_GRADIENTS)
+    conduct.report.notes += [cut] if cut else []
+    job = Job(policy, model, size.batch, depth, size.width, steps, "", memory_limit=memory_limit)
+    shown = {"model": model, "batch": size.batch, "depth": depth, "width": size.width, **settings}
     if memory_limit is None:
         rounds = sizes["rounds"] or (1 if conduct.quick else 3)
         conduct.report.settings |= {**shown, "steps": steps, "rounds": rounds}
-        _compare(conduct, job, settings, rounds)
+        _compare(conduct, job, str(size), settings, rounds)
     else:
         conduct.report.settings |= {**shown, "memory_limit": memory_limit}
-        _deepest(conduct, job, settings)
+        _deepest(conduct, job, settings, training_room.deepest(size, conduct.parent, offload_depth.MOST))
 
 
-def _compare(conduct: Conduct, job: Job, settings: dict[str, Any], rounds: int) -> None:
-    title = f"{job.architecture}, depth {job.depth}, width {job.width}, batch {job.batch}"
+def _compare(conduct: Conduct, job: Job, title: str, settings: dict[str, Any], rounds: int) -> None:
     # The paper's way has no codec, and waits for each transfer.
     ways = {job.way: settings, SYNCHRONOUS: {**settings, "policy": SYNCHRONOUS, "codec": "none"}, TORCH: {}}
     ways[job.way] = settings
@@ -130,7 +143,8 @@ def _compare(conduct: Conduct, job: Job, settings: dict[str, Any], rounds: int) 
     conduct.run(work, show, draw)
 
 
-def _deepest(conduct: Conduct, job: Job, settings: dict[str, Any]) -> None:
+def _deepest(conduct: Conduct, job: Job, settings: dict[str, Any], most: int) -> None:
+    """``most``: the depth that the disk has room for."""
     found: list[offload_depth.Deepest] = []
     limit = f"{(job.memory_limit or 0) / tables.MIB:,.0f} MiB"
     limit += " beyond an idle process (RLIMIT_DATA, freed blocks given back)"
@@ -139,7 +153,7 @@ def _deepest(conduct: Conduct, job: Job, settings: dict[str, Any]) -> None:
     def work(folder: Path) -> None:
         with conduct.meter([]) as tell:
             search = offload_depth.deepest(
-                job, {job.way: settings}, folder, not conduct.quick, lambda what: tell(what, 0)
+                job, {job.way: settings}, folder, not conduct.quick, lambda what: tell(what, 0), most
             )
             try:
                 for one in search:
@@ -153,7 +167,9 @@ def _deepest(conduct: Conduct, job: Job, settings: dict[str, Any]) -> None:
     def show() -> list[Any]:
         depths = {one.way: one.depth for one in found}
         goals = []
-        if job.way in depths and depths[PLAIN]:
+        if depths.get(job.way) == most < offload_depth.MOST:
+            conduct.report.notes.append(f"{job.way}: no depth above {most:,} is tried, {room.WANT}")
+        if job.way in depths and 0 < offload_depth.GOAL * depths[PLAIN] <= most:
             ratio = depths[job.way] / depths[PLAIN]
             goals.append(Goal("largest depth", title, PLAIN, offload_depth.GOAL, ratio))
         conduct.report.findings["depths"] = [asdict(one) for one in found]
@@ -161,7 +177,7 @@ def _deepest(conduct: Conduct, job: Job, settings: dict[str, Any]) -> None:
         failed = [f"{failure.tool}: {failure.reason}" for failure in conduct.report.failures]
         return [offload_tables.depths(f"Largest depth: {title}", found), tables.goals(goals), *failed]
 
-    conduct.run(work, show)
+    conduct.run(work, show, lambda out: _draw(conduct, out))
 
 
 def _accuracy(conduct: Conduct, settings: dict[str, Any]) -> None:
@@ -191,7 +207,7 @@ def _accuracy(conduct: Conduct, settings: dict[str, Any]) -> None:
         title = f"Accuracy on {tests} test images of scikit-learn's digits, {seeds} seeds, {epochs} epochs"
         return [offload_tables.accuracies(title, found), tables.goals(goals)]
 
-    conduct.run(work, show)
+    conduct.run(work, show, lambda out: _draw(conduct, out))
 
 
 def _simulate(conduct: Conduct) -> None:
@@ -203,18 +219,25 @@ def _simulate(conduct: Conduct) -> None:
         for machine in offload_papers.MACHINES:
             found = offload_papers.capacities(machine)
             findings.setdefault("capacities", []).extend(asdict(one) for one in found)
+            findings.setdefault("courses", []).extend(asdict(one) for one in offload_courses.courses(machine))
             shown.append(offload_tables.capacities(machine, found))
         networks = offload_papers.networks()
         findings["networks"] = [asdict(one) for one in networks]
+        findings["traffic"] = [asdict(one) for one in offload_traffic.traffic()]
         rows = offload_papers.calibrated()
         conduct.report.findings["calibrated"] = {"label": "calibrated", "rows": [asdict(one) for one in rows]}
         shown.extend((offload_tables.networks(networks), offload_tables.calibrated(rows)))
+        shown.extend(exhibit_table.table(own) for own in simulated_tables.simulated(findings) if own.name in _ALSO)
 
     conduct.report.notes.append(
         "simulated: bytes and operations from VGG's shapes, layers at the GPU's peak rates, reads as slow as writes; "
         "nothing of this was measured. calibrated: fitted to the paper's own table."
     )
-    conduct.run(work, lambda: shown)
+    conduct.run(work, lambda: shown, lambda out: _draw(conduct, out))
+
+
+def _draw(conduct: Conduct, out: Path) -> list[Path]:
+    return charts.write(out, conduct.report.command, offload_charts.sheets(conduct.report.findings))
 
 
 def _keep(conduct: Conduct, goals: list[Goal]) -> None:

@@ -34,8 +34,8 @@ class Deepest:
 def search(trains: Callable[[int], str | None], start: int, most: int = MOST) -> tuple[int, int, str]:
     """The largest depth that trains, within a sixteenth, the smallest that does not, and why: doubling, then halving.
 
-    ``trains`` gives None, or why not. ``start`` is tried first; where it does not train, halving begins there. A depth
-    of ``most`` ends the search: the second number is then beyond it, and the reason empty.
+    ``trains`` gives None, or why not. ``start`` is tried first; where it does not train, halving begins there. Where
+    ``most`` trains, the second number is one beyond it, and the reason empty.
     """
     low, high, why = 0, max(1, start), ""
     while high <= most:
@@ -43,7 +43,7 @@ def search(trains: Callable[[int], str | None], start: int, most: int = MOST) ->
         if problem is not None:
             why = problem
             break
-        low, high = high, 2 * high
+        low, high = high, min(2 * high, most) if high < most else most + 1
     while high <= most and high - low > max(1, low // _GRAIN):
         middle = (low + high) // 2
         problem = trains(middle)
@@ -60,10 +60,12 @@ def deepest(
     folder: Path,
     further: bool = True,
     tell: Callable[[str], None] = lambda what: None,
+    room: int = MOST,
 ) -> Iterator[Deepest]:
     """For plain training, then for each way, the largest depth that trains under ``job.memory_limit``.
 
-    Ways are tried from the goal on, that is ``GOAL`` times plain training's depth; without ``further``, not beyond it.
+    Ways are tried from the goal on, that is ``GOAL`` times plain training's depth; without ``further``, not beyond it,
+    and never beyond ``room``, the depth that the disk has room for.
     Raises ChildError where training fails of anything else than memory. KeyboardInterrupt goes on after what was known
     until then.
     """
@@ -84,8 +86,8 @@ def deepest(
             raise
         yield found
         if way == PLAIN:
-            start = max(1, GOAL * found.depth)
-            most = MOST if further else start
+            start = min(max(1, GOAL * found.depth), room)
+            most = room if further else start
 
 
 def _problem(job: Job, files: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Figures of the Fastensor paper (TACO 2023, tables 2-6, 9, 13 and 14), as they are printed there."""
+"""Figures of the Fastensor paper (TACO 2023) as printed there: tables 2-6, 9, 13 and 14."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fastio.bench.exhibit import PAPER, Cell, Exhibit
 
 NAME = "Fastensor"
-_MACHINE = "NVIDIA A100, Xeon Silver 4210R, Samsung MZ-V8V1T0BW, between SSD and GPU memory"
+MACHINE = "NVIDIA A100, Xeon Silver 4210R, Samsung MZ-V8V1T0BW, between SSD and GPU memory"
 _SIZES = ("1,568", "784", "392", "196", "98", "49", "24.5", "12.25", "6.125", "3.0625")
 _READ = ("size MB*", "kvikio*", "DALI, 1 pipeline*", "DALI, best*", "torch*", "numpy*")
 
@@ -173,5 +173,5 @@ def _sized(figures: Sequence[Sequence[float]]) -> list[list[Cell]]:
 
 
 def _table(number: int, title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], note: str = "") -> Exhibit:
-    said = f"{_MACHINE}; {note}" if note else _MACHINE
+    said = f"{MACHINE}; {note}" if note else MACHINE
     return Exhibit(f"fastensor-{number}", title, columns, rows, PAPER, f"{NAME}, table {number}", said)

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 __all__ = ["TOOL", "Peer", "every", "find", "way"]
 
 
+_TOUCHED = "maps the file: timed until a byte of every page is read, since all others have every byte in memory then"
+
+
 def every() -> list[Peer]:
     """All peers, torch (what ratios are shown against) first."""
     return [
@@ -37,13 +40,23 @@ def every() -> list[Peer]:
             settings="THP_MEM_ALLOC_ENABLE=1",
         ),
         Peer(
+            "torch, mmap",
+            "torch",
+            "torch",
+            None,
+            rivals.torch_load_mapped,
+            variant_of="torch",
+            mapped=True,
+            settings=f"load(mmap=True) {_TOUCHED}",
+        ),
+        Peer(
             "safetensors",
             "safetensors",
             "safetensors.torch",
             rivals.safetensors_save,
             rivals.safetensors_load,
             mapped=True,
-            settings="save_file, load_file; a load maps the file, so every page is touched",
+            settings=f"save_file; load_file {_TOUCHED}",
         ),
         Peer(
             "numpy",
@@ -60,7 +73,8 @@ def every() -> list[Peer]:
             "torch.distributed.checkpoint",
             rivals.dcp_save,
             rivals.dcp_load,
-            settings="one process; FileSystemWriter with one file and one thread, its defaults; loads into new tensors",
+            settings=f"one process; FileSystemWriter(thread_count={rivals.dcp_threads()}), a thread and a file a "
+            "processor, 8 at most; FileSystemReader, which has no threads to set, into new tensors",
         ),
         Peer(
             "DALI",

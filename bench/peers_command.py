@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ from fastio.bench.stats import summarise
 _NAMES = [workload.name for workload in workloads.standard()]
 _PEERS = [peer.name for peer in every.every()]
 _MOST_IMPORTS = 9
+_LEFT_OUT = (
+    f"left out with --quick: {'; '.join(name for name in _PEERS if name not in compare.QUICK_PEERS)}. Each takes part "
+    "with --tool NAME, and all do without --quick; pip install 'fastio[peers]' has those that need no compiler"
+)
 
 
 @click.command(short_help="The same work by other libraries and by fastio.")
@@ -45,7 +50,7 @@ _MOST_IMPORTS = 9
     help=f"Only this; may be repeated: {'; '.join(_PEERS)}.",
 )
 @click.option("--work", "works", multiple=True, type=click.Choice(compare.WORKS), help="Only this; may be repeated.")
-@common
+@partial(common, quick="torch and fastio alone, one workload, fewer rounds: two or three minutes.")
 def peers(
     conduct: Conduct, rounds: int | None, names: tuple[str, ...], chosen: tuple[str, ...], works: tuple[str, ...]
 ) -> None:
@@ -58,6 +63,8 @@ def peers(
     """
     rounds = rounds or (3 if conduct.quick else 5)
     names = names or (("bert-large",) if conduct.quick else tuple(_NAMES))
+    if conduct.quick and not chosen:
+        conduct.report.notes.append(_LEFT_OUT)
     chosen = chosen or (compare.QUICK_PEERS if conduct.quick else tuple(_PEERS))
     works = works or compare.WORKS
     tools = [every.find(name) for name in chosen]
@@ -71,8 +78,9 @@ def peers(
         learning = tune.QUICK_ROUNDS if conduct.quick else warmup.MOST_ROUNDS
         plan = compare.Comparison(folder, rounds, picked, tools, works, learning, memory=not conduct.quick)
         with conduct.meter([*plan.weights(), 3.0]) as plan.tell:
-            for _ in conduct.report.take(plan.run()):
-                pass
+            with fresh.paired():
+                for _ in conduct.report.take(plan.run()):
+                    pass
             try:
                 conduct.report.findings["import_seconds"] = sorted(
                     fresh.import_seconds() for _ in range(min(rounds, _MOST_IMPORTS))

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import fill
 
-from fastio.bench import document_tables, markdown, papers
+from fastio.bench import answers, beside_sizes, beside_training, document_tables, markdown, papers, whole
 from fastio.bench.documents import Document, DocumentError, checked, read_folder
 from fastio.bench.exhibit import PAPER, Exhibit
 from fastio.bench.machine_facts import facts, setting
@@ -30,7 +30,8 @@ _CITED = re.compile(
 _OPENING = (
     "Written by `make bench-docs` from the JSON that `fastio-bench` leaves; not edited by hand. Every table says where "
     "its figures come from: *measured here*, *from the paper* (as printed there, on the paper's machine), *simulated* "
-    "(computed from a model of the hardware) or *calibrated* (fitted to the paper's own figures). The papers moved "
+    "(computed from a model of the hardware) or *calibrated* (fitted to the paper's own figures); where a table has "
+    "several of these side by side, each row says it. The papers moved "
     "tensors between SSDs and GPU memory on machines that are not this one: compare shapes and ratios, not speeds. MB "
     "are 10^6 bytes, MiB 2^20. Bandwidths are medians of interleaved rounds."
 )
@@ -54,11 +55,9 @@ TOPICS = (
     Topic("Models", "Fastensor, table 9", ("model",)),
     Topic("Checkpoints", "", ("checkpoint",)),
     Topic("Which tool is the best, and how often", "Fastensor, tables 13-14", ("tools", "tune")),
-    Topic(
-        "Training with activations offloaded",
-        "Fastensor, tables 8, 10-12; FlashNeuron, figure 8, table 3; vDNN, figures 11-15",
-        ("offload",),
-    ),
+    Topic("Training with activations offloaded", "Fastensor, tables 1, 8, 10-11; FlashNeuron, figure 8", ("offload",)),
+    Topic("Deeper networks, larger batches", "Fastensor, table 12; FlashNeuron, table 3", ("offload",)),
+    Topic("What vDNN keeps and moves", "vDNN, figures 11-15", ("offload",)),
     Topic("The store of activations, beside the disk's limit", "", ("store",)),
     Topic("While others take the memory's bandwidth", "FlashNeuron, figures 12-13, table 4", ("contend",)),
     Topic("Parameters and gradients in host memory", "MemFerry, figures 9-13", ("hybrid",)),
@@ -82,8 +81,11 @@ def citations(source: str) -> set[Citation]:
 
 def render(documents: Sequence[Document]) -> str:
     """The whole document."""
-    placed: dict[str, list[tuple[Document, Exhibit]]] = {}
-    known, present = papers.exhibits(), {document.command for document in documents}
+    placed: dict[str, list[tuple[Document | None, Exhibit]]] = {}
+    for question in (*beside_training.QUESTIONS, *beside_sizes.QUESTIONS):
+        for exhibit in question.exhibits(documents):
+            placed.setdefault(_place("", exhibit), []).append((None, exhibit))
+    known, present = papers.exhibits(), set[tuple[str, str]]()
     repeated = [citations(exhibit.source) for exhibit in known]
     for document in documents:
         for exhibit in checked(document, document_tables.tables):
@@ -91,54 +93,69 @@ def render(documents: Sequence[Document]) -> str:
                 continue  # commands show a paper's table beside their own; it stands here already
             if exhibit.name == "machine":
                 continue  # doctor's answers have paths in them; what matters stands at the top
-            placed.setdefault(_place(document, exhibit), []).append((document, exhibit))
+            present.add((document.command, exhibit.name))
+            placed.setdefault(_place(document.command, exhibit), []).append((document, exhibit))
     pieces = [*_opening(documents)]
     for topic in TOPICS:
         asked = citations(topic.answers)
         theirs = [exhibit for exhibit in known if citations(exhibit.source) & asked]
-        absent = [command for command in topic.commands if command not in present]
-        pieces += _chapter(topic.title, absent, placed.pop(topic.title, []), theirs)
+        commands = {document.command for document in documents}
+        absent = [command for command in topic.commands if command not in commands]
+        pieces += _chapter(topic.title, absent, placed.pop(topic.title, []), theirs, present)
     for title, found in placed.items():
-        pieces += _chapter(title, (), found, [])
+        pieces += _chapter(title, (), found, [], present)
     pieces += _runs(documents)
     return "\n\n".join(pieces) + "\n"
 
 
-def _place(document: Document, exhibit: Exhibit) -> str:
+def _place(command: str, exhibit: Exhibit) -> str:
     """The chapter of a table: the one that answers what it cites, or its command's, or one of its own."""
     cited = citations(exhibit.source)
     for topic in TOPICS:
         if cited & citations(topic.answers):
             return topic.title
-    return next((topic.title for topic in TOPICS if document.command in topic.commands), document.command)
+    return next((topic.title for topic in TOPICS if command in topic.commands), command)
 
 
 def _opening(documents: Sequence[Document]) -> Iterator[str]:
     yield "# Performance"
     yield fill(_OPENING, _WIDTH)
+    yield fill(f"The papers: {'; '.join(papers.TITLES.values())}.", _WIDTH)
     machine = facts(documents[0].machine)
     rows = [f"| {name} | {markdown.escape(text)} |" for name, text in machine.items() if text]
     yield "\n".join(["| machine | |", "|---|---|", *rows])
 
 
 def _chapter(
-    title: str, commands: Sequence[str], ours: Sequence[tuple[Document, Exhibit]], theirs: Sequence[Exhibit]
+    title: str,
+    commands: Sequence[str],
+    ours: Sequence[tuple[Document | None, Exhibit]],
+    theirs: Sequence[Exhibit],
+    present: Set[tuple[str, str]],
 ) -> Iterator[str]:
     """Ours, then theirs; ``commands`` would measure it, and are not in these results.
 
-    Where several documents of a command stand here, each of their tables says which one it is of.
+    Tables that set both side by side come first, and are of no document. Where several documents of a command stand
+    here, each of their tables says which one it is of. Of theirs, each says what of ours is not ``present``.
     """
     if not ours and not theirs and not commands:
         return
     yield f"## {markdown.escape(title)}"
-    runs = Counter(command for command, _ in {(document.command, document.path) for document, _ in ours})
+    runs = Counter(command for command, _ in {(one.command, one.path) for one, _ in ours if one is not None})
     for document, exhibit in ours:
+        if document is None:
+            yield markdown.table(exhibit)
+            continue
         if runs[document.command] > 1:
             exhibit = replace(exhibit, title=f"{exhibit.title}: {document.title}")
         yield markdown.table(exhibit, document.command if exhibit.origin != PAPER else "")
-    if not ours and commands:
+    said = frozenset(() if ours else commands)
+    if said:
         yield f"Not in these results: `fastio-bench {commands[0]} --out DIR` measures it."
-    yield from map(markdown.table, theirs)
+    for exhibit in theirs:
+        yield markdown.table(exhibit)
+        lines = " ".join(answers.missing(exhibit, present, said))
+        yield from [lines] if lines else []
 
 
 def _runs(documents: Sequence[Document]) -> Iterator[str]:
@@ -164,7 +181,7 @@ def main(arguments: Sequence[str]) -> None:
     except DocumentError as error:
         sys.exit(str(error))
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(text, encoding="utf-8")
+    whole.write(output, text)
 
 
 if __name__ == "__main__":

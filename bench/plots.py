@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from fastio.bench import whole
 from fastio.bench.stats import Summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MIB = 1 << 20
 _BESIDE = 70  # characters of names that have room beside each other; more are turned
@@ -36,7 +42,7 @@ def draw(out: Path, command: str, summaries: Sequence[Summary]) -> list[Path]:
         axes.set(title=work, ylabel="MB/s (median)", ylim=(0, None))
         axes.legend()
         path = out / f"{command}-{work.replace(',', '').replace(' ', '-')}.png"
-        figure.savefig(path, dpi=120)
+        save(figure, path)
         written.append(path)
     return written
 
@@ -53,5 +59,13 @@ def ways(out: Path, title: str, names: Sequence[str], seconds: Sequence[float], 
     right.set(title="peak of resident memory above the base", ylabel="MiB")
     figure.suptitle(title)
     path = out / "offload.png"
-    figure.savefig(path, dpi=120)
+    save(figure, path)
     return path
+
+
+def save(figure: Figure, path: Path) -> None:
+    """The figure as a whole PNG; OSError where that fails, and what was there stays."""
+    picture = BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    with whole.replacing(path) as keep:
+        keep(picture.getvalue())

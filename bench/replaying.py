@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from fastio._native import shape
 from fastio.bench.trace import Row
-from fastio.dicts.curve import shape
 from fastio.dicts.tuner import Tuner
 
 TIE = 1.02  # tools this close to each other count as equally good

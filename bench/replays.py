@@ -79,23 +79,34 @@ def bounds(rows: Sequence[Row], orders: int = ORDERS) -> list[Reached]:
     return _every_work(rows, orders, lambda _, calls: judged(calls, informed(calls)))
 
 
-def lived(rows: Sequence[Row], own: str, chosen: Sequence[str]) -> list[Reached]:
-    """What ``own`` reached, whose time stands in the rows beside that of the tools; of each row the tool ``chosen``."""
+def lived(rows: Sequence[Row], own: str, chosen: Sequence[str]) -> tuple[list[Reached], list[str]]:
+    """What ``own`` reached, whose time stands in the rows beside that of the tools; of each row the tool ``chosen``.
+
+    Also says which calls are held against nothing: every other tool had failed, or the one chosen by itself.
+    """
     places: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
         places.setdefault(row.work, []).append(place)
-    found, every, everything, late = [], list[Timed](), list[Call](), list[Call]()
+    found, left_out = list[Reached](), list[str]()
+    every, everything, late = list[Timed](), list[Call](), list[Call]()
     for work, at in places.items():
-        others = [{tool: took for tool, took in rows[place].seconds.items() if tool != own} for place in at]
-        calls = timed([rows[place]._replace(seconds=seconds) for place, seconds in zip(at, others, strict=True)])
-        took = [rows[place].seconds[own] for place in at]
-        run = judged(calls, [chosen[place] for place in at], took)
-        after = [call for place, call in zip(at, run, strict=True) if place >= WARM_UP]
-        found.append(_reached(work, [run], calls, [after]))
-        every, everything, late = every + calls, everything + run, late + after
+        others = {place: {tool: took for tool, took in rows[place].seconds.items() if tool != own} for place in at}
+        beside = [place for place in at if others[place]]
+        known = zip(beside, timed([rows[place]._replace(seconds=others[place]) for place in beside]), strict=True)
+        calls = {place: call for place, call in known if chosen[place] in call.seconds}
+        if len(calls) < len(at):
+            why = f"every tool but {own} had failed there, or {own} used one that failed by itself"
+            left_out.append(f"{work}: {len(at) - len(calls):,} of {len(at):,} calls are held against nothing: {why}")
+        if not calls:
+            continue
+        took = [rows[place].seconds[own] for place in calls]
+        run = judged(calls.values(), [chosen[place] for place in calls], took)
+        after = [call for place, call in zip(calls, run, strict=True) if place >= WARM_UP]
+        found.append(_reached(work, [run], list(calls.values()), [after]))
+        every, everything, late = [*every, *calls.values()], everything + run, late + after
     if len(found) > 1:
         found.append(_reached(ALL, [everything], every, [late]))
-    return found
+    return found, left_out
 
 
 def recoveries(rows: Sequence[Row], rules: Sequence[Rule], orders: int = ORDERS) -> list[Recovered]:

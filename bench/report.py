@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
 
-from fastio.bench import machine, plain_json
+from fastio.bench import machine, plain_json, whole
 from fastio.bench.exhibit import Exhibit
 from fastio.bench.interrupts import check, heeded
 from fastio.bench.rounds import Failure, Sample, describe
@@ -74,12 +74,8 @@ class Report:
     def write(self, out: Path) -> Path:
         """Write the document into the folder ``out`` as ``<command>.json``: all of it, or what was there stays."""
         out.mkdir(parents=True, exist_ok=True)
-        path, part = out / f"{self.command}.json", out / f"{self.command}.json.part"
-        try:
-            part.write_text(plain_json.text(self.document()) + "\n")
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        path = out / f"{self.command}.json"
+        whole.write(path, plain_json.text(self.document()) + "\n")
         return path
 
 

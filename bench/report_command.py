@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fastio.bench import whole
 from fastio.bench.documents import DocumentError, read_folder
 from fastio.bench.page import page
 
@@ -33,7 +34,7 @@ def report(folder: Path, output: Path | None) -> None:
     except ImportError as error:
         raise click.ClickException(f"plots need matplotlib ({error}): pip install 'fastio[bench]'") from error
     try:
-        output.write_text(text, encoding="utf-8")
+        whole.write(output, text)
     except OSError as error:
         reason = f"{output}: the page cannot be written ({error.strerror}); name another file with --output"
         raise click.ClickException(reason) from error

@@ -13,6 +13,8 @@ from typing import Any
 from fastio.bench import cold
 
 DALI_THREADS = 2
+MAPPED = "mapped, every page touched"  # the way of bytes that a timed load has only mapped
+_MOST_DCP_THREADS = 8  # each writes a file of its own
 
 
 def sync(path: str) -> None:
@@ -54,6 +56,13 @@ def torch_load(path: str) -> tuple[Any, str]:
     return torch.load(path), ""
 
 
+def torch_load_mapped(path: str) -> tuple[Any, str]:
+    """torch.load(mmap=True): it maps the file and copies nothing."""
+    import torch
+
+    return torch.load(path, mmap=True), MAPPED
+
+
 def safetensors_save(thing: Any, path: str, durable: bool) -> str:
     """safetensors.torch.save_file."""
     from safetensors.torch import save_file
@@ -69,7 +78,7 @@ def safetensors_load(path: str) -> tuple[Any, str]:
     from safetensors.torch import load_file
 
     loaded = load_file(path)
-    return loaded["tensor"] if loaded.keys() == {"tensor"} else loaded, "mapped, every page touched"
+    return loaded["tensor"] if loaded.keys() == {"tensor"} else loaded, MAPPED
 
 
 def numpy_save(thing: Any, path: str, durable: bool) -> str:
@@ -91,6 +100,11 @@ def numpy_load(path: str) -> tuple[Any, str]:
     return torch.from_numpy(numpy.load(path, allow_pickle=False)), ""
 
 
+def dcp_threads(ranks: int = 1) -> int:
+    """Threads of DCP's writer in each of so many processes: its default is one, and more are faster."""
+    return max(1, min(_MOST_DCP_THREADS, len(os.sched_getaffinity(0)) // ranks))
+
+
 def dcp_save(thing: Any, path: str, durable: bool) -> str:
     """torch.distributed.checkpoint.save, in one process."""
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
@@ -99,7 +113,7 @@ def dcp_save(thing: Any, path: str, durable: bool) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it remarks that there is no process group, which is meant
         state = thing if isinstance(thing, dict) else {"tensor": thing}
-        save(state, storage_writer=FileSystemWriter(path, sync_files=durable))
+        save(state, storage_writer=FileSystemWriter(path, sync_files=durable, thread_count=dcp_threads()))
     if durable:
         sync(path)  # its own fsync comes before Python's buffer is flushed, so that of .metadata writes nothing
     return ""

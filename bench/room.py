@@ -13,12 +13,12 @@ WANT = "for want of memory or disk"
 _SMALLER = (16, 4, 1)  # batches, where a command measures at one size
 
 
-def most(folder: Path, files: int) -> int:
+def most(folder: Path, files: int, memories: int = 4) -> int:
     """The most bytes that an object may have of which so many files lie in the folder at once.
 
-    It needs memory for itself, for what is loaded and for as much again populated.
+    It needs so many times its bytes of memory: for itself, for what is loaded and for as much again populated.
     """
-    return min(available_memory() // 4, shutil.disk_usage(folder).free // files)
+    return min(available_memory() // memories, shutil.disk_usage(folder).free // files)
 
 
 def remark(cut: Sequence[str]) -> str:

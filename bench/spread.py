@@ -119,7 +119,7 @@ class RebuildingStore:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is trained: a network of :mod:`fastio.bench.training_models`, and the paper's table that it answers."""
+    """What is trained: a network of :mod:`fastio.bench.training_models`, and the paper's table and network."""
 
     name: str
     label: str
@@ -127,6 +127,7 @@ class Model:
     depth: int
     width: int
     source: str
+    paper: str
 
 
 @dataclass

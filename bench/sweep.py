@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fastio.bench import limit, room
 from fastio.bench.contestants import Contestants, remove
-from fastio.bench.pace import Cost, Pace, through
+from fastio.bench.pace import Pace
 from fastio.bench.peer import Peer
 from fastio.bench.reserve import Reserve
 from fastio.bench.rounds import Contestant, Failure, Sample, Task, describe, interleave
@@ -18,7 +18,6 @@ from fastio.bench.workloads import MIB, Workload, fingerprint, one_tensor, place
 
 BATCHES = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)  # the largest first, as in the paper's tables
 QUICK_BATCHES = (64, 1)
-PROBE_BATCHES = (1, 64)
 DURABLE, CACHED, COLD, WARM = "durable write", "write", "cold read", "warm read"
 WORKS = (DURABLE, CACHED, COLD, WARM)
 MOST_DISK = 10 << 30
@@ -126,51 +125,3 @@ class Sweep:
             return make.write_limit(limit.find())
         owners = [tool.owner for tool in able]
         return make.read_limit(limit.find(), make.saved(max(able, key=lambda tool: owners.count(tool.owner))))
-
-
-def probed(workloads: Sequence[Workload]) -> list[Workload]:
-    """The sizes that are probed for what all will cost: a small and a larger one, none larger than what fits here."""
-    if not workloads:
-        return []
-    largest = max(workloads, key=lambda workload: workload.nbytes)
-    sizes = [min(one_tensor(batch), largest, key=lambda workload: workload.nbytes) for batch in PROBE_BATCHES]
-    return list({size.name: size for size in sizes}.values())
-
-
-def probe(folder: Path, tools: Sequence[Peer], device: str, workloads: Sequence[Workload]) -> dict[str, Cost]:
-    """What each size will cost in seconds, from one round of the first tool at the sizes that are :func:`probed`."""
-    points = []
-    for workload in probed(workloads):
-        watch = _Watch()
-        for _ in Sweep(folder, 1, [workload], tools[:1], device, limited=False, tell=watch.tell).run():
-            pass
-        points.append((workload.nbytes, watch))
-    if not points:
-        return {}
-    (small, first), (large, second) = points[0], points[-1]
-    setup = through((small, first.setup()), (large, second.setup()))
-    one_round = through((small, first.calls), (large, second.calls))
-    width = len(tools) + 0.5  # the limit takes part in half of the works, and in no fresh process
-    return {
-        workload.name: Cost(files(tools) * setup.at(workload.nbytes), width * one_round.at(workload.nbytes))
-        for workload in workloads
-    }
-
-
-class _Watch:
-    """Hears a sweep and tells the seconds of its calls from those between them."""
-
-    def __init__(self) -> None:
-        self.calls = 0.0
-        self._start = self._since = time.monotonic()
-
-    def tell(self, what: str, weight: float) -> None:
-        """A call ends where there is weight; otherwise one begins, or something else."""
-        now = time.monotonic()
-        if weight:
-            self.calls += now - self._since
-        self._since = now
-
-    def setup(self) -> float:
-        """Seconds until now that were no calls."""
-        return time.monotonic() - self._start - self.calls

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from fastio.bench.rounds import Measured, SystemClock
+from fastio.bench.rounds import Measured, SystemClock, describe
 
 T = TypeVar("T")
 
@@ -43,43 +43,55 @@ class Peak:
         return None if self._before is None else max(0, _status("VmHWM") - self._before - nbytes)
 
 
+def utilisation(device: str) -> int:
+    """The driver's own figure for that GPU, in percent; torch asks it through the package nvidia-ml-py."""
+    import torch
+
+    return torch.cuda.utilization(device)
+
+
+def gpu_problem(device: str, read: Callable[[str], int] = utilisation) -> str:
+    """Why the driver does not tell how busy that GPU is; empty where it does."""
+    try:
+        read(device)
+    except Exception as error:  # no nvidia-ml-py, no driver, a part of a GPU: all have errors of their own
+        return describe(error)
+    return ""
+
+
 class GpuBusy:
-    """Asks the driver every few milliseconds how busy the GPU is; nothing at all when the device is no GPU."""
+    """Asks the driver every few milliseconds how busy the device is; nobody where it is no GPU, or nobody can tell.
+
+    Why nobody can, :func:`gpu_problem` says.
+    """
 
     _INTERVAL = 0.02  # seconds; the driver's own figure is an average over longer
 
-    def __init__(self, device: str, read: Callable[[], int] | None = None) -> None:
-        self._read = read or (_utilisation if device.startswith("cuda") else None)
+    def __init__(self, device: str, read: Callable[[str], int] = utilisation) -> None:
+        self._device, self._read = device, read
+        self._asks = device.startswith("cuda")
         self._shares: list[float] = []
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> GpuBusy:
-        if self._read is not None:
-            self._read()  # an import that is missing shows here, before anything is timed
+        self._asks = self._asks and not gpu_problem(self._device, self._read)  # found out before anything is timed
+        if self._asks:
             self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
-        if self._read is not None:
+        if self._asks:
             self._thread.join()
 
     def _watch(self) -> None:
-        while self._read is not None:
-            self._shares.append(self._read() / 100)
-            if self._done.wait(self._INTERVAL):
-                return
+        while not self._shares or not self._done.wait(self._INTERVAL):
+            self._shares.append(self._read(self._device) / 100)
 
     def share(self) -> float | None:
         """The mean of what the driver said, 0 to 1; None when nobody was asked."""
         return sum(self._shares) / len(self._shares) if self._shares else None
-
-
-def _utilisation() -> int:
-    import torch
-
-    return torch.cuda.utilization()
 
 
 def _status(key: str) -> int:

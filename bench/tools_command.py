@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -10,29 +10,22 @@ from typing import Any
 
 import click
 
-from fastio.bench import live, replays, room, tables, tools_exhibits, trace, writable
-from fastio.bench.conduct import Conduct, common, forecast
+from fastio.bench import charts, live, replays, room, tables, tools_charts, tools_exhibits, tools_recording, trace
+from fastio.bench.conduct import Conduct, common
 from fastio.bench.exhibit import SIMULATED
-from fastio.bench.interrupts import held
-from fastio.bench.rounds import Failure
 from fastio.bench.spread import Model, Training
 from fastio.bench.trace import Row
-from fastio.bench.workloads import MIB
 from fastio.dicts.storage import shipped_rules
 
 _MODELS = (
-    Model("transformer", "a transformer", 32, 6, 256, "Fastensor, table 13"),
-    Model("vit", "a vision transformer", 64, 6, 192, "Fastensor, table 14"),
+    Model("transformer", "a transformer", 32, 6, 256, "Fastensor, table 13", "BERT of 12 layers, width 768"),
+    Model("vit", "a vision transformer", 64, 6, 192, "Fastensor, table 14", "ViT-H/14 of 32 layers, width 1,280"),
 )
 _QUICK_MODELS = tuple(replace(model, batch=8, depth=2) for model in _MODELS)
-_LIVE = [f"pt {work}" for work in trace.WORKS]
-_RECORDED = [*_LIVE, "npy cold load", "npy warm load"]  # in which DALI takes part
-_CALLS, _QUICK_CALLS, _RECORDED_CALLS = 1000, 160, 4200
+_CALLS, _QUICK_CALLS = 1000, 160
 _SECONDS, _QUICK_SECONDS = 150.0, 8.0
-_QUICK_LARGEST = 32 << 20
 _REPLAY_SECONDS = 20.0
 _TRAINING_NBYTES = 1 << 30  # of disk, at most: the feature maps of one step
-_FILES = 3  # of one size that lie on the disk at once: one of each format, and the one being saved
 _ORACLE = (
     "The oracle uses the tool whose median over the calls nearest in size is the least; which tool is the luckiest of "
     "a call nobody can know beforehand."
@@ -52,13 +45,13 @@ _ORACLE = (
     "--record",
     "target",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help=f"Instead: time every tool {_RECORDED_CALLS:,} times at mixed sizes, and write a trace.",
+    help=f"Instead: time every tool {tools_recording.CALLS:,} times at mixed sizes, and write a trace.",
 )
 @common
 def tools(conduct: Conduct, calls: int | None, seconds: float | None, traced: Path | None, target: Path | None) -> None:
     """How the best tool spreads over rebuilt dictionaries, and how near the tuner comes to always using it."""
     if target is not None:
-        _record(conduct, target, calls or _RECORDED_CALLS)
+        tools_recording.record(conduct, target, calls or tools_recording.CALLS)
         return
     calls = calls or (_QUICK_CALLS if conduct.quick else _CALLS)
     seconds = seconds if seconds is not None else (_QUICK_SECONDS if conduct.quick else _SECONDS)
@@ -68,7 +61,8 @@ def tools(conduct: Conduct, calls: int | None, seconds: float | None, traced: Pa
         rows = trace.read(traced or trace.SHIPPED)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    _measure(conduct, rows, trainings, seconds, _comparison(conduct, _LIVE, calls, auto=True))
+    comparison = tools_recording.comparison(conduct, tools_recording.LIVE, calls, auto=True)
+    _measure(conduct, rows, trainings, seconds, comparison)
 
 
 def _measure(
@@ -81,7 +75,7 @@ def _measure(
 
     def work(folder: Path) -> None:
         weights = [_REPLAY_SECONDS, *(max(seconds, 1.0) for _ in trainings), *comparison.weights()]
-        _announce(weights, comparison)
+        tools_recording.announce(weights, comparison, _TRAINING_NBYTES)
         with conduct.meter(weights) as tell:
             comparison.tell = tell
             what = "replaying a recorded trace"
@@ -96,7 +90,7 @@ def _measure(
                 tell(what, 0)
                 training.run(folder, seconds, partial(tell, what))
             with live.fresh_dictionaries(folder):
-                _take(conduct, compared, comparison.run(folder))
+                tools_recording.take(conduct, compared, comparison.run(folder))
 
     def show() -> list[Any]:
         exhibits = conduct.report.exhibits
@@ -112,37 +106,29 @@ def _measure(
             exhibits.append(tools_exhibits.oracle("replayed", title, replayed, note, SIMULATED))
             exhibits.append(tools_exhibits.bounds(bounds))
             exhibits.append(tools_exhibits.recovered(slower))
-        lived = replays.lived([row for row in compared if live.AUTO in row.seconds], live.AUTO, comparison.chosen)
+        lived, left_out = replays.lived(
+            [row for row in compared if live.AUTO in row.seconds], live.AUTO, comparison.chosen
+        )
+        conduct.report.notes += [f"live, {remark}" for remark in left_out]
         if lived:
             note = f"Every tool did the same as auto right before or after it, in random order. {_ORACLE}"
             exhibits.append(tools_exhibits.oracle("live", 'policy="auto", with nothing learned before', lived, note))
-        conduct.report.findings["compared"] = [row._asdict() for row in compared]
+        judged = iter(comparison.chosen)
+        conduct.report.findings["compared"] = [
+            {**row._asdict(), "chosen": next(judged) if live.AUTO in row.seconds else None} for row in compared
+        ]
+        conduct.report.findings["rebuilds"] = {
+            training.model.name: {str(nbytes): list(map(asdict, found)) for nbytes, found in training.found.items()}
+            for training in trained
+        }
         goals = tools_exhibits.goals(replayed, slower, lived)
         conduct.report.findings["goals"] = [goal.document() for goal in goals]
         return [tables.goals(goals)] if goals else []
 
-    conduct.run(work, show, lambda out: [])
+    def draw(out: Path) -> list[Path]:
+        return charts.write(out, conduct.report.command, tools_charts.sheets(conduct.report.exhibits))
 
-
-def _record(conduct: Conduct, target: Path, calls: int) -> None:
-    writable.file(target, "--record")
-    comparison = _comparison(conduct, _RECORDED, calls, auto=False)
-    conduct.report.settings |= {"calls": calls}
-    rows: list[Row] = []
-
-    def work(folder: Path) -> None:
-        weights = comparison.weights()
-        _announce(weights, comparison)
-        with conduct.meter(weights) as comparison.tell:
-            try:
-                _take(conduct, rows, comparison.run(folder))
-            finally:
-                if rows:
-                    with held():
-                        trace.write(target, rows, trace.remarks(folder, rows))
-                        conduct.report.notes.append(f"written: {target}, {len(rows):,} lines")
-
-    conduct.run(work, draw=lambda out: [])
+    conduct.run(work, show, draw)
 
 
 def _fitting(conduct: Conduct, models: Sequence[Model]) -> list[Model]:
@@ -154,27 +140,3 @@ def _fitting(conduct: Conduct, models: Sequence[Model]) -> list[Model]:
             conduct.report.notes.append(f"{model.label}: batch {batch} instead of {model.batch}, {room.WANT}")
         found.append(replace(model, batch=min(batch, model.batch)))
     return found
-
-
-def _comparison(conduct: Conduct, works: Sequence[str], calls: int, auto: bool) -> live.Comparison:
-    asked = _QUICK_LARGEST if conduct.quick else live.LARGEST
-    largest = max(live.SMALLEST, min(asked, room.most(conduct.parent, _FILES)))
-    if largest < asked:
-        sizes = f"{largest / MIB:,.4g} MiB instead of {asked / MIB:,.4g} MiB"
-        conduct.report.notes.append(f"tools are compared up to {sizes}, {room.WANT}")
-    return live.Comparison(works, live.sizes(-(-calls // len(works)), largest), auto)
-
-
-def _announce(weights: Sequence[float], comparison: live.Comparison) -> None:
-    room = 2 * max(comparison.sizes) + _TRAINING_NBYTES
-    click.echo(forecast(sum(weights), room), err=True)
-
-
-def _take(conduct: Conduct, rows: list[Row], outcomes: Iterable[Row | Failure]) -> None:
-    """Keep each outcome as it comes."""
-    for outcome in outcomes:
-        if isinstance(outcome, Failure):
-            conduct.report.failures.append(outcome)
-            conduct.report.notes.append(f"{outcome.tool} failed at {outcome.workload}: {outcome.reason}")
-        else:
-            rows.append(outcome)

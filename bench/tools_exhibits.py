@@ -31,7 +31,8 @@ def spread(training: Training) -> Exhibit:
         ["MB*", "rebuilds*", *(f"{tool}*" for tool in tools), "first", "best"],
         rows,
         source=model.source,
-        note="Time to write and to read one feature map, files in the page cache where the tool uses it.",
+        note=f"A small network: {model.depth} layers, width {model.width}, batch {model.batch}; the paper trained "
+        f"{model.paper}. Time to write and to read one feature map, files in the page cache where the tool uses it.",
     )
 
 

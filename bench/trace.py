@@ -6,6 +6,7 @@ import csv
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,16 +45,17 @@ def context(work: str, nbytes: int) -> Context:
     return plan.load_context(form, _CPU, what == WARM, nbytes, 1)
 
 
-def write(path: Path, rows: Sequence[Row], remarks: Iterable[str]) -> None:
-    """Write rows, microseconds in them, below the remarks as comments. A tool that took no part has an empty cell."""
+def text(rows: Sequence[Row], remarks: Iterable[str]) -> str:
+    """Rows, microseconds in them, below the remarks as comments. A tool that took no part has an empty cell."""
     tools = list(dict.fromkeys(tool for row in rows for tool in row.seconds))
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        file.writelines(f"# {remark}\n" for remark in remarks)
-        lines = csv.writer(file, lineterminator="\n")
-        lines.writerow([*_KEYS, *tools])
-        for row in rows:
-            times = (f"{row.seconds[tool] * 1e6:.0f}" if tool in row.seconds else "" for tool in tools)
-            lines.writerow([row.work, row.nbytes, *times])
+    told = StringIO(newline="")
+    told.writelines(f"# {remark}\n" for remark in remarks)
+    lines = csv.writer(told, lineterminator="\n")
+    lines.writerow([*_KEYS, *tools])
+    for row in rows:
+        times = (f"{row.seconds[tool] * 1e6:.0f}" if tool in row.seconds else "" for tool in tools)
+        lines.writerow([row.work, row.nbytes, *times])
+    return told.getvalue()
 
 
 def read(path: Path) -> list[Row]:

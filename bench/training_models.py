@@ -34,6 +34,19 @@ class Architecture:
     examples: Callable[[int, torch.Generator], tuple[torch.Tensor, torch.Tensor]]
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What is trained: a network of this module and its sizes."""
+
+    architecture: str
+    batch: int
+    depth: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.architecture}, depth {self.depth}, width {self.width}, batch {self.batch}"
+
+
 @dataclass(frozen=True)
 class Training:
     """A network with one fixed batch."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeAlias
 
+import fastio
 from fastio import dicts
 from fastio.bench import warmup
 from fastio.bench.reserve import Reserve
@@ -16,6 +18,10 @@ QUICK_BATCHES = (1, 16)
 QUICK_ROUNDS = 8
 
 
+Calls: TypeAlias = dict[str, dict[str, list[dict[str, Any]]]]
+"""Every call by workload and work, in order: the tool, its route, why it was that tool, and the seconds it took."""
+
+
 @dataclass
 class Tuning:
     """What is saved and loaded, at most ``rounds`` times. ``tell(what, weight)`` hears of what is done."""
@@ -24,6 +30,7 @@ class Tuning:
     rounds: int
     workloads: Sequence[Workload]
     tell: Callable[[str, float], None] = field(default=lambda what, weight: None)
+    calls: Calls = field(default_factory=dict)
 
     def weights(self) -> list[float]:
         """The weight of every round to come."""
@@ -38,8 +45,12 @@ class Tuning:
             def done(label: str = workload.label, weight: float = _weight(workload)) -> None:
                 self.tell(label, weight)
 
+            def heard(work: str, call: fastio.Transfer, name: str = workload.name) -> None:
+                took = {"tool": call.tool, "route": call.route, "reason": call.reason, "seconds": call.seconds}
+                self.calls.setdefault(name, {}).setdefault(work, []).append(took)
+
             with Reserve(2 * workload.nbytes) as reserve:
-                warmup.warm_up(workload, thing, self.folder / "tuning.pt", reserve, self.rounds, done)
+                warmup.warm_up(workload, thing, self.folder / "tuning.pt", reserve, self.rounds, done, heard)
 
 
 def learned(folder: Path, workloads: Sequence[Workload]) -> list[tuple[str, dicts.Explanation]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fastio.bench import sweep, tables, warmup, workloads
+from fastio.bench import charts, sweep, tables, tune_charts, warmup, workloads
 from fastio.bench import tune as tuning
 from fastio.bench.conduct import Conduct, common
 
@@ -29,8 +29,11 @@ def tune(conduct: Conduct, rounds: int | None) -> None:
     picked = kept if conduct.quick else [*kept, workloads.small_tensors()]
     conduct.report.settings |= {"rounds": rounds, "workloads": [workload.name for workload in picked]}
 
+    calls: tuning.Calls = {}
+    conduct.report.findings["calls"] = calls
+
     def work(folder: Path) -> None:
-        plan = tuning.Tuning(folder, rounds, picked)
+        plan = tuning.Tuning(folder, rounds, picked, calls=calls)
         with conduct.meter(plan.weights()) as plan.tell:
             plan.run()
 
@@ -39,4 +42,7 @@ def tune(conduct: Conduct, rounds: int | None) -> None:
         conduct.report.findings["learned"] = [{"work": work, **asdict(answer)} for work, answer in rows]
         return [tables.learned(rows)]
 
-    conduct.run(work, show)
+    def draw(out: Path) -> list[Path]:
+        return charts.write(out, conduct.report.command, tune_charts.sheets(conduct.report.findings))
+
+    conduct.run(work, show, draw)

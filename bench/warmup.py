@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,8 @@ from fastio.formats.sense import PT
 
 MOST_ROUNDS = 16
 LEAST_ROUNDS = 4
+SMALL = 4  # so many times as many rounds for small things: tools differ less there, and a round takes little
+_CALM = 2  # rounds in a row without a try
 SECONDS_PER_GB = 4.0  # of one round, roughly: for the time left
 
 _CPU = frozenset({"cpu"})
@@ -30,17 +31,23 @@ def warm_up(
     reserve: Reserve,
     most: int = MOST_ROUNDS,
     tell: Callable[[], None] = lambda: None,
+    heard: Callable[[str, fastio.Transfer], None] = lambda work, transfer: None,
 ) -> None:
     """Save durably and not, load cold and warm, each until its dictionary tries no other tools any more.
 
-    That is ``most`` rounds at most; ``tell`` is called that often, for the progress. What was learned is kept on disk.
+    That is for two rounds in a row (eight, if it is small), of ``most`` at most; ``tell`` is called that often, for the
+    progress, and ``heard`` with each work's calls. What was learned is kept on disk.
     """
     calm = dict.fromkeys(_CALLS, 0)
+    enough = _CALM if workload.large else SMALL * _CALM
     done = 0
     try:
-        while done < most and (due := [work for work in _CALLS if calm[work] < 2 or done < LEAST_ROUNDS]):
+        while done < most and (due := [work for work in _CALLS if calm[work] < enough or done < LEAST_ROUNDS]):
             for work in due:
-                _CALLS[work](thing, path, reserve, workload.nbytes)
+                with fastio.record() as transfers:
+                    _CALLS[work](thing, path, reserve, workload.nbytes)
+                for transfer in transfers:
+                    heard(work, transfer)
             found = settled(path.parent, workload)
             for work in due:
                 calm[work] = calm[work] + 1 if found[work] else 0
@@ -53,10 +60,20 @@ def warm_up(
         dicts.flush()
 
 
-def _save(thing: Object, path: Path, reserve: Reserve, nbytes: int, durable: bool) -> None:
+def _save_durably(thing: Object, path: Path, reserve: Reserve, nbytes: int) -> None:
     with ready(reserve, nbytes):
-        fastio.save(thing, path, durable=durable)
+        fastio.save(thing, path)
         uncache(path)
+
+
+def _save(thing: Object, path: Path, reserve: Reserve, nbytes: int) -> None:
+    """To a file of its own, which is gone before it was written to the disk: that would take longer than the rest."""
+    path = path.with_name(f"{path.name}-cached")
+    with ready(reserve, nbytes):
+        try:
+            fastio.save(thing, path, durable=False)
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _load_cold(thing: Object, path: Path, reserve: Reserve, nbytes: int) -> None:
@@ -76,8 +93,8 @@ def _load_warm(thing: Object, path: Path, reserve: Reserve, nbytes: int) -> None
 
 
 _CALLS: dict[str, Callable[[Object, Path, Reserve, int], None]] = {
-    "durable save": functools.partial(_save, durable=True),
-    "save": functools.partial(_save, durable=False),
+    "durable save": _save_durably,
+    "save": _save,
     "cold load": _load_cold,
     "warm load": _load_warm,
 }

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
+
+from fastio.bench import whole
 
 
 def folder(path: Path, option: str) -> None:
@@ -21,19 +25,15 @@ def folder(path: Path, option: str) -> None:
         raise _refused(path, option, "no file can be made in it", "folder", error) from error
 
 
-def file(path: Path, option: str) -> None:
-    """Open the file for writing; it stays as it is, or goes again where there was none.
-
-    click.UsageError where that fails.
-    """
-    there = path.exists()
-    try:
-        with open(path, "a"):
-            pass
-        if not there:
-            path.unlink()
-    except OSError as error:
-        raise _refused(path, option, "it cannot be written", "file", error) from error
+@contextmanager
+def file(path: Path, option: str, room: int) -> Iterator[Callable[[bytes], None]]:
+    """As :func:`fastio.bench.whole.replacing`, but click.UsageError where nothing can be written, or so much."""
+    with ExitStack() as stack:
+        try:
+            keep = stack.enter_context(whole.replacing(path, room))
+        except OSError as error:
+            raise _refused(path, option, "it cannot be written", "file", error) from error
+        yield keep
 
 
 def _refused(path: Path, option: str, what: str, kind: str, error: OSError) -> click.UsageError:

@@ -10,10 +10,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fastio.dicts.context import Context, bucket_nbytes, bucket_of
-from fastio.dicts.curve import Curve
+from fastio._native import Curve, Samples, bucket_nbytes
+from fastio.dicts.context import Context, bucket_of
 from fastio.dicts.record import Failure
-from fastio.dicts.samples import Samples
 from fastio.dicts.tuner import Tuner
 from fastio.errors import DictionaryError
 
@@ -44,14 +43,14 @@ def plain_tuners(tuners: Mapping[Context, Tuner]) -> list[dict[str, Any]]:
 
 
 def _count(tuner: Tuner) -> int:
-    return sum(len(record.curve.cells) for record in tuner.records.values())
+    return sum(len(record.curve.cells()) for record in tuner.records.values())
 
 
 def _plain_tuner(tuner: Tuner) -> dict[str, Any]:
     sizes: dict[int, dict[str, Any]] = {}
     best: dict[int, float] = {}
     for tool, record in tuner.records.items():
-        for bucket, cell in record.curve.cells.items():
+        for bucket, cell in record.curve.cells():
             values = [] if cell.doubt else cell.values[-STORED:]
             if not values and not cell.firsts:
                 continue
@@ -124,7 +123,7 @@ def _parse_size(tuner: Tuner, size: str, entry: dict[str, Any]) -> None:
         curve.put(bucket, Samples(_times(times.get(tool, [])), _times(firsts.get(tool, []))))
 
 
-def _times(values: object) -> Iterable[float]:
+def _times(values: object) -> list[float]:
     try:
         return [math.log(value * 1e-6) for value in _list(values, "times")[-STORED:] if math.isfinite(value)]
     except (TypeError, ValueError, OverflowError):

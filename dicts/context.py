@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-BUCKETS_PER_OCTAVE = 4
-FIRST_OCTAVE, LAST_OCTAVE = 8, 50
-LAST_BUCKET = (LAST_OCTAVE - FIRST_OCTAVE) * BUCKETS_PER_OCTAVE - 1
+from fastio._native import BUCKETS, BUCKETS_PER_OCTAVE, FIRST_OCTAVE, bucket_nbytes, shape
+
+LAST_BUCKET = BUCKETS - 1
+SHAPE = tuple(shape(bucket_nbytes(bucket)) for bucket in range(BUCKETS))
+"""Of each bucket: what the logarithm of any tool's time grows with (latency + size / bandwidth)."""
 FEW_EXTENTS = 8
 
 _KIB = 1024
@@ -59,11 +61,6 @@ def bucket_of(nbytes: int) -> int:
     if nbytes < 1 << FIRST_OCTAVE:
         return 0
     return min(int(BUCKETS_PER_OCTAVE * (math.log2(nbytes) - FIRST_OCTAVE)), LAST_BUCKET)
-
-
-def bucket_nbytes(bucket: int) -> int:
-    """The size in bytes that stands for a bucket: its geometric middle."""
-    return round(math.pow(2.0, FIRST_OCTAVE + (bucket + 0.5) / BUCKETS_PER_OCTAVE))
 
 
 def describe_nbytes(nbytes: float) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from fastio._native import shape
 from fastio.dicts.context import Choice, Context, bucket_of, describe_nbytes, describe_seconds
-from fastio.dicts.curve import shape
 from fastio.dicts.evidence import PRIOR, UNKNOWN, Estimate, chance_of_best
 from fastio.dicts.record import Failure
 from fastio.dicts.tuner import Tuner

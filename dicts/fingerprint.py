@@ -9,12 +9,13 @@ from hashlib import blake2b
 from importlib import metadata
 from typing import NamedTuple
 
+from fastio import registry
+
 _MOUNTS = "/proc/self/mountinfo"
 _GPUS = "/proc/driver/nvidia/gpus"
 _LIBRARIES = (
     "numpy", "nvidia-dali-cuda110", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "kvikio-cu12", "kvikio-cu13",
 )  # fmt: skip
-_PLUG_INS = "fastio.transports"  # the entry point group
 
 
 class Fingerprint(NamedTuple):
@@ -99,8 +100,8 @@ def _gpus() -> str:
 
 def _tools() -> str:
     """The versions of the libraries under other tools, and of plug-ins."""
-    plug_ins = {entry.dist.name: entry.dist.version for entry in metadata.entry_points(group=_PLUG_INS) if entry.dist}
-    found = {name: version for name in _LIBRARIES if (version := _version(name)) != "unknown"} | plug_ins
+    found = {name: version for name in _LIBRARIES if (version := _version(name)) != "unknown"}
+    found |= registry.plugin_versions()
     return ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastio.dicts.context import Choice, bucket_nbytes, describe_nbytes, describe_seconds
+from fastio._native import bucket_nbytes
+from fastio.dicts.context import Choice, describe_nbytes, describe_seconds
 from fastio.dicts.evidence import MEASURED, PRIOR, UNKNOWN, Estimate
 
 

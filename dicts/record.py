@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from fastio.dicts.curve import Curve
-from fastio.dicts.samples import MEDIAN_VARIANCE, lower_median
+from fastio._native import MEDIAN_VARIANCE, Curve, lower_median
 from fastio.dicts.trial import Trial
 
 BAND = 8  # buckets: two octaves, in which refreshing is counted
@@ -89,11 +88,12 @@ class Record:
         if len(self.recent) < CREEP_CALLS:
             self.curve.hear(deviation)
         else:
-            creep = lower_median(deviation for _, deviation in self.recent)
+            creep = lower_median([deviation for _, deviation in self.recent])
             self.curve.hear(deviation - creep)  # a change of speed is not noise
-            off = sorted(deviation if creep > 0 else -deviation for _, deviation in self.recent)
             least = max(CREEP_LEAST, CREEP_DEVIATIONS * noise * math.sqrt(MEDIAN_VARIANCE / CREEP_CALLS))
-            creeps = abs(creep) > least and off[CREEP_CALLS // 4] > CREEP_AGREED
+            if abs(creep) > least:
+                off = sorted(deviation if creep > 0 else -deviation for _, deviation in self.recent)
+                creeps = off[CREEP_CALLS // 4] > CREEP_AGREED
             if creeps and (creep < 0 or self.trial.proved or self.trial.unanswered):
                 self._drift(self.recent)
                 return True
@@ -113,7 +113,7 @@ class Record:
             self.surprises.clear()
         self.surprises.append((bucket, deviation))
         if deviation > 0 and len(self.surprises) >= SUSPICIOUS_CALLS:
-            self.trial.suspect(lower_median(deviation for _, deviation in self.surprises))
+            self.trial.suspect(lower_median([deviation for _, deviation in self.surprises]))
         if len(self.surprises) >= self._needed():
             self._drift(self.surprises)
             return True
@@ -134,8 +134,8 @@ class Record:
 
     def move(self, by: float, but: int = -1) -> None:
         """The whole machine changed its speed, and the tool with it; what is known at bucket ``but`` is of now."""
-        for bucket, cell in self.curve.cells.items():
-            if cell.values and bucket != but:
+        for bucket, cell in self.curve.cells():
+            if len(cell) and bucket != but:
                 cell.shift(by, max(DRIFT_DOUBT, cell.doubt))
         self.shift += by
         self.excused = 0
@@ -144,20 +144,20 @@ class Record:
         """How many surprises in a row are a change of speed."""
         if self.trial.undecided:
             return math.inf
-        middle = lower_median(deviation for _, deviation in self.surprises)
-        spread = lower_median(abs(deviation - middle) for _, deviation in self.surprises)
+        middle = lower_median([deviation for _, deviation in self.surprises])
+        spread = lower_median([abs(deviation - middle) for _, deviation in self.surprises])
         return max(DRIFT_CALLS, DRIFT_LOG_CHANCE / math.log(self.rate)) * (2 if spread > DRIFT_SPREAD else 1)
 
     def _drift(self, signs: list[tuple[int, float]]) -> None:
         """The tool's speed changed: keep the samples that show it, move the others by as much and doubt them."""
-        by = lower_median(deviation for _, deviation in signs)
+        by = lower_median([deviation for _, deviation in signs])
         self.shift += by
         buckets = [bucket for bucket, _ in signs]
         near = range(min(buckets) - BAND, max(buckets) + BAND + 1)
-        for bucket, cell in self.curve.cells.items():
+        for bucket, cell in self.curve.cells():
             if bucket in buckets:
                 cell.keep_last(buckets.count(bucket))
-            elif cell.values:
+            elif len(cell):
                 share = DRIFT_DOUBT_NEAR if bucket in near else DRIFT_DOUBT_FAR
                 cell.shift(by, max(DRIFT_DOUBT, abs(by) * share))
         self.surprises, self.recent = [], []

@@ -145,8 +145,7 @@ class Store:
         """Forget what is not on disk yet: in a forked child, whose parent will write it."""
         self._calls = 0
         for _, cell in self._cells():
-            cell.fresh = cell.fresh_firsts = 0
-            cell.rewritten = False
+            cell.written()
 
     def _merge(self) -> None:
         on_disk = self._parsed(self._read())
@@ -161,7 +160,7 @@ class Store:
         for dictionary in self._dictionaries:
             for tuner in dictionary.tuners.values():
                 for record in tuner.records.values():
-                    yield from record.curve.cells.items()
+                    yield from record.curve.cells()
 
     def _parsed(self, kept: Mapping[Context, dict[str, Any]]) -> dict[Context, Tuner]:
         tuners = {}
@@ -198,12 +197,12 @@ def _merge_tuners(into: dict[Context, Tuner], learned: Mapping[Context, Tuner]) 
             kept = there.record(tool)
             if record.last or record.failure is not None:
                 kept.failure = record.failure
-            for bucket, cell in record.curve.cells.items():
+            for bucket, cell in record.curve.cells():
                 if not (cell.fresh or cell.fresh_firsts or cell.rewritten):
                     continue
                 old = kept.curve.cell(bucket)
                 if cell.rewritten:
-                    old.values.clear()
+                    old.clear()
                 old.extend(
                     [] if cell.doubt else cell.values[-cell.fresh :] if cell.fresh else [],
                     cell.firsts[-cell.fresh_firsts :] if cell.fresh_firsts else [],

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from fastio.dicts.context import Choice, bucket_nbytes, bucket_of, describe_nbytes
-from fastio.dicts.curve import SHAPE, shape
+from fastio._native import bucket_nbytes, shape
+from fastio.dicts.context import SHAPE, Choice, bucket_of, describe_nbytes
 from fastio.dicts.evidence import estimates
 from fastio.dicts.exploration import (
     BUDGET_CALLS,
@@ -132,8 +132,8 @@ class Tuner:
     def renew(self) -> None:
         """Doubt everything measured so far, so that it is measured again."""
         for record in self.records.values():
-            for cell in record.curve.cells.values():
-                if cell.values:
+            for _, cell in record.curve.cells():
+                if len(cell):
                     cell.shift(0.0, RENEWAL_DOUBT)
         self._plans.clear()
 
@@ -196,8 +196,8 @@ class Tuner:
     def _expected(self, bucket: int, tool: str) -> tuple[float, float] | None:
         """Mean and variance of what the tool takes at a bucket: its own samples there, else what a plan believed."""
         curve = self.records[tool].curve
-        cell = curve.cells.get(bucket)
-        if cell is not None and len(cell.values) >= SETTLED_SAMPLES - 1 and not cell.doubt:
+        cell = curve.find(bucket)
+        if cell is not None and len(cell) >= SETTLED_SAMPLES - 1 and not cell.doubt:
             return cell.median, cell.variance(curve.noise)
         for plan in self._plans.get(bucket, {}).values():
             for estimate in plan.ranked:

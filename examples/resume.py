@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import fastio
 from fastio.checkpoint import Checkpointer, RandomState
-from shared import at_least, digits, folder, screen, show_losses
+from shared import at_least, digits, folder, screen, show_losses, start_importing
 
 BATCH = 32
 SHOWN = 4  # losses around each interruption
@@ -96,7 +96,6 @@ def train(data: str, checkpoints: str, steps: int, every: int) -> None:
 def run(data: str, checkpoints: str, steps: int, every: int, kill_at: int | None) -> int:
     """Train in a process of its own; kill it once step ``kill_at`` is seen. Gives the newest step that is there."""
     os.makedirs(checkpoints, exist_ok=True)
-    # A fork server imports torch once for all of them.
     process = multiprocessing.get_context("forkserver").Process(target=train, args=(data, checkpoints, steps, every))
     process.start()
     with Checkpointer(checkpoints, read_only=True) as checkpointer:
@@ -139,12 +138,13 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=folder, default=".", help="where checkpoints go; nothing stays there (default: this one)"
     )
-    parser.add_argument("--steps", type=int, default=80, help="steps of training (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=60, help="steps of training (default: %(default)s)")
     parser.add_argument("--kills", type=at_least(1), default=1, help="how often to kill it (default: %(default)s)")
     arguments = parser.parse_args()
     steps, kills = arguments.steps, arguments.kills
     if steps < 20 * kills:
         parser.error("--steps: at least 20 for each time that it is killed")
+    start_importing()
     console = screen()
     with (
         tempfile.TemporaryDirectory(prefix="fastio-example-", dir=arguments.folder) as place,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
+from multiprocessing import forkserver
 
 import torch
 from rich.console import Console
@@ -20,6 +22,13 @@ def digits() -> tuple[Tensor, Tensor]:
     bunch = load_digits()
     order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(0))
     return torch.from_numpy(bunch.images).float()[order], torch.from_numpy(bunch.target).long()[order]
+
+
+def start_importing() -> None:
+    """Let the server that forks new processes import what they need: once for all, and while this one does others."""
+    # torch's optimizers import torch._dynamo, which takes as long as torch itself.
+    multiprocessing.set_forkserver_preload(["torch", "fastio.checkpoint", "fastio.offload", "torch._dynamo"])
+    forkserver.ensure_running()
 
 
 def folder(text: str) -> str:

@@ -1,6 +1,6 @@
 """Train a small network on real digits twice: plainly, and with its activations on an SSD meanwhile.
 
-    python examples/train_offload.py --store /scratch --steps 6
+    python examples/train_offload.py --store /scratch --steps 5
 
 Both runs start from the same seeds, each in a process of its own, and must give the same losses and the same weights,
 bit for bit: this program compares them, and ends with status 1 if they differ. It shows the memory and the time that
@@ -26,7 +26,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import fastio
-from shared import at_least, digits, folder, screen, show_losses, show_pairs
+from shared import at_least, digits, folder, screen, show_losses, show_pairs, start_importing
 
 SIDE = 96  # the digits have 8 x 8 pixels; enlarged, their activations outweigh everything else
 BATCH = 48
@@ -120,7 +120,6 @@ def forget_peak() -> None:
 
 def in_a_process(data: str, store: str | None, steps: int) -> Outcome:
     """:func:`train` in a new process, so that neither run's memory shows in the other's."""
-    # A fork server imports torch once for both.
     with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as process:
         return process.submit(train, data, store, steps).result()
 
@@ -156,11 +155,12 @@ def main() -> int:
     parser.add_argument(
         "--store", type=folder, default=".", help="folder on the SSD; nothing stays there (default: this one)"
     )
-    parser.add_argument("--steps", type=at_least(1), default=6, help="steps of training (default: %(default)s)")
+    parser.add_argument("--steps", type=at_least(1), default=5, help="steps of training (default: %(default)s)")
     arguments = parser.parse_args()
     # Both runs give memory back to the system as soon as it is free, so that what is counted is what is used; huge
     # pages make that cheap.
     os.environ["GLIBC_TUNABLES"] = "glibc.malloc.mmap_threshold=65536:glibc.malloc.hugetlb=1"
+    start_importing()
     console = screen()
     with (
         tempfile.TemporaryDirectory(prefix="fastio-example-", dir=arguments.store) as store,

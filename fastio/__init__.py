@@ -3,26 +3,30 @@
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from fastio import dicts as _dicts
-from fastio import registry as _registry
-from fastio.api import load, save
-from fastio.errors import (
-    CheckpointError,
-    CorruptFileError,
-    DeviceInUseError,
-    DictionaryError,
-    FastIOError,
-    FolderInUseError,
-    FormatError,
-    ToolUnavailableError,
-    TransferError,
-)
-from fastio.explaining import explain
-from fastio.formats import probe as _probe
-from fastio.outcome import SaveResult, Transfer, record
-from fastio.patching import patch_torch
-from fastio.tools import ToolStatus, tools
-from fastio.verify import Verification, verify
+from fastio.collector import held_back as _held_back
+
+# All that is imported stays: a walk over what torch made meanwhile (100 ms) finds nothing.
+with _held_back():
+    from fastio import dicts as _dicts
+    from fastio import registry as _registry
+    from fastio.api import load, save
+    from fastio.errors import (
+        CheckpointError,
+        CorruptFileError,
+        DeviceInUseError,
+        DictionaryError,
+        FastIOError,
+        FolderInUseError,
+        FormatError,
+        ToolUnavailableError,
+        TransferError,
+    )
+    from fastio.explaining import explain
+    from fastio.formats import probe as _probe
+    from fastio.outcome import SaveResult, Transfer, record
+    from fastio.patching import patch_torch
+    from fastio.tools import ToolStatus, tools
+    from fastio.verify import Verification, verify
 
 if _TYPE_CHECKING:
     from fastio.checkpoint import Checkpointer
@@ -44,9 +48,10 @@ else:
 __version__ = "0.1.0"
 
 # What every first call needs, done once here: a first call is often the only one.
-_dicts.warm_up()
-_registry.warm_up()
-_probe.why_not()
+with _held_back():
+    _dicts.warm_up()
+    _registry.warm_up()
+    _probe.why_not()
 
 __all__ = [
     "CheckpointError",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 from typing import Any
 
 from fastio import streams
 from fastio.choosing import check
 from fastio.formats import sense
+from fastio.formats.pt_clone import cloning
 from fastio.loading import LoadCall, load_file
 from fastio.opening import is_path
 from fastio.outcome import SaveResult, publish
@@ -23,6 +25,7 @@ def save(
     policy: Any = "auto",
     durable: bool = True,
     format: str | None = None,
+    clone: bool = False,
     progress: Any = None,
     **torch_save_arguments: Any,
 ) -> SaveResult:
@@ -37,6 +40,9 @@ def save(
             ``"w+r"``. Where there is no choice (a file object, torch's legacy format), the result says why.
         durable: return only when the file would survive a power cut.
         format: ``"pt"``, ``"safetensors"`` or ``"npy"``; None takes it from the suffix, ``pt`` for any other.
+        clone: of a tensor that views a part of a larger storage, write that part alone, as if it had been cloned; what
+            viewed the very same elements still shares them after the load. ``torch.save`` writes the whole storage, and
+            so does ``pt`` without this; the other formats never do.
         progress: True for a progress bar, or a function that is called with (bytes done, bytes in all); only
             at the end where torch does the work.
         torch_save_arguments: torch.save's own: ``pickle_protocol``, ``pickle_module``, …; for ``safetensors`` its
@@ -53,6 +59,8 @@ def save(
     check(policy, SAVE)
     name = os.fsdecode(f) if is_path(f) else streams.name_of(f)
     callback = as_callback(progress, f"saving {os.path.basename(name)}")
+    if clone and form == sense.PT:
+        torch_save_arguments["pickle_module"] = cloning(torch_save_arguments.get("pickle_module") or pickle)
     call = SaveCall(obj, name, form, policy, durable, callback, torch_save_arguments)
     result = save_file(call) if is_path(f) else streams.save_stream(call, f)
     publish(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fastio import dicts, plan, registry
@@ -28,6 +29,13 @@ class Decision(NamedTuple):
 
 def candidates(op: str, form: str, devices: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The tools a dictionary may choose from, and why others are unavailable."""
+    return _candidates(op, form, devices, registry.imported())
+
+
+@lru_cache(maxsize=256)
+def _candidates(
+    op: str, form: str, devices: frozenset[str], imported: tuple[bool, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     tools = registry.at_hand(devices)
     able = {tool.name: tool.transport.capabilities for tool in tools if tool.transport is not None}
     missing = tuple(f"{tool.name}: {tool.reason}" for tool in tools if tool.transport is None)

@@ -58,7 +58,7 @@ def _look(path: str) -> tuple[str, int, int, bool, str]:
     A file that only torch can read is taken as one storage.
     """
     with opened(path) as (fd, size):
-        sensed = sense(head(path, fd, HEAD_BYTES), size)
+        sensed = sense(head(path, fd, size, HEAD_BYTES), size)
         form = sensed or from_name(path)
         with named(path):
             resident = _native.resident(fd, size) >= RESIDENT

@@ -58,7 +58,7 @@ class _Mirror:
         begin = regions[0].offset // _PAGE * _PAGE
         end = max(region.offset + region.nbytes for region in regions)
         self._begin = begin
-        self._mapping = _native.Mapping(end - begin)
+        self._mapping = _native.Mapping(end - begin, used=True)
         base = self._mapping.address - begin
         self.span: Span | None = Span(begin, end - begin, self._mapping.address)
         self.extents = [
@@ -99,5 +99,5 @@ def _storage_of(mapping: _native.Mapping, offset: int, nbytes: int) -> torch.Unt
 
 def _storage_on(device: torch.device, nbytes: int) -> torch.UntypedStorage:
     if device.type == "cpu":
-        return _storage_of(_native.Mapping(nbytes), 0, nbytes)
+        return _storage_of(_native.Mapping(nbytes, used=True), 0, nbytes)
     return torch.UntypedStorage(nbytes, device=device)

@@ -65,7 +65,7 @@ def load_file(call: LoadCall) -> tuple[Any, Transfer]:
     """Load from a path; the object is whole and checked when it is returned."""
     started = time.perf_counter()
     with opened(call.path) as (fd, size):
-        return load_open(call, fd, size, sense(head(call.path, fd, HEAD_BYTES), size), started)
+        return load_open(call, fd, size, sense(head(call.path, fd, size, HEAD_BYTES), size), started)
 
 
 def load_open(call: LoadCall, fd: int, size: int, form: str | None, started: float) -> tuple[Any, Transfer]:

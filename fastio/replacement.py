@@ -6,6 +6,7 @@ as its writer lives, so the next save of the same path can tell what a dead proc
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -13,6 +14,7 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Iterator
 from types import TracebackType
 
 from fastio import _native
@@ -21,9 +23,14 @@ from fastio.native_errors import named
 
 # Temporary files of one target have fixed names, so leftovers are found without listing the folder. Only where more
 # writers than that write at once, the others' names are random ones.
-_SLOTS = 16
+_SLOTS = 4
 _RANDOM_NBYTES = 8
+# A new file may be taken for a leftover before its writer has locked it. A filesystem on which no lock ever holds, or
+# on which a file is never itself, must end in an error, and not in a loop.
+_TRIES = 100
 _LONGEST_NAME = 200
+# Below this an old file is freed in the time that a thread takes to start.
+_WORTH_A_THREAD = 1 << 20
 
 
 class Replacement:
@@ -35,6 +42,7 @@ class Replacement:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        _native.wait_closed()
         target = os.path.realpath(path)
         self._target = target
         self._folder, base = os.path.split(target)
@@ -71,21 +79,42 @@ class Replacement:
 
     def commit(self, durable: bool) -> None:
         """Put the file in its place. With ``durable``, it survives a power cut once this returns."""
+        with self._old_held():
+            try:
+                if self._mode is not None:
+                    self._keep_owner(self._mode)
+                if durable:
+                    os.fsync(self.fd)
+                os.rename(self.temporary, self._target)
+            except OSError as error:
+                raise TransferError(error.errno or 0, "fsync and rename", self.path) from error
+            fd, self.fd = self.fd, -1
+            try:
+                os.close(fd)
+                if durable:
+                    sync_folder(self._folder)
+            except OSError as error:
+                raise TransferError(error.errno or 0, "fsync of the folder", self.path) from error
+
+    @contextlib.contextmanager
+    def _old_held(self) -> Iterator[None]:
+        """Inside, the rename does not free the old file: that is left to another thread, once the new one is in place.
+
+        The next save waits for it. Where room is scarce the rename frees it, before anybody else is told that there is
+        none.
+        """
+        held = -1
+        old = 0 if self._mode is None else self._mode.st_size
+        if old >= _WORTH_A_THREAD:
+            with contextlib.suppress(OSError):  # then it is freed in the rename, too
+                disk = os.statvfs(self._folder)
+                if disk.f_bavail * disk.f_frsize >= 2 * old:
+                    held = os.open(self._target, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            if self._mode is not None:
-                self._keep_owner(self._mode)
-            if durable:
-                os.fsync(self.fd)
-            os.rename(self.temporary, self._target)
-        except OSError as error:
-            raise TransferError(error.errno or 0, "fsync and rename", self.path) from error
-        fd, self.fd = self.fd, -1
-        try:
-            os.close(fd)
-            if durable:
-                sync_folder(self._folder)
-        except OSError as error:
-            raise TransferError(error.errno or 0, "fsync of the folder", self.path) from error
+            yield
+        finally:
+            if held >= 0:
+                _native.close_later(held)
 
     def _discard(self) -> None:
         fd, self.fd = self.fd, -1
@@ -99,8 +128,9 @@ class Replacement:
             os.close(fd)
 
     def _keep_owner(self, old: os.stat_result) -> None:
-        os.fchmod(self.fd, stat.S_IMODE(old.st_mode))
         new = os.fstat(self.fd)
+        if new.st_mode != old.st_mode:
+            os.fchmod(self.fd, stat.S_IMODE(old.st_mode))
         if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
             try:
                 os.fchown(self.fd, old.st_uid, old.st_gid)
@@ -110,17 +140,18 @@ class Replacement:
     def _claim(self, base: str) -> tuple[int, str]:
         found: tuple[int, str] | None = None
         crowded = False
+        before, after = _around_slot(os.path.join(self._folder, ""), base)
         try:
-            for slot in [*map(str, range(_SLOTS)), secrets.token_hex(_RANDOM_NBYTES)]:
-                name = os.path.join(self._folder, _temporary_name(base, slot))
-                if os.path.lexists(name):
+            for slot in range(_SLOTS):
+                name = f"{before}{slot}{after}"
+                if os.access(name, os.F_OK, follow_symlinks=False):  # half of what lexists takes
                     crowded = True
                     _clear(name)
                 if found is None:
-                    fd = _create(name)
-                    if fd is not None:
-                        found = fd, name
-                elif slot == str(_SLOTS - 1):
+                    found = _create(name)
+            for _ in range(_TRIES if found is None else 0):
+                found = _create(f"{before}{secrets.token_hex(_RANDOM_NBYTES)}{after}")
+                if found is not None:
                     break
             if crowded:
                 _clear_slotless(self._folder, base)
@@ -141,20 +172,21 @@ def write_all(new: Replacement, data: bytes) -> None:
             raise TransferError(error.errno or 0, "write", new.path, at) from error
 
 
-def _temporary_name(base: str, slot: str) -> str:
+def _around_slot(folder: str, base: str) -> tuple[str, str]:
+    """What the name of a temporary file has before its slot and after it."""
     if len(os.fsencode(base)) > _LONGEST_NAME:
         base = hashlib.blake2b(os.fsencode(base), digest_size=16).hexdigest()
-    return f".{base}.fastio-{slot}.tmp"
+    return f"{folder}.{base}.fastio-", ".tmp"
 
 
-def _create(name: str) -> int | None:
-    """A new locked file of that name; None if another writer has it."""
+def _create(name: str) -> tuple[int, str] | None:
+    """A new locked file of that name, and the name; None if another writer has it."""
     try:
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError:
         return None
     if _lock(fd) and _is_still(name, fd):
-        return fd
+        return fd, name
     os.close(fd)  # someone took it for a leftover between the two calls
     return None
 
@@ -178,8 +210,7 @@ def _clear_slotless(folder: str, base: str) -> None:
         names = os.listdir(folder)
     except PermissionError:
         return  # it may be written to, but not listed
-    around = _temporary_name(base, "\0").split("\0")
-    ours = re.compile(f"[0-9a-f]{{{2 * _RANDOM_NBYTES}}}".join(map(re.escape, around)))
+    ours = re.compile(f"[0-9a-f]{{{2 * _RANDOM_NBYTES}}}".join(map(re.escape, _around_slot("", base))))
     for name in filter(ours.fullmatch, names):
         _clear(os.path.join(folder, name))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
+import stat
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -16,6 +18,7 @@ from fastio.choosing import Decision, decide, movers
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.formats import probe, pt_save
 from fastio.formats.layout import Layout
+from fastio.formats.pt_clone import CloningPickle
 from fastio.formats.sense import PT
 from fastio.job import Job, Progress
 from fastio.outcome import SaveResult
@@ -176,20 +179,26 @@ def _torch_only(call: SaveCall) -> str | None:
         return "the path is no regular file"
     if not call.arguments.get("_use_new_zipfile_serialization", True):
         return "the legacy format was asked for"
-    if call.arguments.get("pickle_module") is not None:
+    module = call.arguments.get("pickle_module")
+    if module is not None and not (isinstance(module, CloningPickle) and module.module is pickle):
         return "a pickle module was given"
     if probe.why_not():
         return probe.why_not()
     if torch.serialization._serialization_tls.skip_data:
         return "the call is inside skip_data()"
     call.arguments.pop("_use_new_zipfile_serialization", None)
-    call.arguments.pop("pickle_module", None)
+    if module is None:
+        call.arguments.pop("pickle_module", None)
     return None
 
 
 def _is_special(path: str) -> bool:
     """A device, a pipe, a socket: it is written to, never replaced."""
-    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def _save_by_torch(call: SaveCall, started: float, why: str) -> SaveResult:

@@ -96,7 +96,7 @@ def _sense(f: Any) -> str | None:
     try:
         at = f.tell()
         f.seek(at)
-        first = f.read(HEAD_BYTES)
+        first = _head(f)
         f.seek(at)
         if not isinstance(first, bytes) or sense(first, sys.maxsize) in (None, PT):
             return None
@@ -106,6 +106,15 @@ def _sense(f: Any) -> str | None:
     except (AttributeError, OSError):
         return None  # it cannot be read twice: torch says what it asks of a file object
     return sense(first, nbytes)
+
+
+def _head(f: Any) -> Any:
+    """The first bytes, or whatever else a file object reads."""
+    first = more = f.read(HEAD_BYTES)
+    while isinstance(first, bytes) and more and len(first) < HEAD_BYTES:  # a raw file may give less than it has
+        more = f.read(HEAD_BYTES - len(first))
+        first += more
+    return first
 
 
 @contextlib.contextmanager

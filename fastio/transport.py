@@ -106,8 +106,7 @@ class Moved(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(NamedTuple):
     """What a transport can do: the planner asks no further.
 
     ``formats`` is None for all. ``whole`` names formats in which the tool stands for a library's own save and load

@@ -1,10 +1,12 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 
 #include <algorithm>
 
 #include "files.hpp"
-#include "pickle_names.hpp"
+#include "late_close.hpp"
 #include "python_io.hpp"
 #include "zip.hpp"
 #include "zip_write.hpp"
@@ -54,17 +56,6 @@ bool is_plain(const ZipDirectory& directory) {
     });
 }
 
-// Pairs of bytes: module and name. None where the pickle may name others, or hides them behind numbers.
-nb::object names_in(nb::bytes data) {
-    PickleNames names = pickle_names(data.data(), data.size());
-    if (!names.all) return nb::none();
-    nb::list list;
-    for (const auto& [module, name] : names.found) {
-        list.append(nb::make_tuple(nb::bytes(module.data(), module.size()), nb::bytes(name.data(), name.size())));
-    }
-    return list;
-}
-
 nb::list runs_of(const ZipBuilder& builder) {
     nb::list list;
     for (const Run& run : builder.runs()) list.append(nb::make_tuple(run.offset, run.start, run.nbytes));
@@ -77,8 +68,23 @@ nb::list patches_of(const ZipBuilder& builder) {
     return list;
 }
 
+// The literal as a writable buffer, which keeps the builder alive: it may be many MiB, and is not copied.
+int get_literal(PyObject* self, Py_buffer* view, int flags) {
+    auto* builder = nb::inst_ptr<ZipBuilder>(nb::handle(self));
+    if (!builder->finished()) {
+        PyErr_SetString(PyExc_BufferError, "the zip file is not finished");
+        return -1;
+    }
+    std::vector<uint8_t>& literal = builder->literal();
+    return PyBuffer_FillInfo(view, self, literal.data(), static_cast<Py_ssize_t>(literal.size()), 0, flags);
+}
+
+PyType_Slot builder_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_literal)}, {0, nullptr}};
+
 void bind_builder(nb::module_& module) {
-    nb::class_<ZipBuilder>(module, "ZipBuilder", "Lays out a .pt file as torch does, before any of it is written.")
+    nb::class_<ZipBuilder>(module, "ZipBuilder", nb::type_slots(builder_slots),
+                           "Lays out a .pt file as torch does, before any of it is written. When it is finished, it is "
+                           "a writable buffer of all that is not extents' bytes: its literal.")
         .def(nb::init<std::string, uint64_t>(), "folder"_a, "alignment"_a)
         .def(
             "add_bytes",
@@ -97,9 +103,6 @@ void bind_builder(nb::module_& module) {
         .def("reserve", &ZipBuilder::reserve, "nbytes"_a, "Make room for so many bytes besides the extents'.")
         .def("finish", &ZipBuilder::finish)
         .def_prop_ro("size", &ZipBuilder::size)
-        .def(
-            "literal",
-            [](const ZipBuilder& builder) { return nb::bytearray(builder.literal().data(), builder.literal().size()); })
         .def("runs", &runs_of, "Tuples (offset in the file, start in the literal, nbytes).")
         .def("patches", &patches_of, "Tuples (offset in the file, number of the extent).");
 }
@@ -118,7 +121,6 @@ void bind_files(nb::module_& module) {
             },
             "address"_a, "offset"_a, "nbytes"_a);
     bind_builder(module);
-    module.def("pickle_names", &names_in, "data"_a);
     module.def(
         "resident",
         [](int fd, uint64_t nbytes) {
@@ -128,9 +130,10 @@ void bind_files(nb::module_& module) {
         "fd"_a, "nbytes"_a);
     module.def(
         "direct_alignment",
-        [](int fd) {
-            DirectAlignment alignment = direct_alignment(fd);
-            return nb::make_tuple(alignment.memory, alignment.offset);
+        [](int fd) -> std::optional<std::tuple<uint32_t, uint32_t>> {
+            std::optional<DirectAlignment> told = direct_alignment(fd);
+            if (!told) return std::nullopt;
+            return std::tuple(told->memory, told->offset);
         },
         "fd"_a);
     module.def(
@@ -140,6 +143,8 @@ void bind_files(nb::module_& module) {
             allocate(fd, size);
         },
         "fd"_a, "size"_a);
+    module.def("close_later", &close_later, "fd"_a, nb::call_guard<nb::gil_scoped_release>());
+    module.def("wait_closed", &wait_closed, nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace fastio

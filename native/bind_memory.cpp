@@ -41,8 +41,14 @@ uint32_t checksum_of(nb::handle data, uint32_t value) {
 }  // namespace
 
 void bind_memory(nb::module_& module) {
-    nb::class_<Mapping>(module, "Mapping", "Fresh anonymous memory, in huge pages where the kernel has them.")
-        .def(nb::init<uint64_t>(), "nbytes"_a)
+    nb::class_<Mapping>(module, "Mapping",
+                        "Anonymous memory, in huge pages where the kernel has them: zero, or used before.")
+        .def(
+            "__init__",
+            [](Mapping* self, uint64_t nbytes, bool used) {
+                new (self) Mapping(nbytes, used ? Pages::kUsed : Pages::kFresh);
+            },
+            "nbytes"_a, "used"_a = false)
         .def_prop_ro("address", [](const Mapping& mapping) { return reinterpret_cast<uintptr_t>(mapping.data()); })
         .def_prop_ro("nbytes", &Mapping::nbytes);
     nb::class_<Slice>(module, "Slice", nb::type_slots(slice_slots),

@@ -13,7 +13,7 @@ namespace fastio {
 struct DirectOptions {
     uint64_t block;      // bytes a request moves, a multiple of the alignment
     unsigned depth;      // requests in flight
-    uint64_t alignment;  // of offset, length and memory, as the file asks for it
+    uint64_t alignment;  // of offset, length and memory, as the file asks for it: a power of 2, at least 4096
 };
 
 // Write the file image that `extents` and `patches` describe, `size` bytes. The file may end up longer than `size`

@@ -84,7 +84,8 @@ struct DirectRead::State {
           span(whole),
           options(wanted),
           control(shared),
-          staging(span.address == nullptr ? std::make_unique<Staging>(wanted.block * wanted.depth) : nullptr),
+          staging(span.address == nullptr ? std::make_unique<Staging>(wanted.block * wanted.depth, wanted.alignment)
+                                          : nullptr),
           queue(false, fd, wanted.depth, wanted.alignment),
           blocks(extents, span, options, size),
           more(blocks.next(next)),

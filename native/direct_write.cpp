@@ -11,8 +11,6 @@ namespace {
 
 // Less than that is not worth a request of its own: it is copied beside its neighbours.
 constexpr uint64_t kLeastLent = 256 << 10;
-// The most that is copied for one request where other memory is lent: little staging then does.
-constexpr uint64_t kMostStaged = 1 << 20;
 
 // What one request moves: memory that the device takes from where it lies, or if that is null, what is put together.
 struct Cut {
@@ -28,26 +26,21 @@ class Cutter {
           patches_(patches),
           size_(size),
           options_(options),
-          least_(std::min(kLeastLent, options.block)),
-          staged_(options.block) {
-        bool any = extents.lent_until(0, options.alignment) >= least_ ||
-                   extents.next_lent(0, size, options.alignment, least_) < size;
-        if (any) staged_ = std::min(kMostStaged, options.block);
-    }
+          least_(std::min(kLeastLent, options.block)) {}
 
     Cut at(uint64_t begin) const {
         uint64_t end = std::min(extents_.lent_until(begin, options_.alignment), begin + options_.block);
         if (end >= begin + least_ && !any_patch(patches_, begin, end)) {
             return {end, extents_.lend(begin, end, options_.alignment)};
         }
-        end = std::min(begin + staged_, size_);
+        end = std::min(begin + options_.block, size_);
         return {extents_.next_lent(begin, end, options_.alignment, least_), nullptr};
     }
 
     // The most that is copied for one request: next to nothing where all lies as the device wants it.
     uint64_t room() const {
         uint64_t most = options_.alignment;
-        for (uint64_t next = 0; next < size_ && most < staged_;) {
+        for (uint64_t next = 0; next < size_ && most < options_.block;) {
             Cut cut = at(next);
             bool is_staged = cut.lent == nullptr && !extents_.is_gap(next, cut.end);
             if (is_staged) most = std::max(most, round_up(cut.end - next, options_.alignment));
@@ -62,7 +55,6 @@ class Cutter {
     uint64_t size_;
     const DirectOptions& options_;
     uint64_t least_;
-    uint64_t staged_;
 };
 
 bool same(const std::vector<Part>& one, const std::vector<Part>& other) {
@@ -78,7 +70,7 @@ std::vector<uint32_t> direct_write(int fd, uint64_t size, const Extents& extents
     Queue queue(true, fd, options.depth, options.alignment);
     const Cutter cutter(extents, patches, size, options);
     const uint64_t room = cutter.room();
-    Staging staging(room * options.depth);
+    Staging staging(room * options.depth, options.alignment);
     std::vector<Part> parts;
     // Memory that is written from where it lies is read twice, by us and by the device. Unless nobody changes it, what
     // we read before is compared with what lies there afterwards, or a tensor that changes meanwhile would leave a file

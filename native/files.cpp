@@ -56,17 +56,17 @@ double resident(int fd, uint64_t nbytes) {
 }
 
 // The kernel's struct statx, by offsets: older headers lack the fields for direct I/O.
-DirectAlignment direct_alignment(int fd) {
+std::optional<DirectAlignment> direct_alignment(int fd) {
     constexpr unsigned kDioAlign = 0x2000;
     constexpr int kEmptyPath = 0x1000;
     constexpr size_t kMemoryField = 38, kOffsetField = 39;
     uint32_t fields[64] = {};
     if (syscall(SYS_statx, fd, "", kEmptyPath, kDioAlign, fields) != 0) {
         if (errno != ENOSYS && errno != EPERM) throw SystemError(errno, "statx", 0);
-        return {kPage, kPage};
+        return std::nullopt;
     }
-    if ((fields[0] & kDioAlign) == 0) return {kPage, kPage};
-    return {fields[kMemoryField], fields[kOffsetField]};
+    if ((fields[0] & kDioAlign) == 0) return std::nullopt;
+    return DirectAlignment{fields[kMemoryField], fields[kOffsetField]};
 }
 
 void allocate(int fd, uint64_t size) {

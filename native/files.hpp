@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace fastio {
 
@@ -9,13 +10,14 @@ namespace fastio {
 // Throws SystemError.
 double resident(int fd, uint64_t nbytes);
 
+// Bytes; both are 0 where the file takes no direct I/O.
 struct DirectAlignment {
-    uint32_t memory;  // of the buffer's address; 0 where direct I/O is not supported
+    uint32_t memory;  // of the buffer's address
     uint32_t offset;  // of the file offset and the length
 };
 
-// statx(STATX_DIOALIGN); 4096 for both where the kernel does not say. Throws SystemError.
-DirectAlignment direct_alignment(int fd);
+// statx(STATX_DIOALIGN); nothing where the kernel (before 6.1) or the filesystem does not say. Throws SystemError.
+std::optional<DirectAlignment> direct_alignment(int fd);
 
 // Give the file `size` bytes and, where the filesystem can, the blocks for them: a full disk shows before the first
 // byte is written. Throws SystemError.

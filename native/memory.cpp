@@ -2,7 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <mutex>
 #include <vector>
 
@@ -33,6 +35,61 @@ Shelf& shelf() {
     return *instance;
 }
 
+// Small regions that died.
+constexpr uint64_t kUsedBytes = 8 << 20;
+
+struct Used {
+    std::mutex mutex;
+    std::vector<Region> regions;
+    uint64_t nbytes = 0;
+};
+
+Used& used() {
+    static Used* instance = new Used;
+    return *instance;
+}
+
+// The last one kept that is large enough, and not more than twice that.
+bool take_used(uint64_t nbytes, Region& taken) {
+    Used& kept = used();
+    std::lock_guard<std::mutex> lock(kept.mutex);
+    for (auto it = kept.regions.rbegin(); it != kept.regions.rend(); ++it) {
+        if (it->nbytes < nbytes || it->nbytes > 2 * nbytes) continue;
+        taken = *it;
+        kept.nbytes -= taken.nbytes;
+        kept.regions.erase(std::next(it).base());
+        return true;
+    }
+    return false;
+}
+
+bool keep_used(const Region& region) {
+    Used& kept = used();
+    std::lock_guard<std::mutex> lock(kept.mutex);
+    if (kept.nbytes + region.nbytes > kUsedBytes) return false;
+    kept.regions.push_back(region);
+    kept.nbytes += region.nbytes;
+    return true;
+}
+
+// Whole pages; whole huge pages, where that takes a third more at most: one costs what 30 pages of 4 KiB cost.
+uint64_t generous_size(uint64_t nbytes) {
+    uint64_t huge = round_up(nbytes, kHugePage);
+    return huge - nbytes <= nbytes / 3 ? huge : nbytes;
+}
+
+Region map(uint64_t nbytes) {
+    uint64_t alignment = nbytes >= kHugePage ? kHugePage : kPage;
+    Region made{nullptr, nbytes + alignment - kPage, nullptr, nbytes};
+    made.base =
+        mmap(nullptr, made.reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (made.base == MAP_FAILED) throw SystemError(errno, "mmap of " + std::to_string(nbytes) + " bytes", 0);
+    made.data = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(made.base), alignment));
+    // Advice only: without huge pages everything works, slower.
+    if (alignment == kHugePage) madvise(made.data, nbytes, MADV_HUGEPAGE);
+    return made;
+}
+
 }  // namespace
 
 void populate(uint8_t* address, uint64_t nbytes) noexcept {
@@ -41,17 +98,17 @@ void populate(uint8_t* address, uint64_t nbytes) noexcept {
     madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
 }
 
-Mapping::Mapping(uint64_t nbytes) : nbytes_(round_up(nbytes == 0 ? 1 : nbytes, kPage)) {
-    uint64_t alignment = nbytes_ >= kHugePage ? kHugePage : kPage;
-    reserved_ = nbytes_ + alignment - kPage;
-    base_ = mmap(nullptr, reserved_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base_ == MAP_FAILED) throw SystemError(errno, "mmap of " + std::to_string(nbytes_) + " bytes", 0);
-    data_ = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(base_), alignment));
-    // Advice only: without huge pages everything works, slower.
-    if (alignment == kHugePage) madvise(data_, nbytes_, MADV_HUGEPAGE);
+Mapping::Mapping(uint64_t nbytes, Pages pages) : pages_(pages) {
+    uint64_t wanted = round_up(nbytes == 0 ? 1 : nbytes, kPage);
+    if (pages == Pages::kUsed) wanted = generous_size(wanted);
+    if (pages == Pages::kUsed && wanted < kHugePage && take_used(wanted, region_)) return;
+    region_ = map(wanted);
 }
 
-Mapping::~Mapping() { munmap(base_, reserved_); }
+Mapping::~Mapping() {
+    if (pages_ == Pages::kUsed && region_.nbytes < kHugePage && keep_used(region_)) return;
+    munmap(region_.base, region_.reserved);
+}
 
 Slice::Slice(std::shared_ptr<Mapping> mapping, uint64_t offset, uint64_t nbytes)
     : mapping_(std::move(mapping)), offset_(offset), nbytes_(nbytes) {
@@ -70,7 +127,8 @@ Slice::~Slice() {
     }
 }
 
-Staging::Staging(uint64_t nbytes) {
+Staging::Staging(uint64_t nbytes, uint64_t alignment) {
+    if (alignment > kPage) nbytes = std::max(nbytes, kHugePage);  // a smaller mapping is aligned to a page
     {
         Shelf& kept = shelf();
         std::lock_guard<std::mutex> lock(kept.mutex);

@@ -16,25 +16,36 @@ constexpr uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 
 // Fault in [address, address + nbytes) for writing, now, in one call. Where the kernel cannot, first touch does it.
 void populate(uint8_t* address, uint64_t nbytes) noexcept;
 
+// A piece of the address space that was mapped.
+struct Region {
+    void* base = nullptr;
+    uint64_t reserved = 0;
+    uint8_t* data = nullptr;
+    uint64_t nbytes = 0;
+};
+
+// What the memory of a mapping is: fresh pages, which are zero, and no more of them than asked for; or what is soonest
+// there: for small ones pages of one that died before, which hold what they held (a fresh page of 4 KiB costs as much
+// as reading ten from the page cache), for larger ones whole huge pages.
+enum class Pages : uint8_t { kFresh, kUsed };
+
 // Anonymous memory, aligned to a huge page and backed by huge pages where the kernel has them. Throws SystemError.
 class Mapping {
   public:
-    explicit Mapping(uint64_t nbytes);
+    explicit Mapping(uint64_t nbytes, Pages pages = Pages::kFresh);
     ~Mapping();
     Mapping(const Mapping&) = delete;
     Mapping& operator=(const Mapping&) = delete;
 
-    uint8_t* data() const { return data_; }
-    uint64_t nbytes() const { return nbytes_; }
+    uint8_t* data() const { return region_.data; }
+    uint64_t nbytes() const { return region_.nbytes; }
     // How many slices are alive. (A shared_ptr's own count does not tell: each one made from Python counts alone.)
     std::atomic<size_t>& slices() { return slices_; }
 
   private:
     std::atomic<size_t> slices_{0};
-    void* base_;
-    uint64_t reserved_;
-    uint8_t* data_;
-    uint64_t nbytes_;
+    Pages pages_;
+    Region region_;
 };
 
 // A part of a mapping, which it keeps alive. When it dies, the pages that are wholly its own go back to the system.
@@ -57,7 +68,8 @@ class Slice {
 // A staging buffer on loan. Making one costs page faults, so a few are kept for the next call.
 class Staging {
   public:
-    explicit Staging(uint64_t nbytes);
+    // Aligned to `alignment`, a power of 2 up to a huge page.
+    explicit Staging(uint64_t nbytes, uint64_t alignment = kPage);
     ~Staging();
     Staging(const Staging&) = delete;
     Staging& operator=(const Staging&) = delete;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
 #include "crc32.hpp"
 
@@ -53,6 +54,7 @@ uint16_t flags(uint64_t nbytes) { return nbytes > 0 ? kUtf8 | kDescribed : kUtf8
 }  // namespace
 
 void ZipBuilder::put(const void* data, uint64_t nbytes) {
+    if (finished_) throw std::logic_error("the zip file is finished");
     if (runs_.empty() || runs_.back().offset + runs_.back().nbytes != offset_) {
         runs_.push_back({offset_, literal_.size(), 0});
     }
@@ -136,6 +138,7 @@ void ZipBuilder::finish() {
     directory.u32(0x06054B50).u32(0).u16(short_count).u16(short_count);
     directory.u32(std::min<uint64_t>(nbytes, kMax32)).u32(std::min<uint64_t>(begin, kMax32)).u16(0);
     put(directory.bytes().data(), directory.bytes().size());
+    finished_ = true;
 }
 
 }  // namespace fastio

@@ -29,11 +29,13 @@ class ZipBuilder {
     void add_bytes(const std::string& name, const void* data, uint64_t nbytes);
     // A record whose bytes are moved later. Gives the file offset of its data.
     uint64_t add_extent(const std::string& name, uint64_t nbytes);
-    // Appends the directory. Nothing may be added after it.
+    // Appends the directory. Nothing may be added after it: std::logic_error.
     void finish();
 
     uint64_t size() const { return offset_; }
-    const std::vector<uint8_t>& literal() const { return literal_; }
+    // All that is not extents' bytes. It stays where it is once finished, and may be changed there.
+    std::vector<uint8_t>& literal() { return literal_; }
+    bool finished() const { return finished_; }
     const std::vector<Run>& runs() const { return runs_; }
     // Where the CRCs of the extents belong, by the order in which they were added; sorted by offset.
     const std::vector<Patch>& patches() const { return patches_; }
@@ -51,6 +53,7 @@ class ZipBuilder {
     uint64_t alignment_;
     uint64_t offset_ = 0;
     size_t extents_ = 0;
+    bool finished_ = false;
     std::vector<Record> records_;
     std::vector<uint8_t> literal_;
     std::vector<Run> runs_;

@@ -23,23 +23,29 @@ from fastio.bench import (
     hybrid_job,
     hybrid_store,
     model_runs,
+    offload_courses,
+    offload_papers,
     offload_timeline,
     peers,
     store_command,
+    tools_exhibits,
     trace,
     tune,
 )
 from fastio.bench import workloads as objects
 from fastio.bench.checkpoint_works import Job
 from fastio.bench.commands import cli
-from fastio.bench.contended_training import Size
-from fastio.bench.exhibit import Exhibit
+from fastio.bench.exhibit import SIMULATED, Exhibit
 from fastio.bench.fresh import ChildError
 from fastio.bench.goals import Goal
+from fastio.bench.offload_accuracy import Accuracy
 from fastio.bench.offload_summary import Summary
+from fastio.bench.replays import ALL, Reached
 from fastio.bench.report import Report
 from fastio.bench.rounds import Contestant, Failure, Sample, Task, interleave
+from fastio.bench.spread import Model, Rebuild, Training
 from fastio.bench.training_job import Moved
+from fastio.bench.training_models import Size
 
 MIB = 1 << 20
 TOOLS = ("posix", "uring", "torch")
@@ -60,6 +66,9 @@ def make(folder: Path) -> Path:
             assert result.exit_code == 0, result.output
     sweep(work).write(out)
     offloaded(work).write(out)
+    chosen(work).write(out)
+    imagined(work).write(work)
+    (work / "offload.json").rename(out / "offload-imagined.json")
     return out
 
 
@@ -68,7 +77,8 @@ def others(folder: Path) -> Path:
     out, work, recorded = folder / "results", folder / "work", folder / "trace.csv"
     for made in (out, work):
         made.mkdir()
-    trace.write(recorded, [trace.Row("pt save", 1 << size, {"a": 1.0, "b": 2.0}) for size in range(12, 24)], [])
+    rows = [trace.Row("pt save", 1 << size, {"a": 1.0, "b": 2.0}) for size in range(12, 24)]
+    recorded.write_text(trace.text(rows, []))
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         _shrink(patch)
@@ -167,6 +177,46 @@ def offloaded(folder: Path) -> Report:
     report.findings["ways"] = [asdict(way) for way in ways]
     goals = [Goal("peak memory", "tiny", "plain", 10.0, 8.0, "x less"), Goal("step time", "tiny", "plain", 1.0, 2.0)]
     report.findings["goals"] = [goal.document() for goal in goals]
+    return report
+
+
+def chosen(folder: Path) -> Report:
+    """What ``tools`` keeps of two trainings, a recorded trace and live calls, from a few rebuilds."""
+    report = Report("tools", folder, {"calls": 40})
+    trainings = [
+        Training(Model(name, f"a {name}", 1, 1, 1, "Fastensor, table 13", "a network"), 3)
+        for name in ("transformer", "vit")
+    ]
+    for training in trainings:
+        training.found = {4096: [_rebuild("posix")] * 3 + [_rebuild("uring")], 1 << 20: [_rebuild("uring")] * 2}
+    report.exhibits += [*map(tools_exhibits.spread, trainings), tools_exhibits.reach(trainings), tools_exhibits.paper()]
+    alone = {"posix": 1.3, "uring": 1.5}
+    reached = [Reached(work, 40, 1.02, 1.1, 1.0, 1.2, 0.9, 0.95, 1.2, alone) for work in ("pt save", ALL)]
+    report.exhibits.append(tools_exhibits.oracle("replayed", "Replayed", reached, "RECORDED", SIMULATED))
+    report.exhibits.append(tools_exhibits.oracle("live", "Live", reached, "told"))
+    return report
+
+
+def _rebuild(best: str) -> Rebuild:
+    """Both tools read as fast; the best writes in half the time."""
+    return Rebuild(
+        {tool: 1.0 if tool == best else 2.0 for tool in ("posix", "uring")}, {"posix": 1.0, "uring": 1.0}, best
+    )
+
+
+def imagined(folder: Path) -> Report:
+    """What ``offload`` keeps of the papers' machines (one of them), and of training with a codec."""
+    report = Report("offload", folder, {})
+    machine = offload_papers.V100_SSD
+    report.findings["simulated"] = {
+        "label": SIMULATED,
+        "machines": [asdict(machine)],
+        "capacities": [asdict(one) for one in offload_papers.capacities(machine)],
+        "courses": [asdict(one) for one in offload_courses.courses(machine)],
+        "networks": [asdict(one) for one in offload_papers.networks()],
+    }
+    trained = [Accuracy(way, (0.9, 0.8), ((2.0, 1.0), (2.5, 0.5))) for way in ("plain", "all, fp16")]
+    report.findings["accuracy"] = [{**asdict(one), "mean": one.mean, "spread": one.spread} for one in trained]
     return report
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import sys
 import threading
@@ -88,12 +89,12 @@ class TestRounds:
         assert [sample["seconds"] for sample in told["samples"]] == [2.0, 2.0, 9.0, 1.5, 1.0, 1.0]
         summaries = stats.summarise(report.samples)
         shown = {exhibit.name: exhibit for exhibit in io_exhibits.measured(summaries, report.failures)}
-        assert shown["io-cold-read"].columns == ["size MiB*", "steady*", "quick*"]
-        assert shown["io-cold-read"].rows[0][1:] == [1500.0, 3000.0]
+        assert shown["io-cold-read"].columns == ["size MiB*", "steady*", "quick*", "rounds*"]
+        assert shown["io-cold-read"].rows[0][1:] == [1500.0, 3000.0, 3]
         busy = {row[0]: row[2:] for row in shown["io-cpu-utilisation"].rows}
-        assert busy[sweep.COLD] == [0.5, 0.5]
+        assert busy[sweep.COLD] == [0.5, 0.5, 3]
         efficiency = {row[0]: row[2:] for row in shown["io-ioef"].rows}
-        assert efficiency[sweep.COLD] == [3000.0, 6000.0]
+        assert efficiency[sweep.COLD] == [3000.0, 6000.0, 3]
         with (console := Console(width=150)).capture() as page:
             console.print(tables.matrix("", summaries, []))
         assert "1,500" in page.get()
@@ -157,7 +158,7 @@ class TestRounds:
             pass
         summaries = stats.summarise(report.samples)
         shown = {exhibit.name: exhibit for exhibit in io_exhibits.measured(summaries, report.failures)}
-        assert shown["io-durable-write"].rows[0][1:] == [1000.0, "failed"]
+        assert shown["io-durable-write"].rows[0][1:] == [1000.0, "failed", 3]
         (beside,) = summary_tables.sides(summaries, report.failures)
         assert beside.rows == [["torch", "1,000 (1.00)"], ["breaks", "failed"]]
         assert store_command.exhibit(summaries, report.failures).rows[-1][2:4] == ["breaks", "failed"]
@@ -277,6 +278,21 @@ class TestCold:
         finally:
             path.unlink()
 
+    def test_a_mapped_object_is_touched_on_every_page_it_lies_on_and_on_no_other(self, disk: Path) -> None:
+        """By the page cache itself: at random, the kernel reads no page ahead."""
+        page, path = mmap.PAGESIZE, disk / "mapped"
+        path.write_bytes(bytes(64 * page))
+        cold.drop(path)
+        with open(path, "rb") as stream:
+            mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+        mapping.madvise(mmap.MADV_RANDOM)
+        whole = torch.frombuffer(mapping, dtype=torch.uint8)
+        across, one = whole[3 * page - 96 : 3 * page + 104], whole[10 * page : 11 * page]
+        begins_within, next_to_it = whole[20 * page + 7 : 22 * page + 8], whole[23 * page - 1 : 23 * page]
+        assert cold.resident(path) == 0
+        objects.touch({"a": begins_within, "b": across, "c": one, "d": next_to_it, "e": whole[:0]})
+        assert cold.resident(path) * 64 == 2 + 1 + 3
+
     def test_a_read_is_only_timed_while_the_file_is_as_it_should_be(self, disk: Path) -> None:
         path = disk / "file"
         path.write_bytes(os.urandom(MIB))
@@ -327,10 +343,10 @@ class TestCold:
         monkeypatch.setattr(warmup, "settled", lambda folder, workload: answers)
         workload, rounds = objects.one_tensor(1), list[None]()
         with Reserve(2 * workload.nbytes) as reserve, fastio.record() as transfers:
-            warmup.warm_up(workload, workload.make(), disk / "file", reserve, 6, lambda: rounds.append(None))
-        assert len(rounds) == 6
-        assert [transfer.op for transfer in transfers].count("save") == 2 * warmup.LEAST_ROUNDS
-        assert [transfer.op for transfer in transfers].count("load") == warmup.LEAST_ROUNDS + 6
+            warmup.warm_up(workload, workload.make(), disk / "file", reserve, 12, lambda: rounds.append(None))
+        assert len(rounds) == 12
+        assert [transfer.op for transfer in transfers].count("save") == 2 * 8
+        assert [transfer.op for transfer in transfers].count("load") == 8 + 12
         assert list(disk.iterdir()) == []
 
 
@@ -347,19 +363,40 @@ class TestTiming:
         assert 30 * MIB < measured.extra_bytes < 48 * MIB
         assert measured.seconds > 0
 
-    def test_the_gpu_is_asked_only_where_there_is_one(self) -> None:
-        asked = threading.Event()
+    def test_the_gpu_is_asked_only_where_there_is_one_and_it_is_the_one_named(self) -> None:
+        asked: list[str] = []
+        often = threading.Event()
 
-        def read() -> int:
-            asked.set()
+        def read(device: str) -> int:
+            asked.append(device)
+            if len(asked) > 2:
+                often.set()
             return 40
 
-        with timing.GpuBusy("cuda", read) as busy:
-            asked.wait()
+        with timing.GpuBusy("cuda:1", read) as busy:
+            often.wait()
+        assert set(asked) == {"cuda:1"}
         assert busy.share() == pytest.approx(0.4)
-        with timing.GpuBusy("cpu") as idle:
+        with timing.GpuBusy("cpu", read) as idle:
+            asked.clear()
+        assert (idle.share(), asked) == (None, [])
+
+    def test_where_nobody_tells_how_busy_it_is_there_is_a_reason_and_no_figure(self) -> None:
+        def read(device: str) -> int:
+            raise ModuleNotFoundError("nvidia-ml-py does not seem to be installed")
+
+        with timing.GpuBusy("cuda", read) as busy:
             pass
-        assert idle.share() is None
+        assert busy.share() is None
+        assert timing.gpu_problem("cuda", read) == "ModuleNotFoundError: nvidia-ml-py does not seem to be installed"
+        assert timing.gpu_problem("cuda:1", lambda device: 40) == ""
+        if not torch.cuda.is_available():
+            assert timing.gpu_problem("cuda")
+
+
+def children() -> set[int]:
+    """The processes that this one has started and that have not ended."""
+    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
 
 
 class TestFresh:
@@ -413,6 +450,25 @@ class TestFresh:
         with pytest.raises(fresh.ChildError, match=r"status -?[0-9]+"):
             fresh.measure(self.job(disk), {"LD_PRELOAD": "", "PYTHONHOME": str(disk)})
 
+    def test_every_other_process_has_waited_for_its_job(self, disk: Path) -> None:
+        job, before = self.job(disk), children()
+        with fresh.paired():
+            fresh.measure(job)
+            assert len(waiting := children() - before) == 1
+            fresh.measure(job, {"THP_MEM_ALLOC_ENABLE": "1"})  # that is no process which waited without it
+            assert len(others := children() - before - waiting) == 1
+            fresh.measure(job)
+            assert children() - before == others
+        assert children() == before
+        fresh.measure(job)
+        assert children() == before
+
+    def test_what_waits_is_gone_after_an_error(self, disk: Path) -> None:
+        before = children()
+        with pytest.raises(fresh.ChildError), fresh.paired():
+            fresh.measure(self.job(disk, fingerprint=1))
+        assert children() == before
+
     def test_the_peak_of_a_load_is_beyond_the_object(self, disk: Path) -> None:
         """torch.load copies once, straight into the tensor; its peak is far below another copy of it."""
         measured = fresh.measure(self.job(disk))
@@ -460,6 +516,7 @@ class TestGoals:
             [
                 self.summary(compare.COLD, "torch", 1e9),
                 self.summary(compare.COLD, "safetensors", 9e9),
+                self.summary(compare.COLD, "torch, mmap", 9e9),
                 self.summary(compare.COLD, "fastio", 2e9),
             ],
             frozenset({"big"}),

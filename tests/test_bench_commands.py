@@ -187,10 +187,15 @@ class TestCommands:
         monkeypatch.setenv("FASTIO_DICTIONARY_DIR", str(disk / "dictionaries"))
         dicts.flush()
         dicts.forget()
-        said = invoke("tune", "--quick", "--rounds", "2", "--dir", str(disk)).stdout
+        out = disk / "out"
+        said = invoke("tune", "--quick", "--rounds", "2", "--dir", str(disk), "--out", str(out)).stdout
+        calls = json.loads((out / "tune.json").read_text())["findings"]["calls"]["tensor-3.0625"]
+        assert {work: len(made) for work, made in calls.items()} == dict.fromkeys(compare.WORKS, 2)
+        assert all(call["tool"] and call["reason"] and call["seconds"] > 0 for made in calls.values() for call in made)
         assert "one tensor, 3.0625 MiB, durable save" in said
         assert "posix" in said
         assert list((disk / "dictionaries").iterdir())
+        assert (out / "tune-learned.png").stat().st_size > 0
         dicts.forget()
 
     @pytest.mark.parametrize(
@@ -212,7 +217,7 @@ class TestCommands:
         # Whoever runs the tests in the background of a shell hands an ignored SIGINT on to them.
         program = (
             "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-            "from fastio.bench import sweep; sweep.PROBE_BATCHES, sweep.QUICK_BATCHES = (1, 2), (2, 1)\n"
+            "from fastio.bench import probing, sweep; probing.BATCHES, sweep.QUICK_BATCHES = (1, 2), (2, 1)\n"
             "from fastio.bench.cli import main; main()"
         )
         with open(disk / "complaints", "w+") as complaints:
@@ -322,7 +327,23 @@ class TestCommands:
 
     def test_quick_says_what_it_is_for_each(self) -> None:
         assert "some seconds" in invoke("doctor", "--help").stdout
-        assert "a minute or two" in invoke("peers", "--help").stdout
+        assert "torch and fastio alone" in invoke("peers", "--help").stdout
+        assert "a minute or two" in invoke("io", "--help").stdout
+
+    @pytest.mark.parametrize("chosen", [(), ("--tool", "torch")], ids=["quick", "chosen"])
+    def test_peers_quick_says_whom_it_leaves_out(self, chosen: tuple[str, ...], disk: Path) -> None:
+        arguments = ("--quick", "--workload", "tensor-3.0625", "--work", "save", "--rounds", "1", "--json")
+        told = json.loads(invoke("peers", *arguments, *chosen, "--dir", str(disk)).stdout)
+        took_part = {sample["tool"] for sample in told["samples"]}
+        assert took_part == ({"torch"} if chosen else {"torch", "torch, no CRC", "fastio"})
+        said = [note for note in told["notes"] if note.startswith("left out with --quick: ")]
+        assert len(said) == (0 if chosen else 1)
+        for note in said:
+            missing = note.partition(": ")[2].partition(". ")[0].split("; ")
+            assert [*missing, *compare.QUICK_PEERS] == sorted(
+                (peer.name for peer in peers.every()), key=lambda name: name in compare.QUICK_PEERS
+            )
+            assert "--tool NAME" in note
 
     @pytest.mark.skipif(not limit.fio(), reason="fio is not installed")
     def test_fio_is_not_named_twice(self) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 import results as made
-from fastio.bench import markdown, papers
+from fastio.bench import answers, markdown, offload_papers, papers, summary_tables
 from fastio.bench.documents import read_folder
 from fastio.bench.exhibit import PAPER, SIMULATED, Exhibit
 from fastio.bench.performance_docs import citations, main, render
 from fastio.bench.report import Report
+from fastio.bench.rounds import Failure, Sample
+from fastio.bench.stats import summarise
 
 
 @pytest.fixture
@@ -75,7 +79,7 @@ class TestDocument:
         assert len(headings) == len(set(headings))
         for title in ("Goals", "Ways to train"):
             for run in ("offload", "offload (offload-deep)"):
-                assert f"**{title}: {run}** (measured here, `fastio-bench offload`)" in headings
+                assert [one for one in headings if one.startswith(f"**{title}: {run}** (measured here, `fastio-bench")]
 
     def test_a_chapter_without_anything_says_what_would_measure_it(self, results: Path) -> None:
         text = render(read_folder(results))
@@ -83,11 +87,85 @@ class TestDocument:
             missing = f"Not in these results: `fastio-bench {command} --out DIR` measures it."
             assert f"## {title}\n\n{missing}\n" in text
 
+    def test_whatever_peers_took_part_are_shown_and_those_that_did_not_are_named(
+        self, results: Path, tmp_path: Path
+    ) -> None:
+        took_part = ("torch", "safetensors", "DCP", "fastio")
+        tools = dict.fromkeys((*took_part, "torch, no CRC", "DeepNVMe", "numpy"), "")
+        report = Report("peers", tmp_path, {"quick": True, "tools": tools})
+        report.samples += [Sample("cold load", "bert", tool, 0, 10**9, 0.5, 0.1) for tool in took_part]
+        report.failures.append(Failure("cold load", "bert", "DeepNVMe", 0, "not installed", refused=True))
+        report.exhibits += summary_tables.sides(summarise(report.samples), report.failures)
+        report.write(results)
+        text = render(read_folder(results))
+        chapter = text.partition("## Beside what one would use instead\n")[2].partition("\n## ")[0]
+        for tool in took_part:
+            assert f"| {tool} | 2,000 (1.00) |" in chapter
+        absent = chapter.partition("**Peers without a figure in this run**")[2]
+        assert "| DeepNVMe | not installed |" in absent
+        assert "| numpy | the run ended before it |" in absent
+        for tool in ("DALI", "fastsafetensors", "runai-model-streamer", "torchsnapshot", "TensorNVMe"):
+            assert f"| {tool} | not asked for (--quick) |" in absent
+        assert not [tool for tool in took_part if f"| {tool} |" in absent]
+        assert "no CRC" not in absent
+
     def test_commands_nobody_knows_have_a_chapter(self, results: Path, tmp_path: Path) -> None:
         made.unknown(tmp_path, "teleport").write(results)
         text = render(read_folder(results))
         assert "## teleport" in text
         assert "; the run was interrupted" in text
+
+    def test_ours_and_a_papers_figures_stand_in_one_table(self, results: Path, tmp_path: Path) -> None:
+        made.imagined(tmp_path).write(results)
+        (results / "offload.json").rename(results / "offload-imagined.json")
+        report = made.offloaded(tmp_path)
+        report.settings |= {"depth": 4, "width": 256, "batch": 64, "host_budget": 128 << 20}
+        report.findings["depths"] = [{"way": "plain", "depth": 8, "fails_at": 9, "reason": "too deep"}]
+        report.findings["depths"].append({"way": "all", "depth": 100, "fails_at": 0, "reason": ""})
+        report.findings["calibrated"] = {"rows": [asdict(one) for one in offload_papers.calibrated()]}
+        report.write(results)
+        made.chosen(tmp_path).write(results)
+        text = render(read_folder(results))
+        trained = "| measured here | tiny, depth 4, width 256, batch 64, host memory 128 MiB first | all |"
+        for row in (
+            f"{trained} 2.00 | - | 12.5 |",  # torch.save's way took no part
+            "| from the paper | BERT, batch 64 | Fastensor\\_wr | 33.1 | 0.780 | 74.0 |",
+            "| from the paper | ViT-H/14, batch 960 | Torch | - | 1.00 | - |",  # plain: OOM
+            "| measured here | CNN on digits, 2 seeds | all, fp16 | 0.850 | 0.850 | 0 | 7.07 |",
+            "| from the paper | BERT, batch 2,048 | Fastensor\\_wr | 0.909 | 0.911 | 0.230 | - |",
+            "| measured here | vit | posix alone | 1.25 |",
+            "| from the paper | a toy model | DALI | 90.3 |",
+            f"{trained} 8 | 100 | 12.5 |",
+            "| from the paper | ViT-H/14, batch 64 | Fastensor\\_wr | 32.0 | 1,000 | 31.2 |",
+            "| simulated | VGG-16, flashneuron | 1.09 | 2.39 |",
+            "| 160 | 100 | 100 | 100 |",  # simulated throughput: it begins to fall
+            "| 256 | - | 61.6 | 86.9 |",
+            "| calibrated | BERT-XLarge | 3.00 | - |",
+            "| from the paper | BERT-XLarge | 3.00 | 14.0 |",
+        ):
+            assert row in text, row
+        for source in ("Fastensor, tables 10-11", "Fastensor, table 8", "Fastensor, table 12", "FlashNeuron, table 3"):
+            assert f"(each row says whose, cf. {source})" in text
+
+    def test_a_papers_table_says_what_would_answer_it(self, results: Path, tmp_path: Path) -> None:
+        """Once: not again for each table where the chapter has said it of all; and what needs a GPU in any case."""
+        gpu = "Needs a GPU: steps and memory of the GPU, `python -m fastio.bench.gpu_offload --dir DIR --out DIR`."
+        after = dict(
+            re.findall(r"\*\*.*from the paper, (.*)\)\n\n(?:\|.*\n)+\n.*\n\n(.*)", render(read_folder(results)))
+        )
+        assert after["Fastensor, table 10"] == gpu
+        assert after["Fastensor, table 6"] == "Needs a GPU: GPU utilisation, `fastio-bench io --device cuda --out DIR`."
+        assert not after["vDNN, figure 11"].startswith("Not in these results")
+        made.offloaded(tmp_path).write(results)
+        after = dict(
+            re.findall(r"\*\*.*from the paper, (.*)\)\n\n(?:\|.*\n)+\n.*\n\n(.*)", render(read_folder(results)))
+        )
+        accuracy = "Not in these results: accuracy, `fastio-bench offload --accuracy --out DIR`."
+        assert after["Fastensor, table 10"] == f"{accuracy} {gpu}"
+        assert "bandwidth of the GPU's memory (nothing of fastio-bench measures it)" in after["vDNN, figure 13"]
+
+    def test_every_answer_is_to_a_papers_table(self) -> None:
+        assert set(answers.ANSWERS) == {exhibit.name for exhibit in papers.exhibits()}
 
     def test_a_damaged_folder_is_said_on_one_line(self, tmp_path: Path) -> None:
         (tmp_path / "odd.json").write_text("{")
@@ -140,6 +218,21 @@ class TestPapers:
         for row in [*self.rows("fastensor-5"), *self.rows("fastensor-6")]:
             assert row[2] == pytest.approx(row[1] / row[0], rel=0.002)
             assert row[4] == pytest.approx(row[3] / row[0], rel=0.002)
+
+    def test_what_the_text_says_of_training_with_feature_maps_moved(self) -> None:
+        """How much faster than torch, in %; how much deeper; and table 1's split of torch's time."""
+        bert, vit, deep = (self.rows(f"fastensor-{number}") for number in (10, 11, 12))
+        writing, best, torch = bert[1], bert[2], bert[4]
+        assert [100 * (1 - best[at] / torch[at]) for at in (0, 3)] == pytest.approx([22.02, 58.62], abs=0.01)
+        assert 100 * (1 - writing[6] / torch[6]) == pytest.approx(60.36, abs=0.01)  # Fastensor_w's, as the note says
+        assert 100 * (1 - best[6] / torch[6]) == pytest.approx(61.86, abs=0.01)
+        assert [100 * (1 - vit[2][at] / vit[4][at]) for at in (0, 3, 6)] == pytest.approx(
+            [43.17, 60.01, 66.20], abs=0.01
+        )
+        assert deep[2][0] / deep[-1][0] > 30
+        assert 100 * (1 - deep[2][1] / deep[4][1]) == pytest.approx(58.35, abs=0.01)
+        split = [transfer + rest for _, transfer, rest in self.rows("fastensor-1")]
+        assert split == pytest.approx([vit[4][3], deep[4][1], vit[4][6]], abs=1)
 
     def test_speedups(self) -> None:
         saved = {row[0]: row for row in self.rows("fastensor-9")}

@@ -10,11 +10,12 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from fastio.bench import hybrid_papers, hybrid_store
+from fastio.bench import hybrid_papers, hybrid_store, hybrid_utilisation
 from fastio.bench.hybrid_command import hybrid
 from fastio.bench.hybrid_job import Job, Run, main
 from fastio.bench.hybrid_models import A100_NETWORKS, V100_NETWORKS
 from fastio.bench.hybrid_store import Stored
+from fastio.hybrid.machines import A100
 
 
 def invoke(*arguments: object, status: int = 0) -> Result:
@@ -36,6 +37,27 @@ def test_simulated_figures_are_in_the_papers_range() -> None:
         assert one.speed_up(hybrid_papers.OPTIMAL) >= one.speed_up(hybrid_papers.MEMFERRY) * 0.98
         assert one.timelines[hybrid_papers.OFFLOADED].nbytes < one.timelines[hybrid_papers.ZERO].nbytes
         assert one.timelines[hybrid_papers.MEMFERRY].nbytes <= one.timelines[hybrid_papers.ZERO].nbytes
+
+
+def test_the_more_gradients_stay_the_shorter_the_iteration() -> None:
+    """MemFerry, section V-B of figure 10(b); with all of them it is MemFerry's own iteration."""
+    network = A100_NETWORKS[3]
+    one = hybrid_papers.simulated(A100, network)
+    found = [hybrid_utilisation.reserved(A100, network, reserve) for reserve in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    seconds, nbytes = [timeline.iteration_s for timeline in found], [timeline.nbytes for timeline in found]
+    assert seconds == sorted(seconds, reverse=True)
+    assert nbytes == sorted(nbytes)
+    assert seconds[0] == one.timelines[hybrid_papers.OFFLOADED].iteration_s
+    assert seconds[-1] == one.timelines[hybrid_papers.MEMFERRY].iteration_s
+
+
+def test_memferry_keeps_the_gpu_busier() -> None:
+    """As figure 10(a) has it of GPT-2; which ways need how much of the GPU's memory follows from what stays there."""
+    busy, _, largest = hybrid_utilisation.exhibits(hybrid_papers.every())
+    for name, zero, memferry, *_ in busy.rows:
+        assert 0 < float(str(zero)) < float(str(memferry)) < 100, name
+    assert [row[1] for row in largest.rows] == pytest.approx([8, 8, 4], rel=0.01)
+    assert all(len(row) == len(exhibit.columns) for exhibit in (busy, largest) for row in exhibit.rows)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -31,7 +31,7 @@ from dataclasses import replace
 import torch._dynamo  # as the first optimizer does, which takes seconds
 
 from fastio.bench import cli, commands, contend_command, contention, hogs, tools_command
-from fastio.bench.contended_training import Size
+from fastio.bench.training_models import Size
 
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)  # whoever runs the tests in a shell's background hands on ignored ones
@@ -74,7 +74,7 @@ class Nursery:
             Row("pt save", nbytes, {"a": nbytes / 1e9, "b": nbytes / 5e8})
             for nbytes in range(1 << 16, 1 << 20, 1 << 14)
         ]
-        trace.write(self.trace, rows, ["made up"])
+        self.trace.write_text(trace.text(rows, ["made up"]))
         variables = {**os.environ, "FASTIO_DICTIONARY_DIR": str(folder / "dictionaries")}
         command = [sys.executable, "-c", NURSERY]
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=variables)

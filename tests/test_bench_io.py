@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
 
-from benching import MIB, invoke, on_disk
-from fastio.bench import conduct, io_command, io_exhibits, limit, peers, plots, room, stats, sweep
+from benching import MIB, FakeClock, invoke, on_disk
+from fastio.bench import conduct, io_command, io_exhibits, limit, peers, plots, probing, room, stats, sweep
 from fastio.bench import workloads as objects
 from fastio.bench.pace import Cost, Line, Pace, rounds_within, through
 from fastio.bench.rounds import Failure, Measured, Sample
@@ -27,7 +30,7 @@ def disk(tmp_path: Path) -> Path:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small sizes, for the probe too."""
-    monkeypatch.setattr(sweep, "PROBE_BATCHES", (1, 2))
+    monkeypatch.setattr(probing, "BATCHES", (1, 2))
     monkeypatch.setattr(sweep, "QUICK_BATCHES", (2, 1))
 
 
@@ -109,17 +112,55 @@ class TestForecast:
     def test_a_probe_costs_every_size(self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("fastio.bench.fresh.measure", lambda *_: Measured(1.0, 0.0))
         sizes = [objects.one_tensor(batch) for batch in (512, 1)]
-        costs = sweep.probe(disk, [peers.find(f"{peers.TOOL}posix")], "cpu", sizes)
+        costs = probing.costs(disk, [peers.find(f"{peers.TOOL}posix")], "cpu", sizes)
         assert set(costs) == {size.name for size in sizes}
         assert all(cost.round > 0 and cost.setup > 0 for cost in costs.values())
         assert not list(disk.iterdir())
+
+    def test_a_probe_tells_what_is_done_once_from_what_is_done_each_time(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And neither size pays for what the other took, nor for the first process of all."""
+        clock = FakeClock()
+
+        def took(once: float, per_byte: float, nbytes: int) -> float:
+            return once + per_byte * nbytes
+
+        class KnownSweep(sweep.Sweep):
+            def run(self) -> Iterator[Sample]:
+                (workload,) = self.workloads
+                self.tell("making it", 0)
+                clock.now += took(0.1, 1e-9, workload.nbytes)
+                for work in sweep.WORKS:
+                    self.tell(work, 0)
+                    clock.now += took(0.5, 3e-9, workload.nbytes)
+                    self.tell(work, 1)
+                    if work == sweep.CACHED:  # then what is loaded is saved
+                        clock.now += took(0.2, 2e-9, workload.nbytes)
+                yield from ()
+
+        def first_process() -> float:
+            clock.now += 30
+            return 0.03
+
+        monkeypatch.setattr(probing, "time", SimpleNamespace(monotonic=clock.wall))
+        monkeypatch.setattr(sweep, "Sweep", KnownSweep)
+        monkeypatch.setattr("fastio.bench.fresh.import_seconds", first_process)
+        tools = [peers.find(f"{peers.TOOL}{name}") for name in ("torch", "numpy", "posix", "uring")]
+        sizes = [objects.one_tensor(batch) for batch in (512, 64, 1)]
+        found = probing.costs(tmp_path, tools, "cpu", sizes)
+        for size in sizes:
+            assert found[size.name].setup == pytest.approx(
+                took(0.1, 1e-9, size.nbytes) + 3 * took(0.2, 2e-9, size.nbytes)
+            )
+            assert found[size.name].round == pytest.approx(4.5 * len(sweep.WORKS) * took(0.5, 3e-9, size.nbytes))
 
     @pytest.mark.parametrize(
         ("largest", "sizes"), [(512, ["3.0625", "196"]), (16, ["3.0625", "49"]), (1, ["3.0625"]), (None, [])]
     )
     def test_what_does_not_fit_is_not_probed_either(self, largest: int | None, sizes: list[str]) -> None:
         workloads = [] if largest is None else [objects.one_tensor(batch) for batch in (largest, 1)]
-        assert [workload.name for workload in sweep.probed(workloads)] == [f"tensor-{size}" for size in sizes]
+        assert [workload.name for workload in probing.sizes(workloads)] == [f"tensor-{size}" for size in sizes]
 
     def test_on_a_small_disk_little_is_written_before_it_says_how_much(
         self, disk: Path, monkeypatch: pytest.MonkeyPatch
@@ -166,21 +207,29 @@ class TestExhibits:
 
     def test_sizes_by_tools_the_largest_first(self) -> None:
         told = self.told()
-        assert told["io-durable-write"] == [["49", *[pytest.approx(100)] * 2], ["12.25", *[pytest.approx(100)] * 2]]
-        assert told["io-cold-read"][1] == ["12.25", pytest.approx(300), pytest.approx(300)]
+        assert told["io-durable-write"] == [[size, *[pytest.approx(100)] * 2, 1] for size in ("49", "12.25")]
+        assert told["io-cold-read"][1] == ["12.25", pytest.approx(300), pytest.approx(300), 1]
 
     def test_a_failure_is_named_and_what_took_no_part_is_blank(self) -> None:
         assert self.told()["io-warm-read"] == [
-            ["49", pytest.approx(400), None],
-            ["12.25", pytest.approx(400), "failed"],
+            ["49", pytest.approx(400), None, 1],
+            ["12.25", pytest.approx(400), "failed", 1],
         ]
+
+    def test_each_row_says_of_how_many_rounds_it_is(self) -> None:
+        whole = [replace(self.samples(sweep.WARM, "torch", MIB, 1.0), round=number) for number in range(3)]
+        cut = [replace(sample, tool="uring") for sample in whole[:2]]  # Ctrl-C came before its third
+        (shown, *_) = io_exhibits.measured(stats.summarise([*whole, *cut]), [])
+        assert shown.columns[-1] == "rounds*"
+        assert shown.rows[0][-1] == "2-3"
+        assert "where it is one, what that round took" in shown.note
 
     def test_a_size_at_which_every_tool_failed_is_no_less_shown(self) -> None:
         names = [objects.one_tensor(batch).name for batch in (1, 64)]
         samples = [self.samples(sweep.DURABLE, tool, objects.find(names[0]).nbytes, 1.0) for tool in ("torch", "uring")]
         failed = [Failure(sweep.DURABLE, names[1], tool, 0, "no space left") for tool in ("torch", "uring")]
         shown = {exhibit.name: exhibit.rows for exhibit in io_exhibits.measured(stats.summarise(samples), failed)}
-        assert shown["io-durable-write"][0] == ["196", "failed", "failed"]
+        assert shown["io-durable-write"][0] == ["196", "failed", "failed", None]
         assert [row[:2] for row in shown["io-ioef"]] == [[sweep.DURABLE, "196"], [sweep.DURABLE, "3.0625"]]
         assert "io-cold-read" not in shown  # nobody came to it
         assert io_exhibits.measured([], []) == []
@@ -230,7 +279,7 @@ class TestCommand:
         out, work = disk / "out", disk / "work"
         work.mkdir()
         monkeypatch.setattr(sweep, "QUICK_BATCHES", (2,))
-        monkeypatch.setattr(sweep, "probe", lambda *given: {workload.name: Cost(1, 1) for workload in given[-1]})
+        monkeypatch.setattr(probing, "costs", lambda *given: {workload.name: Cost(1, 1) for workload in given[-1]})
         result = invoke(
             *("io", "--quick", "--rounds", "2", "--tool", "posix", "--tool", "uring"),
             *("--dir", str(work), "--out", str(out)),
@@ -251,7 +300,7 @@ class TestCommand:
     def test_in_too_little_time_it_says_what_it_left_out(
         self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sweep, "probe", lambda *given: {workload.name: Cost(1, 1) for workload in given[-1]})
+        monkeypatch.setattr(probing, "costs", lambda *given: {workload.name: Cost(1, 1) for workload in given[-1]})
         monkeypatch.setattr(io_command, "QUICK_SECONDS", 0.0)
         result = invoke("io", "--quick", "--json", "--tool", "posix", "--dir", str(disk))
         told = json.loads(result.stdout)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import tomllib
 import torch
 
 import fastio
 from benching import MIB, invoke, on_disk
-from fastio.bench import cold, fresh, machine, peers, rivals, rivals_optional, sweep
+from fastio.bench import cold, fresh, goals, machine, peers, rivals, rivals_optional, sweep
 from fastio.bench import workloads as objects
 from fastio.bench.contestants import Contestants
 from fastio.bench.peer import Peer
@@ -127,6 +129,35 @@ def test_every_peer_tells_its_mode() -> None:
     assert packages <= set(machine.PACKAGES)
 
 
+def test_who_maps_is_said_to_and_known_to_the_goals() -> None:
+    mapping = [peer for peer in peers.every() if peer.mapped]
+    assert [peer.name for peer in mapping] == ["torch, mmap", "safetensors"]
+    assert {peer.name for peer in mapping} == set(goals.MAPPED)
+    assert all("until a byte of every page is read" in peer.settings for peer in mapping)
+
+
+@pytest.mark.parametrize(("processors", "threads"), [(1, 1), (2, 2), (4, 4), (64, 8)])
+def test_dcp_writes_by_a_thread_a_processor(
+    processors: int, threads: int, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each thread of its writer has a file; the settings shown say how many there are."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(processors)))
+    rivals.dcp_save({str(number): torch.rand(64) for number in range(8)}, str(disk / "saved"), False)
+    assert len(list((disk / "saved").glob("*.distcp"))) == threads
+    assert f"thread_count={threads})" in peers.find("DCP").settings
+
+
+def test_the_extra_brings_every_peer_that_needs_no_compiler(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    compiled = {"deepspeed", "tensornvme"}
+    brought = {re.split("[<>=]", line)[0] for line in (*project["dependencies"], *extras["peers"])}
+    assert {peer.package for peer in peers.every()} - {"fastio"} <= brought | compiled
+    assert set(extras["dali"]) <= set(extras["peers"])
+    pinned = {line.partition("==")[0] for line in (repository / "constraints.txt").read_text().splitlines()}
+    assert {re.split("[<>=]", line)[0] for line in (*extras["bench"], *extras["peers"])} <= pinned
+
+
 def test_peers_that_few_have_take_part() -> None:
     told = {peer.name: (peer.save is not None, peer.load is not None, peer.owner) for peer in peers.every()}
     assert told["fastsafetensors"] == (False, True, "safetensors")
@@ -230,3 +261,9 @@ def test_fastios_own_tools_read_one_file(disk: Path) -> None:
 
 def test_the_import_is_timed_in_a_fresh_process() -> None:
     assert fresh.import_seconds() > 0
+
+
+def test_an_import_that_fails_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(fresh.ChildError, match=r"status 1: ModuleNotFoundError: No module named 'torch'"):
+        fresh.import_seconds()

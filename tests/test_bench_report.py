@@ -27,7 +27,8 @@ from fastio.bench.exhibit import MEASURED, PAPER, SIMULATED, Cell, Exhibit
 from fastio.bench.goals import Goal
 from fastio.bench.report_command import report
 
-PLOTS = {"bandwidth": 4, "IOef": 4, "dictionary": 4, "steps": 1, "timeline": 1}
+PLOTS = {"bandwidth": 4, "IOef": 4, "dictionary": 4, "learned": 4, "steps": 1, "timeline": 1}
+PLOTS |= {"spread": 2, "reach": 2, "oracle": 2, "simulated-steps": 1, "simulated-memory": 1, "accuracy": 2}
 PHONE, DESK = 390, 1200
 HOSTILE = """<script>alert("1")</script> & 'x' --> $\\frac{1}{2}$ id="y" </style></svg>"""
 _VOID = {"meta"}
@@ -404,7 +405,7 @@ _LOOK = """
 const boxes = [...document.querySelectorAll('figure svg')].map(one => one.getBoundingClientRect());
 const texts = [...document.querySelectorAll('figure.panel svg text')].map(one => one.getBoundingClientRect().height);
 const wide = [...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth);
-const answers = wide.filter(one => one.querySelector('tr').children.length < 3);
+const answers = wide.filter(one => one.querySelector('tr')?.children.length < 3);
 document.querySelectorAll('details').forEach(one => one.open = true);
 return {
   page: document.documentElement.scrollWidth, window: innerWidth, plots: boxes.length,

@@ -5,15 +5,28 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benching import MIB, invoke, on_disk
-from fastio.bench import contend_command, contention, doctor, room, sweep
+from fastio.bench import (
+    contend_command,
+    contention,
+    doctor,
+    probing,
+    room,
+    training_child,
+    training_models,
+    training_room,
+    training_ways,
+)
 from fastio.bench import workloads as objects
 from fastio.bench.pace import Line, through
+from fastio.bench.training_job import Job, Run
+from fastio.bench.training_models import Size
 
 CUT = "for want of memory or disk"
 
@@ -77,14 +90,92 @@ def test_contend_takes_a_smaller_tensor(
     monkeypatch.setattr(contend_command, "QUICK_BATCH", 4)
     free(24 * MIB)
     found = told("contend", "--quick", "--rounds", "1", disk=disk)
-    assert found["cut"] == "one tensor, 3.0625 MiB instead of 12.25 MiB, for want of memory or disk"
+    tensor, training = found["cut"].split("; ")
+    assert tensor == "one tensor, 3.0625 MiB instead of 12.25 MiB, for want of memory or disk"
     assert found["settings"]["workload"] == "tensor-3.0625"
+    batch = found["settings"]["training"]["batch"]
+    assert training == f"transformer: batch {batch} instead of 8, for want of memory or disk"
+    assert 1 <= batch < 8
+
+
+@pytest.mark.parametrize("model", training_models.ARCHITECTURES)
+def test_room_for_training_is_what_its_ways_put_on_the_disk(model: str, tmp_path: Path) -> None:
+    known = training_models.ARCHITECTURES[model]
+    size = Size(model, 8, 3, max(64, known.width // 4))
+    needed = 8 * training_room.need(size).example
+    for name, settings in ((training_ways.TORCH, {}), (training_ways.SYNCHRONOUS, {"policy": "fastensor"})):
+        training = training_models.make(size.architecture, size.batch, size.depth, size.width)
+        folder = tmp_path / name
+        folder.mkdir()
+        with closing(training_ways.make(name, training.model, folder, settings)) as way:
+            with way.forward():
+                loss = training.loss()
+            written = sum(path.stat().st_size for path in folder.iterdir())
+            if report := way.report():  # its files have no names
+                written = sum(traffic.written_bytes for traffic in report.traffic.values())
+            assert 0.2 * needed < written <= 1.1 * needed, name
+            loss.backward()
+
+
+def test_what_is_too_large_to_be_made_is_left_to_who_trains_it(tmp_path: Path) -> None:
+    size = Size("mlp", 4, 2, 1 << 24)
+    assert training_room.fitting(size, tmp_path) == (size, "")
+    assert training_room.deepest(size, tmp_path, 100) == 100
+
+
+def test_offload_trains_on_fewer_examples(
+    disk: Path, free: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Size("mlp", 64, 2, 32)
+    needed = training_room.need(asked)
+    jobs: list[Job] = []
+
+    def known(job: Job, environment: object = None) -> Run:
+        jobs.append(job)
+        return Run([1.0], 1.0, 0, [1.0], 0, 1.0, None, None)
+
+    monkeypatch.setattr(training_child, "train", known)
+    free(2 * needed.parameters + 40 * needed.example + 1)
+    sizes = ("--model", "mlp", "--batch", "64", "--depth", "2", "--width", "32", "--rounds", "1", "--steps", "1")
+    found = told("offload", *sizes, disk=disk)
+    assert found["cut"] == "mlp: batch 40 instead of 64, for want of memory or disk"
+    assert found["settings"]["batch"] == 40
+    assert {job.batch for job in jobs} == {40}
+
+
+def test_offload_seeks_no_depth_for_which_there_is_no_disk(
+    disk: Path, free: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Job] = []
+
+    def train(job: Job, environment: object = None) -> None:
+        tried.append(job)
+        if job.way == "plain" and job.depth > 2:
+            raise training_child.OutOfMemoryError("too deep")
+
+    monkeypatch.setattr(training_child, "train", train)
+    free(8 * training_room.need(Size("mlp", 8, 13, 32)).example)
+    sizes = ("--memory-limit", "64MiB", "--model", "mlp", "--batch", "8", "--width", "32")
+    found = told("offload", *sizes, disk=disk)
+    assert found["cut"] == "all: no depth above 13 is tried, for want of memory or disk"
+    depths = {one["way"]: one["depth"] for one in found["findings"]["depths"]}
+    assert depths == {"plain": 2, "all": 13}
+    assert max(job.depth for job in tried) == 13
+    assert found["findings"]["goals"] == [], "ten times as deep was not tried"
+
+
+def test_hybrid_keeps_less_state_on_the_disk(disk: Path, free: Callable[[int], None]) -> None:
+    free(60_000_000)
+    found = told("hybrid", "--optimizer-store", "--parameters", "34MB", "--steps", "2", disk=disk)
+    assert found["cut"] == "0.020 GB of parameters instead of 0.034 GB, for want of memory or disk"
+    assert found["settings"]["nbytes"] == 20_000_000
+    assert found["findings"]["runs"]["plain"]["parameter_bytes"] <= 20_000_000
 
 
 def test_io_probes_no_size_that_does_not_fit() -> None:
     small, large = objects.one_tensor(1), objects.one_tensor(512)
-    assert [size.name for size in sweep.probed([small])] == [small.name]
-    sizes = [size.nbytes for size in sweep.probed([small, large])]
+    assert [size.name for size in probing.sizes([small])] == [small.name]
+    sizes = [size.nbytes for size in probing.sizes([small, large])]
     assert sizes[0] == small.nbytes < sizes[1] <= large.nbytes
     assert through((10, 3.0), (10, 5.0)) == Line(3.0, 0.0)
 

@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 
 import fastio
 from fastio import dicts
-from fastio.bench import live, replays, spread, spreading, tools_exhibits, trace
+from fastio.bench import cold, live, replays, spread, spreading, tools_exhibits, trace
 from fastio.bench.informed import informed
 from fastio.bench.replaying import (
     Call,
@@ -40,7 +40,7 @@ from fastio.bench.trace import Row
 from fastio.dicts import Context
 
 MIB = 1 << 20
-SMALL = Model("transformer", "a transformer", 4, 2, 16, "Fastensor, table 13")
+SMALL = Model("transformer", "a transformer", 4, 2, 16, "Fastensor, table 13", "BERT")
 
 # Fastensor, table 13: in how many of 1,184 rebuilds pt, npy and cpy were best, and what the first rebuild said.
 BERT = (
@@ -75,7 +75,7 @@ def traced(tmp_path: Path) -> Path:
         for work in ("pt save", "pt warm load")
         for nbytes in (chance.randrange(1 << 12, 1 << 24) for _ in range(240))
     ]
-    trace.write(path, rows, ["made up"])
+    path.write_text(trace.text(rows, ["made up"]))
     return path
 
 
@@ -86,7 +86,7 @@ class TestTraces:
             Row("npy cold load", 1 << 28, {"dali": 1.5, "posix": 0.25}),
         ]
         path = tmp_path / "trace.csv"
-        trace.write(path, rows, ["one", "two"])
+        path.write_text(trace.text(rows, ["one", "two"]))
         assert path.read_text().startswith("# one\n# two\nwork,nbytes,uring,posix,dali\n")
         for back, row in zip(trace.read(path), rows, strict=True):
             assert (back.work, back.nbytes) == (row.work, row.nbytes)
@@ -173,11 +173,24 @@ class TestOracle:
     def test_what_ran_live_is_judged_by_the_time_it_took_itself(self) -> None:
         rows = [Row("pt save", 1 << 20, {"a": 1.0, "b": 3.0, "auto": 1.5}) for _ in range(10)]
         rows += [Row("pt warm load", 1 << 20, {"a": 1.0, "b": 3.0, "auto": 3.0}) for _ in range(10)]
-        saves, loads, together = replays.lived(rows, "auto", ["a"] * 10 + ["b"] * 10)
+        (saves, loads, together), left_out = replays.lived(rows, "auto", ["a"] * 10 + ["b"] * 10)
+        assert left_out == []
         assert (saves.raw, loads.raw, together.raw) == pytest.approx((1.5, 3.0, 2.25))
         assert (saves.total, loads.total, together.total) == pytest.approx((1.0, 3.0, 2.0))
         assert saves.alone == pytest.approx({"a": 1.0, "b": 3.0})
-        assert replays.lived([], "auto", []) == []
+        assert replays.lived([], "auto", []) == ([], [])
+
+    def test_what_stands_beside_nothing_is_said_and_the_rest_is_judged(self) -> None:
+        """Tools fail, and take no further part; auto goes on, by another tool or as torch itself would."""
+        both, one, alone = {"a": 1.0, "b": 3.0, "auto": 1.5}, {"b": 3.0, "auto": 3.0}, {"auto": 4.0}
+        rows = [Row("pt save", 1 << 20, seconds) for seconds in (both, both, one, one, alone)]
+        rows += [Row("pt warm load", 1 << 20, alone)] * 3
+        (saves,), left_out = replays.lived(rows, "auto", ["b", "a", "b", "b", *["torch"] * 4])
+        assert (saves.work, saves.calls, saves.alone) == ("pt save", 3, pytest.approx({"b": 1.0}))
+        assert saves.raw == pytest.approx((1.5 + 3.0 + 3.0) / 9)
+        assert [said.partition(":")[0] for said in left_out] == ["pt save", "pt warm load"]
+        assert "2 of 5 calls are held against nothing" in left_out[0]
+        assert "3 of 3 calls are held against nothing: every tool but auto had failed" in left_out[1]
 
     def test_the_tuner_learns_a_trace_and_a_change_in_it(self, traced: Path) -> None:
         rows = trace.read(traced)
@@ -281,6 +294,26 @@ class TestLive:
         assert "no such tool" in failure.reason
         assert [set(outcome.seconds) for outcome in outcomes if isinstance(outcome, Row)] == [{"posix"}] * 2
 
+    def test_a_row_that_is_left_out_leaves_out_what_auto_chose(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The page cache keeps a page, and there is no row, although auto may have had its turn."""
+        bring, brought = live._bring, list[Path]()
+
+        def at_times(path: Path, is_cold: bool) -> None:
+            brought.append(path)
+            if len(brought) % 5 == 0:  # the second contestant of each second row
+                raise cold.ResidencyError("a page stays")
+            bring(path, False)
+
+        monkeypatch.setattr(live, "_bring", at_times)
+        monkeypatch.setattr(live, "tools", lambda work: ("posix", "uring"))
+        comparison = live.Comparison(["pt cold load"], [4096] * 16, auto=True)
+        with live.fresh_dictionaries(tmp_path):
+            rows = [outcome for outcome in comparison.run(tmp_path) if isinstance(outcome, Row)]
+        assert len(rows) == 8
+        assert len(comparison.chosen) == len(rows)
+
     def test_auto_begins_with_nothing_learned_and_the_users_dictionaries_stay(self, tmp_path: Path) -> None:
         tensor = torch.zeros(9 * MIB, dtype=torch.uint8)
         path = tmp_path / "tensor.pt"
@@ -319,6 +352,7 @@ class TestCommand:
         assert "about" in result.stderr
         assert "GiB of disk" in result.stderr
         told = json.loads((out / "tools.json").read_text())
+        assert {path.stem for path in out.glob("*.png")} == {"tools-spread", "tools-reach", "tools-oracle"}
         shown = {exhibit["name"]: exhibit for exhibit in told["exhibits"]}
         names = ["spread-transformer", "spread-vit", "reach", "reach-paper", "replayed", "bounds", "slower", "live"]
         assert list(shown) == names
@@ -331,6 +365,14 @@ class TestCommand:
             assert all(len(row) == len(exhibit["columns"]) for row in exhibit["rows"])
         assert shown["live"]["rows"][-1][:2] == ["all together", 16]
         assert len(told["findings"]["compared"]) == 16
+        assert all(row["chosen"] in row["seconds"] for row in told["findings"]["compared"])
+        rebuilds = told["findings"]["rebuilds"]
+        for model in ("transformer", "vit"):
+            rows = shown[f"spread-{model}"]["rows"]
+            counts = {int(nbytes): len(found) for nbytes, found in rebuilds[model].items()}
+            assert counts == {round(row[0] * 1e6): row[1] for row in rows}
+            assert all(set(one["written"]) == set(one["read"]) for found in rebuilds[model].values() for one in found)
+            assert "2 layers, width" in shown[f"spread-{model}"]["note"]
         goals = {(goal["work"], goal["against"]) for goal in told["findings"]["goals"]}
         assert {where for where, _ in goals} == {"replayed", "live"}
         assert ("live", "the oracle's total time, as timed: with choosing, and with luck") in goals
@@ -342,7 +384,7 @@ class TestCommand:
     def test_of_a_short_trace_there_is_no_goal_where_there_is_no_figure(self, tmp_path: Path) -> None:
         path, work = tmp_path / "short.csv", tmp_path / "work"
         work.mkdir()
-        trace.write(path, [Row("pt save", 1 << size, {"a": 1.0, "b": 2.0}) for size in range(12, 24)], [])
+        path.write_text(trace.text([Row("pt save", 1 << size, {"a": 1.0, "b": 2.0}) for size in range(12, 24)], []))
         more = ("--calls", 8, "--seconds", 0, "--trace", path, "--dir", work)
         told = json.loads(invoke("--quick", "--json", *more).stdout, parse_constant=pytest.fail)  # of NaN, and the like
         (slower,) = (exhibit for exhibit in told["exhibits"] if exhibit["name"] == "slower")
@@ -372,6 +414,16 @@ class TestCommand:
         assert path.read_text().startswith("# RECORDED")
         assert any("12 lines" in note for note in told["notes"])
         assert not list(work.iterdir())
+
+    def test_where_every_tool_but_auto_fails_it_says_so(
+        self, tmp_path: Path, traced: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(live, "tools", lambda work: ("no such tool",))
+        arguments = ("--quick", "--calls", 8, "--seconds", 0, "--trace", traced, "--json", "--dir", tmp_path)
+        told = json.loads(invoke(*arguments).stdout)
+        assert {failure["tool"] for failure in told["failures"]} >= {"no such tool"}
+        assert "live, pt save: 2 of 2 calls are held against nothing" in "; ".join(told["notes"])
+        assert "live" not in {exhibit["name"] for exhibit in told["exhibits"]}
 
     @pytest.mark.parametrize(
         ("told", "said"), [("a,b\n", "no trace"), ("work,nbytes,a\npt nap,5,1\n", "line 2: got work 'pt nap'")]

@@ -22,6 +22,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from disks import tmpfs
 from fastio.errors import DeviceInUseError, FastIOError, FolderMissingError, TransferError
 from fastio.offload.copies import HostCopies
 from fastio.offload.endurance import Drive
@@ -530,14 +531,8 @@ def test_a_limit_on_file_sizes_is_a_full_disk(store: BlockStore) -> None:
 
 
 def test_a_full_disk(tmp_path: Path, driver: str) -> None:
-    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("needs the right to mount a tmpfs")
-    try:
-        with BlockStore(tmp_path, driver=driver) as store:
-            check_full_disk(store)
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+    with tmpfs(tmp_path, 8), BlockStore(tmp_path, driver=driver) as store:
+        check_full_disk(store)
 
 
 FORK = """

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 import fastio
+from disks import tmpfs
 from fastio.checkpoint import Checkpointer
 from fastio.errors import CheckpointError, CorruptFileError
 from faults import Server
@@ -227,12 +227,7 @@ def test_each_call_that_fails_is_an_error_and_no_step(
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("needs the right to mount a tmpfs")
-    try:
+    with tmpfs(tmp_path / "disk", 8) as folder:
         state = {"tensor": torch.ones(750_000)}
         with Checkpointer(folder / "run", keep=2) as checkpointer:
             for step in (1, 2):
@@ -255,8 +250,6 @@ def test_a_full_disk(tmp_path: Path) -> None:
             restored = checkpointer.restore()
             assert restored is not None
             assert torch.equal(restored.state["tensor"], state["tensor"])
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 # The previous release

@@ -7,17 +7,20 @@ faults/shim.c). Whatever happens, the path must hold one whole version, nothing 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import fastio
+from fastio import _native
 from faults import ALWAYS, NOTHING, SHORTER, Fault, Server, objects
 
 NOBODY = 65534
@@ -27,18 +30,30 @@ LOADED_BYTES = 9 << 20
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
-    """A file that plain torch wrote, alone in its folder."""
-    target = tmp_path / "it.pt"
-    torch.save(objects.make(objects.OLD), target)
+def form() -> str:
+    """The format, where a test names none."""
+    return "pt"
+
+
+def cases(thorough: Iterable[tuple[Any, ...]], others: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Format and case: all of them in ``pt``, some in each other format, which goes through the same calls."""
+    others = list(others)
+    return [("pt", *case) for case in thorough] + [(form, *case) for form in objects.FORMATS[1:] for case in others]
+
+
+@pytest.fixture
+def path(tmp_path: Path, form: str) -> str:
+    """A file that the format's own library wrote, alone in its folder."""
+    target = tmp_path / f"it.{form}"
+    objects.write(objects.make(objects.OLD, form=form), target)
     return str(target)
 
 
 @pytest.fixture
-def large_path(tmp_path: Path) -> str:
+def large_path(tmp_path: Path, form: str) -> str:
     """The same, larger."""
-    target = tmp_path / "it.pt"
-    torch.save(objects.make(objects.OLD, LOADED_BYTES), target)
+    target = tmp_path / f"it.{form}"
+    objects.write(objects.make(objects.OLD, LOADED_BYTES, form), target)
     return str(target)
 
 
@@ -46,7 +61,7 @@ def check_after(result: dict[str, Any]) -> None:
     """Nothing leaked, the next one works, and no temporary file is left after it."""
     assert result["leaked"] == []
     assert result["next"] == objects.OLD
-    assert result["folder"] == ["it.pt"]
+    assert result["beside"] == []
 
 
 def check_done(op: str, result: dict[str, Any]) -> None:
@@ -76,10 +91,18 @@ def sweep(server: Server, op: str, path: str, policy: str, call: str, effect: in
 WRITES = [("uring", "ring_write"), ("posix", "write"), ("numpy", "write")]
 READS = [("uring", "ring_read"), ("uring", "read"), ("posix", "read"), ("numpy", "read")]
 TRANSFERS = [*(("save", *write) for write in WRITES), *(("load", *read) for read in READS)]
+SOME_WRITES = [("uring", "ring_write"), ("posix", "write")]
+SOME_READS = [("uring", "ring_read"), ("posix", "read")]
+SOME_TRANSFERS = [*(("save", *write) for write in SOME_WRITES), *(("load", *read) for read in SOME_READS)]
 
 
-@pytest.mark.parametrize(("policy", "call"), WRITES)
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize(
+    ("form", "code", "policy", "call"),
+    cases(
+        ((code, *write) for code in (errno.ENOSPC, errno.EIO) for write in WRITES),
+        ((errno.EIO, *write) for write in SOME_WRITES),
+    ),
+)
 def test_a_failed_write_is_an_error_and_the_old_file_stays(
     server: Server, path: str, policy: str, call: str, code: int
 ) -> None:
@@ -89,23 +112,29 @@ def test_a_failed_write_is_an_error_and_the_old_file_stays(
         check_after(result)
 
 
-@pytest.mark.parametrize(("policy", "call"), READS)
+@pytest.mark.parametrize(("form", "policy", "call"), cases(READS, SOME_READS))
 def test_a_failed_read_is_an_error(server: Server, large_path: str, policy: str, call: str) -> None:
     for result in sweep(server, "load", large_path, policy, call, errno.EIO):
         check_error(result["error"], errno.EIO, large_path)
         check_after(result)
 
 
-@pytest.mark.parametrize("effect", [SHORTER, errno.EINTR])
-@pytest.mark.parametrize(("op", "policy", "call"), TRANSFERS)
+@pytest.mark.parametrize(
+    ("form", "effect", "op", "policy", "call"),
+    cases(
+        ((effect, *transfer) for effect in (SHORTER, errno.EINTR) for transfer in TRANSFERS),
+        [(errno.EINTR, *transfer) for transfer in SOME_TRANSFERS[1::2]],
+    ),
+)
 def test_short_and_interrupted_transfers_are_completed(
     server: Server, large_path: str, op: str, policy: str, call: str, effect: int
 ) -> None:
     for result in sweep(server, op, large_path, policy, call, effect):
         check_done(op, result)
+        assert result["transfers"][-1]["tool"] == policy
 
 
-@pytest.mark.parametrize(("policy", "call"), READS)
+@pytest.mark.parametrize(("form", "policy", "call"), cases(READS, SOME_READS))
 def test_a_file_that_ends_too_early(server: Server, large_path: str, policy: str, call: str) -> None:
     for result in sweep(server, "load", large_path, policy, call, NOTHING):
         if result["error"] is None:  # what was missing could be read again, or was not needed
@@ -116,18 +145,23 @@ def test_a_file_that_ends_too_early(server: Server, large_path: str, policy: str
             check_after(result)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+STEPS = [
+    ("allocate", errno.ENOSPC),
+    ("allocate", errno.EIO),
+    ("rename", errno.EIO),
+    ("rename", errno.EACCES),
+    ("open", errno.ENOSPC),
+    ("open", errno.EMFILE),
+    ("sync", errno.EIO),
+]
+
+
 @pytest.mark.parametrize(
-    ("call", "code"),
-    [
-        ("allocate", errno.ENOSPC),
-        ("allocate", errno.EIO),
-        ("rename", errno.EIO),
-        ("rename", errno.EACCES),
-        ("open", errno.ENOSPC),
-        ("open", errno.EMFILE),
-        ("sync", errno.EIO),
-    ],
+    ("form", "policy", "call", "code"),
+    cases(
+        ((policy, *step) for policy in POLICIES for step in STEPS),
+        [("uring", "allocate", errno.ENOSPC), ("posix", "rename", errno.EIO), ("uring", "sync", errno.EIO)],
+    ),
 )
 def test_a_failed_step_is_an_error_and_the_old_file_stays(
     server: Server, path: str, policy: str, call: str, code: int
@@ -144,14 +178,15 @@ def test_a_failed_step_is_an_error_and_the_old_file_stays(
 # Faults that stay
 
 
-@pytest.mark.parametrize(("op", "policy", "call"), TRANSFERS)
+@pytest.mark.parametrize(("form", "op", "policy", "call"), cases(TRANSFERS, SOME_TRANSFERS))
 def test_every_transfer_short(server: Server, large_path: str, op: str, policy: str, call: str) -> None:
     result = server.run(op, Fault(call, SHORTER, times=ALWAYS), path=large_path, policy=policy)
     assert result["strikes"] > 3
     check_done(op, result)
+    assert result["transfers"][-1]["tool"] == policy
 
 
-@pytest.mark.parametrize(("policy", "call"), WRITES)
+@pytest.mark.parametrize(("form", "policy", "call"), cases(WRITES, SOME_WRITES))
 def test_writes_that_move_nothing(server: Server, path: str, policy: str, call: str) -> None:
     result = server.run("save", Fault(call, NOTHING, times=ALWAYS), path=path, policy=policy)
     assert result["strikes"] >= 1
@@ -177,6 +212,27 @@ def test_filesystems_without_fallocate(server: Server, path: str, policy: str, c
     check_done("save", result)
 
 
+def test_an_old_file_that_cannot_be_held_is_freed_by_the_rename(server: Server, path: str) -> None:
+    objects.write(objects.make(objects.OLD, 2 << 20, objects.format_of(path)), Path(path))
+    result = server.run("save", Fault("hold", errno.EMFILE, times=ALWAYS), path=path, policy="posix")
+    assert result["strikes"] == 1
+    check_done("save", result)
+
+
+@pytest.mark.parametrize("times", [1, 4, 9])
+def test_new_files_that_another_writer_takes_for_leftovers(server: Server, path: str, times: int) -> None:
+    result = server.run("save", Fault("lock", errno.EAGAIN, times=times), path=path, policy="posix")
+    assert result["strikes"] == times
+    check_done("save", result)
+
+
+def test_a_filesystem_on_which_no_lock_holds(server: Server, path: str) -> None:
+    result = server.run("save", Fault("lock", errno.EAGAIN, times=ALWAYS), path=path, policy="posix")
+    check_error(result["error"], errno.EBUSY, path)
+    assert result["found"] == objects.OLD
+    check_after(result)
+
+
 # Ways that are closed: another is taken, and the caller can see it
 
 CLOSED = [
@@ -188,12 +244,15 @@ CLOSED = [
 
 
 @pytest.mark.parametrize(
-    ("op", "fault"),
+    ("form", "op", "fault"),
     [
-        *((op, fault) for op in ("save", "load") for fault in CLOSED),
+        *(("pt", op, fault) for op in ("save", "load") for fault in CLOSED),
         # A device that refuses direct transfers, but only once it gets them.
-        ("save", Fault("ring_write", errno.EINVAL, first=2, times=ALWAYS)),
-        ("load", Fault("ring_read", errno.EINVAL, first=2, times=ALWAYS)),
+        ("pt", "save", Fault("ring_write", errno.EINVAL, first=2, times=ALWAYS)),
+        ("pt", "load", Fault("ring_read", errno.EINVAL, first=2, times=ALWAYS)),
+        *(("pt", op, Fault("alignment", NOTHING, times=ALWAYS)) for op in ("save", "load")),
+        ("safetensors", "save", CLOSED[0]),
+        ("npy", "load", CLOSED[1]),
     ],
     ids=str,
 )
@@ -212,8 +271,11 @@ def test_no_direct_io_and_no_io_uring(server: Server, large_path: str, op: str, 
             assert transfer["route"] != "direct"
 
 
-@pytest.mark.parametrize("op", ["save", "load"])
-@pytest.mark.parametrize("fault", CLOSED, ids=str)
+@pytest.mark.parametrize(
+    ("form", "op", "fault"),
+    cases(itertools.product(("save", "load"), CLOSED), itertools.product(("save", "load"), CLOSED[:2])),
+    ids=str,
+)
 def test_a_tool_that_was_asked_for_by_name_and_cannot(server: Server, path: str, op: str, fault: Fault) -> None:
     result = server.run(op, fault, path=path, policy="uring")
     assert result["strikes"] >= 1
@@ -282,14 +344,15 @@ def test_a_missing_folder(server: Server, tmp_path: Path, op: str) -> None:
 def readonly() -> Iterator[Path]:
     """A folder that may be read but not written; every folder above it can be entered by any user."""
     folder = Path(tempfile.mkdtemp())
-    torch.save(objects.make(objects.OLD), folder / "it.pt")
+    for form in objects.FORMATS:
+        objects.write(objects.make(objects.OLD, form=form), folder / f"it.{form}")
     folder.chmod(0o555)
     yield folder
     folder.chmod(0o755)
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("name", ["it.pt", "other.pt"])
+@pytest.mark.parametrize("name", ["it.pt", "other.pt", "it.safetensors", "other.npy"])
 def test_a_folder_that_may_not_be_written(server: Server, readonly: Path, name: str) -> None:
     uid = NOBODY if os.geteuid() == 0 else None
     result = server.run("refused_by_torch_too", path=str(readonly / name), op="save", uid=uid)
@@ -299,8 +362,8 @@ def test_a_folder_that_may_not_be_written(server: Server, readonly: Path, name: 
     assert accepted.intersection(error["bases"]), result
     assert str(readonly) in error["message"]
     assert result["fastio"]["leaked"] == []
-    assert [entry.name for entry in readonly.iterdir()] == ["it.pt"]
-    assert objects.differ(torch.load(readonly / "it.pt"), objects.make(objects.OLD)) == ""
+    assert {entry.name for entry in readonly.iterdir()} == {f"it.{form}" for form in objects.FORMATS}
+    assert all(objects.version_of(objects.read(path)) == objects.OLD for path in readonly.iterdir())
 
 
 # Filesystems that are really full
@@ -334,11 +397,13 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
     subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("allocates", [True, False], ids=["fallocate", "no-fallocate"])
-@pytest.mark.parametrize("policy", [*POLICIES, "torch", "auto"])
-def test_a_full_disk(server: Server, small_disk: Path, policy: str, allocates: bool) -> None:
-    target = small_disk / "it.pt"
-    torch.save(objects.make(objects.OLD, 6 << 20), target)
+@pytest.mark.parametrize(
+    ("form", "policy", "allocates"),
+    cases(itertools.product([*POLICIES, "torch", "auto"], [True, False]), [("auto", True), ("posix", False)]),
+)
+def test_a_full_disk(server: Server, small_disk: Path, form: str, policy: str, allocates: bool) -> None:
+    target = small_disk / f"it.{form}"
+    objects.write(objects.make(objects.OLD, 6 << 20, form), target)
     faults = [] if allocates else [Fault("allocate", errno.EOPNOTSUPP, times=ALWAYS)]
     result = server.run("save", *faults, path=str(target), policy=policy, nbytes=8 << 20)
     assert result["error"] is not None, "a full disk passed as success"
@@ -349,6 +414,26 @@ def test_a_full_disk(server: Server, small_disk: Path, policy: str, allocates: b
     assert str(small_disk) in result["error"]["message"]
     assert result["found"] == objects.OLD
     check_after(result)
+
+
+def test_where_room_is_scarce_an_old_file_is_freed_at_once(small_disk: Path) -> None:
+    for turn in range(8):
+        fastio.save(torch.full((5 << 20,), turn, dtype=torch.uint8), small_disk / "it.pt", durable=turn % 2 == 0)
+        room = os.statvfs(small_disk)
+        assert room.f_bavail * room.f_frsize > 5 << 20
+        assert fastio.load(small_disk / "it.pt").eq(turn).all()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_large_old_file_is_freed_though_its_save_does_not_wait_for_it(tmp_path: Path, durable: bool) -> None:
+    _native.wait_closed()
+    before = len(os.listdir("/proc/self/fd"))
+    for turn in range(8):
+        fastio.save(torch.full((4 << 20,), turn, dtype=torch.uint8), tmp_path / "it.pt", durable=durable)
+        assert len(os.listdir("/proc/self/fd")) <= before + 1
+    assert fastio.load(tmp_path / "it.pt").eq(7).all()
+    _native.wait_closed()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 # Several at once

@@ -1,11 +1,12 @@
-"""Ten thousand damaged files of each format: an error of ours, the library's own, or the right object; nothing else.
+"""Thousands of damaged files of each format: an error of ours, the library's own, or the right object; nothing else.
 
 What counts as right is written in faults/fuzz.py, the ways to damage a file are in faults/mutations.py. Case ``n`` of a
-format is always the same bytes, so a problem can be met again: ``mutations.mutate(format, good, n)``.
+format and size is always the same bytes, so a problem can be met again: ``mutations.mutate(format, good, n, large)``.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -15,28 +16,32 @@ from pathlib import Path
 
 import pytest
 
-CASES = 10_000
+CASES = {"small": 10_000, "large": 200}
 FORMATS = ("pt", "safetensors", "npy")
-LARGEST_GROWTH = 64 << 20  # bytes of memory, over all cases; the largest file has a few KiB
+SIZES = ("small", "large")
+# Bytes of memory, over all cases: of the large ones, some copies of a file are the judge's own.
+LARGEST_GROWTH = {"small": 64 << 20, "large": 256 << 20}
+
+Worker = tuple[subprocess.Popen[str], Path]
 
 
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[subprocess.Popen[str], Path]]]:
-    """One process for each format, all running at once."""
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Worker]]:
+    """One process for each format and size, all running at once."""
     started = {}
-    for file_format in FORMATS:
+    for size, file_format in itertools.product(SIZES, FORMATS):
         folder = tmp_path_factory.mktemp(file_format)
         environment = {
             **os.environ,
-            "PYTHONPATH": str(Path(__file__).parent),
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
             "FASTIO_DICTIONARY_DIR": str(folder / "dictionaries"),
             "MALLOC_ARENA_MAX": "1",  # else every thread reserves address space, which is what the test limits
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, "-m", "faults.fuzz", file_format, str(CASES), str(folder)]
+        command = [sys.executable, "-m", "faults.fuzz", file_format, size, str(CASES[size]), str(folder)]
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=folder, env=environment)
-        started[file_format] = process, folder
+        started[file_format, size] = process, folder
     yield started
     for process, _ in started.values():
         process.kill()
@@ -44,19 +49,20 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tupl
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_damaged_files(workers: dict[str, tuple[subprocess.Popen[str], Path]], file_format: str) -> None:
-    process, folder = workers[file_format]
+def test_damaged_files(workers: dict[tuple[str, str], Worker], file_format: str, size: str) -> None:
+    process, folder = workers[file_format, size]
     output, errors = process.communicate()
     if process.returncode != 0:
         at = (folder / f"{file_format}.case").read_bytes() if (folder / f"{file_format}.case").exists() else b""
         number = int.from_bytes(at, "little")
         pytest.fail(f"case {number} ended the process with status {process.returncode}\n{errors[-4000:]}")
     report = json.loads(output.splitlines()[-1])
-    print(file_format, {key: value for key, value in report.items() if key != "problems"})
+    print(file_format, size, {key: value for key, value in report.items() if key != "problems"})
     assert report["problems"] == {}, json.dumps(report["problems"], indent=1)
-    assert report["cases"] == CASES
-    assert report["grown"] < LARGEST_GROWTH
+    assert report["cases"] == CASES[size]
+    assert report["grown"] < LARGEST_GROWTH[size]
     # The damage is neither always fatal nor without effect.
-    assert report["objects"] > CASES // 100
-    assert sum(report["errors"].values()) > CASES // 4
+    assert report["objects"] > CASES[size] // 100
+    assert sum(report["errors"].values()) > CASES[size] // 4

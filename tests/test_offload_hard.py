@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import fastio
+from disks import tmpfs
 from fastio.offload.blob import Blob
 from fastio.offload.hooks import Handle, Kept
 from fastio.offload.step import Step
@@ -210,13 +211,8 @@ def test_a_ring_that_refuses_for_a_while_costs_nothing_but_offload(told: Told, c
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A filesystem of 1 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("needs the right to mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with tmpfs(tmp_path / "disk", 1) as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("policy", ["all", "flashneuron", "fastensor"])

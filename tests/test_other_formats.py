@@ -188,6 +188,20 @@ def test_file_objects(tmp_path: Path) -> None:
         assert transfers[2].path == str(tmp_path / "file")
 
 
+def test_file_objects_that_give_less_at_a_time_than_is_asked_for() -> None:
+    class Dribbling(io.BytesIO):
+        def read(self, nbytes: int | None = -1) -> bytes:
+            return super().read(7 if nbytes is None or nbytes < 0 else min(nbytes, 7))
+
+    for form in ("safetensors", "npy"):
+        obj: Any = torch.arange(1000.0) if form == "npy" else {"x": torch.arange(1000.0)}
+        whole = io.BytesIO()
+        fastio.save(obj, whole, format=form)
+        with fastio.record() as transfers:
+            assert same(fastio.load(Dribbling(whole.getvalue())), obj)
+        assert [transfer.format for transfer in transfers] == [form]
+
+
 def test_file_objects_are_read_from_their_position_to_their_end(tmp_path: Path) -> None:
     tensors = some()
     for form in ("safetensors", "npy"):

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from disks import tmpfs
 from fastio import dicts
 from fastio.errors import FolderMissingError, RefusedError, TransferError
 from fastio.offload.store import BlockStore
@@ -212,14 +213,8 @@ def check_full_disk(store: Any, folder: Path) -> None:
 
 
 def test_a_full_disk(opener: Opener, tmp_path: Path) -> None:
-    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("needs the right to mount a tmpfs")
-    try:
-        with opener(tmp_path) as store:
-            check_full_disk(store, tmp_path)
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+    with tmpfs(tmp_path, 8), opener(tmp_path) as store:
+        check_full_disk(store, tmp_path)
 
 
 KILLED = """

@@ -87,7 +87,7 @@ class ImageBuilder:
         start = archive.add_extent("data/0", nbytes)
         archive.add_bytes("version", b"3\n")
         archive.finish()
-        own, patches = archive.literal(), archive.patches()
+        own, patches = bytearray(archive), archive.patches()
         if not inline:
             self._align(start)
         offset, crc, extent = self._at, 0, -1

@@ -32,7 +32,7 @@ class Layout(NamedTuple):
     patches: Sequence[Patch]
     payload: int
     devices: frozenset[str]
-    literal: bytearray
+    literal: bytearray | memoryview
     strided: Sequence[Strided] = ()
 
 
@@ -69,7 +69,11 @@ class LayoutBuilder:
         self._payload += nbytes
 
     def build(
-        self, literal: bytearray, runs: Sequence[tuple[int, int, int]], patches: Sequence[tuple[int, int]], size: int
+        self,
+        literal: bytearray | memoryview,
+        runs: Sequence[tuple[int, int, int]],
+        patches: Sequence[tuple[int, int]],
+        size: int,
     ) -> Layout:
         """The layout. ``runs`` says where the literal lies: (offset in the file, start in it, nbytes), sorted.
 
@@ -91,13 +95,13 @@ class LayoutBuilder:
         return Layout(size, extents, placed, self._payload, frozenset(self._devices), literal, self._strided)
 
 
-def _literal_extent(run: tuple[int, int, int], base: int, literal: bytearray) -> Extent:
+def _literal_extent(run: tuple[int, int, int], base: int, literal: bytearray | memoryview) -> Extent:
     offset, start, nbytes = run
     return Extent(offset, nbytes, base + start, False, "cpu", literal, "")
 
 
-def address_of(buffer: bytearray) -> int:
-    """The address of a bytearray's memory, which must not be resized from now on."""
+def address_of(buffer: bytearray | memoryview) -> int:
+    """The address of a writable buffer's memory, which must not be resized from now on."""
     if not buffer:
         return 0
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))

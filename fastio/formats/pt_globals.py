@@ -7,11 +7,14 @@ nothing are taken to look.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
 from fastio import _native
+
+_serialization: Any = torch.serialization
 
 _BLIND: dict[bytes, set[bytes]] = {
     b"torch": {b"Tensor", b"Size", b"device"},
@@ -40,10 +43,11 @@ _BLIND[b"builtins"] = _BLIND[b"__builtin__"]
 def looks_at_values(data: bytes) -> bool:
     """Whether unpickling may ask what a tensor holds."""
     names = _native.pickle_names(data)
-    return names is None or not all(_is_blind(module, name) for module, name in names)
+    return names is None or not all(is_blind(module, name) for module, name in names)
 
 
-def _is_blind(module: bytes, name: bytes) -> bool:
+def is_blind(module: bytes, name: bytes) -> bool:
+    """Whether what a pickle names so looks at no tensor's values."""
     if name in _BLIND.get(module, ()):
         return True
     known = getattr(torch, name.decode("ascii", "replace"), None) if module in (b"torch", b"torch.cuda") else None
@@ -55,8 +59,15 @@ def moves_storages() -> bool:
 
     That is to an accelerator that is here, or by what a package registered with ``torch.serialization``.
     """
-    if torch.accelerator.is_available():
-        return True
-    serialization: Any = torch.serialization
-    functions = (function for _, *both in serialization._package_registry for function in both)
+    return torch.accelerator.is_available() or foreign_packages()
+
+
+def foreign_packages() -> bool:
+    """Whether a package registered with ``torch.serialization`` where its storages go."""
+    return _foreign_among(tuple(_serialization._package_registry))
+
+
+@functools.lru_cache(maxsize=4)
+def _foreign_among(packages: tuple[tuple[Any, ...], ...]) -> bool:
+    functions = (function for _, *both in packages for function in both)
     return any(getattr(function, "func", function).__module__ != "torch.serialization" for function in functions)

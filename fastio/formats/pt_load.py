@@ -7,6 +7,7 @@ byte is in and checked.
 
 from __future__ import annotations
 
+import functools
 import pickle
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import torch
 
 from fastio import _native
 from fastio.errors import CorruptFileError
+from fastio.formats import pt_unpickle
 from fastio.formats.pt_globals import looks_at_values
 from fastio.formats.reading import read_at
 from fastio.landing import Region
@@ -118,19 +120,28 @@ class Reader:
     def get_record(self, name: str) -> bytes:
         if name not in self._archive.records:
             raise CorruptFileError(self._archive.path, name, "is missing from the file")
-        data = self._archive.read(name, self._verify)
-        if name == _PICKLE and looks_at_values(data):
+        return self.pickle if name == _PICKLE else self._archive.read(name, self._verify)
+
+    @functools.cached_property
+    def pickle(self) -> bytes:
+        """The object's pickle, read once though two unpicklers may ask for it; by then it may look at storages."""
+        data = self._archive.read(_PICKLE, self._verify)
+        if looks_at_values(data):
             self._wait()
         return data
 
     def get_storage_from_record(self, name: str, nbytes: int, _: Any) -> _Filled:
+        return _Filled(self.storage(name, nbytes))
+
+    def storage(self, name: str, nbytes: int) -> torch.UntypedStorage:
+        """The storage of a record that must have so many bytes."""
         record = self._archive.records.get(name)
         if record is None:
             raise CorruptFileError(self._archive.path, name, "is missing from the file")
         if record.nbytes != nbytes:
             problem = f"has {record.nbytes} bytes, but the tensors that use it need {nbytes}: the file was altered"
             raise CorruptFileError(self._archive.path, name, problem)
-        return _Filled(self._storage_of(record))
+        return self._storage_of(record)
 
     def get_record_offset(self, name: str) -> int:
         return self._archive.records[name].offset
@@ -142,7 +153,11 @@ class Reader:
 
 
 def unpickle(reader: Reader, map_location: Any, weights_only: bool, arguments: dict[str, Any]) -> Any:
-    """The object, over storages that may not be filled yet. ``weights_only`` uses torch's restricted unpickler."""
+    """The object, over storages that may not be filled yet. ``weights_only`` refuses what torch's does."""
+    if not arguments:
+        found = pt_unpickle.unpickle(reader.pickle, map_location, reader.storage)
+        if found is not None:
+            return found[0]
     module: Any = pickle
     if weights_only:
         from torch import _weights_only_unpickler

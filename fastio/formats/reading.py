@@ -9,12 +9,15 @@ from fastio.errors import CorruptFileError, TransferError
 _MOST = 1 << 30  # bytes that one system call reads at most
 
 
-def head(path: str, fd: int, nbytes: int) -> bytes:
-    """The first ``nbytes`` bytes of a file, or as many as it has. TransferError if the read fails."""
-    try:
-        return os.pread(fd, nbytes, 0)
-    except OSError as error:
-        raise TransferError(error.errno or 0, "read", path, 0) from error
+def head(path: str, fd: int, size: int, nbytes: int) -> bytes:
+    """The first ``nbytes`` bytes of a file, or all that it has where its ``size`` is less.
+
+    CorruptFileError if it ends before, TransferError if the read fails.
+    """
+    found = _read(path, fd, 0, nbytes)
+    if len(found) < min(nbytes, size):
+        raise _cut_short(path, None, len(found))
+    return found
 
 
 def read_at(path: str, fd: int, offset: int, nbytes: int, record: str | None = None) -> bytes:
@@ -22,6 +25,14 @@ def read_at(path: str, fd: int, offset: int, nbytes: int, record: str | None = N
 
     CorruptFileError if the file ends before, TransferError if the read fails.
     """
+    found = _read(path, fd, offset, nbytes)
+    if len(found) < nbytes:
+        raise _cut_short(path, record, offset + len(found))
+    return found
+
+
+def _read(path: str, fd: int, offset: int, nbytes: int) -> bytes:
+    """``nbytes`` bytes, or as many as there are."""
     pieces = []
     while nbytes > 0:
         try:
@@ -29,9 +40,13 @@ def read_at(path: str, fd: int, offset: int, nbytes: int, record: str | None = N
         except OSError as error:
             raise TransferError(error.errno or 0, "read", path, offset) from error
         if not piece:
-            where = "" if record is not None else ", in the middle of its header"
-            raise CorruptFileError(path, record, f"the file ends at byte {offset}{where}: it was cut short")
+            break
         pieces.append(piece)
         offset += len(piece)
         nbytes -= len(piece)
     return b"".join(pieces)
+
+
+def _cut_short(path: str, record: str | None, offset: int) -> CorruptFileError:
+    where = "" if record is not None else ", in the middle of its header"
+    return CorruptFileError(path, record, f"the file ends at byte {offset}{where}: it was cut short")

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fastio import _native
+from fastio import direct_io
 from fastio.dicts import fingerprint
 from fastio.errors import FolderMissingError, TransferError
 from fastio.nvme.safety import refuse_in_use
@@ -97,13 +97,27 @@ def _open_place(path: str, force: str | None) -> Place:
 
 
 def _open_direct(path: str, kind: os.stat_result) -> tuple[int, bool]:
-    """Around the page cache, or through it where the filesystem has no other way."""
+    """Around the page cache, or through it where the filesystem has no other way for blocks of 4096 bytes."""
     try:
-        return _open(path, kind, os.O_DIRECT), True
+        fd = _open(path, kind, os.O_DIRECT)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
+        return _open(path, kind, 0), False
+    try:
+        memory, offset = _alignment(path, fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    if memory and offset and _BLOCK % memory == _BLOCK % offset == 0:
+        return fd, True
+    os.close(fd)
     return _open(path, kind, 0), False
+
+
+def _alignment(path: str, fd: int) -> tuple[int, int]:
+    """What direct I/O asks of memory, and of offset and length; both 0: there is none."""
+    return direct_io.told(path, fd) or (_BLOCK, _BLOCK)
 
 
 def _open(path: str, kind: os.stat_result, flags: int) -> int:
@@ -119,7 +133,7 @@ def _open(path: str, kind: os.stat_result, flags: int) -> int:
 
 def _describe(fd: int, path: str, direct: bool) -> Place:
     state = os.fstat(fd)
-    alignment = _native.direct_alignment(fd)[0] or _BLOCK if direct else 1
+    alignment = _alignment(path, fd)[0] if direct else 1
     if stat.S_ISBLK(state.st_mode):
         nbytes = os.lseek(fd, 0, os.SEEK_END)
         bears = direct and not _wants_stable_bytes(state.st_rdev)

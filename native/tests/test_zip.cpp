@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,13 @@ std::vector<uint8_t> build(size_t count) {
     }
     builder.finish();
     CHECK(builder.runs().size() == 1 && builder.size() == builder.literal().size(), "one run");
+    bool thrown = false;
+    try {
+        builder.add_bytes("late", "x", 1);
+    } catch (const std::logic_error&) {  // others may read the literal where it lies
+        thrown = true;
+    }
+    CHECK(thrown, "a finished file takes no more");
     return builder.literal();
 }
 

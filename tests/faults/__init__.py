@@ -32,7 +32,7 @@ class Fault:
     times: int = 1
 
     def __str__(self) -> str:
-        effect = {SHORTER: "short", NOTHING: "zero"}.get(self.effect) or errno.errorcode[self.effect]
+        effect = {SHORTER: "short", NOTHING: "zero"}.get(self.effect) or errno.errorcode.get(self.effect, self.effect)
         return f"{self.call}{'s' if self.times == ALWAYS else self.first}-{effect}"
 
 
@@ -107,9 +107,9 @@ class Server:
         reply: dict[str, Any] = json.loads(line)
         return reply
 
-    def prepare(self, version: int, nbytes: int) -> None:
+    def prepare(self, version: int, nbytes: int, form: str = "pt") -> None:
         """Have every child begin with that object made."""
-        self.ask({"make": [version, nbytes]})
+        self.ask({"make": [version, nbytes, form]})
 
     def prepare_training(self) -> None:
         """Have every child begin as after a first training and a first checkpoint: with all that these import."""

@@ -1,4 +1,6 @@
-"""Loads damaged files and judges what comes of it. A process of its own: ``python -m faults.fuzz FORMAT COUNT FOLDER``.
+"""Loads damaged files and judges what comes of it.
+
+A process of its own: ``python -m faults.fuzz FORMAT small|large COUNT FOLDER``.
 
 Right are: a FastIOError; an error that the format's own library raises too, of a kind listed in ``FOREIGN_ERRORS``; the
 object that was saved; and where a format has no checksums (or a mutation made them right again), the very object that
@@ -40,17 +42,24 @@ FOREIGN_ERRORS: dict[str, tuple[type[Exception], ...]] = {
     "npy": (ValueError, EOFError),
 }
 POLICIES = ("posix", "uring", "auto")
-ADDRESS_SPACE = 256 << 20  # beyond what the process has when it begins: threads' stacks and a 64 MiB heap arena
+# Beyond what the process has when it begins: threads' stacks, a 64 MiB heap arena, and a large file some times over.
+ADDRESS_SPACE = {"small": 256 << 20, "large": 512 << 20}
 SECONDS_PER_CASE = 20
+WARM_UP = 60  # cases
 
 
-def originals(file_format: str, folder: Path) -> list[tuple[bytes, Any]]:
-    """Good files of a few KiB, by fastio and by the format's own library, and what they hold."""
+def originals(file_format: str, size: str, folder: Path) -> list[tuple[bytes, Any]]:
+    """Good files by fastio and by the format's own library, and what they hold.
+
+    Small ones have a few KiB. Large ones have 17 MiB and more: that is read by several threads, or by many requests at
+    once, while another thread builds the object.
+    """
     generator = torch.Generator().manual_seed(7)
-    tensor = torch.randn(5, 7, generator=generator)
+    rows, columns, odd = (5, 7, 33) if size == "small" else (2203, 2003, 500_009)
+    tensor = torch.randn(rows, columns, generator=generator)
     state = {
         "weight": tensor,
-        "half": torch.randn(33, generator=generator).to(torch.bfloat16),
+        "half": torch.randn(odd, generator=generator).to(torch.bfloat16),
         "mask": torch.randn(3, 3, generator=generator) > 0,
         "empty": torch.empty(0, 4),
         "step": torch.tensor(12),
@@ -59,8 +68,8 @@ def originals(file_format: str, folder: Path) -> list[tuple[bytes, Any]]:
     made: list[tuple[bytes, Any]] = []
     if file_format == "pt":
         nested = {**state, "view": tensor.t()[1:], "groups": [{"lr": 0.1, "betas": (0.9, 0.99)}], "name": "it"}
-        large = {"table": torch.randn(40, 64, generator=generator), "bias": torch.randn(9, generator=generator)}
-        for value in (nested, large):
+        matrix = {"table": torch.randn(40, 64, generator=generator), "bias": torch.randn(9, generator=generator)}
+        for value in (nested, matrix) if size == "small" else (nested,):
             fastio.save(value, path, policy="posix", durable=False)
             made.append((path.read_bytes(), value))
         torch.save(nested, path)
@@ -102,7 +111,7 @@ def same(one: Any, other: Any, layout: bool) -> bool:
             return False
         if not layout:
             one, other = one.contiguous(), other.contiguous()
-        return bytes(one.untyped_storage()) == bytes(other.untyped_storage())
+        return torch.equal(_memory(one), _memory(other))
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -113,20 +122,25 @@ def same(one: Any, other: Any, layout: bool) -> bool:
     return bool(one == other) or repr(one) == repr(other)  # NaN
 
 
-class Judge:
-    """Runs cases of one format and collects what is wrong."""
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())  # type: ignore[call-overload, no-any-return]
 
-    def __init__(self, file_format: str, folder: Path) -> None:
+
+class Judge:
+    """Runs cases of one format and size, and collects what is wrong."""
+
+    def __init__(self, file_format: str, size: str, folder: Path) -> None:
         self.format = file_format
+        self.large = size == "large"
         self.path = folder / f"damaged.{file_format}"
-        self.originals = originals(file_format, folder)
+        self.originals = originals(file_format, size, folder)
         self.errors: Counter[str] = Counter()
         self.objects = 0
         self.problems: dict[str, list[str]] = {}  # by what is wrong
 
     def case(self, number: int) -> None:
         good, value = self.originals[number % len(self.originals)]
-        name, damaged = mutations.mutate(self.format, good, number)
+        name, damaged = mutations.mutate(self.format, good, number, self.large)
         self.path.unlink(missing_ok=True)  # ext4 writes out a file that was cut to nothing and written again
         self.path.write_bytes(damaged)
         policy = POLICIES[number // len(self.originals) % len(POLICIES)]
@@ -179,20 +193,20 @@ class Judge:
 
 def main() -> None:
     """Run the cases; the report is the last line of the output."""
-    file_format, count, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    file_format, size, count, folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
     warnings.simplefilter("ignore")  # numpy's about the headers of damaged files
-    judge = Judge(file_format, folder)
+    judge = Judge(file_format, size, folder)
     with open(folder / f"{file_format}.case", "w+b") as file:
         file.truncate(8)
         at = mmap.mmap(file.fileno(), 8)  # where the parent looks when this process is gone
     signal.setitimer(signal.ITIMER_REAL, 2 * SECONDS_PER_CASE)  # its default action ends the process, in C too
-    for number in range(60):  # every way is warm before memory is counted
+    for number in range(WARM_UP):  # every way is warm before memory is counted
         judge.case(number)
     with open("/proc/self/statm") as statm:
         used = int(statm.read().split()[0]) * mmap.PAGESIZE
-    resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESS_SPACE, used + ADDRESS_SPACE))
+    resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESS_SPACE[size],) * 2)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for number in range(60, count):
+    for number in range(WARM_UP, count):
         at[:] = number.to_bytes(8, "little")
         signal.setitimer(signal.ITIMER_REAL, SECONDS_PER_CASE)
         judge.case(number)

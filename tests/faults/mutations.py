@@ -1,6 +1,6 @@
 """Ways to damage a file: blind ones, and for each format those that know where its numbers stand.
 
-Every mutation takes the bytes of a good file and a seeded generator, and returns other bytes. All are small files.
+Every mutation takes the bytes of a good file and a seeded generator, and returns other bytes.
 """
 
 from __future__ import annotations
@@ -183,12 +183,14 @@ def zip64_lie(data: bytes, chance: random.Random) -> bytes:
 
 def with_true_crcs(data: bytes) -> bytes:
     """Every CRC made right again: then only the reader's judgement of the contents is left."""
+    changed = bytearray(data)
     for entry in entries(data):
-        crc = struct.pack("<I", zlib.crc32(data[entry.data : entry.data + entry.nbytes]))
-        data = _put(data, entry.at + 16, crc)
-        if data[entry.data + entry.nbytes :].startswith(b"PK\x07\x08"):
-            data = _put(data, entry.data + entry.nbytes + 4, crc)
-    return data
+        end = entry.data + entry.nbytes
+        crc = zlib.crc32(data[entry.data : end])
+        struct.pack_into("<I", changed, entry.at + 16, crc)
+        if data[end : end + 4] == b"PK\x07\x08":
+            struct.pack_into("<I", changed, end + 4, crc)
+    return bytes(changed)
 
 
 def zip_forged(data: bytes, chance: random.Random) -> bytes:
@@ -326,7 +328,9 @@ def npy_header(data: bytes, chance: random.Random) -> bytes:
     ]
     descrs += ["[('a', '<f4')]", "[('a', '<f4', (1000000000, 1000000000))]", "('<f4', (3, 9))", "'f4,f4'", "7", "'|b1'"]
     orders = ["True", "False", "None", "2", "'x'"]
-    descr, order, shape = "'<f4'", "False", "(5, 7)"
+    (length,) = struct.unpack_from("<H", data, 8)
+    shape = data[10 : 10 + length].decode().partition("'shape': ")[2].partition(")")[0] + ")"
+    descr, order = "'<f4'", "False"
     for _ in range(chance.choice([1, 1, 2])):
         changed = chance.randrange(4)
         descr = chance.choice(descrs) if changed == 0 else descr
@@ -338,21 +342,20 @@ def npy_header(data: bytes, chance: random.Random) -> bytes:
             ["", "{}", "[]", "{'descr': '<f4'}", header[:-3], header + header, header + "\0", "__import__('os')"]
         )
     encoded = header.encode().ljust(118) + b"\n"
-    (length,) = struct.unpack_from("<H", data, 8)
     return data[:8] + struct.pack("<H", min(len(encoded), 65535)) + encoded + data[10 + length :]
 
 
 NPY: list[Mutation] = [npy_version, npy_length, npy_header, npy_header, npy_header]
 
-MUTATIONS: dict[str, list[Mutation]] = {
-    "pt": BLIND + PT,
-    "safetensors": BLIND + SAFETENSORS,
-    "npy": BLIND + NPY,
-}
+AIMED: dict[str, list[Mutation]] = {"pt": PT, "safetensors": SAFETENSORS, "npy": NPY}
 
 
-def mutate(file_format: str, data: bytes, number: int) -> tuple[str, bytes]:
-    """The mutation with that number: what was done, and the damaged bytes."""
+def mutate(file_format: str, data: bytes, number: int, large: bool = False) -> tuple[str, bytes]:
+    """The mutation with that number: what was done, and the damaged bytes.
+
+    Of a ``large`` file nearly all is tensors: there fewer mutations are blind.
+    """
     chance = random.Random(f"{file_format} {number}")
-    mutation = chance.choice(MUTATIONS[file_format])
+    blind = [flip_bits, truncate, remove, insert] if large else BLIND
+    mutation = chance.choice(blind + AIMED[file_format])
     return mutation.__name__, mutation(data, chance)

@@ -1,23 +1,37 @@
-"""Objects that know which version they are, bit for bit."""
+"""Objects that know which version they are, bit for bit, in every format; and what the formats' own libraries do."""
 
 from __future__ import annotations
 
 import functools
+import os
+from typing import Any
 
+import numpy
+import safetensors.torch
 import torch
 
 OLD, NEW = 1, 2
+FORMATS = ("pt", "safetensors", "npy")
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """The format of a file of that name."""
+    return os.path.splitext(path)[1][1:]
 
 
 @functools.lru_cache(maxsize=8)
-def make(version: int, nbytes: int = 3 << 20) -> dict[str, torch.Tensor]:
-    """A state dict of about ``nbytes`` bytes: large, small, odd, tied, 0-dim and empty tensors, all of one version.
+def make(version: int, nbytes: int = 3 << 20, form: str = "pt") -> Any:
+    """About ``nbytes`` bytes, all of one version: a state dict, or for ``npy`` one tensor.
 
+    In the dict are large, small, odd, 0-dim, empty and (but for ``safetensors``, which has no such thing) tied tensors.
     Do not change it: the next one who asks gets the same.
     """
     generator = torch.Generator().manual_seed(version)
     large = torch.randint(-(1 << 31), 1 << 31, (nbytes // 4,), generator=generator, dtype=torch.int32)
-    return {
+    if form == "npy":
+        large[0] = version
+        return large.view(-1, 2)
+    state = {
         "large": large,
         "tied": large[5:77],
         "odd": torch.randint(0, 256, (100_003,), generator=generator, dtype=torch.uint8)[1:],
@@ -25,20 +39,60 @@ def make(version: int, nbytes: int = 3 << 20) -> dict[str, torch.Tensor]:
         "version": torch.tensor(version),
         "empty": torch.empty(0, 4),
     }
+    if form == "safetensors":
+        del state["tied"]
+    return state
 
 
-def differ(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> str:
-    """What differs between two such objects; the empty string if nothing does."""
-    if list(got) != list(expected):
+def claimed(obj: Any) -> int:
+    """The version that an object as :func:`make` makes it says it is."""
+    return int(obj[0, 0] if isinstance(obj, torch.Tensor) else obj["version"])
+
+
+def version_of(obj: Any) -> int:
+    """The version of such an object. AssertionError if it is none, whole."""
+    form = "npy" if isinstance(obj, torch.Tensor) else "pt" if "tied" in obj else "safetensors"
+    version = claimed(obj)
+    difference = differ(obj, make(version, (obj if form == "npy" else obj["large"]).nbytes, form), form)
+    if difference:
+        raise AssertionError(f"the object is not version {version}: {difference}")
+    return version
+
+
+def differ(got: Any, expected: Any, form: str = "pt") -> str:
+    """What differs between two such objects; the empty string if nothing does. Order and strides are ``pt``'s alone."""
+    if form == "npy":
+        return _differ("array", got, expected, strides=False)
+    if list(got) != list(expected) and (form == "pt" or got.keys() != expected.keys()):
         return f"keys {list(got)}"
-    for name, tensor in expected.items():
-        other = got[name]
-        if (other.dtype, other.shape, other.stride()) != (tensor.dtype, tensor.shape, tensor.stride()):
-            return f"{name}: {other.dtype} {tuple(other.shape)} {other.stride()}"
-        if not torch.equal(_bytes(other), _bytes(tensor)):
-            return f"{name}: other bytes"
-    return ""
+    differences = (_differ(name, got[name], tensor, form == "pt") for name, tensor in expected.items())
+    return next(filter(None, differences), "")
+
+
+def _differ(name: str, other: torch.Tensor, tensor: torch.Tensor, strides: bool) -> str:
+    if (other.dtype, other.shape) != (tensor.dtype, tensor.shape) or (strides and other.stride() != tensor.stride()):
+        return f"{name}: {other.dtype} {tuple(other.shape)} {other.stride()}"
+    return "" if torch.equal(_bytes(other), _bytes(tensor)) else f"{name}: other bytes"
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def read(path: str | os.PathLike[str]) -> Any:
+    """What the format's own library reads."""
+    if format_of(path) == "safetensors":
+        return safetensors.torch.load_file(path)
+    if format_of(path) == "npy":
+        return torch.from_numpy(numpy.load(path))
+    return torch.load(path, weights_only=True)
+
+
+def write(obj: Any, path: str | os.PathLike[str]) -> None:
+    """Have the format's own library write."""
+    if format_of(path) == "safetensors":
+        safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in obj.items()}, path)
+    elif format_of(path) == "npy":
+        numpy.save(path, obj.numpy())
+    else:
+        torch.save(obj, path)

@@ -21,7 +21,10 @@ from typing import Any
 import torch
 
 import fastio
+from fastio.backends._copies import ThreadCopies
+from fastio.backends.pinned import PinnedTransport
 from fastio.offload.store import BlockStore
+from fastio.transport import Extent, ReadRequest, WriteRequest
 from faults import objects
 
 Json = dict[str, Any]
@@ -30,19 +33,19 @@ NBYTES = 3 << 20
 
 def save(path: str, policy: str, durable: bool = True, nbytes: int = NBYTES, faults: list[Json] | None = None) -> Json:
     """Save version NEW over what is there, under faults; then look at what is left, and save a small OLD."""
-    _warm_up(policy)
+    _warm_up(policy, objects.format_of(path))
     return _save(path, policy, durable, nbytes, faults)
 
 
 def load(path: str, policy: str, faults: list[Json] | None = None) -> Json:
     """Load what is there, under faults, and once more without any; what came is given as the version it is."""
-    _warm_up(policy)
+    _warm_up(policy, objects.format_of(path))
     return _load(path, policy, faults)
 
 
 def learn(op: str, path: str, faults: list[Json]) -> list[Json]:
     """Thirty saves or loads under faults that stay, each by the way that the dictionary chooses and tries."""
-    _warm_up("auto")
+    _warm_up("auto", objects.format_of(path))
     return [
         _save(path, "auto", True, NBYTES, faults) if op == "save" else _load(path, "auto", faults) for _ in range(30)
     ]
@@ -50,7 +53,7 @@ def learn(op: str, path: str, faults: list[Json]) -> list[Json]:
 
 def sweep(op: str, path: str, policy: str, call: str, effect: int) -> list[Json]:
     """``save`` or ``load`` again and again: the fault strikes the first call of its class, the second, ... the last."""
-    _warm_up(policy)
+    _warm_up(policy, objects.format_of(path))
     results: list[Json] = []
     for first in range(1, 200):
         faults = [{"call": call, "effect": effect, "first": first, "times": 1}]
@@ -62,14 +65,15 @@ def sweep(op: str, path: str, policy: str, call: str, effect: int) -> list[Json]
 
 
 def _save(path: str, policy: str, durable: bool, nbytes: int, faults: list[Json] | None) -> Json:
-    new = objects.make(objects.NEW, nbytes)
+    form = objects.format_of(path)
+    new = objects.make(objects.NEW, nbytes, form)
     before = _census()
     result = _attempt(lambda: fastio.save(new, path, policy=policy, durable=durable), path, faults)
     result["leaked"] = _census_since(before)
     result["found"] = found(path)
-    fastio.save(objects.make(objects.OLD), path, policy=policy, durable=durable)
+    fastio.save(objects.make(objects.OLD, form=form), path, policy=policy, durable=durable)
     result["next"] = found(path)
-    result["folder"] = sorted(os.listdir(os.path.dirname(path)))
+    result["beside"] = sorted({*os.listdir(os.path.dirname(path))} - {os.path.basename(path)})
     return result
 
 
@@ -78,10 +82,10 @@ def _load(path: str, policy: str, faults: list[Json] | None) -> Json:
     before = _census()
     loaded: list[Any] = []
     result = _attempt(lambda: loaded.append(fastio.load(path, policy=policy)), path, faults)
-    result["found"] = _version(loaded.pop()) if loaded else 0
+    result["found"] = objects.version_of(loaded.pop()) if loaded else 0
     result["leaked"] = _census_since(before)
-    result["next"] = _version(fastio.load(path, policy=policy))
-    result["folder"] = sorted(os.listdir(os.path.dirname(path)))
+    result["next"] = objects.version_of(fastio.load(path, policy=policy))
+    result["beside"] = sorted({*os.listdir(os.path.dirname(path))} - {os.path.basename(path)})
     return result
 
 
@@ -113,12 +117,32 @@ def read_ones(path: str, policy: str, fault: Json) -> Json:
     return result
 
 
+def bounce(path: str, faults: list[Json]) -> Json:
+    """Write a file and read it back through pinned's ring, over host memory, under faults. ``notes`` are of both."""
+    source = torch.randint(0, 256, (NBYTES + 5,), dtype=torch.uint8)
+    target = torch.zeros_like(source)
+    transport = PinnedTransport(ThreadCopies)
+    notes: list[str] = []
+
+    def there_and_back() -> None:
+        with open(path, "w+b") as file:
+            for move, request, memory in (
+                (transport.write, WriteRequest, source),
+                (transport.read, ReadRequest, target),
+            ):
+                extents = [Extent(0, memory.nbytes, memory.data_ptr(), True, "cpu", memory)]
+                notes.extend(move(request(path, file.fileno(), memory.nbytes, extents)).notes)
+
+    result = _attempt(there_and_back, path, faults)
+    return {**result, "notes": notes, "right": torch.equal(source, target)}
+
+
 def refused_by_torch_too(path: str, op: str, uid: int | None = None) -> Json:
     """The errors of torch and of fastio for the same mistake, as another user if asked."""
     if uid is not None:
         os.setgid(uid)
         os.setuid(uid)
-    new = objects.make(objects.NEW)
+    new = objects.make(objects.NEW, form=objects.format_of(path))
     by_torch = _attempt((lambda: torch.save(new, path)) if op == "save" else (lambda: torch.load(path)), path, None)
     before = _census()
     by_fastio = _attempt((lambda: fastio.save(new, path)) if op == "save" else (lambda: fastio.load(path)), path, None)
@@ -128,7 +152,7 @@ def refused_by_torch_too(path: str, op: str, uid: int | None = None) -> Json:
 
 def save_for_ever(path: str, policy: str, durable: bool, nbytes: int, ready: str) -> Json:
     """Save NEW, OLD, NEW, ... until killed; the file ``ready`` appears when the first of them begins."""
-    versions = [objects.make(objects.NEW, nbytes), objects.make(objects.OLD, nbytes)]
+    versions = [objects.make(version, nbytes, objects.format_of(path)) for version in (objects.NEW, objects.OLD)]
     open(ready, "w").close()
     while True:
         for version in versions:
@@ -225,18 +249,9 @@ def _offload(it: BlockStore, blobs: list[torch.Tensor]) -> None:
 
 
 def found(path: str) -> int:
-    """The version at ``path``, after fastio verified it and plain torch read it; 0 if it is none of ours."""
+    """The version at ``path``, after fastio verified it and the format's library read it."""
     fastio.verify(path)
-    return _version(torch.load(path, weights_only=True))
-
-
-def _version(loaded: Any) -> int:
-    version = int(loaded["version"])
-    expected = objects.make(version, loaded["large"].nbytes)
-    difference = objects.differ(loaded, expected)
-    if difference:
-        raise AssertionError(f"the object is not version {version}: {difference}")
-    return version
+    return objects.version_of(objects.read(path))
 
 
 def _attempt(call: Callable[[], object], path: str, faults: list[Json] | None) -> Json:
@@ -273,12 +288,12 @@ def _evict(path: str) -> None:
     os.close(fd)
 
 
-def _warm_up(policy: str) -> None:
+def _warm_up(policy: str, form: str = "pt") -> None:
     """One save and one load elsewhere: pools, kept buffers and torch's own threads are there before we count."""
     folder = tempfile.mkdtemp()
     try:
-        path = os.path.join(folder, "warm.pt")
-        fastio.save(objects.make(objects.OLD), path, policy=policy)
+        path = os.path.join(folder, f"warm.{form}")
+        fastio.save(objects.make(objects.OLD, form=form), path, policy=policy)
         fastio.load(path, policy=policy)
         found(path)
     finally:

@@ -18,6 +18,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -38,6 +39,7 @@ typedef struct {
 static Rule rules[MAX_RULES];
 static atomic_int rule_count;
 static atomic_long strikes;
+static atomic_ulong demanded; /* what direct I/O must be aligned to, since an "alignment" struck; 0: as it is */
 
 int fault_arm(const char *call, const char *match, long first, long times, int effect) {
     int number = atomic_load(&rule_count);
@@ -56,6 +58,7 @@ int fault_arm(const char *call, const char *match, long first, long times, int e
 /* How often the rules struck since the last fault_disarm. */
 long fault_disarm(void) {
     atomic_store(&rule_count, 0);
+    atomic_store(&demanded, 0);
     return atomic_exchange(&strikes, 0);
 }
 
@@ -163,7 +166,7 @@ MOVES_VECTOR(writev, "write")
 MOVES_VECTOR_AT(preadv2, "read")
 MOVES_VECTOR_AT(preadv64v2, "read")
 
-/* ---- allocate, truncate, sync, rename ---- */
+/* ---- allocate, truncate, lock, sync, rename ---- */
 
 #define ALLOCATES(name)                                         \
     int name(int fd, int mode, off_t offset, off_t nbytes) {    \
@@ -195,6 +198,13 @@ ALLOCATES_POSIX(posix_fallocate64)
 TRUNCATES(ftruncate)
 TRUNCATES(ftruncate64)
 
+int flock(int fd, int how) {
+    REAL(int, "flock", int, int)
+    int effect = struck_fd("lock", fd);
+    STRIKE(effect);
+    return real(fd, how);
+}
+
 #define SYNCS(name)                             \
     int name(int fd) {                          \
         REAL(int, #name, int)                   \
@@ -219,9 +229,11 @@ int renameat(int from_folder, const char *from, int to_folder, const char *to) {
     return real(from_folder, from, to_folder, to);
 }
 
-/* ---- open: "direct" strikes only what asks for O_DIRECT, "open" the rest. ---- */
+/* ---- open: "direct" strikes only what asks for O_DIRECT, "hold" what opens no file, "open" the rest. ---- */
 
-static int open_effect(const char *path, int flags) { return struck(flags & O_DIRECT ? "direct" : "open", path); }
+static int open_effect(const char *path, int flags) {
+    return struck(flags & O_PATH ? "hold" : flags & O_DIRECT ? "direct" : "open", path);
+}
 
 #define OPENS(name)                                    \
     int name(const char *path, int flags, ...) {       \
@@ -325,6 +337,12 @@ typedef struct {
     int result;
 } Victim;
 
+/* Whether a filesystem that demands more than this one would take it. */
+static int misaligned(const struct io_uring_sqe *request) {
+    unsigned long alignment = atomic_load(&demanded);
+    return alignment != 0 && ((request->addr | request->off | request->len) & (alignment - 1)) != 0;
+}
+
 static int change_requests(Ring *ring, unsigned submitted, Victim *victims) {
     const struct io_sqring_offsets *at = &ring->params.sq_off;
     unsigned head = __atomic_load_n(ring_word(ring, at->head), __ATOMIC_ACQUIRE);
@@ -334,7 +352,7 @@ static int change_requests(Ring *ring, unsigned submitted, Victim *victims) {
     for (unsigned i = 0; i < submitted && count < MAX_VICTIMS; ++i) {
         struct io_uring_sqe *request = &ring->requests[array[(head + i) & mask]];
         const char *class = request_class(request);
-        int effect = class != NULL ? struck_fd(class, request->fd) : 0;
+        int effect = class == NULL ? 0 : misaligned(request) ? EINVAL : struck_fd(class, request->fd);
         if (effect == SHORTER) {
             request->len = (unsigned)shorter(request->len);
         } else if (effect != 0) {
@@ -361,6 +379,19 @@ static void change_completions(Ring *ring, const Victim *victims, int count) {
     }
 }
 
+/* ---- statx: "alignment" answers what direct I/O asks for, the effect in bytes (NOTHING: there is none). ----
+ *
+ * Requests on a ring that are not so aligned are refused from then on, as a filesystem that asks for it would.
+ */
+static void answer_alignment(int fd, unsigned *answer) {
+    enum { DIOALIGN = 0x2000, MEMORY = 38, OFFSET = 39 };
+    int effect = struck_fd("alignment", fd);
+    if (effect == 0) return;
+    answer[0] |= DIOALIGN;
+    answer[MEMORY] = answer[OFFSET] = effect == NOTHING ? 0 : (unsigned)effect;
+    atomic_store(&demanded, answer[OFFSET]);
+}
+
 long syscall(long number, ...) {
     REAL(long, "syscall", long, ...)
     va_list list;
@@ -374,6 +405,11 @@ long syscall(long number, ...) {
         long fd = real(number, a, b, c, d, e, f);
         if (fd >= 0) remember_ring((int)fd, (const struct io_uring_params *)b);
         return fd;
+    }
+    if (number == SYS_statx) {
+        long result = real(number, a, b, c, d, e, f);
+        if (result == 0) answer_alignment((int)a, (unsigned *)e);
+        return result;
     }
     if (number != SYS_io_uring_enter || atomic_load(&rule_count) == 0) return real(number, a, b, c, d, e, f);
     int effect = struck("ring_enter", NULL);

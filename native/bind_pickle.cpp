@@ -1,0 +1,55 @@
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "pickle_names.hpp"
+#include "python_io.hpp"
+#include "python_unpickle.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace fastio {
+
+namespace {
+
+// Pairs of bytes: module and name. None where the pickle may name others, or hides them behind numbers.
+nb::object names_in(nb::bytes data) {
+    PickleNames names = pickle_names(data.data(), data.size());
+    if (!names.all) return nb::none();
+    nb::list list;
+    for (const auto& [module, name] : names.found) {
+        list.append(nb::make_tuple(nb::bytes(module.data(), module.size()), nb::bytes(name.data(), name.size())));
+    }
+    return list;
+}
+
+// The function, but None at once for what is exactly of one of these types.
+nb::object unless_of(nb::tuple types, nb::object function) {
+    std::vector<nb::object> spared;
+    for (nb::handle type : types) spared.push_back(nb::borrow(type));
+    auto asked = [spared, function](nb::handle value) -> nb::object {
+        nb::handle type = value.type();
+        auto is = [type](const nb::object& other) { return other.is(type); };
+        return std::any_of(spared.begin(), spared.end(), is) ? nb::none() : function(value);
+    };
+    return nb::cpp_function(asked, nb::arg("value").none());
+}
+
+// What the pickle holds, in a tuple; None if it is not of the kind that is understood.
+nb::object unpickle(nb::bytes data, nb::dict names, nb::dict calls, nb::object load) {
+    nb::object result;
+    if (!Unpickler(names, calls, load).run({data.c_str(), data.size()}, result)) return nb::none();
+    return nb::make_tuple(result);
+}
+
+}  // namespace
+
+void bind_pickle(nb::module_& module) {
+    module.def("pickle_names", &names_in, "data"_a);
+    module.def("unpickle", &unpickle, "data"_a, "names"_a, "calls"_a, "load"_a);
+    module.def("unless_of", &unless_of, "types"_a, "function"_a);
+}
+
+}  // namespace fastio

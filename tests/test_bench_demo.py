@@ -1,0 +1,77 @@
+"""``make demo``'s main part, on a small state dict: what it says is so, and it ends non-zero where that is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fastio
+from benching import on_disk
+from fastio.bench import demo, workloads
+from fastio.bench.compare import WORKS
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(on_disk(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_all_it_shows_is_as_it_should_be(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "ROUNDS", 1)
+    monkeypatch.setattr(demo, "LEARNING_ROUNDS", 1)
+    workload = workloads.find("toy")
+    assert demo.main(workload) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert [title for title, _ in demo.STEPS if title not in said] == []
+    assert [work for work in WORKS if f"{work} │ torch │" not in said] == []
+    assert said.count("│ fastio │") == len(WORKS)
+    assert f"all {workload.count} tensors equal, bit by bit" in said
+    assert "flipped. torch.load accepts the file, with a wrong value in" in said
+    assert "fastio.load refuses it: data/" in said
+    assert "save of 569 KiB as pt" in said
+    assert said.count("load of 569 KiB as pt") == 2
+    assert "all as it should be" in said
+    assert list(folder.iterdir()) == []
+
+
+def saves_another(thing: dict[str, torch.Tensor], path: Path) -> fastio.SaveResult:
+    """A save of which one bit is wrong."""
+    name, tensor = next(iter(thing.items()))
+    bits = tensor.clone().view(torch.int32)
+    bits.view(-1)[0] ^= 1
+    return fastio.save({**thing, name: bits.view(tensor.dtype)}, path)
+
+
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        ({"save": saves_another}, "torch.load('toy.pt') gives other bits for "),
+        ({"load": torch.load}, "fastio.load accepted a file with a wrong byte"),
+    ],
+    ids=["save", "load"],
+)
+def test_it_says_what_is_wrong(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    broken: dict[str, Any],
+    problem: str,
+) -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            return broken.get(name) or getattr(fastio, name)
+
+    monkeypatch.setattr(demo, "fastio", Broken())
+    monkeypatch.setattr(demo, "STEPS", [("one", demo.read_with_torch), ("two", demo.flip_a_byte)])
+    assert demo.main(workloads.find("toy")) == 1
+    said = capsys.readouterr().out
+    assert f"wrong: {problem}" in said
+    assert "all as it should be" not in said
+    assert list(folder.iterdir()) == []

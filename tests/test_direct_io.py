@@ -1,0 +1,118 @@
+"""How direct I/O must be aligned, as statx says: larger alignments, files that take none, kernels that do not tell."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import fastio
+from benching import on_disk
+from fastio import direct_io
+from fastio.bench import doctor
+from fastio.offload.store import BlockStore
+from faults import ALWAYS, NOTHING, Fault, Server, objects
+
+NBYTES = 9 << 20  # several requests in flight, and a last one that is none of whole pages
+
+
+@pytest.fixture
+def journaled(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem that opens files with O_DIRECT and then goes through the page cache: it journals their data."""
+    folder, image = tmp_path / "disk", tmp_path / "image"
+    folder.mkdir()
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a filesystem")
+    for command in (["mkfs.ext4", "-q", image], ["mount", "-o", "loop,data=journal", image, folder]):
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode != 0:
+            pytest.skip(f"{command[0]} is not permitted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def asked(answer: int) -> Fault:
+    """statx says that direct I/O asks for that alignment, and the ring takes no other."""
+    return Fault("alignment", answer, times=ALWAYS)
+
+
+@pytest.mark.parametrize("op", ["save", "load"])
+@pytest.mark.parametrize(("form", "answer"), [("pt", 8192), ("pt", 1 << 20), ("safetensors", 1 << 20), ("npy", 8192)])
+def test_a_larger_alignment_is_kept(server: Server, tmp_path: Path, op: str, form: str, answer: int) -> None:
+    path = tmp_path / f"it.{form}"
+    objects.write(objects.make(objects.OLD, NBYTES, form), path)
+    arguments = {"nbytes": NBYTES} if op == "save" else {}
+    result = server.run(op, asked(answer), path=str(path), policy="uring", **arguments)
+    assert result["error"] is None
+    assert result["strikes"] >= 1
+    assert result["transfers"][-1]["route"] == "direct"
+    assert result["found"] == (objects.NEW if op == "save" else objects.OLD)
+    assert (result["next"], result["leaked"], result["beside"]) == (objects.OLD, [], [])
+
+
+@pytest.mark.parametrize("op", ["save", "load"])
+@pytest.mark.parametrize("answer", [NOTHING, 3 * 4096, 2 << 20])
+def test_where_direct_io_cannot_be_it_is_not_tried(server: Server, tmp_path: Path, op: str, answer: int) -> None:
+    path = tmp_path / "it.pt"
+    objects.write(objects.make(objects.OLD), path)
+    result = server.run(op, asked(answer), Fault("direct", errno.EIO, times=ALWAYS), path=str(path), policy="uring")
+    assert result["strikes"] >= 1
+    assert "RefusedError" in result["error"]["bases"], result["error"]
+    assert str(path) in result["error"]["message"]
+    assert ("takes no direct I/O" if answer == NOTHING else f"{answer} bytes") in result["error"]["message"]
+    assert (result["next"], result["leaked"], result["beside"]) == (objects.OLD, [], [])
+
+
+@pytest.mark.parametrize(("answer", "why"), [(NOTHING, "takes no direct I/O"), (8192, "aligned to 8192 bytes")])
+def test_the_staging_of_devices_goes_through_the_page_cache(
+    server: Server, tmp_path: Path, answer: int, why: str
+) -> None:
+    faults = asked(answer), Fault("direct", errno.EIO, times=ALWAYS)
+    result = server.run("bounce", *faults, path=str(tmp_path / "file"))
+    assert (result["error"], result["right"]) == (None, True)
+    assert len(result["notes"]) == 2
+    assert all(note.startswith("through the page cache: ") and why in note for note in result["notes"])
+
+
+def test_a_filesystem_that_takes_none(journaled: Path) -> None:
+    path = journaled / "it.pt"
+    obj = {"ones": torch.ones(3 << 18)}
+    with pytest.raises(fastio.FastIOError, match=f"uring: .*{path} takes no direct I/O"):
+        fastio.save(obj, path, policy="uring")
+    assert list(journaled.glob("*.pt")) == []
+    assert fastio.save(obj, path).route != "direct"
+    with pytest.raises(fastio.FastIOError, match=f"uring: .*{path} takes no direct I/O"):
+        fastio.load(path, policy="uring")
+    with BlockStore(journaled) as store:
+        assert store.notes == (f"{journaled}: no direct I/O, so through the page cache",)
+    assert doctor.direct_io(journaled) == (
+        f"{journaled} takes no direct I/O, its filesystem says; saves and loads go through the page cache"
+    )
+
+
+def test_what_doctor_says_of_this_disk(tmp_path: Path) -> None:
+    on_disk(tmp_path)
+    with open(tmp_path / "file", "w+b") as file:
+        told = direct_io.told(file.name, file.fileno())
+    said = doctor.direct_io(tmp_path)
+    if told is None:
+        assert said == "yes; the kernel does not tell the alignment, fastio's is 4096 bytes"
+    else:
+        memory, offset = told
+        assert said == f"yes; memory aligned to {memory} and offsets to {offset} bytes, fastio's are to 4096"
+
+
+def test_where_the_kernel_does_not_tell() -> None:
+    with open("/proc/version", "rb") as file:
+        assert direct_io.told(file.name, file.fileno()) is None
+        assert direct_io.alignment(file.name, file.fileno()) == 4096
+    with pytest.raises(fastio.TransferError, match="statx") as caught:
+        direct_io.told("closed", -1)
+    assert caught.value.errno == errno.EBADF

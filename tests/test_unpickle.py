@@ -1,0 +1,215 @@
+"""State dicts are unpickled natively, and what comes out is what torch's own unpickler puts together."""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import random
+import struct
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import _weights_only_unpickler
+
+import fastio
+from fastio import _native
+from fastio.formats import pt_unpickle
+
+DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.uint8)
+
+
+def described(value: Any, within: tuple[int, ...] = ()) -> Any:
+    """All that can be told of a value, comparable. A container that holds itself ends where it does."""
+    if id(value) in within:
+        return "itself"
+    within = (*within, id(value))
+    if isinstance(value, torch.Tensor):
+        numbers = repr(value.detach().flatten().tolist()) if value.numel() < 1000 else ""
+        where = value.storage_offset(), tuple(value.shape), value.stride()
+        hooks = described(value._backward_hooks, within)
+        return type(value), value.dtype, where, value.requires_grad, value.is_conj(), value.is_neg(), hooks, numbers
+    if isinstance(value, torch.TypedStorage):
+        return torch.TypedStorage, value.dtype
+    if isinstance(value, dict):
+        items = [(described(key, within), described(item, within)) for key, item in value.items()]
+        return type(value), items, described(getattr(value, "__dict__", None), within)
+    if isinstance(value, list | tuple):
+        return type(value), [described(item, within) for item in value]
+    return type(value), repr(value)
+
+
+def made(chance: random.Random, depth: int = 3) -> Any:
+    """Something that state dicts are made of."""
+    kind = chance.randrange(12 if depth else 8)
+    tensor = torch.ones([chance.randrange(4) for _ in range(chance.randrange(4))]).to(chance.choice(DTYPES))
+    keys = ["a", "", "\ud800", 7, -1, (1, "x"), None, 2.5]
+    items = [(chance.choice(keys), made(chance, depth - 1)) for _ in range(chance.randrange(5))] if kind > 7 else []
+    return [
+        lambda: tensor,
+        lambda: torch.nn.Parameter(torch.ones(tensor.shape), requires_grad=chance.random() < 0.5),
+        lambda: tensor.to(torch.complex64).conj(),
+        lambda: chance.choice([0, 255, 256, -1, 1 << 31, -(1 << 80), True, None]),
+        lambda: chance.choice([math.inf, -0.0, math.nan, 1e-300]),
+        lambda: chance.choice(["", "layer.0.weight", "\u00e9\U0001f600", "\udcff", "x" * 300]),
+        lambda: chance.choice(DTYPES),
+        lambda: torch.Size([chance.randrange(5)]),
+        lambda: dict(items),
+        lambda: OrderedDict(items),
+        lambda: [item for _, item in items],
+        lambda: tuple(item for _, item in items),
+    ][kind]()
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("safe", [True, False])
+def test_what_torch_saved_is_what_torch_loads(tmp_path: Path, seed: int, safe: bool) -> None:
+    value = [made(random.Random(1000 * seed + turn)) for turn in range(5)]
+    torch.save(value, tmp_path / "x.pt")
+    loaded = fastio.load(tmp_path / "x.pt", weights_only=safe, policy="posix")
+    assert described(loaded) == described(torch.load(tmp_path / "x.pt", weights_only=safe))
+
+
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks torch's unpickler for more than it has to is found out."""
+
+    def refuse(_: Any) -> Any:
+        raise AssertionError("torch unpickled it")
+
+    monkeypatch.setattr(_weights_only_unpickler.Unpickler, "load", refuse)
+
+
+@pytest.mark.usefixtures("no_torch")
+@pytest.mark.parametrize("where", [None, "cpu", torch.device("cpu")])
+def test_state_dicts_are_unpickled_natively(tmp_path: Path, where: Any) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.rand(5, 3)).sum().backward()
+    optimizer.step()
+    path = tmp_path / "x.pt"
+    fastio.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}, path)
+    loaded = fastio.load(path, where, policy="posix")
+    assert loaded["epoch"] == 3
+    assert loaded["model"]._metadata == model.state_dict()._metadata
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded["model"][name], tensor)
+    optimizer.load_state_dict(loaded["optimizer"])
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_tensors_that_share_a_storage_share_it_again(tmp_path: Path) -> None:
+    base = torch.arange(12.0).reshape(3, 4)
+    fastio.save({"base": base, "row": base[1], "turned": base.T, "again": base}, tmp_path / "x.pt")
+    loaded = fastio.load(tmp_path / "x.pt", policy="posix")
+    assert loaded["again"] is loaded["base"]
+    loaded["base"].zero_()
+    assert loaded["row"].eq(0).all()
+    assert loaded["turned"].eq(0).all()
+    assert loaded["turned"].stride() == (1, 4)
+
+
+def test_what_was_saved_elsewhere_goes_where_it_is_sent_or_is_refused_as_torch_does(tmp_path: Path) -> None:
+    class Elsewhere(pickle.Pickler):
+        def persistent_id(self, obj: Any) -> Any:
+            return ("storage", torch.FloatStorage, "0", "cuda:0", 2) if isinstance(obj, torch.TypedStorage) else None
+
+    pickled = io.BytesIO()
+    Elsewhere(pickled, protocol=2).dump({"x": torch.tensor([1.0, 2.0])})
+    path = tmp_path / "x.pt"
+    torch.save({"x": torch.tensor([1.0, 2.0])}, path)
+    writer: Any = torch._C.PyTorchFileWriter(str(path))
+    writer.write_record("data.pkl", pickled.getvalue(), len(pickled.getvalue()))
+    writer.write_record("data/0", struct.pack("<2f", 1, 2), 8)
+    writer.write_end_of_file()
+    assert fastio.load(path, "cpu")["x"].tolist() == [1.0, 2.0]
+    if not torch.cuda.is_available():
+        with pytest.raises(RuntimeError, match="map_location"):
+            fastio.load(path)
+
+
+SEEDS = [
+    {"a": torch.ones(3), "n": [1, 2.5, "x", None, True, -(1 << 70)], "o": OrderedDict(z=1)},
+    {f"layer.{i}": torch.full((2, i), float(i)) for i in range(300)},
+    [torch.nn.Parameter(torch.ones(2)), (torch.float16, torch.Size([1])), {"k": {"l": {}}}],
+]
+
+
+def mutated(data: bytes, chance: random.Random) -> bytes:
+    """The pickle with a few bytes changed, a piece cut out, doubled or moved, or its end lost."""
+    found = bytearray(data)
+    for _ in range(chance.choice((1, 1, 2))):
+        at, end = sorted(chance.randrange(len(found)) for _ in "12")
+        match chance.randrange(8):
+            case 0:
+                del found[at : min(end, at + 20)]
+            case 1:
+                found[at:at] = found[end : end + chance.randrange(20)]
+            case 2:
+                del found[max(1, end) :]
+            case 3:
+                found[at] = chance.choice(b"(tR.}](eusabqhjrNKMJGXQc)0\x80\x85\x86\x87\x88\x89\x8a")
+            case _:
+                found[at] = chance.randrange(256)
+    return bytes(found)
+
+
+def test_of_any_pickle_it_makes_what_torch_makes_or_nothing() -> None:
+    """3,000 mutations of three pickles: where the native unpickler understands one, torch's agrees with it."""
+    storages = {str(key): torch.ones(4096) for key in range(400)}
+
+    def load(saved_id: Any) -> Any:
+        if saved_id and saved_id[0] != "storage":
+            raise pickle.UnpicklingError
+        _, kind, key, *_ = saved_id
+        untyped = storages[key].untyped_storage()
+        return torch.TypedStorage(wrap_storage=untyped, dtype=kind.dtype, _internal=True)
+
+    understood = 0
+    for index, seed in enumerate(SEEDS):
+        archive = io.BytesIO()
+        torch.save(seed, archive)
+        archive.seek(0)
+        data = torch._C.PyTorchFileReader(archive).get_record("data.pkl")
+        chance = random.Random(index)
+        for turn in range(1000):
+            pickled = mutated(data, chance) if turn else data
+            try:
+                found = _native.unpickle(pickled, pt_unpickle._names(), pt_unpickle._CALLS, load)
+            except Exception as error:
+                found = error
+            if found is None:
+                assert turn, "the seed itself"
+                continue
+            torchs = _weights_only_unpickler.Unpickler(io.BytesIO(pickled), encoding="utf-8")
+            torchs.persistent_load = load
+            understood += 1
+            if isinstance(found, Exception):
+                with pytest.raises(type(found)):
+                    torchs.load()
+                continue
+            assert described(found[0]) == described(torchs.load())
+    assert understood > 200
+
+
+def test_no_memory_is_made_for_a_number_out_of_the_pickle() -> None:
+    """A memo of four billion entries, and text of four GB."""
+    for data in (b"\x80\x02}r\xff\xff\xff\xff.", b"\x80\x02X\xff\xff\xff\xffx.", b"\x80\x02\x8a\xff\x01."):
+        assert _native.unpickle(data, {}, {}, math.floor) is None
+
+
+def test_nothing_but_what_is_named_is_called() -> None:
+    pickled = pickle.dumps(print, protocol=2)
+    called: list[Any] = []
+    for data in (
+        pickled,
+        b"\x80\x02cbuiltins\nprint\n)R.",
+        b"\x80\x02ccollections\nOrderedDict\n)R}(X\x01\x00\x00\x00aK\x01ub.",
+    ):
+        found = _native.unpickle(data, pt_unpickle._names(), {OrderedDict: OrderedDict}, called.append)
+        assert found is None or found[0].a == 1
+    assert not called
+    assert _native.unpickle(b"\x80\x02ctorch._utils\n_rebuild_parameter\n)R.", pt_unpickle._names(), {}, print) is None
