@@ -20,6 +20,7 @@ from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest
 _WRITE_BLOCK, _WRITE_DEPTH = 512 << 10, 16
 _READ_BLOCK, _READ_DEPTH = 512 << 10, 64  # into a span: straight into its memory
 _STAGED_BLOCK, _STAGED_DEPTH = 1 << 20, 16  # scattered memory: the staging is bounded
+_COPIED = "a tensor changed while it was being saved: everything was written once more, from copies"
 
 
 class UringTransport:
@@ -39,7 +40,7 @@ class UringTransport:
     def write(self, request: WriteRequest) -> Moved:
         alignment = direct_io.alignment(request.path, request.fd)
         with named(request.path), _Direct(request.path, request.fd, os.O_WRONLY) as fd:
-            checksums = _native.direct_write(
+            checksums, copied = _native.direct_write(
                 fd,
                 request.size,
                 request.extents,
@@ -51,7 +52,7 @@ class UringTransport:
             )
         if request.size % alignment:
             _truncate(request)
-        return Moved("direct", checksums)
+        return Moved("direct", checksums, (_COPIED,) if copied else ())
 
     def read(self, request: ReadRequest) -> Moved:
         with self.start(request) as finish:

@@ -172,7 +172,9 @@ def direct_write(
     depth: int,
     alignment: int,
     control: Control,
-) -> list[int]: ...
+) -> tuple[list[int], bool]:
+    """The CRC-32 of each extent, and whether memory changed meanwhile, so that all was written again from copies."""
+
 def cached_write(
     fd: int,
     size: int,

@@ -1,3 +1,4 @@
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include "cached.hpp"
@@ -13,12 +14,14 @@ namespace fastio {
 
 namespace {
 
-std::vector<uint32_t> py_direct_write(int fd, uint64_t size, nb::handle extents, nb::handle patches, uint64_t block,
-                                      unsigned depth, uint64_t alignment, Control& control) {
+std::pair<std::vector<uint32_t>, bool> py_direct_write(int fd, uint64_t size, nb::handle extents, nb::handle patches,
+                                                       uint64_t block, unsigned depth, uint64_t alignment,
+                                                       Control& control) {
     Extents image(extents_from(extents), size);
     std::vector<Patch> sites = patches_from(patches, image.all().size());
     nb::gil_scoped_release release;
-    return direct_write(fd, size, image, sites, {block, depth, alignment}, control);
+    DirectWritten written = direct_write(fd, size, image, sites, {block, depth, alignment}, control);
+    return {std::move(written.checksums), written.copied};
 }
 
 DirectRead* py_direct_read(int fd, uint64_t size, nb::handle extents, nb::handle span, uint64_t block, unsigned depth,

@@ -16,10 +16,15 @@ struct DirectOptions {
     uint64_t alignment;  // of offset, length and memory, as the file asks for it: a power of 2, at least 4096
 };
 
+struct DirectWritten {
+    std::vector<uint32_t> checksums;  // of the extents
+    bool copied;                      // memory changed meanwhile: all was written once more, from copies
+};
+
 // Write the file image that `extents` and `patches` describe, `size` bytes. The file may end up longer than `size`
-// by less than one alignment: the caller truncates it. Gives the checksums of the extents.
-std::vector<uint32_t> direct_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
-                                   const DirectOptions& options, Control& control);
+// by less than one alignment: the caller truncates it. The checksums are of what is in the file, whatever changes.
+DirectWritten direct_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
+                           const DirectOptions& options, Control& control);
 
 // A region of memory that mirrors a region of the file; all of it may be filled. Null address: there is none.
 struct Span {

@@ -21,14 +21,18 @@ struct Cut {
 // How a file is cut into requests. All of it is aligned but for its end.
 class Cutter {
   public:
-    Cutter(const Extents& extents, const std::vector<Patch>& patches, uint64_t size, const DirectOptions& options)
+    // Unless it `lends`, all is copied.
+    Cutter(const Extents& extents, const std::vector<Patch>& patches, uint64_t size, const DirectOptions& options,
+           bool lends)
         : extents_(extents),
           patches_(patches),
           size_(size),
           options_(options),
+          lends_(lends),
           least_(std::min(kLeastLent, options.block)) {}
 
     Cut at(uint64_t begin) const {
+        if (!lends_) return {std::min(begin + options_.block, size_), nullptr};
         uint64_t end = std::min(extents_.lent_until(begin, options_.alignment), begin + options_.block);
         if (end >= begin + least_ && !any_patch(patches_, begin, end)) {
             return {end, extents_.lend(begin, end, options_.alignment)};
@@ -54,27 +58,47 @@ class Cutter {
     const std::vector<Patch>& patches_;
     uint64_t size_;
     const DirectOptions& options_;
+    bool lends_;
     uint64_t least_;
 };
+
+// Tells how far it is. What was told is not taken back where all begins anew.
+class Teller {
+  public:
+    explicit Teller(Control& control) : control_(control) {}
+
+    void advance(uint64_t nbytes) {
+        done_ += nbytes;
+        if (done_ <= told_) return;
+        control_.advance(done_ - told_);
+        told_ = done_;
+    }
+    void begin_anew() { done_ = 0; }
+
+  private:
+    Control& control_;
+    uint64_t done_ = 0;
+    uint64_t told_ = 0;
+};
+
+// Memory that was lent to the device was changed by somebody meanwhile.
+struct Changed {};
 
 bool same(const std::vector<Part>& one, const std::vector<Part>& other) {
     return std::equal(one.begin(), one.end(), other.begin(), other.end(),
                       [](const Part& a, const Part& b) { return a.index == b.index && a.crc == b.crc; });
 }
 
-}  // namespace
-
-std::vector<uint32_t> direct_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
-                                   const DirectOptions& options, Control& control) {
+std::vector<uint32_t> write_all(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
+                                const DirectOptions& options, bool lends, Control& control, Teller& teller) {
     Checksums checksums(extents.all().size());
     Queue queue(true, fd, options.depth, options.alignment);
-    const Cutter cutter(extents, patches, size, options);
+    const Cutter cutter(extents, patches, size, options, lends);
     const uint64_t room = cutter.room();
     Staging staging(room * options.depth, options.alignment);
     std::vector<Part> parts;
     // Memory that is written from where it lies is read twice, by us and by the device. Unless nobody changes it, what
-    // we read before is compared with what lies there afterwards, or a tensor that changes meanwhile would leave a file
-    // with wrong CRCs.
+    // we read before is compared with what lies there afterwards: a file with wrong CRCs is written once more.
     const bool still = control.still;
     std::vector<std::vector<Part>> lent(options.depth);
     try {
@@ -84,7 +108,7 @@ std::vector<uint32_t> direct_write(int fd, uint64_t size, const Extents& extents
             if (next < size && queue.has_room()) {
                 control.check();
                 if (extents.is_gap(next, piece.end)) {  // a new file is zeros already
-                    control.advance(piece.end - next);
+                    teller.advance(piece.end - next);
                     next = piece.end;
                     continue;
                 }
@@ -110,9 +134,9 @@ std::vector<uint32_t> direct_write(int fd, uint64_t size, const Extents& extents
                 if (!block.staged && !still) {
                     parts.clear();
                     extents.measure(block.offset, block.offset + block.needed, block.memory, parts);
-                    if (!same(parts, lent[slot])) throw Refused("a tensor changed while it was being saved");
+                    if (!same(parts, lent[slot])) throw Changed();
                 }
-                control.advance(std::min(block.needed, size - block.offset));
+                teller.advance(std::min(block.needed, size - block.offset));
             }
         }
     } catch (...) {
@@ -120,6 +144,19 @@ std::vector<uint32_t> direct_write(int fd, uint64_t size, const Extents& extents
         throw;
     }
     return checksums.values();
+}
+
+}  // namespace
+
+DirectWritten direct_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
+                           const DirectOptions& options, Control& control) {
+    Teller teller(control);
+    try {
+        return {write_all(fd, size, extents, patches, options, true, control, teller), false};
+    } catch (const Changed&) {
+        teller.begin_anew();
+        return {write_all(fd, size, extents, patches, options, false, control, teller), true};
+    }
 }
 
 }  // namespace fastio

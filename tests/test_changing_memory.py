@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
 import pickle
 import threading
@@ -30,9 +31,14 @@ SAVES = 4
 
 
 @contextmanager
-def changing() -> Iterator[dict[str, Any]]:
-    """A state of which another thread changes two tensors, again and again, mostly without Python's lock."""
+def changing(aligned: bool = False) -> Iterator[dict[str, Any]]:
+    """A state of which another thread changes two tensors, again and again, mostly without Python's lock.
+
+    Where the large one is ``aligned`` to a page, a device can take it from where it lies.
+    """
     large, small = torch.zeros(NBYTES, dtype=torch.uint8), torch.zeros(300)
+    if aligned:
+        large = torch.frombuffer(mmap.mmap(-1, NBYTES), dtype=torch.uint8)
     ended = threading.Event()
 
     def change() -> None:
@@ -66,10 +72,11 @@ def check(path: Path) -> None:
     assert torch.equal(fastio.load(path)["odd"], torch.arange(30001))
 
 
+@pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_save(tmp_path: Path, tool: str) -> None:
+def test_a_save(tmp_path: Path, tool: str, aligned: bool) -> None:
     path = tmp_path / "a.pt"
-    with changing() as state:
+    with changing(aligned) as state:
         for _ in range(SAVES):
             result = fastio.save(state, path, policy=tool, durable=False)
             assert (result.tool, result.verified) == (tool, True)
