@@ -16,6 +16,9 @@ CPP := $(filter %.cpp %.hpp,$(SOURCES)) $(wildcard tests/rig/guest/*.?pp)
 # bytes on a GPU it weighs 2.7 GB, and that is the extra `gds`.
 KVIKIO := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathfinder
 
+# Tests of one file run one after another, in one of two processes; more would measure each other.
+PYTEST_ARGUMENTS := --numprocesses=2 --dist=loadfile
+
 NATIVE_BUILD := build/native-test
 RIG := build/rig
 
