@@ -83,7 +83,7 @@ def preferred(ranked: Sequence[Estimate], tools: Sequence[str]) -> Estimate:
     return min(known, key=lambda estimate: tools.index(estimate.tool)) if best.known else best
 
 
-def refresh_calls(ranked: Sequence[Estimate], dearness: float, large: bool) -> list[tuple[str, float]]:
+def refresh_calls(ranked: Sequence[Estimate], large: bool) -> list[tuple[str, float]]:
     """After how many calls to look again at each tool but the best. ``large``: calls of which one counts."""
     best = ranked[0]
     result = []
@@ -96,7 +96,7 @@ def refresh_calls(ranked: Sequence[Estimate], dearness: float, large: bool) -> l
             calls = max(LEAST_CALLS, min(drift, PATIENCE * excess / _expected_gain(best, estimate)))
         elif large and estimate.only_listed:
             calls = max(calls, min(_excess(best, estimate) / LISTED_SHARE, LAST_REFRESH))
-        result.append((estimate.tool, calls * max(1.0, dearness)))
+        result.append((estimate.tool, calls))
     return result
 
 

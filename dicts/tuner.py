@@ -186,7 +186,7 @@ class Tuner:
         return Plan(
             ranked,
             choice,
-            refresh_calls(usable, dearness, large),
+            refresh_calls(usable, large),
             seconds,
             prices,
             settled if chosen is best else 1,
