@@ -11,7 +11,8 @@ Example::
     print(dictionary.explain(context, 1 << 20, ["uring", "posix", "torch"]))
 """
 
-from fastio.dicts.context import Choice, Context, small_class
+from fastio._native import Choice
+from fastio.dicts.context import Context, small_class
 from fastio.dicts.defaults import default, flush, forget, warm_up
 from fastio.dicts.dictionary import Dictionary, RDic, WDic
 from fastio.dicts.explain import Entry, Explanation

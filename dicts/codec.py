@@ -10,9 +10,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fastio._native import Curve, Samples, bucket_nbytes
-from fastio.dicts.context import Context, bucket_of
-from fastio.dicts.record import Failure
+from fastio._native import Curve, Failure, Samples, bucket_nbytes, bucket_of
+from fastio.dicts.context import Context
 from fastio.dicts.tuner import Tuner
 from fastio.errors import DictionaryError
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
-from fastio._native import BUCKETS, BUCKETS_PER_OCTAVE, FIRST_OCTAVE, bucket_nbytes, shape
+from fastio._native import BUCKETS
 
 LAST_BUCKET = BUCKETS - 1
-SHAPE = tuple(shape(bucket_nbytes(bucket)) for bucket in range(BUCKETS))
-"""Of each bucket: what the logarithm of any tool's time grows with (latency + size / bandwidth)."""
 FEW_EXTENTS = 8
 
 _KIB = 1024
@@ -32,19 +29,6 @@ class Context(NamedTuple):
     """The class of the mean extent's size, from :func:`small_class`."""
 
 
-class Choice(NamedTuple):
-    """Which tool to use now.
-
-    ``order`` holds every candidate, ``tool`` first and the others best first: what to try when a tool refuses.
-    ``exploring`` is True when the tool is tried to learn its time, not because it is believed to be the fastest.
-    """
-
-    tool: str
-    reason: str
-    exploring: bool
-    order: tuple[str, ...]
-
-
 def small_class(nbytes: int, extents: int) -> int:
     """The class of the mean extent's size: 0 for at least 1 MiB or a few extents, 1 from 64 KiB, 2 from 4 KiB, 3 below.
 
@@ -54,26 +38,3 @@ def small_class(nbytes: int, extents: int) -> int:
         return 0
     mean = nbytes / extents
     return 0 if mean >= 1024 * _KIB else 1 if mean >= 64 * _KIB else 2 if mean >= 4 * _KIB else 3
-
-
-def bucket_of(nbytes: int) -> int:
-    """The quarter octave that a size in bytes falls in. Sizes below 304 share the first bucket, vast ones the last."""
-    if nbytes < 1 << FIRST_OCTAVE:
-        return 0
-    return min(int(BUCKETS_PER_OCTAVE * (math.log2(nbytes) - FIRST_OCTAVE)), LAST_BUCKET)
-
-
-def describe_nbytes(nbytes: float) -> str:
-    """A size for people: ``"12.3 MiB"``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < _KIB or unit == "GiB":
-            break
-        nbytes /= _KIB
-    return f"{nbytes:.3g} {unit}" if nbytes < 1000 else f"{nbytes:.0f} {unit}"
-
-
-def describe_seconds(seconds: float) -> str:
-    """A duration for people: ``"12.3 ms"``."""
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.3g} us"
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

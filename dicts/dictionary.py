@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from fastio._native import Choice
 from fastio.dicts.codec import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
-from fastio.dicts.context import Choice, Context
+from fastio.dicts.context import Context
 from fastio.dicts.explain import Explanation, explain_tuner
 from fastio.dicts.priors import Rule, parse_rules, rule_for
 from fastio.dicts.renewal import Renewal
@@ -151,7 +152,7 @@ class Dictionary:
         with LOCK:
             for context, tuner in tuners.items():
                 if self.op is None or context.op == self.op:
-                    tuner.rule = self._rule(context)
+                    tuner.adopt(self._rule(context).prior)
                     self.tuners[context] = tuner
 
     def adopt_later(self, kept: Mapping[Context, dict[str, Any]]) -> None:

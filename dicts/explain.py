@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fastio._native import shape
-from fastio.dicts.context import Choice, Context, bucket_of, describe_nbytes, describe_seconds
-from fastio.dicts.evidence import PRIOR, UNKNOWN, Estimate, chance_of_best
-from fastio.dicts.record import Failure
+from fastio._native import Choice, Failure, Opinion, bucket_of, describe_nbytes, describe_seconds, shape
+from fastio.dicts.context import Context
 from fastio.dicts.tuner import Tuner
 
 LIKELY = 2.0  # deviations either way
+_ONLY_RATIOS = ("prior", "unknown")  # sources of an opinion that no measurement went into
 
 
 class Entry(NamedTuple):
@@ -92,29 +91,29 @@ def explanation(
     context: Context,
     nbytes: int,
     choice: Choice,
-    ranked: Sequence[Estimate],
+    ranked: Sequence[Opinion],
     failures: Mapping[str, Failure],
 ) -> Explanation:
-    """An explanation from the estimates behind a choice, the best first."""
+    """An explanation from the opinions behind a choice, the best first."""
     level = shape(nbytes)
-    anchored = any(estimate.source not in (PRIOR, UNKNOWN) for estimate in ranked)
+    anchored = any(opinion.source not in _ONLY_RATIOS for opinion in ranked)
     entries = []
-    for estimate in ranked:
+    for opinion in ranked:
         seconds = low = high = None
         if anchored:
-            middle, half = estimate.mean + level, LIKELY * estimate.deviation
+            middle, half = opinion.mean + level, LIKELY * opinion.deviation
             low, seconds, high = (math.exp(min(value, 100.0)) for value in (middle - half, middle, middle + half))
-        failure = failures.get(estimate.tool)
+        failure = failures.get(opinion.tool)
         entries.append(
             Entry(
-                estimate.tool,
+                opinion.tool,
                 seconds,
                 low,
                 high,
-                math.exp(min(estimate.mean - ranked[0].mean, 100.0)),
-                estimate.samples,
-                estimate.nearby,
-                estimate.source,
+                math.exp(min(opinion.mean - ranked[0].mean, 100.0)),
+                opinion.samples,
+                opinion.nearby,
+                opinion.source,
                 None if failure is None else failure.reason,
             )
         )
@@ -126,3 +125,12 @@ def explain_tuner(tuner: Tuner, context: Context, nbytes: int, tools: tuple[str,
     plan = tuner.make_plan(bucket_of(nbytes), tools)
     failures = {tool: record.failure for tool, record in tuner.records.items() if record.failure is not None}
     return explanation(context, nbytes, plan.choice, plan.ranked, failures)
+
+
+def chance_of_best(ranked: Sequence[Opinion]) -> float:
+    """How sure it is that the first is the fastest, 0 to 1: its chance against each other tool, multiplied."""
+    best, chance = ranked[0], 1.0
+    for other in ranked[1:]:
+        deviation = math.hypot(best.deviation, other.deviation)
+        chance *= 0.5 * (1 + math.erf((other.mean - best.mean) / (deviation * math.sqrt(2))))
+    return chance

@@ -10,42 +10,28 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fastio.dicts.context import Context, bucket_of
+from fastio._native import Prior, bucket_of
+from fastio.dicts.context import Context
 from fastio.errors import DictionaryError
 
-UNLISTED_COST, UNLISTED_DOUBT = 0.2, 0.6  # a tool of which the rule says nothing: its log cost over the best, deviation
 USUAL_DOUBT = 0.3  # deviation of a logarithm of relative time from one machine to another
 
 _CONTEXT_FIELDS = frozenset(Context._fields)
 
 
 class Rule(NamedTuple):
-    """One rule: ``where`` maps a field of the context to the values it holds for; ``costs`` ascends by bucket."""
+    """One rule: ``where`` maps a field of the context to the values it holds for, ``text`` is the rule as written."""
 
     where: Mapping[str, Sequence[object]]
-    costs: Sequence[tuple[int, Mapping[str, float]]]
-    doubt: float
+    prior: Prior
     text: Mapping[str, object]
 
     def holds(self, context: Context) -> bool:
         """Whether the rule speaks about this context."""
         return all(getattr(context, name) in values for name, values in self.where.items())
 
-    def lists(self, tool: str) -> bool:
-        """Whether the rule says anything of the tool."""
-        return tool in self.costs[0][1]
 
-    def at(self, bucket: int, tool: str) -> tuple[float, float]:
-        """Logarithm of the tool's relative time at a bucket, less that of the best, and its variance."""
-        after = next((index for index, (at, _) in enumerate(self.costs) if at >= bucket), len(self.costs))
-        low, high = self.costs[max(0, after - 1)], self.costs[min(after, len(self.costs) - 1)]
-        if tool not in low[1] or tool not in high[1]:
-            return UNLISTED_COST, UNLISTED_DOUBT * UNLISTED_DOUBT
-        share = (bucket - low[0]) / (high[0] - low[0]) if low[0] < bucket < high[0] else float(bucket >= high[0])
-        return low[1][tool] + share * (high[1][tool] - low[1][tool]), self.doubt * self.doubt
-
-
-NOTHING = Rule({}, ((0, {}),), UNLISTED_DOUBT, {})
+NOTHING = Rule({}, Prior([(0, {})], USUAL_DOUBT), {})
 """The rule that says nothing: all tools are alike."""
 
 
@@ -74,7 +60,7 @@ def _parse(text: object) -> Rule:
     if not isinstance(bandwidth, dict) or not bandwidth:
         raise DictionaryError("'bandwidth' of a prior must map sizes in bytes to the bandwidth of each tool")
     costs = sorted((_parse_size(size), _parse_costs(size, tools)) for size, tools in bandwidth.items())
-    return Rule(where, costs, float(doubt), text)
+    return Rule(where, Prior(costs, float(doubt)), text)
 
 
 def _parse_size(text: str) -> int:

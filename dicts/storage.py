@@ -195,7 +195,7 @@ def _merge_tuners(into: dict[Context, Tuner], learned: Mapping[Context, Tuner]) 
         there = into.setdefault(context, Tuner())
         for tool, record in tuner.records.items():
             kept = there.record(tool)
-            if record.last or record.failure is not None:
+            if record.used or record.failure is not None:
                 kept.failure = record.failure
             for bucket, cell in record.curve.cells():
                 if not (cell.fresh or cell.fresh_firsts or cell.rewritten):

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fastio.dicts.context import Choice, Context, describe_nbytes, describe_seconds
+from fastio._native import Choice, describe_nbytes, describe_seconds
+from fastio.dicts.context import Context
 from fastio.dicts.dictionary import LOCK, SAVE, Dictionary, RDic, WDic
 from fastio.dicts.explain import Explanation
 from fastio.errors import DictionaryError

@@ -41,10 +41,10 @@ class Digests:
     def copy(self, first: int, target: int, source: int, nbytes: int, compare: bool) -> bool: ...
     def differs(self, first: int, source: int, nbytes: int) -> bool: ...
 
-BUCKETS_PER_OCTAVE: int
-FIRST_OCTAVE: int
 BUCKETS: int
-MEDIAN_VARIANCE: float
+
+def bucket_of(nbytes: float) -> int:
+    """The quarter octave that a size in bytes falls in. Sizes below 304 share the first bucket, vast ones the last."""
 
 def bucket_nbytes(bucket: int) -> int:
     """The size in bytes that stands for a bucket: its geometric middle."""
@@ -52,11 +52,11 @@ def bucket_nbytes(bucket: int) -> int:
 def shape(nbytes: float) -> float:
     """What the logarithm of any tool's time grows with: latency + size / bandwidth, in units of its own."""
 
-def lower_median(values: Sequence[float]) -> float:
-    """The median, the lower of the middle two. Of nothing: 0."""
+def describe_nbytes(nbytes: float) -> str:
+    """A size for people: ``"12.3 MiB"``."""
 
-def believe(tools: list[tuple[Curve | None, float, float]], bucket: int) -> list[tuple[float, float, bool, int, int]]:
-    """Of each tool (curve, mean and variance of the prior): mean, deviation, whether it was heard, samples, nearby."""
+def describe_seconds(seconds: float) -> str:
+    """A duration for people: ``"12.3 ms"``."""
 
 class Samples:
     """The last few times of one tool in one bucket, as logarithms of seconds at the bucket's own size."""
@@ -76,28 +76,128 @@ class Samples:
     def rewritten(self) -> bool: ...
     @property
     def median(self) -> float: ...
-    def add_first(self, value: float) -> None: ...
     def extend(self, values: Sequence[float], firsts: Sequence[float]) -> None: ...
     def clear(self) -> None: ...
-    def drop_last(self) -> None: ...
-    def keep_last(self, count: int) -> None: ...
-    def shift(self, by: float, doubt: float) -> None: ...
     def written(self) -> None: ...
-    def variance(self, noise: float) -> float: ...
 
 class Curve:
     """Everything measured of one tool in one context, by bucket. A cell is as alive as its curve."""
-    def __init__(self) -> None: ...
     def cell(self, bucket: int) -> Samples: ...
-    def find(self, bucket: int) -> Samples | None: ...
     def cells(self) -> list[tuple[int, Samples]]: ...
-    def add(self, bucket: int, value: float) -> None: ...
     def put(self, bucket: int, samples: Samples) -> None: ...
-    def hear(self, deviation: float) -> None: ...
+
+class Prior:
+    """What tools took relative to each other elsewhere: by bucket, the logarithm of each one's time over the best's.
+
+    ``doubt`` is the deviation of such a logarithm from one machine to another.
+    """
+    def __init__(self, costs: Sequence[tuple[int, dict[str, float]]], doubt: float) -> None: ...
+
+class Failure:
+    """Why a tool refused, how often in a row, and the call of its context before which it is not tried again."""
+    def __init__(self, reason: str, count: int, until: int) -> None: ...
     @property
-    def noise(self) -> float: ...
+    def reason(self) -> str: ...
     @property
-    def measured(self) -> bool: ...
+    def count(self) -> int: ...
+    @property
+    def until(self) -> int: ...
+
+class Record:
+    """All that is known of one tool in one context. ``used``: some call of this process used it."""
+    @property
+    def curve(self) -> Curve: ...
+    failure: Failure | None
+    @property
+    def used(self) -> bool: ...
+
+class Opinion:
+    """What a tool is believed to take at one bucket.
+
+    ``mean`` and ``deviation`` are those of the logarithm of seconds, less the shape. ``source`` says what the belief
+    rests on: ``"measured"``, ``"nearby sizes"``, ``"first calls"``, ``"prior"`` or ``"unknown"``; ``samples`` were
+    taken in the bucket itself, ``nearby`` within reach of it. ``known``: by one or the other.
+    """
+    @property
+    def tool(self) -> str: ...
+    @property
+    def mean(self) -> float: ...
+    @property
+    def deviation(self) -> float: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def nearby(self) -> int: ...
+    @property
+    def known(self) -> bool: ...
+    def seconds(self, bucket: int) -> float:
+        """The time expected at the bucket's own size."""
+
+class Choice:
+    """Which tool to use now.
+
+    ``order`` holds every candidate, ``tool`` first and the others best first: what to try when a tool refuses.
+    ``exploring`` is True when the tool is tried to learn its time, not because it is believed to be the fastest.
+    """
+    def __init__(self, tool: str, reason: str, exploring: bool, order: Sequence[str]) -> None: ...
+    @property
+    def tool(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def exploring(self) -> bool: ...
+    @property
+    def order(self) -> tuple[str, ...]: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+class Plan:
+    """What is to be done at a bucket: the opinions, the best first, and the choice that they lead to."""
+    @property
+    def ranked(self) -> list[Opinion]: ...
+    @property
+    def choice(self) -> Choice: ...
+
+class Tuner:
+    """Which tool to use, learned while it is used: of one context. Sizes are bytes, times seconds.
+
+    Not thread-safe. After the Fastensor paper, section 4 (algorithms 1 and 2, figure 4), with the bests found by
+    samples instead of one cold time per tool, and every size answered from the sizes around it.
+    """
+    def __init__(self, prior: Prior) -> None: ...
+    @property
+    def calls(self) -> int: ...
+    @property
+    def records(self) -> dict[str, Record]: ...
+    def adopt(self, prior: Prior) -> None:
+        """Take another prior."""
+
+    def choose(self, nbytes: float, candidates: Sequence[str]) -> Choice:
+        """The tool to use for a transfer of that size, out of at least one candidate (none is a ValueError).
+
+        The candidates are in the order in which they work the processor, least first. Of tools that are equal in time,
+        by all that is known, the first of them moves what is large (from 16 MiB).
+        """
+
+    def observe(self, nbytes: float, tool: str, seconds: float, *, first: bool = False) -> None:
+        """Learn that a transfer took so long. ``first`` marks the tool's first call in its process: warm-up."""
+
+    def fail(self, tool: str, reason: str) -> None:
+        """Avoid a tool that refused or failed; it is tried again much later."""
+
+    def renew(self) -> None:
+        """Doubt everything measured so far, so that it is measured again."""
+
+    def times(self, nbytes: float, candidates: Sequence[str]) -> dict[str, float]:
+        """Seconds expected of each candidate that was measured at or near the size and does not fail, fastest first."""
+
+    def record(self, tool: str) -> Record:
+        """What is known of a tool, made empty where nothing is."""
+
+    def make_plan(self, bucket: int, candidates: Sequence[str]) -> Plan:
+        """What is to be done at a bucket: the beliefs, the choice they lead to. Changes nothing that is believed."""
 
 class ZipDirectory:
     """The directory of a zip file, every number checked."""

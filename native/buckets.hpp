@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 
@@ -20,5 +21,21 @@ inline uint64_t bucket_nbytes(int bucket) {
 
 // What the logarithm of any tool's time grows with: latency + size / bandwidth, in units of its own.
 inline double shape(double nbytes) { return std::log(std::max(nbytes, 0.0) + kLatencyNbytes); }
+
+// The same at a bucket's own size.
+inline double shape_at(int bucket) {
+    static const std::array<double, kBuckets> shapes = [] {
+        std::array<double, kBuckets> made{};
+        for (int index = 0; index < kBuckets; ++index) made[index] = shape(static_cast<double>(bucket_nbytes(index)));
+        return made;
+    }();
+    return shapes.at(bucket);
+}
+
+// The quarter octave that a size in bytes falls in. Sizes below 304 share the first bucket, vast ones the last.
+inline int bucket_of(double nbytes) {
+    if (!(nbytes >= 1 << kFirstOctave)) return 0;
+    return static_cast<int>(std::min<double>(kBucketsPerOctave * (std::log2(nbytes) - kFirstOctave), kBuckets - 1));
+}
 
 }  // namespace fastio

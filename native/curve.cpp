@@ -1,7 +1,6 @@
 #include "curve.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <utility>
@@ -19,15 +18,6 @@ constexpr double kLeastNoise = 0.02, kMostNoise = 0.6;
 constexpr double kNoiseStep = 0.06;
 constexpr double kFirstNoise = 0.35;  // deviation of a first call's time from that of other first calls
 constexpr double kFirstDoubt = 1.0;   // and from that of later calls
-
-double shape_at(int bucket) {
-    static const std::array<double, kBuckets> shapes = [] {
-        std::array<double, kBuckets> made{};
-        for (int index = 0; index < kBuckets; ++index) made[index] = shape(static_cast<double>(bucket_nbytes(index)));
-        return made;
-    }();
-    return shapes.at(bucket);
-}
 
 }  // namespace
 

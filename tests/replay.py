@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import Any
 
+from fastio._native import Prior, bucket_nbytes
 from fastio.bench import replaying
 from fastio.bench.replaying import Call, Timed, expected_over_oracle, share_best
-from fastio.dicts.context import bucket_nbytes
 from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.tuner import Tuner
 
@@ -54,7 +54,7 @@ def prior_from(made: Machine, doubt: float = 0.3) -> Rule:
         times = {tool: a + b * bucket_nbytes(bucket) for tool, (a, b) in made.items()}
         least = min(times.values())
         costs.append((bucket, {tool: math.log(time / least) for tool, time in times.items()}))
-    return Rule({}, costs, doubt, {})
+    return Rule({}, Prior(costs, doubt), {})
 
 
 def made_up(

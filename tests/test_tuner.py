@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastio._native import Prior, bucket_nbytes, bucket_of
 from fastio.bench import replays, trace
 from fastio.bench.replaying import expected_over_oracle, share_best
-from fastio.dicts.context import LAST_BUCKET, bucket_nbytes, bucket_of, small_class
+from fastio.dicts.context import LAST_BUCKET, small_class
 from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.storage import shipped_rules
 from fastio.dicts.tuner import Tuner
@@ -206,7 +207,7 @@ def test_a_machine_that_is_slower_for_good_is_taken_as_it_is_and_as_it_was_again
 
 def test_a_tool_that_was_met_in_a_busy_spell_only_is_looked_at_again_soon() -> None:
     """The prior calls it the fastest, what was measured the slowest: it comes back, the sooner the fewer samples."""
-    rule = Rule({}, [(bucket_of(64 * MIB), {"good": 0.0, "other": 1.0})], 0.3, {})
+    rule = Rule({}, Prior([(bucket_of(64 * MIB), {"good": 0.0, "other": 1.0})], 0.3), {})
     came = []
     for samples in (2, 5, 10):
         tuner = Tuner(rule)
@@ -334,7 +335,7 @@ def test_one_bad_sample_does_not_keep_a_tool_away() -> None:
 
 
 def test_a_prior_is_overridden_by_measurement() -> None:
-    rule = Rule({}, ((0, {"a": 0.0, "b": math.log(3)}),), 0.3, {})
+    rule = Rule({}, Prior([(0, {"a": 0.0, "b": math.log(3)})], 0.3), {})
     tuner = Tuner(rule)
     first = tuner.choose(MIB, ("b", "a"))
     assert (first.tool, first.exploring) == ("a", False)
@@ -374,7 +375,7 @@ def test_when_all_tools_fail_one_is_still_chosen() -> None:
 
 
 def test_only_one_caller_at_a_time_tries_a_tool() -> None:
-    tuner = Tuner(Rule({}, ((0, {"a": 0.0, "b": 0.1}),), 0.3, {}))
+    tuner = Tuner(Rule({}, Prior([(0, {"a": 0.0, "b": 0.1})], 0.3), {}))
     tuner.observe(MIB, "a", 1.0)
     tuner.observe(MIB, "a", 1.0)
     tools = [tuner.choose(MIB, ("a", "b")).tool for _ in range(8)]  # eight threads, none of which is done yet
