@@ -5,6 +5,7 @@
 
 #include "cached.hpp"
 #include "memory.hpp"
+#include "populate.hpp"
 #include "workers.hpp"
 
 namespace fastio {

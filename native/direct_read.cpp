@@ -4,6 +4,7 @@
 #include "direct.hpp"
 #include "errors.hpp"
 #include "memory.hpp"
+#include "populate.hpp"
 #include "queue.hpp"
 
 namespace fastio {

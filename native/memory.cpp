@@ -9,10 +9,7 @@
 #include <vector>
 
 #include "errors.hpp"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
+#include "populate.hpp"
 
 namespace fastio {
 
@@ -91,12 +88,6 @@ Region map(uint64_t nbytes) {
 }
 
 }  // namespace
-
-void populate(uint8_t* address, uint64_t nbytes) noexcept {
-    uint64_t begin = reinterpret_cast<uintptr_t>(address) / kPage * kPage;
-    uint64_t end = round_up(reinterpret_cast<uintptr_t>(address) + nbytes, kPage);
-    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
-}
 
 Mapping::Mapping(uint64_t nbytes, Pages pages) : pages_(pages) {
     uint64_t wanted = round_up(nbytes == 0 ? 1 : nbytes, kPage);

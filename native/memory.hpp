@@ -13,9 +13,6 @@ constexpr uint64_t kHugePage = 2 << 20;
 
 constexpr uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
-// Fault in [address, address + nbytes) for writing, now, in one call. Where the kernel cannot, first touch does it.
-void populate(uint8_t* address, uint64_t nbytes) noexcept;
-
 // A piece of the address space that was mapped.
 struct Region {
     void* base = nullptr;

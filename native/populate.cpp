@@ -1,0 +1,71 @@
+#include "populate.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <ctime>
+#include <mutex>
+
+#include "memory.hpp"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace fastio {
+
+namespace {
+
+// More than small pages cost, 0.9 ms, and far more than a huge one that the host has there, 0.2.
+constexpr double kDearSeconds = 1.5e-3, kDearNbytes = kHugePage;
+constexpr double kClearSeconds = 1e-4;  // less, and the huge page was there before
+
+// The thread's own: neither other programs nor other threads lengthen it, but what the host does for it counts.
+double seconds_of_processor() {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+struct Shared {
+    std::mutex mutex;
+    PageChoice choice;
+};
+
+Shared& shared() {
+    static Shared* instance = new Shared;  // never destroyed: a thread may still use it at exit
+    return *instance;
+}
+
+}  // namespace
+
+void PageChoice::hear(uint64_t nbytes, double seconds) {
+    bool dear = seconds > kDearSeconds * std::max(1.0, static_cast<double>(nbytes) / kDearNbytes);
+    if (!small()) {
+        left_ = dear ? spell_ : 0;
+        if (dear) spell_ = std::min(2 * spell_, kMostSpell);
+        if (!dear && seconds > kClearSeconds) spell_ = kLeastSpell;
+    } else {
+        left_ = dear ? 0 : left_ - std::min(left_, nbytes);
+    }
+}
+
+void populate(uint8_t* address, uint64_t nbytes) noexcept {
+    uint64_t begin = reinterpret_cast<uintptr_t>(address) / kPage * kPage;
+    uint64_t end = round_up(reinterpret_cast<uintptr_t>(address) + nbytes, kPage);
+    void* data = reinterpret_cast<void*>(begin);
+    Shared& all = shared();
+    bool small = false;
+    {
+        std::lock_guard<std::mutex> lock(all.mutex);
+        small = all.choice.small();
+    }
+    if (small) madvise(data, end - begin, MADV_NOHUGEPAGE);
+    double began = seconds_of_processor();
+    if (madvise(data, end - begin, MADV_POPULATE_WRITE) != 0) return;
+    double took = seconds_of_processor() - began;
+    std::lock_guard<std::mutex> lock(all.mutex);
+    if (small == all.choice.small()) all.choice.hear(end - begin, took);
+}
+
+}  // namespace fastio
