@@ -10,6 +10,8 @@
 
 namespace fastio {
 
+constexpr size_t kSettledSamples = 4;  // in a bucket: what they say is enough
+
 class Tuner {
   public:
     explicit Tuner(std::shared_ptr<const Prior> given) : prior(std::move(given)) {}
