@@ -25,12 +25,17 @@ def told(path: str, fd: int) -> tuple[int, int] | None:
         return _native.direct_alignment(fd)
 
 
+def asked(path: str, fd: int) -> tuple[int, int]:
+    """As :func:`told`, and 4096 for both where the kernel is silent. Raises TransferError."""
+    return told(path, fd) or (LEAST, LEAST)
+
+
 def alignment(path: str, fd: int) -> int:
     """What offset, length and memory are to be aligned to, in bytes: 4096 or a larger power of two.
 
     Raises RefusedError where the file takes no direct I/O, or asks for what nobody here aligns to; TransferError.
     """
-    memory, offset = told(path, fd) or (LEAST, LEAST)
+    memory, offset = asked(path, fd)
     if not (memory and offset):
         raise RefusedError(f"{path} takes no direct I/O, its filesystem says")
     needed = math.lcm(LEAST, memory, offset)

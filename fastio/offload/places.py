@@ -105,7 +105,7 @@ def _open_direct(path: str, kind: os.stat_result) -> tuple[int, bool]:
             raise
         return _open(path, kind, 0), False
     try:
-        memory, offset = _alignment(path, fd)
+        memory, offset = direct_io.asked(path, fd)
     except BaseException:
         os.close(fd)
         raise
@@ -113,11 +113,6 @@ def _open_direct(path: str, kind: os.stat_result) -> tuple[int, bool]:
         return fd, True
     os.close(fd)
     return _open(path, kind, 0), False
-
-
-def _alignment(path: str, fd: int) -> tuple[int, int]:
-    """What direct I/O asks of memory, and of offset and length; both 0: there is none."""
-    return direct_io.told(path, fd) or (_BLOCK, _BLOCK)
 
 
 def _open(path: str, kind: os.stat_result, flags: int) -> int:
@@ -133,7 +128,7 @@ def _open(path: str, kind: os.stat_result, flags: int) -> int:
 
 def _describe(fd: int, path: str, direct: bool) -> Place:
     state = os.fstat(fd)
-    alignment = _alignment(path, fd)[0] if direct else 1
+    alignment = direct_io.asked(path, fd)[0] if direct else 1
     if stat.S_ISBLK(state.st_mode):
         nbytes = os.lseek(fd, 0, os.SEEK_END)
         bears = direct and not _wants_stable_bytes(state.st_rdev)
