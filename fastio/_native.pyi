@@ -116,7 +116,7 @@ class Opinion:
 
     ``mean`` and ``deviation`` are those of the logarithm of seconds, less the shape. ``source`` says what the belief
     rests on: ``"measured"``, ``"nearby sizes"``, ``"first calls"``, ``"prior"`` or ``"unknown"``; ``samples`` were
-    taken in the bucket itself, ``nearby`` within reach of it. ``known``: by one or the other.
+    taken in the bucket itself, ``nearby`` within reach of it.
     """
     @property
     def tool(self) -> str: ...
@@ -130,8 +130,6 @@ class Opinion:
     def samples(self) -> int: ...
     @property
     def nearby(self) -> int: ...
-    @property
-    def known(self) -> bool: ...
     def seconds(self, bucket: int) -> float:
         """The time expected at the bucket's own size."""
 

@@ -24,6 +24,7 @@ nb::list cells_of(nb::object curve) {
 
 void bind_dicts(nb::module_& module) {
     module.attr("BUCKETS") = kBuckets;
+    module.def("bucket_of", &bucket_of, "nbytes"_a);
     module.def("bucket_nbytes", &bucket_nbytes, "bucket"_a);
     module.def("shape", &shape, "nbytes"_a);
 

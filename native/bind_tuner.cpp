@@ -6,7 +6,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "buckets.hpp"
 #include "python_io.hpp"
 #include "reasons.hpp"
 #include "tuner.hpp"
@@ -34,7 +33,6 @@ nb::tuple fields_of(const Choice& choice) {
 }  // namespace
 
 void bind_tuner(nb::module_& module) {
-    module.def("bucket_of", &bucket_of, "nbytes"_a);
     module.def("describe_nbytes", &describe_nbytes, "nbytes"_a);
     module.def("describe_seconds", &describe_seconds, "seconds"_a);
 
@@ -60,7 +58,6 @@ void bind_tuner(nb::module_& module) {
         .def_prop_ro("source", [](const Opinion& opinion) { return name_of(opinion.source); })
         .def_ro("samples", &Opinion::samples)
         .def_ro("nearby", &Opinion::nearby)
-        .def_prop_ro("known", &Opinion::known)
         .def("seconds", &Opinion::seconds, "bucket"_a);
 
     nb::class_<Choice>(module, "Choice")

@@ -13,9 +13,9 @@ constexpr double kAlike = 0.5;   // a tool that changed by this share of what an
 
 }  // namespace
 
-Record* find(const Records& records, const std::string& tool) {
+std::shared_ptr<Record> find(const Records& records, const std::string& tool) {
     for (const auto& [name, record] : records) {
-        if (name == tool) return record.get();
+        if (name == tool) return record;
     }
     return nullptr;
 }
@@ -32,7 +32,7 @@ std::optional<std::pair<std::string, std::string>> Moods::ask(
         }
         faster_.reset();
     }
-    Record* record = find(records_, choice);
+    std::shared_ptr<Record> record = find(records_, choice);
     if (!record || !record->trial.wanted || plan.choice.exploring) return {};
     record->trial.wanted = false;
     double most = -std::numeric_limits<double>::infinity();
@@ -68,7 +68,7 @@ bool Moods::hear(int bucket, const std::string& tool, double deviation, double v
     } else if (!place.empty() && deviation < -kFaster) {
         faster_ = Faster{tool, bucket, deviation, place};
     }
-    Record* suspect = find(records_, place);
+    std::shared_ptr<Record> suspect = find(records_, place);
     if (!suspect || suspect->trial.by == 0) return false;
     double by = suspect->trial.by;
     if (!suspect->trial.compare(deviation, variance)) return false;
@@ -88,7 +88,7 @@ void Moods::answer(const Faster& heard, double deviation) {
     if (deviation >= kAlike * faster.by) return;
     double by = (deviation + faster.by) / 2;
     move(by, faster.tool);
-    if (Record* record = find(records_, faster.tool)) record->move(by, faster.bucket);
+    if (std::shared_ptr<Record> record = find(records_, faster.tool)) record->move(by, faster.bucket);
 }
 
 // All tools changed by so much, `but` one.

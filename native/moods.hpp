@@ -18,7 +18,7 @@ namespace fastio {
 using Records = std::vector<std::pair<std::string, std::shared_ptr<Record>>>;
 
 // The record of a tool; null where nothing is known of it.
-Record* find(const Records& records, const std::string& tool);
+std::shared_ptr<Record> find(const Records& records, const std::string& tool);
 
 // Tells changes of the machine from those of single tools, whose records it moves, all together.
 class Moods {

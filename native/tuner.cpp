@@ -118,9 +118,7 @@ std::vector<std::pair<std::string, double>> Tuner::times(double nbytes, const To
 }
 
 std::shared_ptr<Record> Tuner::record(const std::string& tool) {
-    for (const auto& [name, known] : records_) {
-        if (name == tool) return known;
-    }
+    if (std::shared_ptr<Record> known = find(records_, tool)) return known;
     if (records_.size() >= kMostTools) records_.erase(records_.begin());
     return records_.emplace_back(tool, std::make_shared<Record>()).second;
 }

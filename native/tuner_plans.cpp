@@ -79,9 +79,9 @@ Plan& Tuner::plan(int bucket, const Tools& candidates) {
 // The opinions of all tools, the fastest first; equal ones stay in the order given.
 Opinions Tuner::opinions(int bucket, const Tools& candidates) const {
     std::vector<Known> known;
-    std::vector<const Record*> own;
+    std::vector<std::shared_ptr<const Record>> own;
     for (const std::string& tool : candidates) {
-        const Record* record = find(records_, tool);
+        std::shared_ptr<const Record> record = find(records_, tool);
         Belief at = prior->at(bucket, tool);
         double shift = record ? record->shift : 0;  // the prior moves by as much as the tool's speed changed since
         own.push_back(record);
