@@ -1,131 +1,115 @@
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <exception>
 #include <memory>
+#include <system_error>
+#include <thread>
 
 #include "direct.hpp"
+#include "direct_reader.hpp"
 #include "errors.hpp"
-#include "memory.hpp"
-#include "populate.hpp"
-#include "queue.hpp"
 
 namespace fastio {
 
 namespace {
 
-// The blocks of a file that hold extents, in order; with a span, its own pieces.
-class Blocks {
-  public:
-    Blocks(const Extents& extents, const Span& span, const DirectOptions& options, uint64_t size)
-        : extents_(extents), span_(span), options_(options), size_(size) {
-        at_ = span.address != nullptr ? span.offset : 0;
-    }
+// From here on it pays to have two threads, and to find out whether to stage.
+constexpr uint64_t kLarge = 64 << 20;
 
-    bool next(Block& block) {
-        uint64_t end = span_.address != nullptr ? span_.offset + span_.nbytes : size_;
-        if (span_.address == nullptr) skip_gap(end);
-        if (at_ >= end) return false;
-        uint64_t stop = std::min((at_ / options_.block + 1) * options_.block, end);
-        if (span_.address == nullptr) stop = without_gap(stop);
-        uint64_t rounded = (stop - at_ + options_.alignment - 1) / options_.alignment * options_.alignment;
-        block = {at_, rounded, std::min(stop, size_) - at_, nullptr, 0, false};
-        if (span_.address != nullptr) {
-            block.memory = span_.address + (at_ - span_.offset);
-        } else if (rounded == stop - at_) {
-            block.memory = extents_.lend(at_, stop, options_.alignment);
-        }
-        at_ = stop;
-        return true;
-    }
-
-  private:
-    const Extents& extents_;
-    const Span& span_;
-    const DirectOptions& options_;
-    uint64_t size_;
-    uint64_t at_;
-
-    void skip_gap(uint64_t end) {
-        const auto& all = extents_.all();
-        size_t index = extents_.first_after(at_);
-        while (index < all.size() && all[index].nbytes == 0) ++index;
-        if (index == all.size()) {
-            at_ = end;
-        } else if (all[index].offset > at_) {
-            at_ = std::max(at_, all[index].offset / options_.alignment * options_.alignment);
-        }
-    }
-
-    // Where the last extent in [at_, stop) ends, in whole alignments: behind it may lie what nobody wants.
-    uint64_t without_gap(uint64_t stop) const {
-        const auto& all = extents_.all();
-        const size_t index = extents_.first_after(stop - 1);
-        if (index == 0 || (index < all.size() && all[index].offset < stop)) return stop;
-        return std::min(stop, round_up(all[index - 1].end(), options_.alignment));
-    }
-};
+uint64_t wanted(const Extents& extents, const Span& span) {
+    if (span.address != nullptr) return span.nbytes;
+    uint64_t nbytes = 0;
+    for (const Extent& extent : extents.all()) nbytes += extent.nbytes;
+    return nbytes;
+}
 
 }  // namespace
 
-// What the constructor and finish() share. Blocks finish in any order: their checksums are kept apart and joined in
-// file order at the end.
+// What the constructor and finish() share. Faulting memory in, copying and checksums take a processor as long as a fast
+// disk takes to read: two readers, one of them on a thread of its own, keep it busy. Blocks finish in any order: their
+// checksums are kept apart and joined in file order at the end.
 struct DirectRead::State {
-    Extents extents;
-    Span span;
-    DirectOptions options;
-    Control& control;
-    std::unique_ptr<Staging> staging;  // outlives the queue, which waits for what is in flight
-    Queue queue;
-    Blocks blocks;
-    Block next;
-    bool more;
-    std::vector<std::vector<Part>> parts;
-    std::vector<size_t> numbers;
+    Reading reading;
+    std::unique_ptr<DirectReader> mine, other;
+    std::exception_ptr failure;  // the other's
+    std::thread thread;
 
-    State(int fd, uint64_t size, Extents&& all, const Span& whole, const DirectOptions& wanted, Control& shared)
-        : extents(std::move(all)),
-          span(whole),
-          options(wanted),
-          control(shared),
-          staging(span.address == nullptr ? std::make_unique<Staging>(wanted.block * wanted.depth, wanted.alignment)
-                                          : nullptr),
-          queue(false, fd, wanted.depth, wanted.alignment),
-          blocks(extents, span, options, size),
-          more(blocks.next(next)),
-          numbers(wanted.depth) {}
-
-    void send() {
-        control.check();
-        unsigned slot = queue.next_slot();
-        if (span.address != nullptr) {
-            populate(next.memory, next.nbytes);
-        } else if (next.memory == nullptr) {
-            next.memory = staging->data() + slot * options.block;
-            next.staged = true;
+    State(int fd, uint64_t size, Extents&& all, const Span& span, const DirectOptions& options, Control& control)
+        : reading(fd, size, std::move(all), span, options, control) {
+        const bool is_large = wanted(reading.extents, span) >= kLarge;
+        const unsigned depth = is_large ? std::min(options.depth, 16u) : options.depth;
+        mine = std::make_unique<DirectReader>(reading, depth);
+        struct stat file;
+        if (!is_large || fstat(fd, &file) != 0) return;
+        reading.choice = &SharedStagingChoice::of(file.st_dev);
+        reading.choice->begin();
+        try {
+            thread = std::thread([this, depth] { read(depth); });
+        } catch (const std::system_error&) {
+            return;  // the system has no more: one reader does it all
         }
-        numbers[slot] = parts.size();
-        parts.emplace_back();
-        queue.send(next);
-        queue.flush();
-        more = blocks.next(next);
     }
 
-    void receive() {
-        unsigned slot;
-        Block done = queue.receive(slot);
-        uint64_t end = done.offset + done.needed;
-        std::vector<Part>& measured = parts[numbers[slot]];
-        if (done.staged) {
-            extents.scatter(done.offset, end, done.memory, measured);
-        } else {
-            extents.measure(done.offset, end, done.memory, measured);
+    ~State() {
+        reading.stop(0);
+        if (thread.joinable()) thread.join();
+    }
+
+    void read(unsigned depth) noexcept {
+        try {
+            other = std::make_unique<DirectReader>(reading, depth);
+        } catch (...) {
+            return;  // no second ring: it has taken nothing yet
         }
-        control.advance(done.needed);
+        try {
+            other->run();
+        } catch (...) {
+            failure = std::current_exception();
+        }
+    }
+
+    void finish() {
+        std::exception_ptr mine_failed;
+        try {
+            mine->run();
+        } catch (...) {
+            mine_failed = std::current_exception();
+        }
+        if (thread.joinable()) thread.join();
+        if (mine_failed && failure)
+            std::rethrow_exception(place(mine_failed) <= place(failure) ? mine_failed : failure);
+        if (mine_failed) std::rethrow_exception(mine_failed);
+        if (failure) std::rethrow_exception(failure);
+    }
+
+    // Where in the file it failed; what is not about a place comes first.
+    static uint64_t place(const std::exception_ptr& failure) {
+        try {
+            std::rethrow_exception(failure);
+        } catch (const SystemError& error) {
+            return error.offset;
+        } catch (const Truncated& error) {
+            return error.offset;
+        } catch (...) {
+            return 0;
+        }
+    }
+
+    std::vector<uint32_t> checksums() {
+        auto all = std::move(mine->parts());
+        if (other != nullptr) std::move(other->parts().begin(), other->parts().end(), std::back_inserter(all));
+        std::sort(all.begin(), all.end(), [](const auto& one, const auto& two) { return one.first < two.first; });
+        Checksums found(reading.extents.all().size());
+        for (const auto& [offset, parts] : all) found.add(parts);
+        return found.values();
     }
 };
 
 DirectRead::DirectRead(int fd, uint64_t size, Extents extents, const Span& span, const DirectOptions& options,
                        Control& control)
     : state_(std::make_unique<State>(fd, size, std::move(extents), span, options, control)) {
-    while (state_->more && state_->queue.has_room()) state_->send();
+    state_->mine->fill();
 }
 
 DirectRead::~DirectRead() = default;
@@ -133,16 +117,8 @@ DirectRead::~DirectRead() = default;
 std::vector<uint32_t> DirectRead::finish() {
     std::unique_ptr<State> state = std::move(state_);
     if (state == nullptr) throw Refused("this read is over already");
-    while (state->more || !state->queue.is_empty()) {
-        if (state->more && state->queue.has_room()) {
-            state->send();
-        } else {
-            state->receive();
-        }
-    }
-    Checksums checksums(state->extents.all().size());
-    for (const std::vector<Part>& measured : state->parts) checksums.add(measured);
-    return checksums.values();
+    state->finish();
+    return state->checksums();
 }
 
 void DirectRead::close() { state_.reset(); }

@@ -172,7 +172,8 @@ class TestComparison:
     @pytest.mark.slow
     @pytest.mark.parametrize("model", ["cnn", "transformer"])
     def test_gradients_have_the_bits_of_plain_training(self, model: str, tmp_path: Path) -> None:
-        told = json.loads(invoke(*small(model), "--budget", "8MiB", "--dir", tmp_path).stdout)
+        # Less than a step's tensors: backward overtakes writes that wait, and a larger budget may let all of them wait.
+        told = json.loads(invoke(*small(model), "--budget", "1MiB", "--dir", tmp_path).stdout)
         assert not told["failures"]
         ways = {way["way"]: way for way in told["findings"]["ways"]}
         assert set(ways) == {"plain", "all", "fastensor", "torch"}

@@ -1,0 +1,81 @@
+// Landing or staging, on a clock of our own: the faster is found, trials are short, and what changes is noticed.
+#include "../staging_choice.hpp"
+
+#include <cmath>
+
+#include "check.hpp"
+
+namespace {
+
+using fastio::StagingChoice;
+
+constexpr uint64_t kBlock = 512 << 10, kGiB = 1 << 30;
+
+// A device with a speed of its own for each way, in bytes a second.
+struct Device {
+    double landing, staged;
+    StagingChoice choice;
+    double now = 100;
+    uint64_t was_staged = 0;
+
+    // Read so much, and tell how long it took.
+    double read(uint64_t nbytes) {
+        const double began = now;
+        was_staged = 0;
+        choice.begin();
+        for (uint64_t at = 0; at < nbytes; at += kBlock) {
+            bool way = choice.staged();
+            now += static_cast<double>(kBlock) / (way ? staged : landing);
+            was_staged += way ? kBlock : 0;
+            choice.hear(way, kBlock, now);
+        }
+        return now - began;
+    }
+};
+
+void check_the_faster_is_found() {
+    for (double gain : {0.25, 0.5, 0.8, 1.0, 1.05, 1.3, 2.0, 4.0}) {
+        Device device{2e9, gain * 2e9};
+        device.read(kGiB / 8);  // both are known by then
+        const double took = device.read(64 * kGiB);
+        const double share = static_cast<double>(device.was_staged) / (64 * kGiB);
+        const double best = 64 * kGiB / std::fmax(device.landing, device.staged);
+        CHECK(gain > 1.2 ? share > 0.9 : share < 0.15, "staged at %.2f of landing's speed: %.3f", gain, share);
+        CHECK(took < 1.06 * best, "trials cost %.3f of the time (%.2f)", took / best - 1, gain);
+    }
+}
+
+void check_small_reads_land() {
+    Device device{1e9, 9e9};
+    device.read(30 << 20);
+    CHECK(device.was_staged == 0, "what is read at first lands");
+}
+
+void check_a_change_is_noticed() {
+    Device device{2e9, 5e9};
+    device.read(4 * kGiB);
+    CHECK(device.choice.staged(), "staged");
+    device.staged = 1e9;  // what is in use is always measured
+    device.read(kGiB / 4);
+    CHECK(!device.choice.staged(), "landing");
+    device.staged = 9e9;  // what is not is tried again
+    device.read(20 * kGiB);
+    CHECK(device.choice.staged(), "staged again");
+}
+
+void check_what_was_sent_before_does_not_count() {
+    StagingChoice choice;
+    double now = 0;
+    while (!choice.staged()) choice.hear(false, kBlock, now += 1e-3);
+    for (int block = 0; block < 1000; ++block) choice.hear(false, kBlock, now += 1e-3);
+    CHECK(choice.staged(), "a trial of staging is of what was staged");
+}
+
+}  // namespace
+
+int main() {
+    check_the_faster_is_found();
+    check_small_reads_land();
+    check_a_change_is_noticed();
+    check_what_was_sent_before_does_not_count();
+}
