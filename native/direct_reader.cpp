@@ -96,8 +96,9 @@ void DirectReader::receive() {
     parts_.emplace_back(done.offset, std::vector<Part>());
     std::vector<Part>& measured = parts_.back().second;
     if (done.staged) {
-        if (span.address != nullptr) populate(span.address + (done.offset - span.offset), done.needed);
-        reading_.extents.scatter(done.offset, end, done.memory, measured);
+        uint8_t* mirror = span.address != nullptr ? span.address + (done.offset - span.offset) : nullptr;
+        if (mirror != nullptr) populate(mirror, done.needed);
+        reading_.extents.scatter(done.offset, end, done.memory, mirror, measured);
         free_.push_back(done.memory);
     } else {
         reading_.extents.measure(done.offset, end, done.memory, measured);

@@ -82,12 +82,18 @@ void Extents::gather(uint64_t begin, uint64_t end, uint8_t* staging, std::vector
     if (at < end) std::memset(staging + (at - begin), 0, end - at);
 }
 
-void Extents::scatter(uint64_t begin, uint64_t end, const uint8_t* staging, std::vector<Part>& parts) const {
+void Extents::scatter(uint64_t begin, uint64_t end, const uint8_t* staging, uint8_t* mirror,
+                      std::vector<Part>& parts) const {
+    uint64_t at = begin;
+    auto copy_gap = [&](uint64_t until) {
+        if (mirror != nullptr && until > at) std::memcpy(mirror + (at - begin), staging + (at - begin), until - at);
+    };
     for (size_t index = first_after(begin); index < extents_.size(); ++index) {
         const Extent& extent = extents_[index];
         uint64_t from = std::max(extent.offset, begin);
         uint64_t to = std::min(extent.end(), end);
         if (from >= end) break;
+        copy_gap(from);
         uint8_t* target = extent.address + (from - extent.offset);
         const uint8_t* source = staging + (from - begin);
         if (extent.checksum) {
@@ -95,7 +101,9 @@ void Extents::scatter(uint64_t begin, uint64_t end, const uint8_t* staging, std:
         } else {
             std::memcpy(target, source, to - from);
         }
+        at = to;
     }
+    copy_gap(end);
 }
 
 void Extents::measure(uint64_t begin, uint64_t end, const uint8_t* memory, std::vector<Part>& parts) const {

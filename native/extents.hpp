@@ -50,8 +50,9 @@ class Extents {
 
     // Write path: put the image of [begin, end) into `staging`, gaps as zeros, each source byte read once.
     void gather(uint64_t begin, uint64_t end, uint8_t* staging, std::vector<Part>& parts) const;
-    // Read path: hand out [begin, end) of the file, which is in `staging`, to the extents' memory.
-    void scatter(uint64_t begin, uint64_t end, const uint8_t* staging, std::vector<Part>& parts) const;
+    // Read path: hand out [begin, end) of the file, which is in `staging`, to the extents' memory; what lies between
+    // them to a mirror of the file, where there is one: `mirror` is the memory of `begin`.
+    void scatter(uint64_t begin, uint64_t end, const uint8_t* staging, uint8_t* mirror, std::vector<Part>& parts) const;
     // Checksums of what lies in [begin, end) when the bytes are at `memory` already.
     void measure(uint64_t begin, uint64_t end, const uint8_t* memory, std::vector<Part>& parts) const;
 

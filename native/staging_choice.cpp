@@ -1,11 +1,29 @@
 #include "staging_choice.hpp"
 
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
+#include <string>
+#include <string_view>
 
 namespace fastio {
+
+namespace {
+
+// Whether the kernel's name for the device, or for the disk of which it is a part, tells that a host is behind it.
+bool is_virtio(dev_t device) {
+    const std::string link = "/sys/dev/block/" + std::to_string(major(device)) + ":" + std::to_string(minor(device));
+    char target[4096];
+    const ssize_t length = readlink(link.c_str(), target, sizeof target);
+    return length > 0 &&
+           std::string_view(target, static_cast<size_t>(length)).find("/virtio") != std::string_view::npos;
+}
+
+}  // namespace
 
 void StagingChoice::hear(bool staged, uint64_t nbytes, double now) {
     since_ += nbytes;
@@ -26,12 +44,13 @@ void StagingChoice::hear(bool staged, uint64_t nbytes, double now) {
 }
 
 void StagingChoice::decide() {
-    if (seconds_[!staged_] == 0 || (!is_trial_ && since_ >= spell_)) {
+    if (!is_trial_ && since_ >= spell_) {
         is_trial_ = true;
         since_ = 0;
         take(!staged_);
         return;
     }
+    if (seconds_[!staged_] == 0) return;  // the other was not tried yet
     const bool better = seconds_[true] < kGain * seconds_[false];
     if (is_trial_) {
         double slower = seconds_[!better] / seconds_[better] - 1;
@@ -52,7 +71,7 @@ SharedStagingChoice& SharedStagingChoice::of(dev_t device) {
     static auto* choices = new std::map<dev_t, std::unique_ptr<SharedStagingChoice>>;
     std::lock_guard<std::mutex> lock(*mutex);
     std::unique_ptr<SharedStagingChoice>& choice = (*choices)[device];
-    if (choice == nullptr) choice = std::make_unique<SharedStagingChoice>();
+    if (choice == nullptr) choice = std::make_unique<SharedStagingChoice>(is_virtio(device));
     return *choice;
 }
 

@@ -14,6 +14,9 @@ namespace fastio {
 // the more seldom the slower it was.
 class StagingChoice {
   public:
+    // Staging is `likely` to win where a host copies: then it is first, and landing is not tried at once.
+    explicit StagingChoice(bool likely) : staged_(likely), spell_(likely ? kFirstSpell : 0) {}
+
     bool staged() const { return staged_; }
     // A block arrived and is where it belongs, at that time in seconds. Any clock that does not go back.
     void hear(bool staged, uint64_t nbytes, double now);
@@ -23,18 +26,18 @@ class StagingChoice {
   private:
     static constexpr uint64_t kInFlight = 16 << 20;  // at first what arrives was delayed by what was sent before it
     static constexpr uint64_t kTrial = 16 << 20;
-    static constexpr uint64_t kLeastSpell = 256 << 20, kMostSpell = 16ULL << 30;
+    static constexpr uint64_t kFirstSpell = 1 << 30, kLeastSpell = 256 << 20, kMostSpell = 16ULL << 30;
     static constexpr double kGain = 0.9;  // staging costs the processor a copy: it must take less than this share
     static constexpr double kTrialsCost = 0.02;  // of the time at most
 
-    bool staged_ = false;
+    bool staged_;
     bool is_trial_ = false;  // of what was not chosen
     uint64_t skipped_ = 0;   // bytes of this kind that were not measured
     uint64_t nbytes_ = 0;    // that were, since `began_`
     double began_ = 0;
-    double seconds_[2] = {0, 0};    // a byte, landing and staged; 0: not known yet
-    uint64_t since_ = 0;            // bytes since the last trial began
-    uint64_t spell_ = kLeastSpell;  // until the next one
+    double seconds_[2] = {0, 0};  // a byte, landing and staged; 0: not known yet
+    uint64_t since_ = 0;          // bytes since the last trial began
+    uint64_t spell_;              // until the next one
 
     void decide();
     void take(bool staged);
@@ -44,6 +47,7 @@ class StagingChoice {
 class SharedStagingChoice {
   public:
     static SharedStagingChoice& of(dev_t device);
+    explicit SharedStagingChoice(bool likely) : choice_(likely) {}
 
     void begin();
     bool staged();

@@ -55,6 +55,7 @@ void check_contents(int fd, const Mapping& image, bool spanned) {
         CHECK(crcs[index] == crc, "crc of extent %zu (spanned: %d)", index, spanned);
     }
     CHECK(!spanned || control.done == kSize, "%lu bytes counted", (unsigned long)control.done);
+    CHECK(!spanned || std::memcmp(memory.data(), image.data(), kSize) == 0, "what lies between extents, too");
 }
 
 // Two at once, one of them dropped under way: what it does not wait for, it still does not write to afterwards.

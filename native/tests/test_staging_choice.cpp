@@ -1,8 +1,7 @@
 // Landing or staging, on a clock of our own: the faster is found, trials are short, and what changes is noticed.
-#include "../staging_choice.hpp"
-
 #include <cmath>
 
+#include "../staging_choice.hpp"
 #include "check.hpp"
 
 namespace {
@@ -14,7 +13,7 @@ constexpr uint64_t kBlock = 512 << 10, kGiB = 1 << 30;
 // A device with a speed of its own for each way, in bytes a second.
 struct Device {
     double landing, staged;
-    StagingChoice choice;
+    StagingChoice choice{false};
     double now = 100;
     uint64_t was_staged = 0;
 
@@ -34,9 +33,9 @@ struct Device {
 };
 
 void check_the_faster_is_found() {
-    for (double gain : {0.25, 0.5, 0.8, 1.0, 1.05, 1.3, 2.0, 4.0}) {
-        Device device{2e9, gain * 2e9};
-        device.read(kGiB / 8);  // both are known by then
+    for (double gain : {0.25, 0.5, 0.8, 1.0, 1.05, 1.3, 2.0, 3.0, 4.0}) {
+        Device device{2e9, gain * 2e9, StagingChoice(gain == 0.25 || gain == 3.0)};
+        device.read(2 * kGiB);  // both are known by then
         const double took = device.read(64 * kGiB);
         const double share = static_cast<double>(device.was_staged) / (64 * kGiB);
         const double best = 64 * kGiB / std::fmax(device.landing, device.staged);
@@ -45,10 +44,13 @@ void check_the_faster_is_found() {
     }
 }
 
-void check_small_reads_land() {
+void check_what_is_first() {
     Device device{1e9, 9e9};
     device.read(30 << 20);
     CHECK(device.was_staged == 0, "what is read at first lands");
+    Device likely{1e9, 9e9, StagingChoice(true)};
+    likely.read(kGiB);
+    CHECK(likely.was_staged == kGiB, "unless a host is likely to copy");
 }
 
 void check_a_change_is_noticed() {
@@ -64,7 +66,7 @@ void check_a_change_is_noticed() {
 }
 
 void check_what_was_sent_before_does_not_count() {
-    StagingChoice choice;
+    StagingChoice choice(false);
     double now = 0;
     while (!choice.staged()) choice.hear(false, kBlock, now += 1e-3);
     for (int block = 0; block < 1000; ++block) choice.hear(false, kBlock, now += 1e-3);
@@ -75,7 +77,7 @@ void check_what_was_sent_before_does_not_count() {
 
 int main() {
     check_the_faster_is_found();
-    check_small_reads_land();
+    check_what_is_first();
     check_a_change_is_noticed();
     check_what_was_sent_before_does_not_count();
 }
