@@ -1,6 +1,6 @@
 """``uring``: a native io_uring over O_DIRECT files, without the page cache.
 
-Memory that the device can reach goes as it is; everything else through a few aligned staging blocks. Reads from 64 MiB
+Memory that the device can reach goes as it is; everything else through a few aligned staging blocks. Reads from 32 MiB
 on are shared by two threads, and measure on the way whether this device is faster through staging even where it could
 do without: a virtual disk may be, twice. Queue depths and block sizes are those that won by measurement: blocks of
 512 KiB, of which reads want more in flight. What is gained by larger ones on one virtual disk (a few percent) is lost

@@ -15,7 +15,7 @@ namespace fastio {
 namespace {
 
 // From here on it pays to have two threads, and to find out whether to stage.
-constexpr uint64_t kLarge = 64 << 20;
+constexpr uint64_t kLarge = 32 << 20;
 
 uint64_t wanted(const Extents& extents, const Span& span) {
     if (span.address != nullptr) return span.nbytes;
