@@ -244,14 +244,17 @@ def save_and_die(folder: str, count: int, seed: int, dying: int) -> None:
     save(folder, count, seed, options={"progress": die if rank == dying else None})
 
 
-def kill_savers(folder: str, kills: int) -> tuple[int, list[str]]:
+def kill_savers(folder: str, wanted: int) -> tuple[int, list[str]]:
     """Have forks of this process save into a folder, two states in turn, and kill each at some instant.
 
-    Gives how often a save was under way then, and what was wrong with the checkpoint that was left.
+    Until ``wanted`` of them were killed in the middle of a save, or twenty times as many at all. Gives how many were,
+    and what was wrong with the checkpoints that were left.
     """
     warnings.simplefilter("ignore")
     chance, interrupted, wrong = random.Random(1), 0, []
-    for turn in range(kills):
+    for turn in range(20 * wanted):
+        if interrupted == wanted:
+            break
         ready, tell = os.pipe()
         child = os.fork()
         if child == 0:

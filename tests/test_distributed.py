@@ -43,7 +43,7 @@ def takes(function: Callable[..., Any], argument: str) -> pytest.MarkDecorator:
 
 
 WORLD = 4
-KILLS = 25
+KILLS = 7  # in the middle of a save, as about every fourth is
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +338,7 @@ def test_kills_at_any_instant(tmp_path: Path) -> None:
     with Ranks(1, pool) as alone:
         ((interrupted, wrong),) = alone.run(rank_tasks.kill_savers, str(folder), KILLS)
     assert wrong == []
-    assert interrupted > KILLS // 10  # that many kills came when a save was under way
+    assert interrupted == KILLS
     _save_alone(folder, 42)
     assert len(list(folder.iterdir())) == 2
 
