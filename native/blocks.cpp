@@ -32,7 +32,7 @@ bool Blocks::next(Block& block) {
     uint64_t stop = std::min((at_ / options_.block + 1) * options_.block, end_);
     if (span_.address == nullptr) stop = without_gap(stop);
     uint64_t rounded = round_up(stop - at_, options_.alignment);
-    block = {at_, rounded, std::min(stop, size_) - at_, nullptr, 0, false};
+    block = {at_, rounded, std::min(stop, size_) - at_, nullptr};
     if (span_.address != nullptr) {
         block.memory = span_.address + (at_ - span_.offset);
     } else if (rounded == stop - at_) {

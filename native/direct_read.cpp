@@ -77,23 +77,9 @@ struct DirectRead::State {
             mine_failed = std::current_exception();
         }
         if (thread.joinable()) thread.join();
-        if (mine_failed && failure)
-            std::rethrow_exception(place(mine_failed) <= place(failure) ? mine_failed : failure);
-        if (mine_failed) std::rethrow_exception(mine_failed);
+        if (mine_failed && (!failure || place_of(mine_failed) <= place_of(failure)))
+            std::rethrow_exception(mine_failed);
         if (failure) std::rethrow_exception(failure);
-    }
-
-    // Where in the file it failed; what is not about a place comes first.
-    static uint64_t place(const std::exception_ptr& failure) {
-        try {
-            std::rethrow_exception(failure);
-        } catch (const SystemError& error) {
-            return error.offset;
-        } catch (const Truncated& error) {
-            return error.offset;
-        } catch (...) {
-            return 0;
-        }
     }
 
     std::vector<uint32_t> checksums() {

@@ -42,14 +42,8 @@ void DirectReader::run() {
             if (queue_.is_empty()) return;
             receive();
         }
-    } catch (const SystemError& error) {
-        reading_.stop(error.offset);
-        throw;
-    } catch (const Truncated& error) {
-        reading_.stop(error.offset);
-        throw;
     } catch (...) {
-        reading_.stop(0);
+        reading_.stop(place_of(std::current_exception()));
         throw;
     }
 }
@@ -66,7 +60,8 @@ bool DirectReader::send() {
     }
     Block block = taken_[at_];
     if (block.offset >= reading_.limit) return false;
-    block.staged = block.memory == nullptr || (reading_.choice != nullptr && reading_.choice->staged());
+    block.can_land = block.memory != nullptr;
+    block.staged = !block.can_land || (reading_.choice != nullptr && reading_.choice->staged());
     if (block.staged) {
         if (staging_ == nullptr) {
             const uint64_t nbytes = reading_.options.block;
@@ -91,8 +86,6 @@ void DirectReader::receive() {
     Block done = queue_.receive(slot);
     const uint64_t end = done.offset + done.needed;
     const Span& span = reading_.span;
-    const bool could_land = !done.staged || span.address != nullptr ||
-                            reading_.extents.lend(done.offset, end, reading_.options.alignment) != nullptr;
     parts_.emplace_back(done.offset, std::vector<Part>());
     std::vector<Part>& measured = parts_.back().second;
     if (done.staged) {
@@ -103,7 +96,7 @@ void DirectReader::receive() {
     } else {
         reading_.extents.measure(done.offset, end, done.memory, measured);
     }
-    if (reading_.choice != nullptr && could_land && !reading_.is_ending)
+    if (reading_.choice != nullptr && done.can_land && !reading_.is_ending)
         reading_.choice->hear(done.staged, done.needed);
     reading_.control.advance(done.needed);
 }

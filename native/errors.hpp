@@ -35,4 +35,17 @@ struct Truncated : std::exception {
     const char* what() const noexcept override { return "the file is too short"; }
 };
 
+// The byte of the file that a failure is about; 0 where it is about none.
+inline uint64_t place_of(const std::exception_ptr& failure) {
+    try {
+        std::rethrow_exception(failure);
+    } catch (const SystemError& error) {
+        return error.offset;
+    } catch (const Truncated& error) {
+        return error.offset;
+    } catch (...) {
+        return 0;
+    }
+}
+
 }  // namespace fastio

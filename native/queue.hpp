@@ -17,7 +17,8 @@ struct Block {
     uint64_t needed = 0;
     uint8_t* memory = nullptr;
     uint64_t moved = 0;
-    bool staged = false;
+    bool staged = false;    // `memory` is that of staging
+    bool can_land = false;  // of a read: its bytes need no staging
 };
 
 // Keeps up to `depth` blocks moving. After an error nothing more is sent, and what is in flight is waited for.
