@@ -245,6 +245,21 @@ def unpickle(
     it; ``load`` makes a storage of a persistent id. What they raise is raised.
     """
 
+def pickle(
+    object: Any,
+    names: dict[Any, bytes],
+    storages: dict[Any, type],
+    rebuild: tuple[Callable[..., Any], Callable[..., Any]],
+    locate: Callable[[Any], str],
+    cpu: str | None,
+) -> tuple[bytes, list[tuple[str, Any, int]]] | None:
+    """Pickle what state dicts are made of, in protocol 2, as Python and torch do; else None.
+
+    ``names`` has what is written for a global, ``storages`` the class of a storage by its dtype, ``rebuild`` what makes
+    a tensor and a parameter again; ``locate`` tells where a storage lies, ``cpu`` what it says of one in host memory,
+    if always the same. Besides the pickle: the records of the storages, with their names and sizes in bytes.
+    """
+
 def unless_of(types: tuple[type, ...], function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The function, but None at once for what is exactly of one of these types."""
 

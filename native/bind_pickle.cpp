@@ -5,6 +5,7 @@
 
 #include "pickle_names.hpp"
 #include "python_io.hpp"
+#include "python_pickle.hpp"
 #include "python_unpickle.hpp"
 
 namespace nb = nanobind;
@@ -44,11 +45,20 @@ nb::object unpickle(nb::bytes data, nb::dict names, nb::dict calls, nb::object l
     return nb::make_tuple(result);
 }
 
+// The pickle and its storages; None if the object is not of the kind that is understood.
+nb::object pickle(nb::handle object, nb::dict names, nb::dict storages, nb::tuple rebuild, nb::object locate,
+                  nb::object cpu) {
+    Pickler pickler(names, storages, rebuild, locate, cpu);
+    if (!pickler.run(object)) return nb::none();
+    return nb::make_tuple(nb::bytes(pickler.data().data(), pickler.data().size()), pickler.storages());
+}
+
 }  // namespace
 
 void bind_pickle(nb::module_& module) {
     module.def("pickle_names", &names_in, "data"_a);
     module.def("unpickle", &unpickle, "data"_a, "names"_a, "calls"_a, "load"_a);
+    module.def("pickle", &pickle, "object"_a.none(), "names"_a, "storages"_a, "rebuild"_a, "locate"_a, "cpu"_a.none());
     module.def("unless_of", &unless_of, "types"_a, "function"_a);
 }
 

@@ -13,12 +13,13 @@ import pickle
 from collections import OrderedDict
 from collections.abc import Sequence
 from types import FunctionType, SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import torch
 
 from fastio import _native
 from fastio.collector import held_back
+from fastio.formats import pt_pickle
 from fastio.formats.layout import Layout, LayoutBuilder
 
 PAGE = 4096
@@ -91,6 +92,19 @@ def _pickle_module(storages: dict[str, Any], module: Any) -> Any:
     return SimpleNamespace(Pickler=Pickler)
 
 
+def _pickled_module(data: bytes) -> Any:
+    """A stand-in for a pickle module that knows the pickle already."""
+
+    class Pickler:
+        def __init__(self, stream: BinaryIO, protocol: int) -> None:
+            self._stream = stream
+
+        def dump(self, obj: Any) -> None:
+            self._stream.write(data)
+
+    return SimpleNamespace(Pickler=Pickler)
+
+
 def layout(
     obj: Any,
     path: str,
@@ -114,6 +128,11 @@ def pickled(
     storages: dict[str, Any] = {}
     collector = _Collector(storages)
     save: Any = torch.serialization._save
+    if pickle_module is pickle and pickle_protocol == pt_pickle.PROTOCOL:
+        found = pt_pickle.pickle(obj)
+        if found is not None:
+            save(obj, collector, _pickled_module(found[0]), pickle_protocol, _disable_byteorder_record)
+            return Records(collector.small, found[1])
     # With CUDA, _save would copy each storage to the host; inside skip_data() it does not touch them.
     with torch.serialization.skip_data() if torch.cuda.is_initialized() else contextlib.nullcontext():
         save(obj, collector, _pickle_module(storages, pickle_module), pickle_protocol, _disable_byteorder_record)

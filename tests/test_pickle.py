@@ -1,0 +1,229 @@
+"""State dicts are pickled natively, and what is written is what torch's own pickler writes, byte for byte."""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import random
+import warnings
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fastio
+from fastio.formats import pt_pickle
+from test_unpickle import made
+
+# Some records tell how the storages are laid out, which is fastio's own.
+LAYOUT = (".storage_alignment", ".data/serialization_id")
+
+
+def fastio_save(value: Any, path: Path, **arguments: Any) -> None:
+    assert fastio.save(value, path, policy="posix", **arguments).tool == "posix"
+
+
+def records(save: Callable[..., Any], value: Any, folder: Path, **arguments: Any) -> dict[str, bytes]:
+    path = folder / "it.pt"
+    save(value, path, **arguments)
+    with zipfile.ZipFile(path) as archive:
+        found = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+    return {name: data for name, data in found.items() if name not in LAYOUT}
+
+
+def pickle_of(path: Path) -> bytes:
+    with zipfile.ZipFile(path) as archive:
+        return archive.read(f"{path.stem}/data.pkl")
+
+
+def same(value: Any, folder: Path, **arguments: Any) -> None:
+    """All that torch writes is written, in its order."""
+    ours, theirs = (records(save, value, folder, **arguments) for save in (fastio_save, torch.save))
+    assert list(ours.items()) == list(theirs.items())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_it_is_of(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(1000 * seed)
+    same([made(chance) for _ in range(5)], tmp_path)
+
+
+def numbers() -> list[int]:
+    edges = [0, *(1 << bits for bits in (7, 8, 15, 16, 31, 32, 39, 40, 55, 56, 62))]
+    around = [edge + off for edge in edges for off in (-1, 0, 1)]
+    return [*around, *(-number for number in around), (1 << 63) - 1, -(1 << 63)]
+
+
+def with_attributes() -> OrderedDict[str, Any]:
+    state = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).state_dict()  # whose _metadata is an attribute
+    assert vars(state)
+    return state
+
+
+def moved() -> OrderedDict[str, int]:
+    """Its order is not that in which the keys came."""
+    found = OrderedDict(a=1, b=2, c=3)
+    found.move_to_end("a")
+    return found
+
+
+def shared() -> list[Any]:
+    tensor, text, items = torch.arange(12.0), "a text", [1, 2]
+    views = [tensor, tensor[3:], tensor.view(3, 4).T, tensor.detach()]
+    parameter = nn.Parameter(tensor)
+    return [views, tensor, text, items, {"x": items, text: text}, (text, items), parameter, [parameter], views]
+
+
+def holding_itself() -> list[Any]:
+    table: dict[str, Any] = {}
+    ordered: OrderedDict[str, Any] = OrderedDict()
+    items: list[Any] = [table, ordered]
+    table["items"] = ordered["items"] = items
+    vars(ordered)["table"] = table
+    return items
+
+
+def trained() -> dict[str, Any]:
+    model = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "weights": list(model.parameters())}
+
+
+COUNTS = (0, 1, 2, 999, 1000, 1001, 2000, 2001)
+VALUES: dict[str, Callable[[], Any]] = {
+    "numbers": numbers,
+    "text": lambda: ["", "x" * 300, "\u00e9\U0001f600", "storage", "cpu", {"0": torch.ones(2), "1": torch.ones(3)}],
+    "lists": lambda: [[list(range(n))] for n in COUNTS],
+    "dicts": lambda: [{i: str(i) for i in range(n)} for n in COUNTS],
+    "ordered": lambda: [OrderedDict((str(i), i) for i in range(n)) for n in COUNTS],
+    "moved": moved,
+    "tuples": lambda: [tuple(range(n)) for n in range(6)],
+    "attributes": with_attributes,
+    "shared": shared,
+    "holding itself": holding_itself,
+    "trained": trained,
+    "dtypes": lambda: [torch.float32, torch.bfloat16, torch.float32],
+    "empty": lambda: [torch.empty(0), torch.empty(0, 3), torch.tensor(1), torch.empty(0, dtype=torch.int8)],
+    "many": lambda: [torch.full((2,), float(i)) for i in range(300)],
+    "grad": lambda: [torch.ones(2, requires_grad=True), nn.Parameter(torch.ones(2), requires_grad=False)],
+    "typed": lambda: [torch.ones(3, dtype=d) for d in (torch.bool, torch.bfloat16, torch.complex128, torch.int16)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_natively(tmp_path: Path, name: str) -> None:
+    value = VALUES[name]()
+    assert pt_pickle.pickle(value) is not None
+    same(value, tmp_path)
+
+
+@pytest.mark.gpu
+def test_tensors_on_a_gpu(tmp_path: Path) -> None:
+    tensor = torch.ones(5, device="cuda")
+    value = [tensor, tensor[1:], torch.ones(2), nn.Parameter(tensor), torch.ones(3, device="cuda")]
+    assert pt_pickle.pickle(value) is not None
+    fastio.save(value, tmp_path / "ours.pt")
+    torch.save(value, tmp_path / "theirs.pt")
+    assert pickle_of(tmp_path / "ours.pt") == pickle_of(tmp_path / "theirs.pt")
+
+
+def test_torch_is_not_asked_for_any_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = records(torch.save, value := trained(), tmp_path)
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("torch is asked")
+
+    monkeypatch.setattr(torch.Tensor, "__reduce_ex__", refuse)
+    monkeypatch.setattr(nn.Parameter, "__reduce_ex__", refuse)
+    assert records(fastio_save, value, tmp_path) == expected
+
+
+class Marked(torch.Tensor):
+    """A subclass."""
+
+
+def with_attribute(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.note = "remember"  # type: ignore[attr-defined]
+    return tensor
+
+
+def itself_in_a_tuple() -> Any:
+    items: list[Any] = []
+    items.append((items, 1))
+    return items[0]
+
+
+def quantized() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+
+
+LEFT: dict[str, Callable[[], Any]] = {
+    "a subclass": lambda: torch.ones(3).as_subclass(Marked),
+    "attributes": lambda: with_attribute(torch.ones(3)),
+    "a parameter's attributes": lambda: with_attribute(nn.Parameter(torch.ones(3))),
+    "conjugated": lambda: torch.ones(3, dtype=torch.complex64).conj(),
+    "negated": lambda: torch.ones(3, dtype=torch.complex64).conj().imag,
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "meta": lambda: torch.ones(3, device="meta"),
+    "quantized": quantized,
+    "a new dtype": lambda: torch.ones(3).to(torch.float8_e4m3fn),
+    "a storage": lambda: torch.ones(3).untyped_storage(),
+    "surrogates": lambda: "\udcff",
+    "long": lambda: 1 << 63,
+    "bytes": lambda: b"bytes",
+    "a set": lambda: {1, 2},
+    "a tuple in itself": itself_in_a_tuple,
+    "deep": lambda: functools.reduce(lambda inner, _: [inner], range(150), []),
+    "a function": lambda: torch.add,
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_left_to_torch(tmp_path: Path, name: str) -> None:
+    tensor = torch.ones(2)
+    value = [tensor, LEFT[name](), tensor]
+    assert pt_pickle.pickle(value) is None
+    same(value, tmp_path)
+
+
+def test_two_dtypes_of_the_same_bytes_are_refused_as_torch_does(tmp_path: Path) -> None:
+    tensor = torch.ones(4)
+    value = [tensor, tensor.view(torch.int32)]
+    for save in (torch.save, fastio_save):
+        with pytest.raises(RuntimeError, match="view the same data as different types"):
+            save(value, tmp_path / "it.pt")
+
+
+def test_hooks_are_warned_of(tmp_path: Path) -> None:
+    tensor = torch.ones(2, requires_grad=True)
+    tensor.register_hook(lambda grad: grad)
+    with pytest.warns(UserWarning, match="will not be serialized"):
+        fastio_save([tensor], tmp_path / "it.pt")
+
+
+@pytest.fixture
+def reduced_otherwise() -> Iterator[None]:
+    copyreg.pickle(torch.Tensor, lambda tensor: (torch.Size, (tuple(tensor.shape),)))  # type: ignore[arg-type]
+    yield
+    del copyreg.dispatch_table[torch.Tensor]
+
+
+@pytest.mark.usefixtures("reduced_otherwise")
+def test_a_programs_own_way_to_reduce_tensors_is_taken(tmp_path: Path) -> None:
+    assert pt_pickle.pickle([torch.ones(2, 3)]) is None
+    same([torch.ones(2, 3)], tmp_path)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_protocols(tmp_path: Path, protocol: int) -> None:
+    same(trained(), tmp_path, pickle_protocol=protocol)
