@@ -33,6 +33,13 @@ nb::object call(nb::handle value, const nb::object& method) {
     return taken(PyObject_CallMethodNoArgs(value.ptr(), method.ptr()));
 }
 
+// Invalid at the end.
+nb::object next_of(const nb::object& iterator) {
+    PyObject* item = PyIter_Next(iterator.ptr());
+    if (item == nullptr && PyErr_Occurred()) raise();
+    return nb::steal(item);
+}
+
 uint64_t unsigned_of(const nb::object& value) {
     const uint64_t number = PyLong_AsUnsignedLongLong(value.ptr());
     if (number == UINT64_MAX && PyErr_Occurred()) raise();
@@ -227,9 +234,9 @@ bool Pickler::ordered_dict(nb::handle value) {
     op('R');  // REDUCE
     put(value);
     nb::object items = nb::borrow(PyTuple_GET_ITEM(reduced.ptr(), 4));
-    nb::object item = nb::steal(PyIter_Next(items.ptr()));
+    nb::object item = next_of(items);
     for (Py_ssize_t index = 0; item.is_valid(); ++index) {
-        nb::object following = nb::steal(PyIter_Next(items.ptr()));
+        nb::object following = next_of(items);
         // One that is alone in its batch has no mark.
         const bool is_first = index % kBatch == 0, is_last = !following.is_valid();
         if (is_first && !is_last) op('(');
@@ -241,7 +248,6 @@ bool Pickler::ordered_dict(nb::handle value) {
         }
         item = std::move(following);
     }
-    if (PyErr_Occurred()) raise();
     if (state.is_none()) return true;
     kept_.push_back(nb::borrow(state));
     if (!save(state)) return false;
