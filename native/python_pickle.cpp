@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "python_objects.hpp"
+
 namespace nb = nanobind;
 
 namespace fastio {
@@ -11,40 +13,6 @@ namespace {
 
 constexpr Py_ssize_t kBatch = 1000;  // of items, between one mark and the next
 constexpr unsigned kDeepest = 100;   // containers in containers; Python counts its own frames
-
-[[noreturn]] void raise() { throw nb::python_error(); }
-
-nb::object taken(PyObject* result) {
-    if (result == nullptr) raise();
-    return nb::steal(result);
-}
-
-bool is_true(nb::handle value) {
-    const int result = PyObject_IsTrue(value.ptr());
-    if (result < 0) raise();
-    return result != 0;
-}
-
-nb::object word(const char* text) { return taken(PyUnicode_InternFromString(text)); }
-
-nb::object ask(nb::handle value, const nb::object& name) { return taken(PyObject_GetAttr(value.ptr(), name.ptr())); }
-
-nb::object call(nb::handle value, const nb::object& method) {
-    return taken(PyObject_CallMethodNoArgs(value.ptr(), method.ptr()));
-}
-
-// Invalid at the end.
-nb::object next_of(const nb::object& iterator) {
-    PyObject* item = PyIter_Next(iterator.ptr());
-    if (item == nullptr && PyErr_Occurred()) raise();
-    return nb::steal(item);
-}
-
-uint64_t unsigned_of(const nb::object& value) {
-    const uint64_t number = PyLong_AsUnsignedLongLong(value.ptr());
-    if (number == UINT64_MAX && PyErr_Occurred()) raise();
-    return number;
-}
 
 }  // namespace
 
@@ -255,15 +223,6 @@ bool Pickler::ordered_dict(nb::handle value) {
     return true;
 }
 
-// The hooks of a tensor, which are not saved: a new OrderedDict each time.
-bool Pickler::no_hooks() {
-    if (!global(ordered_dict_)) return false;
-    op(')');
-    op('R');
-    put_new();
-    return true;
-}
-
 bool Pickler::global(nb::handle value) {
     if (get(value)) return true;
     PyObject* written = PyDict_GetItemWithError(names_.ptr(), value.ptr());
@@ -274,67 +233,6 @@ bool Pickler::global(nb::handle value) {
     data_.append(PyBytes_AS_STRING(written), static_cast<size_t>(PyBytes_GET_SIZE(written)));
     put(value);
     return true;
-}
-
-bool Pickler::tensor(nb::handle value, bool is_shared) {
-    bool is_cpu;
-    if (!is_plain(value, is_cpu) || !global(rebuild_tensor_)) return false;
-    op('(');
-    if (!storage(call(value, words_.untyped_storage), ask(value, words_.dtype), is_cpu)) return false;
-    nb::object size = call(value, words_.size), stride = call(value, words_.stride);
-    if (!integer(call(value, words_.storage_offset)) || !tuple(size, false) || !tuple(stride, false)) return false;
-    if (!save(ask(value, words_.requires_grad)) || !no_hooks()) return false;
-    op('t');
-    put_new();
-    op('R');
-    is_shared ? put(value) : put_new();
-    return true;
-}
-
-bool Pickler::parameter(nb::handle value) {
-    if (is_true(ask(value, words_.dict)) || !global(rebuild_parameter_)) return false;
-    nb::object data = ask(value, words_.data);
-    if (!data.type().is(tensor_) || !tensor(data, false)) return false;
-    if (!save(ask(value, words_.requires_grad)) || !no_hooks()) return false;
-    op(0x87);  // TUPLE3
-    put_new();
-    op('R');
-    put(value);
-    return true;
-}
-
-// Its persistent id: a word, the class that tells its dtype, its key, where it lies, and how many elements it has.
-bool Pickler::storage(nb::handle value, nb::handle dtype, bool is_cpu) {
-    PyObject* kind = PyDict_GetItemWithError(classes_.ptr(), dtype.ptr());
-    if (kind == nullptr) return false;  // one that torch rebuilds in another way
-    const auto address = unsigned_of(call(value, words_.data_ptr));
-    if (address != 0 && !dtypes_.try_emplace(address, nb::borrow(dtype)).first->second.is(dtype)) return false;
-    const auto nbytes = unsigned_of(call(value, words_.nbytes));
-    auto [known, is_new] = keys_.try_emplace(unsigned_of(ask(value, words_.cdata)));
-    if (is_new) {
-        known->second = nb::str(nb::int_(keys_.size() - 1));
-        found_.append(nb::make_tuple(nb::str("data/") + known->second, value, nbytes));
-    }
-    nb::object key = known->second;
-    nb::object location = is_cpu && !cpu_.is_none() ? cpu_ : locate_(value);
-    op('(');
-    if (!save(words_.storage) || !global(kind) || !save(key) || !save(location)) return false;
-    write(static_cast<int64_t>(nbytes / unsigned_of(ask(dtype, words_.itemsize))));
-    op('t');
-    put_new();
-    op('Q');  // BINPERSID
-    return true;
-}
-
-// Whether torch reduces it to a storage and how it lies there, and nothing else, without a word of warning.
-bool Pickler::is_plain(nb::handle value, bool& is_cpu) const {
-    if (!ask(value, words_.layout).is(strided_)) return false;
-    is_cpu = is_true(ask(value, words_.is_cpu));
-    if (!is_cpu && !is_true(ask(value, words_.is_cuda))) return false;
-    for (const nb::object* unusual : {&words_.is_quantized, &words_.is_nested, &words_.backward_hooks, &words_.dict}) {
-        if (is_true(ask(value, *unusual))) return false;
-    }
-    return !is_true(call(value, words_.is_conj)) && !is_true(call(value, words_.is_neg));
 }
 
 void Pickler::number(uint64_t value, size_t nbytes) {

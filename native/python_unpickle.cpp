@@ -3,13 +3,13 @@
 #include <cstring>
 #include <utility>
 
+#include "python_objects.hpp"
+
 namespace nb = nanobind;
 
 namespace fastio {
 
 namespace {
-
-[[noreturn]] void raise() { throw nb::python_error(); }
 
 void check(int result) {
     if (result < 0) raise();

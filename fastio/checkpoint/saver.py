@@ -21,8 +21,8 @@ from fastio.checkpoint.state import captured
 from fastio.checkpoint.stillness import Stillness
 from fastio.checkpoint.writing import Task, write_step
 from fastio.collector import held_back
-from fastio.formats import probe, pt_save
-from fastio.formats.pt_save import Records
+from fastio.formats import probe
+from fastio.formats.pt_records import Records, pickled
 from fastio.outcome import publish
 from fastio.progress import as_callback
 
@@ -75,7 +75,7 @@ class Saver:
             image = by_torch.image_of(captured(state))
         else:
             with held_back():
-                small, storages = pt_save.pickled(captured(state), _PICKLE_PROTOCOL)
+                small, storages = pickled(captured(state), _PICKLE_PROTOCOL)
         base, self._base = self._base, None
         told = after_a_second(as_callback(manner.progress, f"saving step {step}"))
         task = Task(

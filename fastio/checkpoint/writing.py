@@ -21,7 +21,7 @@ from fastio.errors import CorruptFileError, FastIOError, TransferError
 from fastio.formats import pt_save
 from fastio.formats.layout import Layout
 from fastio.formats.pt_load import open_archive
-from fastio.formats.pt_save import Records
+from fastio.formats.pt_records import Records
 from fastio.job import Progress
 from fastio.opening import opened
 from fastio.outcome import SaveResult

@@ -19,6 +19,7 @@ from fastio.addresses import cuda_bytes, host_bytes
 from fastio.distributed.stored import FORMAT, Record
 from fastio.formats import probe, pt_save
 from fastio.formats.layout import Layout, LayoutBuilder, storage_bytes
+from fastio.formats.pt_records import pickled
 from fastio.transport import SAVE
 
 _TORCH_ALIGNMENT = 64
@@ -127,7 +128,7 @@ class ImageBuilder:
         if found is None:
             found = [
                 (name, str(_TORCH_ALIGNMENT).encode() if name == ".storage_alignment" else data)
-                for name, data in pt_save.pickled(_alone(tensor), _PICKLE_PROTOCOL).small
+                for name, data in pickled(_alone(tensor), _PICKLE_PROTOCOL).small
             ]
             identity = hashlib.blake2b(b"".join(name.encode() + data for name, data in found), digest_size=16)
             number = str(int.from_bytes(identity.digest(), "big")).zfill(40)[:40]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fastio.formats.pt_load import Reader, unpickle
-from fastio.formats.pt_save import pickled
+from fastio.formats.pt_records import pickled
 from fastio.landing import Region
 
 

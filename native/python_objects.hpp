@@ -1,0 +1,46 @@
+// Python's own calls, with its errors thrown.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+
+namespace fastio {
+
+[[noreturn]] inline void raise() { throw nanobind::python_error(); }
+
+inline nanobind::object taken(PyObject* result) {
+    if (result == nullptr) raise();
+    return nanobind::steal(result);
+}
+
+inline bool is_true(nanobind::handle value) {
+    const int result = PyObject_IsTrue(value.ptr());
+    if (result < 0) raise();
+    return result != 0;
+}
+
+inline nanobind::object word(const char* text) { return taken(PyUnicode_InternFromString(text)); }
+
+inline nanobind::object ask(nanobind::handle value, const nanobind::object& name) {
+    return taken(PyObject_GetAttr(value.ptr(), name.ptr()));
+}
+
+inline nanobind::object call(nanobind::handle value, const nanobind::object& method) {
+    return taken(PyObject_CallMethodNoArgs(value.ptr(), method.ptr()));
+}
+
+// Invalid at the end.
+inline nanobind::object next_of(const nanobind::object& iterator) {
+    PyObject* item = PyIter_Next(iterator.ptr());
+    if (item == nullptr && PyErr_Occurred()) raise();
+    return nanobind::steal(item);
+}
+
+inline uint64_t unsigned_of(const nanobind::object& value) {
+    const uint64_t number = PyLong_AsUnsignedLongLong(value.ptr());
+    if (number == UINT64_MAX && PyErr_Occurred()) raise();
+    return number;
+}
+
+}  // namespace fastio
