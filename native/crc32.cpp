@@ -58,6 +58,15 @@ uint32_t sse_copy(uint32_t state, uint8_t* destination, const uint8_t* source, s
                        : fold_sse<true>(state, destination, source, nbytes);
 }
 
+uint32_t avx2_update(uint32_t state, const uint8_t* source, size_t nbytes) noexcept {
+    return nbytes < 128 ? sse_update(state, source, nbytes) : fold_avx2<false>(state, nullptr, source, nbytes);
+}
+
+uint32_t avx2_copy(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept {
+    return nbytes < 128 ? sse_copy(state, destination, source, nbytes)
+                        : fold_avx2<true>(state, destination, source, nbytes);
+}
+
 uint32_t avx512_update(uint32_t state, const uint8_t* source, size_t nbytes) noexcept {
     return nbytes < 256 ? sse_update(state, source, nbytes) : fold_avx512<false>(state, nullptr, source, nbytes);
 }
@@ -69,7 +78,7 @@ uint32_t avx512_copy(uint32_t state, uint8_t* destination, const uint8_t* source
 
 #endif
 
-// Chosen on first use; the compiler's feature tests also ask whether the system saves the zmm registers.
+// Chosen on first use; the compiler's feature tests also ask whether the system saves the wide registers.
 const Crc32Kernel& best() noexcept {
     static const Crc32Kernel kernel = crc32_kernels().front();
     return kernel;
@@ -82,9 +91,9 @@ std::vector<Crc32Kernel> crc32_kernels() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     const bool pclmul = __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("pclmul");
-    if (pclmul && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq")) {
-        kernels.push_back({"avx512-vpclmulqdq", avx512_update, avx512_copy});
-    }
+    const bool wide = pclmul && __builtin_cpu_supports("vpclmulqdq");
+    if (wide && __builtin_cpu_supports("avx512f")) kernels.push_back({"avx512-vpclmulqdq", avx512_update, avx512_copy});
+    if (wide && __builtin_cpu_supports("avx2")) kernels.push_back({"avx2-vpclmulqdq", avx2_update, avx2_copy});
     if (pclmul) kernels.push_back({"pclmulqdq", sse_update, sse_copy});
 #elif defined(__aarch64__)
     if (getauxval(AT_HWCAP) & HWCAP_CRC32) {

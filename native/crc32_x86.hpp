@@ -1,4 +1,4 @@
-// CRC-32 by folding with carry-less multiplication, 128 and 512 bits at a time. Included by crc32.cpp alone.
+// CRC-32 by folding with carry-less multiplication, 128, 256 and 512 bits at a time. Included by crc32.cpp alone.
 //
 // A register holds the message so far as a polynomial congruent to it modulo P. Each step multiplies both halves of
 // every 128-bit lane by x^n mod P, which moves them past the next bytes, and adds (xors) those bytes in.
@@ -12,6 +12,7 @@
 #include "crc32_polynomial.hpp"
 
 #define FASTIO_SSE __attribute__((target("sse4.1,pclmul")))
+#define FASTIO_AVX2 __attribute__((target("avx2,vpclmulqdq,pclmul")))
 #define FASTIO_AVX512 __attribute__((target("avx512f,vpclmulqdq,pclmul")))
 
 namespace fastio::detail {
@@ -79,6 +80,52 @@ FASTIO_SSE uint32_t fold_sse(uint32_t state, uint8_t* destination, const uint8_t
     }
     const __m128i x = fold16(fold16(fold16(x0, near, x1), near, x2), near, x3);
     return finish16<copying>(x, destination, source, nbytes);
+}
+
+template <bool copying>
+FASTIO_AVX2 inline __m256i take32(uint8_t*& destination, const uint8_t*& source) {
+    __m256i data = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
+    source += 32;
+    if constexpr (copying) {
+        asm volatile("" : "+x"(data));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(destination), data);
+        destination += 32;
+    }
+    return data;
+}
+
+FASTIO_AVX2 inline __m256i fold32(__m256i x, __m256i constants, __m256i data) {
+    const __m256i low = _mm256_clmulepi64_epi128(x, constants, 0x00);
+    const __m256i high = _mm256_clmulepi64_epi128(x, constants, 0x11);
+    return _mm256_xor_si256(_mm256_xor_si256(low, high), data);
+}
+
+FASTIO_AVX2 inline __m256i constants32(FoldPair pair) { return _mm256_broadcastsi128_si256(constants16(pair)); }
+
+// At least 128 bytes, in four accumulators.
+template <bool copying>
+FASTIO_AVX2 uint32_t fold_avx2(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept {
+    constexpr FoldPair by128 = fold_pair(8 * 128);
+    constexpr FoldPair by32 = fold_pair(8 * 32);
+    constexpr FoldPair by16 = fold_pair(8 * 16);
+    const __m256i far = constants32(by128);
+    const __m256i near = constants32(by32);
+    __m256i x0 = take32<copying>(destination, source);
+    __m256i x1 = take32<copying>(destination, source);
+    __m256i x2 = take32<copying>(destination, source);
+    __m256i x3 = take32<copying>(destination, source);
+    x0 = _mm256_xor_si256(x0, _mm256_zextsi128_si256(_mm_cvtsi32_si128(static_cast<int>(state))));
+    for (nbytes -= 128; nbytes >= 128; nbytes -= 128) {
+        x0 = fold32(x0, far, take32<copying>(destination, source));
+        x1 = fold32(x1, far, take32<copying>(destination, source));
+        x2 = fold32(x2, far, take32<copying>(destination, source));
+        x3 = fold32(x3, far, take32<copying>(destination, source));
+    }
+    __m256i x = fold32(fold32(fold32(x0, near, x1), near, x2), near, x3);
+    for (; nbytes >= 32; nbytes -= 32) x = fold32(x, near, take32<copying>(destination, source));
+    // The lower lane onto the upper one.
+    const __m128i y = fold16(_mm256_castsi256_si128(x), constants16(by16), _mm256_extracti128_si256(x, 1));
+    return finish16<copying>(y, destination, source, nbytes);
 }
 
 template <bool copying>
