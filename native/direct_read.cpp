@@ -6,6 +6,7 @@
 #include <system_error>
 #include <thread>
 
+#include "apart.hpp"
 #include "direct.hpp"
 #include "direct_reader.hpp"
 #include "errors.hpp"
@@ -46,6 +47,7 @@ struct DirectRead::State {
         reading.choice->begin();
         try {
             thread = std::thread([this, depth] { read(depth); });
+            move_apart(thread);
         } catch (const std::system_error&) {
             return;  // the system has no more: one reader does it all
         }

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "apart.hpp"
+
 namespace fastio {
 
 // Run `work(thread_number, block)` for each block from 0 to `blocks` - 1, the lowest first, on `threads` threads, the
@@ -46,6 +48,7 @@ inline void run_workers(unsigned threads, uint64_t blocks, const std::function<v
     for (unsigned number = 1; number < threads; ++number) {
         try {
             others.emplace_back(take_blocks, number);
+            move_apart(others.back());
         } catch (const std::system_error&) {
             break;
         }
