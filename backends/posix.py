@@ -10,9 +10,9 @@ from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest
 # and the huge page that a read faults in between being cleared and being filled.
 _WRITE_BLOCK = 512 << 10
 _READ_BLOCK = 2 << 20
-# Below this a second thread costs more than it brings; for reads also because the huge pages that it takes may be cold
-# ones: on virtual machines that give free memory back to their host, such a page takes 5 ms instead of 0.1.
-_LEAST_WRITTEN, _LEAST_READ = 4 << 20, 8 << 20
+# Below this a second thread costs more than it brings. For reads from the disk it always does: the kernel reads ahead
+# of one that reads in order.
+_LEAST_WRITTEN, _LEAST_READ = 4 << 20, 2 << 20
 
 
 class PosixTransport:
@@ -43,7 +43,7 @@ class PosixTransport:
                 request.extents,
                 request.span,
                 _READ_BLOCK,
-                _threads(request.size, _LEAST_READ),
+                _threads(request.size, _LEAST_READ) if request.resident else 1,
                 request.control,
             )
         return Moved("cached", checksums)

@@ -32,13 +32,16 @@ Shelf& shelf() {
     return *instance;
 }
 
-// Small regions that died.
-constexpr uint64_t kUsedBytes = 8 << 20;
+// Regions that died, the last ones. As many bytes as malloc, too, keeps for the next of the same size.
+constexpr uint64_t kUsedBytes = 32 << 20;
+constexpr size_t kUsedRegions = 64;
 
 struct Used {
     std::mutex mutex;
     std::vector<Region> regions;
     uint64_t nbytes = 0;
+
+    Used() { regions.reserve(kUsedRegions + 1); }  // so that a mapping's death needs no memory
 };
 
 Used& used() {
@@ -61,11 +64,17 @@ bool take_used(uint64_t nbytes, Region& taken) {
 }
 
 bool keep_used(const Region& region) {
+    if (region.nbytes > kUsedBytes) return false;
     Used& kept = used();
     std::lock_guard<std::mutex> lock(kept.mutex);
-    if (kept.nbytes + region.nbytes > kUsedBytes) return false;
     kept.regions.push_back(region);
     kept.nbytes += region.nbytes;
+    while (kept.nbytes > kUsedBytes || kept.regions.size() > kUsedRegions) {
+        const Region& oldest = kept.regions.front();
+        munmap(oldest.base, oldest.reserved);
+        kept.nbytes -= oldest.nbytes;
+        kept.regions.erase(kept.regions.begin());
+    }
     return true;
 }
 
@@ -92,12 +101,12 @@ Region map(uint64_t nbytes) {
 Mapping::Mapping(uint64_t nbytes, Pages pages) : pages_(pages) {
     uint64_t wanted = round_up(nbytes == 0 ? 1 : nbytes, kPage);
     if (pages == Pages::kUsed) wanted = generous_size(wanted);
-    if (pages == Pages::kUsed && wanted < kHugePage && take_used(wanted, region_)) return;
+    if (pages == Pages::kUsed && take_used(wanted, region_)) return;
     region_ = map(wanted);
 }
 
 Mapping::~Mapping() {
-    if (pages_ == Pages::kUsed && region_.nbytes < kHugePage && keep_used(region_)) return;
+    if (pages_ == Pages::kUsed && !has_holes_ && keep_used(region_)) return;
     munmap(region_.base, region_.reserved);
 }
 
@@ -115,6 +124,7 @@ Slice::~Slice() {
     bool is_last = mapping_->slices().fetch_sub(1) == 1;  // then the whole mapping goes
     if (!is_last && end > begin && end - begin >= kSmallestReturn) {
         madvise(mapping_->data() + begin, end - begin, MADV_DONTNEED);
+        mapping_->has_holes_ = true;
     }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 #include <mutex>
+#include <vector>
 
 #include "memory.hpp"
 
@@ -40,7 +41,9 @@ Shared& shared() {
 }  // namespace
 
 void PageChoice::hear(uint64_t nbytes, double seconds) {
-    bool dear = seconds > kDearSeconds * std::max(1.0, static_cast<double>(nbytes) / kDearNbytes);
+    const double huge_pages = static_cast<double>(nbytes) / kDearNbytes;
+    bool dear = seconds > kDearSeconds * std::max(1.0, huge_pages);
+    if (small() && seconds < kClearSeconds * huge_pages) return;  // they were there before
     if (!small()) {
         left_ = dear ? spell_ : 0;
         if (dear) spell_ = std::min(2 * spell_, kMostSpell);
@@ -48,6 +51,14 @@ void PageChoice::hear(uint64_t nbytes, double seconds) {
     } else {
         left_ = dear ? 0 : left_ - std::min(left_, nbytes);
     }
+}
+
+bool is_populated(const uint8_t* address, uint64_t nbytes) {
+    const uint64_t begin = reinterpret_cast<uintptr_t>(address) / kPage * kPage;
+    const uint64_t end = round_up(reinterpret_cast<uintptr_t>(address) + nbytes, kPage);
+    std::vector<unsigned char> pages((end - begin) / kPage);
+    if (mincore(reinterpret_cast<void*>(begin), end - begin, pages.data()) != 0) return false;
+    return std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
 }
 
 void populate(uint8_t* address, uint64_t nbytes) noexcept {

@@ -13,6 +13,9 @@ namespace fastio {
 // the longer the oftener that happens in a row.
 void populate(uint8_t* address, uint64_t nbytes) noexcept;
 
+// Whether all of it was faulted in before. Asks the kernel of every page: for some megabytes.
+bool is_populated(const uint8_t* address, uint64_t nbytes);
+
 // Which pages to take next. Pure.
 class PageChoice {
   public:

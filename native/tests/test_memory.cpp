@@ -1,4 +1,4 @@
-// Mappings: those alive are apart, fresh ones are zero whatever died before, and small used ones come back.
+// Mappings: those alive are apart, fresh ones are zero whatever died before, and used ones come back.
 #include <cstring>
 #include <memory>
 #include <random>
@@ -41,6 +41,36 @@ void check_used() {
     CHECK(again.data() == address && other.data() != address, "used once");
 }
 
+// What died last is kept, up to 32 MiB, but for what has given pages back.
+void check_kept() {
+    uint8_t* large = nullptr;
+    {
+        Mapping mapping(20 << 20, Pages::kUsed);
+        large = mapping.data();
+        std::memset(large, 7, mapping.nbytes());
+    }
+    CHECK(Mapping(20 << 20, Pages::kUsed).data()[0] == 7, "a large one comes back");
+    {
+        Mapping larger(33 << 20, Pages::kUsed);
+    }
+    CHECK(Mapping(20 << 20, Pages::kUsed).data()[0] == 7, "what is too large to be kept drives nothing out");
+    {
+        Mapping other(8 << 20, Pages::kUsed), another(8 << 20, Pages::kUsed);
+    }
+    CHECK(Mapping(20 << 20, Pages::kUsed).data()[0] == 0, "what died before has gone");
+    auto shared = std::make_shared<Mapping>(24 << 20, Pages::kUsed);
+    std::memset(shared->data(), 9, shared->nbytes());
+    {
+        auto first = std::make_unique<fastio::Slice>(shared, 0, 1 << 20);
+        fastio::Slice second(shared, 1 << 20, 1 << 20);
+        first.reset();
+    }
+    shared.reset();
+    for (uint64_t nbytes = 16 << 20; nbytes <= 24 << 20; nbytes += 1 << 20) {
+        CHECK(Mapping(nbytes, Pages::kUsed).data()[3 << 20] != 9, "with holes it is of no use");
+    }
+}
+
 void check_apart() {
     std::mt19937 random(1);
     struct Alive {
@@ -70,5 +100,6 @@ void check_apart() {
 int main() {
     check_sizes();
     check_used();
+    check_kept();
     check_apart();
 }

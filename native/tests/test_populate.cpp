@@ -32,6 +32,7 @@ void check_choice() {
     CHECK(!choice.small(), "huge pages as long as they are cheap");
     choice.hear(512 << 10, kDear);
     CHECK(choice.small(), "a part of a huge page costs all of it");
+    for (int turn = 0; turn < 10; ++turn) choice.hear(8 << 20, 4 * kNothing);  // these pages were there before
     CHECK(spell(choice, kSmall) == 16 << 20, "for a while");
     for (uint64_t expected = 32 << 20; expected <= 256 << 20; expected *= 2) {
         choice.hear(512 << 10, kNothing);  // what lies in a huge page that is there already says nothing
@@ -52,6 +53,7 @@ void check_choice() {
 // From several threads, at any place: every page is there, zero, and may be written.
 void check_pages() {
     Mapping mapping(64 << 20);
+    CHECK(!fastio::is_populated(mapping.data(), mapping.nbytes()), "nothing is there");
     std::vector<std::thread> threads;
     for (uint64_t part = 0; part < 4; ++part) {
         threads.emplace_back([&mapping, part] {
@@ -67,6 +69,10 @@ void check_pages() {
         CHECK(there[page] & 1, "page %zu is there", page);
         CHECK(mapping.data()[page * kPage] == 0, "page %zu is zero", page);
     }
+    CHECK(fastio::is_populated(mapping.data() + 1, mapping.nbytes() - 2), "all is there");
+    CHECK(madvise(mapping.data() + (20 << 20), kPage, MADV_DONTNEED) == 0, "madvise");
+    CHECK(!fastio::is_populated(mapping.data(), mapping.nbytes()), "one page is not");
+    CHECK(fastio::is_populated(mapping.data(), 20 << 20), "it lies behind these");
     std::memset(mapping.data(), 1, mapping.nbytes());
     fastio::populate(mapping.data() + 123, 1 << 20);
     CHECK(mapping.data()[123] == 1, "what is there stays");
