@@ -34,6 +34,7 @@ class Job(Generic[Result]):
         self._value: Result | None = None
         self._error: BaseException | None = None
         self._ended = False
+        self._told_the_end = False
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Job[Result]:
@@ -58,9 +59,10 @@ class Job(Generic[Result]):
         """What ``work`` returned, or the exception it raised; as often as asked. Interruptible."""
         thread = self._thread
         if thread is not None:
-            while thread.is_alive():
+            while thread.is_alive() or (progress is not None and not self._told_the_end):
                 thread.join(_TICK_SECONDS)
                 if progress is not None:
+                    self._told_the_end = not thread.is_alive()
                     progress(min(self._control.done, self._nbytes), self._nbytes)
         elif not self._ended:
             self._run()

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import types
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +18,8 @@ import pytest
 import torch
 
 import fastio
+from fastio._native import Control
+from fastio.job import WORTH_A_THREAD, Job
 from objects import assorted, same
 
 
@@ -285,6 +288,23 @@ def test_progress(tmp_path: Path) -> None:
         assert seen[-1][0] == seen[-1][1] >= 64 << 20
     with pytest.raises(TypeError, match="progress"):
         fastio.load(path, progress="yes")
+
+
+def test_progress_is_told_its_end_where_that_came_before_anyone_waited() -> None:
+    told: list[tuple[int, int]] = []
+    control, ended = Control(), threading.Event()
+
+    def work() -> str:
+        control.advance(WORTH_A_THREAD)
+        ended.set()
+        return "done"
+
+    with Job(work, control, WORTH_A_THREAD) as job:
+        assert ended.wait(30)
+        while any(thread.name == "fastio-transfer" for thread in threading.enumerate()):
+            time.sleep(0.001)
+        assert [job.wait(lambda *seen: told.append(seen)) for _ in range(2)] == ["done", "done"]
+    assert told == [(WORTH_A_THREAD, WORTH_A_THREAD)]
 
 
 def test_progress_is_told_its_end_where_torch_does_the_work(tmp_path: Path) -> None:
