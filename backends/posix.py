@@ -13,6 +13,7 @@ _READ_BLOCK = 2 << 20
 # Below this a second thread costs more than it brings. For reads from the disk it always does: the kernel reads ahead
 # of one that reads in order.
 _LEAST_WRITTEN, _LEAST_READ = 4 << 20, 2 << 20
+_MOSTLY = 0.9  # of a file, in the page cache
 
 
 class PosixTransport:
@@ -37,13 +38,16 @@ class PosixTransport:
 
     def read(self, request: ReadRequest) -> Moved:
         with named(request.path):
+            threads = _threads(request.size, _LEAST_READ)
+            if threads > 1 and not (request.resident or _native.resident(request.fd, request.size) > _MOSTLY):
+                threads = 1
             checksums = _native.cached_read(
                 request.fd,
                 request.size,
                 request.extents,
                 request.span,
                 _READ_BLOCK,
-                _threads(request.size, _LEAST_READ) if request.resident else 1,
+                threads,
                 request.control,
             )
         return Moved("cached", checksums)
