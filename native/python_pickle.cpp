@@ -150,21 +150,28 @@ bool Pickler::tuple(nb::handle value, bool is_shared) {
     return true;
 }
 
+void Pickler::before_item(Py_ssize_t index, bool is_alone) {
+    if (!is_alone && index % kBatch == 0) op('(');  // MARK
+}
+
+void Pickler::after_item(Py_ssize_t index, bool is_alone, bool is_last, uint8_t one, uint8_t many) {
+    if (is_alone) {
+        op(one);
+    } else if (is_last || (index + 1) % kBatch == 0) {
+        op(many);
+    }
+}
+
 bool Pickler::list(nb::handle value) {
     op(']');  // EMPTY_LIST
     put(value);
     const Py_ssize_t length = PyList_GET_SIZE(value.ptr());
     for (Py_ssize_t index = 0; index < length; ++index) {
-        if (length > 1 && index % kBatch == 0) op('(');           // MARK
+        before_item(index, length == 1);
         if (index >= PyList_GET_SIZE(value.ptr())) return false;  // it changes meanwhile
         nb::object item = nb::borrow(PyList_GET_ITEM(value.ptr(), index));
         if (!save(item)) return false;
-        const bool is_last = index + 1 == length;
-        if (length == 1) {
-            op('a');  // APPEND
-        } else if (is_last || (index + 1) % kBatch == 0) {
-            op('e');  // APPENDS
-        }
+        after_item(index, length == 1, index + 1 == length, 'a', 'e');  // APPEND, APPENDS
     }
     return true;
 }
@@ -178,14 +185,9 @@ bool Pickler::dict(nb::handle value) {
     for (Py_ssize_t index = 0; index < length; ++index) {
         if (PyDict_Size(value.ptr()) != length || !PyDict_Next(value.ptr(), &at, &key, &item)) return false;
         nb::object owned_key = nb::borrow(key), owned_item = nb::borrow(item);
-        if (length > 1 && index % kBatch == 0) op('(');  // MARK
+        before_item(index, length == 1);
         if (!save(owned_key) || !save(owned_item)) return false;
-        const bool is_last = index + 1 == length;
-        if (length == 1) {
-            op('s');  // SETITEM
-        } else if (is_last || (index + 1) % kBatch == 0) {
-            op('u');  // SETITEMS
-        }
+        after_item(index, length == 1, index + 1 == length, 's', 'u');  // SETITEM, SETITEMS
     }
     if (length != 0 && length % kBatch == 0) op('('), op('u');  // Python has to see that nothing follows
     return true;
@@ -205,15 +207,11 @@ bool Pickler::ordered_dict(nb::handle value) {
     nb::object item = next_of(items);
     for (Py_ssize_t index = 0; item.is_valid(); ++index) {
         nb::object following = next_of(items);
-        // One that is alone in its batch has no mark.
-        const bool is_first = index % kBatch == 0, is_last = !following.is_valid();
-        if (is_first && !is_last) op('(');
+        const bool is_last = !following.is_valid();
+        const bool is_alone = is_last && index % kBatch == 0;  // in its batch, not only in all
+        before_item(index, is_alone);
         if (!save(PyTuple_GET_ITEM(item.ptr(), 0)) || !save(PyTuple_GET_ITEM(item.ptr(), 1))) return false;
-        if (is_first && is_last) {
-            op('s');  // SETITEM
-        } else if (is_last || (index + 1) % kBatch == 0) {
-            op('u');  // SETITEMS
-        }
+        after_item(index, is_alone, is_last, 's', 'u');
         item = std::move(following);
     }
     if (state.is_none()) return true;
@@ -239,6 +237,11 @@ void Pickler::number(uint64_t value, size_t nbytes) {
     for (size_t at = 0; at < nbytes; ++at) op(static_cast<uint8_t>(value >> (8 * at)));
 }
 
+void Pickler::numbered(uint8_t near, uint8_t far, uint64_t index) {
+    op(index < 256 ? near : far);
+    number(index, index < 256 ? 1 : 4);
+}
+
 void Pickler::put(nb::handle value) {
     memo_.emplace(value.ptr(), static_cast<uint32_t>(count_));
     kept_.push_back(nb::borrow(value));
@@ -246,16 +249,13 @@ void Pickler::put(nb::handle value) {
 }
 
 void Pickler::put_new() {
-    op(count_ < 256 ? 'q' : 'r');  // BINPUT, LONG_BINPUT
-    number(count_, count_ < 256 ? 1 : 4);
-    ++count_;
+    numbered('q', 'r', count_++);  // BINPUT, LONG_BINPUT
 }
 
 bool Pickler::get(nb::handle value) {
     auto found = memo_.find(value.ptr());
     if (found == memo_.end()) return false;
-    op(found->second < 256 ? 'h' : 'j');  // BINGET, LONG_BINGET
-    number(found->second, found->second < 256 ? 1 : 4);
+    numbered('h', 'j', found->second);  // BINGET, LONG_BINGET
     return true;
 }
 

@@ -58,6 +58,10 @@ class Pickler {
 
     void op(uint8_t code) { data_.push_back(static_cast<char>(code)); }
     void number(uint64_t value, size_t nbytes);
+    void numbered(uint8_t near, uint8_t far, uint64_t index);
+    // Around each item of a container: a mark where a batch begins, and what puts it, or the batch, into the container.
+    void before_item(Py_ssize_t index, bool is_alone);
+    void after_item(Py_ssize_t index, bool is_alone, bool is_last, uint8_t one, uint8_t many);
     // Objects are numbered as they are written. Only those that may be met again are looked for.
     void put(nanobind::handle value);
     void put_new();
