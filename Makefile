@@ -22,7 +22,7 @@ PYTEST_ARGUMENTS := --numprocesses=2 --dist=loadfile
 NATIVE_BUILD := build/native-test
 RIG := build/rig
 
-.PHONY: demo test check format native-test test-nvme bench-docs clean
+.PHONY: demo test check format native-test test-nvme bench-docs dictionaries clean
 
 demo: $(VENV)/.user
 	cd $(VENV) && bin/python -m fastio.bench.demo
@@ -58,6 +58,11 @@ test-nvme: $(VENV)/.tools
 bench-docs: $(VENV)/.user
 	@test -n "$(RESULTS)" || { echo "say where the results are: make bench-docs RESULTS=folder"; exit 2; }
 	cd $(VENV) && bin/python -m fastio.bench.performance_docs "$(abspath $(RESULTS))" "$(CURDIR)/docs/performance.md"
+
+# The dictionaries that fastio begins with, from recordings: make dictionaries TRACES="one.csv two.csv"
+dictionaries: $(VENV)/.user
+	@test -n "$(TRACES)" || { echo "say what was recorded: make dictionaries TRACES=files"; exit 2; }
+	cd $(VENV) && bin/python -m fastio.bench.starting "$(CURDIR)/dicts" $(abspath $(TRACES))
 
 clean:
 	rm -rf $(VENV) build dist

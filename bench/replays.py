@@ -60,13 +60,15 @@ class Reached:
 class Recovered:
     """``tool`` became slower: the totals over the new oracle's from 50 calls on, and had nothing happened.
 
-    None where the trace ends before.
+    ``told`` is the total of who hears what every tool took (:func:`fastio.bench.informed.informed`), and of the change
+    from the first call. None where the trace ends before.
     """
 
     work: str
     tool: str
     after: float | None
     undisturbed: float | None
+    told: float | None
 
 
 def replays(rows: Sequence[Row], rules: Sequence[Rule], orders: int = ORDERS) -> list[Reached]:
@@ -117,15 +119,17 @@ def recoveries(rows: Sequence[Row], rules: Sequence[Rule], orders: int = ORDERS)
         start = len(calls) // 2
         tool = _leading(calls)
         if start + RECOVERY >= len(calls):
-            found.append(Recovered(work, tool, None, None))
+            found.append(Recovered(work, tool, None, None, None))
             continue
-        after, undisturbed = [], []
+        after, undisturbed, told = [], [], []
         for order in range(orders):
             usual = ordered(calls, order)
             changed = slowed(usual, tool, FACTOR, start)
             after.append(expected_over_oracle(replay(changed, Tuner(rule))[start + RECOVERY :]))
             undisturbed.append(expected_over_oracle(replay(usual, Tuner(rule))[start + RECOVERY :]))
-        found.append(Recovered(work, tool, mean(after), mean(undisturbed)))
+            always = slowed(usual, tool, FACTOR, 0)
+            told.append(expected_over_oracle(judged(always, informed(always))[start + RECOVERY :]))
+        found.append(Recovered(work, tool, mean(after), mean(undisturbed), mean(told)))
     return found
 
 

@@ -135,11 +135,12 @@ def recovered(found: Sequence[Recovered]) -> Exhibit:
     return Exhibit(
         "slower",
         f"One tool becomes {FACTOR:g} times slower halfway: total / oracle from {RECOVERY} calls later on",
-        ["work", "tool", "after the change*", "without it*"],
-        [[line.work, line.tool, line.after, line.undisturbed] for line in found],
+        ["work", "tool", "after the change*", "told everything*", "without it*"],
+        [[line.work, line.tool, line.after, line.told, line.undisturbed] for line in found],
         SIMULATED,
         "Fastensor, section 5.2.3",
-        "Replayed: recorded times, multiplied.",
+        "Replayed: recorded times, multiplied. Told everything: by the learner that hears what every tool took, and of "
+        "the change from the first call.",
     )
 
 

@@ -10,9 +10,9 @@
 
 namespace fastio {
 
-constexpr double kBudgetCalls = 5;     // usual calls that may be spent on trying tools from the start,
-constexpr double kBudgetShare = 0.01;  // and the share of the time from then on
-constexpr double kMostStake = 20;      // usual calls that one try is charged with at most: more is bad luck
+constexpr double kBudgetCalls = 5;      // usual calls that may be spent on trying tools from the start,
+constexpr double kBudgetShare = 0.005;  // and the share of the time from then on
+constexpr double kMostStake = 20;       // usual calls that one try is charged with at most: more is bad luck
 
 // The opinion to act on: the lowest bound of `best` and the `others` that may be tried. `dearness` is the expected time
 // over the usual call's; a dear call is a bad moment for experiments, since sizes nearby teach as much for less.

@@ -34,22 +34,10 @@ Belief heard(const Belief& before, double value, const Point& point, double bump
     double noisy = std::exp(off * off * (1 / wide - 1 / total) / 2) * std::sqrt(wide / total);  // over the unusual's
     double outlier = std::pow(off > 0 ? kSlowOutlier : kFastOutlier, static_cast<double>((point.samples + 1) / 2));
     double stepped = before.variance + kUnusualVariance;
-    struct {
-        double odds, gain, variance;
-    } explanations[] = {{noisy, gain, before.variance},
-                        {outlier + bump, before.variance / wide, before.variance},
-                        {step, stepped / wide, stepped}};
-    double every = 0, moved = 0, spread = 0;
-    for (const auto& each : explanations) {
-        every += each.odds;
-        moved += each.odds * each.gain;
-    }
-    double mean = before.mean + off * moved / every;
-    for (const auto& each : explanations) {
-        double away = before.mean + each.gain * off - mean;
-        spread += each.odds * (each.variance * (1 - each.gain) + away * away);
-    }
-    return {mean, spread / every};
+    return explained(before.mean, off,
+                     {{noisy, gain, before.variance},
+                      {outlier + bump, before.variance / wide, before.variance},
+                      {step, stepped / wide, stepped}});
 }
 
 // The belief after each point of a walk that began at the first of them. `Iterator` goes over points either way.
@@ -87,6 +75,20 @@ Belief level(const std::vector<Level>& curve, int at) {
 }
 
 }  // namespace
+
+Belief explained(double before, double off, std::initializer_list<Explanation> explanations) {
+    double every = 0, moved = 0, spread = 0;
+    for (const Explanation& each : explanations) {
+        every += each.odds;
+        moved += each.odds * each.gain;
+    }
+    double mean = before + off * moved / every;
+    for (const Explanation& each : explanations) {
+        double away = before + each.gain * off - mean;
+        spread += each.odds * (each.variance * (1 - each.gain) + away * away);
+    }
+    return {mean, spread / every};
+}
 
 double common_slope(const std::vector<std::vector<Point>>& tools) {
     double above = 0, below = kSlopeRidge;

@@ -9,6 +9,7 @@
 // bucket's own samples win once several agree, and where one alone speaks against the sizes around, doubt is left.
 #pragma once
 
+#include <initializer_list>
 #include <vector>
 
 #include "curve.hpp"
@@ -28,6 +29,15 @@ struct Level {
     int distance;
     Belief belief;
 };
+
+// One explanation of what was heard: its odds, the variance of the belief if it holds, and the share of the way from
+// there to what was heard that the belief then goes.
+struct Explanation {
+    double odds, gain, variance;
+};
+
+// The belief after something was heard `off` from the mean `before`: the moments of the mixture of all explanations.
+Belief explained(double before, double off, std::initializer_list<Explanation> explanations);
 
 // The slope per bucket that all tools have in common once the shape is taken off: analysis of covariance.
 double common_slope(const std::vector<std::vector<Point>>& tools);

@@ -16,7 +16,7 @@ from typing import Any
 from fastio._native import Prior, bucket_nbytes
 from fastio.bench import replaying
 from fastio.bench.replaying import Call, Timed, expected_over_oracle, share_best
-from fastio.dicts.priors import NOTHING, Rule
+from fastio.dicts.priors import NOTHING, USUAL_DOUBT, Rule
 from fastio.dicts.tuner import Tuner
 
 TOOLS = ("uring", "posix", "torch", "numpy")
@@ -47,7 +47,7 @@ SIZES: dict[str, Callable[[random.Random, int], list[int]]] = {
 }
 
 
-def prior_from(made: Machine, doubt: float = 0.3) -> Rule:
+def prior_from(made: Machine, doubt: float = USUAL_DOUBT) -> Rule:
     """A prior that knows the machine's true ratios at every second octave."""
     costs = []
     for bucket in range(0, 160, 8):

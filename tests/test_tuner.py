@@ -60,14 +60,14 @@ def test_1000_calls_take_little_more_than_the_oracles(prior: str, most: float, w
 
 # What is reached, by what is known at the start: total time over the oracle's; share of calls on the best tool or one
 # within 2 % of it; that share with tools counted as best that the timings cannot tell from it (replaying.alike). The
-# goals are 1.03 and 0.95. In recorded.csv, where tools lie within the noise of each other, the shares are missed, and
-# the total where nothing is known at the start (`fastio-bench tools` says so).
+# goals are 1.03 and 0.95. In recorded.csv, where tools lie within the noise of each other, the share on the best tool
+# is missed, and all of them where nothing is known at the start (`fastio-bench tools` says so).
 REACHED = {
     ("saves", "what ships"): (1.03, 0.95, 0.95),
     ("saves", "nothing"): (1.03, 0.95, 0.95),
     ("loads", "what ships"): (1.03, 0.95, 0.95),
     ("loads", "nothing"): (1.03, 0.95, 0.95),
-    ("recorded", "what ships"): (1.03, 0.81, 0.92),
+    ("recorded", "what ships"): (1.02, 0.87, 0.95),
     ("recorded", "nothing"): (1.08, 0.70, 0.82),
 }
 # Total from 50 calls after one tool became three times slower; the goal is 1.02.

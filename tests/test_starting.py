@@ -1,0 +1,79 @@
+"""The starting dictionaries made of a trace: its ratios, at its sizes, and what no trace has is kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fastio.bench import starting, trace
+from fastio.bench.trace import Row
+from fastio.dicts import Dictionary, storage
+from fastio.dicts.context import Context
+from fastio.dicts.priors import parse_rules, rule_for
+from fastio.dicts.tuner import Tuner
+
+SHIPPED = Path(storage.__file__).parent
+MB = 1e6
+SAVE = Context("save", "pt", "cpu", durable=False)
+
+
+def rows(work: str, *sizes: int) -> list[Row]:
+    """Made up: posix moves 1,000 MB/s, uring half of that; in every third line the machine is ten times slower."""
+    slow = [10.0 if place % 3 == 0 else 1.0 for place in range(len(sizes))]
+    return [
+        Row(work, nbytes, {"posix": busy * nbytes / 1e9, "uring": busy * nbytes / 0.5e9})
+        for nbytes, busy in zip(sizes, slow, strict=True)
+    ]
+
+
+def test_a_bandwidth_is_a_median_and_its_ratios_are_those_within_a_line() -> None:
+    found = starting.bandwidths(rows("pt save", *[1 << 20] * 9, *[1 << 24] * 4))
+    assert found == {str(1 << 20): {"posix": 1000.0, "uring": 500.0}}  # four lines are too few
+
+
+def test_a_tool_that_took_no_part_in_some_lines_is_not_listed() -> None:
+    some = [
+        row if place else row._replace(seconds={**row.seconds, "dali": 1.0})
+        for place, row in enumerate(rows("npy cold load", *[4096] * 6))
+    ]
+    assert set(starting.bandwidths(some)["4096"]) == {"posix", "uring"}
+
+
+def test_rules_of_one_format_come_before_those_of_all() -> None:
+    made = starting.rules([*rows("pt cold load", *[4096] * 5), *rows("npy cold load", *[4096] * 5)])
+    assert made["save"] == []
+    assert [rule["where"] for rule in made["load"]] == [
+        {"op": "load", "device": "cpu", "format": "npy", "resident": False},
+        {"op": "load", "device": "cpu", "resident": False},
+    ]
+    assert "5 interleaved pt cold loads of one tensor of 4,096 to 4,096 bytes" in made["load"][1]["source"]
+
+
+def test_what_is_written_is_a_dictionary_that_keeps_what_no_trace_has(tmp_path: Path) -> None:
+    before = {}
+    for name in starting.FILES.values():
+        shutil.copy(SHIPPED / name, tmp_path)
+        before[name] = json.loads((tmp_path / name).read_text())["priors"]
+    starting.main(str(tmp_path), str(trace.SHIPPED))
+    for op, name in starting.FILES.items():
+        after = json.loads((tmp_path / name).read_text())["priors"]
+        many = [rule for rule in before[name] if "small" in rule["where"]]
+        assert after[: len(many)] == many != []
+        assert [rule["where"]["op"] for rule in after] == [op] * len(after)
+        assert Dictionary.load(tmp_path / name).choose(SAVE, 1 << 20, ("torch", "posix")).order
+
+
+def test_the_files_that_ship_are_as_they_are_written() -> None:
+    for name in starting.FILES.values():
+        shipped = (SHIPPED / name).read_text()
+        assert starting.text(json.loads(shipped)) == shipped
+
+
+@pytest.mark.parametrize("work", ["pt durable save", "pt save", "pt cold load", "pt warm load", "npy cold load"])
+def test_a_tuner_begins_with_the_tool_that_was_the_fastest(work: str) -> None:
+    made = starting.rules(rows(work, *[1 << 20] * 7))
+    rule = rule_for(parse_rules([*made["save"], *made["load"]]), trace.context(work, 1 << 20))
+    assert Tuner(rule).choose(1 << 20, ("uring", "posix")).tool == "posix"
