@@ -84,8 +84,11 @@ def text(dictionary: dict[str, Any]) -> str:
 
 
 def main(folder: str, *traces: str) -> None:
-    """Write the dictionaries in ``folder`` anew."""
+    """Write the dictionaries in ``folder`` anew; ValueError, and nothing written, where the traces lack an operation."""
     made = rules([row for path in traces for row in trace.read(Path(path))])
+    lacking = [op for op, found in made.items() if not found]
+    if lacking:
+        raise ValueError(f"{', '.join(traces)}: got no line of a {lacking[0]}; expected saves and loads, as recorded")
     for op, name in FILES.items():
         path = Path(folder, name)
         path.write_text(text(merged(json.loads(path.read_text()), made[op])))

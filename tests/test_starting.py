@@ -66,6 +66,17 @@ def test_what_is_written_is_a_dictionary_that_keeps_what_no_trace_has(tmp_path: 
         assert Dictionary.load(tmp_path / name).choose(SAVE, 1 << 20, ("torch", "posix")).order
 
 
+def test_traces_of_loads_alone_write_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "loads.csv"
+    path.write_text(trace.text(rows("pt cold load", *[4096] * 5), []))
+    for name in starting.FILES.values():
+        shutil.copy(SHIPPED / name, tmp_path)
+    with pytest.raises(ValueError, match=r"loads.csv: got no line of a save"):
+        starting.main(str(tmp_path), str(path))
+    for name in starting.FILES.values():
+        assert (tmp_path / name).read_bytes() == (SHIPPED / name).read_bytes()
+
+
 def test_the_files_that_ship_are_as_they_are_written() -> None:
     for name in starting.FILES.values():
         shipped = (SHIPPED / name).read_text()
