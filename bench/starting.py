@@ -84,7 +84,7 @@ def text(dictionary: dict[str, Any]) -> str:
 
 
 def main(folder: str, *traces: str) -> None:
-    """Write the dictionaries in ``folder`` anew; ValueError, and nothing written, where the traces lack an operation."""
+    """Write the dictionaries in ``folder`` anew. ValueError, and nothing written, where traces lack an operation."""
     made = rules([row for path in traces for row in trace.read(Path(path))])
     lacking = [op for op, found in made.items() if not found]
     if lacking:
