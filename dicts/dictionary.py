@@ -63,7 +63,7 @@ class Dictionary:
         """The tool to use for a transfer of so many bytes, out of the candidates; none is a ValueError.
 
         Candidates come in order of the processor's work, least first: of those equal in time (within 8 % and what is
-        known) the first is used for large transfers.
+        known; from 256 MiB on within 12 %) the first is used for large transfers.
         """
         tools = _tuple(candidates)
         with LOCK:

@@ -16,7 +16,7 @@ from fastio.errors import DictionaryError
 
 # Deviation of a logarithm of relative time from one machine to another, of tools that are alike on both: between
 # recordings of other days and versions, on other virtual machines of one kind, it was 0.09 to 0.14.
-USUAL_DOUBT = 0.17
+USUAL_DOUBT = 0.165
 
 _CONTEXT_FIELDS = frozenset(Context._fields)
 

@@ -11,7 +11,8 @@ namespace {
 constexpr double kConfidence = 2;          // deviations
 constexpr double kListedConfidence = 0.7;  // in a tool that only the prior knows, at large sizes: calls are too few
 constexpr double kTie = 0.03;              // logarithm: less than this is not worth a try
-constexpr double kEqual = 0.08;            // logarithm: so much may be given away for less work of the processor
+constexpr double kEqual = 0.08;            // logarithm: so much may be given away for less work of the processor,
+constexpr double kGivenAway = 0.12;        // and so much for that of a huge call, whatever is known
 constexpr double kCaution = 0.7;           // how quickly the confidence shrinks at calls dearer than the usual one
 constexpr double kUnknownCalls =
     5;  // a tool not measured near here is looked at after so many calls, whatever the prior
@@ -46,14 +47,15 @@ double expected_gain(const Opinion& best, const Opinion& other) {
 
 }  // namespace
 
-const Opinion& pick(const Opinion& best, const std::vector<const Opinion*>& others, double dearness, bool large) {
+const Opinion& pick(const Opinion& best, const std::vector<const Opinion*>& others, double dearness, bool large,
+                    bool huge) {
     double confidence = kConfidence;
     if (dearness > 1 && best.known()) confidence /= 1 + kCaution * std::log2(dearness);
     const Opinion* chosen = &best;
     double lowest = best.mean - confidence * best.deviation - kTie;
     for (const Opinion* each : others) {
         double trust = large && each->only_listed() ? std::min(confidence, kListedConfidence) : confidence;
-        double bound = each->mean - trust * each->deviation;
+        double bound = each->mean - trust * each->deviation + (huge && each->known() ? kGivenAway : 0);
         if (bound < lowest) {
             lowest = bound;
             chosen = each;
@@ -62,14 +64,14 @@ const Opinion& pick(const Opinion& best, const std::vector<const Opinion*>& othe
     return *chosen;
 }
 
-const Opinion& preferred(const std::vector<const Opinion*>& ranked, const Tools& tools) {
+const Opinion& preferred(const std::vector<const Opinion*>& ranked, const Tools& tools, bool huge) {
     const Opinion& best = *ranked.front();
     if (!best.known()) return best;
     const Opinion* first = &best;
     auto place = [&tools](const Opinion& one) { return std::find(tools.begin(), tools.end(), one.tool); };
     for (const Opinion* each : ranked) {
         double error = std::hypot(best.deviation, each->deviation);
-        bool equal = each->mean - best.mean <= std::min(kEqual, error);
+        bool equal = each->mean - best.mean <= (huge ? kGivenAway : std::min(kEqual, error));
         if (equal && each->known() && place(*each) < place(*first)) first = each;
     }
     return *first;

@@ -16,12 +16,14 @@ constexpr double kMostStake = 20;       // usual calls that one try is charged w
 
 // The opinion to act on: the lowest bound of `best` and the `others` that may be tried. `dearness` is the expected time
 // over the usual call's; a dear call is a bad moment for experiments, since sizes nearby teach as much for less.
-// `large`: calls of which one counts.
-const Opinion& pick(const Opinion& best, const std::vector<const Opinion*>& others, double dearness, bool large);
+// `large`: calls of which one counts; `huge`: others must promise what is given away for the processor (`preferred`).
+const Opinion& pick(const Opinion& best, const std::vector<const Opinion*>& others, double dearness, bool large,
+                    bool huge);
 
-// The first in the order of `tools` that was measured and is equal in time to the fastest, the first of `ranked`, by
-// all that is known: less than 8 % slower, and less than the error of the two. The fastest itself where there is none.
-const Opinion& preferred(const std::vector<const Opinion*>& ranked, const Tools& tools);
+// The first in the order of `tools` that was measured and is equal in time to the fastest, the first of `ranked`: less
+// than 8 % slower, and less than the error of the two. The fastest itself where there is none. A `huge` call takes the
+// processor from the program for long, so there 12 % are given away whatever is known.
+const Opinion& preferred(const std::vector<const Opinion*>& ranked, const Tools& tools, bool huge);
 
 // When to look again at each tool but the best, the first of `ranked`, which takes so many seconds.
 std::vector<Look> looks_at(const std::vector<const Opinion*>& ranked, double seconds, bool large);

@@ -114,7 +114,13 @@ def test_of_tools_equal_in_time_the_first_moves_what_is_large(candidates: tuple[
     assert list(times.values()) == sorted(times.values())
 
 
-@pytest.mark.parametrize(("posix", "nbytes"), [(0.85, 64 * MIB), (0.985, MIB)])
+def test_a_huge_transfer_gives_away_a_little_time_for_the_processor() -> None:
+    for nbytes, tool in ((64 * MIB, "posix"), (512 * MIB, "uring")):
+        plan = known(0.92, nbytes).make_plan(bucket_of(nbytes), ("uring", "posix"))
+        assert plan.choice.tool == plan.ranked[0].tool == tool
+
+
+@pytest.mark.parametrize(("posix", "nbytes"), [(0.85, 64 * MIB), (0.85, 512 * MIB), (0.985, MIB)])
 def test_the_fastest_is_used_where_it_is_faster_or_the_transfer_small(posix: float, nbytes: int) -> None:
     plan = known(posix, nbytes).make_plan(bucket_of(nbytes), ("uring", "posix"))
     assert plan.choice.tool == plan.ranked[0].tool == "posix"
