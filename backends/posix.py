@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastio import _native, config
 from fastio.native_errors import named
-from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest
+from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest, is_resident
 
 # Measured: a write block must stay in the processor's cache between being gathered and being copied by the kernel,
 # and the huge page that a read faults in between being cleared and being filled.
@@ -13,7 +13,6 @@ _READ_BLOCK = 2 << 20
 # Below this a second thread costs more than it brings. For reads from the disk it always does: the kernel reads ahead
 # of one that reads in order.
 _LEAST_WRITTEN, _LEAST_READ = 4 << 20, 2 << 20
-_MOSTLY = 0.9  # of a file, in the page cache
 
 
 class PosixTransport:
@@ -39,7 +38,7 @@ class PosixTransport:
     def read(self, request: ReadRequest) -> Moved:
         with named(request.path):
             threads = _threads(request.size, _LEAST_READ)
-            if threads > 1 and not (request.resident or _native.resident(request.fd, request.size) > _MOSTLY):
+            if threads > 1 and not _is_resident(request):
                 threads = 1
             checksums = _native.cached_read(
                 request.fd,
@@ -51,6 +50,10 @@ class PosixTransport:
                 request.control,
             )
         return Moved("cached", checksums)
+
+
+def _is_resident(request: ReadRequest) -> bool:
+    return is_resident(request.fd, request.size) if request.resident is None else request.resident
 
 
 def _threads(nbytes: int, least: int) -> int:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from fastio import _native, formats, plan
+from fastio import formats, plan
 from fastio.choosing import candidates
 from fastio.dicts import Explanation, default
 from fastio.formats.pt_load import NotPlainError, open_archive
 from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, PT, from_name, sense
-from fastio.loading import NO_FORMAT, RESIDENT
+from fastio.loading import NO_FORMAT
 from fastio.native_errors import named
 from fastio.opening import opened
-from fastio.transport import LOAD, SAVE
+from fastio.transport import LOAD, SAVE, is_resident
 
 _CPU = frozenset({"cpu"})
 
@@ -61,7 +61,7 @@ def _look(path: str) -> tuple[str, int, int, bool, str]:
         sensed = sense(head(path, fd, size, HEAD_BYTES), size)
         form = sensed or from_name(path)
         with named(path):
-            resident = _native.resident(fd, size) >= RESIDENT
+            resident = is_resident(fd, size)
         if form != PT:
             regions = list(formats.module(form).source(path, fd, size).regions)
         elif sensed is None:

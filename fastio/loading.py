@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio import _native, checksums, formats, plan, registry
+from fastio import checksums, formats, plan, registry
 from fastio._native import Control
 from fastio.choosing import Decision, candidates, decide, movers
 from fastio.collector import held_back
@@ -30,15 +30,13 @@ from fastio.native_errors import named
 from fastio.opening import opened
 from fastio.outcome import Transfer
 from fastio.progress import tell_end
-from fastio.transport import LOAD, Extent, Moved, ReadRequest, Span
+from fastio.transport import LOAD, Extent, Moved, ReadRequest, Span, is_resident
 from fastio.verify import verify_archive
 
 _torch_config: Any = None
 with contextlib.suppress(ImportError):  # torch has it since 2.7
     _torch_config = importlib.import_module("torch.utils.serialization.config")
 
-# With at least this share of the file in the page cache, reading through the cache is what a dictionary is asked about.
-RESIDENT = 0.9
 # Why torch judges a file whose first bytes say nothing.
 NO_FORMAT = "it is in torch's legacy format, or none"
 _TORCH_DECIDES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
@@ -195,7 +193,7 @@ def _load_held_back(
     source = _open_source(call, fd, size, form, careful)
     device = target or torch.device("cpu")
     with named(call.path):
-        resident = _native.resident(fd, size) >= RESIDENT
+        resident = is_resident(fd, size)
     devices = frozenset({device.type})
     context = plan.load_context(form, devices, resident, source.nbytes, len(source.regions))
     decision = decide(call.policy, LOAD, form, devices, context, source.nbytes, os.path.dirname(call.path))
@@ -274,7 +272,7 @@ def read_extents(
     started = time.perf_counter()
     nbytes = sum(extent.nbytes for extent in extents)
     with named(path):
-        resident = _native.resident(fd, size) >= RESIDENT
+        resident = is_resident(fd, size)
     devices = frozenset(extent.device for extent in extents) or frozenset({"cpu"})
     context = plan.load_context(form, devices, resident, nbytes, len(extents))
     decision = decide(policy, LOAD, form, devices, context, nbytes, os.path.dirname(path), movers(LOAD, devices))

@@ -11,10 +11,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from fastio import _native
 from fastio._native import Control
 
 SAVE = "save"
 LOAD = "load"
+
+_RESIDENT = 0.9  # of a file, in the page cache: from there on it is read through the cache
 
 
 class Extent(NamedTuple):
@@ -80,7 +83,7 @@ class ReadRequest:
 
     With a ``span``, every extent lies in it at the same distance as in the file, and the transport may read the whole
     span in large aligned pieces (``span.address`` and ``span.offset`` agree modulo 4096).
-    ``resident`` says whether the page cache held the file when the request was made.
+    ``resident`` says whether the page cache held the file when the request was made; None where nobody looked.
     """
 
     path: str
@@ -88,8 +91,13 @@ class ReadRequest:
     size: int
     extents: Sequence[Extent]
     span: Span | None = None
-    resident: bool = False
+    resident: bool | None = None
     control: Control = field(default_factory=Control)
+
+
+def is_resident(fd: int, size: int) -> bool:
+    """Whether the page cache holds an open file of ``size`` bytes, or nearly. Raises OSError."""
+    return _native.resident(fd, size) >= _RESIDENT
 
 
 class Moved(NamedTuple):
