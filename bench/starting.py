@@ -16,6 +16,7 @@ from typing import Any
 
 from fastio.bench import trace
 from fastio.bench.trace import Row
+from fastio.dicts.storage import read_plain
 
 NEAR = 0.75  # octaves either way: the rows of which a bandwidth is the median
 FEWEST = 5  # of them
@@ -91,7 +92,7 @@ def main(folder: str, *traces: str) -> None:
         raise ValueError(f"{', '.join(traces)}: got no line of a {lacking[0]}; expected saves and loads, as recorded")
     for op, name in FILES.items():
         path = Path(folder, name)
-        path.write_text(text(merged(json.loads(path.read_text()), made[op])))
+        path.write_text(text(merged(read_plain(path), made[op])))
 
 
 if __name__ == "__main__":

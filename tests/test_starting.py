@@ -16,7 +16,6 @@ from fastio.dicts.priors import parse_rules, rule_for
 from fastio.dicts.tuner import Tuner
 
 SHIPPED = Path(storage.__file__).parent
-MB = 1e6
 SAVE = Context("save", "pt", "cpu", durable=False)
 
 
