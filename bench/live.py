@@ -27,6 +27,8 @@ SMALLEST, SELDOM, LARGEST = 4 << 10, 16 << 20, 256 << 20
 SECONDS_PER_GB = 1.2  # of one tool's call, roughly: for the time left
 SECONDS_PER_CALL = 0.004
 
+# From here on a call takes huge pages in number. Of those a virtual machine's host takes free ones back within seconds.
+_LARGE = 8 << 20
 _FILE = "of-all-tools"
 _ATTEMPTS, _MOMENT = 4, 0.05  # seconds
 _CPU = frozenset({"cpu"})
@@ -100,8 +102,7 @@ class Comparison:
         for nbytes in self.sizes:
             tensor = values[:nbytes].clone()  # a storage of its own: a view would be saved with all that it views
             gc.collect()
-            with Reserve(2 * nbytes):
-                pass
+            _free_memory(nbytes)
             for work in self.works:
                 yield from self._compare(work, tensor, folder, chance)
             for path in folder.glob(f"{_FILE}.*"):
@@ -142,6 +143,9 @@ class Comparison:
         with fastio.record() as transfers:
             if work.endswith("load"):
                 _bring(path, work.endswith(COLD))
+            if tensor.nbytes >= _LARGE:
+                _free_memory(tensor.nbytes)
+            if work.endswith("load"):
                 began = time.perf_counter()
                 loaded = fastio.load(path, policy=contestant)
                 took = time.perf_counter() - began
@@ -173,6 +177,12 @@ def _bring(path: Path, is_cold: bool) -> None:
             if not left:
                 raise
             time.sleep(_MOMENT)
+
+
+def _free_memory(nbytes: int) -> None:
+    """Memory for a call that moves so many bytes, by way of the page cache too: free, and the machine's own."""
+    with Reserve(2 * nbytes):
+        pass
 
 
 def _weight(nbytes: int) -> float:

@@ -103,7 +103,7 @@ def remarks(folder: Path, rows: Sequence[Row]) -> list[str]:
         "RECORDED through fastio.save and fastio.load: microseconds that the caller waited, for one uint8 tensor of "
         "nbytes, with each tool;",
         "all tools right after each other at each line, in random order. A durable save includes its fsync; cold: not "
-        "in the page cache; warm: in it.",
+        "in the page cache; warm: in it. What a large one takes of memory was touched and freed right before.",
         f"{found['processor']}, {found['cores']} cores, {found['memory_bytes'] / 1e9:.0f} GB of memory, Linux "
         f"{found['kernel']}, {found['filesystem']['kind']}; {versions}",
         f"{len(rows)} lines, {min(row.nbytes for row in rows)} to {max(row.nbytes for row in rows)} bytes; load "
