@@ -11,7 +11,7 @@ import fastio
 import fastio._native as native
 from fastio import config
 from fastio import direct_io as alignment
-from fastio.bench import cold, limit, machine, room, warmup
+from fastio.bench import cold, limit, machine, new_memory, room, warmup
 from fastio.bench.reserve import Reserve, available_memory
 from fastio.bench.rounds import Contestant, Failure, Sample, Task, interleave
 from fastio.bench.workloads import MIB, Workload
@@ -34,6 +34,7 @@ def system(folder: Path) -> Answers:
     return [
         ("processor", f"{machine.processor()}, {len(os.sched_getaffinity(0))} cores"),
         ("memory", f"{available_memory() / 1e9:.1f} GB available"),
+        ("new memory", new_memory.told()),
         ("kernel", machine.describe(folder)["kernel"]),
         ("versions", ", ".join(f"{name} {number}" for name, number in found.items())),
         ("GPU", ", ".join(gpus) or "none that torch sees"),

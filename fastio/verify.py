@@ -13,10 +13,9 @@ from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, NPY, PT, SAFETENSORS, sense
 from fastio.native_errors import named
 from fastio.opening import opened
-from fastio.transport import Extent, Moved, ReadRequest, Span
+from fastio.transport import Extent, Moved, ReadRequest, Span, is_resident
 
 _WINDOW = 32 << 20
-_MOSTLY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +86,7 @@ def _checksums(path: str, fd: int, records: Sequence[Record], size: int, notes: 
         return values
     with named(path):
         window = _native.Mapping(min(_WINDOW, size + 4096))
+        resident = is_resident(fd, size)
     first = 0
     end = max(record.offset + record.nbytes for record in records)
     for begin in range(records[0].offset // 4096 * 4096, end, _WINDOW):
@@ -104,7 +104,7 @@ def _checksums(path: str, fd: int, records: Sequence[Record], size: int, notes: 
             nbytes = min(records[index].offset + records[index].nbytes, stop) - at
             extents.append(Extent(at, nbytes, window.address + at - begin, True, "cpu", window, records[index].name))
         span = Span(begin, stop - begin, window.address)
-        moved = _read(ReadRequest(path, fd, size, extents, span), notes)
+        moved = _read(ReadRequest(path, fd, size, extents, span, resident), notes)
         for index, extent, value in zip(inside, extents, moved.checksums or (), strict=True):
             values[index] = _native.crc32_combine(values[index], value, extent.nbytes) if done[index] else value
             done[index] += extent.nbytes
@@ -113,10 +113,8 @@ def _checksums(path: str, fd: int, records: Sequence[Record], size: int, notes: 
 
 def _read(request: ReadRequest, notes: dict[str, None]) -> Moved:
     """Around the page cache for a file that is not in it: checking must not push other files out."""
-    with named(request.path):
-        cached = _native.resident(request.fd, request.size) > _MOSTLY
     uring = registry.find("uring").transport
-    if not cached and uring is not None:
+    if not request.resident and uring is not None:
         try:
             return uring.read(request)
         except RefusedError as refusal:

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 import fastio
 from benching import MIB, invoke, on_disk
 from fastio import dicts, registry
-from fastio.bench import compare, doctor, limit, machine, peers, tune, workloads
+from fastio.bench import compare, doctor, limit, machine, new_memory, peers, tune, workloads
 from fastio.bench.commands import cli
 from fastio.bench.conduct import Conduct, common
 from fastio.bench.machine_facts import facts
@@ -132,7 +132,20 @@ class TestCommands:
         said = invoke("doctor", "--quick", "--dir", str(disk)).stdout
         for expected in ("filesystem", "io_uring", "page cache", "GPUDirect Storage", "native module", "posix"):
             assert expected in said
+        assert re.search(r"new memory +. [1-9][\d,]* MB/s at its first touch, [1-9][\d,]* if", said)
         assert not list(disk.iterdir())
+
+    @pytest.mark.parametrize(
+        ("features", "taken_back"), [("01100101", True), ("01100001", False), ("", False), (None, False)]
+    )
+    def test_doctor_knows_a_host_that_takes_memory_back(
+        self, tmp_path: Path, features: str | None, taken_back: bool
+    ) -> None:
+        if features is not None:
+            (tmp_path / "virtio3").mkdir()
+            (tmp_path / "virtio3/features").write_text(features + "0" * 56)
+        assert new_memory.is_taken_back(tmp_path / "virtio_balloon") is False
+        assert new_memory.is_taken_back(tmp_path) is taken_back
 
     def test_doctor_tells_the_way_of_the_bytes(self, disk: Path) -> None:
         told = json.loads(invoke("doctor", "--quick", "--json", "--dir", str(disk)).stdout)
