@@ -15,7 +15,8 @@ from rich.table import Table
 
 from fastio.bench import exhibit_table, plain_json, plots, writable
 from fastio.bench.interrupts import STATUS, undisturbed
-from fastio.bench.report import Meter, Report, consoles, interruptible, workspace
+from fastio.bench.meter import Meter
+from fastio.bench.report import Report, consoles, interruptible, workspace
 from fastio.bench.rounds import describe
 from fastio.bench.stats import summarise
 from fastio.offload.arguments import parsed_bytes

@@ -14,7 +14,8 @@ from rich.console import Console
 
 import fastio
 from fastio.bench import cold, compare, doctor, fresh, peers, tables, workloads
-from fastio.bench.report import Meter, Report, consoles, workspace
+from fastio.bench.meter import Meter
+from fastio.bench.report import Report, consoles, workspace
 from fastio.bench.stats import summarise
 
 ROUNDS = 3

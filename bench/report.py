@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Column
 
 from fastio.bench import machine, plain_json, whole
 from fastio.bench.exhibit import Exhibit
@@ -23,7 +21,6 @@ from fastio.bench.stats import summarise
 SCHEMA = 1
 _UNTIL = "what is shown is what was measured until then"
 _WIDTH = 150  # of tables that go to a file or a pipe
-_TIMES = 22  # columns that the time passed and the time left take
 
 
 @dataclass
@@ -104,33 +101,3 @@ def consoles() -> tuple[Console, Console]:
     """Where tables go (stdout) and where progress goes (stderr)."""
     width = None if sys.stdout.isatty() else _WIDTH
     return Console(width=width, markup=False, highlight=False), Console(stderr=True)  # [dali] in a text is no markup
-
-
-class Meter:
-    """Progress with the time left. Steps have weights, since saving 1.3 GB takes longer than saving 3 MB."""
-
-    def __init__(self, console: Console, steps: Sequence[float]) -> None:
-        room = console.width - _TIMES
-        self._progress = Progress(
-            TextColumn("{task.description}", table_column=Column(overflow="fold")),  # in a narrow terminal it wraps
-            *([BarColumn(min(40, room // 3))] if room > _TIMES else []),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=False),
-            console=console,
-            speed_estimate_period=120,
-            transient=True,
-        )
-        self._task = self._progress.add_task("starting", total=sum(steps))
-
-    def __enter__(self) -> Meter:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def tell(self, what: str, weight: float) -> None:
-        """Say what is being done, and that a step of that weight is done (0: it only begins)."""
-        check()
-        self._progress.update(self._task, description=what, advance=weight)

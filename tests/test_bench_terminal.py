@@ -29,7 +29,7 @@ from fastio.bench import (
 )
 from fastio.bench import workloads as objects
 from fastio.bench.exhibit import Exhibit
-from fastio.bench.report import Meter
+from fastio.bench.meter import Meter
 from fastio.bench.rounds import Failure, Sample
 from fastio.bench.stats import Summary, summarise
 from fastio.dicts import Explanation
@@ -161,3 +161,14 @@ class TestNarrow:
         said = stream.getvalue()
         assert re.search(r"0:00:\d\d left (-:--:--|0:00:\d\d)", said)
         assert {"391", "tensors:", "process"} <= set(said.split())
+
+    def test_a_log_has_a_line_a_minute(self) -> None:
+        stream, now = io.StringIO(), 0.0
+        with Meter(Console(file=stream, width=40), [1.0] * 10, lambda: now) as meter:
+            for _ in range(7):
+                now += 20
+                meter.tell("tensor of [4096, 4096], 64.0 MiB: cold load", 1.0)
+        assert stream.getvalue().rstrip().splitlines() == [
+            "0:01:00 tensor of [4096, 4096], 64.0 MiB: cold load, 0:02:20 left",
+            "0:02:00 tensor of [4096, 4096], 64.0 MiB: cold load, 0:01:20 left",
+        ]
