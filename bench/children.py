@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from fastio.bench.interrupts import held
@@ -37,7 +39,25 @@ def completed(command: Sequence[str], **settings: Any) -> subprocess.CompletedPr
 
 
 def kill(child: subprocess.Popen[str]) -> None:
-    """End a child that leads a session, and whatever it started; then wait for it."""
+    """End a child that leads a session, and whatever it started; then wait until all of them have ended.
+
+    What a child started is not ours to wait for, and takes its time to die, as long as its memory is large: until then
+    it keeps files open, and space on the disk.
+    """
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+        while _alive(child.pid):
+            time.sleep(0.001)
+
+
+def _alive(group: int) -> bool:
+    """Whether any process of a group has not ended yet; one that only nobody asked for its status has."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its, *_ = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            continue
+        if int(its) == group and state not in "ZX":
+            return True
+    return False

@@ -214,11 +214,13 @@ def test_once_answered_it_stops_nothing_of_what_is_shown_then(heard: None, tmp_p
 
 
 def test_a_child_is_known_before_ctrl_c_comes_and_gone_after_it(heard: None, tmp_path: Path) -> None:
-    report, pids = Report("io", tmp_path, {}), list[int]()
-    command = [sys.executable, "-c", "import subprocess, sys; subprocess.run(['sleep', '600'])"]
+    """With what it started, here a process whose memory takes a while to be given back once it is killed."""
+    report, pids, ready = Report("io", tmp_path, {}), list[int](), tmp_path / "ready"
+    held = f"import time, pathlib; held = b'x' * (1 << 29); pathlib.Path({str(ready)!r}).touch(); time.sleep(600)"
+    command = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {held!r}])"]
     with interruptible(report), started(command) as child:
         pids.append(child.pid)
-        while len(processes(child.pid)) < 2:
+        while not ready.exists():
             time.sleep(0.01)
         with interrupts.held():
             signal.raise_signal(signal.SIGINT)
