@@ -59,6 +59,7 @@ class Conduct:
         with undisturbed():
             with workspace(self.parent) as folder, interruptible(self.report):
                 work(folder)
+            self.report.tell_again()
             shown = [*tables()]  # which may add exhibits
             try:
                 written = None if self.out is None else self.report.write(self.out)

@@ -70,6 +70,9 @@ def race(stage: Stage) -> None:
     failures = [failure for failure in report.failures if failure.tool in ("torch", "fastio")]
     works = {work: work for work in compare.WORKS}
     stage.out.print(tables.comparison(stage.workload.label, summarise(report.samples), report.failures, works))
+    report.tell_again()
+    for note in report.notes:
+        stage.out.print(note)
     if failures:
         raise WrongError(f"{failures[0].tool}, {failures[0].work}: {failures[0].reason}")
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
+from fastio.bench.host import takes_memory_back
 from fastio.bench.reserve import Reserve, available_memory
 
 LEAST, MOST = 64 << 20, 256 << 20
-
-_BALLOON = Path("/sys/bus/virtio/drivers/virtio_balloon")
-_REPORTING = 5  # VIRTIO_BALLOON_F_REPORTING: free pages are reported to the host, which takes them
 
 
 def told() -> str:
@@ -18,15 +15,9 @@ def told() -> str:
     nbytes = max(LEAST, min(MOST, available_memory() // 4))
     first, again = _fault_in(nbytes), _fault_in(nbytes)
     speeds = f"{first / 1e6:,.0f} MB/s at its first touch, {again / 1e6:,.0f} if it was just freed"
-    if not is_taken_back(_BALLOON):
+    if not takes_memory_back():
         return speeds
     return f"{speeds}; the host of this virtual machine takes free memory back (virtio balloon, free page reporting)"
-
-
-def is_taken_back(balloon: Path) -> bool:
-    """Whether a virtio balloon, whose driver's folder in sysfs this is, has agreed to report free pages."""
-    features = (device / "features" for device in balloon.glob("virtio*"))
-    return any(path.is_file() and path.read_text()[_REPORTING : _REPORTING + 1] == "1" for path in features)
 
 
 def _fault_in(nbytes: int) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fastio.bench import machine, plain_json, whole
+from fastio.bench import host, machine, plain_json, whole
 from fastio.bench.exhibit import Exhibit
 from fastio.bench.interrupts import check, heeded
 from fastio.bench.rounds import Failure, Sample, describe
@@ -51,6 +51,10 @@ class Report:
             else:
                 self.failures.append(outcome)
             yield outcome
+
+    def tell_again(self) -> None:
+        """Add a note on the samples that were timed again."""
+        self.notes += host.remark(sum(sample.again for sample in self.samples))
 
     def document(self) -> dict[str, Any]:
         """Machine, versions, settings, every sample and what follows from them, for JSON."""

@@ -19,11 +19,11 @@ def timed(call: Callable[[], tuple[T, str]], device: str = "cpu", held: int | No
     """
     clock, peak = SystemClock(), None if held is None else Peak()
     with GpuBusy(device) as busy:
-        cpu, wall = clock.cpu(), clock.wall()
+        taken, cpu, wall = clock.taken_back(), clock.cpu(), clock.wall()
         result, way = call()
-        wall, cpu = clock.wall() - wall, clock.cpu() - cpu
+        wall, cpu, taken = clock.wall() - wall, clock.cpu() - cpu, clock.taken_back() - taken
     extra = None if peak is None or held is None else peak.beyond(held)
-    return result, Measured(wall, cpu, extra, way, busy.share())
+    return result, Measured(wall, cpu, extra, way, busy.share(), taken)
 
 
 class Peak:

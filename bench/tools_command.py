@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from fastio.bench import charts, live, replays, room, tables, tools_charts, tools_exhibits, tools_recording, trace
+from fastio.bench import charts, host, live, replays, room, tables, tools_charts, tools_exhibits, tools_recording, trace
 from fastio.bench.conduct import Conduct, common
 from fastio.bench.exhibit import SIMULATED
 from fastio.bench.spread import Model, Training
@@ -110,6 +110,7 @@ def _measure(
             [row for row in compared if live.AUTO in row.seconds], live.AUTO, comparison.chosen
         )
         conduct.report.notes += [f"live, {remark}" for remark in left_out]
+        conduct.report.notes += host.remark(comparison.again)
         if lived:
             note = f"Every tool did the same as auto right before or after it, in random order. {_ORACLE}"
             exhibits.append(tools_exhibits.oracle("live", 'policy="auto", with nothing learned before', lived, note))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fastio.bench import live, room, trace, writable
+from fastio.bench import host, live, room, trace, writable
 from fastio.bench.conduct import Conduct, forecast
 from fastio.bench.rounds import Failure, describe
 from fastio.bench.trace import Row
@@ -36,6 +36,7 @@ def record(conduct: Conduct, target: Path, calls: int) -> None:
 
     def show() -> list[str]:
         """What was measured is a trace, whatever ended it: where it cannot be written it is printed."""
+        conduct.report.notes += host.remark(compared.again)
         conduct.report.findings["recorded"] = [row._asdict() for row in rows]
         if not rows:
             return []

@@ -25,12 +25,16 @@ class FakeClock:
     def __init__(self) -> None:
         self.now = 1000.0
         self.busy = 50.0
+        self.taken = 1 << 40
 
     def wall(self) -> float:
         return self.now
 
     def cpu(self) -> float:
         return self.busy
+
+    def taken_back(self) -> int:
+        return self.taken
 
     def mover(self, seconds: list[float], cpu_share: float = 1.0) -> Callable[[], str]:
         """A transport of known speed: its calls take these times, one after the other."""

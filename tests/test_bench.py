@@ -200,6 +200,55 @@ class TestRounds:
         assert (sample.seconds, sample.cpu_seconds, sample.extra_bytes, sample.way) == (2.0, 0.5, 77, "way")
         assert sample.gpu_busy == 0.25
 
+    def test_a_call_that_the_host_disturbed_is_timed_again_unless_it_is_long(self, tmp_path: Path) -> None:
+        clock, report = FakeClock(), Report("io", tmp_path, {})
+
+        def hit(seconds: list[float], taken: list[int]) -> Callable[[], str]:
+            works, amounts = clock.mover(seconds), iter(taken)
+
+            def run() -> str:
+                clock.taken += next(amounts)
+                return works()
+
+            return run
+
+        def slow_preparation() -> None:
+            clock.taken += 512 * MIB
+
+        contestants = [
+            Contestant("once", hit([1.75, 1.0, 0.5], [MIB, 0, 0]), slow_preparation, slow_preparation),
+            Contestant("always", hit([1.75, 1.5, 1.25, 1.125], [MIB, MIB, 2 * MIB, 0])),
+            Contestant("long", hit([2.5, 2.5], [MIB, MIB])),
+            Contestant("itself", lambda: next(own)),
+        ]
+        own = iter([Measured(1.5, 0.0, taken_back=MIB), Measured(4.0, 0.0), Measured(3.0, 0.0)])
+        for _ in report.take(interleave(TASK, contestants, 2, clock)):
+            pass
+        assert [(s.tool, s.round, s.seconds, s.again, s.taken_back) for s in report.samples] == [
+            ("once", 0, 1.0, 1, 0),
+            ("always", 0, 1.25, 2, 2 * MIB),
+            ("long", 0, 2.5, 0, MIB),
+            ("itself", 0, 4.0, 1, 0),
+            ("once", 1, 0.5, 0, 0),
+            ("always", 1, 1.125, 0, 0),
+            ("long", 1, 2.5, 0, MIB),
+            ("itself", 1, 3.0, 0, 0),
+        ]
+        report.tell_again()
+        (note,) = report.notes
+        assert note.startswith("4 large calls were timed again")
+
+    def test_a_small_call_is_timed_once_whatever_the_host_does(self) -> None:
+        clock = FakeClock()
+
+        def hit() -> str:
+            clock.taken += MIB
+            return ""
+
+        (sample,) = interleave(Task("save", "object", MIB), [Contestant("torch", hit)], 1, clock)
+        assert isinstance(sample, Sample)
+        assert (sample.again, sample.taken_back) == (0, MIB)
+
     def test_an_interruption_keeps_what_was_measured(self, tmp_path: Path) -> None:
         clock = FakeClock()
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 import fastio
 from benching import MIB, invoke, on_disk
 from fastio import dicts, registry
-from fastio.bench import compare, doctor, limit, machine, new_memory, peers, tune, workloads
+from fastio.bench import compare, doctor, host, limit, machine, peers, tune, workloads
 from fastio.bench.commands import cli
 from fastio.bench.conduct import Conduct, common
 from fastio.bench.machine_facts import facts
@@ -144,8 +144,16 @@ class TestCommands:
         if features is not None:
             (tmp_path / "virtio3").mkdir()
             (tmp_path / "virtio3/features").write_text(features + "0" * 56)
-        assert new_memory.is_taken_back(tmp_path / "virtio_balloon") is False
-        assert new_memory.is_taken_back(tmp_path) is taken_back
+        assert host.takes_memory_back(tmp_path / "virtio_balloon") is False
+        assert host.takes_memory_back(tmp_path) is taken_back
+
+    def test_what_the_host_took_is_what_the_kernel_counts(self, tmp_path: Path) -> None:
+        counter = tmp_path / "reported_kib"
+        assert host.taken_back(counter) == 0
+        counter.write_text("524288\n")
+        assert host.taken_back(counter) == 512 * MIB
+        counter.write_text("?")
+        assert host.taken_back(counter) == 0
 
     def test_doctor_tells_the_way_of_the_bytes(self, disk: Path) -> None:
         told = json.loads(invoke("doctor", "--quick", "--json", "--dir", str(disk)).stdout)
