@@ -135,7 +135,7 @@ class Comparison:
         if took:
             self._measured.add(work)
             self.chosen += [chosen] if AUTO in took else []
-            yield Row(work, nbytes, took)
+            yield Row(work, nbytes, {tool: took[tool] for tool in contestants if tool in took})
 
     def _time(self, work: str, tensor: torch.Tensor, path: Path, contestant: str) -> tuple[float, str]:
         """Seconds that the caller waits, and the tool that did it; again where the host took memory meanwhile."""

@@ -27,7 +27,8 @@ _EXPECTED = "columns work, nbytes and one for each tool, as `fastio-bench tools 
 class Row(NamedTuple):
     """One size at one work: the seconds that each tool took, all measured within one moment of each other.
 
-    ``work`` is a format and one of :data:`WORKS`, as ``"pt cold load"``.
+    ``work`` is a format and one of :data:`WORKS`, as ``"pt cold load"``. The tools are in the order in which they are a
+    dictionary's candidates: of those equal in time it uses the first for what is large.
     """
 
     work: str
