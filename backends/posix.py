@@ -1,8 +1,16 @@
-"""``posix``: pread and pwrite on a few threads, through the page cache. Also the way where io_uring is forbidden."""
+"""``posix``: pread and pwrite on a few threads, through the page cache. Also the way where io_uring is forbidden.
+
+There it reads past the cache what is large and not in it: a state dict takes half the time so.
+"""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from functools import cached_property
+
 from fastio import _native, config
+from fastio.backends import _past_cache
+from fastio.errors import RefusedError
 from fastio.native_errors import named
 from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest, is_resident
 
@@ -13,13 +21,20 @@ _READ_BLOCK = 2 << 20
 # Below this a second thread costs more than it brings. For reads from the disk it always does: the kernel reads ahead
 # of one that reads in order.
 _LEAST_WRITTEN, _LEAST_READ = 4 << 20, 2 << 20
+_DIRECT_THREADS = 4  # past the page cache, where they only wait; more bring nothing
 
 
 class PosixTransport:
-    """Threads over the page cache; checksums are computed on the way."""
+    """Threads over the page cache; checksums are computed on the way.
+
+    ``past_cache``: whether large cold reads go past it. None: where io_uring, which does that for less, is missing.
+    """
 
     name = "posix"
     capabilities = Capabilities(checksums=True)
+
+    def __init__(self, past_cache: bool | None = None) -> None:
+        self._past_cache = past_cache
 
     def write(self, request: WriteRequest) -> Moved:
         with named(request.path):
@@ -36,10 +51,18 @@ class PosixTransport:
         return Moved("cached", checksums)
 
     def read(self, request: ReadRequest) -> Moved:
+        threads, notes = _threads(request.size, _LEAST_READ), tuple[str, ...]()
+        if threads > 1 and not _is_resident(request):
+            threads = 1
+            if self._reads_past_cache:
+                with ExitStack() as stack:
+                    try:
+                        finish = stack.enter_context(_past_cache.started(request, _DIRECT_THREADS))
+                    except RefusedError as error:
+                        notes = (f"read by way of the page cache: {error}",)
+                    else:
+                        return finish()
         with named(request.path):
-            threads = _threads(request.size, _LEAST_READ)
-            if threads > 1 and not _is_resident(request):
-                threads = 1
             checksums = _native.cached_read(
                 request.fd,
                 request.size,
@@ -49,7 +72,17 @@ class PosixTransport:
                 threads,
                 request.control,
             )
-        return Moved("cached", checksums)
+        return Moved("cached", checksums, notes)
+
+    @cached_property
+    def _reads_past_cache(self) -> bool:
+        if self._past_cache is not None:
+            return self._past_cache
+        try:
+            _past_cache.check_ring()
+        except RefusedError:
+            return True
+        return False
 
 
 def _is_resident(request: ReadRequest) -> bool:

@@ -216,6 +216,7 @@ class DirectRead:
         block: int,
         depth: int,
         alignment: int,
+        threads: int,
         control: Control,
     ) -> None: ...
     def finish(self) -> list[int]: ...

@@ -20,16 +20,16 @@ std::pair<std::vector<uint32_t>, bool> py_direct_write(int fd, uint64_t size, nb
     Extents image(extents_from(extents), size);
     std::vector<Patch> sites = patches_from(patches, image.all().size());
     nb::gil_scoped_release release;
-    DirectWritten written = direct_write(fd, size, image, sites, {block, depth, alignment}, control);
+    DirectWritten written = direct_write(fd, size, image, sites, {block, depth, alignment, 0}, control);
     return {std::move(written.checksums), written.copied};
 }
 
 DirectRead* py_direct_read(int fd, uint64_t size, nb::handle extents, nb::handle span, uint64_t block, unsigned depth,
-                           uint64_t alignment, Control& control) {
+                           uint64_t alignment, unsigned threads, Control& control) {
     Extents image(extents_from(extents), size);
     Span region = span_from(span);
     nb::gil_scoped_release release;
-    return new DirectRead(fd, size, std::move(image), region, {block, depth, alignment}, control);
+    return new DirectRead(fd, size, std::move(image), region, {block, depth, alignment, threads}, control);
 }
 
 std::vector<uint32_t> py_cached_write(int fd, uint64_t size, nb::handle extents, nb::handle patches, uint64_t block,
@@ -68,7 +68,7 @@ void bind_transfers(nb::module_& module) {
                "alignment"_a, "control"_a);
     nb::class_<DirectRead>(module, "DirectRead", "A direct read that the disk is at; dropping it waits for the disk.")
         .def(nb::new_(&py_direct_read), "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "depth"_a,
-             "alignment"_a, "control"_a, nb::keep_alive<0, 9>())
+             "alignment"_a, "threads"_a, "control"_a, nb::keep_alive<0, 10>())
         .def("finish", &DirectRead::finish, nb::call_guard<nb::gil_scoped_release>(),
              "The CRC-32 of each extent; once.")
         .def("close", &DirectRead::close, nb::call_guard<nb::gil_scoped_release>());

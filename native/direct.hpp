@@ -1,4 +1,4 @@
-// Files by io_uring, around the page cache: the file must be open with O_DIRECT.
+// Files around the page cache, by io_uring or by threads: the file must be open with O_DIRECT.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@ struct DirectOptions {
     uint64_t block;      // bytes a request moves, a multiple of the alignment
     unsigned depth;      // requests in flight
     uint64_t alignment;  // of offset, length and memory, as the file asks for it: a power of 2, at least 4096
+    unsigned threads;    // that move them, where there is no io_uring; 0: it does
 };
 
 struct DirectWritten {

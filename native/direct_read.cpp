@@ -62,7 +62,7 @@ struct DirectRead::State {
         try {
             other = std::make_unique<DirectReader>(reading, depth);
         } catch (...) {
-            return;  // no second ring: it has taken nothing yet
+            return;  // no second engine: it has taken nothing yet
         }
         try {
             other->run();

@@ -28,7 +28,7 @@ void Reading::stop(uint64_t offset) {
 }
 
 DirectReader::DirectReader(Reading& reading, unsigned depth)
-    : reading_(reading), queue_(false, reading.fd, depth, reading.options.alignment) {}
+    : reading_(reading), queue_(false, reading.fd, depth, reading.options.alignment, reading.options.threads) {}
 
 void DirectReader::fill() {
     while (queue_.has_room() && send()) {

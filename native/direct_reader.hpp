@@ -1,4 +1,4 @@
-// One thread's part of a direct read: its own ring, its own staging blocks, its own share of the blocks.
+// One thread's part of a direct read: its own engine, its own staging blocks, its own share of the blocks.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ struct Reading {
 
 class DirectReader {
   public:
-    // Throws Refused where the system has no ring.
+    // Throws Refused where the system has no such engine.
     DirectReader(Reading& reading, unsigned depth);
 
     // Send as many blocks as may be in flight.

@@ -92,7 +92,7 @@ bool same(const std::vector<Part>& one, const std::vector<Part>& other) {
 std::vector<uint32_t> write_all(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
                                 const DirectOptions& options, bool lends, Control& control, Teller& teller) {
     Checksums checksums(extents.all().size());
-    Queue queue(true, fd, options.depth, options.alignment);
+    Queue queue(true, fd, options.depth, options.alignment, options.threads);
     const Cutter cutter(extents, patches, size, options, lends);
     const uint64_t room = cutter.room();
     Staging staging(room * options.depth, options.alignment);

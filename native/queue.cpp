@@ -7,6 +7,8 @@
 #include <string>
 
 #include "errors.hpp"
+#include "io_threads.hpp"
+#include "ring.hpp"
 
 namespace fastio {
 
@@ -14,10 +16,15 @@ namespace {
 
 constexpr uint64_t kLargestTransfer = 1ULL << 30;  // one request moves less than 2 GiB
 
+std::unique_ptr<Engine> make_engine(unsigned depth, unsigned threads) {
+    if (threads > 0) return std::make_unique<IoThreads>(std::min(threads, depth));
+    return std::make_unique<Ring>(depth);
+}
+
 }  // namespace
 
-Queue::Queue(bool write, int fd, unsigned depth, uint64_t alignment)
-    : write_(write), fd_(fd), alignment_(alignment), ring_(depth), blocks_(depth) {
+Queue::Queue(bool write, int fd, unsigned depth, uint64_t alignment, unsigned threads)
+    : write_(write), fd_(fd), alignment_(alignment), engine_(make_engine(depth, threads)), blocks_(depth) {
     for (unsigned slot = depth; slot > 0; --slot) free_.push_back(slot - 1);
 }
 
@@ -34,7 +41,8 @@ void Queue::send(const Block& block) {
 void Queue::resend(unsigned slot) {
     const Block& block = blocks_[slot];
     uint64_t left = std::min(block.nbytes - block.moved, kLargestTransfer);
-    ring_.queue(write_, fd_, block.memory + block.moved, static_cast<uint32_t>(left), block.offset + block.moved, slot);
+    engine_->queue(write_, fd_, block.memory + block.moved, static_cast<uint32_t>(left), block.offset + block.moved,
+                   slot);
 }
 
 // True when the block is whole. Throws for an error; the block is then no longer in flight.
@@ -64,10 +72,10 @@ bool Queue::settle(unsigned slot, int32_t result) {
 }
 
 Block Queue::receive(unsigned& slot) {
-    ring_.submit(0);
+    engine_->submit(0);
     for (;;) {
-        Ring::Completion completion;
-        while (ring_.reap(completion)) {
+        Engine::Completion completion;
+        while (engine_->reap(completion)) {
             slot = static_cast<unsigned>(completion.tag);
             try {
                 if (!settle(slot, completion.result)) continue;
@@ -82,15 +90,15 @@ Block Queue::receive(unsigned& slot) {
             }
         }
         if (failure_ && in_flight_ == 0) std::rethrow_exception(failure_);
-        ring_.submit(1);
+        engine_->submit(1);
     }
 }
 
 void Queue::drain() noexcept {
     // What was queued but never handed over is no concern: the kernel does not know of it.
-    while (in_flight_ > ring_.queued()) {
-        Ring::Completion completion;
-        while (ring_.reap(completion)) --in_flight_;
+    while (in_flight_ > engine_->queued()) {
+        Engine::Completion completion;
+        while (engine_->reap(completion)) --in_flight_;
         sched_yield();  // completions arrive without asking, even on a ring that refuses calls
     }
     in_flight_ = 0;

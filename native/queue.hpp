@@ -1,11 +1,12 @@
-// Blocks in flight on a ring. Every completion is one of three: an error, short (the rest is sent again), done.
+// Blocks in flight on an engine. Every completion is one of three: an error, short (the rest is sent again), done.
 #pragma once
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <vector>
 
-#include "ring.hpp"
+#include "engine.hpp"
 
 namespace fastio {
 
@@ -21,10 +22,11 @@ struct Block {
     bool can_land = false;  // of a read: its bytes need no staging
 };
 
-// Keeps up to `depth` blocks moving. After an error nothing more is sent, and what is in flight is waited for.
+// Keeps up to `depth` blocks moving: by io_uring, or so many `threads`, where there are any. After an error nothing
+// more is sent, and what is in flight is waited for. Throws Refused where the system has no such engine.
 class Queue {
   public:
-    Queue(bool write, int fd, unsigned depth, uint64_t alignment);
+    Queue(bool write, int fd, unsigned depth, uint64_t alignment, unsigned threads);
     ~Queue();
 
     bool has_room() const { return !free_.empty(); }
@@ -36,14 +38,14 @@ class Queue {
     // Refused once nothing is in flight any more: what the lowest of the failed blocks met with.
     Block receive(unsigned& slot);
     // Tell the kernel what is queued, without waiting.
-    void flush() { ring_.submit(0); }
+    void flush() { engine_->submit(0); }
     void drain() noexcept;
 
   private:
     bool write_;
     int fd_;
     uint64_t alignment_;
-    Ring ring_;
+    std::unique_ptr<Engine> engine_;
     std::vector<Block> blocks_;
     std::vector<unsigned> free_;
     unsigned in_flight_ = 0;

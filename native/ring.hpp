@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "engine.hpp"
+
 namespace fastio {
 
-class Ring {
+class Ring final : public Engine {
   public:
     // Whether only the thread that made the ring enters the kernel with it, which is cheaper, or any may.
     enum class Issuers { kOneThread, kAnyThread };
@@ -20,7 +22,7 @@ class Ring {
 
     // Throws Refused where io_uring is forbidden or missing.
     explicit Ring(unsigned entries, Issuers issuers = Issuers::kOneThread, Entries size = Entries::kPlain);
-    ~Ring();
+    ~Ring() override;
     Ring(const Ring&) = delete;
     Ring& operator=(const Ring&) = delete;
 
@@ -33,30 +35,22 @@ class Ring {
     // The number that the kernel knows this memory by; -1 for memory that is not registered.
     int registered(const void* memory, uint32_t nbytes) const;
 
-    // Queue a read or write; the caller keeps the number in flight at or below `entries`.
-    void queue(bool write, int fd, void* memory, uint32_t nbytes, uint64_t offset, uint64_t tag);
+    // The caller keeps the number in flight at or below `entries`.
+    void queue(bool write, int fd, void* memory, uint32_t nbytes, uint64_t offset, uint64_t tag) override;
     // Queue a device's own command of up to kCommandBytes (IORING_OP_URING_CMD), on memory that is `registered`; -1:
     // on other. Entries must be large.
     void queue_command(int fd, uint32_t operation, const void* command, size_t nbytes, int registered, uint64_t tag);
-    // Hand all that is queued to the kernel and wait for at least `wait` completions. Throws Refused where the ring
-    // has stopped working; what was not handed over then never will be.
-    void submit(unsigned wait);
+    void submit(unsigned wait) override;
     // Wait until there is a completion to reap, and hand nothing over. With Issuers::kAnyThread another thread may
     // queue and submit meanwhile, but not reap. Throws Refused.
     void wait();
-    // How many requests are queued and not yet handed over.
-    unsigned queued() const { return queued_; }
+    unsigned queued() const override { return queued_; }
     // How often the kernel was entered to submit or to wait.
     uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
     static constexpr size_t kCommandBytes = 80;
 
-    struct Completion {
-        uint64_t tag;
-        int32_t result;
-    };
-    // Take one completion; false if there is none.
-    bool reap(Completion& completion);
+    bool reap(Completion& completion) override;
 
   private:
     struct Piece {

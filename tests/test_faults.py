@@ -266,9 +266,48 @@ def test_no_direct_io_and_no_io_uring(server: Server, large_path: str, op: str, 
         transfer = result["transfers"][-1]
         assert transfer["tool"] != "uring" or not result["strikes"]
         # torch.load is given no other way; the ring is only how its file is checked before.
-        if result["strikes"] and transfer["route"] != "library":
+        if result["strikes"] and transfer["route"] == "direct":
+            assert (transfer["tool"], fault.call, op) == ("posix", "ring_setup", "load"), transfer
+        elif result["strikes"] and transfer["route"] != "library":
             assert "uring: " in transfer["fallbacks"], transfer
-            assert transfer["route"] != "direct"
+
+
+def read_without_a_ring(server: Server, path: str, *faults: Fault) -> dict[str, Any]:
+    """A cold load by posix where io_uring is forbidden, under faults besides."""
+    forbidden = Fault("ring_setup", errno.EPERM, times=ALWAYS)
+    result: dict[str, Any] = server.run("load", forbidden, *faults, path=path, policy="posix")
+    check_after(result)
+    return result
+
+
+def test_where_io_uring_is_forbidden_posix_reads_past_the_page_cache(server: Server, large_path: str) -> None:
+    result = read_without_a_ring(server, large_path)
+    assert result["found"] == objects.OLD
+    assert (result["transfers"][-1]["tool"], result["transfers"][-1]["route"]) == ("posix", "direct")
+
+
+def test_and_through_it_where_direct_io_is_refused_too(server: Server, large_path: str) -> None:
+    result = read_without_a_ring(server, large_path, Fault("direct", errno.EINVAL, times=ALWAYS))
+    assert result["found"] == objects.OLD
+    assert (result["transfers"][-1]["tool"], result["transfers"][-1]["route"]) == ("posix", "cached")
+    assert "does not take O_DIRECT" in result["transfers"][-1]["fallbacks"]
+
+
+@pytest.mark.parametrize("first", [9, 13, 17])
+@pytest.mark.parametrize("effect", [errno.EIO, errno.EINTR, SHORTER, NOTHING])
+def test_reads_past_the_page_cache_on_threads_that_fail_or_fall_short(
+    server: Server, large_path: str, effect: int, first: int
+) -> None:
+    result = read_without_a_ring(server, large_path, Fault("read", effect, first))
+    assert result["strikes"] > 1  # of which one is the ring's
+    if effect == errno.EIO:
+        check_error(result["error"], errno.EIO, large_path)
+    elif result["error"] is not None:
+        assert effect == NOTHING
+        assert "CorruptFileError" in result["error"]["bases"]
+        assert large_path in result["error"]["message"]
+    else:
+        assert result["found"] == objects.OLD
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,12 @@ class TestPosix(ChecksumContract):
     make = PosixTransport
 
 
+class TestPosixPastTheCache(ChecksumContract):
+    """As it reads where io_uring is forbidden."""
+
+    make = staticmethod(lambda: PosixTransport(past_cache=True))
+
+
 class TestUring(ChecksumContract):
     make = UringTransport
 

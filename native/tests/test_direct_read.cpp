@@ -24,7 +24,7 @@ using fastio::Mapping;
 using fastio::Span;
 
 constexpr uint64_t kSize = (80 << 20) + 1234, kRoom = (80 << 20) + kPage;
-constexpr fastio::DirectOptions kOptions{512 << 10, 64, kPage};
+fastio::DirectOptions options{512 << 10, 64, kPage, 0};
 std::mt19937_64 random_source(11);
 
 // Extents with and without gaps, on pages and off them, whose memory is at their offset in `memory`.
@@ -46,7 +46,7 @@ void check_contents(int fd, const Mapping& image, bool spanned) {
     std::vector<Extent> wanted = extents_at(memory.data());
     const Span span{0, kSize, spanned ? memory.data() : nullptr};
     Control control;
-    std::vector<uint32_t> crcs = DirectRead(fd, kSize, Extents(wanted, kSize), span, kOptions, control).finish();
+    std::vector<uint32_t> crcs = DirectRead(fd, kSize, Extents(wanted, kSize), span, options, control).finish();
     for (size_t index = 0; index < wanted.size(); ++index) {
         const Extent& extent = wanted[index];
         const uint8_t* expected = image.data() + extent.offset;
@@ -65,7 +65,7 @@ void check_at_once(int fd, const Mapping& image) {
         Mapping memory(kRoom);
         Control control;
         DirectRead dropped(fd, kSize, Extents({{0, kSize, memory.data(), true}}, kSize), {0, kSize, memory.data()},
-                           kOptions, control);
+                           options, control);
     }
     other.join();
 }
@@ -79,7 +79,7 @@ void check_the_lowest_failure(int fd) {
             uint64_t told = kSize;
             Control control;
             DirectRead reading(fd, kSize, Extents({{0, kSize, memory.data(), true}}, kSize), {0, kSize, memory.data()},
-                               kOptions, control);
+                               options, control);
             try {
                 reading.finish();
             } catch (const fastio::Truncated& error) {
@@ -93,8 +93,8 @@ void check_the_lowest_failure(int fd) {
 void check_cancelled(int fd) {
     Mapping memory(kRoom);
     Control control;
-    DirectRead reading(fd, kSize, Extents({{0, kSize, memory.data(), true}}, kSize), {0, kSize, memory.data()},
-                       kOptions, control);
+    DirectRead reading(fd, kSize, Extents({{0, kSize, memory.data(), true}}, kSize), {0, kSize, memory.data()}, options,
+                       control);
     control.cancelled = true;
     bool refused = false;
     try {
@@ -116,15 +116,18 @@ int main() {
         uint64_t value = random_source();
         std::memcpy(image.data() + at, &value, 8);
     }
-    CHECK(pwrite(file, image.data(), kSize, 0) == static_cast<ssize_t>(kSize), "write");
     int fd = open(path, O_RDWR | O_DIRECT);
     CHECK(fd >= 0, "O_DIRECT");
-    for (int round = 0; round < 4; ++round) {
-        for (bool spanned : {true, false}) check_contents(fd, image, spanned);
+    for (unsigned threads : {0, 4}) {  // io_uring; threads in its place
+        options.threads = threads;
+        CHECK(pwrite(file, image.data(), kSize, 0) == static_cast<ssize_t>(kSize), "write");
+        for (int round = 0; round < 4; ++round) {
+            for (bool spanned : {true, false}) check_contents(fd, image, spanned);
+        }
+        check_at_once(fd, image);
+        check_cancelled(fd);
+        check_the_lowest_failure(fd);
     }
-    check_at_once(fd, image);
-    check_cancelled(fd);
-    check_the_lowest_failure(fd);
     close(fd);
     close(file);
     unlink(path);

@@ -1,0 +1,109 @@
+"""Files past the page cache, with O_DIRECT: by io_uring, and reads by threads where that is forbidden.
+
+Memory that the device can reach goes as it is; everything else through a few aligned staging blocks. Reads from 32 MiB
+on are shared by two threads, and measure on the way whether this device is faster through staging even where it could
+do without: a virtual disk may be, twice. Queue depths and block sizes are those that won by measurement: blocks of
+512 KiB, of which reads want more in flight. What is gained by larger ones on one virtual disk (a few percent) is lost
+tenfold on another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator
+
+from fastio import _native, direct_io
+from fastio.errors import RefusedError, TransferError
+from fastio.native_errors import named
+from fastio.transport import Moved, ReadRequest, WriteRequest
+
+_WRITE_BLOCK, _WRITE_DEPTH = 512 << 10, 16
+_READ_BLOCK, _READ_DEPTH = 512 << 10, 64  # into a span: straight into its memory
+_STAGED_BLOCK, _STAGED_DEPTH = 1 << 20, 16  # scattered memory: the staging is bounded
+_COPIED = "a tensor changed while it was being saved: everything was written once more, from copies"
+
+
+def check_ring() -> None:
+    """RefusedError where io_uring is forbidden or missing."""
+    with named("io_uring"):
+        _native.probe_ring()
+
+
+def write(request: WriteRequest) -> Moved:
+    """Write by io_uring. RefusedError where the system has none, or the filesystem no O_DIRECT."""
+    alignment = direct_io.alignment(request.path, request.fd)
+    with named(request.path), _Direct(request.path, request.fd, os.O_WRONLY) as fd:
+        checksums, copied = _native.direct_write(
+            fd,
+            request.size,
+            request.extents,
+            request.patches,
+            max(_WRITE_BLOCK, alignment),
+            _WRITE_DEPTH,
+            alignment,
+            request.control,
+        )
+    if request.size % alignment:
+        _truncate(request)
+    return Moved("direct", checksums, (_COPIED,) if copied else ())
+
+
+@contextlib.contextmanager
+def started(request: ReadRequest, threads: int = 0) -> Iterator[Callable[[], Moved]]:
+    """Tell the disk, as :class:`fastio.transport.StartingTransport` says: by io_uring, or so many threads.
+
+    RefusedError where the system has no such thing, or the filesystem no O_DIRECT.
+    """
+    alignment = direct_io.alignment(request.path, request.fd)
+    span = request.span if alignment == direct_io.LEAST else None  # it is aligned to pages, and to nothing larger
+    block, depth = (_READ_BLOCK, _READ_DEPTH) if span else (_STAGED_BLOCK, _STAGED_DEPTH)
+    with _Direct(request.path, request.fd, os.O_RDONLY) as fd:
+        with named(request.path):
+            reading = _native.DirectRead(
+                fd, request.size, request.extents, span, block, depth, alignment, threads, request.control
+            )
+
+        def finish() -> Moved:
+            with named(request.path):
+                return Moved("direct", reading.finish())
+
+        try:
+            yield finish
+        finally:
+            reading.close()
+
+
+class _Direct:
+    """The same file, opened once more with O_DIRECT. RefusedError where the filesystem has no such thing."""
+
+    def __init__(self, path: str, fd: int, flags: int) -> None:
+        self._path = path
+        self._link = f"/proc/self/fd/{fd}"
+        self._flags = flags
+        self._fd = -1
+
+    def __enter__(self) -> int:
+        try:
+            self._fd = os.open(self._link, self._flags | os.O_DIRECT | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise RefusedError(f"the filesystem of {self._path} does not take O_DIRECT") from None
+            if error.errno == errno.ENOENT and os.path.exists("/proc/self/fd"):
+                raise TransferError(errno.EBADF, "open with O_DIRECT", self._path) from None
+            if error.errno in (errno.ENOENT, errno.EACCES, errno.EPERM):
+                raise RefusedError(f"{self._path} cannot be opened again with O_DIRECT: {error.strerror}") from None
+            raise TransferError(error.errno or 0, "open with O_DIRECT", self._path) from error
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+def _truncate(request: WriteRequest) -> None:
+    """Direct writes end on a block: cut off what is too long."""
+    try:
+        os.ftruncate(request.fd, request.size)
+    except OSError as error:
+        raise TransferError(error.errno or 0, "truncate", request.path, request.size) from error
