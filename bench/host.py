@@ -11,6 +11,7 @@ from pathlib import Path
 LARGE = 8 << 20  # from here on a call takes huge pages in number, and only those are taken back
 MOST_AGAIN = 2  # times that a call is timed again, if it was disturbed each time
 
+_FELT = 1.1
 _PAUSE = 2.0  # seconds: PAGE_REPORTING_DELAY of mm/page_reporting.c
 _BALLOON = Path("/sys/bus/virtio/drivers/virtio_balloon")
 _REPORTING = 5  # VIRTIO_BALLOON_F_REPORTING: free pages are reported to the host, which takes them
@@ -23,12 +24,13 @@ def takes_memory_back(balloon: Path = _BALLOON) -> bool:
     return any(path.is_file() and path.read_text()[_REPORTING : _REPORTING + 1] == "1" for path in features)
 
 
-def disturbed(nbytes: int, seconds: float, taken: int) -> bool:
+def disturbed(nbytes: int, seconds: float, taken: int, usual: float = 0.0) -> bool:
     """Whether a call that moved so many bytes in that time is to be timed again, the host having taken so many.
 
-    What takes longer than the pause between two passes over the free memory would be met by one again.
+    ``usual``: what the same took when the host took nothing, 0 if that is not known. What is hardly slower was not met
+    by it; what takes longer than the pause between two passes over the free memory would be again.
     """
-    return taken > 0 and nbytes >= LARGE and seconds < _PAUSE
+    return taken > 0 and nbytes >= LARGE and _FELT * usual < seconds < _PAUSE
 
 
 def remark(again: int) -> list[str]:

@@ -128,18 +128,23 @@ def interleave(
     """
     clock = clock or SystemClock()
     failed: set[str] = set()
+    usual: dict[str, float] = {}
     for number in range(rounds):
         for contestant in contestants:
             if contestant.tool in failed:
                 continue
             try:
                 measured, again = _time(contestant, clock), 0
-                while again < host.MOST_AGAIN and host.disturbed(task.nbytes, measured.seconds, measured.taken_back):
+                while again < host.MOST_AGAIN and host.disturbed(
+                    task.nbytes, measured.seconds, measured.taken_back, usual.get(contestant.tool, 0.0)
+                ):
                     measured, again = _time(contestant, clock), again + 1
             except Exception as error:  # whatever a tool raises is a result to show, not the end of the run
                 failed.add(contestant.tool)
                 yield Failure(task.work, task.workload, contestant.tool, number, describe(error))
                 continue
+            if not measured.taken_back:
+                usual[contestant.tool] = min(measured.seconds, usual.get(contestant.tool, measured.seconds))
             yield Sample(
                 task.work,
                 task.workload,

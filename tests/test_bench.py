@@ -200,7 +200,9 @@ class TestRounds:
         assert (sample.seconds, sample.cpu_seconds, sample.extra_bytes, sample.way) == (2.0, 0.5, 77, "way")
         assert sample.gpu_busy == 0.25
 
-    def test_a_call_that_the_host_disturbed_is_timed_again_unless_it_is_long(self, tmp_path: Path) -> None:
+    def test_a_call_that_the_host_disturbed_is_timed_again_unless_it_is_long_or_hardly_slower(
+        self, tmp_path: Path
+    ) -> None:
         clock, report = FakeClock(), Report("io", tmp_path, {})
 
         def hit(seconds: list[float], taken: list[int]) -> Callable[[], str]:
@@ -219,6 +221,8 @@ class TestRounds:
             Contestant("once", hit([1.75, 1.0, 0.5], [MIB, 0, 0]), slow_preparation, slow_preparation),
             Contestant("always", hit([1.75, 1.5, 1.25, 1.125], [MIB, MIB, 2 * MIB, 0])),
             Contestant("long", hit([2.5, 2.5], [MIB, MIB])),
+            Contestant("hardly", hit([1.0, 1.0625], [0, MIB])),
+            Contestant("felt", hit([1.0, 1.125, 1.0], [0, MIB, 0])),
             Contestant("itself", lambda: next(own)),
         ]
         own = iter([Measured(1.5, 0.0, taken_back=MIB), Measured(4.0, 0.0), Measured(3.0, 0.0)])
@@ -228,15 +232,19 @@ class TestRounds:
             ("once", 0, 1.0, 1, 0),
             ("always", 0, 1.25, 2, 2 * MIB),
             ("long", 0, 2.5, 0, MIB),
+            ("hardly", 0, 1.0, 0, 0),
+            ("felt", 0, 1.0, 0, 0),
             ("itself", 0, 4.0, 1, 0),
             ("once", 1, 0.5, 0, 0),
             ("always", 1, 1.125, 0, 0),
             ("long", 1, 2.5, 0, MIB),
+            ("hardly", 1, 1.0625, 0, MIB),
+            ("felt", 1, 1.0, 1, 0),
             ("itself", 1, 3.0, 0, 0),
         ]
         report.tell_again()
         (note,) = report.notes
-        assert note.startswith("4 large calls were timed again")
+        assert note.startswith("5 large calls were timed again")
 
     def test_a_small_call_is_timed_once_whatever_the_host_does(self) -> None:
         clock = FakeClock()
