@@ -52,7 +52,7 @@ def kill(child: subprocess.Popen[str]) -> None:
 
 
 def _alive(group: int) -> bool:
-    """Whether any process of a group has not ended yet; one that only nobody asked for its status has."""
+    """Whether any process of a group has not ended yet; one whose status nobody asked for yet has ended."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, its, *_ = path.read_text().rpartition(")")[2].split()

@@ -8,7 +8,8 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from fastio import choosing, dicts, registry
 from fastio.bench import cold, host
 from fastio.bench.interrupts import held
 from fastio.bench.reserve import Reserve
-from fastio.bench.rounds import Failure, describe
+from fastio.bench.rounds import Failure, Measured, SystemClock, clocked, describe, undisturbed
 from fastio.bench.trace import COLD, DURABLE, Row
 from fastio.transport import LOAD, SAVE
 
@@ -139,39 +140,31 @@ class Comparison:
 
     def _time(self, work: str, tensor: torch.Tensor, path: Path, contestant: str) -> tuple[float, str]:
         """Seconds that the caller waits, and the tool that did it; again where the host took memory meanwhile."""
-        took, used, taken = self._once(work, tensor, path, contestant)
-        again = 0
-        while again < host.MOST_AGAIN and host.disturbed(tensor.nbytes, took, taken):
-            took, used, taken = self._once(work, tensor, path, contestant)
-            again += 1
+        measured, again = undisturbed(partial(self._once, work, tensor, path, contestant), tensor.nbytes)
         self.again += again
-        return took, used
+        return measured.seconds, measured.way
 
     @staticmethod
-    def _once(work: str, tensor: torch.Tensor, path: Path, contestant: str) -> tuple[float, str, int]:
-        """The same, and the bytes that the host took meanwhile. A tool that let another do it has failed."""
+    def _once(work: str, tensor: torch.Tensor, path: Path, contestant: str) -> Measured:
+        """What one call took; its way is the tool that did it. A tool that let another do it has failed."""
+        clock = SystemClock()
         with fastio.record() as transfers:
             if work.endswith("load"):
                 _bring(path, work.endswith(COLD))
             if tensor.nbytes >= host.LARGE:
                 _free_memory(tensor.nbytes)
-            before = host.taken_back()
             if work.endswith("load"):
-                began = time.perf_counter()
-                loaded = fastio.load(path, policy=contestant)
-                took = time.perf_counter() - began
+                loaded, took = clocked(partial(fastio.load, path, policy=contestant), clock)
                 if loaded.nbytes != tensor.nbytes:
                     raise ValueError(f"{contestant} loaded {loaded.nbytes} of {tensor.nbytes} bytes")
             else:
-                began = time.perf_counter()
-                fastio.save(tensor, path, policy=contestant, durable=work.endswith(DURABLE))
-                took = time.perf_counter() - began
+                durable = work.endswith(DURABLE)
+                _, took = clocked(partial(fastio.save, tensor, path, policy=contestant, durable=durable), clock)
                 path.unlink()
-            taken = host.taken_back() - before
         used = transfers[-1].tool
         if contestant not in (AUTO, used):
             raise ValueError(f"{used} did it: {transfers[-1].reason}")
-        return took, used, taken
+        return replace(took, way=used)
 
     def _contestants(self, work: str) -> list[str]:
         if work not in self._tools:

@@ -7,12 +7,12 @@ import time
 from fastio.bench.host import takes_memory_back
 from fastio.bench.reserve import Reserve, available_memory
 
-LEAST, MOST = 64 << 20, 256 << 20
+_LEAST, _MOST = 64 << 20, 256 << 20
 
 
 def told() -> str:
     """How fast memory is faulted in that lay free, and the same again at once; and who is behind a difference."""
-    nbytes = max(LEAST, min(MOST, available_memory() // 4))
+    nbytes = max(_LEAST, min(_MOST, available_memory() // 4))
     first, again = _fault_in(nbytes), _fault_in(nbytes)
     speeds = f"{first / 1e6:,.0f} MB/s at its first touch, {again / 1e6:,.0f} if it was just freed"
     if not takes_memory_back():

@@ -9,10 +9,13 @@ import gc
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, TypeVar
 
 from fastio.bench import host
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -124,7 +127,7 @@ def interleave(
 ) -> Iterator[Sample | Failure]:
     """Run every contestant once a round, and yield each outcome as soon as it is known.
 
-    A call that the host disturbed (:func:`fastio.bench.host.disturbed`) is timed again, whoever's it is: twice at most.
+    A call that the host disturbed is timed again, whoever's it is: see :func:`undisturbed`.
     """
     clock = clock or SystemClock()
     failed: set[str] = set()
@@ -134,11 +137,8 @@ def interleave(
             if contestant.tool in failed:
                 continue
             try:
-                measured, again = _time(contestant, clock), 0
-                while again < host.MOST_AGAIN and host.disturbed(
-                    task.nbytes, measured.seconds, measured.taken_back, usual.get(contestant.tool, 0.0)
-                ):
-                    measured, again = _time(contestant, clock), again + 1
+                known = usual.get(contestant.tool, 0.0)
+                measured, again = undisturbed(partial(_time, contestant, clock), task.nbytes, known)
             except Exception as error:  # whatever a tool raises is a result to show, not the end of the run
                 failed.add(contestant.tool)
                 yield Failure(task.work, task.workload, contestant.tool, number, describe(error))
@@ -161,16 +161,33 @@ def interleave(
             )
 
 
+def undisturbed(call: Callable[[], Measured], nbytes: int, usual: float = 0.0) -> tuple[Measured, int]:
+    """What a call that moves so many bytes took, and how often it was made before that: where the host disturbed it.
+
+    That is twice at most; ``usual`` is that of :func:`fastio.bench.host.disturbed`.
+    """
+    measured, again = call(), 0
+    while again < host.MOST_AGAIN and host.disturbed(nbytes, measured.seconds, measured.taken_back, usual):
+        measured, again = call(), again + 1
+    return measured, again
+
+
+def clocked(call: Callable[[], T], clock: Clock) -> tuple[T, Measured]:
+    """What the call returned, and what it took."""
+    taken, cpu, wall = clock.taken_back(), clock.cpu(), clock.wall()
+    result = call()
+    wall, cpu, taken = clock.wall() - wall, clock.cpu() - cpu, clock.taken_back() - taken
+    return result, Measured(wall, cpu, taken_back=taken)
+
+
 def _time(contestant: Contestant, clock: Clock) -> Measured:
     try:
         gc.collect()
         contestant.prepare()
-        taken, cpu, wall = clock.taken_back(), clock.cpu(), clock.wall()
-        result = contestant.run()
-        wall, cpu, taken = clock.wall() - wall, clock.cpu() - cpu, clock.taken_back() - taken
+        result, took = clocked(contestant.run, clock)
     finally:
         contestant.finish()
-    return result if isinstance(result, Measured) else Measured(wall, cpu, way=result, taken_back=taken)
+    return result if isinstance(result, Measured) else replace(took, way=result)
 
 
 def describe(error: BaseException) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
-from fastio.bench.rounds import Measured, SystemClock, describe
+from fastio.bench.rounds import Measured, SystemClock, clocked, describe
 
 T = TypeVar("T")
 
@@ -17,13 +18,11 @@ def timed(call: Callable[[], tuple[T, str]], device: str = "cpu", held: int | No
     ``call`` also returns the way its bytes took. With ``held``, the bytes that the result itself occupies, the peak of
     memory beyond them is measured too (sensible only in a process that does nothing else).
     """
-    clock, peak = SystemClock(), None if held is None else Peak()
+    peak = None if held is None else Peak()
     with GpuBusy(device) as busy:
-        taken, cpu, wall = clock.taken_back(), clock.cpu(), clock.wall()
-        result, way = call()
-        wall, cpu, taken = clock.wall() - wall, clock.cpu() - cpu, clock.taken_back() - taken
+        (result, way), took = clocked(call, SystemClock())
     extra = None if peak is None or held is None else peak.beyond(held)
-    return result, Measured(wall, cpu, extra, way, busy.share(), taken)
+    return result, replace(took, extra_bytes=extra, way=way, gpu_busy=busy.share())
 
 
 class Peak:
