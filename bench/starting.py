@@ -16,7 +16,7 @@ from typing import Any
 
 from fastio.bench import trace
 from fastio.bench.trace import Row
-from fastio.dicts.storage import read_plain
+from fastio.dicts.files import read_plain
 
 NEAR = 0.75  # octaves either way: the rows of which a bandwidth is the median
 FEWEST = 5  # of them

@@ -24,10 +24,10 @@ _Signature = tuple[int, int, int]
 class _Set:
     """WDic and RDic of one fingerprint, the store that keeps them, and what to ask in each mode."""
 
-    def __init__(self, marks: Fingerprint, folder: str) -> None:
+    def __init__(self, marks: Fingerprint, folder: str, device: int) -> None:
         renew = _renew()
         wdic, rdic = WDic(renew=renew), RDic(renew=renew)
-        self.store = Store(os.path.join(folder, marks.file_name), marks, (wdic, rdic))
+        self.store = Store(os.path.join(folder, marks.file_name), marks, (wdic, rdic), device)
         self.by_mode: dict[str, Dictionary] = {mode: WRDic(wdic, rdic, mode=mode) for mode in MODES}
         self.by_mode.update(save=wdic, load=rdic)
 
@@ -110,7 +110,7 @@ def _make(device: int, directory: str) -> _Set:
     marks = fingerprint.of(directory)
     name = marks.file_name
     if name not in _by_name:
-        _by_name[name] = _Set(marks, _folder())
+        _by_name[name] = _Set(marks, _folder(), device)
     made = _by_device[device] = _by_name[name]
     if device in _first:
         _first[device].hand_over(made.by_mode["w+r"])

@@ -16,6 +16,7 @@ from fastio._native import Choice
 from fastio.dicts.codec import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
 from fastio.dicts.context import Context
 from fastio.dicts.explain import Explanation, explain_tuner
+from fastio.dicts.files import faults_of, read_plain, write_plain
 from fastio.dicts.priors import Rule, parse_rules, rule_for
 from fastio.dicts.renewal import Renewal
 from fastio.dicts.tuner import Tuner
@@ -120,15 +121,11 @@ class Dictionary:
 
     def dump(self, path: str | os.PathLike[str]) -> None:
         """Write the dictionary as JSON, atomically. Raises OSError where the file cannot be written."""
-        from fastio.dicts.storage import write_plain
-
         write_plain(path, self.__getstate__())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Dictionary:
         """Read what :meth:`dump` wrote, or a file with ``priors`` of your own; DictionaryError says what is wrong."""
-        from fastio.dicts.storage import faults_of, read_plain
-
         with faults_of(path):
             dictionary = cls.__new__(cls)
             dictionary.__setstate__(read_plain(path))

@@ -289,6 +289,14 @@ def direct_write(
 ) -> tuple[list[int], bool]:
     """The CRC-32 of each extent, and whether memory changed meanwhile, so that all was written again from copies."""
 
+def staging_learned(device: int) -> tuple[bool, float, float, int, int] | None:
+    """What large direct reads from the device (``st_dev``) found out, None where there was none: whether staging is
+    faster, the seconds a byte of landing and of staging (0: not measured), the bytes since the last trial, and those
+    from one trial to the next."""
+
+def staging_adopt(device: int, staged: bool, landing: float, staging: float, since: int, spell: int) -> None:
+    """Go on from what another process found out, unless this one knows something already."""
+
 def cached_write(
     fd: int,
     size: int,

@@ -1,4 +1,6 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "cached.hpp"
@@ -6,6 +8,7 @@
 #include "direct.hpp"
 #include "python_io.hpp"
 #include "ring.hpp"
+#include "staging_choice.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -48,6 +51,18 @@ std::vector<uint32_t> py_cached_read(int fd, uint64_t size, nb::handle extents, 
     return cached_read(fd, image, region, {block, threads, false}, control);
 }
 
+using Learned = std::tuple<bool, double, double, uint64_t, uint64_t>;
+
+std::optional<Learned> py_staging_learned(uint64_t device) {
+    auto found = SharedStagingChoice::of(device).learned();
+    if (!found) return {};
+    return Learned{found->staged, found->landing, found->staging, found->since, found->spell};
+}
+
+void py_staging_adopt(uint64_t device, bool staged, double landing, double staging, uint64_t since, uint64_t spell) {
+    SharedStagingChoice::of(device).adopt({staged, landing, staging, since, spell});
+}
+
 }  // namespace
 
 void bind_transfers(nb::module_& module) {
@@ -72,6 +87,9 @@ void bind_transfers(nb::module_& module) {
         .def("finish", &DirectRead::finish, nb::call_guard<nb::gil_scoped_release>(),
              "The CRC-32 of each extent; once.")
         .def("close", &DirectRead::close, nb::call_guard<nb::gil_scoped_release>());
+    module.def("staging_learned", &py_staging_learned, "device"_a);
+    module.def("staging_adopt", &py_staging_adopt, "device"_a, "staged"_a, "landing"_a, "staging"_a, "since"_a,
+               "spell"_a);
     module.def("cached_write", &py_cached_write, "fd"_a, "size"_a, "extents"_a, "patches"_a, "block"_a, "threads"_a,
                "write_back"_a, "control"_a);
     module.def("cached_read", &py_cached_read, "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "threads"_a,

@@ -27,6 +27,11 @@ bool is_virtio(dev_t device) {
 
 void StagingChoice::hear(bool staged, uint64_t nbytes, double now) {
     since_ += nbytes;
+    if (is_trial_ && since_ >= kGivenUp) {
+        is_trial_ = false;
+        take(!staged_);
+        return;
+    }
     if (staged != staged_) return;  // sent before the last decision
     if (skipped_ < kInFlight) {
         skipped_ += nbytes;
@@ -66,6 +71,20 @@ void StagingChoice::take(bool staged) {
     begin();
 }
 
+std::optional<StagingChoice::Learned> StagingChoice::learned() const {
+    if (since_ == 0 && seconds_[staged_] == 0) return {};
+    return Learned{staged_ != is_trial_, seconds_[false], seconds_[true], since_, spell_};
+}
+
+void StagingChoice::adopt(const Learned& learned) {
+    if (this->learned()) return;
+    seconds_[false] = learned.landing;
+    seconds_[true] = learned.staging;
+    since_ = learned.since;
+    spell_ = std::min(learned.spell, kMostSpell);
+    take(learned.staged);
+}
+
 SharedStagingChoice& SharedStagingChoice::of(dev_t device) {
     static std::mutex* mutex = new std::mutex;  // never destroyed: a thread may still use them at exit
     static auto* choices = new std::map<dev_t, std::unique_ptr<SharedStagingChoice>>;
@@ -89,6 +108,16 @@ void SharedStagingChoice::hear(bool staged, uint64_t nbytes) {
     double now = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
     std::lock_guard<std::mutex> lock(mutex_);
     choice_.hear(staged, nbytes, now);
+}
+
+std::optional<StagingChoice::Learned> SharedStagingChoice::learned() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return choice_.learned();
+}
+
+void SharedStagingChoice::adopt(const StagingChoice::Learned& learned) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    choice_.adopt(learned);
 }
 
 }  // namespace fastio

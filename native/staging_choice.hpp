@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
 namespace fastio {
 
@@ -14,6 +15,13 @@ namespace fastio {
 // the more seldom the slower it was.
 class StagingChoice {
   public:
+    // What another process may go on from.
+    struct Learned {
+        bool staged;              // the faster, as far as is known
+        double landing, staging;  // seconds a byte; 0: not known yet
+        uint64_t since, spell;    // bytes since the other was tried; bytes from one trial to the next
+    };
+
     // Staging is `likely` to win where a host copies: then it is first, and landing is not tried at once.
     explicit StagingChoice(bool likely) : staged_(likely), spell_(likely ? kFirstSpell : 0) {}
 
@@ -22,10 +30,15 @@ class StagingChoice {
     void hear(bool staged, uint64_t nbytes, double now);
     // What follows has nothing to do with the time before: another read begins.
     void begin() { skipped_ = nbytes_ = 0; }
+    // Nothing, where nothing was read yet.
+    std::optional<Learned> learned() const;
+    // Goes on from what another process learned, unless something is known already.
+    void adopt(const Learned& learned);
 
   private:
     static constexpr uint64_t kInFlight = 16 << 20;  // at first what arrives was delayed by what was sent before it
     static constexpr uint64_t kTrial = 16 << 20;
+    static constexpr uint64_t kGivenUp = 128 << 20;  // a trial's bytes: no read is large enough to measure by
     static constexpr uint64_t kFirstSpell = 1 << 30, kLeastSpell = 256 << 20, kMostSpell = 16ULL << 30;
     static constexpr double kGain = 0.9;  // staging costs the processor a copy: it must take less than this share
     static constexpr double kTrialsCost = 0.02;  // of the time at most
@@ -52,6 +65,8 @@ class SharedStagingChoice {
     void begin();
     bool staged();
     void hear(bool staged, uint64_t nbytes);
+    std::optional<StagingChoice::Learned> learned();
+    void adopt(const StagingChoice::Learned& learned);
 
   private:
     std::mutex mutex_;

@@ -65,6 +65,37 @@ void check_a_change_is_noticed() {
     CHECK(device.choice.staged(), "staged again");
 }
 
+void check_a_trial_is_given_up() {
+    Device device{2e9, 1e9, StagingChoice(true)};
+    device.read(kGiB);
+    CHECK(!device.choice.staged(), "landing is tried");
+    uint64_t staged = 0;
+    for (int read = 0; read < 8; ++read) {
+        device.read(24 << 20);  // too little to measure by
+        staged += device.was_staged;
+    }
+    CHECK(device.choice.staged() && staged > 0, "and given up where no read is large enough to measure it by");
+}
+
+void check_another_process_goes_on() {
+    Device device{1e9, 3e9};
+    CHECK(!device.choice.learned(), "nothing is known before anything is read");
+    device.read(2 * kGiB);
+    const StagingChoice::Learned learned = *device.choice.learned();
+    CHECK(learned.staged && learned.landing > 2 * learned.staging && learned.spell > kGiB, "what is known: %g, %g",
+          learned.landing, learned.staging);
+    Device next{1e9, 3e9};
+    next.choice.adopt(learned);
+    next.read(kGiB);
+    CHECK(next.was_staged == kGiB, "the next process stages at once, and tries nothing");
+    next.choice.adopt({false, 1e-9, 9e-9, 0, 0});
+    CHECK(next.choice.staged(), "what a process found out itself counts for more");
+    Device absurd{3e9, 1e9};
+    absurd.choice.adopt({true, 0, 1e-12, UINT64_MAX / 2, UINT64_MAX});
+    absurd.read(2 * kGiB);
+    CHECK(!absurd.choice.staged(), "what was wrong is found out by the next trial");
+}
+
 void check_what_was_sent_before_does_not_count() {
     StagingChoice choice(false);
     double now = 0;
@@ -80,4 +111,6 @@ int main() {
     check_what_is_first();
     check_a_change_is_noticed();
     check_what_was_sent_before_does_not_count();
+    check_a_trial_is_given_up();
+    check_another_process_goes_on();
 }

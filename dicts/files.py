@@ -1,0 +1,104 @@
+"""A dictionary file: JSON of a versioned schema, written atomically, locked against other writers."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fastio.dicts.codec import SCHEMA
+from fastio.errors import DictionaryError
+
+MOST_NBYTES = 16 << 20
+LEFTOVER_SECONDS = 3600.0
+LOCK_TRIES, LOCK_WAIT_SECONDS = 20, 0.01
+
+
+@contextlib.contextmanager
+def faults_of(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the file in every DictionaryError; a file that cannot be read is one too."""
+    try:
+        yield
+    except DictionaryError as error:
+        raise DictionaryError(f"{os.fspath(path)}: not a usable dictionary: {error}") from error
+    except OSError as error:
+        raise DictionaryError(f"{os.fspath(path)}: the dictionary cannot be read: {error.strerror}") from error
+
+
+def read_plain(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The content of a dictionary file. Raises OSError, or DictionaryError if it is not one of a schema known here."""
+    with open(path, "rb", buffering=0) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise DictionaryError("not a regular file")
+        if status.st_size > MOST_NBYTES:
+            raise DictionaryError(f"larger than {MOST_NBYTES} bytes")
+        data = file.read()
+    try:
+        plain = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DictionaryError(f"not JSON: {error}") from error
+    schema = plain.get("schema") if isinstance(plain, dict) else None
+    if schema != SCHEMA:
+        raise DictionaryError(f"its schema is {str(schema)[:60]!r}, this version of fastio reads {SCHEMA!r}")
+    return plain  # type: ignore[no-any-return]
+
+
+def write_plain(path: str | os.PathLike[str], plain: Mapping[str, Any]) -> None:
+    """Write a dictionary file so that a reader finds the old one or the new one, whole. Raises OSError.
+
+    There is no fsync: a dictionary lost with the power is learned anew, and a transfer must not wait for this one.
+    """
+    target = os.fspath(path)
+    temporary = f"{target}.{os.getpid()}.{time.monotonic_ns()}.tmp"
+    try:
+        with open(temporary, "x", encoding="ascii") as file:
+            json.dump({"schema": SCHEMA, **plain}, file, separators=(",", ":"))
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def locked(path: str, patient: bool) -> Iterator[bool]:
+    """Hold the file's lock, against other processes and threads; gives False if someone else keeps it.
+
+    A filesystem without locks is used without: the worst is that one of two writers' samples are lost.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        for attempt in range(LOCK_TRIES if patient else 1):
+            if attempt:
+                time.sleep(LOCK_WAIT_SECONDS)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            except OSError:
+                yield True
+                return
+            try:
+                yield True
+            finally:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            return
+        yield False
+    finally:
+        os.close(descriptor)
+
+
+def clear_leftovers(path: str) -> None:
+    """Remove the temporaries of writers that died."""
+    folder, name = os.path.split(path)
+    for entry in os.scandir(folder):
+        if entry.name.startswith(name) and entry.name.endswith(".tmp"):
+            with contextlib.suppress(OSError):
+                if time.time() - entry.stat().st_mtime > LEFTOVER_SECONDS:
+                    os.unlink(entry.path)
