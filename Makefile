@@ -46,7 +46,7 @@ format: $(VENV)/.developer
 native-test: $(VENV)/.tools
 	$(BIN)/cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DFASTIO_NATIVE_TESTS=ON
 	$(BIN)/cmake --build $(NATIVE_BUILD)
-	$(BIN)/ctest --test-dir $(NATIVE_BUILD) --output-on-failure --no-tests=error
+	$(BIN)/ctest --test-dir $(NATIVE_BUILD) --output-on-failure --no-tests=error --timeout 300
 
 # On a machine that QEMU emulates, with NVMe disks and an IOMMU; some of its tests: make test-nvme ONLY=vfio
 test-nvme: $(VENV)/.tools
