@@ -72,7 +72,7 @@ void StagingChoice::take(bool staged) {
 }
 
 std::optional<StagingChoice::Learned> StagingChoice::learned() const {
-    if (since_ == 0 && seconds_[staged_] == 0) return {};
+    if (since_ == 0 && seconds_[false] == 0 && seconds_[true] == 0) return {};
     return Learned{staged_ != is_trial_, seconds_[false], seconds_[true], since_, spell_};
 }
 

@@ -90,6 +90,11 @@ void check_another_process_goes_on() {
     CHECK(next.was_staged == kGiB, "the next process stages at once, and tries nothing");
     next.choice.adopt({false, 1e-9, 9e-9, 0, 0});
     CHECK(next.choice.staged(), "what a process found out itself counts for more");
+    Device trying{2e9, 1e9, StagingChoice(true)};
+    trying.read(kGiB);
+    const auto before = trying.choice.learned();
+    CHECK(!trying.choice.staged() && before && before->staged && before->staging > 0,
+          "a trial has just begun: what came before stands");
     Device absurd{3e9, 1e9};
     absurd.choice.adopt({true, 0, 1e-12, UINT64_MAX / 2, UINT64_MAX});
     absurd.read(2 * kGiB);
