@@ -58,24 +58,27 @@ class Dictionary:
         self._kept: dict[Context, dict[str, Any]] = {}
         self._rules = None if rules is None else list(rules)
         self._renewal = Renewal(renew, clock)
-        self._warm: set[tuple[str, str, str]] = set()
+        self._warm: set[tuple[str, ...]] = set()  # tool, op and device of calls; op and device alone, by any tool
 
     def choose(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Choice:
         """The tool to use for a transfer of so many bytes, out of the candidates; none is a ValueError.
 
         Candidates come in order of the processor's work, least first: of those equal in time (within 8 % and what is
-        known; from 256 MiB on within 12 %) the first is used for large transfers.
+        known; from 256 MiB on within 12 %) the first is used for large transfers. The first call of a process goes by
+        what tools took as such.
         """
         tools = _tuple(candidates)
         with LOCK:
             if self._renewal.due():
                 self.renew()
-            return self._tuner(self._own(context)).choose(nbytes, tools)
+            own = self._own(context)
+            return self._tuner(own).choose(nbytes, tools, first=self._is_first(own))
 
     def observe(self, context: Context, nbytes: int, tool: str, seconds: float) -> None:
         """Learn what a transfer took: all that its caller waited, fsync and device synchronisation included.
 
-        The first call of a tool in a process is warm-up and counts only while nothing better is known.
+        The first call of a tool in a process is warm-up and counts for other first calls, and while nothing better is
+        known.
         """
         if self.op is not None and context.op != self.op:
             return
@@ -83,7 +86,7 @@ class Dictionary:
         with LOCK:
             first = key not in self._warm
             if first:
-                self._warm.add(key)
+                self._warm.update((key, key[1:]))
             self._tuner(context).observe(nbytes, tool, seconds, first=first)
             self._renewal.count()
         if self.listener is not None:
@@ -104,7 +107,7 @@ class Dictionary:
         with LOCK:
             own = self._own(context)
             tuner = self._known(own) or Tuner(self._rule(own))
-            return explain_tuner(tuner, own, nbytes, tools)
+            return explain_tuner(tuner, own, nbytes, tools, self._is_first(own))
 
     def times(self, context: Context, nbytes: int, candidates: Sequence[str]) -> dict[str, float]:
         """Seconds that each tool is expected to take, the fastest first; only of tools measured at or near the size."""
@@ -156,6 +159,9 @@ class Dictionary:
         """As :meth:`adopt`, each context when it is first asked about: a first load must not wait for all of them."""
         with LOCK:
             self._kept.update({context: text for context, text in kept.items() if self.op in (None, context.op)})
+
+    def _is_first(self, context: Context) -> bool:
+        return (context.op, context.device) not in self._warm
 
     def _known(self, context: Context) -> Tuner | None:
         if context in self._kept:

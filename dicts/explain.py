@@ -120,9 +120,9 @@ def explanation(
     return Explanation(context, nbytes, choice.tool, choice.reason, chance_of_best(ranked), tuple(entries))
 
 
-def explain_tuner(tuner: Tuner, context: Context, nbytes: int, tools: tuple[str, ...]) -> Explanation:
-    """What one tuner would do, without doing it."""
-    plan = tuner.make_plan(bucket_of(nbytes), tools)
+def explain_tuner(tuner: Tuner, context: Context, nbytes: int, tools: tuple[str, ...], first: bool) -> Explanation:
+    """What one tuner would do, without doing it. ``first``: at the process's first call."""
+    plan = tuner.make_plan(bucket_of(nbytes), tools, first=first)
     failures = {tool: record.failure for tool, record in tuner.records.items() if record.failure is not None}
     return explanation(context, nbytes, plan.choice, plan.ranked, failures)
 

@@ -172,11 +172,12 @@ class Tuner:
     def adopt(self, prior: Prior) -> None:
         """Take another prior."""
 
-    def choose(self, nbytes: float, candidates: Sequence[str]) -> Choice:
+    def choose(self, nbytes: float, candidates: Sequence[str], *, first: bool = False) -> Choice:
         """The tool to use for a transfer of that size, out of at least one candidate (none is a ValueError).
 
         The candidates are in the order in which they work the processor, least first. Of tools that are equal in time,
-        by all that is known, the first of them moves what is large (from 16 MiB).
+        by all that is known, the first of them moves what is large (from 16 MiB). ``first``: it is the process's first
+        transfer, by whichever tool.
         """
 
     def observe(self, nbytes: float, tool: str, seconds: float, *, first: bool = False) -> None:
@@ -194,7 +195,7 @@ class Tuner:
     def record(self, tool: str) -> Record:
         """What is known of a tool, made empty where nothing is."""
 
-    def make_plan(self, bucket: int, candidates: Sequence[str]) -> Plan:
+    def make_plan(self, bucket: int, candidates: Sequence[str], *, first: bool = False) -> Plan:
         """What is to be done at a bucket: the beliefs, the choice they lead to. Changes nothing that is believed."""
 
 class ZipDirectory:

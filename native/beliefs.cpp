@@ -11,6 +11,7 @@ namespace {
 // and then one is altogether different there: between recorded days and versions a tenth of all ratios were off by over
 // 0.3.
 constexpr double kUnlike = 0.2, kUnlikeVariance = 0.6 * 0.6;
+constexpr double kFirstUnlike = 0.2;  // deviation of what a first call takes beyond others, from tool to tool
 
 // One measured tool: which of all it is, and its belief at distance zero.
 struct Here {
@@ -80,16 +81,18 @@ Belief together(const Belief& prior, const Belief& own) {
     return explained(prior.mean, off, {{odds, prior.variance / alike, prior.variance}, {1, wide / unlike, wide}});
 }
 
-}  // namespace
+// Whether more is known than first calls.
+bool any_measured(const std::vector<Known>& tools) {
+    return std::any_of(tools.begin(), tools.end(),
+                       [](const Known& tool) { return tool.curve && tool.curve->measured(); });
+}
 
-std::vector<Estimate> estimates(const std::vector<Known>& tools, int bucket) {
-    bool firsts_count = std::none_of(tools.begin(), tools.end(),
-                                     [](const Known& tool) { return tool.curve && tool.curve->measured(); });
+std::vector<Estimate> estimates(const std::vector<Known>& tools, int bucket, Firsts firsts) {
     std::vector<size_t> heard;
     std::vector<std::vector<Point>> points;
     for (size_t tool = 0; tool < tools.size(); ++tool) {
         if (!tools[tool].curve) continue;
-        std::vector<Point> found = tools[tool].curve->points(bucket, firsts_count);
+        std::vector<Point> found = tools[tool].curve->points(bucket, firsts);
         if (found.empty()) continue;
         heard.push_back(tool);
         points.push_back(std::move(found));
@@ -113,6 +116,24 @@ std::vector<Estimate> estimates(const std::vector<Known>& tools, int bucket) {
         result[tool].nearby = tools[tool].curve->nearby(bucket);
     }
     return result;
+}
+
+}  // namespace
+
+std::vector<Estimate> estimates(const std::vector<Known>& tools, int bucket) {
+    return estimates(tools, bucket, any_measured(tools) ? Firsts::kDoubted : Firsts::kCount);
+}
+
+std::vector<Estimate> first_estimates(std::vector<Known> tools, int bucket) {
+    const std::vector<Estimate> later = estimates(tools, bucket);
+    if (!any_measured(tools)) return later;
+    for (size_t tool = 0; tool < tools.size(); ++tool) {
+        const Belief& belief = later[tool].belief;
+        tools[tool].prior = {belief.mean, belief.variance + kFirstUnlike * kFirstUnlike};
+    }
+    std::vector<Estimate> found = estimates(tools, bucket, Firsts::kAlone);
+    for (size_t tool = 0; tool < tools.size(); ++tool) found[tool].heard |= later[tool].heard;
+    return found;
 }
 
 }  // namespace fastio

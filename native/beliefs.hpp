@@ -25,4 +25,9 @@ struct Estimate {
 // loses weight for all (empirical Bayes).
 std::vector<Estimate> estimates(const std::vector<Known>& tools, int bucket);
 
+// The same for a process's first call: what tools took as such, and where little is known of that, what they take
+// later. All of them take longer then, by as much as those did that were measured; one more than another, since it
+// starts threads, say.
+std::vector<Estimate> first_estimates(std::vector<Known> tools, int bucket);
+
 }  // namespace fastio

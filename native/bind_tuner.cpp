@@ -89,7 +89,7 @@ void bind_tuner(nb::module_& module) {
         .def_prop_ro("records", [](const Tuner& tuner) { return dict_of(tuner.records()); })
         .def(
             "adopt", [](Tuner& tuner, std::shared_ptr<Prior> prior) { tuner.prior = std::move(prior); }, "prior"_a)
-        .def("choose", &Tuner::choose, "nbytes"_a, "candidates"_a)
+        .def("choose", &Tuner::choose, "nbytes"_a, "candidates"_a, nb::kw_only(), "first"_a = false)
         .def("observe", &Tuner::observe, "nbytes"_a, "tool"_a, "seconds"_a, nb::kw_only(), "first"_a = false)
         .def("fail", &Tuner::fail, "tool"_a, "reason"_a)
         .def("renew", &Tuner::renew)
@@ -100,7 +100,7 @@ void bind_tuner(nb::module_& module) {
             },
             "nbytes"_a, "candidates"_a)
         .def("record", &Tuner::record, "tool"_a)
-        .def("make_plan", &Tuner::make_plan, "bucket"_a, "candidates"_a);
+        .def("make_plan", &Tuner::make_plan, "bucket"_a, "candidates"_a, nb::kw_only(), "first"_a = false);
 }
 
 }  // namespace fastio

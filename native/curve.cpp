@@ -52,7 +52,7 @@ size_t Curve::nearby(int bucket) const {
     return count;
 }
 
-std::vector<Point> Curve::points(int bucket, bool firsts_count) const {
+std::vector<Point> Curve::points(int bucket, Firsts how) const {
     auto first = cells_.lower_bound(bucket), last = first;
     for (int step = 0; step < kNeighbours && first != cells_.begin(); ++step) --first;
     for (int step = 0; step <= kNeighbours && last != cells_.end(); ++step) ++last;
@@ -61,10 +61,10 @@ std::vector<Point> Curve::points(int bucket, bool firsts_count) const {
         const auto& [key, cell] = *at;
         int distance = key - bucket;
         if (std::abs(distance) > kReach) continue;
-        if (!cell.values.empty()) {
+        if (!cell.values.empty() && how != Firsts::kAlone) {
             found.push_back({distance, cell.median() - shape_at(key), cell.variance(noise()), cell.values.size()});
         } else if (!cell.firsts.empty()) {
-            double deviation = firsts_count ? kFirstNoise : kFirstDoubt;
+            double deviation = how == Firsts::kDoubted ? kFirstDoubt : kFirstNoise;
             double value = lower_median(cell.firsts) - shape_at(key);
             firsts.push_back({distance, value, deviation * deviation / static_cast<double>(cell.firsts.size()), 1});
         }

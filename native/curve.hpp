@@ -16,6 +16,9 @@ struct Point {
     size_t samples;
 };
 
+// What first calls say: little of later calls; of each other, where no tool has others; or they alone are asked about.
+enum class Firsts { kDoubted, kCount, kAlone };
+
 class Curve {
   public:
     Curve();
@@ -38,9 +41,8 @@ class Curve {
     bool measured() const noexcept { return measured_; }
     // The number of samples within reach of a bucket.
     size_t nearby(int bucket) const;
-    // The samples near a bucket, by distance. Those of first calls only where there are no others. `firsts_count` says
-    // that no tool has others, so that first calls are compared with first calls.
-    std::vector<Point> points(int bucket, bool firsts_count) const;
+    // The samples near a bucket, by distance. Those of first calls only where there are no others, or they alone.
+    std::vector<Point> points(int bucket, Firsts firsts) const;
 
   private:
     std::map<int, Samples> cells_;

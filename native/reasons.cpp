@@ -38,7 +38,8 @@ Choice instead(const Choice& choice, const std::string& tool, const std::string&
     return {tool, reason, true, std::move(order)};
 }
 
-std::string why(int bucket, const Opinion& chosen, const std::vector<const Opinion*>& usable, const Opinion& fastest) {
+std::string why(int bucket, const Opinion& chosen, const std::vector<const Opinion*>& usable, const Opinion& fastest,
+                bool first) {
     if (usable.size() == 1) return chosen.tool + " is the only tool that can be used";
     const Opinion& best = *usable.front();
     std::string size = size_of(bucket);
@@ -49,6 +50,7 @@ std::string why(int bucket, const Opinion& chosen, const std::vector<const Opini
     auto took = [bucket](const Opinion& one) { return describe_seconds(one.seconds(bucket)); };
     if (best.known()) {
         std::string where = (best.source == Source::kMeasured ? "at " : "by the sizes around ") + size;
+        if (first) where = "as a process's first call " + where;
         if (&best != &fastest) {
             return best.tool + " and " + fastest.tool + " are equal in time " + where + " (" + took(best) + " and " +
                    took(fastest) + "); " + best.tool + " takes less CPU";

@@ -7,7 +7,7 @@ namespace fastio {
 
 namespace {
 
-constexpr size_t kKept = 15, kKeptFirsts = 3;
+constexpr size_t kKept = 15, kKeptFirsts = 5;
 constexpr double kOneSample = 0.2, kTwoSamples = 0.1;  // deviations that so few samples may be off by besides
 constexpr size_t kPooledWeight = 4;
 

@@ -19,10 +19,15 @@ constexpr double kLeastSeconds = 1e-9;
 
 }  // namespace
 
-Choice Tuner::choose(double nbytes, const Tools& candidates) {
+Choice Tuner::choose(double nbytes, const Tools& candidates, bool first) {
     int bucket = bucket_of(nbytes), band = bucket / kBand;
     ++calls_;
     long call = ++band_calls_[band];
+    if (first) {
+        Plan once = make_plan(bucket, candidates, true);
+        if (once.choice.exploring) hand_out(once, once.choice.tool);
+        return once.choice;
+    }
     Plan& now = plan(bucket, candidates);
     --now.uses;
     auto asked = moods_.ask(now, [this](const std::string& tool) { return may_be_tried(*record(tool)); });

@@ -19,8 +19,8 @@ class Tuner {
 
     // The tool to use for a transfer of that size, out of at least one candidate. The candidates are in the order in
     // which they work the processor, least first: of tools that are equal in time, by all that is known, the first of
-    // them moves what is large (from 16 MiB).
-    Choice choose(double nbytes, const Tools& candidates);
+    // them moves what is large (from 16 MiB). `first`: it is the process's first transfer, by whichever tool.
+    Choice choose(double nbytes, const Tools& candidates, bool first = false);
     // Learns that a transfer took so long. `first` marks the tool's first call in its process: warm-up.
     void observe(double nbytes, const std::string& tool, double seconds, bool first);
     // Avoids a tool that refused or failed; it is tried again much later.
@@ -32,7 +32,7 @@ class Tuner {
     // What is known of a tool, made empty where nothing is.
     std::shared_ptr<Record> record(const std::string& tool);
     // What is to be done at a bucket: the beliefs, the choice they lead to, what is to be looked at again.
-    Plan make_plan(int bucket, const Tools& candidates);
+    Plan make_plan(int bucket, const Tools& candidates, bool first = false);
 
     long calls() const noexcept { return calls_; }
     const Records& records() const noexcept { return records_; }
@@ -41,7 +41,7 @@ class Tuner {
 
   private:
     Plan& plan(int bucket, const Tools& candidates);
-    Opinions opinions(int bucket, const Tools& candidates) const;
+    Opinions opinions(int bucket, const Tools& candidates, bool first) const;
     std::optional<Belief> expected(int bucket, const std::string& tool) const;
     void outdate(int bucket, const std::string& tool);
     bool affords(double cost) const;

@@ -29,9 +29,9 @@ void to_front(std::vector<const Opinion*>& opinions, const Opinion* best) {
 
 }  // namespace
 
-Plan Tuner::make_plan(int bucket, const Tools& candidates) {
+Plan Tuner::make_plan(int bucket, const Tools& candidates, bool first) {
     if (candidates.empty()) throw std::invalid_argument("there is no tool to choose from");
-    Opinions all = opinions(bucket, candidates);
+    Opinions all = opinions(bucket, candidates, first);
     std::vector<const Opinion*> usable, failing, ranked;
     for (const Opinion& each : all) (record(each.tool)->failing(calls_) ? failing : usable).push_back(&each);
     if (usable.empty()) usable.swap(failing);
@@ -53,7 +53,7 @@ Plan Tuner::make_plan(int bucket, const Tools& candidates) {
         if (may_be_tried(*record(tool)) && affords(made.looks[place - 1].cost)) idle.push_back(usable[place]);
     }
     const Opinion& chosen = pick(best, idle, dearness, large, huge);
-    made.choice = {chosen.tool, why(bucket, chosen, usable, fastest), &chosen != &best, {chosen.tool}};
+    made.choice = {chosen.tool, why(bucket, chosen, usable, fastest, first), &chosen != &best, {chosen.tool}};
     for (const Opinion* each : ranked) {
         made.ranked.push_back(*each);
         if (each != &chosen) made.choice.order.push_back(each->tool);
@@ -81,7 +81,7 @@ Plan& Tuner::plan(int bucket, const Tools& candidates) {
 }
 
 // The opinions of all tools, the fastest first; equal ones stay in the order given.
-Opinions Tuner::opinions(int bucket, const Tools& candidates) const {
+Opinions Tuner::opinions(int bucket, const Tools& candidates, bool first) const {
     std::vector<Known> known;
     std::vector<std::shared_ptr<const Record>> own;
     for (const std::string& tool : candidates) {
@@ -92,7 +92,7 @@ Opinions Tuner::opinions(int bucket, const Tools& candidates) const {
         known.push_back({record ? &record->curve : nullptr,
                          {at.mean + shift, at.variance + (kShiftDoubt * shift) * (kShiftDoubt * shift)}});
     }
-    std::vector<Estimate> believed = estimates(known, bucket);
+    const std::vector<Estimate> believed = first ? first_estimates(known, bucket) : estimates(known, bucket);
     Opinions found;
     for (size_t place = 0; place < candidates.size(); ++place) {
         const auto& [belief, heard, samples, nearby] = believed[place];

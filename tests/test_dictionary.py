@@ -81,6 +81,33 @@ def test_the_first_call_in_a_process_is_warm_up() -> None:
     assert dictionary.times(SAVE, MIB, ["posix"])["posix"] == pytest.approx(0.01, rel=0.05)
 
 
+def test_processes_of_one_call_go_by_what_tools_took_as_first_calls() -> None:
+    later, first = {"posix": 4.5, "uring": 5.4, "torch": 10.0}, {"posix": 11.0, "uring": 6.2, "torch": 11.0}
+    for seed in range(8):
+        chance = random.Random(seed)
+        known, called = Dictionary(rules=()), set()
+        for _ in range(30):
+            tool = known.choose(LOAD, 12 * MIB, TOOLS).tool
+            usual = later if tool in called else first
+            known.observe(LOAD, 12 * MIB, tool, usual[tool] * 1e-3 * chance.lognormvariate(0, 0.1))
+            called.add(tool)
+        assert known.explain(LOAD, 12 * MIB, TOOLS).entries[0].tool == "posix"
+        choices = []
+        for _ in range(40):  # processes, each of which knows what those before it kept
+            known = pickle.loads(pickle.dumps(known))
+            choices.append(known.choose(LOAD, 12 * MIB, TOOLS))
+            took = first[choices[-1].tool] * 1e-3 * chance.lognormvariate(0, 0.2)
+            known.observe(LOAD, 12 * MIB, choices[-1].tool, took)
+        tools = [choice.tool for choice in choices]
+        assert tools.count("uring") >= 32, (seed, tools)
+        assert tools[-20:].count("uring") >= 18, (seed, tools)
+        assert any("as a process's first call" in choice.reason for choice in choices)
+        again = pickle.loads(pickle.dumps(known))
+        assert "as a process's first call" in again.explain(LOAD, 12 * MIB, TOOLS).reason
+        again.observe(LOAD, 12 * MIB, "torch", 11e-3)
+        assert again.explain(LOAD, 12 * MIB, TOOLS).entries[0].tool == "posix"  # the second call is none any more
+
+
 def test_wdic_hears_of_saves_only_and_rdic_of_loads_only() -> None:
     wdic, rdic = WDic(rules=()), RDic(rules=())
     for dictionary in (wdic, rdic):
