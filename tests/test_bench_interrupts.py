@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +23,11 @@ from fastio.bench.rounds import Failure
 from fastio.bench.trace import Row
 
 TRIES = 8
+PATIENCE = 120  # seconds
 # Imports once, then runs each line's command in a process of its own that leads a session, as a terminal's shell does.
 # Sizes are tiny, and training goes on until it is interrupted.
 NURSERY = """
-import atexit, json, os, signal, sys
+import atexit, faulthandler, json, os, signal, sys
 from dataclasses import replace
 
 import torch._dynamo  # as the first optimizer does, which takes seconds
@@ -48,6 +50,7 @@ for line in sys.stdin:
         os.setsid()
         log = os.open(said, os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1), os.dup2(log, 2)
+        faulthandler.enable()
         sys.argv = ["fastio-bench", *arguments]
         try:
             cli.main()
@@ -127,7 +130,10 @@ def interrupted(nursery: Nursery, command: str, number: signal.Signals, pause: f
     time.sleep(pause)
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     os.killpg(pid, number)
+    hung = threading.Timer(PATIENCE, os.killpg, (pid, signal.SIGABRT))  # it says where it waits
+    hung.start()
     status, text = nursery.status(), said.read_text()
+    hung.cancel()
     assert status == interrupts.STATUS, text
     assert "interrupted: what is shown" in text
     assert "Traceback" not in text

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -280,11 +281,15 @@ class Offload:
         return coming
 
     def _reap(self) -> None:
-        while self._released and self._lock.acquire(blocking=False):
+        # With `while ... acquire()` an interrupt between that and `try` left the lock taken for ever. Where an iterator
+        # takes it, none comes in between, as with `with`: Python heeds signals after calls that it makes itself.
+        for _ in iter(partial(self._lock.acquire, False), False) if self._released else ():
             try:
                 self._reap_locked()
             finally:
                 self._lock.release()
+            if not self._released:
+                return
 
     def _reap_locked(self) -> None:
         while self._released:
