@@ -32,19 +32,16 @@ class DirectFile:
             self._open(os.O_RDWR if isinstance(request, WriteRequest) else os.O_RDONLY)
         self._usable = self._direct >= 0
 
-    def _open(self, mode: int) -> None:
+    def _open(self, access: int) -> None:
         try:
             wanted = direct_io.alignment(self._path, self._fd)
+            if wanted > PAGE:
+                raise RefusedError(
+                    f"direct I/O there wants memory and offsets aligned to {wanted} bytes, these are to {PAGE}"
+                )
+            self._direct = direct_io.open_again(self._path, self._fd, access)
         except RefusedError as error:
             self._give_up(str(error))
-            return
-        if wanted > PAGE:
-            self._give_up(f"direct I/O there wants memory and offsets aligned to {wanted} bytes, these are to {PAGE}")
-            return
-        try:
-            self._direct = os.open(f"/proc/self/fd/{self._fd}", mode | os.O_DIRECT | os.O_CLOEXEC)
-        except OSError as error:
-            self._give_up(_refused(error))
 
     def __enter__(self) -> DirectFile:
         return self

@@ -10,7 +10,6 @@ tenfold on another.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Callable, Iterator
 
@@ -34,7 +33,7 @@ def check_ring() -> None:
 def write(request: WriteRequest) -> Moved:
     """Write by io_uring. RefusedError where the system has none, or the filesystem no O_DIRECT."""
     alignment = direct_io.alignment(request.path, request.fd)
-    with named(request.path), _Direct(request.path, request.fd, os.O_WRONLY) as fd:
+    with named(request.path), _direct(request.path, request.fd, os.O_WRONLY) as fd:
         checksums, copied = _native.direct_write(
             fd,
             request.size,
@@ -59,7 +58,7 @@ def started(request: ReadRequest, threads: int = 0) -> Iterator[Callable[[], Mov
     alignment = direct_io.alignment(request.path, request.fd)
     span = request.span if alignment == direct_io.LEAST else None  # it is aligned to pages, and to nothing larger
     block, depth = (_READ_BLOCK, _READ_DEPTH) if span else (_STAGED_BLOCK, _STAGED_DEPTH)
-    with _Direct(request.path, request.fd, os.O_RDONLY) as fd:
+    with _direct(request.path, request.fd, os.O_RDONLY) as fd:
         with named(request.path):
             reading = _native.DirectRead(
                 fd, request.size, request.extents, span, block, depth, alignment, threads, request.control
@@ -75,30 +74,13 @@ def started(request: ReadRequest, threads: int = 0) -> Iterator[Callable[[], Mov
             reading.close()
 
 
-class _Direct:
-    """The same file, opened once more with O_DIRECT. RefusedError where the filesystem has no such thing."""
-
-    def __init__(self, path: str, fd: int, flags: int) -> None:
-        self._path = path
-        self._link = f"/proc/self/fd/{fd}"
-        self._flags = flags
-        self._fd = -1
-
-    def __enter__(self) -> int:
-        try:
-            self._fd = os.open(self._link, self._flags | os.O_DIRECT | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
-                raise RefusedError(f"the filesystem of {self._path} does not take O_DIRECT") from None
-            if error.errno == errno.ENOENT and os.path.exists("/proc/self/fd"):
-                raise TransferError(errno.EBADF, "open with O_DIRECT", self._path) from None
-            if error.errno in (errno.ENOENT, errno.EACCES, errno.EPERM):
-                raise RefusedError(f"{self._path} cannot be opened again with O_DIRECT: {error.strerror}") from None
-            raise TransferError(error.errno or 0, "open with O_DIRECT", self._path) from error
-        return self._fd
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+@contextlib.contextmanager
+def _direct(path: str, fd: int, access: int) -> Iterator[int]:
+    again = direct_io.open_again(path, fd, access)
+    try:
+        yield again
+    finally:
+        os.close(again)
 
 
 def _truncate(request: WriteRequest) -> None:

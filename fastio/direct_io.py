@@ -1,4 +1,4 @@
-"""What a file asks of direct I/O: how offset, length and memory must be aligned.
+"""Direct I/O of a file that is open already: its second descriptor, and how offset, length and memory must be aligned.
 
 The kernel tells since Linux 6.1, by statx(STATX_DIOALIGN), if the filesystem does. Else 4096 is taken, which is enough
 for nearly all.
@@ -6,10 +6,12 @@ for nearly all.
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 
 from fastio import _native
-from fastio.errors import RefusedError
+from fastio.errors import RefusedError, TransferError
 from fastio.native_errors import named
 
 LEAST = 4096
@@ -45,3 +47,21 @@ def alignment(path: str, fd: int) -> int:
             f"{_LARGEST}, by powers of two"
         )
     return needed
+
+
+def open_again(path: str, fd: int, access: int) -> int:
+    """The same file with O_DIRECT: a descriptor of its own, to be closed by the caller.
+
+    ``access`` is os.O_RDONLY, O_WRONLY or O_RDWR. Raises RefusedError where the filesystem has no such thing or the
+    file cannot be opened a second time; TransferError.
+    """
+    try:
+        return os.open(f"/proc/self/fd/{fd}", access | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise RefusedError(f"the filesystem of {path} does not take O_DIRECT") from None
+        if error.errno == errno.ENOENT and os.path.exists("/proc/self/fd"):
+            raise TransferError(errno.EBADF, "open with O_DIRECT", path) from None
+        if error.errno in (errno.ENOENT, errno.EACCES, errno.EPERM):
+            raise RefusedError(f"{path} cannot be opened again with O_DIRECT: {error.strerror}") from None
+        raise TransferError(error.errno or 0, "open with O_DIRECT", path) from error
