@@ -248,10 +248,11 @@ def _build(call: LoadCall, source: Source, landing: Landing, wait: Wait) -> Any:
         return source.build(landing.storage, wait)
     try:
         return source.build(landing.storage, wait)
-    except (RuntimeError, OverflowError, ValueError) as error:
+    except (RuntimeError, OverflowError, ValueError, TypeError) as error:  # torch's versions differ in which they raise
         if isinstance(error, FastIOError):
             raise
-        raise CorruptFileError(call.path, None, f"its shapes cannot be tensors: {error}") from error
+        said = str(error).partition("\n")[0]  # what follows are frames of torch's C++
+        raise CorruptFileError(call.path, None, f"its shapes cannot be tensors: {said}") from None
 
 
 def read_extents(

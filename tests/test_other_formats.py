@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,19 @@ def test_a_damaged_file_object_is_named(tmp_path: Path) -> None:
         fastio.load(file)
     with pytest.raises(fastio.CorruptFileError, match=r"<file object>.*needs 8000 bytes"):
         fastio.load(io.BytesIO(whole + b"more"))
+
+
+@pytest.mark.parametrize("shape", [[0, 1 << 63], [0, 1 << 70], [0, 1 << 62, 1 << 62]], ids=str)
+def test_a_shape_of_no_bytes_that_no_tensor_can_have(tmp_path: Path, shape: list[int]) -> None:
+    tensors, array = tmp_path / "a.safetensors", tmp_path / "a.npy"
+    header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    tensors.write_bytes(len(header).to_bytes(8, "little") + header)
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {tuple(shape)}, }}\n".encode()
+    array.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    for path in (tensors, array):
+        with pytest.raises(fastio.CorruptFileError, match="its shapes cannot be tensors") as raised:
+            fastio.load(path)
+        assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.npy"])
