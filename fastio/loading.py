@@ -24,6 +24,7 @@ from fastio.formats.pt_load import NotPlainError, damaged, open_archive
 from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, PT, sense
 from fastio.formats.source import Source, Wait
+from fastio.formats.zip_members import verify_members
 from fastio.job import WORTH_A_THREAD, Job, Progress
 from fastio.landing import Landing, land
 from fastio.native_errors import named
@@ -143,7 +144,10 @@ def _verify_first(path: str, fd: int, size: int) -> tuple[bool, tuple[str, ...]]
     try:
         archive = open_archive(path, fd, size, careful=True)
     except NotPlainError as reason:
-        return False, (f"not verified: {reason}",)
+        if reason.archive is None:
+            verify_members(path, fd)
+            return True, ()
+        archive = reason.archive
     if not archive.checksummed:
         return False, ("not verified: the file carries no checksums",)
     return True, verify_archive(archive, size)[1]

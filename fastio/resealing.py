@@ -55,7 +55,7 @@ def reseal_archive(path: str, fd: int, size: int) -> tuple[str, ...]:
     try:
         archive = open_archive(path, fd, size, careful=True)
     except NotPlainError:
-        return ()  # what fastio cannot read without torch, it does not verify either
+        return ()  # nothing of torch.save's
     if not archive.checksummed:
         return ()
     values = {r.name: _in_file(path, fd, r.offset, r.nbytes) for r in archive.records.values()}

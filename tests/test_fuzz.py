@@ -9,12 +9,17 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+
+import fastio
+from objects import same
 
 CASES = {"small": 10_000, "large": 200}
 FORMATS = ("pt", "safetensors", "npy")
@@ -66,3 +71,29 @@ def test_damaged_files(workers: dict[tuple[str, str], Worker], file_format: str,
     # The damage is neither always fatal nor without effect.
     assert report["objects"] > CASES[size] // 100
     assert sum(report["errors"].values()) > CASES[size] // 4
+
+
+@pytest.mark.parametrize("by", ["fastio", "torch"])
+def test_no_flipped_bit_of_a_file_makes_another_object(tmp_path: Path, by: str) -> None:
+    path, obj = tmp_path / "a.pt", {"weight": torch.randn(5, 3), "step": torch.tensor(12)}
+    if by == "fastio":
+        fastio.save(obj, path, durable=False)
+    else:
+        torch.save(obj, path)
+    good = path.read_bytes()
+    refused = foreign = 0
+    for bit in range(8 * len(good)):
+        damaged = bytearray(good)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.unlink()
+        path.write_bytes(damaged)
+        try:
+            loaded = fastio.load(path, policy="posix")
+        except fastio.CorruptFileError:
+            refused += 1
+        except (RuntimeError, pickle.UnpicklingError, IndexError, UnicodeDecodeError):  # torch's own, of what it reads
+            foreign += 1
+        else:
+            assert same(loaded, obj), bit
+    assert refused > 8 * sum(tensor.nbytes for tensor in obj.values())
+    assert foreign < 100

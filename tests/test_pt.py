@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -314,3 +315,52 @@ def test_a_flipped_byte_in_a_large_file_is_found_wherever_it_is(tmp_path: Path, 
     with pytest.raises(fastio.CorruptFileError, match="data/0"):
         fastio.load(path, policy="uring")
     assert fastio.load(path, policy="uring", verify=False)["tensor"].sum() == 1
+
+
+def zipped_again(path: Path, method: int) -> None:
+    """The same members, compressed."""
+    with zipfile.ZipFile(path) as archive:
+        members = [(name, archive.read(name)) for name in archive.namelist()]
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+
+
+def test_a_compressed_file_is_loaded_by_torch_once_it_is_verified(tmp_path: Path) -> None:
+    path, obj = tmp_path / "a.pt", {"weight": torch.arange(100_000)}
+    torch.save(obj, path)
+    zipped_again(path, zipfile.ZIP_DEFLATED)
+    with fastio.record() as transfers:
+        assert same(fastio.load(path), obj)
+    assert (transfers[0].tool, transfers[0].verified, transfers[0].fallbacks) == ("torch", True, ())
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(fastio.CorruptFileError, match="cannot be read as its directory says") as raised:
+        fastio.load(path)
+    assert raised.value.record == "a/data/0"
+
+
+def test_a_file_compressed_as_torch_does_not_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.save({"weight": torch.arange(1000)}, path)
+    zipped_again(path, zipfile.ZIP_BZIP2)
+    with pytest.raises(fastio.CorruptFileError, match="is compressed by method 12, not by torch's$"):
+        fastio.load(path)
+
+
+def test_torchscript_is_verified_before_torch_loads_it(tmp_path: Path) -> None:
+    path = tmp_path / "script.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of TorchScript itself
+        torch.jit.save(torch.jit.trace(torch.nn.Linear(64, 64), torch.ones(64)), path)
+        with fastio.record() as transfers:
+            fastio.load(path, weights_only=False)
+    assert (transfers[0].tool, transfers[0].verified) == ("torch", True)
+    with zipfile.ZipFile(path) as archive:
+        weight = max(archive.infolist(), key=lambda member: member.file_size)
+    data = bytearray(path.read_bytes())
+    data[weight.header_offset + 8192] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(fastio.CorruptFileError):
+        fastio.load(path, weights_only=False)

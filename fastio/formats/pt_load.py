@@ -30,7 +30,14 @@ Record = Region
 
 
 class NotPlainError(Exception):
-    """The archive is not one that can be filled in place; the message says why. torch reads it instead."""
+    """The archive is not one that can be filled in place; the message says why. torch reads it instead.
+
+    ``archive`` is its directory where that can be read all the same.
+    """
+
+    def __init__(self, reason: str, archive: Archive | None = None) -> None:
+        super().__init__(reason)
+        self.archive = archive
 
 
 @dataclass(slots=True)
@@ -74,14 +81,14 @@ def open_archive(path: str, fd: int, size: int, careful: bool = False) -> Archiv
     records: dict[str, Record] = {record.name: record for record in directory.records(Record)}
     if not directory.plain:
         raise NotPlainError("it is a zip file, but not one that torch.save wrote, or it was compressed")
-    checksummed = any(record.crc for record in records.values())
+    archive = Archive(path, fd, directory, records, checksummed=any(record.crc for record in records.values()))
     if "constants.pkl" in records:
-        raise NotPlainError("it is a TorchScript archive")
+        raise NotPlainError("it is a TorchScript archive", archive)
     if "data.pkl" not in records:
         raise CorruptFileError(
             path, "data.pkl", "is missing: this is no file of torch.save, or it was cut and repaired"
         )
-    return Archive(path, fd, directory, records, checksummed)
+    return archive
 
 
 class _Filled:
