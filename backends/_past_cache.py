@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from fastio import _native, direct_io
-from fastio.errors import RefusedError, TransferError
+from fastio.errors import TransferError
 from fastio.native_errors import named
 from fastio.transport import Moved, ReadRequest, WriteRequest
 

@@ -27,7 +27,7 @@ def verify_members(path: str, fd: int) -> None:
             for member in archive.infolist():
                 name = member.filename
                 if member.compress_type not in _READ_BY_TORCH:
-                    raise CorruptFileError(path, name, f"is compressed by method {member.compress_type}, not by torch's")
+                    raise CorruptFileError(path, name, f"is compressed by method {member.compress_type}, not torch's")
                 with archive.open(member) as data:
                     while data.read(_PIECE):
                         pass
