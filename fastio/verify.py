@@ -11,6 +11,7 @@ from fastio.errors import FormatError, RefusedError
 from fastio.formats.pt_load import Archive, NotPlainError, Record, damaged, open_archive
 from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, NPY, PT, SAFETENSORS, sense
+from fastio.formats.zip_members import verify_members
 from fastio.native_errors import named
 from fastio.opening import opened
 from fastio.transport import Extent, Moved, ReadRequest, Span, is_resident
@@ -50,13 +51,22 @@ def verify(path: str | os.PathLike[str]) -> Verification:
             try:
                 archive = open_archive(name, fd, size, careful=True)
             except NotPlainError as reason:
-                raise FormatError(f"{name}: {reason}; only files of torch.save carry checksums to verify") from None
+                if reason.archive is None:
+                    return _verify_members(name, fd, reason)
+                archive = reason.archive
             nbytes = verify_archive(archive, size)[0] if archive.checksummed else 0
             return Verification(name, form, len(archive.records), nbytes, archive.checksummed)
         if form in (SAFETENSORS, NPY):
             source = formats.module(form).source(name, fd, size)
             return Verification(name, form, len(source.regions), 0, False)
     raise FormatError(f"{name}: this is no .pt (zip), .safetensors or .npy file, so it carries no checksums to verify")
+
+
+def _verify_members(path: str, fd: int, reason: NotPlainError) -> Verification:
+    members = verify_members(path, fd)
+    if not any(name.endswith("/data.pkl") for name in members):
+        raise FormatError(f"{path}: {reason}; only torch's files carry checksums to verify")
+    return Verification(path, PT, len(members), sum(members.values()), True)
 
 
 def checksum(path: str, fd: int, size: int) -> int:

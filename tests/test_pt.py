@@ -333,12 +333,26 @@ def test_a_compressed_file_is_loaded_by_torch_once_it_is_verified(tmp_path: Path
     with fastio.record() as transfers:
         assert same(fastio.load(path), obj)
     assert (transfers[0].tool, transfers[0].verified, transfers[0].fallbacks) == ("torch", True, ())
+    verified = fastio.verify(path)
+    with zipfile.ZipFile(path) as archive:
+        assert verified.records == len(archive.infolist())
+        assert verified.nbytes == sum(member.file_size for member in archive.infolist())
+    assert verified.checksummed
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    with pytest.raises(fastio.CorruptFileError, match="cannot be read as its directory says") as raised:
-        fastio.load(path)
-    assert raised.value.record == "a/data/0"
+    for check in (fastio.load, fastio.verify):
+        with pytest.raises(fastio.CorruptFileError, match="cannot be read as its directory says") as raised:
+            check(path)
+        assert raised.value.record == "a/data/0"
+
+
+def test_a_zip_file_of_something_else_is_not_verified(tmp_path: Path) -> None:
+    path = tmp_path / "book.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("chapter/one.txt", "Call me Ishmael." * 100)
+    with pytest.raises(fastio.FormatError, match="only torch's files carry checksums"):
+        fastio.verify(path)
 
 
 def test_a_file_compressed_as_torch_does_not_read_it(tmp_path: Path) -> None:
@@ -357,6 +371,7 @@ def test_torchscript_is_verified_before_torch_loads_it(tmp_path: Path) -> None:
         with fastio.record() as transfers:
             fastio.load(path, weights_only=False)
     assert (transfers[0].tool, transfers[0].verified) == ("torch", True)
+    assert fastio.verify(path).checksummed
     with zipfile.ZipFile(path) as archive:
         weight = max(archive.infolist(), key=lambda member: member.file_size)
     data = bytearray(path.read_bytes())

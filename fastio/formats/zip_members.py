@@ -19,18 +19,23 @@ _READ_BY_TORCH = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _FAULTS = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, LookupError, OverflowError)
 
 
-def verify_members(path: str, fd: int) -> None:
-    """Check every member against its CRC-32. CorruptFileError names the one that is damaged; TransferError."""
+def verify_members(path: str, fd: int) -> dict[str, int]:
+    """Check every member against its CRC-32; gives their names and bytes, inflated.
+
+    CorruptFileError names the one that is damaged; TransferError.
+    """
     name: str | None = None
+    found: dict[str, int] = {}
     try:
         with open(fd, "rb", closefd=False) as stream, zipfile.ZipFile(stream) as archive:
             for member in archive.infolist():
                 name = member.filename
                 if member.compress_type not in _READ_BY_TORCH:
                     raise CorruptFileError(path, name, f"is compressed by method {member.compress_type}, not torch's")
+                found[name] = 0
                 with archive.open(member) as data:
-                    while data.read(_PIECE):
-                        pass
+                    while piece := data.read(_PIECE):
+                        found[name] += len(piece)
     except CorruptFileError:  # which is a RuntimeError
         raise
     except OSError as error:
@@ -42,3 +47,4 @@ def verify_members(path: str, fd: int) -> None:
             f"cannot be read as its directory says ({error}): the file was damaged after it was written; restore it "
             "from a copy (verify=False loads it as it is)",
         ) from None
+    return found
