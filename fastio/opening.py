@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
+import io
 import os
-import stat
 from collections.abc import Iterator
 
 
@@ -15,14 +14,9 @@ def opened(path: str) -> Iterator[tuple[int, int]]:
 
     FileNotFoundError, IsADirectoryError, PermissionError as ``open`` raises them.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        state = os.fstat(fd)
-        if stat.S_ISDIR(state.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        yield fd, state.st_size
-    finally:
-        os.close(fd)
+    with io.FileIO(path, "rb") as file:  # not a bare descriptor, which an interrupt may leave open
+        fd = file.fileno()
+        yield fd, os.fstat(fd).st_size
 
 
 def is_path(f: object) -> bool:

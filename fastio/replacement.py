@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import io
 import os
 import re
 import secrets
@@ -63,7 +64,8 @@ class Replacement:
             raise TargetIsFolderError(path)
         if self._mode is not None and not os.access(target, os.W_OK):
             raise TransferError(errno.EACCES, "opening the file to be replaced", path)
-        self.fd, self.temporary = self._claim(base)
+        self._file, self.temporary = self._claim(base)
+        self.fd = self._file.fileno()
 
     def __enter__(self) -> Replacement:
         return self
@@ -88,9 +90,9 @@ class Replacement:
                 os.rename(self.temporary, self._target)
             except OSError as error:
                 raise TransferError(error.errno or 0, "fsync and rename", self.path) from error
-            fd, self.fd = self.fd, -1
+            self.fd = -1
             try:
-                os.close(fd)
+                self._file.close()
                 if durable:
                     sync_folder(self._folder)
             except OSError as error:
@@ -117,15 +119,15 @@ class Replacement:
                 _native.close_later(held)
 
     def _discard(self) -> None:
-        fd, self.fd = self.fd, -1
         try:
             os.unlink(self.temporary)
         except FileNotFoundError:
             pass
         except OSError:
-            os.ftruncate(fd, 0)  # the name stays, held by nobody: the next save clears it
+            self._file.truncate(0)  # the name stays, held by nobody: the next save clears it
         finally:
-            os.close(fd)
+            self.fd = -1
+            self._file.close()
 
     def _keep_owner(self, old: os.stat_result) -> None:
         new = os.fstat(self.fd)
@@ -137,8 +139,8 @@ class Replacement:
             except PermissionError:
                 return  # only root may give files away; who may write the folder may replace the file
 
-    def _claim(self, base: str) -> tuple[int, str]:
-        found: tuple[int, str] | None = None
+    def _claim(self, base: str) -> tuple[io.FileIO, str]:
+        found: tuple[io.FileIO, str] | None = None
         crowded = False
         before, after = _around_slot(os.path.join(self._folder, ""), base)
         try:
@@ -179,15 +181,19 @@ def _around_slot(folder: str, base: str) -> tuple[str, str]:
     return f"{folder}.{base}.fastio-", ".tmp"
 
 
-def _create(name: str) -> tuple[int, str] | None:
-    """A new locked file of that name, and the name; None if another writer has it."""
+def _create(name: str) -> tuple[io.FileIO, str] | None:
+    """A new locked file of that name, and the name; None if another writer has it.
+
+    Not a bare descriptor: one that an interrupt takes away, as soon as the call is back, would be open for ever, and
+    its lock would keep the next save from clearing the name.
+    """
     try:
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        file = io.FileIO(name, "x+b")
     except FileExistsError:
         return None
-    if _lock(fd) and _is_still(name, fd):
-        return fd, name
-    os.close(fd)  # someone took it for a leftover between the two calls
+    if _lock(file.fileno()) and _is_still(name, file.fileno()):
+        return file, name
+    file.close()  # someone took it for a leftover between the two calls
     return None
 
 
