@@ -36,17 +36,46 @@ class Job(Generic[Result]):
         self._ended = False
         self._told_the_end = False
         self._thread: threading.Thread | None = None
+        self._gate = threading.Lock()  # the thread does not begin before it is free
+        self._abandoned = False
 
     def __enter__(self) -> Job[Result]:
         if self._nbytes >= WORTH_A_THREAD:
-            self._thread = threading.Thread(target=self._run, name="fastio-transfer", daemon=True)
-            self._thread.start()
+            self._gate.acquire()
+            self._thread = threading.Thread(target=self._run_apart, name="fastio-transfer", daemon=True)
+            try:
+                self._thread.start()  # which waits for it, and an interrupt may come meanwhile
+                self._gate.release()
+            except BaseException:
+                if self._gate.locked():
+                    self._abandoned = True
+                    self._gate.release()
+                else:
+                    self._end()
+                raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._thread is not None and self._thread.is_alive():
-            self._control.cancel()
-            self._thread.join()
+        if self._thread is not None:
+            self._end()
+
+    def _end(self) -> None:
+        """Wait for the thread, cancelled, whatever interrupts that: memory and descriptors are in use until then."""
+        late: BaseException | None = None
+        while not self._ended:
+            try:
+                self._control.cancel()
+                self._thread.join()  # type: ignore[union-attr]
+            except BaseException as error:
+                late = error
+        if late is not None:
+            raise late
+
+    def _run_apart(self) -> None:
+        with self._gate:
+            pass
+        if not self._abandoned:
+            self._run()
 
     def _run(self) -> None:
         try:

@@ -62,7 +62,8 @@ class _Mirror:
         base = self._mapping.address - begin
         self.span: Span | None = Span(begin, end - begin, self._mapping.address)
         self.extents = [
-            Extent(offset, nbytes, base + offset, checksum, "cpu", None, name) for name, offset, nbytes, _ in regions
+            Extent(offset, nbytes, base + offset, checksum, "cpu", self._mapping, name)
+            for name, offset, nbytes, _ in regions
         ]
 
     def storage(self, region: Region) -> torch.UntypedStorage:

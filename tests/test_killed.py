@@ -101,8 +101,9 @@ import os, random, signal, sys
 import torch
 import fastio
 
-path, policy, chance, armed, came = sys.argv[1], sys.argv[2], random.Random(1), False, 0
-versions = [{"weight": torch.full((10_000,), float(number)), "number": torch.tensor(number)} for number in range(2)]
+path, policy, size, wanted, longest = *sys.argv[1:3], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
+chance, armed, came = random.Random(1), False, 0
+versions = [{"weight": torch.full((size,), float(number)), "number": torch.tensor(number)} for number in range(2)]
 
 def hear(*_):
     if armed:
@@ -112,9 +113,9 @@ signal.signal(signal.SIGALRM, hear)
 fastio.save(versions[0], path, policy=policy)
 before = len(os.listdir("/proc/self/fd"))
 calls = 0
-while came < 400:
+while came < wanted:
     calls += 1
-    signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 1e-3))
+    signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, longest))
     try:
         armed = True
         fastio.save(versions[calls % 2], path, policy=policy, durable=False)
@@ -133,10 +134,13 @@ print(len(os.listdir("/proc/self/fd")) - before)
 
 
 @pytest.mark.parametrize("policy", ["posix", "uring", "torch"])
-def test_an_interrupt_leaves_a_whole_file_and_nothing_beside_it(tmp_path: Path, policy: str) -> None:
+@pytest.mark.parametrize(("size", "wanted", "longest"), [(10_000, 400, 1e-3), (5_000_000, 100, 2e-2)])  # by a thread
+def test_an_interrupt_leaves_a_whole_file_and_nothing_beside_it(
+    tmp_path: Path, policy: str, size: int, wanted: int, longest: float
+) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    command = [sys.executable, "-c", INTERRUPTED, str(folder / "it.pt"), policy]
+    command = [sys.executable, "-c", INTERRUPTED, folder / "it.pt", policy, str(size), str(wanted), str(longest)]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
     # Python may lose a bare descriptor between the call that opens a file and the next line; hundreds were lost.
