@@ -64,6 +64,8 @@ class Job(Generic[Result]):
         late: BaseException | None = None
         while not self._ended:
             try:
+                if not self._thread.is_alive():  # type: ignore[union-attr]
+                    break  # in a forked child, which has no such thread
                 self._control.cancel()
                 self._thread.join()  # type: ignore[union-attr]
             except BaseException as error:
