@@ -42,32 +42,32 @@ class Job(Generic[Result]):
     def __enter__(self) -> Job[Result]:
         if self._nbytes >= WORTH_A_THREAD:
             self._gate.acquire()
-            self._thread = threading.Thread(target=self._run_apart, name="fastio-transfer", daemon=True)
+            self._thread = thread = threading.Thread(target=self._run_apart, name="fastio-transfer", daemon=True)
             try:
-                self._thread.start()  # which waits for it, and an interrupt may come meanwhile
+                thread.start()  # which waits for it, and an interrupt may come meanwhile
                 self._gate.release()
             except BaseException:
                 if self._gate.locked():
                     self._abandoned = True
                     self._gate.release()
                 else:
-                    self._end()
+                    self._end(thread)
                 raise
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._thread is not None:
-            self._end()
+            self._end(self._thread)
 
-    def _end(self) -> None:
+    def _end(self, thread: threading.Thread) -> None:
         """Wait for the thread, cancelled, whatever interrupts that: memory and descriptors are in use until then."""
         late: BaseException | None = None
         while not self._ended:
             try:
-                if not self._thread.is_alive():  # type: ignore[union-attr]
+                if not thread.is_alive():
                     break  # in a forked child, which has no such thread
                 self._control.cancel()
-                self._thread.join()  # type: ignore[union-attr]
+                thread.join()
             except BaseException as error:
                 late = error
         if late is not None:

@@ -65,13 +65,17 @@ class Replacement:
         if self._mode is not None and not os.access(target, os.W_OK):
             raise TransferError(errno.EACCES, "opening the file to be replaced", path)
         self._file, self.temporary = self._claim(base)
-        self.fd = self._file.fileno()
+
+    @property
+    def fd(self) -> int:
+        """The descriptor; ValueError once it is committed or discarded."""
+        return self._file.fileno()
 
     def __enter__(self) -> Replacement:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self.fd >= 0:
+        if not self._file.closed:
             self._discard()
 
     def allocate(self, nbytes: int) -> None:
@@ -90,7 +94,6 @@ class Replacement:
                 os.rename(self.temporary, self._target)
             except OSError as error:
                 raise TransferError(error.errno or 0, "fsync and rename", self.path) from error
-            self.fd = -1
             try:
                 self._file.close()
                 if durable:
@@ -126,7 +129,6 @@ class Replacement:
         except OSError:
             self._file.truncate(0)  # the name stays, held by nobody: the next save clears it
         finally:
-            self.fd = -1
             self._file.close()
 
     def _keep_owner(self, old: os.stat_result) -> None:

@@ -34,7 +34,9 @@ class NewFile(Protocol):
     """A file that is being made, empty and open for reading and writing; nobody sees it before it is committed."""
 
     path: str
-    fd: int
+
+    @property
+    def fd(self) -> int: ...
 
     def allocate(self, nbytes: int) -> None:
         """Set the size and reserve the blocks. TransferError if the system refuses."""

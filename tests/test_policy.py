@@ -69,6 +69,9 @@ def test_a_dictionary_object_and_its_file(tmp_path: Path, kept: Path) -> None:
         fastio.load(path, policy=mine)
     mine.dump(file)
     learned = mine.explain(dicts.Context("save", "pt", "cpu", True, None, 0), obj.nbytes, ["uring", "posix"])
+    named = [dicts.resolve(policy, "save", ["uring", "posix"]).dictionary for policy in (str(file), file)]
+    assert named[0] is not None
+    assert named[0] is named[1]
     for policy in (str(file), file):
         result = fastio.save(obj, path, policy=policy)
         assert result.tool in {entry.tool for entry in learned.entries} | {"numpy", "torch"}
