@@ -26,20 +26,22 @@ class DirectFile:
     def __init__(self, request: WriteRequest | ReadRequest, direct: bool) -> None:
         self._path = request.path
         self._fd = request.fd
+        access = os.O_RDWR if isinstance(request, WriteRequest) else os.O_RDONLY
+        self._again = direct_io.OpenedAgain(request.path, request.fd, access)
         self._direct = -1
         self.notes: tuple[str, ...] = ()
         if direct:
-            self._open(os.O_RDWR if isinstance(request, WriteRequest) else os.O_RDONLY)
+            self._open()
         self._usable = self._direct >= 0
 
-    def _open(self, access: int) -> None:
+    def _open(self) -> None:
         try:
             wanted = direct_io.alignment(self._path, self._fd)
             if wanted > PAGE:
                 raise RefusedError(
                     f"direct I/O there wants memory and offsets aligned to {wanted} bytes, these are to {PAGE}"
                 )
-            self._direct = direct_io.open_again(self._path, self._fd, access)
+            self._direct = self._again.open()
         except RefusedError as error:
             self._give_up(str(error))
 
@@ -47,9 +49,7 @@ class DirectFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._direct >= 0:
-            os.close(self._direct)
-            self._direct = -1
+        self._again.close()
 
     def write(self, memory: memoryview, offset: int) -> None:
         """Write all of ``memory``; raises TransferError."""

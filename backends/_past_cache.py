@@ -33,7 +33,7 @@ def check_ring() -> None:
 def write(request: WriteRequest) -> Moved:
     """Write by io_uring. RefusedError where the system has none, or the filesystem no O_DIRECT."""
     alignment = direct_io.alignment(request.path, request.fd)
-    with named(request.path), _direct(request.path, request.fd, os.O_WRONLY) as fd:
+    with named(request.path), direct_io.OpenedAgain(request.path, request.fd, os.O_WRONLY) as fd:
         checksums, copied = _native.direct_write(
             fd,
             request.size,
@@ -58,7 +58,7 @@ def started(request: ReadRequest, threads: int = 0) -> Iterator[Callable[[], Mov
     alignment = direct_io.alignment(request.path, request.fd)
     span = request.span if alignment == direct_io.LEAST else None  # it is aligned to pages, and to nothing larger
     block, depth = (_READ_BLOCK, _READ_DEPTH) if span else (_STAGED_BLOCK, _STAGED_DEPTH)
-    with _direct(request.path, request.fd, os.O_RDONLY) as fd:
+    with direct_io.OpenedAgain(request.path, request.fd, os.O_RDONLY) as fd:
         with named(request.path):
             reading = _native.DirectRead(
                 fd, request.size, request.extents, span, block, depth, alignment, threads, request.control
@@ -72,15 +72,6 @@ def started(request: ReadRequest, threads: int = 0) -> Iterator[Callable[[], Mov
             yield finish
         finally:
             reading.close()
-
-
-@contextlib.contextmanager
-def _direct(path: str, fd: int, access: int) -> Iterator[int]:
-    again = direct_io.open_again(path, fd, access)
-    try:
-        yield again
-    finally:
-        os.close(again)
 
 
 def _truncate(request: WriteRequest) -> None:

@@ -13,6 +13,7 @@ import os
 from fastio import _native
 from fastio.errors import RefusedError, TransferError
 from fastio.native_errors import named
+from fastio.opening import Descriptor
 
 LEAST = 4096
 _LARGEST = 1 << 20  # staging is made of blocks of at least that, where a file asks for it
@@ -49,19 +50,25 @@ def alignment(path: str, fd: int) -> int:
     return needed
 
 
-def open_again(path: str, fd: int, access: int) -> int:
-    """The same file with O_DIRECT: a descriptor of its own, to be closed by the caller.
+class OpenedAgain(Descriptor):
+    """The file ``fd`` once more, with O_DIRECT; ``access`` is os.O_RDONLY, O_WRONLY or O_RDWR.
 
-    ``access`` is os.O_RDONLY, O_WRONLY or O_RDWR. Raises RefusedError where the filesystem has no such thing or the
-    file cannot be opened a second time; TransferError.
+    Opening it raises RefusedError where the filesystem has no such thing or the file cannot be opened a second time,
+    and TransferError.
     """
-    try:
-        return os.open(f"/proc/self/fd/{fd}", access | os.O_DIRECT | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
-            raise RefusedError(f"the filesystem of {path} does not take O_DIRECT") from None
-        if error.errno == errno.ENOENT and os.path.exists("/proc/self/fd"):
-            raise TransferError(errno.EBADF, "open with O_DIRECT", path) from None
-        if error.errno in (errno.ENOENT, errno.EACCES, errno.EPERM):
-            raise RefusedError(f"{path} cannot be opened again with O_DIRECT: {error.strerror}") from None
-        raise TransferError(error.errno or 0, "open with O_DIRECT", path) from error
+
+    def __init__(self, path: str, fd: int, access: int) -> None:
+        super().__init__(f"/proc/self/fd/{fd}", access | os.O_DIRECT)
+        self._name = path
+
+    def open(self) -> int:
+        try:
+            return super().open()
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise RefusedError(f"the filesystem of {self._name} does not take O_DIRECT") from None
+            if error.errno == errno.ENOENT and os.path.exists("/proc/self/fd"):
+                raise TransferError(errno.EBADF, "open with O_DIRECT", self._name) from None
+            if error.errno in (errno.ENOENT, errno.EACCES, errno.EPERM):
+                raise RefusedError(f"{self._name} cannot be opened again with O_DIRECT: {error.strerror}") from None
+            raise TransferError(error.errno or 0, "open with O_DIRECT", self._name) from error

@@ -5,11 +5,11 @@ A small one has no thread: it runs when it is waited for.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from fastio._native import Control
+from fastio.work_thread import WorkThread
 
 Result = TypeVar("Result")
 Progress = Callable[[int, int], object]
@@ -35,49 +35,21 @@ class Job(Generic[Result]):
         self._error: BaseException | None = None
         self._ended = False
         self._told_the_end = False
-        self._thread: threading.Thread | None = None
-        self._gate = threading.Lock()  # the thread does not begin before it is free
-        self._abandoned = False
+        self._thread: WorkThread | None = None
 
     def __enter__(self) -> Job[Result]:
         if self._nbytes >= WORTH_A_THREAD:
-            self._gate.acquire()
-            self._thread = thread = threading.Thread(target=self._run_apart, name="fastio-transfer", daemon=True)
+            self._thread = thread = WorkThread(self._run, "fastio-transfer")
             try:
-                thread.start()  # which waits for it, and an interrupt may come meanwhile
-                self._gate.release()
+                thread.start()
             except BaseException:
-                if self._gate.locked():
-                    self._abandoned = True
-                    self._gate.release()
-                else:
-                    self._end(thread)
+                thread.finish(self._control.cancel)
                 raise
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._thread is not None:
-            self._end(self._thread)
-
-    def _end(self, thread: threading.Thread) -> None:
-        """Wait for the thread, cancelled, whatever interrupts that: memory and descriptors are in use until then."""
-        late: BaseException | None = None
-        while not self._ended:
-            try:
-                if not thread.is_alive():
-                    break  # in a forked child, which has no such thread
-                self._control.cancel()
-                thread.join()
-            except BaseException as error:
-                late = error
-        if late is not None:
-            raise late
-
-    def _run_apart(self) -> None:
-        with self._gate:
-            pass
-        if not self._abandoned:
-            self._run()
+            self._thread.finish(self._control.cancel)
 
     def _run(self) -> None:
         try:
@@ -90,10 +62,10 @@ class Job(Generic[Result]):
         """What ``work`` returned, or the exception it raised; as often as asked. Interruptible."""
         thread = self._thread
         if thread is not None:
-            while thread.is_alive() or (progress is not None and not self._told_the_end):
-                thread.join(_TICK_SECONDS)
+            while thread.is_running or (progress is not None and not self._told_the_end):
+                ended = thread.wait(_TICK_SECONDS)
                 if progress is not None:
-                    self._told_the_end = not thread.is_alive()
+                    self._told_the_end = ended
                     progress(min(self._control.done, self._nbytes), self._nbytes)
         elif not self._ended:
             self._run()

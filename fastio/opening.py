@@ -1,4 +1,4 @@
-"""Opening files for reading, with the errors that Python's own open raises."""
+"""Opening files and folders so that no interrupt leaves them open, with the errors that Python's own open raises."""
 
 from __future__ import annotations
 
@@ -17,6 +17,42 @@ def opened(path: str) -> Iterator[tuple[int, int]]:
     with io.FileIO(path, "rb") as file:  # not a bare descriptor, which an interrupt may leave open
         fd = file.fileno()
         yield fd, os.fstat(fd).st_size
+
+
+class Descriptor:
+    """A file or folder, opened with ``flags`` of os.open by :meth:`open`, or as a context. OSError where that fails.
+
+    A bare descriptor is lost, and open for ever, if an exception such as that of Ctrl-C comes as soon as os.open is
+    back. This one is in a list by then, since no signal is heard between the two.
+    """
+
+    def __init__(self, path: str, flags: int) -> None:
+        self._path, self._flags = path, flags | os.O_CLOEXEC
+        self._held: list[int] = []
+
+    def open(self) -> int:
+        """Open it. Interrupted, it is closed."""
+        try:
+            self._held.extend(map(os.open, (self._path,), (self._flags,)))
+        except BaseException:
+            self.close()
+            raise
+        return self._held[0]
+
+    def close(self) -> None:
+        """Close it, if it is open."""
+        while self._held:
+            os.close(self._held.pop())
+
+    def detach(self) -> int | None:
+        """The descriptor, to be closed by the caller; None if it is not open."""
+        return self._held.pop() if self._held else None
+
+    def __enter__(self) -> int:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def is_path(f: object) -> bool:

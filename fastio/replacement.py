@@ -21,6 +21,7 @@ from types import TracebackType
 from fastio import _native
 from fastio.errors import FolderMissingError, NotAFolderError, TargetIsFolderError, TransferError
 from fastio.native_errors import named
+from fastio.opening import Descriptor
 
 # Temporary files of one target have fixed names, so leftovers are found without listing the folder. Only where more
 # writers than that write at once, the others' names are random ones.
@@ -108,18 +109,19 @@ class Replacement:
         The next save waits for it. Where room is scarce the rename frees it, before anybody else is told that there is
         none.
         """
-        held = -1
+        held = Descriptor(self._target, os.O_PATH | os.O_NOFOLLOW)
         old = 0 if self._mode is None else self._mode.st_size
         if old >= _WORTH_A_THREAD:
             with contextlib.suppress(OSError):  # then it is freed in the rename, too
                 disk = os.statvfs(self._folder)
                 if disk.f_bavail * disk.f_frsize >= 2 * old:
-                    held = os.open(self._target, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    held.open()
         try:
             yield
         finally:
-            if held >= 0:
-                _native.close_later(held)
+            fd = held.detach()
+            if fd is not None:
+                _native.close_later(fd)
 
     def _discard(self) -> None:
         try:
@@ -201,15 +203,13 @@ def _create(name: str) -> tuple[io.FileIO, str] | None:
 
 def _clear(name: str) -> None:
     """Remove a temporary file that no living writer holds."""
-    try:
-        fd = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return  # gone meanwhile, or not ours
-    try:
+    with contextlib.ExitStack() as opened:
+        try:
+            fd = opened.enter_context(Descriptor(name, os.O_RDWR | os.O_NOFOLLOW))
+        except OSError:
+            return  # gone meanwhile, or not ours
         if _lock(fd) and _is_still(name, fd):
             os.unlink(name)
-    finally:
-        os.close(fd)
 
 
 def _clear_slotless(folder: str, base: str) -> None:
@@ -240,11 +240,9 @@ def _is_still(name: str, fd: int) -> bool:
 
 def sync_folder(folder: str) -> None:
     """Make what was created, renamed or removed in a folder survive a power cut."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # a filesystem whose folders need no sync
-            raise
-    finally:
-        os.close(fd)
+    with Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a filesystem whose folders need no sync
+                raise

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -75,13 +76,78 @@ def test_a_save_in_pieces_that_is_interrupted(tmp_path: Path) -> None:
             checkpointer.save(1, state)
         state["large"].add_(1)
         go.set()
-        with pytest.raises(CheckpointError, match="interrupted before all of the state was copied"):
-            checkpointer.wait()
+        checkpointer.wait()  # save said that it failed, and nobody says so twice
         assert checkpointer.steps() == []
         checkpointer.save(2, state)
         restored = checkpointer.restore()
         assert restored is not None
         assert torch.equal(restored.state["large"], state["large"])
+
+
+@pytest.mark.usefixtures("told_at_once")
+def test_ctrl_c_in_a_save_is_what_leaves_the_checkpointer(tmp_path: Path) -> None:
+    def progress(done: int, total: int) -> None:
+        if done < total:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            time.sleep(0.1)  # for it to be heard before the next piece
+
+    with pytest.raises(KeyboardInterrupt), Checkpointer(tmp_path, memory_budget="32MiB", progress=progress) as one:
+        one.save(1, {"large": torch.ones(40 << 20)})
+    with Checkpointer(tmp_path) as another:
+        assert another.steps() == []
+
+
+@pytest.mark.usefixtures("told_at_once")
+def test_ctrl_c_in_close_leaves_the_folder_to_others_once_the_step_is_there(tmp_path: Path) -> None:
+    go = threading.Event()
+    with pytest.raises(KeyboardInterrupt), Checkpointer(tmp_path, progress=interrupting_close(go)) as one:
+        one.save(1, {"large": torch.ones(8 << 20)})
+    with pytest.raises(FolderInUseError):
+        Checkpointer(tmp_path)
+    go.set()
+    one.close()
+    with Checkpointer(tmp_path) as another:
+        assert another.steps() == [1]
+
+
+@pytest.mark.usefixtures("told_at_once")
+def test_ctrl_c_in_close_that_is_not_called_again(tmp_path: Path) -> None:
+    go = threading.Event()
+    one = Checkpointer(tmp_path, progress=interrupting_close(go))  # held, as by a notebook
+    with pytest.raises(KeyboardInterrupt), one:
+        one.save(1, {"large": torch.ones(8 << 20)})
+    go.set()
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            with Checkpointer(tmp_path) as another:
+                assert another.steps() == [1]
+                return
+        except FolderInUseError:
+            time.sleep(0.01)
+    pytest.fail("the folder is in use for ever")
+
+
+def interrupting_close(go: threading.Event) -> Callable[[int, int], None]:
+    """A progress that interrupts the main thread, once that waits in close, and has the writing wait for ``go``."""
+
+    def progress(done: int, total: int) -> None:
+        if not go.is_set():
+            while not main_thread_is_in("close"):
+                time.sleep(0.01)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            assert go.wait(30)
+
+    return progress
+
+
+def main_thread_is_in(function: str) -> bool:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_code.co_name == function:
+            return True
+        frame = frame.f_back
+    return False
 
 
 # Two writers

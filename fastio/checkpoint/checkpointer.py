@@ -216,8 +216,11 @@ class Checkpointer:
         return self._writing().prune()
 
     def close(self) -> None:
-        """Wait for what is being written, raise its error, and let others write. A second call does nothing."""
-        if not self._is_open or os.getpid() != self._process:
+        """Wait for what is being written, raise its error, and let others write.
+
+        A second call does nothing, but where the first was interrupted: it waits again.
+        """
+        if os.getpid() != self._process:
             return
         self._is_open = False
         if self._saver is not None:

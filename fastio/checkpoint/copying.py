@@ -5,13 +5,14 @@ The GIL is released for the time of a copy. The threads live as long as one call
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-import threading
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fastio._native import Digests
+from fastio.work_thread import WorkThread
 
 # For small ones: letting go of the GIL costs more than the copy, as often as other threads want it.
 _small_compare = ctypes.PyDLL(None).memcmp
@@ -78,26 +79,29 @@ def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> set[int]
     nbytes = sum(piece.nbytes for piece in pieces)
     wanted = min(len(os.sched_getaffinity(0)), _MOST_THREADS, -(-nbytes // _PIECE))
     work = _Work(pieces, digests, made)
-    threads = [threading.Thread(target=work.run, daemon=True) for _ in range(wanted - 1)]
-    for thread in threads:
-        thread.start()
-    try:
+    with contextlib.ExitStack() as others:
+        for _ in range(wanted - 1):
+            thread = WorkThread(work.run, "fastio-copy")
+            others.callback(thread.finish, work.end)  # whoever is interrupted: their addresses are the caller's
+            thread.start()
         work.run()
-    finally:
-        for thread in threads:
-            thread.join()
     if work.error is not None:
         raise work.error
     return made
 
 
 class _Work:
-    """Pieces that threads share; each calls ``run``. ``error`` is what stopped one of them."""
+    """Pieces that threads share; each calls ``run``, until :meth:`end`. ``error`` is what stopped one of them."""
 
     def __init__(self, pieces: Iterable[Copy], digests: Digests | None, made: set[int]) -> None:
         self._left = iter(pieces)  # the GIL makes taking from it one step
         self._digests, self._made = digests, made
+        self._is_over = False
         self.error: Exception | None = None
+
+    def end(self) -> None:
+        """No further piece is begun."""
+        self._is_over = True
 
     def run(self) -> None:
         try:
@@ -106,7 +110,8 @@ class _Work:
             self.error = error
 
     def _run(self) -> None:
-        for number, target, source, nbytes, block, compare in self._left:
+        while not self._is_over and (piece := next(self._left, None)) is not None:  # what is taken is copied
+            number, target, source, nbytes, block, compare = piece
             if self._digests is None:
                 ctypes.memmove(target, source, nbytes)
                 self._made.add(number)

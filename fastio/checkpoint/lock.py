@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import socket
 import weakref
@@ -24,31 +25,30 @@ class FolderLock:
     def __init__(self, folder: str) -> None:
         path = os.path.join(folder, _NAME)
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._file = io.FileIO(path, "a+b")  # no bare descriptor, which an interrupt could take away
         except OSError as error:
             raise TransferError(error.errno or 0, "opening the lock", path) from error
+        fd = self._file.fileno()
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(self._fd, _LONGEST, 0).decode("utf-8", "replace").strip()
+            holder = os.pread(fd, _LONGEST, 0).decode("utf-8", "replace").strip()
             self.release()
             if isinstance(error, BlockingIOError):
                 raise FolderInUseError(folder, holder or "another process") from None
             raise TransferError(error.errno or 0, "locking", path) from error
         with contextlib.suppress(OSError):  # a full disk: locked all the same, without a name
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         _held.add(self)
 
     def release(self) -> None:
         """Let others write; a second call does nothing."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._file.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
-            self.release()
+        if hasattr(self, "_file"):
+            self.release()  # or Python warns of a file that nobody closed
 
 
 _held: weakref.WeakSet[FolderLock] = weakref.WeakSet()

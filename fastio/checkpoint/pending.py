@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+
+from fastio.work_thread import Latch, WorkThread
 
 
 class Pending:
     """Runs ``work`` on a thread, from ``start`` on, and if that went well, ``afterwards``, for which nobody need wait.
 
-    The interpreter waits for both before it ends. Made and started in two steps, so that whoever is interrupted between
-    them knows of it already.
+    ``at_last`` is called then, whatever happened. The interpreter waits for all of it before it ends. Made and
+    started in two steps, so that who is interrupted while it starts knows of it already: ``has_begun`` tells whether it
+    has.
     """
 
-    def __init__(self, work: Callable[[], None], afterwards: Callable[[], None]) -> None:
-        self._work, self._afterwards = work, afterwards
-        self._is_done = threading.Event()
+    def __init__(
+        self, work: Callable[[], None], afterwards: Callable[[], None], at_last: Callable[[Pending], None]
+    ) -> None:
+        self._work, self._afterwards, self._at_last = work, afterwards, at_last
+        self._is_done = Latch()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="fastio-checkpoint")
+        self._thread = WorkThread(self._run, "fastio-checkpoint", daemon=False)
 
     def start(self) -> None:
         """Begin. Once."""
         self._thread.start()
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it began, and may have ended since."""
+        return self._thread.has_begun
+
+    @property
     def is_working(self) -> bool:
         """Whether ``work`` goes on still."""
-        return self._thread.is_alive() and not self._is_done.is_set()
+        return self._thread.is_running and not self._is_done.is_open
 
     def wait(self) -> None:
         """Return when ``work`` has ended, or was never started."""
-        if self._thread.ident is not None:
+        if self._thread.is_running:
             self._is_done.wait()
 
     def join(self) -> None:
         """Return when all of it has ended."""
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.wait()
 
     def complain(self) -> None:
         """Raise the error, if there was one by now. Once."""
@@ -45,8 +53,8 @@ class Pending:
             raise error
 
     def _run(self) -> None:
-        work, afterwards = self._work, self._afterwards
-        del self._work, self._afterwards  # they may hold the one before, and that the one before it
+        work, afterwards, at_last = self._work, self._afterwards, self._at_last
+        del self._work, self._afterwards, self._at_last  # they may hold the one before, and that the one before it
         try:
             try:
                 work()
@@ -54,7 +62,9 @@ class Pending:
                 self._error = error  # before anybody is told that it has ended
                 return
             finally:
-                self._is_done.set()
+                self._is_done.open()
             afterwards()
         except BaseException as error:  # raised by complain()
             self._error = error
+        finally:
+            at_last(self)

@@ -56,6 +56,7 @@ class Saver:
         self._pending: Pending | None = None
         self._base: Manifest | None = None  # the step that the snapshot holds
         self._hidden: list[int] = []  # steps whose files are still there
+        self._is_leaving = False
         self._order: int | None = None  # how often was saved here; unknown before the first time
 
     @property
@@ -132,10 +133,19 @@ class Saver:
             if before is not None:
                 before.join()
                 before.complain()
-            self._write(task, still)
+            try:
+                self._write(task, still)
+            except Exception:
+                if not still.is_broken:  # else save itself has raised what broke it
+                    raise
 
-        self._pending = Pending(work, self._remove_hidden)
-        self._pending.start()
+        self._pending = pending = Pending(work, self._remove_hidden, self._leave_after)
+        try:
+            pending.start()
+        except BaseException:
+            if not pending.has_begun:
+                self._pending = before  # which may still be removing files
+            raise
 
     def _write_now(self, task: Task, still: Stillness) -> None:
         self._write(task, still)
@@ -163,13 +173,25 @@ class Saver:
         return gone
 
     def close(self) -> None:
-        """Settle, raise the error if there was one, give the memory back, and let others write."""
+        """Settle, raise the error if there was one, give the memory back, and let others write.
+
+        If that is interrupted, the step that is being written is, and whoever writes it leaves the folder. Nothing may
+        be saved after it.
+        """
+        self._is_leaving = True
         try:
             self.settle()
         finally:
-            if self._pending is None:  # else it was interrupted, and a step is still being written
-                self._snapshot.close()
-                self._lock.release()
+            if self._pending is None:
+                self._leave()
+
+    def _leave_after(self, pending: Pending) -> None:
+        if self._is_leaving and pending is self._pending:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._snapshot.close()
+        self._lock.release()
 
     def _write(self, task: Task, still: Stillness) -> None:
         """Write a step, and hide those that are not to be kept any more."""

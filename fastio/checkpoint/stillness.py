@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from types import TracebackType
 
 from fastio.errors import CheckpointError
+from fastio.work_thread import Latch
 
 
 class Stillness:
@@ -18,8 +18,8 @@ class Stillness:
     def __init__(self) -> None:
         self._began = time.perf_counter()
         self._ended: float | None = None
-        self._over = threading.Event()
-        self._is_broken = False
+        self._over = Latch()
+        self.is_broken = False
 
     @property
     def seconds(self) -> float:
@@ -31,7 +31,7 @@ class Stillness:
         """Training may go on."""
         if self._ended is None:
             self._ended = time.perf_counter()
-        self._over.set()
+        self._over.open()
 
     def wait(self) -> None:
         """Return when training may go on."""
@@ -42,10 +42,10 @@ class Stillness:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if kind is not None:
-            self._is_broken = True
+            self.is_broken = True
             self.end()
 
     def require(self) -> None:
         """CheckpointError if it was broken: what was copied is of no one moment."""
-        if self._is_broken:
+        if self.is_broken:
             raise CheckpointError("the save was interrupted before all of the state was copied")

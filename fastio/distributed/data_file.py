@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import logging
 import os
 import re
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from fastio import _native
 from fastio.errors import TransferError
 from fastio.native_errors import named
+from fastio.opening import Descriptor
 from fastio.replacement import sync_folder
 
 _SUFFIX = ".distcp"
@@ -33,14 +35,20 @@ class DataFile:
 
     def __init__(self, folder: str, prefix: str) -> None:
         self._folder = folder
-        self.fd = -1
+        file: io.FileIO | None = None
         try:
-            while self.fd < 0:
+            while file is None:
                 self.name = f"{prefix}{secrets.token_hex(8)}{_SUFFIX}"
                 self.path = os.path.join(folder, self.name)
-                self.fd = _create(self.path)
+                file = _create(self.path)
         except OSError as error:
             raise TransferError(error.errno or 0, "creating a data file", self.path) from error
+        self._file = file
+
+    @property
+    def fd(self) -> int:
+        """The descriptor; ValueError once it is closed."""
+        return self._file.fileno()
 
     def allocate(self, nbytes: int) -> None:
         """Set the size and reserve the blocks: a full disk shows before the first byte is written."""
@@ -65,12 +73,11 @@ class DataFile:
 
     def close(self) -> None:
         """Let go of the file and its lock."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._file.close()
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "_file"):
+            self.close()  # or Python warns of a file that nobody closed
 
 
 def make_folder(path: str) -> None:
@@ -91,13 +98,10 @@ def make_folder(path: str) -> None:
 @contextlib.contextmanager
 def one_at_a_time(folder: str) -> Iterator[None]:
     """Hold a folder's lock. A filesystem without locks on folders is used without."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY) as fd:
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(fd)
 
 
 def clear(folder: str, replaced: set[str], kept: set[str]) -> None:
@@ -120,29 +124,27 @@ def clear(folder: str, replaced: set[str], kept: set[str]) -> None:
             logger.warning("%s: a data file of an earlier save cannot be removed: %s", path, error.strerror)
 
 
-def _create(path: str) -> int:
-    """A new file with the lock on it; -1 if someone took it for a leftover before it was locked."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+def _create(path: str) -> io.FileIO | None:
+    """A new file with the lock on it; None if someone took it for a leftover before it was locked.
+
+    Not a bare descriptor, which an interrupt could take away, with a lock that would keep it from being cleared.
+    """
+    file = io.FileIO(path, "x+b")
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        taken = os.fstat(fd).st_nlink == 0
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        taken = os.fstat(file.fileno()).st_nlink == 0
     except BlockingIOError:
         taken = True
     except OSError:
         taken = False  # without locks nothing is taken for a leftover
     if not taken:
-        return fd
-    os.close(fd)
-    return -1
+        return file
+    file.close()
+    return None
 
 
 def _remove_if_left(path: str) -> None:
     """Remove a file that no living writer holds. OSError, and the file stays, where there are no locks."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
+    with Descriptor(path, os.O_RDWR | os.O_NOFOLLOW) as fd, contextlib.suppress(BlockingIOError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.unlink(path)
-    except BlockingIOError:
-        return
-    finally:
-        os.close(fd)

@@ -1,0 +1,125 @@
+"""Threads whose starters and waiters are interrupted."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import pytest
+
+from fastio.work_thread import Latch, WorkThread
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[float], None]]:
+    """Raises KeyboardInterrupt so many seconds later."""
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, hear)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def nothing() -> None:
+    pass
+
+
+def test_a_wait_that_was_interrupted_goes_on_waiting(interrupt: Callable[[float], None]) -> None:
+    may_end, log = threading.Event(), []
+
+    def work() -> None:
+        may_end.wait()
+        log.append("ended")
+
+    thread = WorkThread(work, "of a test")
+    assert not thread.is_running
+    thread.start()
+    for _ in range(3):
+        interrupt(0.01)
+        with pytest.raises(KeyboardInterrupt):
+            thread.wait()
+        assert thread.is_running
+    assert not thread.wait(0.01)
+    may_end.set()
+    assert thread.wait()
+    assert log == ["ended"]
+    assert not thread.is_running
+    assert thread.has_begun
+
+
+def test_it_is_finished_whatever_interrupts_that(interrupt: Callable[[float], None]) -> None:
+    may_end, hurried = threading.Event(), []
+
+    def hurry() -> None:
+        hurried.append(1)
+        if len(hurried) < 3:
+            interrupt(0.01)
+        else:
+            may_end.set()
+
+    thread = WorkThread(may_end.wait, "of a test")  # type: ignore[arg-type]
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        thread.finish(hurry)
+    assert len(hurried) == 3
+    assert not thread.is_running
+    thread.finish(pytest.fail)  # nothing is left to be hurried
+
+
+def test_who_is_interrupted_while_it_starts_knows_whether_it_runs(interrupt: Callable[[float], None]) -> None:
+    chance, begun, interrupted = random.Random(1), 0, 0
+    for _ in range(1000):
+        log: list[str] = []
+        thread = WorkThread(lambda log=log: log.append("ran"), "of a test")  # type: ignore[misc]
+        try:
+            interrupt(chance.uniform(1e-6, 3e-4))
+            try:
+                thread.start()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            interrupted += 1
+        begun += thread.has_begun
+        knew = thread.has_begun
+        thread.wait()
+        if not knew:
+            time.sleep(0.001)  # for one that would run all the same
+        assert log == (["ran"] if knew else [])
+    assert interrupted > 20
+    assert begun > 20
+
+
+def test_a_forked_child_does_not_wait_for_it() -> None:
+    may_end = threading.Event()
+    thread = WorkThread(may_end.wait, "of a test")  # type: ignore[arg-type]
+    thread.start()
+    child = os.fork()
+    if not child:
+        thread.finish(nothing)
+        os._exit(0 if thread.wait() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert thread.is_running
+    may_end.set()
+    assert thread.wait()
+
+
+def test_a_latch_lets_all_go_on_and_may_be_opened_twice() -> None:
+    latch = Latch()
+    assert not latch.wait(0.01)
+    waiting = [threading.Thread(target=latch.wait) for _ in range(5)]
+    for one in waiting:
+        one.start()
+    latch.open()
+    latch.open()
+    for one in waiting:
+        one.join(10)
+        assert not one.is_alive()
+    assert latch.wait()
