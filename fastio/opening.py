@@ -20,20 +20,20 @@ def opened(path: str) -> Iterator[tuple[int, int]]:
 
 
 class Descriptor:
-    """A file or folder, opened with ``flags`` of os.open by :meth:`open`, or as a context. OSError where that fails.
+    """A file or folder, opened as by os.open by :meth:`open`, or as a context. OSError where that fails.
 
     A bare descriptor is lost, and open for ever, if an exception such as that of Ctrl-C comes as soon as os.open is
     back. This one is in a list by then, since no signal is heard between the two.
     """
 
-    def __init__(self, path: str, flags: int) -> None:
-        self._path, self._flags = path, flags | os.O_CLOEXEC
+    def __init__(self, path: str, flags: int, mode: int = 0o666) -> None:
+        self._path, self._flags, self._mode = path, flags | os.O_CLOEXEC, mode
         self._held: list[int] = []
 
     def open(self) -> int:
         """Open it. Interrupted, it is closed."""
         try:
-            self._held.extend(map(os.open, (self._path,), (self._flags,)))
+            self._held.extend(map(os.open, (self._path,), (self._flags,), (self._mode,)))
         except BaseException:
             self.close()
             raise

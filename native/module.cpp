@@ -36,6 +36,7 @@ NB_MODULE(_native, module) {
     // Tensors that are alive at exit keep their slices: that is no leak.
     nb::set_leak_warnings(false);
     nb::register_exception_translator(translate);
+    fastio::bind_bell(module);
     fastio::bind_memory(module);
     fastio::bind_transfers(module);
     fastio::bind_files(module);

@@ -353,7 +353,9 @@ if child == 0:
         else:
             os._exit(2)
         assert all(parameter.grad is None for parameter in model.parameters())
-        del value, offload
+        del value
+        assert offload.blobs_alive > 0  # the parent's
+        del offload
         with fastio.Offload(store=sys.argv[1], policy="all", budget=0) as own:  # its own works
             value = model(x).square().mean()
         assert all(torch.equal(one, other) for one, other in zip(gradients(value), plain, strict=True))

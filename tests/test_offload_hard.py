@@ -306,44 +306,6 @@ def test_the_interpreter_ends_quietly_whatever_is_alive(tmp_path: Path, policy: 
     assert os.listdir(tmp_path) == []
 
 
-INTERRUPTED = """
-import faulthandler, signal, sys
-import torch
-import fastio
-
-faulthandler.dump_traceback_later(60, exit=True)  # where it waits for ever
-sys.unraisablehook = lambda lost: None  # what is raised in a destructor is lost, and Python tells of it
-armed, came = False, 0
-
-def hear(*_):
-    global came
-    if armed:
-        came += 1
-        raise KeyboardInterrupt
-
-signal.signal(signal.SIGALRM, hear)
-offload = fastio.Offload(store=sys.argv[1], policy="all")
-weight = torch.ones(2048, requires_grad=True)
-signal.setitimer(signal.ITIMER_REAL, 5e-5, 5e-5)
-while came < 2000:
-    with offload:
-        values = [weight.exp() for _ in range(64)]
-    try:
-        armed = True
-        del values
-        armed = False
-    except KeyboardInterrupt:
-        armed = False
-    offload.report()
-signal.setitimer(signal.ITIMER_REAL, 0)
-offload.close()
-"""
-
-
-def test_an_interrupt_while_graphs_are_let_go_leaves_a_usable_manager(tmp_path: Path) -> None:
-    run(INTERRUPTED, tmp_path)
-
-
 # Errors of the program
 
 

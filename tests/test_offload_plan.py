@@ -123,6 +123,12 @@ def test_optimal_is_never_above_flashneuron(case: tuple[list[Blob], int], strict
         assert best.transfer_s <= paper.transfer_s
 
 
+def test_seconds_that_are_too_few_to_be_shared_by_bytes() -> None:
+    blobs = [Blob(1, 0.0), Blob(2, 5e-324, 1.0, 1.0625)]
+    for policy in ("flashneuron", "optimal"):
+        assert plan(blobs, 3, 1.0, policy).transfer_s == 5e-324
+
+
 def test_seconds_that_do_not_add_up_exactly_are_no_obstacle_at_the_limit() -> None:
     blobs = [Blob(1, 0.1) for _ in range(10)]  # ten times 0.1 is 0.9999999999999999 added in order
     for policy in ("flashneuron", "optimal"):

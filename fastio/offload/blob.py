@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +141,7 @@ class Blob:
         self.live: torch.UntypedStorage | None = storage  # strong: only while no copy of the bytes is safe elsewhere
         self.encoded: Encoded | None = None  # how the bytes travel, without them; None: as they are
         self.payload: torch.Tensor | None = None  # in the place of ``live`` where they are encoded
-        self.handles = 0
+        self.tickets: set[Ticket] = set()  # of the handles that graphs still hold
         self.buffer: Buffer | None = None  # strong: bytes that are back, or on the way
         self.lead = 0  # bytes before them that travel with them
         self.key = (0, 0)  # storage and version: what makes another saved tensor the same bytes
@@ -192,6 +193,21 @@ class Blob:
         self._handed = (weakref.ref(buffer.storage), buffer.lead - self.span.start)
         used_on_current_stream(buffer.storage)
         return buffer.storage, self._handed[1]
+
+
+class Ticket(weakref.ref[Any]):
+    """One of the handles through which a graph holds a blob; ``told`` is called with it when the handle is gone."""
+
+    __slots__ = ("blob",)
+    blob: Blob
+
+    def __new__(cls, handle: Any, told: Callable[[Any], None], blob: Blob) -> Ticket:
+        made = super().__new__(cls, handle, told)
+        made.blob = blob
+        return made
+
+    def __init__(self, handle: Any, told: Callable[[Any], None], blob: Blob) -> None:
+        pass  # that of weakref.ref takes two
 
 
 def used_on_current_stream(storage: torch.UntypedStorage) -> None:

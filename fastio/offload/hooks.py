@@ -17,13 +17,10 @@ _CASTS_AND_VIEWS = frozenset(
 
 
 class Owner(Protocol):
-    """Whoever made a handle: gives the tensor back, and hears when the graph lets go."""
+    """Whoever made a handle, and gives the tensor back."""
 
     def restore(self, handle: Handle) -> torch.Tensor:
         """The saved tensor again, bit for bit."""
-
-    def released(self, blob: Blob) -> None:
-        """A handle of this blob is gone. Called from any thread, also by the garbage collector."""
 
 
 class Kept:
@@ -44,7 +41,10 @@ class Kept:
 
 
 class Handle:
-    """A tensor whose bytes are a blob. Holds no bytes: only the witness of its version."""
+    """A tensor whose bytes are a blob. Holds no bytes: only the witness of its version.
+
+    It has no destructor, in which an interrupt would be lost: a :class:`fastio.offload.blob.Ticket` tells its end.
+    """
 
     __slots__ = ("__weakref__", "blob", "description", "owner", "version", "view", "witness")
 
@@ -66,11 +66,6 @@ class Handle:
                 "it is replayed: capture the forward pass too (its tensors then stay), or run backward without capture"
             )
         return self.owner.restore(self)
-
-    def __del__(self) -> None:
-        # A handle whose construction failed has no blob to release.
-        if hasattr(self, "description"):
-            self.owner.released(self.blob)
 
 
 def unpack(packed: Kept | Handle) -> torch.Tensor:

@@ -52,7 +52,7 @@ class Levels:
         """Bytes of live blobs that may wait for their write, in each tier."""
         self._window = window
         for tier in self:
-            tier.window = window
+            tier.begin(window)
 
     def pump(self) -> None:
         """See :meth:`Tier.pump`."""

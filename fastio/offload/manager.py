@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
+from fastio._native import Bell
 from fastio.offload import hooks
 from fastio.offload.arguments import opened, parsed_bytes
-from fastio.offload.blob import Blob, State, View
+from fastio.offload.blob import Blob, State, Ticket, View
 from fastio.offload.codec import is_exact
 from fastio.offload.hooks import Handle, Kept
 from fastio.offload.levels import Levels
@@ -88,13 +88,13 @@ class Offload:
         self._planner = Planner(policy, parsed_bytes(budget), host_bytes, optional_codec=codec == "lossless")
         self._levels = Levels(*opened(store, policy, force), host_bytes, self.counts)
         self._lock = threading.Lock()
-        self._released: deque[Blob] = deque()
+        self._departed: deque[Ticket] = deque()  # of handles that are gone
+        self._bell = Bell(self._departed.append, partial(_reap, weakref.ref(self), self._departed))
+        self._blobs: dict[int, Blob] = {}  # that graphs hold
         self._loaded: dict[int, Blob] = {}  # blobs with a buffer: read, or on the way
         self._step: Step | None = None
         self._steps = 0
-        self._alive = 0
         self._modules = Modules()
-        self._hooks: saved_tensors_hooks | None = None
         self._process = os.getpid()
         self._finalizer = weakref.finalize(self, self._levels.close)
 
@@ -106,29 +106,34 @@ class Offload:
             raise RuntimeError("this Offload is closed")
         if os.getpid() != self._process:
             raise RuntimeError("this Offload was made before a fork: make another in the child process")
+        self._reap()
         self._planner.prepare()
         self._levels.set_window(self._planner.window)
         self._steps += 1
-        self._step = Step(self._steps, self._planner)
-        self.counts.iterations.append(self._step.iteration)
-        self._hooks = saved_tensors_hooks(self._pack, hooks.unpack)
-        self._hooks.__enter__()
-        self._modules.watch(self._hooks.pack_hook)
+        step = Step(self._steps, self._planner)
+        self.counts.iterations.append(step.iteration)
+        try:
+            self._step = step
+            self._modules.watch(self._pack, hooks.unpack)
+        except BaseException:
+            self._leave()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        step, hooked = self._step, self._hooks
-        self._step = self._hooks = None
-        self._modules.unwatch()
-        if hooked is not None:
-            hooked.__exit__()
+        step = self._step
+        self._leave()
         if step is not None and kind is None:
             with self._lock:
                 step.over()
                 self._levels.pump()
         self._reap()
+
+    def _leave(self) -> None:
+        self._step = None
+        self._modules.unwatch()
 
     def check(self) -> None:
         """Raise the error that made gradients incomplete, if there was one: to be asked before ``optimizer.step``."""
@@ -149,7 +154,8 @@ class Offload:
     @property
     def blobs_alive(self) -> int:
         """How many blobs graphs still hold."""
-        return self._alive
+        self._reap()
+        return len(self._blobs)
 
     def close(self) -> None:
         """Wait for what is under way and give the store back. Graphs that are still alive cannot be run any more."""
@@ -170,12 +176,6 @@ class Offload:
         self._reap()
         return tensor
 
-    def released(self, blob: Blob) -> None:
-        """A handle is gone. May come at any time, also while this thread holds the lock: then it is put off."""
-        if os.getpid() == self._process:
-            self._released.append(blob)
-            self._reap()
-
     def _pack(self, tensor: torch.Tensor) -> Kept | Handle:
         step = self._step
         # Inside a running backward (checkpoint's recomputation, double backward) a tensor is used at once or kept.
@@ -191,10 +191,10 @@ class Offload:
         with self._lock:
             self._reap_locked()
             blob, new = step.blob_of(tensor, view, self._modules.innermost)
-            blob.handles += 1
             handle = Handle(self, blob, view, tensor)
+            blob.tickets.add(Ticket(handle, self._bell, blob))
+            self._blobs[blob.index] = blob
             if new:
-                self._alive += 1
                 self._move_out(step, blob, view)
         self._reap()
         return handle
@@ -283,23 +283,37 @@ class Offload:
     def _reap(self) -> None:
         # With `while ... acquire()` an interrupt between that and `try` left the lock taken for ever. Where an iterator
         # takes it, none comes in between, as with `with`: Python heeds signals after calls that it makes itself.
-        for _ in iter(partial(self._lock.acquire, False), False) if self._released else ():
+        if not self._departed or os.getpid() != self._process:  # a child's graphs are the parent's
+            return
+        for _ in iter(partial(self._lock.acquire, False), False):
             try:
                 self._reap_locked()
             finally:
                 self._lock.release()
-            if not self._released:
+            if not self._departed:
                 return
 
     def _reap_locked(self) -> None:
-        while self._released:
-            blob = self._released.popleft()
-            blob.handles -= 1
-            if blob.handles == 0:
+        """Let go of what graphs have let go of. Interrupted, it is begun again: each part may be done twice."""
+        while self._departed:
+            ticket = self._departed[0]
+            blob = ticket.blob
+            blob.tickets.discard(ticket)
+            if not blob.tickets:
                 blob.step.forget(blob)
-                self._alive -= 1
                 self._loaded.pop(blob.index, None)
                 if blob.tier is None:
                     blob.let_go()
                 elif self._finalizer.alive:
                     blob.tier.drop(blob)
+                self._blobs.pop(blob.index, None)
+            self._departed.popleft()
+
+
+def _reap(manager: weakref.ref[Offload], departed: deque[Ticket]) -> None:
+    """Have a manager let go of what graphs have; the handles of one that is gone hold nothing any more."""
+    alive = manager()
+    if alive is None:
+        departed.clear()
+    else:
+        alive._reap()

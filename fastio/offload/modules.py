@@ -1,4 +1,4 @@
-"""Which module is running, and whose saved-tensor hooks are on top: learned from torch's global module hooks."""
+"""Our saved-tensor hooks, which module is running, and whose hooks are on top: learned from torch's module hooks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 # torch tells whose hooks are on top since 2.7. With 2.6 nothing is said of hooks inside ours; all else is the same.
 _top_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+_push_hooks: Any = torch._C._autograd._push_saved_tensors_default_hooks
+_pop_hooks: Any = torch._C._autograd._pop_saved_tensors_default_hooks
 
 
 class Modules:
-    """The stack of modules whose forward runs in the thread that called ``watch``. Warns of who replaces our hooks."""
+    """Our saved-tensor hooks, and the stack of modules whose forward runs in the thread that called ``watch``.
+
+    Warns of who replaces our hooks.
+    """
 
     def __init__(self) -> None:
         self._running: list[str] = []
         self._removable: list[Any] = []
         self._thread = 0
         self._pack: Any = None
+        self._pushed: list[None] = []  # one, while our hooks are torch's
         self._warned: set[str] = set()
         self.replaced = 0  # forwards of modules that ran under other saved-tensor hooks
 
@@ -30,25 +36,30 @@ class Modules:
         """The class name of the innermost module; "" outside of modules."""
         return self._running[-1] if self._running else ""
 
-    def watch(self, pack: Any) -> None:
-        """Begin. ``pack`` is the pack hook that should be on top."""
+    def watch(self, pack: Any, unpack: Any) -> None:
+        """Begin, with these hooks for saved tensors. Interrupted, ``unwatch`` takes back what was done."""
+        # As torch's saved_tensors_hooks, but so that no signal is heard between the two: else nobody would pop them.
+        self._pushed.extend(map(_push_hooks, (pack,), (unpack,)))
         self._thread = threading.get_ident()
         self._pack = pack
-        self._removable = [
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-        ]
+        self._removable.append(register_module_forward_pre_hook(self._enter))
+        self._removable.append(register_module_forward_hook(self._leave, always_call=True))
 
     def unwatch(self) -> None:
         """End, also after an exception in the middle of a forward."""
-        for removable in self._removable:
-            removable.remove()
-        self._removable.clear()
         self._pack = None  # a method of the manager that owns this: it must not live on for that
         self._running.clear()
+        try:
+            for removable in self._removable:
+                removable.remove()
+            self._removable.clear()
+        finally:
+            if self._pushed:
+                self._pushed.clear()
+                _pop_hooks()
 
     def _enter(self, module: Module, _arguments: Any) -> None:
-        if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
+        if torch.compiler.is_compiling() or threading.get_ident() != self._thread or self._pack is None:
             return
         name = type(module).__name__
         self._running.append(name)

@@ -176,10 +176,11 @@ def _most_nbytes(items: _Items, forward_s: float) -> float:
         size, took = float(items.nbytes[i]), float(items.seconds[i])
         limit = max(limit, forward_s - float(items.ready[i]))
         nbytes += size
-        if took == 0 or size == 0:
+        pace = took / size if size else 0.0
+        if pace == 0:  # no time, or so little that a byte's share is too small for a number
             continue
         seconds += took
-        heapq.heappush(slowest, (-took / size, took))
+        heapq.heappush(slowest, (-pace, took))
         while slowest and seconds > limit:
             pace, took = heapq.heappop(slowest)
             give = min(took, seconds - limit)

@@ -14,6 +14,7 @@ from fastio import direct_io
 from fastio.dicts import fingerprint
 from fastio.errors import FolderMissingError, TransferError
 from fastio.nvme.safety import refuse_in_use
+from fastio.opening import Descriptor
 
 _BLOCK = 4096
 # Filesystems without unnamed files, and kernels before 3.11, answer with one of these.
@@ -66,13 +67,13 @@ def close_places(places: Sequence[Place]) -> None:
 def unnamed(folder: str, flags: int) -> int:
     """A new file without a name in a folder, opened with these flags and owned by who asked. Raises OSError."""
     try:
-        return os.open(folder, flags | os.O_TMPFILE | os.O_EXCL, 0o600)
+        return Descriptor(folder, flags | os.O_TMPFILE | os.O_EXCL, 0o600).open()
     except OSError as error:
         if error.errno not in _NO_UNNAMED_FILES:
             raise
     path = os.path.join(folder, f".fastio-store-{secrets.token_hex(8)}")
     try:
-        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+        fd = Descriptor(path, flags | os.O_CREAT | os.O_EXCL, 0o600).open()
     finally:  # some filesystems make the file and then refuse O_DIRECT
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)

@@ -157,12 +157,11 @@ class Step:
         self.iteration.backward_ended_s = time.perf_counter()
 
     def forget(self, blob: Blob) -> None:
-        """The graph let go of a blob."""
-        del self.blobs[blob.ordinal]
-        twins = self._table[blob.key]
-        twins.remove(blob)
-        if not twins:
-            del self._table[blob.key]
+        """The graph let go of a blob. Once more, if that was interrupted."""
+        self.blobs.pop(blob.ordinal, None)
+        twins = [twin for twin in self._table.pop(blob.key, ()) if twin is not blob]
+        if twins:
+            self._table[blob.key] = twins
         self._end()
 
     def _settle(self) -> None:

@@ -73,6 +73,12 @@ class Tier:
         self._started: dict[int, float] = {}
         self._errors: dict[int, Exception] = {}
 
+    def begin(self, window: int) -> None:
+        """A forward pass begins. The one before may have been interrupted anywhere: what waits is counted anew."""
+        self.window = window
+        self._queued_bytes = sum(blob.stored_nbytes for blob in self._queued)
+        self._issued_bytes = sum(blob.stored_nbytes for blob in self._issued)
+
     def take(self, blob: Blob, wait: bool) -> None:
         """Begin to move a blob out. Blocks while more than ``window`` bytes wait, or any where told to.
 
@@ -241,6 +247,8 @@ class Tier:
             return self.store.is_done(blob.index)
         except _REFUSALS as error:
             self._errors[blob.index] = error  # kept for who waits: a store may tell of it only once
+            return True
+        except IndexError:  # who was interrupted before it was written, or after it was freed
             return True
 
     def _settle(self, blob: Blob) -> None:
