@@ -13,7 +13,7 @@ from fastio.formats.pt_clone import cloning
 from fastio.loading import LoadCall, load_file
 from fastio.opening import is_path
 from fastio.outcome import SaveResult, publish
-from fastio.progress import as_callback
+from fastio.progress import shown
 from fastio.saving import SaveCall, save_file
 from fastio.transport import LOAD, SAVE
 
@@ -58,11 +58,11 @@ def save(
     form = _format(format, f)
     check(policy, SAVE)
     name = os.fsdecode(f) if is_path(f) else streams.name_of(f)
-    callback = as_callback(progress, f"saving {os.path.basename(name)}")
     if clone and form == sense.PT:
         torch_save_arguments["pickle_module"] = cloning(torch_save_arguments.get("pickle_module") or pickle)
-    call = SaveCall(obj, name, form, policy, durable, callback, torch_save_arguments)
-    result = save_file(call) if is_path(f) else streams.save_stream(call, f)
+    with shown(progress, f"saving {os.path.basename(name)}") as told:
+        call = SaveCall(obj, name, form, policy, durable, told, torch_save_arguments)
+        result = save_file(call) if is_path(f) else streams.save_stream(call, f)
     publish(result)
     return result
 
@@ -100,9 +100,9 @@ def load(
     if weights_only is None:
         weights_only = torch_load_arguments.get("pickle_module") is None
     name = os.fsdecode(f) if is_path(f) else streams.name_of(f)
-    callback = as_callback(progress, f"loading {os.path.basename(name)}")
-    call = LoadCall(name, map_location, weights_only, mmap, policy, verify, callback, torch_load_arguments)
-    obj, transfer = load_file(call) if is_path(f) else streams.load_stream(call, f)
+    with shown(progress, f"loading {os.path.basename(name)}") as told:
+        call = LoadCall(name, map_location, weights_only, mmap, policy, verify, told, torch_load_arguments)
+        obj, transfer = load_file(call) if is_path(f) else streams.load_stream(call, f)
     publish(transfer)
     return obj
 

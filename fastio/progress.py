@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from fastio.errors import ToolUnavailableError
 from fastio.job import Progress
 
 
-def as_callback(progress: Any, label: str) -> Progress | None:
-    """A function of (bytes done, bytes in all); None for no progress. TypeError for what is neither."""
-    if progress is None or progress is False:
-        return None
+def check_progress(progress: Any) -> None:
+    """TypeError for what is no progress, ToolUnavailableError for a bar where there is none."""
     if progress is True:
-        return _bar(label)
-    if callable(progress):
-        function: Progress = progress
-        return function
-    raise TypeError(f"progress={progress!r}: expected None, True or a function of (bytes done, bytes in all)")
+        _bar()
+    elif progress is not None and progress is not False and not callable(progress):
+        raise TypeError(f"progress={progress!r}: expected None, True or a function of (bytes done, bytes in all)")
+
+
+@contextlib.contextmanager
+def shown(progress: Any, label: str) -> Iterator[Progress | None]:
+    """For one transfer, a function of (bytes done, bytes in all); None for no progress. A bar ends with the context.
+
+    Raises what :func:`check_progress` raises.
+    """
+    check_progress(progress)
+    if progress is not True:
+        yield progress or None
+        return
+
+    from rich.errors import LiveError
+
+    bar = _bar()
+    task = bar.add_task(label)
+
+    def show(done: int, total: int) -> None:
+        with contextlib.suppress(LiveError):  # another transfer's is there: one at a time, with some versions of rich
+            bar.start()
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
 
 
 def tell_end(progress: Progress | None, nbytes: int) -> None:
@@ -26,20 +51,10 @@ def tell_end(progress: Progress | None, nbytes: int) -> None:
         progress(nbytes, nbytes)
 
 
-def _bar(label: str) -> Progress:
+def _bar() -> Any:
     try:
         from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
         from rich.progress import Progress as Bar
     except ImportError:
         raise ToolUnavailableError("progress", "the bar needs rich", "pip install 'fastio[bench]'") from None
-    bar = Bar("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    task = bar.add_task(label)
-
-    def show(done: int, total: int) -> None:
-        if not bar.live.is_started:
-            bar.start()
-        bar.update(task, completed=done, total=total)
-        if done >= total:
-            bar.stop()
-
-    return show
+    return Bar("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())

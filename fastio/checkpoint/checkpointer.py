@@ -18,7 +18,7 @@ from fastio.checkpoint.reading import Restored, Wish, check_step, read_step
 from fastio.checkpoint.saver import Manner, Saver
 from fastio.checkpoint.sizes import parsed
 from fastio.errors import CheckpointError, CorruptFileError, TransferError
-from fastio.progress import as_callback
+from fastio.progress import check_progress, shown
 
 _log = logging.getLogger("fastio.checkpoint")
 
@@ -88,7 +88,7 @@ class Checkpointer:
             raise ValueError(f"keep_every={keep_every}: expected 1 or more, or None")
         if when_busy not in ("wait", "skip"):
             raise ValueError(f"when_busy={when_busy!r}: expected 'wait' or 'skip'")
-        as_callback(progress, "")  # what is neither is an error now
+        check_progress(progress)
         budget = parsed(memory_budget)
         path = os.path.abspath(os.fsdecode(folder))
         self._steps = StepFolder(path)
@@ -253,8 +253,9 @@ class Checkpointer:
         raise CheckpointError(f"{self._steps.path}: there is no step {step}; there are: {there}")
 
     def _read(self, one: Manifest, device: torch.device, into: Any, weights_only: bool) -> Restored:
-        told = after_a_second(as_callback(self._progress, f"restoring step {one.step}"))
-        return read_step(self._steps.of(one.step), one, Wish(into, device, weights_only, self._policy, told))
+        with shown(self._progress, f"restoring step {one.step}") as told:
+            wish = Wish(into, device, weights_only, self._policy, after_a_second(told))
+            return read_step(self._steps.of(one.step), one, wish)
 
     def __enter__(self) -> Checkpointer:
         return self

@@ -24,7 +24,7 @@ from fastio.collector import held_back
 from fastio.formats import probe
 from fastio.formats.pt_records import Records, pickled
 from fastio.outcome import publish
-from fastio.progress import as_callback
+from fastio.progress import shown
 
 _log = logging.getLogger("fastio.checkpoint")
 _PICKLE_PROTOCOL = 2
@@ -78,10 +78,9 @@ class Saver:
             with held_back():
                 small, storages = pickled(captured(state), _PICKLE_PROTOCOL)
         base, self._base = self._base, None
-        told = after_a_second(as_callback(manner.progress, f"saving step {step}"))
         task = Task(
             self._steps, step, 0, Records(small, storages), image, metadata, base=None, passage=None, is_snapshot=False,
-            policy=manner.policy, read_back=manner.read_back, progress=told,
+            policy=manner.policy, read_back=manner.read_back, progress=None,
         )  # fmt: skip
         total = sum(nbytes for _, _, nbytes in storages)
         if manner.asynchronous and manner.memory_budget is not None and total > manner.memory_budget:
@@ -200,7 +199,8 @@ class Saver:
                 self._steps.clear_leftovers()
                 self._order = max((one.order for one in self._steps.whole()[0]), default=0)
             self._order += 1
-            written = write_step(task._replace(order=self._order))
+            with shown(self._manner.progress, f"saving step {task.step}") as told:
+                written = write_step(task._replace(order=self._order, progress=after_a_second(told)))
         except Exception as error:
             _log.error("step %d could not be saved: %s", task.step, error)
             raise

@@ -29,7 +29,7 @@ from fastio.landing import bytes_of
 from fastio.loading import read_extents
 from fastio.native_errors import named
 from fastio.outcome import publish
-from fastio.progress import as_callback
+from fastio.progress import shown
 from fastio.transport import Extent
 
 # Bytes that are read aside at a time; a larger item is read alone.
@@ -119,9 +119,9 @@ class Filling:
 
     def _read(self, extents: list[Extent], wanted: Sequence[Wanted]) -> None:
         """Read, and compare with the CRC-32s that are known."""
-        callback = as_callback(self._progress, f"loading {os.path.basename(self._path)}")
-        told, values = read_extents(self._path, self._fd, self._size, extents, None, self._policy, callback, FORMAT)
-        transfer = replace(told, verified=all(extent.checksum for extent in extents))
+        with shown(self._progress, f"loading {os.path.basename(self._path)}") as told:
+            read, values = read_extents(self._path, self._fd, self._size, extents, None, self._policy, told, FORMAT)
+        transfer = replace(read, verified=all(extent.checksum for extent in extents))
         publish(transfer)
         logger.info(
             "loaded %d bytes in %.3f s (%.0f MB/s) by %s, %s: %s",

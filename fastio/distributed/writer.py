@@ -21,7 +21,7 @@ from fastio.distributed.items import Image, ImageBuilder
 from fastio.distributed.rare_passes import RarePasses
 from fastio.distributed.stored import FORMAT, annotate
 from fastio.outcome import publish
-from fastio.progress import as_callback
+from fastio.progress import shown
 from fastio.saving import write_layout
 
 
@@ -115,8 +115,8 @@ class Writer(StorageWriter):
             image = _lay_out(plan, planner)
         file = DataFile(self.path, plan.storage_data.prefix)
         try:
-            callback = as_callback(self.progress, f"saving {file.name}")
-            result, values = write_layout(image.layout, file, FORMAT, self.policy, self.durable, callback)
+            with shown(self.progress, f"saving {file.name}") as told:
+                result, values = write_layout(image.layout, file, FORMAT, self.policy, self.durable, told)
         except BaseException:
             file.discard()
             raise
