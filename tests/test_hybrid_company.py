@@ -241,6 +241,30 @@ def test_two_graphs_at_a_time_and_a_graph_that_is_run_twice() -> None:
     both(loop, reserve=1.0)
 
 
+class Twice(nn.Module):
+    """Its forward calls itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = MODELS["mlp"]()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, inputs: torch.Tensor, again: bool = True) -> torch.Tensor:
+        own: torch.Tensor = self.scale * self.inner(inputs)
+        return own + self.scale * self(2 * inputs, again=False) if again else own
+
+
+def test_a_module_that_calls_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            stepper.step()
+
+    monkeypatch.setitem(MODELS, "twice", Twice)
+    both(loop, "twice")
+
+
 @pytest.mark.parametrize("mode", ["GFGB", "DHA", "DFGB"])
 def test_a_graph_from_before_a_step_is_refused_as_in_plain_training(mode: str) -> None:
     model = MODELS["mlp"]()

@@ -156,6 +156,45 @@ offload.close()
 print(len(descriptors()) - len(before))
 """
 
+HYBRID = """
+import copy, faulthandler, sys, time
+import torch
+import fastio
+from interrupting import Interrupts
+
+faulthandler.dump_traceback_later(150, exit=True)
+torch.manual_seed(0)
+torch.set_num_threads(1)
+layers = [(torch.nn.Linear(256, 256), torch.nn.ReLU()) for _ in range(4)]
+model = torch.nn.Sequential(*(module for layer in layers for module in layer))
+plain, batch = copy.deepcopy(model), torch.randn(256, 256)
+optimizers = [torch.optim.Adam(one.parameters(), 1e-4) for one in (model, plain)]
+hybrid = fastio.Hybrid(model, optimizers[0], gpu_budget="600KiB", device="cpu", **eval(sys.argv[1]))
+
+def gradients(one, optimizer):
+    optimizer.zero_grad()
+    one(batch).square().mean().backward()
+
+def step():
+    gradients(model, optimizers[0])
+    hybrid.step()
+    gradients(plain, optimizers[1])
+    optimizers[1].step()
+
+start = time.perf_counter()
+gradients(model, optimizers[0])
+interrupts = Interrupts((time.perf_counter() - start) * 1.2)
+while interrupts.came < 200:
+    interrupts.during(lambda: gradients(model, optimizers[0]))
+    step()
+    assert all(map(torch.equal, model.parameters(), plain.parameters())), "other values"
+interrupts.during(lambda: gradients(model, optimizers[0]))
+hybrid.close()
+hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # since torch 2.7
+assert hooks is None or hooks(True) is None, "somebody's hooks stayed"
+assert all(map(torch.equal, model.parameters(), plain.parameters())), "other values"
+"""
+
 
 def run(tmp_path: Path, script: str, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
@@ -204,3 +243,8 @@ def test_steps_are_whole_after_interrupts(tmp_path: Path, options: dict[str, obj
 def test_training_goes_on_after_interrupts(tmp_path: Path, policy: str, options: dict[str, object]) -> None:
     said = run(tmp_path, TRAINING, str(tmp_path / "folder"), policy, repr(options))
     assert int(said) < 10
+
+
+@pytest.mark.parametrize("has_store", [False, True])
+def test_hybrid_training_goes_on_after_interrupts(tmp_path: Path, has_store: bool) -> None:
+    run(tmp_path, HYBRID, repr({"optimizer_store": str(tmp_path / "folder")} if has_store else {}))

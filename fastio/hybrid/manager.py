@@ -142,6 +142,7 @@ class Hybrid:
         groups = {p: number for number, group in enumerate(self._optimizer.param_groups) for p in group["params"]}
         if not self._finalizer.alive:
             raise HybridError("this Hybrid is closed: make another, or call the optimizer's own step")
+        self._watch.settle()
         refusals.changes(self._model, groups, self._slots, self._gradients.of)
         self._memories.settle()
         reached = self._gradients.reached()

@@ -75,6 +75,14 @@ class Measuring(Shadow):
         if layer not in self._inside:
             self._put_back(layer)
 
+    def break_off(self) -> None:
+        """The same, and nothing stays on the device."""
+        super().break_off()
+        self._inside.clear()
+        self._since, self._last = None, None
+        for layer in self._layers:
+            self._take_device_memory(layer)
+
     def now(self, slot: Slot) -> torch.Tensor:
         """Backward reads it: copied again, where layers are copied."""
         if self._copies:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import Module
 
 from fastio.hybrid.costs import DFGB, DHA, GFGB
@@ -23,6 +22,7 @@ from fastio.hybrid.layers import Layer, Slot
 from fastio.hybrid.memories import Memories
 from fastio.hybrid.saved import Saved
 from fastio.hybrid.vector import ALIGNMENT, HostVector, shaped
+from fastio.offload.hooks import PushedHooks
 
 
 @dataclass
@@ -51,7 +51,8 @@ class Shadow:
         self._by_module = {id(layer.module): layer for layer in layers}
         self._below: dict[int, list[Layer]] = {}
         self._switched: list[Slot] = []
-        self._hooks: list[saved_tensors_hooks | None] = []
+        self._hooked: list[bool] = []  # whether hooks were pushed for the modules that run, innermost last
+        self._hooks = PushedHooks()
         self._saved = Saved(self)
         self._places: dict[int, tuple[list[int], list[Slot]]] = {}
         self.copied = Copied()
@@ -75,25 +76,22 @@ class Shadow:
     def enter(self, module: Module) -> None:
         """Switch a copied layer to the device, and see to what autograd saves of it."""
         layer = self._by_module.get(id(module))
-        hooks = None
-        if layer is not None and layer.mode != DHA:
-            if layer.mode == GFGB and layer.arrival is not None:
-                layer.arrival.wait()
-                for slot in layer.slots:
-                    if slot.device is not None:
-                        slot.parameter.data = slot.device
-                        self._switched.append(slot)
-            # Hooks of somebody else's see more than parameters. They go first; backward then reads host memory.
-            if torch.is_grad_enabled() and _no_other_hooks():
-                hooks = saved_tensors_hooks(self._saved.pack, self._saved.unpack)
-                hooks.__enter__()
-        self._hooks.append(hooks)
+        is_copied = layer is not None and layer.mode != DHA
+        if layer is not None and layer.mode == GFGB and layer.arrival is not None:
+            layer.arrival.wait()
+            for slot in layer.slots:
+                if slot.device is not None:
+                    self._switched.append(slot)
+                    slot.parameter.data = slot.device
+        # Hooks of somebody else's see more than parameters. They go first; backward then reads host memory.
+        self._hooked.append(is_copied and torch.is_grad_enabled() and _no_other_hooks())
+        if self._hooked[-1]:
+            self._hooks.push(self._saved.pack, self._saved.unpack)
 
     def leave(self, module: Module, arguments: Any, output: Any) -> None:
         """Begin the copies for backward that have their turn."""
-        hooks = self._hooks.pop()
-        if hooks is not None:
-            hooks.__exit__()
+        if self._hooked.pop():
+            self._hooks.pop()
         layer = self._by_module.get(id(module))
         if layer is not None and layer.mode == DFGB and torch.is_grad_enabled() and not _in_backward():
             self._done.add(id(layer))
@@ -109,6 +107,13 @@ class Shadow:
         for slot in self._switched:
             slot.parameter.data = slot.seen
         self._switched.clear()
+
+    def break_off(self) -> None:
+        """Put everything back to host memory; copies that have not begun are not made."""
+        self._hooks.pop_all()
+        self._hooked.clear()
+        self._waiting.clear()
+        self.end()
 
     def outdate(self) -> None:
         """The parameters have changed: no copy is to be used any more."""

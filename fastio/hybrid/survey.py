@@ -29,6 +29,9 @@ class Survey:
     def end(self) -> None:
         """See :class:`fastio.hybrid.watch.Passes`."""
 
+    def break_off(self) -> None:
+        """See :class:`fastio.hybrid.watch.Passes`."""
+
     def enter(self, module: Module) -> None:
         """See :class:`fastio.hybrid.watch.Passes`."""
         if id(module) not in self._known:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+_CALL = Module._call_impl.__code__
 
 
 class Passes(Protocol):
@@ -25,6 +29,9 @@ class Passes(Protocol):
 
     def end(self) -> None:
         """The forward pass is over, with or without an exception."""
+
+    def break_off(self) -> None:
+        """In the place of ``leave`` and ``end``, some time after a forward pass that was interrupted, as by Ctrl-C."""
 
 
 class Watch:
@@ -54,11 +61,20 @@ class Watch:
 
     def close(self) -> None:
         """Tell nobody any more. Twice is fine."""
+        self.settle()
         self._finalizer()
+
+    def settle(self) -> None:
+        """A forward pass that was interrupted is over: torch tells its hooks of no exception but those of programs."""
+        if self._running:
+            self.passes.break_off()
+            self._running.clear()
 
     def _enter(self, module: Module) -> None:
         if id(module) not in self._known or torch.compiler.is_compiling():
             return
+        if module in self._running and not _is_within_itself(module):
+            self.settle()
         if not self._running:
             self.passes.begin(module)
         self._running.append(module)
@@ -76,6 +92,16 @@ class Watch:
         finally:
             if not self._running:
                 self.passes.end()
+
+
+def _is_within_itself(module: Module) -> bool:
+    """Whether a module's forward, which begins, was called by its own forward."""
+    calls = 0
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        calls += frame.f_code is _CALL and frame.f_locals.get("self") is module
+        frame = frame.f_back
+    return calls > 1
 
 
 def _remove(removable: Iterable[Any]) -> None:

@@ -10,6 +10,8 @@ from torch.nn import Parameter
 from fastio.offload.blob import Blob, View
 
 _NOTHING = torch.empty(0, device="cpu")
+_push: Any = torch._C._autograd._push_saved_tensors_default_hooks
+_pop: Any = torch._C._autograd._pop_saved_tensors_default_hooks
 # What may stand between a parameter and its use without computing anything: casts (AMP) and views.
 _CASTS_AND_VIEWS = frozenset(
     f"{name}Backward0" for name in ("ToCopy", "T", "Transpose", "Permute", "View", "UnsafeView", "Expand", "Alias")
@@ -21,6 +23,30 @@ class Owner(Protocol):
 
     def restore(self, handle: Handle) -> torch.Tensor:
         """The saved tensor again, bit for bit."""
+
+
+class PushedHooks:
+    """Saved-tensor hooks as torch.autograd.graph.saved_tensors_hooks has them, which no interrupt leaves behind.
+
+    What is pushed is known: no signal is heard between the two.
+    """
+
+    def __init__(self) -> None:
+        self._pushed: list[None] = []
+
+    def push(self, pack: Any, unpack: Any) -> None:
+        """Have these hooks on top."""
+        self._pushed.extend(map(_push, (pack,), (unpack,)))
+
+    def pop(self) -> None:
+        """No more of the last of them."""
+        self._pushed.pop()
+        _pop()
+
+    def pop_all(self) -> None:
+        """No more of any."""
+        while self._pushed:
+            self.pop()
 
 
 class Kept:

@@ -10,10 +10,10 @@ import torch
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from fastio.offload.hooks import PushedHooks
+
 # torch tells whose hooks are on top since 2.7. With 2.6 nothing is said of hooks inside ours; all else is the same.
 _top_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-_push_hooks: Any = torch._C._autograd._push_saved_tensors_default_hooks
-_pop_hooks: Any = torch._C._autograd._pop_saved_tensors_default_hooks
 
 
 class Modules:
@@ -27,7 +27,7 @@ class Modules:
         self._removable: list[Any] = []
         self._thread = 0
         self._pack: Any = None
-        self._pushed: list[None] = []  # one, while our hooks are torch's
+        self._hooks = PushedHooks()
         self._warned: set[str] = set()
         self.replaced = 0  # forwards of modules that ran under other saved-tensor hooks
 
@@ -38,8 +38,7 @@ class Modules:
 
     def watch(self, pack: Any, unpack: Any) -> None:
         """Begin, with these hooks for saved tensors. Interrupted, ``unwatch`` takes back what was done."""
-        # As torch's saved_tensors_hooks, but so that no signal is heard between the two: else nobody would pop them.
-        self._pushed.extend(map(_push_hooks, (pack,), (unpack,)))
+        self._hooks.push(pack, unpack)
         self._thread = threading.get_ident()
         self._pack = pack
         self._removable.append(register_module_forward_pre_hook(self._enter))
@@ -54,9 +53,7 @@ class Modules:
                 removable.remove()
             self._removable.clear()
         finally:
-            if self._pushed:
-                self._pushed.clear()
-                _pop_hooks()
+            self._hooks.pop_all()
 
     def _enter(self, module: Module, _arguments: Any) -> None:
         if torch.compiler.is_compiling() or threading.get_ident() != self._thread or self._pack is None:
