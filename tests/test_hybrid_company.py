@@ -241,6 +241,29 @@ def test_two_graphs_at_a_time_and_a_graph_that_is_run_twice() -> None:
     both(loop, reserve=1.0)
 
 
+@pytest.mark.parametrize("write", ["load_state_dict", "data"])
+def test_values_written_after_an_interrupt_are_those_that_count(write: str) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
+        for step in range(6):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            stepper.step()
+            broken = list(model.children())[step % 3].register_forward_hook(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                loss_of(model)
+            broken.remove()
+            if write == "data":
+                for parameter in model.parameters():
+                    parameter.data.mul_(0.9)
+            else:
+                model.load_state_dict({name: 0.9 * value for name, value in model.state_dict().items()})
+
+    both(loop, "mlp")
+
+
 class Twice(nn.Module):
     """Its forward calls itself."""
 

@@ -135,7 +135,7 @@ start = time.perf_counter()
 step()
 interrupts, before, steps, lost = Interrupts((time.perf_counter() - start) * 1.2), descriptors(), 0, []
 sys.unraisablehook = lambda told: lost.append(repr(told.object))
-while interrupts.came < 300:
+while interrupts.came < 120:
     interrupts.during(step)
     steps += 1
     if steps % 3 == 0:
@@ -184,7 +184,7 @@ def step():
 start = time.perf_counter()
 gradients(model, optimizers[0])
 interrupts = Interrupts((time.perf_counter() - start) * 1.2)
-while interrupts.came < 200:
+while interrupts.came < 80:
     interrupts.during(lambda: gradients(model, optimizers[0]))
     step()
     assert all(map(torch.equal, model.parameters(), plain.parameters())), "other values"

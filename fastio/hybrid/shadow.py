@@ -109,10 +109,13 @@ class Shadow:
         self._switched.clear()
 
     def break_off(self) -> None:
-        """Put everything back to host memory; copies that have not begun are not made."""
+        """Put everything back to host memory, with what was written to it since; what was not begun is not copied."""
         self._hooks.pop_all()
         self._hooked.clear()
         self._waiting.clear()
+        for slot in self._switched:
+            if slot.device is not None and slot.parameter.data_ptr() == slot.device.data_ptr():
+                slot.host.copy_(slot.device)
         self.end()
 
     def outdate(self) -> None:
