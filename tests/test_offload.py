@@ -372,6 +372,17 @@ def test_a_manager_is_no_cycle(store: SlowStore) -> None:
         gc.enable()
 
 
+def test_a_graph_that_is_dropped_gives_its_room_back_though_nobody_calls(store: SlowStore) -> None:
+    model, loss = mlp()
+    offload = Offload(store=store, policy="fastensor")  # all is written when the pass ends
+    with offload:
+        value = loss(model)
+    assert store.blobs
+    del value
+    len("Python heeds what is pending after a call")
+    assert not store.blobs
+
+
 def test_a_graph_that_is_dropped_frees_its_blobs(store: SlowStore) -> None:
     model, loss = mlp()
     offload = Offload(store=store, budget=0, policy="all")
