@@ -21,6 +21,7 @@ from fastio.offload.infeasible import InfeasibleBudget
 from fastio.offload.manager import Offload
 from fastio.offload.schedule import Schedule
 from fastio.offload.tiers import ActivationLostError
+from fastio.offload.tool_store import ToolStore
 from slow_store import SlowStore
 
 # Since 2.7 torch tells whose saved-tensor hooks are on top, and only then can Offload warn of others inside its own.
@@ -381,6 +382,36 @@ def test_a_graph_that_is_dropped_gives_its_room_back_though_nobody_calls(store: 
     del value
     len("Python heeds what is pending after a call")
     assert not store.blobs
+
+
+def test_a_graph_that_is_dropped_when_its_store_is_closed(tmp_path: Path) -> None:
+    model, loss = mlp()
+    store = ToolStore(tmp_path, "posix")
+    offload = Offload(store=store, policy="fastensor")
+    with offload:
+        value = loss(model)
+    store.close()
+    del value
+    assert offload.blobs_alive == 0
+    with pytest.warns(RuntimeWarning, match="stay in memory.*the tool store of .* is closed"), offload:
+        value = loss(model)
+    value.backward()
+    offload.close()
+
+
+def test_a_store_that_cannot_let_go_is_a_warning(store: SlowStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(index: int) -> None:
+        raise ValueError("it is broken")
+
+    model, loss = mlp()
+    offload = Offload(store=store, policy="fastensor")
+    with offload:
+        values = [loss(model)]
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "free", fail)
+        with pytest.warns(RuntimeWarning, match="could not let go of a saved tensor: it is broken"):
+            values.clear()
+    trained(model, loss, offload)
 
 
 def test_a_graph_that_is_dropped_frees_its_blobs(store: SlowStore) -> None:

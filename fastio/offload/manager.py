@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections import deque
 from functools import partial
@@ -297,17 +298,25 @@ class Offload:
         """Let go of what graphs have let go of. Interrupted, it is begun again: each part may be done twice."""
         while self._departed:
             ticket = self._departed[0]
-            blob = ticket.blob
-            blob.tickets.discard(ticket)
-            if not blob.tickets:
-                blob.step.forget(blob)
-                self._loaded.pop(blob.index, None)
-                if blob.tier is None:
-                    blob.let_go()
-                elif self._finalizer.alive:
-                    blob.tier.drop(blob)
-                self._blobs.pop(blob.index, None)
+            try:
+                self._let_go(ticket)
+            except Exception:
+                self._departed.popleft()  # raised once
+                raise
             self._departed.popleft()
+
+    def _let_go(self, ticket: Ticket) -> None:
+        blob = ticket.blob
+        blob.tickets.discard(ticket)
+        if blob.tickets:
+            return
+        blob.step.forget(blob)
+        self._loaded.pop(blob.index, None)
+        if blob.tier is None:
+            blob.let_go()
+        elif self._finalizer.alive:
+            blob.tier.drop(blob)
+        self._blobs.pop(blob.index, None)
 
 
 def _reap(manager: weakref.ref[Offload], departed: deque[Ticket]) -> None:
@@ -315,5 +324,9 @@ def _reap(manager: weakref.ref[Offload], departed: deque[Ticket]) -> None:
     alive = manager()
     if alive is None:
         departed.clear()
-    else:
-        alive._reap()
+        return
+    for _ in range(len(departed)):
+        try:
+            alive._reap()
+        except Exception as error:  # with which whatever runs just now has nothing to do
+            warnings.warn(f"the store could not let go of a saved tensor: {error}", RuntimeWarning, stacklevel=1)

@@ -23,6 +23,7 @@ from fastio.errors import CorruptFileError, FolderMissingError, RefusedError, To
 from fastio.native_errors import named
 from fastio.offload.endurance import Drive
 from fastio.offload.places import unnamed
+from fastio.offload.store_errors import StoreGoneError
 from fastio.transport import LOAD, SAVE, Extent, Moved, ReadRequest, Span, Transport, WriteRequest
 
 FORMAT = "raw"  # the files hold the bytes and nothing else; what they take disturbs no other format's dictionary
@@ -60,8 +61,8 @@ class ToolStore:
     a tool. Files are not synced, and what a tool that uses the page cache wrote may stay there. Each blob is an open
     file: their number is limited by ``ulimit -n``. Any thread may call any method; one transfer runs at a time.
 
-    Raises FolderMissingError, TransferError, and ValueError for a policy that is none. A tool that refuses is passed
-    over for the next, and :attr:`notes` say so.
+    Raises FolderMissingError, TransferError, and ValueError for a policy that is none; what moves bytes StoreGoneError
+    after ``close``. A tool that refuses is passed over for the next, and :attr:`notes` say so.
     """
 
     def __init__(self, folder: str | os.PathLike[str], policy: Any = "w+r") -> None:
@@ -171,7 +172,7 @@ class ToolStore:
 
     def _require_open(self) -> None:
         if not self._finalizer.alive:
-            raise RuntimeError(f"the tool store of {self.folder} is closed")
+            raise StoreGoneError(f"the tool store of {self.folder} is closed")
 
     def _file(self, index: int) -> _File:
         self._require_open()
