@@ -48,7 +48,7 @@ def test_a_save_and_a_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "167.8/167.8 MB" in said
 
 
-def test_ctrl_c(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c(tmp_path: Path) -> None:
     def hear(number: int, frame: FrameType | None) -> None:
         if refreshing():
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -62,7 +62,6 @@ def test_ctrl_c(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert "saving it.pt" in capsys.readouterr().out
 
 
 def save_again_and_again(path: Path) -> None:
