@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from fastio.checkpoint import Checkpointer, copying
+from fastio.checkpoint import Checkpointer, copying, folder
 from trainings import folder_of
 
 PIECE = 1 << 20
@@ -85,7 +84,7 @@ def test_what_is_replaced_goes_afterwards(tmp_path: Path, monkeypatch: pytest.Mo
     import threading
 
     go = threading.Event()
-    remove = shutil.rmtree
+    remove = folder.remove_all
 
     def slowly(*arguments: Any) -> None:
         assert go.wait(30)
@@ -94,7 +93,7 @@ def test_what_is_replaced_goes_afterwards(tmp_path: Path, monkeypatch: pytest.Mo
     with Checkpointer(tmp_path, keep=1) as checkpointer:
         checkpointer.save(0, {"tensor": torch.zeros(3)})
         checkpointer.wait()
-        monkeypatch.setattr(shutil, "rmtree", slowly)
+        monkeypatch.setattr(folder, "remove_all", slowly)
         checkpointer.save(1, {"tensor": torch.ones(3)})
         checkpointer.wait()
         assert checkpointer.steps() == [1]
@@ -116,7 +115,7 @@ def test_what_cannot_be_removed_is_said_by_a_later_call(tmp_path: Path, monkeypa
         checkpointer.save(0, {"tensor": torch.zeros(3)})
         checkpointer.wait()
         with monkeypatch.context() as patch:
-            patch.setattr(shutil, "rmtree", fail)
+            patch.setattr(folder, "remove_all", fail)
             checkpointer.save(1, {"tensor": torch.ones(3)})
             with pytest.raises(OSError, match="the disk is gone"):
                 checkpointer.prune()

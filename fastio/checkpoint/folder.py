@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fastio.checkpoint import manifest
 from fastio.checkpoint.manifest import Manifest
@@ -60,7 +61,7 @@ class StepFolder:
         """
         path = self.of(step)
         if not os.path.exists(os.path.join(path, manifest.NAME)):
-            shutil.rmtree(path)
+            _remove_folder(path)
 
     def clear_leftovers(self) -> None:
         """Remove what writers that were killed left behind. Only for who holds the folder's lock."""
@@ -68,7 +69,7 @@ class StepFolder:
             try:
                 named = {manifest.NAME, *(file.name for file in manifest.read(self.of(step)).files)}
             except FileNotFoundError:
-                shutil.rmtree(path)
+                _remove_folder(path)
                 continue
             except FastIOError:
                 continue  # somebody may still save what is in it
@@ -80,3 +81,21 @@ class StepFolder:
             match = _STEP.fullmatch(name)
             if match is not None:
                 yield int(match[1]), os.path.join(self.path, name)
+
+
+def remove_all(path: str, names: Iterable[str]) -> None:
+    """Remove these files of a folder, and folders with all that is in them."""
+    for name in names:
+        target = os.path.join(path, name)
+        if os.path.isdir(target):
+            shutil.rmtree(target)
+        else:
+            os.unlink(target)
+
+
+def _remove_folder(path: str) -> None:
+    """Remove a step's folder. Not by rmtree, which, interrupted, may close its descriptor twice: another's by then."""
+    if os.path.islink(path):
+        raise OSError(errno.ENOTDIR, "a link is not removed", path)
+    remove_all(path, os.listdir(path))
+    os.rmdir(path)

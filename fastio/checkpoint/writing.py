@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fastio import checksums
 from fastio.checkpoint import by_torch, manifest, references
-from fastio.checkpoint.folder import StepFolder
+from fastio.checkpoint.folder import StepFolder, remove_all
 from fastio.checkpoint.manifest import File, Manifest
 from fastio.checkpoint.passing import Passage, save_in_pieces
 from fastio.checkpoint.references import Base
@@ -86,7 +85,7 @@ def write_step(task: Task) -> Written:
             _discard(path, before, task.order)
         raise
     with contextlib.suppress(OSError):  # the same
-        _remove_all(path, before - {manifest.NAME, *(file.name for file in written.manifest.files)})
+        remove_all(path, before - {manifest.NAME, *(file.name for file in written.manifest.files)})
     return written
 
 
@@ -148,7 +147,7 @@ def _discard(path: str, before: set[str], order: int) -> None:
     with contextlib.suppress(FastIOError, FileNotFoundError):
         if manifest.read(path).order == order:
             return
-    _remove_all(path, set(os.listdir(path)) - before)
+    remove_all(path, set(os.listdir(path)) - before)
     if not before:
         os.rmdir(path)
 
@@ -185,12 +184,3 @@ def _free_name(stem: str, taken: set[str]) -> str:
     while (name := f"{stem}.{number}.pt" if number else f"{stem}.pt") in taken:
         number += 1
     return name
-
-
-def _remove_all(path: str, names: set[str]) -> None:
-    for name in names:
-        target = os.path.join(path, name)
-        if os.path.isdir(target):
-            shutil.rmtree(target)
-        else:
-            os.unlink(target)
