@@ -27,12 +27,11 @@ class DirectFile:
         self._path = request.path
         self._fd = request.fd
         access = os.O_RDWR if isinstance(request, WriteRequest) else os.O_RDONLY
-        self._again = direct_io.OpenedAgain(request.path, request.fd, access)
-        self._direct = -1
+        self._direct = direct_io.OpenedAgain(request.path, request.fd, access)
+        self._usable = False
         self.notes: tuple[str, ...] = ()
         if direct:
             self._open()
-        self._usable = self._direct >= 0
 
     def _open(self) -> None:
         try:
@@ -41,7 +40,8 @@ class DirectFile:
                 raise RefusedError(
                     f"direct I/O there wants memory and offsets aligned to {wanted} bytes, these are to {PAGE}"
                 )
-            self._direct = self._again.open()
+            self._direct.open()
+            self._usable = True
         except RefusedError as error:
             self._give_up(str(error))
 
@@ -49,7 +49,7 @@ class DirectFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._again.close()
+        self._direct.close()
 
     def write(self, memory: memoryview, offset: int) -> None:
         """Write all of ``memory``; raises TransferError."""
@@ -57,7 +57,7 @@ class DirectFile:
         while self._usable and len(memory) - done >= PAGE:
             whole = (len(memory) - done) // PAGE * PAGE
             try:
-                count = os.pwrite(self._direct, memory[done : done + whole], offset + done)
+                count = os.pwrite(self._direct.fileno(), memory[done : done + whole], offset + done)
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise failure(error, "write", self._path, offset + done) from error
@@ -77,7 +77,7 @@ class DirectFile:
         whole = (nbytes + PAGE - 1) // PAGE * PAGE
         while self._usable and done < nbytes:
             try:
-                count = os.preadv(self._direct, [memory[done:whole]], offset + done)
+                count = os.preadv(self._direct.fileno(), [memory[done:whole]], offset + done)
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise failure(error, "read", self._path, offset + done) from error

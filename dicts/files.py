@@ -13,6 +13,7 @@ from typing import Any
 
 from fastio.dicts.codec import SCHEMA
 from fastio.errors import DictionaryError
+from fastio.opening import Descriptor
 
 MOST_NBYTES = 16 << 20
 LEFTOVER_SECONDS = 3600.0
@@ -72,8 +73,7 @@ def locked(path: str, patient: bool) -> Iterator[bool]:
 
     A filesystem without locks is used without: the worst is that one of two writers' samples are lost.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
+    with Descriptor(path, os.O_RDWR | os.O_CREAT, 0o644) as descriptor:
         for attempt in range(LOCK_TRIES if patient else 1):
             if attempt:
                 time.sleep(LOCK_WAIT_SECONDS)
@@ -90,8 +90,6 @@ def locked(path: str, patient: bool) -> Iterator[bool]:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             return
         yield False
-    finally:
-        os.close(descriptor)
 
 
 def clear_leftovers(path: str) -> None:

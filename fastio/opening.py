@@ -37,6 +37,12 @@ class Descriptor:
         except BaseException:
             self.close()
             raise
+        return self.fileno()
+
+    def fileno(self) -> int:
+        """The descriptor. ValueError if it is not open."""
+        if not self._held:
+            raise ValueError(f"{self._path} is not open")
         return self._held[0]
 
     def close(self) -> None:

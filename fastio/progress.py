@@ -18,20 +18,28 @@ def check_progress(progress: Any) -> None:
         raise TypeError(f"progress={progress!r}: expected None, True or a function of (bytes done, bytes in all)")
 
 
-@contextlib.contextmanager
-def shown(progress: Any, label: str) -> Iterator[Progress | None]:
+def shown(progress: Any, label: str) -> contextlib.AbstractContextManager[Progress | None]:
     """For one transfer, a function of (bytes done, bytes in all); None for no progress. A bar ends with the context.
 
     Raises what :func:`check_progress` raises.
     """
+    if progress is True:
+        return _shown_bar(label)
     check_progress(progress)
-    if progress is not True:
-        yield progress or None
-        return
+    return contextlib.nullcontext(None if progress is False else progress)
 
+
+def tell_end(progress: Progress | None, nbytes: int) -> None:
+    """For work that cannot be watched: all of its bytes are done."""
+    if progress is not None:
+        progress(nbytes, nbytes)
+
+
+@contextlib.contextmanager
+def _shown_bar(label: str) -> Iterator[Progress]:
+    bar = _bar()
     from rich.errors import LiveError
 
-    bar = _bar()
     task = bar.add_task(label)
 
     def show(done: int, total: int) -> None:
@@ -43,12 +51,6 @@ def shown(progress: Any, label: str) -> Iterator[Progress | None]:
         yield show
     finally:
         bar.stop()
-
-
-def tell_end(progress: Progress | None, nbytes: int) -> None:
-    """For work that cannot be watched: all of its bytes are done."""
-    if progress is not None:
-        progress(nbytes, nbytes)
 
 
 def _bar() -> Any:

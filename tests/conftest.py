@@ -77,3 +77,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Iterator[
     folder = tmp_path_factory.mktemp("server")
     with Server(folder, build_shim(compiler, folder)) as running:
         yield running
+
+
+@pytest.fixture
+def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints tell of their progress from the first moment on."""
+    monkeypatch.setattr("fastio.checkpoint.patience._SECONDS", 0.0)

@@ -31,11 +31,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 # Ctrl-C
 
 
-@pytest.fixture
-def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastio.checkpoint.patience._SECONDS", 0.0)
-
-
 @pytest.mark.usefixtures("told_at_once")
 def test_a_save_that_is_interrupted(tmp_path: Path) -> None:
     """Written from the tensors themselves: what was begun is given up, for they may change now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import signal
 import threading
 import time
@@ -97,14 +98,19 @@ def test_a_checkpoint_and_its_restoring(tmp_path: Path, capsys: pytest.CaptureFi
         assert "restoring step 3" in capsys.readouterr().out
 
 
-@pytest.fixture
-def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastio.checkpoint.patience._SECONDS", 0.0)
-
-
 def test_what_is_no_progress(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="progress=3: expected None, True or a function"):
         fastio.save(LARGE, tmp_path / "it.pt", progress=3)
     with pytest.raises(TypeError, match="progress='yes'"):
         Checkpointer(tmp_path, progress="yes")
     fastio.save(LARGE, tmp_path / "it.pt", progress=False)
+
+
+def test_a_function_that_is_false() -> None:
+    class Told(list[tuple[int, int]]):
+        def __call__(self, done: int, total: int) -> None:
+            self.append((done, total))
+
+    told = Told()
+    fastio.save({"small": torch.ones(100)}, io.BytesIO(), progress=told)
+    assert told

@@ -282,10 +282,10 @@ class Offload:
         return coming
 
     def _reap(self) -> None:
-        # With `while ... acquire()` an interrupt between that and `try` left the lock taken for ever. Where an iterator
-        # takes it, none comes in between, as with `with`: Python heeds signals after calls that it makes itself.
         if not self._departed or os.getpid() != self._process:  # a child's graphs are the parent's
             return
+        # With `while ... acquire()` an interrupt between that and `try` left the lock taken for ever. Where an iterator
+        # takes it, none comes in between, as with `with`: Python heeds signals after calls that it makes itself.
         for _ in iter(partial(self._lock.acquire, False), False):
             try:
                 self._reap_locked()
