@@ -39,7 +39,7 @@ class Job(Generic[Result]):
 
     def __enter__(self) -> Job[Result]:
         if self._nbytes >= WORTH_A_THREAD:
-            self._thread = thread = WorkThread(self._run, "fastio-transfer")
+            self._thread = thread = WorkThread(self._run)
             try:
                 thread.start()
             except BaseException:

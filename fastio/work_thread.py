@@ -1,6 +1,7 @@
 """A thread that can be counted on by who is interrupted, by Ctrl-C or whatever else a signal raises.
 
-Python's own cannot. ``Thread.start`` waits for the thread: who is interrupted meanwhile does not know whether it runs.
+Python's own cannot. ``Thread.start`` waits for the thread: who is interrupted meanwhile does not know whether it runs,
+may get a RuntimeError ("release unlocked lock") instead, or leave a lock behind for which the thread waits for ever.
 From Python 3.10 to 3.12 a ``Thread.join`` that is interrupted takes the thread for ended, though it goes on. The
 memory that it fills, and the descriptor that it writes to, may be somebody else's by then.
 """
@@ -11,6 +12,7 @@ import contextlib
 import os
 import threading
 import time
+from _thread import start_new_thread
 from collections.abc import Callable
 from math import inf
 
@@ -47,32 +49,34 @@ class Latch:
 class WorkThread:
     """Runs ``work``, which raises nothing, on a thread from :meth:`start` on.
 
-    The interpreter waits for it before it ends, unless it is a ``daemon``.
+    With a ``name`` it is a thread of Python's with that name, for which the interpreter waits before it ends.
     """
 
-    def __init__(self, work: Callable[[], None], name: str, daemon: bool = True) -> None:
-        self._work: Callable[[], None] | None = work
-        self._thread = threading.Thread(target=self._run, name=name, daemon=daemon)
-        self._gate = threading.Lock()  # the thread does nothing before it is free
-        self._ended = Latch()
+    def __init__(self, work: Callable[[], None], name: str = "") -> None:
+        self._work = work
+        self._name = name
+        self._gate = threading.Lock()  # the work does not begin before it is free
+        self._is_known, self._has_ended = Latch(), Latch()
         self._process = os.getpid()
         self.has_begun = False
 
     @property
     def is_running(self) -> bool:
         """Whether the work goes on. Never in a forked child, which does not have the thread."""
-        return self.has_begun and not self._ended.is_open and os.getpid() == self._process
+        return self.has_begun and not self._has_ended.is_open and os.getpid() == self._process
 
     def start(self) -> None:
         """Begin. Once. Who is interrupted here finds in ``has_begun`` whether it has, or never will."""
         with self._gate:
-            self._thread.start()
+            start_new_thread(self._begin, ())
             self.has_begun = True
+        if self._name:
+            self._is_known.wait()
 
     def wait(self, seconds: float = inf) -> bool:
         """Return when no work goes on, or after so many seconds; gives whether none does."""
-        if self.is_running and self._ended.wait(seconds):
-            self._thread.join()  # which takes no more than a moment
+        if self.is_running:
+            self._has_ended.wait(seconds)
         return not self.is_running
 
     def finish(self, hurry: Callable[[], None]) -> None:
@@ -90,12 +94,23 @@ class WorkThread:
         if interrupt is not None:
             raise interrupt
 
-    def _run(self) -> None:
+    def _begin(self) -> None:
         with self._gate:
-            work, self._work = self._work, None  # it may hold much, such as who holds this
-        if not self.has_begun or work is None:
+            pass
+        if not self.has_begun:
             return
+        if self._name:
+            with contextlib.suppress(RuntimeError):  # there is no room for another thread: so this one does the work
+                threading.Thread(target=self._run, name=self._name, daemon=False).start()
+                return
+        self._run()
+
+    def _run(self) -> None:
+        self._is_known.open()
+        work = self._work
+        del self._work  # it may hold much, such as who holds this
         try:
             work()
         finally:
-            self._ended.open()
+            del work
+            self._has_ended.open()

@@ -81,7 +81,7 @@ def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> set[int]
     work = _Work(pieces, digests, made)
     with contextlib.ExitStack() as others:
         for _ in range(wanted - 1):
-            thread = WorkThread(work.run, "fastio-copy")
+            thread = WorkThread(work.run)
             others.callback(thread.finish, work.end)  # whoever is interrupted: their addresses are the caller's
             thread.start()
         work.run()

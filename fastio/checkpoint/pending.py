@@ -21,7 +21,7 @@ class Pending:
         self._work, self._afterwards, self._at_last = work, afterwards, at_last
         self._is_done = Latch()
         self._error: BaseException | None = None
-        self._thread = WorkThread(self._run, "fastio-checkpoint", daemon=False)
+        self._thread = WorkThread(self._run, "fastio-checkpoint")
 
     def start(self) -> None:
         """Begin. Once."""
