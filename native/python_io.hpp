@@ -16,6 +16,7 @@ std::vector<Patch> patches_from(nanobind::handle sequence, size_t extents);
 Span span_from(nanobind::handle span);
 
 void bind_bell(nanobind::module_& module);
+void bind_hooks(nanobind::module_& module);
 void bind_memory(nanobind::module_& module);
 void bind_transfers(nanobind::module_& module);
 void bind_files(nanobind::module_& module);

@@ -22,7 +22,7 @@ from fastio.hybrid.layers import Layer, Slot
 from fastio.hybrid.memories import Memories
 from fastio.hybrid.saved import Saved
 from fastio.hybrid.vector import ALIGNMENT, HostVector, shaped
-from fastio.offload.hooks import PushedHooks
+from fastio.offload.hooks import TELLS_OF_HOOKS, PushedHooks, top_hooks
 
 
 @dataclass
@@ -190,8 +190,7 @@ def _runs(slots: Sequence[Slot]) -> list[list[Slot]]:
 
 def _no_other_hooks() -> bool:
     """Whether nobody's saved-tensor hooks are active. Torch 2.6 does not tell, and so hears that somebody's may be."""
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    return top is not None and top(True) is None
+    return TELLS_OF_HOOKS and top_hooks() is None
 
 
 def _in_backward() -> bool:

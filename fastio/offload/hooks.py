@@ -7,11 +7,13 @@ from typing import Any, Protocol
 import torch
 from torch.nn import Parameter
 
+from fastio import _native
 from fastio.offload.blob import Blob, View
 
 _NOTHING = torch.empty(0, device="cpu")
-_push: Any = torch._C._autograd._push_saved_tensors_default_hooks
-_pop: Any = torch._C._autograd._pop_saved_tensors_default_hooks
+_top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+TELLS_OF_HOOKS = _top is not None
+"""Whether torch says whose hooks are on top: since 2.7."""
 # What may stand between a parameter and its use without computing anything: casts (AMP) and views.
 _CASTS_AND_VIEWS = frozenset(
     f"{name}Backward0" for name in ("ToCopy", "T", "Transpose", "Permute", "View", "UnsafeView", "Expand", "Alias")
@@ -25,28 +27,21 @@ class Owner(Protocol):
         """The saved tensor again, bit for bit."""
 
 
-class PushedHooks:
+class PushedHooks(_native.PushedHooks):
     """Saved-tensor hooks as torch.autograd.graph.saved_tensors_hooks has them, which no interrupt leaves behind.
 
-    What is pushed is known: no signal is heard between the two.
+    :meth:`push` and :meth:`pop` are one step each, for signals: what is pushed is known. :meth:`pop_all` ends the rest.
     """
 
     def __init__(self) -> None:
-        self._pushed: list[None] = []
+        super().__init__(
+            torch._C._autograd._push_saved_tensors_default_hooks, torch._C._autograd._pop_saved_tensors_default_hooks
+        )
 
-    def push(self, pack: Any, unpack: Any) -> None:
-        """Have these hooks on top."""
-        self._pushed.extend(map(_push, (pack,), (unpack,)))
 
-    def pop(self) -> None:
-        """No more of the last of them."""
-        self._pushed.pop()
-        _pop()
-
-    def pop_all(self) -> None:
-        """No more of any."""
-        while self._pushed:
-            self.pop()
+def top_hooks() -> tuple[Any, Any] | None:
+    """The saved-tensor hooks that are on top; None where there are none, or where torch (2.6) does not tell."""
+    return None if _top is None else _top(True)
 
 
 class Kept:

@@ -10,10 +10,7 @@ import torch
 from torch.nn import Module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from fastio.offload.hooks import PushedHooks
-
-# torch tells whose hooks are on top since 2.7. With 2.6 nothing is said of hooks inside ours; all else is the same.
-_top_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+from fastio.offload.hooks import PushedHooks, top_hooks
 
 
 class Modules:
@@ -46,14 +43,12 @@ class Modules:
 
     def unwatch(self) -> None:
         """End, also after an exception in the middle of a forward."""
+        self._hooks.pop_all()
         self._pack = None  # a method of the manager that owns this: it must not live on for that
         self._running.clear()
-        try:
-            for removable in self._removable:
-                removable.remove()
-            self._removable.clear()
-        finally:
-            self._hooks.pop_all()
+        for removable in self._removable:
+            removable.remove()
+        self._removable.clear()
 
     def _enter(self, module: Module, _arguments: Any) -> None:
         if torch.compiler.is_compiling() or threading.get_ident() != self._thread or self._pack is None:
@@ -66,7 +61,7 @@ class Modules:
                 "a module made by torch.compile saves its tensors after its whole graph, and backward asks for all of "
                 "them at once: offloading them costs time and lowers the peak of memory little",
             )
-        top: Any = None if _top_hooks is None else _top_hooks(True)
+        top = top_hooks()  # torch 2.6 does not tell: there nothing is said of hooks inside ours
         if top is not None and top[0] is not self._pack and torch._C._current_graph_task_id() == -1:
             self.replaced += 1
             who = getattr(top[0], "__qualname__", type(top[0]).__name__)
