@@ -66,7 +66,10 @@ class WorkThread:
         return self.has_begun and not self._has_ended.is_open and os.getpid() == self._process
 
     def start(self) -> None:
-        """Begin. Once. Who is interrupted here finds in ``has_begun`` whether it has, or never will."""
+        """Begin. Once. Who is interrupted here finds in ``has_begun`` whether it has, or never will.
+
+        RuntimeError if the system has no thread left: then it has not.
+        """
         with self._gate:
             start_new_thread(self._begin, ())
             self.has_begun = True
