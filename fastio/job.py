@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from fastio._native import Control
-from fastio.work_thread import WorkThread
+from fastio.work_thread import NoThreadError, WorkThread
 
 Result = TypeVar("Result")
 Progress = Callable[[int, int], object]
@@ -21,7 +21,7 @@ _TICK_SECONDS = 0.1
 
 
 class Job(Generic[Result]):
-    """Runs ``work`` once: at once on a thread if ``nbytes`` is large, else when it is first waited for.
+    """Runs ``work`` once: at once on a thread if ``nbytes`` is large and there is one, else when first waited for.
 
     Use as a context: whatever happens inside, the work has ended when the context has, so memory that it fills can
     go. Leaving early cancels it.
@@ -42,6 +42,8 @@ class Job(Generic[Result]):
             self._thread = thread = WorkThread(self._run)
             try:
                 thread.start()
+            except NoThreadError:
+                self._thread = None
             except BaseException:
                 thread.finish(self._control.cancel)
                 raise

@@ -46,6 +46,10 @@ class Latch:
             self._closed.release()
 
 
+class NoThreadError(RuntimeError):
+    """The system has no thread left: of the user (``ulimit -u``), or of the container (``pids.max``)."""
+
+
 class WorkThread:
     """Runs ``work``, which raises nothing, on a thread from :meth:`start` on.
 
@@ -68,10 +72,13 @@ class WorkThread:
     def start(self) -> None:
         """Begin. Once. Who is interrupted here finds in ``has_begun`` whether it has, or never will.
 
-        RuntimeError if the system has no thread left: then it has not.
+        NoThreadError if the system has none left: then it has not.
         """
         with self._gate:
-            start_new_thread(self._begin, ())
+            try:
+                start_new_thread(self._begin, ())
+            except RuntimeError as error:
+                raise NoThreadError(str(error)) from error
             self.has_begun = True
         if self._name:
             self._is_known.wait()

@@ -1,6 +1,7 @@
 #include "queue.hpp"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -45,9 +46,20 @@ void Queue::resend(unsigned slot) {
                    slot);
 }
 
+// Moves what the kernel wanted a thread of its own for, and had none: the limit of processes (of the user, or of the
+// container) is reached. Gives what a completion would.
+int32_t Queue::move_here(const Block& block) const {
+    uint8_t* memory = block.memory + block.moved;
+    auto left = static_cast<size_t>(std::min(block.nbytes - block.moved, kLargestTransfer));
+    auto offset = static_cast<off_t>(block.offset + block.moved);
+    ssize_t moved = write_ ? ::pwrite(fd_, memory, left, offset) : ::pread(fd_, memory, left, offset);
+    return moved < 0 ? -errno : static_cast<int32_t>(moved);
+}
+
 // True when the block is whole. Throws for an error; the block is then no longer in flight.
 bool Queue::settle(unsigned slot, int32_t result) {
     Block& block = blocks_[slot];
+    if (result == -ECANCELED) result = move_here(block);
     if (result == -EINTR || result == -EAGAIN) {
         resend(slot);
         return false;

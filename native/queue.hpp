@@ -53,6 +53,7 @@ class Queue {
     uint64_t failure_offset_ = 0;  // of its block
 
     void resend(unsigned slot);
+    int32_t move_here(const Block& block) const;
     bool settle(unsigned slot, int32_t result);
 };
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fastio._native import Digests
-from fastio.work_thread import WorkThread
+from fastio.work_thread import NoThreadError, WorkThread
 
 # For small ones: letting go of the GIL costs more than the copy, as often as other threads want it.
 _small_compare = ctypes.PyDLL(None).memcmp
@@ -83,7 +83,10 @@ def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> set[int]
         for _ in range(wanted - 1):
             thread = WorkThread(work.run)
             others.callback(thread.finish, work.end)  # whoever is interrupted: their addresses are the caller's
-            thread.start()
+            try:
+                thread.start()
+            except NoThreadError:
+                break
         work.run()
     if work.error is not None:
         raise work.error

@@ -21,10 +21,12 @@ from fastio.checkpoint.state import captured
 from fastio.checkpoint.stillness import Stillness
 from fastio.checkpoint.writing import Task, write_step
 from fastio.collector import held_back
+from fastio.errors import CheckpointError
 from fastio.formats import probe
 from fastio.formats.pt_records import Records, pickled
 from fastio.outcome import publish
 from fastio.progress import shown
+from fastio.work_thread import NoThreadError
 
 _log = logging.getLogger("fastio.checkpoint")
 _PICKLE_PROTOCOL = 2
@@ -141,9 +143,14 @@ class Saver:
         self._pending = pending = Pending(work, self._remove_hidden, self._leave_after)
         try:
             pending.start()
-        except BaseException:
+        except BaseException as error:
             if not pending.has_begun:
                 self._pending = before  # which may still be removing files
+            if isinstance(error, NoThreadError):
+                raise CheckpointError(
+                    f"{self._steps.path}: there is no thread to write step {task.step} behind the training ({error}): "
+                    "raise the limit (ulimit -u, or the container's pids.max), or use asynchronous=False"
+                ) from error
             raise
 
     def _write_now(self, task: Task, still: Stillness) -> None:

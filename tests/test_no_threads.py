@@ -1,0 +1,93 @@
+"""Where no thread can be started any more: the limit of processes, of the user or of the container, is reached."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fastio
+
+BEGIN = """
+import encodings.ascii, os, resource, sys, threading  # Python itself may be out of reach later
+import torch
+import fastio
+
+torch.set_num_threads(1)
+tensors = {"small": torch.arange(1000), "large": torch.arange(5 << 19) + 3}  # of 8 KB, and of 20 MiB and some bytes
+tensors["large"] = tensors["large"].view(torch.uint8)[: (20 << 20) - 777]
+os.chdir(sys.argv[1])
+fastio.save(tensors["small"], "first.pt")  # whatever is imported late
+with fastio.Checkpointer("first", asynchronous=False) as first:
+    first.save(0, tensors)
+os.remove("first.pt")
+os.chmod(".", 0o777)
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)  # no limit holds for root
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+try:
+    threading.Thread(target=print).start()
+except RuntimeError:
+    pass
+else:
+    raise AssertionError("there are threads")
+"""
+
+TRANSFERS = """
+for tensor in tensors.values():
+    for durable in (True, False):
+        told = []
+        tell = lambda *one: told.append(one)
+        saved = fastio.save(tensor, "it.pt", policy=sys.argv[2], durable=durable, progress=tell)
+        assert told and told[-1][0] == told[-1][1] >= saved.nbytes, told
+        with fastio.record() as transfers:
+            assert torch.equal(fastio.load("it.pt", policy=sys.argv[2]), tensor)
+        assert saved.tool == sys.argv[2] and not saved.fallbacks, saved
+        assert transfers[0].tool == sys.argv[2] and not transfers[0].fallbacks, transfers
+"""
+
+STEPS = """
+with fastio.Checkpointer("steps", asynchronous=False, incremental=True) as checkpointer:
+    for step in range(3):
+        tensors["large"][step] = 77
+        checkpointer.save(step, tensors)
+    assert torch.equal(checkpointer.restore().state["large"], tensors["large"])
+with fastio.Checkpointer("steps") as checkpointer:
+    try:
+        checkpointer.save(3, tensors)
+    except fastio.CheckpointError as error:
+        assert "asynchronous=False" in str(error), error
+    else:
+        raise AssertionError("it was saved without a thread")
+    assert checkpointer.steps() == [0, 1, 2]
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that another user may reach, too, unlike pytest's."""
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
+
+
+def run(folder: Path, script: str, *arguments: str) -> None:
+    command = [sys.executable, "-c", BEGIN + script, str(folder), *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "FASTIO_DICTIONARY_DIR": "."}
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=environment)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("policy", ["posix", "numpy", "torch", "uring"])
+def test_saves_and_loads(folder: Path, policy: str) -> None:
+    if why := next(tool.reason for tool in fastio.tools() if tool.name == policy):
+        pytest.skip(why)
+    run(folder, TRANSFERS, policy)
+
+
+def test_steps_are_saved_in_the_foreground_and_not_behind(folder: Path) -> None:
+    run(folder, STEPS)
