@@ -69,7 +69,7 @@ class Job(Generic[Result]):
                 if progress is not None:
                     self._told_the_end = ended
                     progress(min(self._control.done, self._nbytes), self._nbytes)
-        elif not self._ended:
+        if not self._ended:  # a small one, or there was no thread for it, or no memory for the thread
             self._run()
             if progress is not None:
                 progress(self._nbytes, self._nbytes)

@@ -12,11 +12,13 @@ import contextlib
 import os
 import threading
 import time
+import weakref
 from _thread import start_new_thread
 from collections.abc import Callable
 from math import inf
 
-_LOOK_IN_SECONDS = 0.1
+LOOK_IN_SECONDS = 0.1
+"""How often who waits looks whether what is waited for can still come."""
 
 
 class Latch:
@@ -37,7 +39,7 @@ class Latch:
         end = time.monotonic() + seconds
         while not self.is_open and (left := end - time.monotonic()) > 0:
             # Who is interrupted between the two leaves it closed: so the others look in from time to time.
-            if self._closed.acquire(timeout=min(left, _LOOK_IN_SECONDS)):
+            if self._closed.acquire(timeout=min(left, LOOK_IN_SECONDS)):
                 self._wake_next()
         return self.is_open
 
@@ -48,6 +50,10 @@ class Latch:
 
 class NoThreadError(RuntimeError):
     """The system has no thread left: of the user (``ulimit -u``), or of the container (``pids.max``)."""
+
+
+class _Sign:
+    """Of life: what runs the work holds it."""
 
 
 class WorkThread:
@@ -62,31 +68,41 @@ class WorkThread:
         self._gate = threading.Lock()  # the work does not begin before it is free
         self._is_known, self._has_ended = Latch(), Latch()
         self._process = os.getpid()
+        self._sign: weakref.ref[_Sign] | None = None
         self.has_begun = False
 
     @property
     def is_running(self) -> bool:
-        """Whether the work goes on. Never in a forked child, which does not have the thread."""
-        return self.has_begun and not self._has_ended.is_open and os.getpid() == self._process
+        """Whether the work goes on. Never in a forked child, which does not have the thread.
+
+        Nor where it was never done: a thread may find no memory for its first call.
+        """
+        if not self.has_begun or self._has_ended.is_open or os.getpid() != self._process:
+            return False
+        return self._sign is None or self._sign() is not None
 
     def start(self) -> None:
         """Begin. Once. Who is interrupted here finds in ``has_begun`` whether it has, or never will.
 
         NoThreadError if the system has none left: then it has not.
         """
+        sign = _Sign()
+        self._sign = weakref.ref(sign)
         with self._gate:
             try:
-                start_new_thread(self._begin, ())
+                start_new_thread(self._begin, (sign,))
             except RuntimeError as error:
                 raise NoThreadError(str(error)) from error
             self.has_begun = True
-        if self._name:
-            self._is_known.wait()
+        del sign
+        while self._name and self.is_running and not self._is_known.wait(LOOK_IN_SECONDS):
+            pass
 
     def wait(self, seconds: float = inf) -> bool:
         """Return when no work goes on, or after so many seconds; gives whether none does."""
-        if self.is_running:
-            self._has_ended.wait(seconds)
+        end = time.monotonic() + seconds
+        while self.is_running and (left := end - time.monotonic()) > 0:
+            self._has_ended.wait(min(left, LOOK_IN_SECONDS))
         return not self.is_running
 
     def finish(self, hurry: Callable[[], None]) -> None:
@@ -104,18 +120,18 @@ class WorkThread:
         if interrupt is not None:
             raise interrupt
 
-    def _begin(self) -> None:
+    def _begin(self, sign: _Sign) -> None:
         with self._gate:
             pass
         if not self.has_begun:
             return
         if self._name:
             with contextlib.suppress(RuntimeError):  # there is no room for another thread: so this one does the work
-                threading.Thread(target=self._run, name=self._name, daemon=False).start()
+                threading.Thread(target=self._run, args=(sign,), name=self._name, daemon=False).start()
                 return
-        self._run()
+        self._run(sign)
 
-    def _run(self) -> None:
+    def _run(self, _sign: _Sign) -> None:
         self._is_known.open()
         work = self._work
         del self._work  # it may hold much, such as who holds this

@@ -226,6 +226,24 @@ def test_each_call_that_fails_is_an_error_and_no_step(
     assert any(result["error"] for result in results)
 
 
+@pytest.mark.parametrize("policy", ["posix", "uring", "numpy", "torch"])
+@pytest.mark.parametrize("call", ["open", "read", "ring_read"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOMEM])
+def test_an_earlier_step_is_restored_where_bytes_are_lost_and_only_there(
+    server: Server, tmp_path: Path, policy: str, call: str, code: int
+) -> None:
+    results = server.run("checkpoints.restores", folder=str(tmp_path), policy=policy, call=call, effect=code)
+    assert results or (call == "ring_read" and policy != "uring")
+    for result in results:
+        if code == errno.EIO:
+            assert result["steps"] == [0], result
+            assert "step 1 is skipped" in result["warned"][0], result
+        else:
+            assert result["steps"] == [], result
+            assert result["error"]["type"] == "TransferError", result
+            assert result["error"]["errno"] == code, result
+
+
 def test_a_full_disk(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", 8) as folder:
         state = {"tensor": torch.ones(750_000)}

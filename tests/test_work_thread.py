@@ -5,13 +5,20 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 import pytest
+import torch
 
+import fastio
+from fastio import job
+from fastio._native import Control
+from fastio.checkpoint import pending
 from fastio.work_thread import Latch, WorkThread
 from interrupting import Interrupts
 
@@ -97,6 +104,59 @@ def test_who_is_interrupted_while_it_starts_knows_whether_it_runs(
         gc.enable()
     assert interrupts.came > 20
     assert begun > 20
+
+
+class Dies(WorkThread):
+    """One that finds no memory for its first call."""
+
+    def _begin(self, sign: object) -> None:
+        raise MemoryError
+
+
+@pytest.fixture
+def deaths(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Threads' errors that nobody catches."""
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(what.exc_type))
+    return told
+
+
+@pytest.mark.parametrize("name", ["", "of a test"])
+def test_one_that_dies_before_it_works_is_not_waited_for(name: str, deaths: list[object]) -> None:
+    thread = Dies(lambda: pytest.fail("it ran"), name)
+    thread.start()
+    assert thread.wait()
+    thread.finish(pytest.fail)
+    assert thread.has_begun
+    assert not thread.is_running
+    assert deaths == [MemoryError]
+
+
+def test_a_transfer_whose_thread_dies_is_its_waiters(monkeypatch: pytest.MonkeyPatch, deaths: list[object]) -> None:
+    monkeypatch.setattr(job, "WorkThread", Dies)
+    told: list[tuple[int, int]] = []
+    with job.Job(lambda: "done", Control(), job.WORTH_A_THREAD) as one:
+        assert one.wait(lambda *seen: told.append(seen)) == "done"
+    assert told[-1] == (job.WORTH_A_THREAD, job.WORTH_A_THREAD)
+    assert deaths == [MemoryError]
+
+
+def test_a_step_whose_thread_dies_is_an_error_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: list[object]
+) -> None:
+    with fastio.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(0, {"tensor": torch.zeros(3)})
+        checkpointer.wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(pending, "WorkThread", Dies)
+            checkpointer.save(1, {"tensor": torch.zeros(3)})
+            with pytest.raises(fastio.CheckpointError, match="no memory"):
+                checkpointer.wait()
+        assert checkpointer.steps() == [0]
+        checkpointer.save(2, {"tensor": torch.zeros(3)})
+        checkpointer.wait()
+        assert checkpointer.steps() == [0, 2]
+    assert deaths == [MemoryError]
 
 
 def test_a_forked_child_does_not_wait_for_it() -> None:

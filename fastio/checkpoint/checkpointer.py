@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fastio.checkpoint import at_end
+from fastio.checkpoint.damage import is_damage
 from fastio.checkpoint.folder import StepFolder
 from fastio.checkpoint.manifest import Manifest, checked_metadata
 from fastio.checkpoint.patience import after_a_second
@@ -176,8 +177,9 @@ class Checkpointer:
 
         Raises:
             CorruptFileError: the step asked for is damaged. CheckpointError: no such step, none that is whole, or not
-            of the shape of ``into``. After damage, tensors of ``into`` may have been overwritten. TypeError for a
-            ``map_location`` that is no device. Otherwise what ``load_state_dict`` and torch.load raise.
+            of the shape of ``into``. After damage, tensors of ``into`` may have been overwritten. TransferError: a
+            step cannot be read now, for want of memory or descriptors, say; no earlier one is given in its place.
+            TypeError for a ``map_location`` that is no device. Otherwise what ``load_state_dict`` and torch.load raise.
         """
         device = _device(map_location)
         weights_only = weights_only is None or weights_only
@@ -194,6 +196,8 @@ class Checkpointer:
             except (CorruptFileError, TransferError) as error:
                 if one.step not in self._steps.visible():  # whoever writes here has pruned it meanwhile
                     return self.restore(None, map_location, into, weights_only=weights_only)
+                if not is_damage(error):
+                    raise
                 _warn(one.step, error)
                 skipped.append(one.step)
         if skipped:

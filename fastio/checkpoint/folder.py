@@ -9,8 +9,9 @@ import shutil
 from collections.abc import Iterable, Iterator
 
 from fastio.checkpoint import manifest
+from fastio.checkpoint.damage import is_damage
 from fastio.checkpoint.manifest import Manifest
-from fastio.errors import CorruptFileError, FastIOError
+from fastio.errors import CorruptFileError, FastIOError, TransferError
 
 _STEP = re.compile(r"step-(\d{10,})")
 
@@ -32,12 +33,15 @@ class StepFolder:
 
     def visible(self) -> list[int]:
         """The steps that have a manifest, damaged or not, in ascending order."""
-        return sorted(step for step, path in self._all() if os.path.exists(os.path.join(path, manifest.NAME)))
+        return sorted(step for step, path in self._all() if _may_be(os.path.join(path, manifest.NAME)))
 
-    def whole(self) -> tuple[list[Manifest], dict[int, CorruptFileError]]:
-        """The manifests, in the order in which the steps were saved; and what is wrong with those that are damaged."""
+    def whole(self) -> tuple[list[Manifest], dict[int, CorruptFileError | TransferError]]:
+        """The manifests, in the order in which the steps were saved; and what is wrong with those that are damaged.
+
+        TransferError where one cannot be read now.
+        """
         found: list[Manifest] = []
-        damaged: dict[int, CorruptFileError] = {}
+        damaged: dict[int, CorruptFileError | TransferError] = {}
         for step in self.visible():
             try:
                 one = manifest.read(self.of(step))
@@ -46,7 +50,9 @@ class StepFolder:
                 found.append(one)
             except FileNotFoundError:
                 continue  # pruned meanwhile
-            except CorruptFileError as error:
+            except (CorruptFileError, TransferError) as error:
+                if not is_damage(error):
+                    raise
                 damaged[step] = error
         return sorted(found, key=lambda one: one.order), damaged
 
@@ -60,7 +66,7 @@ class StepFolder:
         Files that other steps link to stay with them.
         """
         path = self.of(step)
-        if not os.path.exists(os.path.join(path, manifest.NAME)):
+        if not _may_be(os.path.join(path, manifest.NAME)):
             _remove_folder(path)
 
     def clear_leftovers(self) -> None:
@@ -81,6 +87,17 @@ class StepFolder:
             match = _STEP.fullmatch(name)
             if match is not None:
                 yield int(match[1]), os.path.join(self.path, name)
+
+
+def _may_be(path: str) -> bool:
+    """Whether there is such a file: also where the system cannot tell, as os.path.exists does not have it."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def remove_all(path: str, names: Iterable[str]) -> None:

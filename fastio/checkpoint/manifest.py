@@ -10,7 +10,7 @@ import os
 from typing import Any, NamedTuple
 
 from fastio import _native
-from fastio.errors import CheckpointError, CorruptFileError
+from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError
 from fastio.formats.reading import read_at
 from fastio.opening import opened
 from fastio.replacement import Replacement, write_all
@@ -55,12 +55,17 @@ def write(folder: str, manifest: Manifest) -> None:
 def read(folder: str) -> Manifest:
     """The manifest of a step's folder.
 
-    CorruptFileError if a byte of it is not as it was written, FileNotFoundError if there is none, CheckpointError if
-    a later fastio wrote it.
+    CorruptFileError if a byte of it is not as it was written, FileNotFoundError if there is none, TransferError if it
+    cannot be read, CheckpointError if a later fastio wrote it.
     """
     path = os.path.join(folder, NAME)
-    with opened(path) as (fd, size):
-        data = read_at(path, fd, 0, size)
+    try:
+        with opened(path) as (fd, size):
+            data = read_at(path, fd, 0, size)
+    except (FileNotFoundError, FastIOError):
+        raise
+    except OSError as error:
+        raise TransferError(error.errno or 0, "opening", path) from error
     try:
         text = data.decode()
         fields = json.loads(text)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fastio.work_thread import Latch, WorkThread
+from fastio.errors import CheckpointError
+from fastio.work_thread import LOOK_IN_SECONDS, Latch, WorkThread
 
 
 class Pending:
@@ -39,16 +40,19 @@ class Pending:
 
     def wait(self) -> None:
         """Return when ``work`` has ended, or was never started."""
-        if self._thread.is_running:
-            self._is_done.wait()
+        while self._thread.is_running and not self._is_done.wait(LOOK_IN_SECONDS):
+            pass
 
     def join(self) -> None:
         """Return when all of it has ended."""
         self._thread.wait()
 
     def complain(self) -> None:
-        """Raise the error, if there was one by now. Once."""
+        """Raise the error, if there was one by now, or if the work was never done. Once."""
         error, self._error = self._error, None
+        if self._thread.has_begun and not self._thread.is_running and not self._is_done.is_open:
+            self._is_done.open()
+            error = CheckpointError("the step was not written: its thread found no memory to begin")
         if error is not None:
             raise error
 

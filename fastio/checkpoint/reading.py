@@ -19,7 +19,7 @@ from fastio.checkpoint.manifest import File, Manifest
 from fastio.checkpoint.places import Places
 from fastio.checkpoint.sizes import readable
 from fastio.collector import held_back
-from fastio.errors import CorruptFileError, FormatError
+from fastio.errors import CorruptFileError, FastIOError, FormatError, TransferError
 from fastio.formats import probe
 from fastio.formats.pt_load import Archive, NotPlainError, Reader, damaged, open_archive, unpickle
 from fastio.job import Progress
@@ -134,6 +134,10 @@ def _opened(folder: str, file: File) -> Any:
             yield open_archive(path, fd, size)
     except FileNotFoundError:
         raise CorruptFileError(path, None, "is missing") from None
+    except FastIOError:
+        raise
+    except OSError as error:
+        raise TransferError(error.errno or 0, "opening", path) from error
     except NotPlainError as reason:
         raise CorruptFileError(path, None, f"is not what was written: {reason}") from None
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -79,6 +80,32 @@ def sweep(folder: str, policy: str, call: str, effect: int) -> list[Json]:
             _fill(path, checkpointer, {"call": call, "effect": effect, "first": first, "times": 1}, results)
         if results[-1]["strikes"] == 0:
             return results[:-1]
+    raise AssertionError(f"more than 100 calls of class {call}")
+
+
+def restores(folder: str, policy: str, call: str, effect: int) -> list[Json]:
+    """Restore again and again from two steps: the newer one's calls of a class fail from the first on, the second, ...
+
+    Each result has the error, or the step that was restored, and what was warned of.
+    """
+    programs._warm_up(policy)
+    results: list[Json] = []
+    with Checkpointer(folder, policy=policy) as checkpointer:
+        for step in (0, 1):
+            checkpointer.save(step, _state(step))
+        checkpointer.wait()
+        for first in range(1, 100):
+            restored: list[Any] = []
+            fault = {"call": call, "effect": effect, "first": first, "times": 1000}
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                within = os.path.join(folder, f"step-{1:010d}", "any")
+                result = programs._attempt(lambda to=restored: to.append(checkpointer.restore()), within, [fault])
+            if result["strikes"] == 0:
+                return results
+            result["steps"] = [one.step for one in restored]
+            result["warned"] = [str(one.message) for one in warned]
+            results.append(result)
     raise AssertionError(f"more than 100 calls of class {call}")
 
 

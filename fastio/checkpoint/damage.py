@@ -1,0 +1,18 @@
+"""Whether a step is damaged, or this process only cannot read it now: for want of memory, or of descriptors."""
+
+from __future__ import annotations
+
+import errno
+
+from fastio.errors import CorruptFileError, TransferError
+
+# What disks, and file systems that compare checksums, say of bytes that are lost.
+_LOST = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA, errno.EREMOTEIO, errno.EILSEQ})
+
+
+def is_damage(error: CorruptFileError | TransferError) -> bool:
+    """Whether an earlier step is to be had in place of the one that was being read.
+
+    Otherwise it is whole, for all that is known: who went on from an earlier one would lose what came between.
+    """
+    return isinstance(error, CorruptFileError) or error.errno in _LOST
