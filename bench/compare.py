@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fastio.bench import limit, warmup
 from fastio.bench.contestants import Contestants, remove
+from fastio.bench.patience import Patience
 from fastio.bench.peer import Peer
 from fastio.bench.reserve import Reserve
 from fastio.bench.rounds import Contestant, Failure, Sample, Task, describe, interleave
@@ -44,6 +46,11 @@ class Step:
             return 2.0 + 1.5 * gigabytes
         return 0.05 + 1.2 * gigabytes if self.work in WORKS else 2.0 + 4.0 * gigabytes
 
+    @property
+    def calls(self) -> int:
+        """How many there are, if none fails."""
+        return self.rounds * (len(self.able) + len(self.limits))
+
 
 @dataclass
 class Comparison:
@@ -52,7 +59,7 @@ class Comparison:
     ``learning`` is how often at most fastio saves and loads what is large before (what is small: four times as often),
     so that its dictionaries know their way. With ``memory``, what is large is also saved once in a fresh process, for
     its peak (a long process would hide it). With ``ring``, the limit by our own ring stands beside fio's once.
-    ``lean``: see :class:`Contestants`.
+    ``lean``: see :class:`Contestants`. Rounds but the first are left out where all would take more than ``seconds``.
     """
 
     folder: Path
@@ -64,6 +71,7 @@ class Comparison:
     memory: bool = True
     ring: bool = True
     lean: bool = False
+    seconds: float = math.inf
     tell: Callable[[str, float], None] = field(default=lambda what, weight: None)
     steps: list[Step] = field(init=False)
 
@@ -77,10 +85,11 @@ class Comparison:
     def weights(self) -> list[float]:
         """The weight of every call to come."""
         learning = [self._learning_weight(workload) for workload in self.workloads if self._learns]
-        return learning + [s.weight for s in self.steps for _ in range(s.rounds * (len(s.able) + len(s.limits)))]
+        return learning + [step.weight for step in self.steps for _ in range(step.calls)]
 
     def run(self) -> Iterator[Sample | Failure]:
         """Every outcome, as soon as it is known."""
+        patience = Patience(self.seconds)
         for workload in self.workloads:
             self.tell(f"{workload.label}: making it", 0)
             thing = workload.make()
@@ -88,9 +97,11 @@ class Comparison:
                 if self._learns:
                     self._learn(workload, thing, reserve)
                 contestants = Contestants(self.folder, workload, thing, fingerprint(thing), reserve, lean=self.lean)
-                for step in self.steps:
+                for place, step in enumerate(self.steps):
                     if step.workload is workload:
-                        yield from self._compare(step, contestants)
+                        left = sum(other.weight * other.calls for other in self.steps[place:])
+                        patience.begin(step.weight * step.calls / left if left else 1)
+                        yield from self._compare(step, contestants, patience)
             for path in self.folder.iterdir():
                 remove(path)
 
@@ -132,7 +143,7 @@ class Comparison:
                 able.append(peer)
         return Step(workload, work, rounds, tuple(able), tuple(refused), self._limits(workload, work) if able else ())
 
-    def _compare(self, step: Step, make: Contestants) -> Iterator[Sample | Failure]:
+    def _compare(self, step: Step, make: Contestants, patience: Patience) -> Iterator[Sample | Failure]:
         yield from step.refused
         what = f"{step.workload.label}: {step.work}"
         self.tell(what, 0)
@@ -145,9 +156,12 @@ class Comparison:
             except Exception as error:  # its file could not even be made: a result to show like any other
                 yield Failure(step.work, step.workload.name, name, 0, describe(error))
         task = Task(step.work, step.workload.name, step.workload.nbytes)
-        for outcome in interleave(task, contestants, step.rounds):
+        done = 0
+        for outcome in interleave(task, contestants, step.rounds, another=patience.another):
+            done += 1
             self.tell(what, step.weight)
             yield outcome
+        self.tell(what, step.weight * (step.calls - done))
 
     @staticmethod
     def _limit(step: Step, name: str, make: Contestants) -> Contestant:

@@ -123,16 +123,23 @@ class Contestant:
 
 
 def interleave(
-    task: Task, contestants: Sequence[Contestant], rounds: int, clock: Clock | None = None
+    task: Task,
+    contestants: Sequence[Contestant],
+    rounds: int,
+    clock: Clock | None = None,
+    another: Callable[[int], bool] = lambda done: True,
 ) -> Iterator[Sample | Failure]:
     """Run every contestant once a round, and yield each outcome as soon as it is known.
 
-    A call that the host disturbed is timed again, whoever's it is: see :func:`undisturbed`.
+    A call that the host disturbed is timed again, whoever's it is: see :func:`undisturbed`. After each round
+    ``another`` is asked, with the number of those done, whether there is time for one more; whole rounds are left out.
     """
     clock = clock or SystemClock()
     failed: set[str] = set()
     usual: dict[str, float] = {}
     for number in range(rounds):
+        if number and not another(number):
+            return
         for contestant in contestants:
             if contestant.tool in failed:
                 continue

@@ -36,6 +36,7 @@ from fastio.bench import (
     warmup,
 )
 from fastio.bench import workloads as objects
+from fastio.bench.patience import Patience
 from fastio.bench.report import Report, interruptible
 from fastio.bench.reserve import Reserve
 from fastio.bench.rounds import Contestant, Failure, Measured, Sample, Task, interleave
@@ -119,6 +120,18 @@ class TestRounds:
         outcomes = run(clock, 2, contestant("A"), contestant("B"))
         assert calls == ["before A", "A", "after A", "before B", "B", "after B"] * 2
         assert [(o.tool, o.round) for o in outcomes] == [("A", 0), ("B", 0), ("A", 1), ("B", 1)]
+
+    def test_rounds_that_do_not_fit_are_left_out_whole(self) -> None:
+        clock = FakeClock()
+        patience = Patience(100.0, clock.wall)
+        done: list[list[tuple[str, int]]] = []
+        for share, times in ((0.3, [6.0] * 4), (0.5, [60.0] * 4), (1.0, [1.0] * 4), (1.0, [1.0] * 4)):
+            patience.begin(share)
+            contestants = [Contestant("A", clock.mover(times)), Contestant("B", clock.mover(times))]
+            outcomes = interleave(TASK, contestants, 4, clock, another=patience.another)
+            done.append([(outcome.tool, outcome.round) for outcome in outcomes])
+        both = [[("A", number), ("B", number)] for number in range(4)]
+        assert done == [both[0] + both[1], both[0], both[0], both[0]]  # 24 of 30 s; 120 of 38 s; nothing is left
 
     def test_ratios_are_of_medians_and_the_spread_of_rounds(self) -> None:
         clock = FakeClock()

@@ -41,6 +41,18 @@ def test_all_it_shows_is_as_it_should_be(
     assert list(folder.iterdir()) == []
 
 
+def test_where_time_is_short_it_has_fewer_rounds_and_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "RACE_SECONDS", 0.0)
+    monkeypatch.setattr(demo, "LEARNING_ROUNDS", 1)
+    monkeypatch.setattr(demo, "STEPS", [("race", demo.race)])
+    assert demo.main(workloads.find("toy")) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("│ fastio │") == len(WORKS)
+    assert "would take too long on this machine: durable save 1, save 1, cold load 1, warm load 1" in said
+
+
 def saves_another(thing: dict[str, torch.Tensor], path: Path) -> fastio.SaveResult:
     """A save of which one bit is wrong."""
     name, tensor = next(iter(thing.items()))
