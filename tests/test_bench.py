@@ -596,7 +596,20 @@ class TestGoals:
             ],
             frozenset({"big"}),
         )
-        assert {goal.against for goal in found} == {"torch", "the best peer, torch"}
+        assert {goal.against for goal in found} == {"torch", "the best peer that copies, torch"}
+
+    @pytest.mark.parametrize(("ring", "against", "asked"), [(2.2e9, limit.RING, 0.909), (1.8e9, limit.TOOL, 1.0)])
+    def test_the_disks_limit_is_whichever_was_faster(self, ring: float, against: str, asked: float) -> None:
+        for work in compare.LIMITED:
+            found = goals.check(
+                [
+                    self.summary(work, limit.TOOL, 2e9),
+                    self.summary(work, limit.RING, ring),
+                    self.summary(work, "fastio", 2.5e9),
+                ],
+                frozenset({"big"}),
+            )
+            assert {goal.against: round(goal.measured, 3) for goal in found} == {against: asked}
 
     def test_small_objects_are_never_slower_than_torch(self) -> None:
         rows = [self.summary(compare.WARM, "torch", 1e9), self.summary(compare.WARM, "fastio", 0.9e9)]
