@@ -125,7 +125,8 @@ def _at_batch_4(
                 grid.cell(work, workload, tool, value)
                 for value in (utilisation, _megabytes, lambda own: _efficiency(own, utilisation(own)))
             ]
-        rows.append(row)
+        if any(cell is not None for cell in row[1:]):  # the disk's limit is measured at larger sizes alone
+            rows.append(row)
     columns = [f"{figure} {what}*" for what in ("r_C", "r", "w") for figure in ("Util", "MB/s", "IOef")]
     title = f"{processor} utilisation and IOef at batch size 4"
     note = "r_C: warm reads, r: cold reads, w: durable writes; the paper has one Util_r for both kinds of reads"

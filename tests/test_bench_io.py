@@ -240,6 +240,13 @@ class TestExhibits:
         assert rows[0] == ["torch", pytest.approx(0.5), pytest.approx(400), pytest.approx(800), *cold_and_written]
         assert rows[1] == ["uring", "failed", "failed", "failed", *cold_and_written]
 
+    def test_who_took_no_part_at_batch_4_has_no_row_there(self) -> None:
+        own = self.samples(sweep.COLD, "torch", io_exhibits.BATCH_4, 1.0)
+        limited = self.samples(sweep.COLD, limit.TOOL, 16 * io_exhibits.BATCH_4, 1.0)
+        found = {exhibit.name: exhibit.rows for exhibit in io_exhibits.measured(stats.summarise([own, limited]), [])}
+        assert [row[0] for row in found["io-batch-4-cpu"]] == ["torch"]
+        assert [row[0] for row in found["io-cold-read"]] == ["196", "12.25"]
+
     def test_table_6_only_with_a_gpu(self) -> None:
         assert "io-batch-4-gpu" not in self.told()
         rows = self.told(gpu=0.25)["io-batch-4-gpu"]
