@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ class Call:
     """One call of ``tool`` at ``work`` while hogs were to take the share ``level`` of the memory bandwidth.
 
     ``nbytes`` are those that it moved to or from files, or, a training step, out of memory. ``alone`` is what the hogs
-    moved right before it, ``beside`` what they moved during it; None where there were none.
+    moved shortly before it, ``beside`` what they moved during it; None where there were none.
     """
 
     work: str
@@ -142,13 +143,14 @@ class Contention:
 
         def prepare() -> None:
             nonlocal alone
-            contestant.prepare()
-            if level:
-                self.hogs.pace(level * self.bandwidth)
-                alone = self.hogs.watched(_ALONE)
+            os.sync()  # what others left would be written while the hogs are watched
+            self.hogs.pace(level * self.bandwidth)
+            watched = self.hogs.watched(_ALONE)  # where none is to move: that calls at every level wait alike
+            alone = watched if level else None
+            contestant.prepare()  # after it: it frees memory, which the host may take while that lies free
 
         def run() -> str:
-            before = self.hogs.reading()
+            before = self.hogs.begin()
             way = contestant.run()
             traffic[:] = [(alone, self.hogs.reading() - before if level else None)]
             return way if isinstance(way, str) else way.way

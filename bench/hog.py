@@ -23,19 +23,22 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Slot(ctypes.Structure):
-    """What a hog and its parent share. Each field has one writer: the parent sets ``target``, the hog all others.
+    """What a hog and its parent share. Each field has one writer: the parent of the first two, the hog of the others.
 
-    ``target``: bytes/s, 0 for a hog at rest, infinity for one that goes as fast as it can. ``moved``: bytes so far.
-    ``took``: how many chunks took as long as each bin says.
+    ``target``: bytes/s, 0 for a hog at rest, infinity for one that goes as fast as it can. ``begun``: how often the
+    parent has begun to measure; what was lost before is not made good after. ``moved``: bytes so far. ``took``: how
+    many chunks took as long as each bin says.
     """
 
     _fields_ = (
         ("target", ctypes.c_double),
+        ("begun", ctypes.c_int64),
         ("moved", ctypes.c_int64),
         ("ready", ctypes.c_int64),
         ("took", ctypes.c_int64 * BINS),
     )
     target: float
+    begun: int
     moved: int
     ready: int
     took: ctypes.Array[ctypes.c_int64]
@@ -55,6 +58,10 @@ class Throttle:
         """Seconds to sleep, after so many bytes more were moved."""
         self._due = max(self._due + moved / self.bytes_per_s, now - _SLACK)
         return max(0.0, self._due - now)
+
+    def forgive(self, now: float) -> None:
+        """Make nothing good of what was lost until now."""
+        self._due = max(self._due, now)
 
 
 def bin_of(seconds: float) -> int:
@@ -82,7 +89,7 @@ def main(text: str) -> None:
 
 
 def _stream(slot: Slot, source: int, target: int, nbytes: int) -> None:
-    throttle, offset = Throttle(math.inf, time.perf_counter()), 0
+    throttle, offset, begun = Throttle(math.inf, time.perf_counter()), 0, 0
     while True:
         began, asked = time.perf_counter(), slot.target
         if asked <= 0:
@@ -90,6 +97,9 @@ def _stream(slot: Slot, source: int, target: int, nbytes: int) -> None:
             continue
         if asked != throttle.bytes_per_s:
             throttle = Throttle(asked, began)
+        if slot.begun != begun:
+            begun = slot.begun
+            throttle.forgive(time.perf_counter())
         ctypes.memmove(target + offset, source + offset, CHUNK)
         offset = (offset + CHUNK) % nbytes
         now = time.perf_counter()

@@ -108,10 +108,19 @@ class Hogs:
         took = tuple(map(sum, zip(*(slot.took for slot in self._slots), strict=True)))
         return Traffic(time.perf_counter(), sum(slot.moved for slot in self._slots), took)
 
+    def begin(self) -> Traffic:
+        """A reading at which something begins to be measured: the hogs make nothing good of what they lost before.
+
+        A hog that was kept waiting just before would take more than its share in what is measured.
+        """
+        for slot in self._slots:
+            slot.begun += 1
+        return self.reading()
+
     def watched(self, seconds: float) -> Traffic:
         """What the hogs move in so many seconds at their present pace, once they have settled to it."""
         time.sleep(_SETTLE)
-        before = self.reading()
+        before = self.begin()
         time.sleep(seconds)
         return self.reading() - before
 

@@ -21,6 +21,8 @@ from fastio.bench.contended_training import PLAIN, TO_DISK, TO_HOST, WAYS, Train
 from fastio.bench.contention import STEP, Call
 from fastio.bench.exhibit import MEASURED
 from fastio.bench.hogs import HogError, Hogs, Traffic, chunk_seconds
+from fastio.bench.reserve import Reserve
+from fastio.bench.rounds import Failure
 from fastio.bench.training_models import Size
 
 MIB = 1 << 20
@@ -98,6 +100,18 @@ class TestThrottle:
             now += throttle.pause(1000, now)
         assert moved <= 1e6 * (1.0 + 0.05) + 2000
 
+    @pytest.mark.parametrize(("forgiven", "rate"), [(True, 1e6), (False, 1.16e6)])
+    def test_a_stalled_start_is_forgiven_before_it_is_measured(self, forgiven: bool, rate: float) -> None:
+        """Kept for 40 ms from its first chunk, it would go a sixth faster in the quarter of a second that counts."""
+        throttle, now, moved = hog.Throttle(1e6, 100.0), 100.04, 0
+        if forgiven:
+            throttle.forgive(now)
+        while now < 100.29:
+            now += 0.0001
+            moved += 1000
+            now += throttle.pause(1000, now)
+        assert moved / (now - 100.04) == pytest.approx(rate, rel=0.005)
+
 
 class TestLatency:
     @pytest.mark.parametrize("seconds", [1e-6, 3e-6, 5e-4, 0.02, 1.7])
@@ -128,6 +142,19 @@ class TestHogs:
         small_hogs.pace(0)
         small_hogs.watched(0.05)  # it finishes its chunk
         assert small_hogs.watched(0.05).moved == 0
+
+    def test_what_it_lost_before_it_is_measured_is_not_made_good(self, small_hogs: Hogs) -> None:
+        pace = 1600 * MIB
+        for _ in range(3):
+            small_hogs.pace(pace)
+            small_hogs.watched(0.01)
+            os.kill(small_hogs.pids[0], signal.SIGSTOP)
+            threading.Event().wait(0.1)
+            os.kill(small_hogs.pids[0], signal.SIGCONT)
+            before = small_hogs.begin()
+            threading.Event().wait(0.2)
+            own = small_hogs.reading() - before
+            assert own.moved <= pace * own.seconds + 2 * hog.TRAFFIC
 
     def test_without_a_pace_it_goes_as_fast_as_it_can(self, small_hogs: Hogs, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(hogs, "_WINDOW", 0.1)
@@ -294,6 +321,33 @@ class TestCommand:
         turns = [(call.round, call.level, call.tool) for call in own.calls]
         assert turns == [(number, level, way) for number in range(2) for level in levels for way in WAYS]
         assert {call.tool for call in own.calls if call.nbytes > 0} == {TO_HOST, TO_DISK}
+
+    def test_calls_wait_alike_at_every_level_and_memory_is_freed_after_that(
+        self, small: None, small_hogs: Hogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[str] = []
+
+        class Noting(Reserve):
+            def hold(self, all_but: int = 0) -> None:
+                seen.append("hold")
+                super().hold(all_but)
+
+            def release(self, nbytes: int | None = None) -> None:
+                seen.append("release")
+                super().release(nbytes)
+
+        def watched(seconds: float) -> Traffic:
+            seen.append("watch")
+            return Hogs.watched(small_hogs, seconds)
+
+        monkeypatch.setattr(small_hogs, "watched", watched)
+        monkeypatch.setattr(contention, "Reserve", Noting)
+        monkeypatch.setattr(contention, "WORKS", (compare.WARM,))
+        monkeypatch.setattr(contention, "WAYS", ())
+        own = contention.Contention(tmp_path, 2, workloads.one_tensor(1), SMALL, small_hogs, 1e9)
+        assert not [outcome for outcome in own.run() if isinstance(outcome, Failure)]
+        calls = 2 * len(contention.LEVELS) * len(contention.TOOLS)
+        assert seen[seen.index("watch") : -1] == ["watch", "hold", "release", "hold"] * calls
 
     def test_ctrl_c_leaves_no_files_and_no_children(self, tmp_path: Path) -> None:
         code = HEAR + "from fastio.bench.contend_command import contend; contend()"
