@@ -90,10 +90,12 @@ def every() -> list[Peer]:
             "fastsafetensors",
             "fastsafetensors",
             "fastsafetensors",
-            None,
+            rivals_optional.fastsafetensors_save,
             rivals_optional.fastsafetensors_load,
             files_of="safetensors",
-            settings="nogds, a thread a core; tensors are views of its buffer; reads safetensors' file",
+            settings=f"ParallelSaver of {rivals_optional.fastsafetensors_shards()} shards and as many threads, one a "
+            "processor, 8 at most; loads: nogds, a thread a core; tensors are views of its buffer; reads safetensors' "
+            "file",
         ),
         Peer(
             "runai-model-streamer",

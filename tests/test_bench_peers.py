@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tomllib
 import torch
+from safetensors.torch import load_file
 
 import fastio
 from benching import MIB, invoke, on_disk
@@ -160,11 +161,24 @@ def test_the_extra_brings_every_peer_that_needs_no_compiler(repository: Path) ->
 
 def test_peers_that_few_have_take_part() -> None:
     told = {peer.name: (peer.save is not None, peer.load is not None, peer.owner) for peer in peers.every()}
-    assert told["fastsafetensors"] == (False, True, "safetensors")
+    assert told["fastsafetensors"] == (True, True, "safetensors")
     assert told["runai-model-streamer"] == (False, True, "safetensors")
     assert told["torchsnapshot"] == (True, True, "torchsnapshot")
     assert told["DeepNVMe"] == (True, True, "DeepNVMe")
     assert told["TensorNVMe"][:2] == (True, False)
+
+
+def test_fastsafetensors_saves_all_that_it_is_given(disk: Path) -> None:
+    """Its loads are of safetensors' file, so nobody else looks at its own."""
+    peer, thing = installed("fastsafetensors"), {name: torch.rand(1000 + place) for place, name in enumerate("abc")}
+    peer.saver()(thing, str(disk / "saved"), True)
+    loaded: dict[str, torch.Tensor] = {}
+    for file in cold.files(disk / "saved"):
+        loaded |= load_file(file)
+    assert objects.fingerprint(loaded) == objects.fingerprint(thing)
+    peer.saver()(thing["b"], str(disk / "lone"), False)
+    (lone,) = [own for file in cold.files(disk / "lone") for own in load_file(file).values()]
+    assert torch.equal(lone, thing["b"])
 
 
 def test_what_is_not_installed_is_shown_with_its_cure(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
