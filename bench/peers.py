@@ -84,7 +84,8 @@ def every() -> list[Peer]:
             rivals.dali_load,
             kinds=TENSOR,
             files_of="numpy",
-            settings=f"numpy reader on the CPU, {rivals.DALI_THREADS} threads, pipeline included; reads numpy's file",
+            settings=f"numpy reader on the CPU, {rivals.DALI_THREADS} threads, pipeline included; the tensor is a view "
+            "of its buffer (DLPack); reads numpy's file",
         ),
         Peer(
             "fastsafetensors",

@@ -139,8 +139,8 @@ def dcp_load(path: str) -> tuple[Any, str]:
 
 
 def dali_load(path: str) -> tuple[Any, str]:
-    """DALI's numpy reader, pipeline and all, since a file is loaded once."""
-    import torch
+    """DALI's numpy reader, pipeline and all, since a file is loaded once; the tensor is a view of its buffer."""
+    from torch.utils.dlpack import from_dlpack
 
     dali = import_module("nvidia.dali")
     pipeline = dali.Pipeline(batch_size=1, num_threads=DALI_THREADS, device_id=None)
@@ -148,4 +148,4 @@ def dali_load(path: str) -> tuple[Any, str]:
         pipeline.set_outputs(import_module("nvidia.dali.fn").readers.numpy(device="cpu", files=[path]))
     pipeline.build()
     (batch,) = pipeline.run()
-    return torch.from_numpy(batch.at(0)), ""  # at() copies out of the pipeline's memory
+    return from_dlpack(batch[0]), ""  # which keeps the buffer when the pipeline is gone

@@ -181,6 +181,18 @@ def test_fastsafetensors_saves_all_that_it_is_given(disk: Path) -> None:
     assert torch.equal(lone, thing["b"])
 
 
+def test_what_dali_loads_is_its_own_when_the_pipeline_is_gone(disk: Path) -> None:
+    """The tensors are views of the pipeline's memory, and not of the file, which would have been read by nobody yet."""
+    load, things = installed("DALI").loader(), [torch.rand(2 * MIB) for _ in range(3)]
+    for place, thing in enumerate(things):
+        rivals.numpy_save(thing, str(disk / f"{place}.npy"), False)
+    loaded = [load(str(disk / f"{place}.npy"))[0] for place in range(len(things))]
+    assert all(map(torch.equal, loaded, things))
+    spans = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if ".npy" in line]
+    mapped = [[int(end, 16) for end in span[0].split("-")] for span in spans]
+    assert not [own for own in loaded for begin, end in mapped if begin <= own.data_ptr() < end]
+
+
 def test_what_is_not_installed_is_shown_with_its_cure(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchsnapshot", None)
     result = invoke(
