@@ -16,7 +16,7 @@ from fastio.bench.peer import TOOL, Peer
 from fastio.bench.rounds import Failure, Sample
 from fastio.bench.workloads import Workload
 
-FILES = 3  # of one model that lie on the disk at once: torch's, fastio's, and the one being saved
+FILES = 4  # of one model that lie on the disk at once: torch's, numpy's, fastio's, and the one being saved
 _LEARNING = 6  # rounds at most in which fastio's dictionaries try their tools
 _OWNER = "fastio"  # whose files all of fastio's tools load: they write the same ones
 _PT = "pt"
@@ -74,8 +74,11 @@ class ModelRuns:
 
 
 def tools() -> tuple[list[Peer], list[str]]:
-    """torch, fastio and its tools that can hold a state dict, by name; and remarks on those that are left out."""
-    found, remarks = [peers.find("torch"), peers.find("fastio")], []
+    """torch, numpy, fastio and its tools that can hold a state dict, by name; and remarks on those that are left out.
+
+    numpy is that of ``savez``: as a tool of fastio it writes one array a file.
+    """
+    found, remarks = [peers.find(name) for name in ("torch", "numpy", "fastio")], []
     for status in fastio.tools():
         tool = registry.find(status.name)
         if tool.transport is None:
@@ -88,7 +91,7 @@ def tools() -> tuple[list[Peer], list[str]]:
             peer = peers.find(f"{TOOL}{status.name}")
             problem = peer.unable("save", "dict")
             if problem:
-                remarks.append(f"{tool.name}: {problem}")
+                remarks.append(f"fastio's {tool.name}: {problem}")
             else:
                 found.append(replace(peer, files_of=_OWNER))
     return found, remarks

@@ -64,8 +64,7 @@ def every() -> list[Peer]:
             "numpy",
             rivals.numpy_save,
             rivals.numpy_load,
-            kinds=TENSOR,
-            settings="save and load, allow_pickle=False",
+            settings="save of one array, savez of a state dict; load, allow_pickle=False",
         ),
         Peer(
             "DCP",

@@ -82,22 +82,30 @@ def safetensors_load(path: str) -> tuple[Any, str]:
 
 
 def numpy_save(thing: Any, path: str, durable: bool) -> str:
-    """numpy.save of one array."""
+    """numpy.save of one array, numpy.savez of a state dict. TypeError for a dtype that numpy lacks, as bfloat16."""
     import numpy
 
     with open(path, "wb") as stream:
-        numpy.save(stream, thing.numpy(), allow_pickle=False)
+        if isinstance(thing, dict):
+            numpy.savez(stream, **{name: tensor.numpy() for name, tensor in thing.items()})
+        else:
+            numpy.save(stream, thing.numpy(), allow_pickle=False)
         if durable:
+            stream.flush()
             os.fsync(stream.fileno())
     return ""
 
 
 def numpy_load(path: str) -> tuple[Any, str]:
-    """numpy.load of one array, as a tensor."""
+    """numpy.load of either, as tensors."""
     import numpy
     import torch
 
-    return torch.from_numpy(numpy.load(path, allow_pickle=False)), ""
+    loaded = numpy.load(path, allow_pickle=False)
+    if isinstance(loaded, numpy.ndarray):
+        return torch.from_numpy(loaded), ""
+    with loaded:
+        return {name: torch.from_numpy(array) for name, array in loaded.items()}, ""
 
 
 def dcp_threads(ranks: int = 1) -> int:

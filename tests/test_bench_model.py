@@ -148,11 +148,12 @@ class TestRuns:
     def test_all_tools_that_hold_a_state_dict_take_part(self) -> None:
         tools, remarks = model_runs.tools()
         labels = [tool.label for tool in tools]
-        assert labels[:2] == ["torch", "fastio"]
+        assert labels[:3] == ["torch", "numpy", "fastio"]
         assert "posix" in labels
-        assert {tool.owner for tool in tools} == {"torch", "fastio"}
+        assert {tool.owner for tool in tools} == {"torch", "numpy", "fastio"}
+        assert len(set(labels)) == len(labels)
         told = {remark.partition(":")[0] for remark in remarks}
-        assert {"torch", "numpy"} <= told
+        assert {"torch", "fastio's numpy"} <= told
         assert not told & set(labels[1:])
 
     def test_rounds_are_cut_to_the_time(self, disk: Path) -> None:

@@ -181,6 +181,22 @@ def test_fastsafetensors_saves_all_that_it_is_given(disk: Path) -> None:
     assert torch.equal(lone, thing["b"])
 
 
+def test_numpy_holds_a_state_dict_of_what_it_has_a_dtype_for(disk: Path) -> None:
+    state = {
+        "layer.weight": torch.rand(300, 70),
+        "layer.count": torch.tensor(7),
+        "halves": torch.rand(5).half(),
+        "none": torch.empty(0, 3),
+        "mask": torch.tensor([True, False]),
+    }
+    for durable in (True, False):
+        rivals.numpy_save(state, str(disk / "saved"), durable)
+        loaded, _ = rivals.numpy_load(str(disk / "saved"))
+        assert objects.fingerprint(loaded) == objects.fingerprint(state)
+    with pytest.raises(TypeError, match="BFloat16"):
+        rivals.numpy_save({**state, "brain": torch.rand(3).bfloat16()}, str(disk / "refused"), True)
+
+
 def test_what_dali_loads_is_its_own_when_the_pipeline_is_gone(disk: Path) -> None:
     """The tensors are views of the pipeline's memory, and not of the file, which would have been read by nobody yet."""
     load, things = installed("DALI").loader(), [torch.rand(2 * MIB) for _ in range(3)]
@@ -197,13 +213,13 @@ def test_what_is_not_installed_is_shown_with_its_cure(disk: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "torchsnapshot", None)
     result = invoke(
         *("peers", "--workload", "small-tensors", "--work", "cold load", "--rounds", "1", "--dir", str(disk)),
-        *("--tool", "torch", "--tool", "torchsnapshot", "--tool", "numpy", "--json"),
+        *("--tool", "torch", "--tool", "torchsnapshot", "--tool", "DALI", "--json"),
     )
     told = json.loads(result.stdout)
     reasons = {failure["tool"]: failure["reason"] for failure in told["failures"]}
     assert reasons["torchsnapshot"].startswith("not installed (")
     assert reasons["torchsnapshot"].endswith("; pip install torchsnapshot")
-    assert "one array a file" in reasons["numpy"]
+    assert "one array a file" in reasons["DALI"]
     assert [sample["tool"] for sample in told["samples"]] == ["torch"]
     (beside,) = [exhibit for exhibit in told["exhibits"] if exhibit["name"].endswith("side by side")]
     assert [row[0] for row in beside["rows"]] == ["torch"], "what takes no part has not failed"
