@@ -50,16 +50,16 @@ _LEFT_OUT = (
     help=f"Only this; may be repeated: {'; '.join(_PEERS)}.",
 )
 @click.option("--work", "works", multiple=True, type=click.Choice(compare.WORKS), help="Only this; may be repeated.")
-@partial(common, quick="torch and fastio alone, one workload, fewer rounds: two or three minutes.")
+@partial(common, quick="torch and fastio alone, no other library; one workload, fewer rounds: two or three minutes.")
 def peers(
     conduct: Conduct, rounds: int | None, names: tuple[str, ...], chosen: tuple[str, ...], works: tuple[str, ...]
 ) -> None:
     """The same work with other libraries and with fastio, the disk's limit, and fastio's goals.
 
-    torch, safetensors, numpy, DCP and DALI; fastsafetensors, runai-model-streamer, torchsnapshot, DeepNVMe and
-    TensorNVMe where they are installed (pip install 'fastio[peers]' has those that need no compiler). Each works in the
-    fastest mode that its documentation names; the settings are shown. Loads run in fresh processes, and what they load
-    is compared with what was saved.
+    torch and, without --quick, safetensors, numpy, DCP and DALI, and fastsafetensors, runai-model-streamer,
+    torchsnapshot, DeepNVMe and TensorNVMe where they are installed (pip install 'fastio[peers]' has those that need no
+    compiler). Each works in the fastest mode that its documentation names; the settings are shown. Loads run in fresh
+    processes, and what they load is compared with what was saved.
     """
     rounds = rounds or (3 if conduct.quick else 5)
     names = names or (("bert-large",) if conduct.quick else tuple(_NAMES))

@@ -348,7 +348,9 @@ class TestCommands:
 
     def test_quick_says_what_it_is_for_each(self) -> None:
         assert "some seconds" in invoke("doctor", "--help").stdout
-        assert "torch and fastio alone" in invoke("peers", "--help").stdout
+        told = " ".join(invoke("peers", "--help").stdout.split())
+        assert "torch and fastio alone, no other library" in told
+        assert "torch and, without --quick, safetensors, numpy, DCP and DALI" in told
         assert "a minute or two" in invoke("io", "--help").stdout
 
     @pytest.mark.parametrize("chosen", [(), ("--tool", "torch")], ids=["quick", "chosen"])
