@@ -27,7 +27,7 @@ from fastio.dicts.tuner import Tuner
 
 ORDERS = 8
 BEGINNINGS = 4  # orders that are the recorded one, begun elsewhere: a machine's busy spells stay together
-WARM_UP = 100  # calls
+WARM_UP = 100  # calls of each work: a dictionary learns every work by itself
 FACTOR = 3.0
 RECOVERY = 50  # calls
 ALL = "all together"
@@ -103,7 +103,7 @@ def lived(rows: Sequence[Row], own: str, chosen: Sequence[str]) -> tuple[list[Re
             continue
         took = [rows[place].seconds[own] for place in calls]
         run = judged(calls.values(), [chosen[place] for place in calls], took)
-        after = [call for place, call in zip(calls, run, strict=True) if place >= WARM_UP]
+        after = [call for number, call in zip(map(at.index, calls), run, strict=True) if number >= WARM_UP]
         found.append(_reached(work, [run], list(calls.values()), [after]))
         every, everything, late = [*every, *calls.values()], everything + run, late + after
     if len(found) > 1:

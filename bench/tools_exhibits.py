@@ -105,10 +105,10 @@ def oracle(name: str, title: str, found: Sequence[Reached], note: str, origin: s
         rows,
         origin,
         "Fastensor, section 5.2.3",
-        f"Total: over the oracle's. % best: calls on the best tool or one within 2 % of it, after the first {WARM_UP}. "
-        "% alike: those, and calls on a tool that these timings cannot tell from the best (sign test over the "
-        f"{WINDOW} calls nearest in size). Oracle: its total over that of each call's luckiest tool. Under a tool's "
-        f"name: its total, had it done everything. {note}",
+        f"Total: over the oracle's. % best: calls on the best tool or one within 2 % of it, after the first {WARM_UP} "
+        "of each work. % alike: those, and calls on a tool that these timings cannot tell from the best (sign test "
+        f"over the {WINDOW} calls nearest in size). Oracle: its total over that of each call's luckiest tool. Under a "
+        f"tool's name: its total, had it done everything. {note}",
     )
 
 

@@ -182,6 +182,16 @@ class TestOracle:
         assert saves.alone == pytest.approx({"a": 1.0, "b": 3.0})
         assert replays.lived([], "auto", []) == ([], [])
 
+    def test_each_work_has_a_warm_up_of_its_own(self) -> None:
+        """As in a replay, so that one word has one meaning: works that are done by turns are learned one by one."""
+        seconds = {"a": 1.0, "b": 3.0, "auto": 1.0}
+        rows = [Row(work, 1 << 20, seconds) for _ in range(105) for work in ("pt save", "pt warm load")]
+        chosen = ["b", "a"] * 100 + ["a", "b"] * 5
+        (saves, loads, together), _ = replays.lived(rows, "auto", chosen)
+        assert (saves.share, loads.share, together.share) == (1.0, 0.0, 0.5)
+        (early, *_), _ = replays.lived(rows[:200], "auto", chosen[:200])
+        assert early.share is None
+
     def test_what_stands_beside_nothing_is_said_and_the_rest_is_judged(self) -> None:
         """Tools fail, and take no further part; auto goes on, by another tool or as torch itself would."""
         both, one, alone = {"a": 1.0, "b": 3.0, "auto": 1.5}, {"b": 3.0, "auto": 3.0}, {"auto": 4.0}
