@@ -20,7 +20,7 @@ from fastio.bench.stats import summarise
 
 ROUNDS = 3
 LEARNING_ROUNDS = 2
-RACE_SECONDS = 80.0  # where memory comes at 300 MB/s, or a disk is slow, fewer rounds fit in the demo's two minutes
+RACE_SECONDS = 90.0  # where memory comes at 300 MB/s, or a disk is slow, fewer rounds fit in the demo's two minutes
 SHOWN = ("torch", "fastio")
 
 
