@@ -24,10 +24,11 @@ _Signature = tuple[int, int, int]
 class _Set:
     """WDic and RDic of one fingerprint, the store that keeps them, and what to ask in each mode."""
 
-    def __init__(self, marks: Fingerprint, folder: str, device: int) -> None:
+    def __init__(self, marks: Fingerprint, folder: str | None, device: int) -> None:
         renew = _renew()
         wdic, rdic = WDic(renew=renew), RDic(renew=renew)
-        self.store = Store(os.path.join(folder, marks.file_name), marks, (wdic, rdic), device)
+        path = None if folder is None else os.path.join(folder, marks.file_name)
+        self.store = Store(path, marks, (wdic, rdic), device)
         self.by_mode: dict[str, Dictionary] = {mode: WRDic(wdic, rdic, mode=mode) for mode in MODES}
         self.by_mode.update(save=wdic, load=rdic)
 
@@ -117,11 +118,14 @@ def _make(device: int, directory: str) -> _Set:
     return made
 
 
-def _folder() -> str:
+def _folder() -> str | None:
+    """Where dictionaries are kept; None where it would be in a home directory, and the user has none."""
     folder = str(config.get("dictionary_dir"))
-    if not folder:
-        folder = user_cache_dir("fastio", appauthor=False)
-    return os.path.abspath(os.path.expanduser(folder))
+    try:
+        folder = os.path.expanduser(folder or user_cache_dir("fastio", appauthor=False))
+    except RuntimeError:  # so platformdirs says it; its older versions leave the ~ where it is, as Python does
+        return None
+    return None if folder.startswith("~/") else os.path.abspath(folder)
 
 
 def _renew() -> str:

@@ -24,6 +24,7 @@ WRITE_EVERY_SECONDS = 60.0
 WRITE_EVERY_CALLS = 64
 
 _SHIPPED = ("wdic.json", "rdic.json")
+_NOT_KEPT = "what was learned cannot be kept; set FASTIO_DICTIONARY_DIR to a writable folder"
 
 
 @functools.cache
@@ -40,13 +41,14 @@ def shipped_rules() -> Sequence[Rule]:
 class Store:
     """Keeps dictionaries in one file: read when made, written now and then while they learn, and by :meth:`write`.
 
-    With them what reads from ``device`` (``st_dev``) found out about staging.
+    With them what reads from ``device`` (``st_dev``) found out about staging. ``path`` is None where there is no place
+    for a file.
     Nothing here raises: what goes wrong is a warning, and the dictionaries carry on in memory.
     """
 
     def __init__(
         self,
-        path: str,
+        path: str | None,
         fingerprint: Fingerprint,
         dictionaries: Sequence[Dictionary],
         device: int,
@@ -86,13 +88,16 @@ class Store:
             if not self._calls:
                 return
             self._written = self._clock()
+        if self.path is None:
+            self._warn(f"there is no home directory: {_NOT_KEPT}")
+            return
         try:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
             with locked(self.path + ".lock", patient) as mine:
                 if mine:
-                    self._merge()
+                    self._merge(self.path)
         except OSError as error:
-            self._warn(f"what was learned cannot be kept: {error}; set FASTIO_DICTIONARY_DIR to a writable folder")
+            self._warn(f"{error}: {_NOT_KEPT}")
 
     def mark_written(self) -> None:
         """Forget what is not on disk yet: in a forked child, whose parent will write it."""
@@ -100,7 +105,7 @@ class Store:
         for _, cell in self._cells():
             cell.written()
 
-    def _merge(self) -> None:
+    def _merge(self, path: str) -> None:
         kept, staged = self._read()
         on_disk = self._parsed(kept)
         with LOCK:
@@ -109,8 +114,8 @@ class Store:
             self.mark_written()
         plain = {"fingerprint": self._fingerprint, "contexts": plain_tuners(on_disk)}
         staged = staging.learned(self._device) or staged
-        write_plain(self.path, plain if staged is None else {**plain, "staging": staging.plain(staged)})
-        clear_leftovers(self.path)
+        write_plain(path, plain if staged is None else {**plain, "staging": staging.plain(staged)})
+        clear_leftovers(path)
 
     def _cells(self) -> Iterator[tuple[int, Any]]:
         for dictionary in self._dictionaries:
@@ -130,6 +135,8 @@ class Store:
     def _read(self) -> tuple[dict[Context, dict[str, Any]], staging.Learned | None]:
         """What the file says of contexts, and of staging."""
         staged = None
+        if self.path is None:
+            return {}, None
         try:
             plain = read_plain(self.path)
             if plain.get("fingerprint") != self._fingerprint:
@@ -153,7 +160,8 @@ class Store:
     def _warn(self, problem: str) -> None:
         if not self._warned:
             self._warned = True
-            warnings.warn(f"{self.path}: {problem}", RuntimeWarning, stacklevel=2)
+            name = self.path or "fastio's dictionaries"
+            warnings.warn(f"{name}: {problem}", RuntimeWarning, stacklevel=2)
 
 
 def _merge_tuners(into: dict[Context, Tuner], learned: Mapping[Context, Tuner]) -> None:

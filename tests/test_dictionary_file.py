@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -357,6 +358,38 @@ def test_a_folder_that_cannot_be_used_is_one_warning(
         dicts.flush()
     assert [str(tmp_path / unusable) in str(warning.message) for warning in recwarn] == [True]
     assert dictionary.choose(SAVE, MIB, TOOLS).tool == "posix"
+
+
+HOMELESS = """
+import os, sys
+os.setreuid(54321, -1)  # nobody's number: the process still may what root may, but has no home
+import json, torch, fastio
+fastio.save(torch.ones(3 << 20), sys.argv[1])
+for _ in range(8):
+    fastio.load(sys.argv[1])
+print(json.dumps(sum(entry.samples for entry in fastio.explain(sys.argv[1]).entries)), os.listdir())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become nobody")
+def test_without_a_home_directory_dictionaries_are_in_memory_alone_and_one_warning_says_so(tmp_path: Path) -> None:
+    names = ("HOME", "XDG_CACHE_HOME", "FASTIO_DICTIONARY_DIR")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    (tmp_path / "here").mkdir()
+    told = {}
+    for program in (HOMELESS, HOMELESS.partition("fastio.save")[0]):
+        ran = subprocess.run(
+            [sys.executable, "-c", program, tmp_path / "file.pt"],
+            env=environment, cwd=tmp_path / "here", capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        told[program] = ran.stdout, ran.stderr
+    said, warned = told[HOMELESS]
+    assert re.match(r"[1-9][0-9]* \[\]$", said)
+    assert warned.count("RuntimeWarning") == 1
+    assert "no home directory" in warned
+    assert "FASTIO_DICTIONARY_DIR" in warned
+    assert told[HOMELESS.partition("fastio.save")[0]] == ("", "")  # nothing was learned, so nothing is lost
 
 
 def test_a_renewal_that_makes_no_sense_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
