@@ -40,6 +40,7 @@ with contextlib.suppress(ImportError):  # torch has it since 2.7
 
 # Why torch judges a file whose first bytes say nothing.
 NO_FORMAT = "it is in torch's legacy format, or none"
+_UNSEALED = "not verified: the file carries no checksums of its tensors"
 _TORCH_DECIDES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
 
 
@@ -149,8 +150,9 @@ def _verify_first(path: str, fd: int, size: int) -> tuple[bool, tuple[str, ...]]
             return True, ()
         archive = reason.archive
     if not archive.checksummed:
-        return False, ("not verified: the file carries no checksums",)
-    return True, verify_archive(archive, size)[1]
+        return False, (_UNSEALED,)
+    _, notes = verify_archive(archive, size)
+    return (True, notes) if archive.sealed else (False, (*notes, _UNSEALED))
 
 
 def _target(call: LoadCall, form: str) -> torch.device | None:
@@ -226,7 +228,7 @@ def _load_held_back(
     decision.learn(tool, seconds)
     reason = decision.reason if tool == decision.order[0] else f"{decision.order[0]} could not"
     if call.verify and not verified:
-        fallbacks.append("not verified: the file carries no checksums")
+        fallbacks.append(_UNSEALED)
     transfer = Transfer(
         LOAD, call.path, form, tool, moved.route, reason, source.nbytes, seconds, False, verified,
         (*fallbacks, *moved.notes),

@@ -23,8 +23,9 @@ _WINDOW = 32 << 20
 class Verification:
     """What was checked: ``records`` of ``nbytes`` bytes in all.
 
-    ``checksummed`` is False where the file carries no checksums (safetensors, npy, torch.save with CRCs off): then
-    only its structure was checked.
+    ``checksummed`` is False where the file carries no checksums of its tensors (safetensors, npy, torch.save with CRCs
+    off, or inside ``skip_data()``): then only its structure was checked, and of a ``.pt`` the other records that have
+    one.
     """
 
     path: str
@@ -35,7 +36,7 @@ class Verification:
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
-    """Check every byte of a file against the CRC-32 stored with it.
+    """Check every byte of a file against the CRC-32 stored with it; the result says where there is none.
 
     Reads the file once, in 32 MiB windows. Raises CorruptFileError naming the record that is damaged, FormatError for
     a file that is none of pt, safetensors or npy, and what ``open`` raises (FileNotFoundError, IsADirectoryError,
@@ -55,7 +56,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
                     return _verify_members(name, fd, reason)
                 archive = reason.archive
             nbytes = verify_archive(archive, size)[0] if archive.checksummed else 0
-            return Verification(name, form, len(archive.records), nbytes, archive.checksummed)
+            return Verification(name, form, len(archive.records), nbytes, archive.sealed)
         if form in (SAFETENSORS, NPY):
             source = formats.module(form).source(name, fd, size)
             return Verification(name, form, len(source.regions), 0, False)
@@ -75,11 +76,14 @@ def checksum(path: str, fd: int, size: int) -> int:
 
 
 def verify_archive(archive: Archive, size: int) -> tuple[int, tuple[str, ...]]:
-    """Check all records of a ``.pt`` file; gives the number of bytes, and what was read another way than wished.
+    """Check all records of a ``.pt`` file, or all but the storages where these carry no CRC.
+
+    Gives the number of bytes, and what was read another way than wished.
 
     CorruptFileError names the damaged record.
     """
-    records = sorted((r for r in archive.records.values() if r.nbytes), key=lambda record: record.offset)
+    unsealed = set() if archive.sealed else set(archive.storages)
+    records = sorted((r for r in archive.records.values() if r.nbytes and r not in unsealed), key=lambda r: r.offset)
     notes: dict[str, None] = {}
     values = _checksums(archive.path, archive.fd, records, size, notes)
     for record, value in zip(records, values, strict=True):

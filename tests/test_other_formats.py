@@ -182,7 +182,7 @@ def test_file_objects(tmp_path: Path) -> None:
         with open(tmp_path / "file", "rb") as file, fastio.record() as transfers:
             for f in (tmp_path / "file", stream, file):
                 assert same(fastio.load(f), obj)
-        why = "f is a file object" if form == "pt" else "the file carries no checksums"
+        why = "f is a file object" if form == "pt" else "the file carries no checksums of its tensors"
         for transfer in transfers[1:]:
             assert (transfer.format, transfer.route, transfer.reason) == (form, "stream", "f is a file object")
             assert transfer.fallbacks == (f"not verified: {why}",)

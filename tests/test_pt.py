@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,98 @@ def test_files_without_checksums_say_so(tmp_path: Path) -> None:
     assert not transfers[0].verified
     assert "no checksums" in " ".join(transfers[0].fallbacks)
     assert not fastio.verify(path).checksummed
+
+
+def filled_by_the_caller(obj: dict[str, torch.Tensor], path: Path) -> None:
+    """As torch's documentation has it: the file first, what storages hold later."""
+    with torch.serialization.skip_data():
+        torch.save(obj, path)
+    with path.open("r+b") as file, zipfile.ZipFile(path) as archive:
+        for number, tensor in enumerate(obj.values()):
+            (entry,) = (entry for entry in archive.infolist() if entry.filename.endswith(f"/data/{number}"))
+            assert entry.CRC == 0
+            with archive.open(entry):  # leaves the file at its bytes
+                offset = archive.fp.tell()  # type: ignore[union-attr]
+            file.seek(offset)
+            file.write(tensor.numpy().tobytes())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("tool", ["auto", *TOOLS])
+def test_what_was_written_without_data_and_filled_later_is_loaded_unverified(
+    tmp_path: Path, count: int, tool: str
+) -> None:
+    path = tmp_path / "a.pt"
+    obj = {str(number): torch.randn(1000 + number) for number in range(count)}
+    filled_by_the_caller(obj, path)
+    for arguments in {}, {"pickle_module": pickle, "weights_only": False}:  # with these by torch
+        with fastio.record() as transfers:
+            loaded = fastio.load(path, policy=tool, **arguments)
+        assert same(loaded, obj)
+        assert same(torch.load(path), obj)
+        assert not transfers[0].verified
+        assert "not verified: the file carries no checksums of its tensors" in transfers[0].fallbacks
+    verified = fastio.verify(path)
+    with zipfile.ZipFile(path) as archive:
+        small = sum(entry.file_size for entry in archive.infolist() if "/data/" not in entry.filename)
+        records = len(archive.infolist())
+    assert (verified.checksummed, verified.records, verified.nbytes) == (False, records, small)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"pickle_module": pickle, "weights_only": False}], ids=["fastio", "torch"])
+def test_their_small_records_are_verified_all_the_same(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    path = tmp_path / "a.pt"
+    filled_by_the_caller({"weight": torch.ones(1000)}, path)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"weight", b"height", 1))
+    with pytest.raises(fastio.CorruptFileError, match=r"data\.pkl"):
+        fastio.load(path, **arguments)
+    with pytest.raises(fastio.CorruptFileError, match=r"data\.pkl"):
+        fastio.verify(path)
+
+
+def four_bytes_of(crc: int) -> bytes:
+    """The four bytes with this CRC-32, which is linear but for what it makes of zeros."""
+    zero, found, basis = zlib.crc32(bytes(4)), 0, {}
+    for bit in range(32):
+        value, made_of = zlib.crc32((1 << bit).to_bytes(4, "little")) ^ zero, 1 << bit
+        while value.bit_length() in basis:
+            value, made_of = (one ^ other for one, other in zip((value, made_of), basis[value.bit_length()], strict=True))
+        basis[value.bit_length()] = value, made_of
+    rest = crc ^ zero
+    while rest:
+        value, made_of = basis[rest.bit_length()]
+        rest, found = rest ^ value, found ^ made_of
+    return found.to_bytes(4, "little")
+
+
+def test_no_flipped_bit_makes_a_checksum_one_that_never_was(tmp_path: Path) -> None:
+    """The only storage has a CRC-32 of a single bit: without it the directory says what it says of skipped data."""
+    path = tmp_path / "a.pt"
+    obj = {"weight": torch.frombuffer(bytearray(four_bytes_of(1 << 9)), dtype=torch.float32)}
+    torch.save(obj, path)
+    data = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        (entry,) = (entry for entry in archive.infolist() if entry.filename.endswith("/data/0"))
+        with archive.open(entry):  # leaves the file at its bytes
+            start = archive.fp.tell()  # type: ignore[union-attr]
+    assert entry.CRC == 1 << 9
+    name = data.rindex(entry.filename.encode())
+    refused = 0
+    for place in (*range(start, start + 4 + 16), *range(name - 46, name + len(entry.filename))):
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[place] ^= 1 << bit
+            path.write_bytes(flipped)
+            try:
+                with fastio.record() as transfers:
+                    loaded = fastio.load(path)
+            except fastio.CorruptFileError:
+                refused += 1
+            else:
+                assert same(loaded, obj)
+                assert transfers[0].verified
+    assert refused >= (4 + 4) * 8  # the bytes, and their CRC in the directory
 
 
 def test_above_4_gib(tmp_path: Path) -> None:

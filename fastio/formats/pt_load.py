@@ -25,6 +25,7 @@ from fastio.landing import Region
 from fastio.native_errors import named
 
 _PICKLE = "data.pkl"
+_NO_CRC = b"PK\x07\x08" + bytes(4)  # how a data descriptor begins (PKWARE's APPNOTE 6.3, section 4.3.9)
 Record = Region
 """One record of the archive, by its name inside the archive's folder."""
 
@@ -42,7 +43,10 @@ class NotPlainError(Exception):
 
 @dataclass(slots=True)
 class Archive:
-    """The directory of an open ``.pt`` file. Names are without the archive's folder."""
+    """The directory of an open ``.pt`` file. Names are without the archive's folder.
+
+    ``checksummed``: records carry CRCs, those of storages perhaps not (:attr:`sealed`).
+    """
 
     path: str
     fd: int
@@ -54,6 +58,21 @@ class Archive:
     def storages(self) -> list[Record]:
         """The records that hold storages, in file order."""
         return [record for name, record in self.records.items() if name.startswith("data/") and record.nbytes]
+
+    @property
+    def sealed(self) -> bool:
+        """Whether storages carry CRCs.
+
+        Those that ``torch.serialization.skip_data`` left room for, and their owner filled, have 0 in both places where
+        a CRC is: in the directory and behind the bytes. One flipped bit does not make that of any other CRC.
+        """
+        if not self.checksummed:
+            return False
+        storages = self.storages
+        return not storages or any(record.crc for record in storages) or not all(map(self._has_no_crc, storages))
+
+    def _has_no_crc(self, record: Record) -> bool:
+        return read_at(self.path, self.fd, record.offset + record.nbytes, 8, record.name) == _NO_CRC
 
     def read(self, name: str, verify: bool) -> bytes:
         """A small record's bytes, checked. KeyError if there is none."""

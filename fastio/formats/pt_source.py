@@ -37,4 +37,4 @@ def source(
             return True
         return open_archive(path, fd, size, careful=True).records == archive.records
 
-    return Source("pt", regions, build, archive.checksummed, None if careful else confirm)
+    return Source("pt", regions, build, archive.sealed, None if careful else confirm)
