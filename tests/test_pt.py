@@ -321,7 +321,8 @@ def four_bytes_of(crc: int) -> bytes:
     for bit in range(32):
         value, made_of = zlib.crc32((1 << bit).to_bytes(4, "little")) ^ zero, 1 << bit
         while value.bit_length() in basis:
-            value, made_of = (one ^ other for one, other in zip((value, made_of), basis[value.bit_length()], strict=True))
+            other, others = basis[value.bit_length()]
+            value, made_of = value ^ other, made_of ^ others
         basis[value.bit_length()] = value, made_of
     rest = crc ^ zero
     while rest:
