@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fastio import dicts, plan, registry
 from fastio.dicts import Context
-from fastio.errors import ToolUnavailableError
+from fastio.errors import FastIOError, RefusedError, ToolUnavailableError, TransferError
 from fastio.formats.sense import PT
 
 
@@ -25,6 +25,15 @@ class Decision(NamedTuple):
     missing: tuple[str, ...]
     learn: Callable[[str, float], None]
     fail: Callable[[str, str], None]
+
+    def gave_up(self, doing: str, notes: Sequence[str], first: Exception | None) -> FastIOError:
+        """The error for when no tool is left: the system's, where it was that which the first one failed by."""
+        if first is not None and isinstance(first.__cause__, TransferError):
+            return first.__cause__
+        cure = " (it was asked for by name: policy='auto' would try another one)" if self.fixed else ""
+        error = RefusedError(f"no tool could {doing}: " + "; ".join(notes) + cure)
+        error.__cause__ = first
+        return error
 
 
 def candidates(op: str, form: str, devices: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import pickle
@@ -31,6 +32,7 @@ from fastio.native_errors import named
 from fastio.opening import opened
 from fastio.outcome import Transfer
 from fastio.progress import tell_end
+from fastio.refusals import asked
 from fastio.transport import LOAD, Extent, Moved, ReadRequest, Span, is_resident
 from fastio.verify import verify_archive
 
@@ -308,21 +310,22 @@ def _started(request: ReadRequest, decision: Decision, nbytes: int) -> Iterator[
     with contextlib.ExitStack() as under_way:
         try:
             finish = under_way.enter_context(transport.start(request))
-        except RefusedError:
-            finish = None  # it will refuse the whole of it too, where that is dealt with
+        except Exception:
+            finish = None  # it will fail at the whole of it too, where that is dealt with
         yield finish
 
 
 def _fill(
     request: ReadRequest, decision: Decision, fallbacks: list[str], finish: Callable[[], Moved] | None
 ) -> tuple[str, Moved]:
-    """Let the first tool that can do it fill the memory."""
+    """Let the first tool that can do it fill the memory. RefusedError if none can, or the first's TransferError."""
     if not request.extents:
         return decision.order[0], Moved("cached", ())
+    first: Exception | None = None
     for tool in decision.order:
         try:
             transport = registry.get(tool)
-            moved = finish() if finish is not None else transport.read(request)
+            moved = asked(finish or functools.partial(transport.read, request), request)
             if moved.checksums is None:
                 moved = Moved(moved.route, checksums.of_extents(request.extents), moved.notes)
             return tool, moved
@@ -330,9 +333,10 @@ def _fill(
             if request.control.cancelled or (decision.fixed and isinstance(error, ToolUnavailableError)):
                 raise
             finish = None
+            first = first or error
             fallbacks.append(f"{tool}: {error}")
             decision.fail(tool, str(error))
-    raise RefusedError(f"no tool could load {request.path}: " + "; ".join(fallbacks))
+    raise decision.gave_up(f"load {request.path}", fallbacks, first)
 
 
 def _check(call: LoadCall, source: Source, landing: Landing, moved: Moved) -> bool:

@@ -24,6 +24,7 @@ from fastio.job import Job, Progress
 from fastio.outcome import SaveResult
 from fastio.packing import write_packed
 from fastio.progress import tell_end
+from fastio.refusals import asked
 from fastio.replacement import Replacement
 from fastio.transport import SAVE, Moved, WriteRequest
 
@@ -68,19 +69,24 @@ class Attempts:
         return self._decision.reason if self.tool == first else f"{first} could not"
 
     def run(self, attempt: Callable[[str], _Filled], again: Callable[[], object] | None = None) -> _Filled:
-        """Let the first tool that can do it; ``again`` is called before another one tries. RefusedError if none can."""
+        """Let the first tool that can do it; ``again`` is called before another one tries.
+
+        RefusedError if none can, or the TransferError of the first.
+        """
+        first: Exception | None = None
         while self._left:
             try:
                 return attempt(self.tool)
             except (RefusedError, ToolUnavailableError) as error:
                 if self._decision.fixed and isinstance(error, ToolUnavailableError):
                     raise
+                first = first or error
                 tool = self._left.pop(0)
                 self.notes.append(f"{tool}: {error}")
                 self._decision.fail(tool, str(error))
                 if again is not None:
                     again()
-        raise RefusedError(f"no tool could save {self._path}: " + "; ".join(self.notes))
+        raise self._decision.gave_up(f"save {self._path}", self.notes, first)
 
 
 class SaveCall(NamedTuple):
@@ -262,7 +268,7 @@ def _fill_extents(
     request = WriteRequest(new.path, new.fd, layout.size, layout.extents, patches, durable, control)
 
     def write() -> Moved:
-        moved = transport.write(request)  # first: it may put zeros where it has nothing
+        moved = asked(lambda: transport.write(request), request)  # first: it may put zeros where it has nothing
         notes = write_packed(layout.strided, new.path, new.fd, control)
         return moved._replace(notes=(*moved.notes, *notes))
 

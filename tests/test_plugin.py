@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,9 +25,10 @@ def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return target
 
 
-def run(program: str, site: Path | None, folder: Path) -> Any:
+def run(program: str, site: Path | None, folder: Path, **settings: str) -> Any:
     """What a new process prints as JSON; with the plug-in on its path, or without."""
-    settings = {"PYTHONPATH": str(site)} if site else {}
+    if site:
+        settings["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, **settings, "FASTIO_DICTIONARY_DIR": str(folder / "dictionaries")}
     ran = subprocess.run(
         [sys.executable, "-c", program, str(folder / "file.pt")],
@@ -125,3 +128,93 @@ print(json.dumps(verified))
 
 def test_its_file_has_checksums_of_what_it_wrote(installed: Path, tmp_path: Path) -> None:
     assert run(CHANGING, installed, tmp_path)
+
+
+ITS_WAYS = {
+    "RuntimeError": "RuntimeError: it bolted",
+    "MemoryError": "MemoryError: it bolted",
+    "None": "it gave None, expected a fastio.transport.Moved",
+    "checksums": "checksums of",
+    "EINVAL": "[Errno 22] kicking failed: Invalid argument",
+}
+FAVOURITE = """
+import json, os, sys, torch, fastio
+bandwidth = {"mule": 1e6, "posix": 1, "uring": 1, "torch": 1, "numpy": 1, "tortoise": 1}
+priors = [{"where": {}, "bandwidth": {"4096": bandwidth}}]
+with open("mule.json", "w") as file:
+    json.dump({"schema": "fastio-dictionary/1", "contexts": [], "priors": priors}, file)
+told = {}
+"""
+STUBBORN = """
+for way in WAYS:
+    os.environ["MULE"] = way
+    dictionary = fastio.dicts.Dictionary.load("mule.json")
+    with fastio.record() as transfers:
+        for count in (1000, 6 << 20):  # the larger one on a thread
+            state = {"weight": torch.randn(count)}
+            for _ in range(2):
+                fastio.save(state, sys.argv[1], policy=dictionary, durable=False)
+            assert fastio.verify(sys.argv[1]).checksummed
+            for _ in range(2):
+                assert torch.equal(fastio.load(sys.argv[1], policy=dictionary)["weight"], state["weight"])
+    dictionary.dump("learned.json")
+    contexts = json.load(open("learned.json"))["contexts"]
+    failures = [(context["op"], context["failures"]["mule"]["reason"]) for context in contexts]
+    told[way] = [[t.tool, t.reason, list(t.fallbacks)] for t in transfers], failures
+print(json.dumps(told))
+"""
+ASKED = """
+state = {"weight": torch.randn(1000)}
+for way in WAYS:
+    os.environ["MULE"], told[way] = way, {}
+    fastio.save(state, sys.argv[1], policy="posix")
+    for doing, call in {
+        "save": lambda: fastio.save({"weight": torch.ones(1000)}, sys.argv[1], policy=POLICY),
+        "load": lambda: fastio.load(sys.argv[1], policy=POLICY),
+    }.items():
+        try:
+            call()
+        except fastio.FastIOError as error:
+            told[way][doing] = type(error).__name__, getattr(error, "errno", None), str(error)
+    assert torch.equal(fastio.load(sys.argv[1], policy="posix")["weight"], state["weight"])
+print(json.dumps(told))
+"""
+
+
+def test_where_it_fails_in_whatever_way_another_tool_is_taken_and_the_dictionary_told(
+    installed: Path, tmp_path: Path
+) -> None:
+    told = run(FAVOURITE + STUBBORN.replace("WAYS", repr([*ITS_WAYS])), installed, tmp_path, MULE="")
+    for way, (transfers, failures) in told.items():
+        assert len(transfers) == 8
+        assert all(tool != "mule" for tool, _, _ in transfers)
+        notes = [(reason, note) for _, reason, fallbacks in transfers for note in fallbacks if note[:5] == "mule:"]
+        assert all(reason == "mule could not" and ITS_WAYS[way] in note for reason, note in notes)
+        assert {op for op, _ in failures} == {"save", "load"}
+        assert all(ITS_WAYS[way] in failure for _, failure in failures)
+        assert len(notes) == len(failures)  # once in each context: it is avoided then
+
+
+def test_where_it_was_asked_for_and_fails_the_error_names_it_and_the_cause(installed: Path, tmp_path: Path) -> None:
+    program = FAVOURITE + ASKED.replace("WAYS", repr([*ITS_WAYS])).replace("POLICY", "'mule'")
+    for way, errors in run(program, installed, tmp_path, MULE="").items():
+        assert errors.keys() == {"save", "load"}
+        for doing, (kind, number, said) in errors.items():
+            assert ITS_WAYS[way] in said
+            assert "file.pt" in said
+            if way == "EINVAL":
+                assert (kind, number) == ("TransferError", errno.EINVAL)
+            else:
+                assert (kind, number) == ("RefusedError", None)
+                assert re.search(rf"no tool could {doing} .*: mule: .*policy='auto'", said)
+
+
+def test_what_every_tool_would_meet_is_raised_at_once(installed: Path, tmp_path: Path) -> None:
+    failed, damaged = ("TransferError", errno.EIO), ("CorruptFileError", None)
+    expected = {"EIO": failed, "OSError": failed, "CorruptFileError": damaged}
+    program = FAVOURITE + ASKED.replace("WAYS", repr([*expected])).replace("POLICY", "'mule.json'")
+    for way, errors in run(program, installed, tmp_path, MULE="").items():
+        assert errors.keys() == {"save", "load"}
+        for kind, number, said in errors.values():
+            assert (kind, number) == expected[way]
+            assert "file.pt" in said

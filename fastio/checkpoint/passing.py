@@ -20,6 +20,7 @@ from fastio.formats.layout import Layout
 from fastio.formats.sense import PT
 from fastio.job import Progress
 from fastio.outcome import SaveResult
+from fastio.refusals import asked
 from fastio.replacement import Replacement
 from fastio.saving import Attempts
 from fastio.transport import SAVE, Extent, Moved, WriteRequest
@@ -76,7 +77,8 @@ def save_in_pieces(
 
 
 def _written(request: WriteRequest, tool: str) -> Moved:
-    return registry.get(tool).write(request)
+    transport = registry.get(tool)
+    return asked(lambda: transport.write(request), request)
 
 
 def _copied(layout: Layout, begin: int, end: int, address: int, values: list[int]) -> Iterator[Extent]:

@@ -24,6 +24,7 @@ from fastio.native_errors import named
 from fastio.offload.endurance import Drive
 from fastio.offload.places import unnamed
 from fastio.offload.store_errors import StoreGoneError
+from fastio.refusals import asked
 from fastio.transport import LOAD, SAVE, Extent, Moved, ReadRequest, Span, Transport, WriteRequest
 
 FORMAT = "raw"  # the files hold the bytes and nothing else; what they take disturbs no other format's dictionary
@@ -199,7 +200,7 @@ class ToolStore:
         def move(transport: Transport) -> Moved:
             os.ftruncate(file.fd, 0)  # of what a tool wrote before it refused
             _native.allocate(file.fd, file.nbytes)
-            return transport.write(request)
+            return asked(lambda: transport.write(request), request)
 
         tool = self._move(index, "write", decision.order, decision, move)
         decision.learn(tool, time.perf_counter() - began)
@@ -217,7 +218,11 @@ class ToolStore:
         whole = address % _BLOCK == 0 and nbytes % _BLOCK == 0
         span = Span(0, nbytes, address) if whole else None
         request = ReadRequest(self.folder, file.fd, file.nbytes, [Extent(0, nbytes, address, False)], span)
-        tool = self._move(index, "read", file.tools, decision, lambda transport: transport.read(request))
+
+        def fetch(transport: Transport) -> Moved:
+            return asked(lambda: transport.read(request), request)
+
+        tool = self._move(index, "read", file.tools, decision, fetch)
         if nbytes == file.nbytes:
             decision.learn(tool, time.perf_counter() - began)
 
@@ -226,11 +231,13 @@ class ToolStore:
     ) -> str:
         """The tool that did it."""
         refusals = list(decision.missing)
+        first: Exception | None = None
         for tool in tools:
             try:
                 with self._naming(index, f"{tool}: {operation}"):
                     moved = move(registry.get(tool))
             except (RefusedError, ToolUnavailableError) as error:
+                first = first or error
                 refusals.append(f"{tool}: {error}")
                 self._notes[f"{operation}: {refusals[-1]}"] += 1
                 decision.fail(tool, str(error))
@@ -238,7 +245,8 @@ class ToolStore:
             for note in moved.notes:
                 self._notes[f"{operation}: {tool}: {note}"] += 1
             return tool
-        raise RefusedError(f"{self.folder}: no tool could {operation} index {index}: " + "; ".join(refusals))
+        with self._naming(index, operation):
+            raise decision.gave_up(f"{operation} index {index} of {self.folder}", refusals, first)
 
     @contextlib.contextmanager
     def _naming(self, index: int, operation: str) -> Iterator[None]:

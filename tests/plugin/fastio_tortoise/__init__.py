@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import ctypes
+import errno
 import os
+from typing import Any
 
 from fastio.errors import CorruptFileError, RefusedError, ToolUnavailableError, TransferError
 from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest
@@ -54,3 +58,44 @@ class HareTransport:
 
     def __init__(self) -> None:
         raise ToolUnavailableError("hare", "it is asleep", "wake it")
+
+
+class MuleTransport(TortoiseTransport):
+    """One that fails as its driver says: by the exception, or the answer, that ``MULE`` names."""
+
+    name = "mule"
+    capabilities = Capabilities(starts=True)
+
+    def __init__(self) -> None:
+        if "MULE" not in os.environ:
+            raise ToolUnavailableError("mule", "nobody drives it", "set MULE")
+
+    @property
+    def _will(self) -> str:
+        return os.environ["MULE"]
+
+    def write(self, request: WriteRequest) -> Moved:
+        super().write(request)
+        return self._fail(request)
+
+    def read(self, request: ReadRequest) -> Moved:
+        super().read(request)
+        return self._fail(request)
+
+    def start(self, request: ReadRequest) -> Any:
+        if self._will == "RuntimeError":
+            raise RuntimeError("it did not start")
+        return contextlib.nullcontext(lambda: self.read(request))
+
+    def _fail(self, request: WriteRequest | ReadRequest) -> Any:
+        if self._will in ("EINVAL", "EIO"):
+            raise TransferError(getattr(errno, self._will), "kicking", request.path)
+        if self._will == "OSError":
+            raise OSError(errno.EIO, "it kicked")
+        if self._will == "CorruptFileError":
+            raise CorruptFileError(request.path, None, "it is chewed up")
+        if self._will == "checksums":
+            return Moved("cached", [0] * (len(request.extents) + 1))
+        if self._will == "None":
+            return None
+        raise getattr(builtins, self._will)("it bolted")
