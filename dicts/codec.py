@@ -7,11 +7,12 @@ is a DictionaryError that names it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fastio._native import Curve, Failure, Samples, bucket_nbytes, bucket_of
 from fastio.dicts.context import Context
+from fastio.dicts.priors import is_text
 from fastio.dicts.tuner import Tuner
 from fastio.errors import DictionaryError
 
@@ -75,13 +76,26 @@ def _microseconds(value: float) -> float:
 
 def parse_tuners(texts: object) -> dict[Context, Tuner]:
     """Contexts and what is known of them, from :func:`plain_tuners`; raises DictionaryError."""
-    return {context: parse_tuner(text) for context, text in parse_contexts(texts).items()}
+
+    def refuse(error: DictionaryError) -> None:
+        raise error
+
+    return {context: parse_tuner(text) for context, text in parse_contexts(texts, refuse).items()}
 
 
-def parse_contexts(texts: object) -> dict[Context, dict[str, Any]]:
-    """The contexts alone, each with what :func:`parse_tuner` makes a tuner of; raises DictionaryError."""
-    plain = [_object(text, "a context") for text in _list(texts, "contexts")[:MOST_CONTEXTS]]
-    return {_parse_context(text): text for text in plain}
+def parse_contexts(texts: object, damaged: Callable[[DictionaryError], None]) -> dict[Context, dict[str, Any]]:
+    """The contexts alone, each with what :func:`parse_tuner` makes a tuner of; ``damaged`` hears of what is none.
+
+    DictionaryError where there is no list of them.
+    """
+    found = {}
+    for text in _list(texts, "contexts")[:MOST_CONTEXTS]:
+        try:
+            plain = _object(text, "a context")
+            found[_parse_context(plain)] = plain
+        except DictionaryError as error:
+            damaged(error)
+    return found
 
 
 def parse_tuner(text: dict[str, Any]) -> Tuner:
@@ -94,8 +108,10 @@ def parse_tuner(text: dict[str, Any]) -> Tuner:
         count = failure.get("count", 1)
         if not isinstance(count, int) or not 0 < count < 1 << 31:
             raise DictionaryError(f"the failure count of {tool!r} must be a number above 0, got {count!r}")
-        reason = str(failure.get("reason", ""))[:MOST_REASON]
-        tuner.record(tool).failure = Failure(reason, count, RETRY_AFTER_LOADING)
+        reason = failure.get("reason", "")
+        if not isinstance(reason, str) or not is_text(reason):
+            raise DictionaryError(f"the reason why {tool!r} failed must be text, got {str(reason)[:MOST_NAME]!r}")
+        tuner.record(tool).failure = Failure(reason[:MOST_REASON], count, RETRY_AFTER_LOADING)
     return tuner
 
 
@@ -131,7 +147,7 @@ def _times(values: object) -> list[float]:
 
 def _tools(value: object) -> Iterable[tuple[str, Any]]:
     tools = _object(value, "tools")
-    if len(tools) > MOST_NAME or any(not 0 < len(tool) <= MOST_NAME for tool in tools):
+    if len(tools) > MOST_NAME or not all(0 < len(tool) <= MOST_NAME and is_text(tool) for tool in tools):
         raise DictionaryError(f"expected at most {MOST_NAME} tools, by short names")
     return tools.items()
 

@@ -97,7 +97,8 @@ class Dictionary:
         if self.op is not None and context.op != self.op:
             return
         with LOCK:
-            self._tuner(context).fail(tool, reason)
+            # A path in it may have bytes that are no text, and neither JSON nor the tuner takes what stands for them.
+            self._tuner(context).fail(tool, reason.encode(errors="backslashreplace").decode())
         if self.listener is not None:
             self.listener.heard()
 

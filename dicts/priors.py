@@ -49,6 +49,11 @@ def parse_rules(texts: object) -> list[Rule]:
     return [_parse(text) for text in texts]
 
 
+def is_text(text: str) -> bool:
+    """Whether it is Unicode: in JSON there may be halves of surrogate pairs, too, which the tuner cannot take."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def _parse(text: object) -> Rule:
     if not isinstance(text, dict) or not isinstance(text.get("where"), dict):
         raise DictionaryError("each prior must be an object with 'where' and 'bandwidth'")
@@ -75,6 +80,8 @@ def _parse_costs(size: str, tools: object) -> dict[str, float]:
     if not isinstance(tools, dict) or not tools:
         raise DictionaryError(f"the prior at size {size} must map tools to MB/s")
     for tool, value in tools.items():
+        if not is_text(tool):
+            raise DictionaryError(f"a prior at size {size} names a tool by what is no text: {tool!r}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
             raise DictionaryError(f"the prior of {tool!r} at size {size} must be a number of MB/s, got {value!r}")
     best = max(tools.values())

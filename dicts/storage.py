@@ -143,7 +143,7 @@ class Store:
                 raise DictionaryError("it was learned on another machine")
             if "staging" in plain:
                 staged = self._staging(plain["staging"])
-            return parse_contexts(plain.get("contexts", [])), staged
+            return parse_contexts(plain.get("contexts", []), self.damaged), staged
         except FileNotFoundError:
             return {}, None
         except (OSError, DictionaryError) as error:

@@ -131,6 +131,13 @@ DAMAGED = {
     '"durable": true, "resident": null, "small": 0, "sizes": {"-4": {"microseconds": {"a": [1]}}}}]}',
     "times that are none": '{"schema": "fastio-dictionary/1", "contexts": [{"op": "save", "format": "pt", '
     '"device": "cpu", "durable": true, "resident": null, "small": 0, "sizes": {"4": {"microseconds": {"a": [-1]}}}}]}',
+    "a reason that is no text": '{"schema": "fastio-dictionary/1", "contexts": [{"op": "save", "format": "pt", '
+    '"device": "cpu", "durable": true, "resident": null, "small": 0, "failures": {"a": {"reason": "\\ud800"}}}]}',
+    "a tool that is no text": '{"schema": "fastio-dictionary/1", "contexts": [{"op": "save", "format": "pt", '
+    '"device": "cpu", "durable": true, "resident": null, "small": 0, '
+    '"sizes": {"4": {"microseconds": {"\\udfff": [1]}}}}]}',
+    "priors of a tool that is no text": '{"schema": "fastio-dictionary/1", "priors": [{"where": {}, '
+    '"bandwidth": {"4096": {"\\ud800": 1}}}]}',
     "priors that are none": '{"schema": "fastio-dictionary/1", "priors": [{"where": {"colour": "red"}}]}',
     "deep nesting": '{"schema": "fastio-dictionary/1", "contexts": ' + "[" * 100_000 + "}",
 }
@@ -467,19 +474,35 @@ def test_what_the_only_small_transfer_took_is_kept_at_exit(folder: Path) -> None
     assert "posix" in str(kept(folder))
 
 
-def test_a_context_that_makes_no_sense_is_learned_anew_and_the_others_stay(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"sizes": {"1048576": {"microseconds": {"uring": ["soon"]}}}},
+        {"failures": {"uring": {"reason": "\ud800", "count": 1}}},
+        {"op": 3},
+        {"small": "very"},
+    ],
+    ids=["times", "reason", "op", "small"],
+)
+def test_a_context_that_makes_no_sense_is_learned_anew_and_the_others_stay(
+    folder: Path, broken: dict[str, Any]
+) -> None:
     fill(dicts.default("save", "."), {"uring": 1e-3})
     fill(dicts.default("load", "."), {"posix": 1e-3}, LOAD)
     dicts.flush()
     (path,) = folder.glob("*.json")
     plain = kept(folder)
-    broken = next(context for context in plain["contexts"] if context["op"] == "save")
-    next(iter(broken["sizes"].values()))["microseconds"]["uring"] = ["soon"]
+    next(context for context in plain["contexts"] if context["op"] == "save").update(broken)
     path.write_text(json.dumps(plain))
     dicts.forget()
-    assert dicts.default("load", ".").times(LOAD, MIB, TOOLS).keys() == {"posix"}
-    with pytest.warns(RuntimeWarning, match=path.name):
+    with pytest.warns(RuntimeWarning, match=rf"{path.name}: what it says of a context is ignored and learned anew"):
         assert dicts.default("save", ".").times(SAVE, MIB, TOOLS) == {}
+    assert dicts.default("load", ".").times(LOAD, MIB, TOOLS).keys() == {"posix"}
+    fill(dicts.default("save", "."), {"uring": 1e-3})
+    dicts.flush()
+    dicts.forget()
+    for op, context in ("save", SAVE), ("load", LOAD):
+        assert dicts.default(op, ".").times(context, MIB, TOOLS)
 
 
 STAGING = {"staged": True, "landing": 0.5, "staging": 0.25, "since": MIB, "spell": 1 << 30}

@@ -98,4 +98,4 @@ class MuleTransport(TortoiseTransport):
             return Moved("cached", [0] * (len(request.extents) + 1))
         if self._will == "None":
             return None
-        raise getattr(builtins, self._will)("it bolted")
+        raise getattr(builtins, self._will)(f"it bolted from {request.path}")
