@@ -10,11 +10,12 @@ from fastio import streams
 from fastio.choosing import check
 from fastio.formats import sense
 from fastio.formats.pt_clone import cloning
-from fastio.loading import LoadCall, load_file
+from fastio.loading import load_file
 from fastio.opening import is_path
 from fastio.outcome import SaveResult, publish
 from fastio.progress import shown
 from fastio.saving import SaveCall, save_file
+from fastio.torch_loading import LoadCall
 from fastio.transport import LOAD, SAVE
 
 

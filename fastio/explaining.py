@@ -11,9 +11,9 @@ from fastio.dicts import Explanation, default
 from fastio.formats.pt_load import NotPlainError, open_archive
 from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, PT, from_name, sense
-from fastio.loading import NO_FORMAT
 from fastio.native_errors import named
 from fastio.opening import opened
+from fastio.torch_loading import NO_FORMAT
 from fastio.transport import LOAD, SAVE, is_resident
 
 _CPU = frozenset({"cpu"})

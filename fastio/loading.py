@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -19,44 +18,20 @@ from fastio._native import Control
 from fastio.choosing import Decision, candidates, decide, movers
 from fastio.collector import held_back
 from fastio.errors import CorruptFileError, FastIOError, RefusedError, ToolUnavailableError, UnsupportedError
-from fastio.formats import probe, pt_source
+from fastio.formats import pt_source
 from fastio.formats.pt_globals import moves_storages
-from fastio.formats.pt_load import NotPlainError, damaged, open_archive
+from fastio.formats.pt_load import NotPlainError, damaged
 from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, PT, sense
 from fastio.formats.source import Source, Wait
-from fastio.formats.zip_members import verify_members
 from fastio.job import WORTH_A_THREAD, Job, Progress
 from fastio.landing import Landing, land
 from fastio.native_errors import named
 from fastio.opening import opened
 from fastio.outcome import Transfer
-from fastio.progress import tell_end
 from fastio.refusals import asked
+from fastio.torch_loading import UNSEALED, LoadCall, load_by_torch, torch_only
 from fastio.transport import LOAD, Extent, Moved, ReadRequest, Span, is_resident
-from fastio.verify import verify_archive
-
-_torch_config: Any = None
-with contextlib.suppress(ImportError):  # torch has it since 2.7
-    _torch_config = importlib.import_module("torch.utils.serialization.config")
-
-# Why torch judges a file whose first bytes say nothing.
-NO_FORMAT = "it is in torch's legacy format, or none"
-_UNSEALED = "not verified: the file carries no checksums of its tensors"
-_TORCH_DECIDES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
-
-
-class LoadCall(NamedTuple):
-    """The arguments of one load."""
-
-    path: str
-    map_location: Any
-    weights_only: bool
-    mmap: bool | None
-    policy: Any
-    verify: bool
-    progress: Progress | None
-    arguments: dict[str, Any]
 
 
 class _AssumedWrongError(Exception):
@@ -72,89 +47,21 @@ def load_file(call: LoadCall) -> tuple[Any, Transfer]:
 
 def load_open(call: LoadCall, fd: int, size: int, form: str | None, started: float) -> tuple[Any, Transfer]:
     """Load from an open file of the format that its first bytes have; ``call.path`` is what errors call it."""
-    why = _torch_only(call, form)
+    why = torch_only(call, form)
     if why is not None:
-        return _load_by_torch(call, fd, size, form, started, why)
+        return load_by_torch(call, fd, size, form, started, why)
     try:
         try:
             return _load_in_place(call, fd, size, form or PT, started, careful=False)
         except _AssumedWrongError:
             return _load_in_place(call, fd, size, form or PT, started, careful=True)
     except NotPlainError as reason:
-        return _load_by_torch(call, fd, size, form, started, str(reason))
+        return load_by_torch(call, fd, size, form, started, str(reason))
     except pickle.UnpicklingError:
         if not call.weights_only:
             raise
         # torch.load words this error, with its advice to the user: let it do so.
-        return _load_by_torch(call, fd, size, form, started, "the unpickler refused the object")
-
-
-def _torch_only(call: LoadCall, form: str | None) -> str | None:
-    """Why this call is torch's own, if it is."""
-    if form is None:
-        return NO_FORMAT
-    if form != PT:
-        if call.mmap:
-            raise UnsupportedError(f"{call.path}: mmap=True is for .pt files; leave it out for .{form}")
-        return None
-    serialization: Any = torch.serialization
-    if call.mmap or (call.mmap is None and _config_mmap()):
-        return "mmap: its pages are read, unverified, when they are used"
-    if call.arguments.get("pickle_module") is not None:
-        return "a pickle module was given"
-    if probe.why_not():
-        return probe.why_not()
-    if any(name in os.environ for name in _TORCH_DECIDES):
-        return "an environment variable of torch's decides about weights_only"
-    if serialization._serialization_tls.skip_data:
-        return "the call is inside skip_data()"
-    if torch._guards.detect_fake_mode(None) is not None or _is_meta(call.map_location):
-        return "only shapes are wanted (fake or meta tensors)"
-    call.arguments.pop("pickle_module", None)
-    return None
-
-
-def _config_mmap() -> bool:
-    return _torch_config is not None and bool(_torch_config.load.mmap)
-
-
-def _is_meta(map_location: Any) -> bool:
-    return isinstance(map_location, (str, torch.device)) and torch.device(map_location).type == "meta"
-
-
-def _load_by_torch(
-    call: LoadCall, fd: int, size: int, form: str | None, started: float, why: str
-) -> tuple[Any, Transfer]:
-    """torch.load itself, on the very file that is open here, checked before if it can be."""
-    mapped = call.mmap or (call.mmap is None and _config_mmap())
-    verified = False
-    notes: tuple[str, ...] = ()
-    if form == PT and call.verify and not mapped:
-        verified, notes = _verify_first(call.path, fd, size)
-    link = f"/proc/self/fd/{fd}"
-    path = link if form == PT and os.path.exists(link) else call.path
-    obj = torch.serialization.load(
-        path, call.map_location, weights_only=call.weights_only, mmap=call.mmap, **call.arguments
-    )
-    tell_end(call.progress, size)
-    seconds = time.perf_counter() - started
-    route = "mmap" if mapped else "library"
-    return obj, Transfer(LOAD, call.path, form or PT, "torch", route, why, size, seconds, False, verified, notes)
-
-
-def _verify_first(path: str, fd: int, size: int) -> tuple[bool, tuple[str, ...]]:
-    """Whether every byte was checked, and what is to be said about it."""
-    try:
-        archive = open_archive(path, fd, size, careful=True)
-    except NotPlainError as reason:
-        if reason.archive is None:
-            verify_members(path, fd)
-            return True, ()
-        archive = reason.archive
-    if not archive.checksummed:
-        return False, (_UNSEALED,)
-    _, notes = verify_archive(archive, size)
-    return (True, notes) if archive.sealed else (False, (*notes, _UNSEALED))
+        return load_by_torch(call, fd, size, form, started, "the unpickler refused the object")
 
 
 def _target(call: LoadCall, form: str) -> torch.device | None:
@@ -206,7 +113,7 @@ def _load_held_back(
     context = plan.load_context(form, devices, resident, source.nbytes, len(source.regions))
     decision = decide(call.policy, LOAD, form, devices, context, source.nbytes, os.path.dirname(call.path))
     if not decision.order:
-        return _load_by_torch(call, fd, size, form, started, f"no tool fills memory on {device}")
+        return load_by_torch(call, fd, size, form, started, f"no tool fills memory on {device}")
     if form in _whole(decision.order[0]):
         return _load_whole(call, fd, size, form, started, decision, source.nbytes)
     landing = land(call.path, source.regions, device, call.verify and source.checksummed)
@@ -230,7 +137,7 @@ def _load_held_back(
     decision.learn(tool, seconds)
     reason = decision.reason if tool == decision.order[0] else f"{decision.order[0]} could not"
     if call.verify and not verified:
-        fallbacks.append(_UNSEALED)
+        fallbacks.append(UNSEALED)
     transfer = Transfer(
         LOAD, call.path, form, tool, moved.route, reason, source.nbytes, seconds, False, verified,
         (*fallbacks, *moved.notes),
@@ -246,7 +153,7 @@ def _whole(tool: str) -> frozenset[str]:
 def _load_whole(
     call: LoadCall, fd: int, size: int, form: str, started: float, decision: Decision, nbytes: int
 ) -> tuple[Any, Transfer]:
-    obj, transfer = _load_by_torch(call, fd, size, form, started, decision.reason)
+    obj, transfer = load_by_torch(call, fd, size, form, started, decision.reason)
     decision.learn(decision.order[0], transfer.seconds)
     return obj, replace(transfer, nbytes=nbytes)
 

@@ -18,11 +18,12 @@ from fastio import formats
 from fastio.addresses import storage_bytes
 from fastio.formats.layout import Strided
 from fastio.formats.sense import HEAD_BYTES, PT, sense
-from fastio.loading import LoadCall, load_open
+from fastio.loading import load_open
 from fastio.outcome import SaveResult, Transfer
 from fastio.packing import packed
 from fastio.progress import tell_end
 from fastio.saving import SaveCall
+from fastio.torch_loading import LoadCall
 from fastio.transport import LOAD, SAVE, Extent
 
 _REASON = "f is a file object"
