@@ -58,7 +58,7 @@ def save(
     """
     form = _format(format, f)
     check(policy, SAVE)
-    name = os.fsdecode(f) if is_path(f) else streams.name_of(f)
+    name = _name(f)
     if clone and form == sense.PT:
         torch_save_arguments["pickle_module"] = cloning(torch_save_arguments.get("pickle_module") or pickle)
     with shown(progress, f"saving {os.path.basename(name)}") as told:
@@ -97,12 +97,26 @@ def load(
 
     >>> state = fastio.load("model.pt", map_location="cuda")
     """
-    check(policy, LOAD)
     if weights_only is None:
         weights_only = torch_load_arguments.get("pickle_module") is None
-    name = os.fsdecode(f) if is_path(f) else streams.name_of(f)
-    with shown(progress, f"loading {os.path.basename(name)}") as told:
-        call = LoadCall(name, map_location, weights_only, mmap, policy, verify, told, torch_load_arguments)
+    call = LoadCall(_name(f), map_location, weights_only, mmap, policy, verify, None, torch_load_arguments)
+    return _load(f, call, progress)
+
+
+def load_as_torch(f: Any, map_location: Any, weights_only: bool, mmap: bool | None, arguments: dict[str, Any]) -> Any:
+    """:func:`load` for code that means ``torch.load``: what that ignores is ignored, and the transfer has a note."""
+    call = LoadCall(_name(f), map_location, weights_only, mmap, "auto", True, None, arguments, as_torch=True)
+    return _load(f, call, None)
+
+
+def _name(f: Any) -> str:
+    return os.fsdecode(f) if is_path(f) else streams.name_of(f)
+
+
+def _load(f: Any, call: LoadCall, progress: Any) -> Any:
+    check(call.policy, LOAD)
+    with shown(progress, f"loading {os.path.basename(call.path)}") as told:
+        call = call._replace(progress=told)
         obj, transfer = load_file(call) if is_path(f) else streams.load_stream(call, f)
     publish(transfer)
     return obj

@@ -10,7 +10,7 @@ from fastio.choosing import candidates
 from fastio.dicts import Explanation, default
 from fastio.formats.pt_load import NotPlainError, open_archive
 from fastio.formats.reading import head
-from fastio.formats.sense import HEAD_BYTES, PT, from_name, sense
+from fastio.formats.sense import HEAD_BYTES, PT, sense
 from fastio.native_errors import named
 from fastio.opening import opened
 from fastio.torch_loading import NO_FORMAT
@@ -58,8 +58,8 @@ def _look(path: str) -> tuple[str, int, int, bool, str]:
     A file that only torch can read is taken as one storage.
     """
     with opened(path) as (fd, size):
-        sensed = sense(head(path, fd, size, HEAD_BYTES), size)
-        form = sensed or from_name(path)
+        sensed = sense(head(path, fd, size, HEAD_BYTES), path)
+        form = sensed or PT
         with named(path):
             resident = is_resident(fd, size)
         if form != PT:

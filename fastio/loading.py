@@ -22,7 +22,7 @@ from fastio.formats import pt_source
 from fastio.formats.pt_globals import moves_storages
 from fastio.formats.pt_load import NotPlainError, damaged
 from fastio.formats.reading import head
-from fastio.formats.sense import HEAD_BYTES, PT, sense
+from fastio.formats.sense import HEAD_BYTES, PT, SAFETENSORS, sense
 from fastio.formats.source import Source, Wait
 from fastio.job import WORTH_A_THREAD, Job, Progress
 from fastio.landing import Landing, land
@@ -30,7 +30,15 @@ from fastio.native_errors import named
 from fastio.opening import opened
 from fastio.outcome import Transfer
 from fastio.refusals import asked
-from fastio.torch_loading import UNSEALED, LoadCall, load_by_torch, torch_only
+from fastio.torch_loading import (
+    UNSEALED,
+    LoadCall,
+    device_named,
+    given_arguments,
+    load_by_torch,
+    torch_only,
+    without_ignored,
+)
 from fastio.transport import LOAD, Extent, Moved, ReadRequest, Span, is_resident
 
 
@@ -42,11 +50,15 @@ def load_file(call: LoadCall) -> tuple[Any, Transfer]:
     """Load from a path; the object is whole and checked when it is returned."""
     started = time.perf_counter()
     with opened(call.path) as (fd, size):
-        return load_open(call, fd, size, sense(head(call.path, fd, size, HEAD_BYTES), size), started)
+        return load_open(call, fd, size, sense(head(call.path, fd, size, HEAD_BYTES), call.path), started)
 
 
 def load_open(call: LoadCall, fd: int, size: int, form: str | None, started: float) -> tuple[Any, Transfer]:
     """Load from an open file of the format that its first bytes have; ``call.path`` is what errors call it."""
+    if call.as_torch and form == SAFETENSORS:
+        call, ignored = without_ignored(call)
+        obj, transfer = load_open(call, fd, size, form, started)
+        return obj, replace(transfer, fallbacks=(*transfer.fallbacks, *ignored))
     why = torch_only(call, form)
     if why is not None:
         return load_by_torch(call, fd, size, form, started, why)
@@ -68,7 +80,9 @@ def _target(call: LoadCall, form: str) -> torch.device | None:
     """The device that storages are loaded onto at once; None where torch must be given filled CPU storages to move."""
     where = call.map_location
     if isinstance(where, (str, bytes, torch.device)):
-        device = torch.device(where.decode() if isinstance(where, bytes) else where)
+        device = device_named(where)
+        if device is None:
+            raise UnsupportedError(f"{call.path}: torch has no device {where!r}; load with map_location='cpu'")
         if form != PT and device.type != "cpu" and not candidates(LOAD, form, frozenset({device.type}))[0]:
             raise UnsupportedError(
                 f"{call.path}: no tool here fills memory on {device} with .{form} (fastio.tools() says why); load with "
@@ -88,8 +102,9 @@ def _open_source(call: LoadCall, fd: int, size: int, form: str, careful: bool) -
         return pt_source.source(
             call.path, fd, size, call.map_location, call.weights_only, call.verify, careful, dict(call.arguments)
         )
-    if call.arguments:
-        raise TypeError(f"{call.path}: .{form} takes none of torch.load's arguments, got {', '.join(call.arguments)}")
+    given = given_arguments(call)
+    if given:
+        raise TypeError(f"{call.path}: .{form} takes none of torch.load's arguments, got {', '.join(given)}")
     source: Source = formats.module(form).source(call.path, fd, size)
     return source
 

@@ -53,7 +53,7 @@ def _load(
     if weights_only is None:
         allowed = os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "0").lower() in _TRUE
         weights_only = pickle_module is None and not allowed
-    return api.load(f, map_location, weights_only=weights_only, mmap=mmap, **pickle_load_args)
+    return api.load_as_torch(f, map_location, weights_only, mmap, pickle_load_args)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -99,14 +98,10 @@ def _sense(f: Any) -> str | None:
         f.seek(at)
         first = _head(f)
         f.seek(at)
-        if not isinstance(first, bytes) or sense(first, sys.maxsize) in (None, PT):
-            return None
-        f.seek(0, os.SEEK_END)  # not before it is needed: where a file object unpacks, this costs as much as a load
-        nbytes = f.tell() - at
-        f.seek(at)
     except (AttributeError, OSError):
         return None  # it cannot be read twice: torch says what it asks of a file object
-    return sense(first, nbytes)
+    form = sense(first, name_of(f)) if isinstance(first, bytes) else None
+    return None if form == PT else form
 
 
 def _head(f: Any) -> Any:

@@ -32,7 +32,7 @@ _TORCH_DECIDES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_
 
 
 class LoadCall(NamedTuple):
-    """The arguments of one load."""
+    """The arguments of one load. ``as_torch``: what torch.load ignores is ignored, not refused."""
 
     path: str
     map_location: Any
@@ -42,6 +42,27 @@ class LoadCall(NamedTuple):
     verify: bool
     progress: Progress | None
     arguments: dict[str, Any]
+    as_torch: bool = False
+
+
+def given_arguments(call: LoadCall) -> list[str]:
+    """Which of torch.load's further arguments say something."""
+    return [name for name, value in call.arguments.items() if value is not None]
+
+
+def without_ignored(call: LoadCall) -> tuple[LoadCall, list[str]]:
+    """A load of safetensors without what torch.load ignores for them, and notes of it."""
+    ignored = [*(["mmap"] if call.mmap else []), *given_arguments(call)]
+    plain = call._replace(mmap=None, arguments={}, as_torch=False)
+    return plain, [f"torch.load ignores {', '.join(ignored)} for safetensors"] if ignored else []
+
+
+def device_named(where: str | bytes | torch.device) -> torch.device | None:
+    """The device of that name; None where torch has none: there may be a package registered that knows it."""
+    try:
+        return torch.device(where.decode() if isinstance(where, bytes) else where)
+    except (RuntimeError, UnicodeDecodeError):
+        return None
 
 
 def torch_only(call: LoadCall, form: str | None) -> str | None:
@@ -63,18 +84,18 @@ def torch_only(call: LoadCall, form: str | None) -> str | None:
         return "an environment variable of torch's decides about weights_only"
     if serialization._serialization_tls.skip_data:
         return "the call is inside skip_data()"
-    if torch._guards.detect_fake_mode(None) is not None or _is_meta(call.map_location):
+    where = call.map_location
+    device = device_named(where) if isinstance(where, (str, bytes, torch.device)) else None
+    if torch._guards.detect_fake_mode(None) is not None or (device is not None and device.type == "meta"):
         return "only shapes are wanted (fake or meta tensors)"
+    if device is None and isinstance(where, (str, bytes)):
+        return f"map_location={where!r} is no device: what was registered with torch decides"
     call.arguments.pop("pickle_module", None)
     return None
 
 
 def _config_mmap() -> bool:
     return _torch_config is not None and bool(_torch_config.load.mmap)
-
-
-def _is_meta(map_location: Any) -> bool:
-    return isinstance(map_location, (str, torch.device)) and torch.device(map_location).type == "meta"
 
 
 def load_by_torch(
@@ -87,7 +108,9 @@ def load_by_torch(
     if form == PT and call.verify and not mapped:
         verified, notes = _verify_first(call.path, fd, size)
     link = f"/proc/self/fd/{fd}"
-    path = link if form == PT and os.path.exists(link) else call.path
+    # torch goes by a safetensors' suffix, fastio by what is in the file.
+    by_link = (form == PT or call.path.endswith(".safetensors")) and os.path.exists(link)
+    path = link if by_link else call.path
     obj = torch.serialization.load(
         path, call.map_location, weights_only=call.weights_only, mmap=call.mmap, **call.arguments
     )

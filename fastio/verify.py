@@ -47,7 +47,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """
     name = os.fsdecode(path)
     with opened(name) as (fd, size):
-        form = sense(head(name, fd, size, HEAD_BYTES), size)
+        form = sense(head(name, fd, size, HEAD_BYTES), name)
         if form == PT:
             try:
                 archive = open_archive(name, fd, size, careful=True)

@@ -75,6 +75,31 @@ def test_map_location(tmp_path: Path) -> None:
         assert type(_error(torch.load, path, where)) is type(_error(fastio.load, path, where))
 
 
+def test_a_name_that_a_package_registered_is_a_map_location(tmp_path: Path) -> None:
+    path, obj = tmp_path / "a.pt", {"x": torch.arange(1000)}
+    fastio.save(obj, path)
+    registry = torch.serialization._package_registry
+    before = list(registry)
+
+    def to_shelf(storage: Any, location: str) -> Any:
+        return storage if location == "shelf" else None
+
+    torch.serialization.register_package(99, lambda _: None, to_shelf)
+    try:
+        with fastio.record() as transfers:
+            assert same(fastio.load(path, "shelf"), obj)
+    finally:
+        registry[:] = before
+    assert (transfers[0].tool, transfers[0].verified) == ("torch", True)
+    assert "map_location" in transfers[0].reason
+    for name in ("shelf", "nonsense", b"nonsense"):
+        assert str(_error(fastio.load, path, name)) == str(_error(torch.load, path, name))
+        assert type(_error(fastio.load, path, name)) is type(_error(torch.load, path, name))
+    fastio.save(obj, tmp_path / "a.safetensors")
+    with pytest.raises(fastio.FastIOError, match=r"a\.safetensors: torch has no device 'shelf'.*map_location='cpu'"):
+        fastio.load(tmp_path / "a.safetensors", "shelf")
+
+
 def _error(function: Any, *arguments: Any, **keywords: Any) -> BaseException | None:
     try:
         function(*arguments, **keywords)
@@ -242,6 +267,33 @@ def test_patch_torch_nests_and_restores(tmp_path: Path) -> None:
         assert (torch.save, torch.load) == (save, load)
         torch.load(path)
     assert [t.op for t in transfers] == ["save", "load", "load"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"mmap": True},
+        {"encoding": "latin1", "weights_only": False},
+        {"pickle_module": pickle},
+        {"pickle_module": pickle, "weights_only": False, "mmap": True, "fix_imports": False},
+    ],
+    ids=", ".join,
+)
+def test_patch_torch_leaves_out_what_torch_ignores_for_safetensors(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    path, obj = tmp_path / "a.safetensors", {"x": torch.randn(1000)}
+    fastio.save(obj, path)
+    with fastio.record() as transfers, fastio.patch_torch():
+        assert same(torch.load(path, **arguments), obj)
+        with pytest.raises(RuntimeError, match="map_location"):  # torch does not ignore it either
+            torch.load(path, {"cuda": "cpu"}, **arguments)
+    (note,) = (note for note in transfers[0].fallbacks if "ignores" in note)
+    assert all(name in note for name in arguments if name != "weights_only")
+    assert "weights_only" not in note
+    with pytest.raises((TypeError, RuntimeError)):
+        fastio.load(path, **arguments)  # who calls fastio may know that they mean nothing
+    with fastio.record() as transfers, fastio.patch_torch():
+        assert same(torch.load(path, mmap=False, pickle_module=None), obj)
+    assert not any("ignores" in note for note in transfers[0].fallbacks)
 
 
 def test_patch_torch_heeds_torchs_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

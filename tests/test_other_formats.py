@@ -171,6 +171,34 @@ def test_the_first_bytes_decide_on_load_and_the_suffix_on_save(tmp_path: Path) -
         fastio.save(tensors, tmp_path / "x", format="cpy")
 
 
+def test_a_file_in_torchs_legacy_format_may_have_any_suffix(tmp_path: Path) -> None:
+    for name in ("a.safetensors", "a.npy"):
+        path, obj = tmp_path / name, {"x": torch.arange(10)}
+        fastio.save(obj, path, format="pt", _use_new_zipfile_serialization=False)
+        with fastio.record() as transfers:
+            assert same(fastio.load(path), obj)
+        assert (transfers[0].tool, transfers[0].path) == ("torch", str(path))
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.npy", "a.bin"])
+def test_a_file_that_was_cut_is_damaged_wherever_it_was(tmp_path: Path, name: str) -> None:
+    """Below nine bytes only the suffix says what it was; without that torch judges."""
+    path = tmp_path / name
+    fastio.save(
+        torch.ones(30) if name == "a.npy" else {"x": torch.ones(30)},
+        path,
+        format="npy" if name == "a.npy" else "safetensors",
+    )
+    whole = path.read_bytes()
+    for length in (*range(0 if name != "a.bin" else 9, 101), len(whole) - 1):
+        path.write_bytes(whole[:length])
+        for call in (fastio.load, fastio.verify, fastio.explain):
+            with pytest.raises(fastio.CorruptFileError, match=name):
+                call(path)
+        with open(path, "rb") as file, pytest.raises(fastio.CorruptFileError, match=name):
+            fastio.load(file)
+
+
 def test_file_objects(tmp_path: Path) -> None:
     tensors = {"x": torch.arange(1000.0), "y": torch.ones(3)}
     for form in ("pt", "safetensors", "npy"):
@@ -254,6 +282,7 @@ def test_arguments_that_only_pt_has_are_refused(tmp_path: Path, name: str) -> No
     fastio.save(obj, path)
     with pytest.raises(TypeError, match="encoding"):
         fastio.load(path, encoding="latin1")
+    assert same(fastio.load(path, pickle_module=None), obj)
     for arguments in ({"mmap": True}, {"map_location": {"cuda": "cpu"}}, {"map_location": lambda s, _: s}):
         with pytest.raises(RuntimeError, match=r"\.pt"):
             fastio.load(path, **arguments)

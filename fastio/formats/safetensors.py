@@ -15,11 +15,11 @@ from fastio.errors import CorruptFileError, FormatError
 from fastio.formats.layout import Layout, LayoutBuilder, storage_bytes
 from fastio.formats.reading import read_at
 from fastio.formats.safetensors_dtypes import in_header, in_torch
+from fastio.formats.sense import LARGEST_HEADER
 from fastio.formats.source import Source, StorageOf, Wait
 from fastio.landing import Region
 
 _PAGE = 4096
-_LARGEST_HEADER = 100_000_000  # the library's own limit
 _METADATA = "__metadata__"
 
 
@@ -46,8 +46,8 @@ def layout(obj: Any, path: str, metadata: dict[str, str] | None = None) -> Layou
         at += nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % _PAGE)
-    if len(text) > _LARGEST_HEADER:
-        raise FormatError(f"{path}: the header would have {len(text)} bytes, above the format's {_LARGEST_HEADER}")
+    if len(text) > LARGEST_HEADER:
+        raise FormatError(f"{path}: the header would have {len(text)} bytes, above the format's {LARGEST_HEADER}")
     start = bytearray(len(text).to_bytes(8, "little") + text)
     builder = LayoutBuilder()
     for name, tensor in ordered:
@@ -97,7 +97,7 @@ def source(path: str, fd: int, size: int) -> Source:
     """What to read of a safetensors file. CorruptFileError names what is wrong with the header, FormatError the tensor
     that torch has no dtype for."""
     length = int.from_bytes(read_at(path, fd, 0, 8), "little")
-    if length > min(size - 8, _LARGEST_HEADER):
+    if length > min(size - 8, LARGEST_HEADER):
         raise CorruptFileError(path, None, f"its header is said to have {length} bytes; the file has {size}")
     try:
         header = json.loads(read_at(path, fd, 8, length), object_pairs_hook=_unique)

@@ -8,20 +8,24 @@ PT, SAFETENSORS, NPY = "pt", "safetensors", "npy"
 FORMATS = (PT, SAFETENSORS, NPY)
 # Enough for every signature.
 HEAD_BYTES = 16
+# Bytes of a safetensors header: the library's own limit.
+LARGEST_HEADER = 100_000_000
 
 
-def sense(head: bytes, size: int) -> str | None:
+def sense(head: bytes, path: str) -> str | None:
     """The format of a file from its first bytes; None for what torch itself must judge (legacy files, garbage).
 
-    A safetensors file starts with the length of its header (8 bytes, little endian) and the header's ``{``.
+    A safetensors file starts with the length of its header (8 bytes, little endian) and the header's ``{``. Where the
+    file ends before that, its suffix tells what was cut short: no legacy file is as small.
     """
     if head.startswith(b"PK\x03\x04"):
         return PT
     if head.startswith(b"\x93NUMPY"):
         return NPY
-    if len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= size - 8:
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= LARGEST_HEADER:
         return SAFETENSORS
-    return None
+    form = from_name(path)
+    return form if len(head) <= 8 and form != PT else None
 
 
 def from_name(path: str) -> str:
