@@ -118,6 +118,18 @@ class NotAFolderError(FastIOError, NotADirectoryError, RuntimeError):
         return type(self), (str(self.filename),)
 
 
+class NotReplaceableError(TransferError):
+    """What is at the path to save to is nothing that a new file can take the place of. The message has the cure."""
+
+    def __init__(self, number: int, problem: str, path: str) -> None:
+        self.operation = "replace"
+        self.offset = None
+        OSError.__init__(self, number, problem, path)
+
+    def __reduce__(self) -> tuple[type[NotReplaceableError], tuple[int, str, str]]:  # type: ignore[override]
+        return type(self), (self.errno or 0, str(self.strerror), str(self.filename))
+
+
 class CheckpointError(FastIOError, RuntimeError):
     """A folder of checkpoints cannot give or take what was asked. The message says which step, and the cure."""
 

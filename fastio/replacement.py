@@ -19,9 +19,10 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from fastio import _native
-from fastio.errors import FolderMissingError, NotAFolderError, TargetIsFolderError, TransferError
+from fastio.errors import TransferError
 from fastio.native_errors import named
 from fastio.opening import Descriptor
+from fastio.target import find
 
 # Temporary files of one target have fixed names, so leftovers are found without listing the folder. Only where more
 # writers than that write at once, the others' names are random ones.
@@ -38,34 +39,14 @@ _WORTH_A_THREAD = 1 << 20
 class Replacement:
     """The file that will take the place of ``path``. Use as a context: it is discarded unless committed.
 
-    ``fd`` is open for reading and writing, ``temporary`` its name. Raises FolderMissingError, TargetIsFolderError,
-    NotAFolderError or TransferError.
+    ``fd`` is open for reading and writing, ``temporary`` its name. Raises as :func:`fastio.target.find` does.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
         _native.wait_closed()
-        target = os.path.realpath(path)
-        self._target = target
-        self._folder, base = os.path.split(target)
-        self._mode: os.stat_result | None = None
-        says_folder = os.path.basename(path) in ("", os.curdir, os.pardir)  # "x.pt/" is no name of the file x.pt
-        try:
-            self._mode = os.stat(os.path.join(target, "") if says_folder else target)
-        except FileNotFoundError:
-            if not os.path.isdir(self._folder):
-                raise FolderMissingError(path) from None
-            if says_folder:
-                raise TargetIsFolderError(path) from None
-        except NotADirectoryError:
-            raise NotAFolderError(path) from None
-        except OSError as error:
-            raise TransferError(error.errno or 0, "stat", path) from error
-        if self._mode is not None and stat.S_ISDIR(self._mode.st_mode):
-            raise TargetIsFolderError(path)
-        if self._mode is not None and not os.access(target, os.W_OK):
-            raise TransferError(errno.EACCES, "opening the file to be replaced", path)
-        self._file, self.temporary = self._claim(base)
+        self._target = find(path)
+        self._file, self.temporary = self._claim()
 
     @property
     def fd(self) -> int:
@@ -88,17 +69,17 @@ class Replacement:
         """Put the file in its place. With ``durable``, it survives a power cut once this returns."""
         with self._old_held():
             try:
-                if self._mode is not None:
-                    self._keep_owner(self._mode)
+                if self._target.old is not None:
+                    self._keep_owner(self._target.old)
                 if durable:
                     os.fsync(self.fd)
-                os.rename(self.temporary, self._target)
+                os.rename(self.temporary, self._target.name)
             except OSError as error:
                 raise TransferError(error.errno or 0, "fsync and rename", self.path) from error
             try:
                 self._file.close()
                 if durable:
-                    sync_folder(self._folder)
+                    sync_folder(self._target.folder)
             except OSError as error:
                 raise TransferError(error.errno or 0, "fsync of the folder", self.path) from error
 
@@ -109,11 +90,11 @@ class Replacement:
         The next save waits for it. Where room is scarce the rename frees it, before anybody else is told that there is
         none.
         """
-        held = Descriptor(self._target, os.O_PATH | os.O_NOFOLLOW)
-        old = 0 if self._mode is None else self._mode.st_size
+        held = Descriptor(self._target.name, os.O_PATH | os.O_NOFOLLOW)
+        old = 0 if self._target.old is None else self._target.old.st_size
         if old >= _WORTH_A_THREAD:
             with contextlib.suppress(OSError):  # then it is freed in the rename, too
-                disk = os.statvfs(self._folder)
+                disk = os.statvfs(self._target.folder)
                 if disk.f_bavail * disk.f_frsize >= 2 * old:
                     held.open()
         try:
@@ -143,10 +124,11 @@ class Replacement:
             except PermissionError:
                 return  # only root may give files away; who may write the folder may replace the file
 
-    def _claim(self, base: str) -> tuple[io.FileIO, str]:
+    def _claim(self) -> tuple[io.FileIO, str]:
         found: tuple[io.FileIO, str] | None = None
         crowded = False
-        before, after = _around_slot(os.path.join(self._folder, ""), base)
+        folder, base, _ = self._target
+        before, after = _around_slot(os.path.join(folder, ""), base)
         try:
             for slot in range(_SLOTS):
                 name = f"{before}{slot}{after}"
@@ -160,7 +142,7 @@ class Replacement:
                 if found is not None:
                     break
             if crowded:
-                _clear_slotless(self._folder, base)
+                _clear_slotless(folder, base)
         except OSError as error:
             raise TransferError(error.errno or 0, "creating a file beside it", self.path) from error
         if found is None:

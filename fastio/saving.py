@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-import stat
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from fastio import checksums, formats, plan, registry, resealing
+from fastio import checksums, formats, plan, registry, resealing, sequential
 from fastio._native import Control
 from fastio.choosing import Decision, decide, movers
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
@@ -26,6 +25,7 @@ from fastio.packing import write_packed
 from fastio.progress import tell_end
 from fastio.refusals import asked
 from fastio.replacement import Replacement
+from fastio.target import in_place
 from fastio.transport import SAVE, Moved, WriteRequest
 
 _Filled = TypeVar("_Filled")
@@ -104,8 +104,11 @@ class SaveCall(NamedTuple):
 def save_file(call: SaveCall) -> SaveResult:
     """Save to a path: the whole old file or the whole new one is there at any time."""
     started = time.perf_counter()
+    why = in_place(call.path)
+    if why:
+        return _save_in_place(call, started, why)
     why = _torch_only(call)
-    if why is not None:
+    if why:
         return _save_by_torch(call, started, why)
     layout = _lay_out(call)
     devices = layout.devices or frozenset({"cpu"})
@@ -179,12 +182,10 @@ def _lay_out(call: SaveCall) -> Layout:
     return formats.lay_out(call.form, call.obj, call.path, call.arguments)
 
 
-def _torch_only(call: SaveCall) -> str | None:
-    """Why this call is torch's own, if it is."""
+def _torch_only(call: SaveCall) -> str:
+    """Why this call is torch's own; empty if it is not."""
     if call.form != PT:
-        return None
-    if _is_special(call.path):
-        return "the path is no regular file"
+        return ""
     if not call.arguments.get("_use_new_zipfile_serialization", True):
         return "the legacy format was asked for"
     module = call.arguments.get("pickle_module")
@@ -197,35 +198,36 @@ def _torch_only(call: SaveCall) -> str | None:
     call.arguments.pop("_use_new_zipfile_serialization", None)
     if module is None:
         call.arguments.pop("pickle_module", None)
-    return None
+    return ""
 
 
-def _is_special(path: str) -> bool:
-    """A device, a pipe, a socket: it is written to, never replaced."""
-    try:
-        mode = os.stat(path).st_mode
-    except (OSError, ValueError):
-        return False
-    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+def _save_in_place(call: SaveCall, started: float, why: str) -> SaveResult:
+    """Write to what cannot be replaced: a device, a pipe, an open file that was removed."""
+    notes = (f"not durable: {why}",) if call.durable else ()
+    nbytes, tool, route = 0, "torch", "library"
+    if call.form == PT:
+        torch.serialization.save(call.obj, call.path, **call.arguments)
+    else:
+        layout = _lay_out(call)
+        nbytes, tool, route = layout.payload, "memory", "stream"
+        try:
+            with open(call.path, "wb", buffering=0) as file:
+                sequential.write(layout, sequential.whole(file, call.path))
+        except OSError as error:
+            raise TransferError(error.errno or errno.EIO, "write", call.path) from error
+    tell_end(call.progress, nbytes)
+    seconds = time.perf_counter() - started
+    return SaveResult(SAVE, call.path, call.form, tool, route, why, nbytes, seconds, False, False, notes)
 
 
 def _save_by_torch(call: SaveCall, started: float, why: str) -> SaveResult:
-    special = _is_special(call.path)
-    durable = call.durable and not special
-    notes: tuple[str, ...] = ()
-    if special:
-        notes = ("not durable: the path is no regular file",) if call.durable else ()
-        torch.serialization.save(call.obj, call.path, **call.arguments)
-        nbytes = 0
+    with Replacement(call.path) as new:
+        notes = _torch_save(call, new)
+        nbytes = os.fstat(new.fd).st_size
         tell_end(call.progress, nbytes)
-    else:
-        with Replacement(call.path) as new:
-            notes = _torch_save(call, new)
-            nbytes = os.fstat(new.fd).st_size
-            tell_end(call.progress, nbytes)
-            new.commit(call.durable)
+        new.commit(call.durable)
     seconds = time.perf_counter() - started
-    return SaveResult(SAVE, call.path, PT, "torch", "library", why, nbytes, seconds, durable, False, notes)
+    return SaveResult(SAVE, call.path, PT, "torch", "library", why, nbytes, seconds, call.durable, False, notes)
 
 
 def _torch_save(call: SaveCall, new: Replacement) -> tuple[str, ...]:

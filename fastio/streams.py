@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
 import time
@@ -13,17 +12,14 @@ from typing import Any
 
 import torch
 
-from fastio import formats
-from fastio.addresses import storage_bytes
-from fastio.formats.layout import Strided
+from fastio import formats, sequential
 from fastio.formats.sense import HEAD_BYTES, PT, sense
 from fastio.loading import load_open
 from fastio.outcome import SaveResult, Transfer
-from fastio.packing import packed
 from fastio.progress import tell_end
 from fastio.saving import SaveCall
 from fastio.torch_loading import LoadCall
-from fastio.transport import LOAD, SAVE, Extent
+from fastio.transport import LOAD, SAVE
 
 _REASON = "f is a file object"
 _STEP = 1 << 20
@@ -38,37 +34,15 @@ def save_stream(call: SaveCall, f: Any) -> SaveResult:
     """Write to a file object at its position, as torch.save does. Durability is its owner's."""
     started = time.perf_counter()
     if call.form == PT:
-        torch.serialization.save(call.obj, f, **call.arguments)
+        torch.serialization.save(call.obj, sequential.whole(f, call.path), **call.arguments)
         nbytes, tool = 0, "torch"
     else:
-        nbytes, tool = _write_layout(call, f), "memory"
+        layout = formats.lay_out(call.form, call.obj, call.path, call.arguments)
+        sequential.write(layout, sequential.whole(f, call.path))
+        nbytes, tool = layout.payload, "memory"
     tell_end(call.progress, nbytes)
     seconds = time.perf_counter() - started
     return SaveResult(SAVE, call.path, call.form, tool, "stream", _REASON, nbytes, seconds, False, False)
-
-
-def _write_layout(call: SaveCall, f: Any) -> int:
-    layout = formats.lay_out(call.form, call.obj, call.path, call.arguments)
-    at = 0
-    parts: list[Extent | Strided] = [*layout.extents, *layout.strided]
-    for part in sorted(parts, key=lambda part: part.offset):
-        f.write(bytes(part.offset - at))
-        for data in _bytes_of(part):
-            f.write(data)
-        at = part.offset + part.nbytes
-    return layout.payload
-
-
-def _bytes_of(part: Extent | Strided) -> Iterator[bytes]:
-    if isinstance(part, Strided):
-        for piece in packed(part.tensor):
-            yield ctypes.string_at(piece.data_ptr(), piece.nbytes)
-    elif part.device == "cpu":
-        yield ctypes.string_at(part.address, part.nbytes)
-    else:
-        storage: torch.UntypedStorage = part.owner
-        start = part.address - storage.data_ptr()
-        yield storage_bytes(storage)[start : start + part.nbytes].cpu().numpy().tobytes()
 
 
 def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:

@@ -1,0 +1,87 @@
+"""A layout written from its first byte to its last: for file objects, pipes and devices, which take bytes in order."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fastio.addresses import storage_bytes, view
+from fastio.errors import TransferError
+from fastio.formats.layout import Layout, Strided
+from fastio.packing import packed
+from fastio.transport import Extent
+
+_PIECE = 8 << 20  # bytes; a file object may copy what it is given
+
+
+def write(layout: Layout, f: Any) -> None:
+    """Write the file of a layout to a file object, at its position."""
+    at = 0
+    parts: list[Extent | Strided] = [*layout.extents, *layout.strided]
+    for part in sorted(parts, key=lambda part: part.offset):
+        if part.offset > at:
+            f.write(bytes(part.offset - at))
+        for piece in _pieces(part):
+            f.write(piece)
+        at = part.offset + part.nbytes
+
+
+def _pieces(part: Extent | Strided) -> Iterator[memoryview]:
+    """The bytes of a part, in memory of the host. Each piece is gone when the next one is asked for."""
+    if isinstance(part, Strided):
+        for piece in packed(part.tensor):
+            yield view(piece.data_ptr(), piece.nbytes).toreadonly()
+        return
+    for start in range(0, part.nbytes, _PIECE):
+        nbytes = min(_PIECE, part.nbytes - start)
+        if part.device == "cpu":
+            yield view(part.address + start, nbytes).toreadonly()
+        else:
+            storage: torch.UntypedStorage = part.owner
+            at = part.address - storage.data_ptr() + start
+            copy = storage_bytes(storage)[at : at + nbytes].cpu()
+            yield view(copy.data_ptr(), nbytes).toreadonly()
+
+
+def whole(f: Any, name: str) -> Any:
+    """``f``, or a file object in its place each of whose writes takes all it is given, or raises TransferError.
+
+    A raw file may take less than that, and torch does not look. Any other file object takes all.
+    """
+    # What tempfile gives has the raw file inside.
+    return _Whole(f, name) if isinstance(f, io.RawIOBase) or isinstance(getattr(f, "file", None), io.RawIOBase) else f
+
+
+class _Whole:
+    """A raw file object that writes all. Everything else is its own."""
+
+    def __init__(self, raw: Any, name: str) -> None:
+        self._raw = raw
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._raw, attribute)
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        nbytes = len(rest)
+        while rest:
+            count = self._raw.write(rest)
+            if count is None and self._is_blocking():
+                break  # it is no file of the system's, and its author forgot to say how much it took
+            if not count:
+                number = errno.EAGAIN if count is None else errno.EIO
+                raise TransferError(number, f"write of {len(rest)} bytes to a raw file object", self._name)
+            rest = rest[count:]
+        return nbytes
+
+    def _is_blocking(self) -> bool:
+        try:
+            return os.get_blocking(self._raw.fileno())
+        except (OSError, ValueError):
+            return True

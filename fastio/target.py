@@ -1,0 +1,103 @@
+"""What a path to save to names: the file behind its links, and whether a new one may take its place."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import NamedTuple
+
+from fastio.errors import (
+    FolderMissingError,
+    NotAFolderError,
+    NotReplaceableError,
+    TargetIsFolderError,
+    TransferError,
+)
+
+_MOST_LINKS = 40  # of one path, as for the kernel
+
+
+class Target(NamedTuple):
+    """The file to be replaced or made: ``base`` in ``folder``, which is absolute. ``old`` is what is there."""
+
+    folder: str
+    base: str
+    old: os.stat_result | None
+
+    @property
+    def name(self) -> str:
+        """Its whole name."""
+        return os.path.join(self.folder, self.base)
+
+
+def find(path: str) -> Target:
+    """The file that a path names.
+
+    The kernel alone resolves the folder: "missing/../x.pt" names nothing, and "/proc/7/root/x.pt" a file of another
+    container. Raises FolderMissingError, TargetIsFolderError, NotAFolderError, NotReplaceableError or TransferError.
+    """
+    try:
+        name = _behind_links(path if os.path.isabs(path) else os.path.join(os.getcwd(), path))
+    except FileNotFoundError:  # the working folder has been removed
+        raise FolderMissingError(path) from None
+    folder, base = os.path.split(name)
+    old = None
+    try:
+        old = os.stat(name)
+    except FileNotFoundError:
+        says_folder = base in ("", os.curdir, os.pardir)  # "x.pt/" is no name of the file x.pt
+        if not os.path.isdir(os.path.dirname(folder) if says_folder else folder):
+            raise FolderMissingError(path) from None
+        if says_folder:
+            raise TargetIsFolderError(path) from None
+    except NotADirectoryError:
+        raise NotAFolderError(path) from None
+    except OSError as error:
+        raise TransferError(error.errno or 0, "stat", path) from error
+    if old is not None:
+        _check_replaceable(path, name, old)
+    return Target(folder, base, old)
+
+
+def in_place(path: str) -> str:
+    """Why what a path names can only be written to where it is; empty if it can be replaced, or is not there."""
+    try:
+        here = os.stat(path)
+        if stat.S_ISDIR(here.st_mode):
+            return ""
+        if not stat.S_ISREG(here.st_mode):
+            return "the path is no regular file"
+        name = _behind_links(path)
+    except (OSError, ValueError):
+        return ""
+    return "" if name == path or _is(name, here) else "the path names an open file that has no name any more"
+
+
+def _check_replaceable(path: str, name: str, old: os.stat_result) -> None:
+    if stat.S_ISDIR(old.st_mode):
+        raise TargetIsFolderError(path)
+    if not stat.S_ISREG(old.st_mode):
+        problem = "this is a device, a pipe or a socket, whose place no file may take; name another path"
+        raise NotReplaceableError(errno.EINVAL, problem, path)
+    if not os.access(name, os.W_OK):
+        raise TransferError(errno.EACCES, "opening the file to be replaced", path)
+
+
+def _behind_links(path: str) -> str:
+    """The name of the file that a path is a link to, in as many steps as it takes; the path itself if it is none."""
+    for _ in range(_MOST_LINKS):
+        try:
+            link = os.readlink(path)
+        except OSError:  # no link, or nothing
+            break
+        path = os.path.join(os.path.dirname(path), link)
+    return path
+
+
+def _is(name: str, here: os.stat_result) -> bool:
+    """Whether a name is that of a file. What /proc/self/fd says of a file is none once the file was removed."""
+    try:
+        return os.path.samestat(here, os.stat(name))
+    except OSError:
+        return False

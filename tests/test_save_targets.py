@@ -1,0 +1,173 @@
+"""What stands where a save goes to: pipes, devices, open files without a name, links, folders that are not there."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fastio
+from fastio.errors import FolderMissingError, NotReplaceableError
+from fastio.replacement import Replacement
+from objects import same
+
+FORMS = ("pt", "safetensors", "npy")
+
+
+def object_of(form: str) -> Any:
+    tensor = torch.arange(100_000).reshape(50, -1).t()  # more than a pipe holds, and to be packed
+    return tensor if form == "npy" else {"x": tensor, "y": torch.ones(3)}
+
+
+def same_values(one: Any, other: Any) -> bool:
+    """Equal but for the strides, which a pack changes."""
+    if isinstance(one, dict):
+        return bool(one.keys() == other.keys()) and all(torch.equal(one[name], other[name]) for name in one)
+    return torch.equal(one, other)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_pipe_is_written_to(tmp_path: Path, form: str, linked: bool) -> None:
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    path = tmp_path / "link" if linked else pipe
+    if linked:
+        path.symlink_to("pipe")
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    told: list[tuple[int, int]] = []
+    result = fastio.save(object_of(form), path, format=form, progress=lambda *seen: told.append(seen))
+    reader.join()
+    assert same_values(fastio.load(io.BytesIO(read[0])), object_of(form))
+    assert pipe.is_fifo()
+    assert sorted(tmp_path.iterdir()) == sorted({path, pipe})
+    assert (result.reason, result.durable) == ("the path is no regular file", False)
+    assert result.fallbacks == ("not durable: the path is no regular file",)
+    assert result.nbytes == {"pt": 0, "npy": 800_000, "safetensors": 800_012}[form]
+    assert told == [(result.nbytes, result.nbytes)]
+
+
+@pytest.fixture(params=["null", "full"])
+def device(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """/dev/null or /dev/full, made again where no harm can come to it."""
+    path = tmp_path / str(request.param)
+    try:
+        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, {"null": 3, "full": 7}[path.name]))
+        path.read_bytes() if path.name == "null" else path.open("rb").close()
+    except PermissionError:
+        pytest.skip("only root may make devices, and not on every filesystem")
+    return path
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_device_is_written_to(device: Path, form: str) -> None:
+    if device.name == "null":
+        assert fastio.save(object_of(form), device, format=form, durable=False).fallbacks == ()
+    else:
+        with pytest.raises(RuntimeError) as refused:
+            fastio.save(object_of(form), device, format=form)
+        if form != "pt":  # there torch says what it will
+            assert isinstance(refused.value, fastio.TransferError)
+            assert str(device) in str(refused.value)
+            assert "No space left" in str(refused.value)
+    assert device.is_char_device()
+    assert list(device.parent.iterdir()) == [device]
+
+
+def test_nothing_but_a_file_is_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(NotReplaceableError, match=r"pipe.*name another path|name another path.*pipe") as refused:
+        Replacement(str(pipe))
+    assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
+    assert list(tmp_path.iterdir()) == [pipe]
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["memfd", "removed", "removed, with another name", "removed, and made again"])
+@pytest.mark.parametrize("way", ["/proc/self/fd", "/dev/fd"])
+def test_an_open_file_that_has_no_name(tmp_path: Path, form: str, kind: str, way: str) -> None:
+    if kind == "memfd":
+        file = os.fdopen(os.memfd_create("it"), "w+b")
+    else:
+        path = tmp_path / "it"
+        file = path.open("w+b")
+        if "another" in kind:
+            (tmp_path / "other").hardlink_to(path)
+        path.unlink()
+        if "again" in kind:  # as the kernel's own words for the removed one
+            Path(f"{path} (deleted)").write_bytes(b"somebody else's")
+    before = {entry: entry.read_bytes() for entry in tmp_path.iterdir() if entry.name != "other"}
+    with file:
+        file.write(b"longer than what is saved" * 100_000)
+        file.flush()
+        result = fastio.save(object_of(form), f"{way}/{file.fileno()}", format=form)
+        file.seek(0)
+        assert same_values(fastio.load(file), object_of(form))
+    assert result.fallbacks == ("not durable: the path names an open file that has no name any more",)
+    assert not result.durable
+    assert {entry: entry.read_bytes() for entry in tmp_path.iterdir() if entry.name != "other"} == before
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_open_file_that_has_its_name_is_replaced(tmp_path: Path, form: str) -> None:
+    with (tmp_path / "it").open("w+b") as file:
+        assert fastio.save(object_of(form), f"/dev/fd/{file.fileno()}", format=form).durable
+    assert same_values(fastio.load(tmp_path / "it"), object_of(form))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["it"]
+
+
+def test_links_are_followed_one_after_the_other(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    (tmp_path / "first.pt").symlink_to("one/second.pt")
+    (tmp_path / "one" / "second.pt").symlink_to("../two/third.pt")
+    for value in (1.0, 2.0):  # there is nothing at its end, then a file
+        fastio.save(torch.tensor(value), tmp_path / "first.pt")
+        assert fastio.load(tmp_path / "two" / "third.pt") == value
+    assert not (tmp_path / "two" / "third.pt").is_symlink()
+    (tmp_path / "ring.pt").symlink_to("ring.pt")
+    with pytest.raises(fastio.TransferError, match=r"ring\.pt"):
+        fastio.save(torch.ones(1), tmp_path / "ring.pt")
+
+
+def test_relative_paths_are_of_the_folder_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with Replacement("it") as new:
+        monkeypatch.chdir("folder")
+        new.commit(False)
+    assert [str(entry.relative_to(tmp_path)) for entry in tmp_path.rglob("*") if entry.is_file()] == ["it"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("policy", ["auto", "torch", "posix"])
+def test_a_folder_that_is_missing_on_the_way_and_left_again(tmp_path: Path, form: str, policy: str) -> None:
+    path = f"{tmp_path}/missing/../x"
+    for action in (lambda: fastio.save(object_of(form), path, format=form, policy=policy), lambda: fastio.load(path)):
+        with pytest.raises(FileNotFoundError, match=r"missing/\.\./x"):
+            action()
+    with pytest.raises(RuntimeError, match="Parent directory"):
+        torch.save(object_of(form), path)
+    with pytest.raises(FolderMissingError):
+        fastio.save(object_of(form), path, format=form, policy=policy)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_by_way_of_another_process(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    obj = object_of("pt")
+    for index, folder in enumerate((f"/proc/{os.getpid()}/root{tmp_path}/folder", f"{tmp_path}/link/../link")):
+        fastio.save(obj, f"{folder}/{index}.pt")
+        assert same(fastio.load(tmp_path / "folder" / f"{index}.pt"), obj)
+    assert len(list((tmp_path / "folder").iterdir())) == 2
