@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fastio import formats, sequential
+from fastio.errors import TransferError
 from fastio.formats.sense import HEAD_BYTES, PT, sense
 from fastio.loading import load_open
 from fastio.outcome import SaveResult, Transfer
@@ -34,7 +35,7 @@ def save_stream(call: SaveCall, f: Any) -> SaveResult:
     """Write to a file object at its position, as torch.save does. Durability is its owner's."""
     started = time.perf_counter()
     if call.form == PT:
-        torch.serialization.save(call.obj, sequential.whole(f, call.path), **call.arguments)
+        _save_by_torch(call, f)
         nbytes, tool = 0, "torch"
     else:
         layout = formats.lay_out(call.form, call.obj, call.path, call.arguments)
@@ -43,6 +44,16 @@ def save_stream(call: SaveCall, f: Any) -> SaveResult:
     tell_end(call.progress, nbytes)
     seconds = time.perf_counter() - started
     return SaveResult(SAVE, call.path, call.form, tool, "stream", _REASON, nbytes, seconds, False, False)
+
+
+def _save_by_torch(call: SaveCall, f: Any) -> None:
+    try:
+        torch.serialization.save(call.obj, sequential.whole(f, call.path), **call.arguments)
+    except RuntimeError as error:
+        # After a write that failed torch ends the archive, and says only that this failed, too.
+        if isinstance(error.__context__, TransferError):
+            raise error.__context__ from None
+        raise
 
 
 def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:

@@ -1,0 +1,160 @@
+"""File objects that are saved to: what takes less than it is given, and the memory that a save takes."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import pickle
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fastio
+from objects import assorted, same
+
+FORMS = ("pt", "safetensors", "npy")
+
+
+def object_of(form: str) -> Any:
+    tensor = torch.arange(60_000.0)
+    return tensor if form == "npy" else {"x": tensor, "y": torch.ones(3)}
+
+
+class Dribbling(io.RawIOBase):
+    """Takes 1000 bytes at a time, if that many; then ``last`` for ever."""
+
+    def __init__(self, room: int, last: int | None = None) -> None:
+        self.taken = bytearray()
+        self._room, self._last = room, last
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int | None:
+        count = min(len(data), 1000, self._room - len(self.taken))
+        if count == 0:
+            return self._last
+        self.taken += data[:count]
+        return count
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_raw_file_object_that_takes_less_than_it_is_given(form: str) -> None:
+    f = Dribbling(1 << 20)
+    fastio.save(object_of(form), f, format=form)
+    assert same(fastio.load(io.BytesIO(f.taken)), object_of(form))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_and_takes_no_more_at_last(form: str) -> None:
+    with pytest.raises(fastio.TransferError, match=r"<file object>") as refused:
+        fastio.save(object_of(form), Dribbling(100_000, 0), format=form)
+    assert refused.value.errno == errno.EIO
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_without_a_buffer_on_a_disk_that_is_full(tmp_path: Path, form: str, legacy: bool) -> None:
+    """The system takes what there is room for, and says how much; the next call is an error."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    arguments = {"_use_new_zipfile_serialization": False} if legacy and form == "pt" else {}
+    with (tmp_path / "it").open("wb", buffering=0) as file:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        try:
+            with pytest.raises((OSError, RuntimeError)):
+                fastio.save(object_of(form), file, format=form, **arguments)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (tmp_path / "it").stat().st_size <= 100_000
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_of_tempfile_without_a_buffer(form: str) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with tempfile.NamedTemporaryFile(buffering=0) as file:
+        fastio.save(object_of(form), file, format=form)
+        assert same(fastio.load(file.name), object_of(form))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        try:
+            file.seek(0)
+            with pytest.raises((OSError, RuntimeError)):
+                fastio.save(object_of(form), file, format=form)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_pipe_that_does_not_wait(form: str) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with open(reading, "rb"), open(writing, "wb", buffering=0) as file:
+        with pytest.raises(fastio.TransferError) as refused:
+            fastio.save(object_of(form), file, format=form)
+        assert refused.value.errno == errno.EAGAIN
+        assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_pipe_that_waits(form: str) -> None:
+    reading, writing = os.pipe()
+    read: list[bytes] = []
+    with open(reading, "rb") as source:
+        reader = threading.Thread(target=lambda: read.append(source.read()), daemon=True)
+        reader.start()
+        with open(writing, "wb", buffering=0) as file:
+            fastio.save(object_of(form), file, format=form)
+        reader.join()
+    assert same(fastio.load(io.BytesIO(read[0])), object_of(form))
+
+
+@pytest.mark.parametrize("base", [object, io.RawIOBase])
+@pytest.mark.parametrize("form", FORMS)
+def test_file_objects_that_do_not_say_how_much_they_took(form: str, base: type) -> None:
+    class Silent(base):  # type: ignore[misc]
+        taken = b""
+
+        def write(self, data: Any) -> None:
+            self.taken += data
+
+        def flush(self) -> None:
+            pass
+
+    f = Silent()
+    fastio.save(object_of(form), f, format=form)
+    assert same(fastio.load(io.BytesIO(f.taken)), object_of(form))
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_raw_file_object_gets_all_that_torch_writes(tmp_path: Path, legacy: bool) -> None:
+    obj = {"x": torch.arange(60_000.0), "y": torch.eye(3).to_sparse()} if legacy else assorted()
+    with (tmp_path / "it").open("wb", buffering=0) as file:
+        fastio.save(obj, file, _use_new_zipfile_serialization=not legacy)
+    assert same(torch.load(tmp_path / "it"), obj)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "npy"])
+def test_a_save_to_a_file_object_takes_no_copy_of_a_tensor(tmp_path: Path, form: str) -> None:
+    code = f"""
+import torch, fastio
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) << 10
+def obj(nbytes):
+    tensor = torch.ones(nbytes, dtype=torch.uint8)
+    return tensor if {form!r} == "npy" else {{"x": tensor}}
+small, large = obj(1 << 20), obj(96 << 20)
+with open({str(tmp_path / "it")!r}, "wb") as file:
+    fastio.save(small, file, format={form!r})
+    before = peak()
+    fastio.save(large, file, format={form!r})
+    print(peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 24 << 20
