@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fastio.errors import UnsupportedError
-from fastio.formats import probe
+from fastio.formats import dense, probe
 from fastio.formats.pt_load import NotPlainError, open_archive
 from fastio.formats.sense import PT
 from fastio.formats.zip_members import verify_members
@@ -72,6 +72,7 @@ def torch_only(call: LoadCall, form: str | None) -> str | None:
     if form != PT:
         if call.mmap:
             raise UnsupportedError(f"{call.path}: mmap=True is for .pt files; leave it out for .{form}")
+        dense.check_mode(call.path, form)
         return None
     serialization: Any = torch.serialization
     if call.mmap or (call.mmap is None and _config_mmap()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from fastio.formats import dense
 from fastio.formats.layout import Layout
 from fastio.formats.sense import SAFETENSORS
 
@@ -15,9 +16,14 @@ def module(form: str) -> Any:
 
 
 def lay_out(form: str, obj: Any, path: str, arguments: dict[str, Any]) -> Layout:
-    """Lay out an object in such a format. TypeError for an argument that the format has not."""
+    """Lay out an object in such a format.
+
+    TypeError for an argument that the format has not, FormatError for what it cannot hold, UnsupportedError inside
+    FakeTensorMode.
+    """
     unknown = arguments.keys() - ({"metadata"} if form == SAFETENSORS else set())
     if unknown:
         raise TypeError(f"{form} takes none of torch.save's arguments, got {', '.join(sorted(unknown))}")
+    dense.check_mode(path, form)
     found: Layout = module(form).layout(obj, path, **arguments)
     return found

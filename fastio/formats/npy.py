@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fastio.errors import CorruptFileError, FormatError
+from fastio.formats import dense
 from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.reading import read_at
 from fastio.formats.source import Source, StorageOf, Wait
@@ -33,14 +34,13 @@ _DESCRIPTIONS = {dtype: description for description, dtype in _DTYPES.items()}
 def layout(obj: Any, path: str) -> Layout:
     """Lay out one dense tensor or ndarray of any shape; FormatError says what the format cannot hold."""
     if isinstance(obj, np.ndarray):
-        _check_dtype(path, obj.dtype)
+        _check_array(path, obj)
         obj = _as_tensor(obj)
     if not isinstance(obj, torch.Tensor):
         raise FormatError(f"{path}: npy holds one tensor, got {type(obj).__name__}; save it as .pt")
-    if obj.layout != torch.strided or obj.is_quantized or obj.dtype not in _DESCRIPTIONS:
-        raise FormatError(
-            f"{path}: npy has no place for {obj.dtype}, {obj.layout}; convert the tensor or save it as .pt"
-        )
+    dense.check(path, "the tensor", obj)
+    if obj.dtype not in _DESCRIPTIONS:
+        raise FormatError(f"{path}: npy has no place for {obj.dtype}; convert the tensor or save it as .pt")
     text = repr({"descr": _DESCRIPTIONS[obj.dtype], "fortran_order": False, "shape": tuple(obj.shape)}).encode()
     padding = -(len(_MAGIC) + 2 + len(text) + 1) % _PAGE
     text += b" " * padding + b"\n"
@@ -53,13 +53,29 @@ def layout(obj: Any, path: str) -> Layout:
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
     """The same memory; a copy where torch has no such strides (negative ones)."""
+    if not array.flags.writeable:
+        array = np.asarray(_Writable(array))  # torch would warn; here nobody writes to it
     try:
         return torch.from_numpy(array)
     except ValueError:
         return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def _check_dtype(path: str, dtype: np.dtype[Any]) -> None:
+class _Writable:
+    """The memory of an array that may only be read, for numpy to see as any other. It keeps the array alive."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
+def _check_array(path: str, array: np.ndarray[Any, Any]) -> None:
+    if isinstance(array, np.ma.MaskedArray):
+        raise FormatError(
+            f"{path}: npy has no place for the mask of a MaskedArray; save its filled(), or its data and its mask apart"
+        )
+    dtype = array.dtype
     if dtype.str not in _DTYPES:
         names = ", ".join(np.dtype(description).name for description in _DTYPES)
         raise FormatError(

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from fastio.errors import CorruptFileError, FormatError
-from fastio.formats.layout import Layout, LayoutBuilder, storage_bytes
+from fastio.formats import dense
+from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.reading import read_at
 from fastio.formats.safetensors_dtypes import in_header, in_torch
 from fastio.formats.sense import LARGEST_HEADER
@@ -21,6 +22,9 @@ from fastio.landing import Region
 
 _PAGE = 4096
 _METADATA = "__metadata__"
+_SURROGATES = (
+    " (it has a surrogate alone, as of a file name that was read with another encoding); write it in other words"
+)
 
 
 def layout(obj: Any, path: str, metadata: dict[str, str] | None = None) -> Layout:
@@ -59,20 +63,30 @@ def layout(obj: Any, path: str, metadata: dict[str, str] | None = None) -> Layou
 def _checked_metadata(path: str, metadata: Any) -> dict[str, str]:
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for pair in metadata.items() for text in pair):
         raise FormatError(f"{path}: safetensors' metadata is a dict of str to str, got {metadata!r}")
+    for key, text in metadata.items():
+        if not (_is_unicode(key) and _is_unicode(text)):
+            raise FormatError(f"{path}: the metadata {key!r}: {text!r} is not Unicode{_SURROGATES}")
     return metadata
 
 
 def _check(path: str, name: Any, tensor: Any) -> None:
     if not isinstance(name, str):
         raise FormatError(f"{path}: safetensors names are str, got {name!r} ({type(name).__name__})")
+    if not _is_unicode(name):
+        raise FormatError(f"{path}: the name {name!r} is not Unicode{_SURROGATES}")
     if name == _METADATA:
         raise FormatError(f"{path}: the name {_METADATA!r} is the format's own; rename the tensor")
     if not isinstance(tensor, torch.Tensor):
         raise FormatError(f"{path}: {name!r} is a {type(tensor).__name__}, not a tensor; save it as .pt")
-    if tensor.layout != torch.strided or tensor.is_quantized:
-        raise FormatError(
-            f"{path}: {name!r} is sparse or quantized; call .to_dense() or .dequantize(), or save it as .pt"
-        )
+    dense.check(path, repr(name), tensor)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refuse_shared(path: str, tensors: dict[str, torch.Tensor]) -> None:
@@ -80,9 +94,7 @@ def _refuse_shared(path: str, tensors: dict[str, torch.Tensor]) -> None:
     seen: dict[int, list[tuple[int, int, str]]] = {}
     for name, tensor in tensors.items():
         if tensor.numel():
-            start = storage_bytes(tensor)
-            extent = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-            stop = start + extent * tensor.element_size()
+            start, stop = dense.span(tensor)
             others = seen.setdefault(tensor.untyped_storage().data_ptr(), [])
             for other_start, other_stop, other in others:
                 if start < other_stop and other_start < stop:

@@ -1,0 +1,64 @@
+"""What safetensors and npy can hold of torch's tensors: the elements of one that is dense and has memory of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fastio.errors import FormatError, UnsupportedError
+from fastio.formats.layout import storage_bytes
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # never fake
+_is_functorch = torch._C._functorch.is_functorch_wrapped_tensor
+
+
+def check_mode(path: str, form: str) -> None:
+    """UnsupportedError inside FakeTensorMode, in which no tensor's elements can be read or made."""
+    if torch._guards.detect_fake_mode(None) is not None:
+        raise UnsupportedError(
+            f"{path}: FakeTensorMode is on, in which only .pt files can be saved and loaded; leave it for .{form}"
+        )
+
+
+def check(path: str, what: str, tensor: torch.Tensor) -> None:
+    """FormatError for a tensor that is none of these; ``what`` is the entry's name in the message."""
+    problem = _problem(tensor)
+    if problem:
+        raise FormatError(f"{path}: {what} {problem}")
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where in its storage the elements of a tensor begin and end, at least one; in bytes."""
+    start = storage_bytes(tensor)
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()
+
+
+def _problem(tensor: Any) -> str:
+    """Why the elements of a tensor cannot be written, and the cure; empty if they can."""
+    if _is_functorch(tensor):
+        return "belongs to a transform of torch.func (vmap, grad); save what the transform returns"
+    if tensor.is_nested:
+        return "is a nested tensor; save the tensors of its unbind(), or save it as .pt"
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        return "is sparse or quantized; call .to_dense() or .dequantize(), or save it as .pt"
+    if tensor.numel() == 0:
+        return ""
+    storage = tensor.untyped_storage()
+    if tensor.is_meta or (type(tensor) not in _PLAIN and storage.device.type == "meta"):
+        return "has a shape, but no data (it is on the meta device, or fake); give it some first"
+    try:
+        storage.data_ptr()
+    except RuntimeError:
+        return (
+            f"is a {type(tensor).__name__}, which holds other tensors and has no memory of its own; save what it holds "
+            "(of a DTensor its to_local() or full_tensor()), or save it as .pt"
+        )
+    end, nbytes = span(tensor)[1], storage.nbytes()
+    if end > nbytes:
+        return (
+            f"has {tensor.nbytes} bytes that end at byte {end} of its storage, which has only {nbytes}: it was freed "
+            "(FSDP does so with what it has gathered); save it while it is whole"
+        )
+    return ""
