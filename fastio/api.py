@@ -62,7 +62,7 @@ def save(
     if clone and form == sense.PT:
         torch_save_arguments["pickle_module"] = cloning(torch_save_arguments.get("pickle_module") or pickle)
     with shown(progress, f"saving {os.path.basename(name)}") as told:
-        call = SaveCall(obj, name, form, policy, durable, told, torch_save_arguments)
+        call = SaveCall(obj, name, form, policy, bool(durable), told, torch_save_arguments)
         result = save_file(call) if is_path(f) else streams.save_stream(call, f)
     publish(result)
     return result

@@ -178,6 +178,8 @@ def write_layout(
 
 def _lay_out(call: SaveCall) -> Layout:
     if call.form == PT:
+        for name in call.arguments.keys() - pt_save.ARGUMENTS:
+            raise TypeError(f"save() got an unexpected keyword argument {name!r}")  # in torch's words
         return pt_save.layout(call.obj, call.path, **call.arguments)
     return formats.lay_out(call.form, call.obj, call.path, call.arguments)
 

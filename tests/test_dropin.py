@@ -14,6 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -197,6 +198,31 @@ def test_a_path_that_ends_as_a_folder_does_is_no_file(tmp_path: Path, policy: st
         assert str(pickle.loads(pickle.dumps(ours))) == str(ours)
     assert sorted(tmp_path.rglob("*")) == before
     assert torch.equal(fastio.load(tmp_path / "x.pt"), torch.ones(3))
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_an_argument_that_torch_has_not_is_refused_in_its_words(tmp_path: Path, legacy: bool) -> None:
+    named: dict[str, Any] = {"foo": 1, "_use_new_zipfile_serialization": not legacy}
+    for f in (tmp_path / "a.pt", io.BytesIO()):
+        errors = [_error(save, torch.ones(3), f, **named) for save in (torch.save, fastio.save)]
+        assert str(errors[0]) == str(errors[1])
+        assert isinstance(errors[1], TypeError)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("policy", ["auto", "uring", "posix", "torch", "numpy", "memory"])
+def test_durable_is_whatever_is_true_or_false(tmp_path: Path, policy: str) -> None:
+    for durable in (np.True_, np.False_, 1, 0, None, "yes", torch.tensor(True)):
+        result = fastio.save({"x": torch.ones(5)}, tmp_path / "a.pt", policy=policy, durable=durable)
+        assert result.durable is bool(durable)
+
+
+def test_durable_in_the_dictionary_is_true_or_false(tmp_path: Path) -> None:
+    code = "import fastio, numpy, sys, torch; fastio.save(torch.ones(5), sys.argv[1], durable=numpy.True_)"
+    environment = {**os.environ, "FASTIO_DICTIONARY_DIR": str(tmp_path / "dictionaries")}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.pt")], check=True, env=environment)
+    kept = [path.read_text() for path in (tmp_path / "dictionaries").rglob("*.json")]
+    assert any('"durable":true' in text for text in kept)
 
 
 def test_saving_keeps_mode_and_follows_links(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Writer(StorageWriter):
         super().__init__()
         self.path = os.fspath(path)
         self.policy = policy
-        self.durable = durable
+        self.durable = bool(durable)
         self.progress = progress
         self._save_id = str(uuid.uuid4())
         self._rank: int | None = None

@@ -15,6 +15,7 @@ from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.pt_records import Records, pickled
 
 PAGE = 4096
+ARGUMENTS = {"pickle_protocol", "_disable_byteorder_record", "pickle_module"}  # torch.save's that a layout depends on
 _TORCH_ALIGNMENT = 64
 # Padding every storage to a page may cost this share of their bytes at most.
 _LARGEST_WASTE = 1 / 8
