@@ -77,8 +77,9 @@ ANSWERS: dict[str, tuple[Answer, ...]] = {
     "memferry-9": _hybrid("hybrid-speed-a100", "iterations", _HYBRID),
     "memferry-10": _hybrid("hybrid-busy", "utilisation (nothing of fastio-bench measures it in training)"),
     "memferry-11": _hybrid("hybrid-largest", "sizes of models"),
-    "memferry-12": _hybrid("hybrid-memory-a100", "memory", _HYBRID),
-    "memferry-13": _hybrid("hybrid-speed-a100", "iterations", _HYBRID),
+    "memferry-12": _hybrid("hybrid-memory-12", "memory", _HYBRID),
+    "memferry-13a": _hybrid("hybrid-speed-a100", "iterations", _HYBRID),
+    "memferry-13b": _hybrid("hybrid-memory-13b", "memory", _HYBRID),
 }
 """By the name of the paper's table."""
 

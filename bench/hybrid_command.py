@@ -9,7 +9,7 @@ from typing import Any
 import click
 import torch
 
-from fastio.bench import hybrid_gpu, hybrid_papers, hybrid_store, hybrid_utilisation, room, tables
+from fastio.bench import hybrid_gpu, hybrid_memory, hybrid_papers, hybrid_store, hybrid_utilisation, room, tables
 from fastio.bench.conduct import Conduct, as_bytes, common
 from fastio.bench.fresh import ChildError
 from fastio.bench.hybrid_job import Job
@@ -46,7 +46,8 @@ def _simulate(conduct: Conduct, steps: int) -> None:
 
     def work(folder: Path) -> None:
         found.extend(hybrid_papers.every())
-        conduct.report.exhibits += [*hybrid_papers.exhibits(found), *hybrid_utilisation.exhibits(found)]
+        for module in (hybrid_papers, hybrid_memory, hybrid_utilisation):
+            conduct.report.exhibits += module.exhibits(found)
         if torch.cuda.is_available():
             with conduct.meter([1.0] * len(hybrid_gpu.WAYS)) as tell:
                 shape = (768, 4, 8, 128) if conduct.quick else (1024, 24, 8, 384)

@@ -18,6 +18,7 @@ from fastio.hybrid.timeline import Timeline, iterate
 
 ZERO, MEMFERRY, OFFLOADED, OPTIMAL = WAYS = ("ZeRO-Offload", "MemFerry", "GO-MemFerry", "optimal")
 SETTINGS = ((A100, A100_NETWORKS), (V100, V100_NETWORKS))
+_SOURCES = {A100.name: "MemFerry, figures 9 and 13(a)", V100.name: "MemFerry, figure 11"}
 _MOVED = 7 * 4  # bytes of host memory that the update of a parameter moves
 
 
@@ -68,7 +69,7 @@ def every() -> list[Simulated]:
 
 
 def exhibits(found: Iterable[Simulated]) -> list[Exhibit]:
-    """Speed and memory, a table a machine, and where each figure comes from."""
+    """Speed, a table a machine, and where each figure comes from."""
     tables = []
     for machine, _ in SETTINGS:
         own = [one for one in found if one.machine is machine]
@@ -81,18 +82,7 @@ def exhibits(found: Iterable[Simulated]) -> list[Exhibit]:
                 ("network", "B*", "ZeRO ms*", *(f"{way} x*" for way in WAYS[1:]), "paper x*", "DHA*", "DFGB*"),
                 [_speed(one) for one in own],
                 SIMULATED,
-                "MemFerry, figures 9, 11 and 13(a): 1.07 to 1.68",
-                note,
-            )
-        )
-        tables.append(
-            Exhibit(
-                f"hybrid-memory-{name}",
-                f"simulated: parameters and gradients on the GPU, {machine.name}, GB (activations are in no figure)",
-                ("network", "B*", "ZeRO-Offload*", "MemFerry*", "less %*", "GO-MemFerry*", "less %*"),
-                [_memory(one) for one in own],
-                SIMULATED,
-                "MemFerry, figures 12 and 13(b): on average 25.4 % and 41.6 % less, activations included",
+                _SOURCES[machine.name],
                 note,
             )
         )
@@ -105,12 +95,3 @@ def _speed(one: Simulated) -> list[str | float]:
     speeds = [round(one.speed_up(way), 3) for way in WAYS[1:]]
     milliseconds = one.timelines[ZERO].iteration_s * 1e3
     return [one.network.name, one.network.parameters / 1e9, milliseconds, *speeds, shown, one.in_place, one.late]
-
-
-def _memory(one: Simulated) -> list[str | float]:
-    base = one.timelines[ZERO].nbytes
-    row: list[str | float] = [one.network.name, one.network.parameters / 1e9, base / 1e9]
-    for way in (MEMFERRY, OFFLOADED):
-        nbytes = one.timelines[way].nbytes
-        row += [nbytes / 1e9, 100 * (1 - nbytes / base)]
-    return row

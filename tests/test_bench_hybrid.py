@@ -10,7 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from fastio.bench import hybrid_papers, hybrid_store, hybrid_utilisation
+from fastio.bench import hybrid_memory, hybrid_papers, hybrid_store, hybrid_utilisation
 from fastio.bench.hybrid_command import hybrid
 from fastio.bench.hybrid_job import Job, Run, main
 from fastio.bench.hybrid_models import A100_NETWORKS, V100_NETWORKS
@@ -58,6 +58,25 @@ def test_memferry_keeps_the_gpu_busier() -> None:
         assert 0 < float(str(zero)) < float(str(memferry)) < 100, name
     assert [row[1] for row in largest.rows] == pytest.approx([8, 8, 4], rel=0.01)
     assert all(len(row) == len(exhibit.columns) for exhibit in (busy, largest) for row in exhibit.rows)
+
+
+def test_the_memory_saved_stands_beside_the_papers_own_figure() -> None:
+    """Figure 12 is of four networks, 13(b) of TransformerXL's five sizes; each has averages of its own in the text."""
+    found = hybrid_memory.exhibits(hybrid_papers.every())
+    shown = {exhibit.source: [tuple(row) for row in exhibit.rows] for exhibit in found}
+    saved = {str(row[0]): (float(str(row[4])), float(str(row[6]))) for row in found[0].rows}
+    memferry, offloaded = ([saved[name][which] for name in list(saved)[:4]] for which in (0, 1))
+    twelve = shown["MemFerry, figure 12"]
+    small = round(sum(memferry[:2]) / 2, 1)
+    assert ("MemFerry", "the smaller models", "average", "DeepSpeed", small, 40.1) in twelve
+    assert ("MemFerry", "GPT-2", "average", "not said", round(memferry[3], 1), 1.4) in twelve
+    both = [100 * (1 - (1 - other / 100) / (1 - own / 100)) for own, other in zip(memferry, offloaded, strict=True)]
+    assert ("GO-MemFerry", "all of the figure", "average", "MemFerry", round(sum(both) / 4, 1), 17.6) in twelve
+    for way, each, said in (("MemFerry", memferry, 25.4), ("GO-MemFerry", offloaded, 41.6)):
+        assert (way, "all of the figure", "average", "not said", round(sum(each) / 4, 1), said) in twelve
+    sizes = shown["MemFerry, figure 13(b)"]
+    assert [row[-1] for row in sizes] == [21.6, 18.0, 22.0]
+    assert {row[4] for row in sizes} == {50.0}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
