@@ -51,12 +51,12 @@ class Sheet:
     charts: Sequence[Chart]
 
 
-def write(out: Path, command: str, sheets: Iterable[Sheet]) -> list[Path]:
-    """One PNG a sheet, named after the command. ImportError where matplotlib is missing."""
+def write(beginning: Path, sheets: Iterable[Sheet]) -> list[Path]:
+    """One PNG a sheet, ``<beginning>-<sheet>.png``. ImportError where matplotlib is missing."""
     import matplotlib
 
     with matplotlib.rc_context(_SETTINGS):
-        return [_write(out / f"{command}-{sheet.name}.png", sheet) for sheet in sheets]
+        return [_write(plots.named(beginning, sheet.name), sheet) for sheet in sheets]
 
 
 def _write(path: Path, sheet: Sheet) -> Path:

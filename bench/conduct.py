@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,19 +49,21 @@ class Conduct:
     ) -> None:
         """Do the work in a folder of its own; then show what came of it, also when Ctrl-C or the system ended it early.
 
-        ``draw`` writes plots into a folder, where they are not bars of bandwidth. Folders that cannot be used are found
-        out beforehand; results that cannot be written after all are an error, once they are shown.
+        ``draw`` writes plots, where they are not bars of bandwidth, given the document's path without its suffix, with
+        which the names of theirs begin. Folders that cannot be used are found out beforehand; results that cannot be
+        written after all are an error, once they are shown.
         """
         writable.folder(self.parent, "--dir")
         if self.out is not None:
             writable.folder(self.out, "--out")
-        unwritten = ""
+        unwritten, before = "", set[Path]()
         with undisturbed():
             with workspace(self.parent) as folder, interruptible(self.report):
                 work(folder)
             self.report.tell_again()
             shown = [*tables()]  # which may add exhibits
             try:
+                before = set() if self.out is None else {*self.out.glob("*.json")}
                 written = None if self.out is None else self.report.write(self.out)
             except OSError as error:
                 unwritten = describe(error)
@@ -74,24 +76,31 @@ class Conduct:
             raise click.ClickException(
                 f"--out {self.out}: {unwritten}; nothing was kept but what is shown: make room there"
             )
-        if self.out is not None:
-            click.echo(f"written: {written}", err=True)
-            self._plot(self.out, draw or self._bars)
+        if written is not None:
+            click.echo(f"written: {written}{self._instead(written, before)}", err=True)
+            self._plot(written.with_suffix(""), draw or self._bars)
         if self.report.interrupted:
             sys.exit(1 if self.report.broken else STATUS)
 
-    def _bars(self, out: Path) -> list[Path]:
-        return plots.draw(out, self.report.command, summarise(self.report.samples))
+    def _instead(self, written: Path, before: Set[Path]) -> str:
+        """What a reader must know of a name that was taken."""
+        if written in before:
+            return ", in the place of an earlier run with the same settings"
+        if written.stem != self.report.name:
+            return f"; {self.report.name}.json is another run's, and stays"
+        return ""
 
-    @staticmethod
-    def _plot(out: Path, draw: Callable[[Path], Iterable[Path]]) -> None:
+    def _bars(self, beginning: Path) -> list[Path]:
+        return plots.draw(beginning, summarise(self.report.samples))
+
+    def _plot(self, beginning: Path, draw: Callable[[Path], Iterable[Path]]) -> None:
         try:
-            for path in draw(out):
+            for path in draw(beginning):
                 click.echo(f"written: {path}", err=True)
         except ImportError as error:
             click.echo(f"no plots: {error}; pip install matplotlib", err=True)
         except OSError as error:
-            raise click.ClickException(f"--out {out}: no plots: {describe(error)}; make room there") from error
+            raise click.ClickException(f"--out {self.out}: no plots: {describe(error)}; make room there") from error
 
 
 _OPTIONS = (

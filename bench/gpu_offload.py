@@ -107,7 +107,7 @@ def gpu_offload(
     """Train on a GPU with what backward needs moved out of its memory, and without."""
     if not torch.cuda.is_available():
         raise click.ClickException("torch finds no CUDA device: there is nothing to measure")
-    conduct.report.settings |= {"layers": layers, "width": width, "tokens": tokens, "batch": batch}
+    conduct.report.settings |= {"layers": layers, "width": width, "tokens": tokens, "batch": batch, "rounds": rounds}
     layer = nn.TransformerEncoderLayer(width, width // 64, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
     model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).cuda()
     x = torch.randn(batch, tokens, width, device="cuda")

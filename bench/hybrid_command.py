@@ -9,7 +9,7 @@ from typing import Any
 import click
 import torch
 
-from fastio.bench import hybrid_gpu, hybrid_memory, hybrid_papers, hybrid_store, hybrid_utilisation, room, tables
+from fastio.bench import hybrid_gpu, hybrid_memory, hybrid_papers, hybrid_store, hybrid_utilisation, plots, room, tables
 from fastio.bench.conduct import Conduct, as_bytes, common
 from fastio.bench.fresh import ChildError
 from fastio.bench.hybrid_job import Job
@@ -50,16 +50,17 @@ def _simulate(conduct: Conduct, steps: int) -> None:
             conduct.report.exhibits += module.exhibits(found)
         if torch.cuda.is_available():
             with conduct.meter([1.0] * len(hybrid_gpu.WAYS)) as tell:
+                conduct.report.settings["steps"] = steps
                 shape = (768, 4, 8, 128) if conduct.quick else (1024, 24, 8, 384)
                 conduct.report.exhibits.append(hybrid_gpu.measure(*shape, steps, tell))
         else:
             conduct.report.notes.append("no GPU here: nothing of hybrid training's speed was measured")
 
-    def draw(out: Path) -> list[Path]:
+    def draw(beginning: Path) -> list[Path]:
         drawn = []
         for one in found:
             name = f"{one.machine.name.partition(',')[0]}-{one.network.name}".lower().replace(" ", "-")
-            path = out / f"hybrid-{name}.png"
+            path = plots.named(beginning, name)
             told = f"simulated: {one.network.name} on {one.machine.name}"
             try:
                 plot.draw(one.timelines, path, told)
@@ -73,6 +74,7 @@ def _simulate(conduct: Conduct, steps: int) -> None:
 
 def _measure_store(conduct: Conduct, job: Job) -> None:
     shown: list[Any] = []
+    conduct.report.mode = "optimizer-store"
     conduct.report.settings |= asdict(job)
 
     def work(folder: Path) -> None:

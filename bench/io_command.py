@@ -49,6 +49,7 @@ def io(conduct: Conduct, rounds: int | None, device: str, chosen: tuple[str, ...
     most = rounds or (QUICK_ROUNDS if conduct.quick else ROUNDS)
     seconds = math.inf if rounds else QUICK_SECONDS if conduct.quick else SECONDS
     settings = {tool.label: tool.settings for tool in tools}
+    conduct.report.mode = "" if device == "cpu" else device.replace(":", "-")
     conduct.report.settings |= {"rounds": most, "device": device, "tools": settings, "limit": limit.find().name}
 
     def work(folder: Path) -> None:
@@ -59,7 +60,7 @@ def io(conduct: Conduct, rounds: int | None, device: str, chosen: tuple[str, ...
             costs = probing.costs(folder, tools, device, kept)
         pace = Pace(costs, seconds, most)
         disk = max((workload.nbytes for workload in kept), default=0) * sweep.files(tools)
-        conduct.report.settings["forecast"] = {"seconds": pace.total(), "disk_bytes": disk, "rounds": pace.plan()}
+        conduct.report.findings["forecast"] = {"seconds": pace.total(), "disk_bytes": disk, "rounds": pace.plan()}
         click.echo(announcement(pace, kept, disk), err=True)
         plan = sweep.Sweep(folder, most, kept, tools, device, pace)
         with conduct.meter(plan.weights()) as plan.tell, fresh.paired():

@@ -38,6 +38,7 @@ def model(conduct: Conduct, names: tuple[str, ...], rounds: int | None) -> None:
     tools, remarks = model_runs.tools()
     conduct.report.notes += [*([cut] if cut else []), *remarks]
     settings = {"models": [own.name for own in kept], "tools": [tool.label for tool in tools]}
+    conduct.report.mode = names[0] if len(names) == 1 else ""
     conduct.report.settings |= {"rounds": rounds or _ROUNDS, **settings}
 
     def work(folder: Path) -> None:

@@ -30,12 +30,12 @@ def sheets(findings: Mapping[str, Any]) -> Iterator[Sheet]:
             "does. Simulated; that a GPU gains by larger batches is not in it."
         )
         drawn = [Chart(name, _HEIGHT, _Lines([o for o in courses if o["machine"] == name], ways)) for name in machines]
-        yield Sheet("simulated-steps", "Simulated: the iteration as the batch grows", text, ways, drawn)
+        yield Sheet("batches", "Simulated: the iteration as the batch grows", text, ways, drawn)
     if simulated.get("networks"):
         text = "GB of vDNN's networks on its Titan X, without the workspaces of convolutions. Simulated."
         rows = simulated["networks"]
         drawn = [Chart("vDNN-all, GB", charts.rows(len(rows) + 1) + 22 * len(rows), lambda a, c: _networks(a, c, rows))]
-        yield Sheet("simulated-memory", "Simulated: memory of vDNN's networks", text, list(_BYTES.values()), drawn)
+        yield Sheet("networks", "Simulated: memory of vDNN's networks", text, list(_BYTES.values()), drawn)
     deepest = findings.get("depths")
     if deepest:
         text = "Layers or blocks of the deepest network that trains in the memory given."

@@ -84,9 +84,11 @@ def offload(
     if host_budget is not None:
         settings["host_budget"] = host_budget
     if simulate:
+        conduct.report.mode = "simulated"
         _simulate(conduct)
         return
     if accuracy:
+        conduct.report.mode = "accuracy"
         _accuracy(conduct, settings)
         return
     known = ARCHITECTURES[model]
@@ -101,9 +103,11 @@ def offload(
     shown = {"model": model, "batch": size.batch, "depth": depth, "width": size.width, **settings}
     if memory_limit is None:
         rounds = sizes["rounds"] or (1 if conduct.quick else 3)
+        conduct.report.mode = model
         conduct.report.settings |= {**shown, "steps": steps, "rounds": rounds}
         _compare(conduct, job, str(size), settings, rounds)
     else:
+        conduct.report.mode = f"memory-limit-{model}"
         conduct.report.settings |= {**shown, "memory_limit": memory_limit}
         _deepest(conduct, job, settings, training_room.deepest(size, conduct.parent, offload_depth.MOST))
 
@@ -135,10 +139,10 @@ def _compare(conduct: Conduct, job: Job, title: str, settings: dict[str, Any], r
         shown = offload_tables.training(title, summaries, conduct.report.failures)
         return [shown, offload_tables.transfers(summaries), tables.goals(goals)]
 
-    def draw(out: Path) -> list[Path]:
+    def draw(beginning: Path) -> list[Path]:
         shown = [s for s in offload_summary.summarise(records) if s.step_s is not None]
         steps, peaks = [s.step_s or 0.0 for s in shown], [s.peak_bytes or 0 for s in shown]
-        return [plots.ways(out, title, [s.way for s in shown], steps, peaks)] if shown else []
+        return [plots.ways(beginning, title, [s.way for s in shown], steps, peaks)] if shown else []
 
     conduct.run(work, show, draw)
 
@@ -177,7 +181,7 @@ def _deepest(conduct: Conduct, job: Job, settings: dict[str, Any], most: int) ->
         failed = [f"{failure.tool}: {failure.reason}" for failure in conduct.report.failures]
         return [offload_tables.depths(f"Largest depth: {title}", found), tables.goals(goals), *failed]
 
-    conduct.run(work, show, lambda out: _draw(conduct, out))
+    conduct.run(work, show, lambda beginning: _draw(conduct, beginning))
 
 
 def _accuracy(conduct: Conduct, settings: dict[str, Any]) -> None:
@@ -207,7 +211,7 @@ def _accuracy(conduct: Conduct, settings: dict[str, Any]) -> None:
         title = f"Accuracy on {tests} test images of scikit-learn's digits, {seeds} seeds, {epochs} epochs"
         return [offload_tables.accuracies(title, found), tables.goals(goals)]
 
-    conduct.run(work, show, lambda out: _draw(conduct, out))
+    conduct.run(work, show, lambda beginning: _draw(conduct, beginning))
 
 
 def _simulate(conduct: Conduct) -> None:
@@ -233,11 +237,11 @@ def _simulate(conduct: Conduct) -> None:
         "simulated: bytes and operations from VGG's shapes, layers at the GPU's peak rates, reads as slow as writes; "
         "nothing of this was measured. calibrated: fitted to the paper's own table."
     )
-    conduct.run(work, lambda: shown, lambda out: _draw(conduct, out))
+    conduct.run(work, lambda: shown, lambda beginning: _draw(conduct, beginning))
 
 
-def _draw(conduct: Conduct, out: Path) -> list[Path]:
-    return charts.write(out, conduct.report.command, offload_charts.sheets(conduct.report.findings))
+def _draw(conduct: Conduct, beginning: Path) -> list[Path]:
+    return charts.write(beginning, offload_charts.sheets(conduct.report.findings))
 
 
 def _keep(conduct: Conduct, goals: list[Goal]) -> None:

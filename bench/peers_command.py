@@ -62,6 +62,7 @@ def peers(
     processes, and what they load is compared with what was saved.
     """
     rounds = rounds or (3 if conduct.quick else 5)
+    conduct.report.mode = names[0] if len(names) == 1 else ""
     names = names or (("bert-large",) if conduct.quick else tuple(_NAMES))
     if conduct.quick and not chosen:
         conduct.report.notes.append(_LEFT_OUT)

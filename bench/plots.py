@@ -17,8 +17,8 @@ MIB = 1 << 20
 _BESIDE = 70  # characters of names that have room beside each other; more are turned
 
 
-def draw(out: Path, command: str, summaries: Sequence[Summary]) -> list[Path]:
-    """One PNG a work, bars of MB/s by workload and tool. ImportError where matplotlib is missing."""
+def draw(beginning: Path, summaries: Sequence[Summary]) -> list[Path]:
+    """One PNG a work, bars of MB/s by workload and tool: ``<beginning>-<work>.png``. ImportError without matplotlib."""
     from matplotlib.figure import Figure
 
     written = []
@@ -41,14 +41,14 @@ def draw(out: Path, command: str, summaries: Sequence[Summary]) -> list[Path]:
                 label.set(ha="right", rotation_mode="anchor")
         axes.set(title=work, ylabel="MB/s (median)", ylim=(0, None))
         axes.legend()
-        path = out / f"{command}-{work.replace(',', '').replace(' ', '-')}.png"
+        path = named(beginning, work.replace(",", "").replace(" ", "-"))
         save(figure, path)
         written.append(path)
     return written
 
 
-def ways(out: Path, title: str, names: Sequence[str], seconds: Sequence[float], peaks: Sequence[int]) -> Path:
-    """One PNG of ways to train: seconds of a step, and bytes of peak memory. ImportError without matplotlib."""
+def ways(beginning: Path, title: str, names: Sequence[str], seconds: Sequence[float], peaks: Sequence[int]) -> Path:
+    """``<beginning>-ways.png``: seconds of a step, and bytes of peak memory. ImportError without matplotlib."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4), layout="constrained")
@@ -58,9 +58,14 @@ def ways(out: Path, title: str, names: Sequence[str], seconds: Sequence[float], 
     right.bar(names, [value / MIB for value in peaks])
     right.set(title="peak of resident memory above the base", ylabel="MiB")
     figure.suptitle(title)
-    path = out / "offload.png"
+    path = named(beginning, "ways")
     save(figure, path)
     return path
+
+
+def named(beginning: Path, name: str) -> Path:
+    """The path of a plot of the document whose path, without its suffix, is ``beginning``."""
+    return beginning.with_name(f"{beginning.name}-{name}.png")
 
 
 def save(figure: Figure, path: Path) -> None:

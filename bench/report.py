@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fastio.bench import host, machine, plain_json, whole
+from fastio.bench import document_names, host, machine, plain_json, whole
 from fastio.bench.exhibit import Exhibit
 from fastio.bench.interrupts import check, heeded
 from fastio.bench.rounds import Failure, Sample, describe
@@ -27,13 +27,15 @@ _WIDTH = 150  # of tables that go to a file or a pipe
 class Report:
     """What one run of a subcommand found.
 
-    ``findings`` are what is no sample (doctor's answers, goals), ``exhibits`` its tables. ``interrupted``: it ended
-    early, of an error of the system where it is also ``broken``.
+    ``mode`` is what of the subcommand was run, where it does several things: a word for the file's name. ``findings``
+    are what is no sample (doctor's answers, goals), ``exhibits`` its tables. ``interrupted``: it ended early, of an
+    error of the system where it is also ``broken``.
     """
 
     command: str
     folder: Path
     settings: dict[str, Any]
+    mode: str = ""
     samples: list[Sample] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     findings: dict[str, Any] = field(default_factory=dict)
@@ -72,11 +74,20 @@ class Report:
             "samples": [asdict(sample) for sample in self.samples],
         }
 
+    @property
+    def name(self) -> str:
+        """The name of its file: the command, what of it was run, and whether quickly."""
+        return "-".join(filter(None, (self.command, self.mode, "quick" if self.settings.get("quick") else "")))
+
     def write(self, out: Path) -> Path:
-        """Write the document into the folder ``out`` as ``<command>.json``: all of it, or what was there stays."""
+        """Write the document into the folder ``out`` under its name: all of it, or what was there stays.
+
+        With a number where another run has that name (:mod:`fastio.bench.document_names`).
+        """
         out.mkdir(parents=True, exist_ok=True)
-        path = out / f"{self.command}.json"
-        whole.write(path, plain_json.text(self.document()) + "\n")
+        told = self.document()
+        path = document_names.place(out, self.name, told)
+        whole.write(path, plain_json.text(told) + "\n")
         return path
 
 

@@ -57,6 +57,7 @@ def tools(conduct: Conduct, calls: int | None, seconds: float | None, traced: Pa
     seconds = seconds if seconds is not None else (_QUICK_SECONDS if conduct.quick else _SECONDS)
     trainings = [Training(model) for model in _fitting(conduct, _QUICK_MODELS if conduct.quick else _MODELS)]
     conduct.report.settings |= {"calls": calls, "seconds": seconds, "models": [asdict(one.model) for one in trainings]}
+    conduct.report.settings |= {"trace": traced.name} if traced else {}
     try:
         rows = trace.read(traced or trace.SHIPPED)
     except ValueError as error:
@@ -126,8 +127,8 @@ def _measure(
         conduct.report.findings["goals"] = [goal.document() for goal in goals]
         return [tables.goals(goals)] if goals else []
 
-    def draw(out: Path) -> list[Path]:
-        return charts.write(out, conduct.report.command, tools_charts.sheets(conduct.report.exhibits))
+    def draw(beginning: Path) -> list[Path]:
+        return charts.write(beginning, tools_charts.sheets(conduct.report.exhibits))
 
     conduct.run(work, show, draw)
 

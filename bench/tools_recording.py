@@ -25,6 +25,7 @@ _FILES = 3  # of one size that lie on the disk at once: one of each format, and 
 def record(conduct: Conduct, target: Path, calls: int) -> None:
     """Time every tool at that many calls of mixed sizes, and write the trace."""
     compared = comparison(conduct, RECORDED, calls, auto=False)
+    conduct.report.mode = "recording"
     conduct.report.settings |= {"calls": calls}
     rows: list[Row] = []
 
@@ -53,7 +54,7 @@ def record(conduct: Conduct, target: Path, calls: int) -> None:
         return []
 
     with writable.file(target, "--record", _ROOM + calls * _LINE) as keep:
-        conduct.run(work, show, draw=lambda out: [])
+        conduct.run(work, show, draw=lambda _: [])
 
 
 def comparison(conduct: Conduct, works: Sequence[str], calls: int, auto: bool) -> live.Comparison:

@@ -42,7 +42,7 @@ def tune(conduct: Conduct, rounds: int | None) -> None:
         conduct.report.findings["learned"] = [{"work": work, **asdict(answer)} for work, answer in rows]
         return [tables.learned(rows)]
 
-    def draw(out: Path) -> list[Path]:
-        return charts.write(out, conduct.report.command, tune_charts.sheets(conduct.report.findings))
+    def draw(beginning: Path) -> list[Path]:
+        return charts.write(beginning, tune_charts.sheets(conduct.report.findings))
 
     conduct.run(work, show, draw)

@@ -67,8 +67,7 @@ def make(folder: Path) -> Path:
     sweep(work).write(out)
     offloaded(work).write(out)
     chosen(work).write(out)
-    imagined(work).write(work)
-    (work / "offload.json").rename(out / "offload-imagined.json")
+    imagined(work).write(out)
     return out
 
 
@@ -206,7 +205,7 @@ def _rebuild(best: str) -> Rebuild:
 
 def imagined(folder: Path) -> Report:
     """What ``offload`` keeps of the papers' machines (one of them), and of training with a codec."""
-    report = Report("offload", folder, {})
+    report = Report("offload", folder, {}, "imagined")
     machine = offload_papers.V100_SSD
     report.findings["simulated"] = {
         "label": SIMULATED,

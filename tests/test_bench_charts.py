@@ -136,7 +136,7 @@ class TestFiles:
     def test_a_file_a_sheet(self, tmp_path: Path) -> None:
         findings = {"depths": [{"way": "plain, which costs $5 and $6", "depth": 8}]}
         sheets = [*tools_charts.sheets(made.chosen(tmp_path).exhibits), *offload_charts.sheets(findings)]
-        written = charts.write(tmp_path, "trial", sheets)
+        written = charts.write(tmp_path / "trial", sheets)
         assert [path.name for path in written] == [
             f"trial-{name}.png" for name in ("spread", "reach", "oracle", "depths")
         ]
@@ -148,6 +148,6 @@ class TestFiles:
     def test_what_is_simulated_is_drawn(self, tmp_path: Path) -> None:
         invoke("offload", "--simulate", "--dir", str(tmp_path), "--out", str(tmp_path / "out"))
         assert {path.name for path in tmp_path.glob("out/*.png")} == {
-            "offload-simulated-steps.png",
-            "offload-simulated-memory.png",
+            "offload-simulated-batches.png",
+            "offload-simulated-networks.png",
         }

@@ -152,7 +152,7 @@ class TestCommand:
         out, work = disk / "out", disk / "work"
         work.mkdir()
         said = invoke("--size", "1.2MB", "--quick", "--dir", work, "--out", out).output
-        told = json.loads((out / "checkpoint.json").read_text())
+        told = json.loads((out / "checkpoint-quick.json").read_text())
         assert not told["failures"]
         counts = {(own["work"], own["tool"]): own["rounds"] for own in told["summaries"]}
         assert counts == (

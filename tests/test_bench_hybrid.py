@@ -93,6 +93,8 @@ def test_it_shows_simulated_figures_beside_the_papers(tmp_path: Path) -> None:
     assert speed["rows"][0][paper] == "1.22 to 1.69"
     assert "assumption" in speed["note"]
     drawn = {path.name for path in out.glob("*.png")}
+    assert {path.stem for path in out.glob("*.json")} == {"hybrid"}
+    assert all(name.startswith("hybrid-") for name in drawn)
     assert len(drawn) == len(A100_NETWORKS) + len(V100_NETWORKS)
 
 

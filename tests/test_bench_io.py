@@ -269,7 +269,7 @@ class TestPlots:
         samples = [
             TestExhibits.samples(sweep.WARM, tool, nbytes, 1.0) for nbytes in sizes for tool in ("torch", "uring")
         ]
-        (path,) = plots.draw(tmp_path, "io", stats.summarise(samples))
+        (path,) = plots.draw(tmp_path / "io", stats.summarise(samples))
         assert path.stat().st_size
         labels = drawn[0].axes[0].get_xticklabels()
         assert [label.get_text() for label in labels] == [objects.one_tensor(batch).name for batch in batches]
@@ -295,12 +295,12 @@ class TestCommand:
             assert expected in result.stdout
         assert " of disk, 2 rounds" in result.stderr
         assert not list(work.iterdir())
-        told = json.loads((out / "io.json").read_text())
+        told = json.loads((out / "io-quick.json").read_text())
         assert told["failures"] == []
         per_task = [[sample["tool"] for sample in told["samples"] if sample["work"] == kind] for kind in sweep.WORKS]
         both = ["uring", "posix"]
         assert per_task == [[*both, limit.TOOL] * 2, both * 2, [*both, limit.TOOL] * 2, both * 2]  # interleaved
-        assert set(told["settings"]["forecast"]) == {"seconds", "disk_bytes", "rounds"}
+        assert set(told["findings"]["forecast"]) == {"seconds", "disk_bytes", "rounds"}
         assert told["settings"]["tools"]["uring"] == 'policy="uring", format="pt"'
         assert "io-ioef" in {exhibit["name"] for exhibit in told["exhibits"]}
 

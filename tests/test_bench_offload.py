@@ -216,10 +216,10 @@ class TestComparison:
             "peak RSS",
         ):
             assert expected in said
-        told = json.loads((out / "offload.json").read_text())
+        told = json.loads((out / "offload-mlp.json").read_text())
         assert len(told["findings"]["runs"]) == 2 * 4  # for memory, and for time
         assert told["settings"]["policy"] == "all"
-        assert (out / "offload.png").stat().st_size > 0
+        assert (out / "offload-mlp-ways.png").stat().st_size > 0
         assert not list(work.iterdir())
 
     def test_sizes_have_units(self) -> None:
@@ -269,7 +269,7 @@ class TestComparison:
         told = json.loads(said)
         assert told["interrupted"]
         assert [run["way"] for run in told["findings"]["runs"]][:3] == ["plain", "all", "fastensor"]
-        assert json.loads((out / "offload.json").read_text())["interrupted"]
+        assert json.loads((out / "offload-mlp.json").read_text())["interrupted"]
         assert not list(work.iterdir())
 
 
@@ -378,7 +378,9 @@ class TestDepth:
 class TestAccuracy:
     def test_digits_with_a_codec(self, tmp_path: Path) -> None:
         pytest.importorskip("sklearn")
-        told = json.loads(invoke("--accuracy", "--quick", "--json", "--dir", tmp_path).stdout)
+        out = tmp_path / "out"
+        told = json.loads(invoke("--accuracy", "--quick", "--json", "--dir", tmp_path, "--out", out).stdout)
+        assert [path.name for path in out.glob("*.json")] == ["offload-accuracy-quick.json"]
         plain, own = told["findings"]["accuracy"]
         assert told["settings"]["codec"] == "fp16"
         assert (plain["way"], own["way"]) == ("plain", "all, fp16")

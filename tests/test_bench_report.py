@@ -28,7 +28,7 @@ from fastio.bench.goals import Goal
 from fastio.bench.report_command import report
 
 PLOTS = {"bandwidth": 4, "IOef": 4, "dictionary": 4, "learned": 4, "steps": 1, "timeline": 1}
-PLOTS |= {"spread": 2, "reach": 2, "oracle": 2, "simulated-steps": 1, "simulated-memory": 1, "accuracy": 2}
+PLOTS |= {"spread": 2, "reach": 2, "oracle": 2, "batches": 1, "networks": 1, "accuracy": 2}
 PHONE, DESK = 390, 1200
 HOSTILE = """<script>alert("1")</script> & 'x' --> $\\frac{1}{2}$ id="y" </style></svg>"""
 _VOID = {"meta"}

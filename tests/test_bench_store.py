@@ -106,7 +106,7 @@ def test_as_a_user_runs_it(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = invoke(*arguments).stdout
     for expected in ("Goals", "block store", "2.097 MB", "CPU s/GB", "uring"):
         assert expected in said
-    told: dict[str, Any] = json.loads((out / "store.json").read_text())
+    told: dict[str, Any] = json.loads((out / "store-quick.json").read_text())
     assert told["settings"]["sizes"] == [1_000_000, 2 * MIB]
     assert len(told["findings"]["goals"]) == 2 * 2 * 2
     assert told["failures"] == []

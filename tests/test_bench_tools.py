@@ -364,8 +364,10 @@ class TestCommand:
         result = invoke(*small, "--dir", work, "--out", out)
         assert "about" in result.stderr
         assert "GiB of disk" in result.stderr
-        told = json.loads((out / "tools.json").read_text())
-        assert {path.stem for path in out.glob("*.png")} == {"tools-spread", "tools-reach", "tools-oracle"}
+        told = json.loads((out / "tools-quick.json").read_text())
+        assert {path.stem for path in out.glob("*.png")} == {
+            f"tools-quick-{name}" for name in ("spread", "reach", "oracle")
+        }
         shown = {exhibit["name"]: exhibit for exhibit in told["exhibits"]}
         names = ["spread-transformer", "spread-vit", "reach", "reach-paper", "replayed", "bounds", "slower", "live"]
         assert list(shown) == names

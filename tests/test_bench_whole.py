@@ -90,7 +90,7 @@ class TestReport:
         fill(small_disk)
         samples = [Sample("save", "tensor-3.0625", "torch", 0, 10**6, 1.0, 1.0)]
         with pytest.raises(OSError, match="No space left"):
-            plots.draw(small_disk, "io", stats.summarise(samples))
+            plots.draw(small_disk / "io", stats.summarise(samples))
         assert [entry.name for entry in small_disk.iterdir()] == ["full"]
 
 

@@ -1,0 +1,133 @@
+"""A folder of results keeps every run of other settings, each under a name that says what was run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import results as made
+from benching import invoke
+from fastio.bench import hybrid_job, hybrid_store
+from fastio.bench.conduct import Conduct, common
+from fastio.bench.documents import read_folder
+from fastio.bench.performance_docs import render
+from fastio.bench.report import Report
+from fastio.bench.rounds import Sample
+
+
+@click.command(name="trial")
+@click.option("--rounds", default=1)
+@click.option("--end", default="")
+@common
+def trial(conduct: Conduct, rounds: int, end: str) -> None:
+    """A subcommand with a setting, which may be interrupted."""
+    conduct.report.settings["rounds"] = rounds
+    conduct.report.samples.append(Sample("save", "tensor-3.0625", "torch", 0, 10**6, 1.0, 1.0))
+
+    def work(folder: Path) -> None:
+        conduct.report.findings["end"] = end
+        if end == "interrupted":
+            raise KeyboardInterrupt
+
+    conduct.run(work)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def run(out: Path, *arguments: object, status: int = 0) -> Result:
+    command = ["--dir", str(out.parent), "--out", str(out), *map(str, arguments)]
+    result = CliRunner().invoke(trial, command, catch_exceptions=False)
+    assert result.exit_code == status, result.output
+    return result
+
+
+def told(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+class TestNames:
+    def test_a_run_of_other_settings_stays_with_its_plots(self, out: Path) -> None:
+        pytest.importorskip("matplotlib")
+        run(out, "--rounds", 1)
+        first = {path.name: path.read_bytes() for path in out.iterdir()}
+        assert set(first) == {"trial.json", "trial-save.png"}
+        said = run(out, "--rounds", 2).stderr
+        assert f"written: {out / 'trial-2.json'}; trial.json is another run's, and stays" in said
+        run(out, "--rounds", 3)
+        run(out, "--rounds", 1, "--quick")
+        assert {path.stem for path in out.glob("*.json")} == {"trial", "trial-2", "trial-3", "trial-quick"}
+        assert len(list(out.glob("*.png"))) == 4
+        assert first == {name: (out / name).read_bytes() for name in first}
+        assert [told(out / f"{name}.json")["settings"]["rounds"] for name in ("trial", "trial-2", "trial-3")] == [
+            1,
+            2,
+            3,
+        ]
+
+    def test_the_same_settings_take_the_place_of_their_earlier_run(self, out: Path) -> None:
+        run(out, "--rounds", 1)
+        run(out, "--rounds", 2, "--end", "first")
+        said = run(out, "--rounds", 2, "--end", "second").stderr
+        assert f"written: {out / 'trial-2.json'}, in the place of an earlier run with the same settings" in said
+        assert told(out / "trial-2.json")["findings"] == {"end": "second"}
+        assert {path.stem for path in out.glob("*.json")} == {"trial", "trial-2"}
+
+    def test_an_interrupted_run_takes_the_place_of_none_that_was_not(self, out: Path) -> None:
+        run(out, "--end", "interrupted", status=130)
+        run(out, "--end", "whole")
+        assert not told(out / "trial.json")["interrupted"]
+        run(out, "--end", "interrupted", status=130)
+        assert told(out / "trial.json")["findings"] == {"end": "whole"}
+        assert told(out / "trial-2.json")["interrupted"]
+
+    @pytest.mark.parametrize("text", ["of another day", "[]", '{"settings": {"quick": false, "rounds": 1}}'])
+    def test_what_is_no_document_stays(self, text: str, out: Path) -> None:
+        out.mkdir()
+        (out / "trial.json").write_text(text)
+        run(out)
+        assert (out / "trial.json").read_text() == text
+        assert told(out / "trial-2.json")["command"] == "trial"
+
+    def test_another_disk_is_another_run(self, tmp_path: Path) -> None:
+        report = Report("trial", tmp_path, {"rounds": 1})
+        first = report.write(tmp_path)
+        there = told(first)
+        there["machine"]["filesystem"]["device"] = "/dev/elsewhere"
+        first.write_text(json.dumps(there))
+        assert report.write(tmp_path).name == "trial-2.json"
+
+
+class TestModes:
+    @pytest.mark.parametrize(
+        ("command", "name"),
+        [
+            (("offload", "--simulate"), "offload-simulated"),
+            (("hybrid", "--optimizer-store", "--parameters", "17MB", "--steps", "2"), "hybrid-optimizer-store"),
+        ],
+    )
+    def test_each_has_a_name_of_its_own(
+        self, command: tuple[str, ...], name: str, out: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(hybrid_store, "run", hybrid_job._run)
+        said = invoke(*command, "--dir", str(out.parent), "--out", str(out)).stderr
+        assert f"written: {out / name}.json\n" in said
+        assert [path.stem for path in out.glob("*.json")] == [name]
+        assert all(path.stem.startswith(f"{name}-") for path in out.glob("*.png"))
+
+    def test_all_of_them_stand_in_the_docs_as_they_are(self, tmp_path: Path) -> None:
+        """As `make bench-docs RESULTS=folder` reads them: nobody renames a file."""
+        for mode, settings in (("", {"rounds": 1}), ("", {"rounds": 2}), ("accuracy", {}), ("simulated", {})):
+            report = made.imagined(tmp_path)
+            report.mode, report.settings = mode, settings
+            report.write(tmp_path / "results")
+        text = render(read_folder(tmp_path / "results"))
+        for name in ("offload", "offload (offload-2)", "offload (offload-accuracy)", "offload (offload-simulated)"):
+            assert f"\n**{name}**: " in text
