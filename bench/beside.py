@@ -50,9 +50,9 @@ def found(document: Document, finding: str) -> list[Mapping[str, Any]]:
     return [one for one in told if isinstance(one, Mapping)] if isinstance(told, list) else []
 
 
-def trained(document: Document) -> str:
-    """What a run of ``offload`` trained, and in how much host memory where it had some."""
-    told = document.settings
+def trained(document: Document, batch: int | None = None) -> str:
+    """What a run of ``offload`` trained, in how much host memory where it had some; ``batch``: of those it had."""
+    told = document.settings | ({} if batch is None else {"batch": batch})
     names = (
         ("width", "batch") if "memory_limit" in told else ("depth", "width", "batch")
     )  # there, depths are the answer

@@ -44,13 +44,15 @@ def _their_steps() -> Iterator[Row]:
 
 
 def _our_steps(document: Document) -> Iterator[Row]:
-    ways = {one["way"]: one for one in found(document, "ways") if "step_s" in one}
-    plain, torch = ways.get(PLAIN, {}), ways.get(TORCH, {})
-    for way, one in ways.items():
-        if way != PLAIN:
-            times = (over(one["step_s"], plain.get("step_s")), over(one["step_s"], torch.get("step_s")))
-            memory = over(one["peak_bytes"], plain.get("peak_bytes"), 100)
-            yield [MEASURED, trained(document), way, *times, memory]
+    every = [one for one in found(document, "ways") if "step_s" in one]
+    for batch in dict.fromkeys(one.get("batch") for one in every):
+        ways = {one["way"]: one for one in every if one.get("batch") == batch}
+        plain, torch = ways.get(PLAIN, {}), ways.get(TORCH, {})
+        for way, one in ways.items():
+            if way != PLAIN:
+                times = (over(one["step_s"], plain.get("step_s")), over(one["step_s"], torch.get("step_s")))
+                memory = over(one["peak_bytes"], plain.get("peak_bytes"), 100)
+                yield [MEASURED, trained(document, batch), way, *times, memory]
 
 
 def _their_accuracies() -> Iterator[Row]:

@@ -95,7 +95,7 @@ def _learned(found: Sequence[Mapping[str, Any]]) -> Exhibit:
 
 def _training(found: Sequence[Mapping[str, Any]]) -> Exhibit:
     columns = (
-        *("way", "step ms*", "x plain*", "spread", "CPU ms*", "peak MiB*", "written MiB*", "stalled ms*"),
+        *("way", "batch*", "step ms*", "x plain*", "spread", "CPU ms*", "peak MiB*", "written MiB*", "stalled ms*"),
         *("predicted ms*", "actual ms*", "gradients"),
     )
     rows: list[list[Cell]] = []
@@ -105,6 +105,7 @@ def _training(found: Sequence[Mapping[str, Any]]) -> Exhibit:
         rows.append(
             [
                 one["way"],
+                one.get("batch"),
                 _scaled(one["step_s"], 1e3),
                 one["ratio"],
                 None if low is None or high is None else f"{low:.2f}-{high:.2f}",

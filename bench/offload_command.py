@@ -13,16 +13,17 @@ from fastio.bench import (
     exhibit_table,
     offload_accuracy,
     offload_charts,
-    offload_compare,
     offload_courses,
     offload_depth,
     offload_papers,
+    offload_steps,
     offload_summary,
     offload_tables,
     offload_traffic,
-    plots,
+    offload_ways,
     room,
     simulated_tables,
+    spread,
     tables,
     training_room,
 )
@@ -32,17 +33,13 @@ from fastio.bench.goals import Goal
 from fastio.bench.rounds import Failure, describe
 from fastio.bench.training_job import Job
 from fastio.bench.training_models import ARCHITECTURES, Size
-from fastio.bench.training_ways import PLAIN, SYNCHRONOUS, TORCH
-from fastio.offload.codec import CODECS, is_exact
+from fastio.bench.training_ways import PLAIN
+from fastio.offload.codec import CODECS
 from fastio.offload.schedule import POLICIES
 
 _QUICK_DEPTH, _QUICK_BATCH = 4, 8
 _ALSO = ("courses", "traffic")  # what is simulated and has no table of its own for the terminal
 _GRADIENTS = 2  # files of them that lie on the disk at once: plain training's and those of the way compared with it
-_RSS = (
-    "peak RSS: the most resident memory of a process of its own (VmHWM, freed blocks given back at once) above what it "
-    "held with model, gradients, optimizer state and one plain step behind it; host memory that offload takes counts"
-)
 
 
 @click.command(short_help="Training with activations offloaded.")
@@ -53,11 +50,38 @@ _RSS = (
     type=click.Choice(list(ARCHITECTURES)),
     help="What is trained.",
 )
-@click.option("--policy", default="all", show_default=True, type=click.Choice(POLICIES), help="Which tensors leave.")
-@click.option("--codec", type=click.Choice(CODECS), help="[default: lossless; fp16 with --accuracy]")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    default=("all",),
+    show_default=True,
+    type=click.Choice(POLICIES),
+    help="Which tensors leave; may be repeated.",
+)
+@click.option(
+    "--codec",
+    "codecs",
+    multiple=True,
+    type=click.Choice(CODECS),
+    help="May be repeated.  [default: lossless; fp16 with --accuracy]",
+)
+@click.option(
+    "--tool",
+    "tools",
+    multiple=True,
+    metavar="NAME",
+    help="Also Fastensor's way by this tool alone; may be repeated: uring, posix, torch, ...",
+)
 @click.option("--budget", metavar="SIZE", callback=as_bytes, help="Memory that saved tensors may take, as 512MiB.")
 @click.option("--host-budget", metavar="SIZE", callback=as_bytes, help="Host memory to use before the disk.")
-@click.option("--batch", type=click.IntRange(1), help="Examples in a batch.  [default: the model's]")
+@click.option(
+    "--batch",
+    "batches",
+    multiple=True,
+    type=click.IntRange(1),
+    help="Examples in a batch; may be repeated.  [default: the model's]",
+)
 @click.option("--depth", type=click.IntRange(1), help="Layers or blocks.  [default: the model's]")
 @click.option("--width", type=click.IntRange(1), help="Features or channels.  [default: the model's]")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 3, with --quick 1.")
@@ -69,8 +93,10 @@ _RSS = (
 def offload(
     conduct: Conduct,
     model: str,
-    policy: str,
-    codec: str | None,
+    policies: tuple[str, ...],
+    codecs: tuple[str, ...],
+    tools: tuple[str, ...],
+    batches: tuple[int, ...],
     budget: int | None,
     host_budget: int | None,
     memory_limit: int | None,
@@ -78,73 +104,53 @@ def offload(
     simulate: bool,
     **sizes: int | None,
 ) -> None:
-    """Step time, peak memory and gradients with activations offloaded, beside plain training and others' ways."""
-    codec = codec or ("fp16" if accuracy else "lossless")
-    settings: dict[str, Any] = {"policy": policy, "codec": codec, "budget": budget}
-    if host_budget is not None:
-        settings["host_budget"] = host_budget
+    """Step time, peak memory and gradients with activations offloaded, beside plain training and others' ways.
+
+    Every --batch with every --policy and --codec, a row each.
+    """
     if simulate:
         conduct.report.mode = "simulated"
         _simulate(conduct)
         return
+    codecs = codecs or ("fp16" if accuracy else "lossless",)
+    shared: dict[str, Any] = {"budget": budget}
+    if host_budget is not None:
+        shared["host_budget"] = host_budget
+    if (accuracy or memory_limit is not None) and (tools or max(map(len, (policies, codecs, batches))) > 1):
+        option = "--accuracy" if accuracy else "--memory-limit"
+        raise click.UsageError(f"{option} takes one --policy, one --codec and one --batch, and no --tool")
+    settings: dict[str, Any] = {"policy": policies[0], "codec": codecs[0], **shared}
     if accuracy:
         conduct.report.mode = "accuracy"
         _accuracy(conduct, settings)
         return
     known = ARCHITECTURES[model]
-    batch = sizes["batch"] or (min(_QUICK_BATCH, known.batch) if conduct.quick else known.batch)
+    batches = tuple(dict.fromkeys(batches)) or (min(_QUICK_BATCH, known.batch) if conduct.quick else known.batch,)
     depth = sizes["depth"] or (min(_QUICK_DEPTH, known.depth) if conduct.quick else known.depth)
-    steps = sizes["steps"] or (2 if conduct.quick else 5)
-    size, cut = Size(model, batch, depth, sizes["width"] or known.width), ""
-    if memory_limit is None:
-        size, cut = training_room.fitting(size, conduct.parent, gradients=_GRADIENTS)
-    conduct.report.notes += [cut] if cut else []
-    job = Job(policy, model, size.batch, depth, size.width, steps, "", memory_limit=memory_limit)
-    shown = {"model": model, "batch": size.batch, "depth": depth, "width": size.width, **settings}
-    if memory_limit is None:
-        rounds = sizes["rounds"] or (1 if conduct.quick else 3)
-        conduct.report.mode = model
-        conduct.report.settings |= {**shown, "steps": steps, "rounds": rounds}
-        _compare(conduct, job, str(size), settings, rounds)
-    else:
+    width, steps = sizes["width"] or known.width, sizes["steps"] or (2 if conduct.quick else 5)
+    if memory_limit is not None:
         conduct.report.mode = f"memory-limit-{model}"
-        conduct.report.settings |= {**shown, "memory_limit": memory_limit}
+        job = Job(policies[0], model, batches[0], depth, width, steps, "", memory_limit=memory_limit)
+        conduct.report.settings |= {"model": model, "batch": job.batch, "depth": depth, "width": width, **settings}
+        conduct.report.settings["memory_limit"] = memory_limit
+        size = Size(model, job.batch, depth, width)
         _deepest(conduct, job, settings, training_room.deepest(size, conduct.parent, offload_depth.MOST))
-
-
-def _compare(conduct: Conduct, job: Job, title: str, settings: dict[str, Any], rounds: int) -> None:
-    # The paper's way has no codec, and waits for each transfer.
-    ways = {job.way: settings, SYNCHRONOUS: {**settings, "policy": SYNCHRONOUS, "codec": "none"}, TORCH: {}}
-    ways[job.way] = settings
-    records: list[offload_compare.Record] = []
-    runs: list[dict[str, Any]] = []
-    conduct.report.findings["runs"] = runs
-    conduct.report.notes.append(_RSS)
-
-    def work(folder: Path) -> None:
-        plan = offload_compare.Comparison(folder, job, ways, rounds)
-        with conduct.meter(plan.weights()) as plan.tell:
-            for outcome in plan.run():
-                if isinstance(outcome, Failure):
-                    conduct.report.failures.append(outcome)
-                else:
-                    records.append(outcome)
-                    runs.append(asdict(outcome))
-
-    def show() -> list[Any]:
-        summaries = offload_summary.summarise(records)
-        goals = offload_summary.check(summaries, job, title, is_exact(settings["codec"]))
-        conduct.report.findings["ways"] = [asdict(summary) for summary in summaries]
-        _keep(conduct, goals)
-        shown = offload_tables.training(title, summaries, conduct.report.failures)
-        return [shown, offload_tables.transfers(summaries), tables.goals(goals)]
-
-    def draw(beginning: Path) -> list[Path]:
-        shown = [s for s in offload_summary.summarise(records) if s.step_s is not None]
-        steps, peaks = [s.step_s or 0.0 for s in shown], [s.peak_bytes or 0 for s in shown]
-        return [plots.ways(beginning, title, [s.way for s in shown], steps, peaks)] if shown else []
-
-    conduct.run(work, show, draw)
+        return
+    missing = [tool for tool in tools if tool not in spread.tools()]
+    if missing:
+        raise click.UsageError(f"--tool {missing[0]}: not one that can be used here: {', '.join(spread.tools())}")
+    kept = []
+    for batch in batches:
+        size, cut = training_room.fitting(Size(model, batch, depth, width), conduct.parent, gradients=_GRADIENTS)
+        conduct.report.notes += [cut] if cut else []
+        kept += [size] if size not in kept else []
+    rounds = sizes["rounds"] or (1 if conduct.quick else 3)
+    conduct.report.mode = model
+    trained = {"model": model, "batch": [size.batch for size in kept], "depth": depth, "width": width}
+    moved = {"policy": policies, "codec": codecs, "tool": tools, **shared}
+    conduct.report.settings |= {**trained, **moved, "steps": steps, "rounds": rounds}
+    own = offload_ways.asked(policies, codecs, shared)
+    offload_steps.compare(conduct, kept, steps, rounds, own, offload_ways.all_of(own, tools, shared))
 
 
 def _deepest(conduct: Conduct, job: Job, settings: dict[str, Any], most: int) -> None:

@@ -31,6 +31,7 @@ class Record:
     """
 
     way: str
+    batch: int
     round: int
     exact_memory: bool
     run: Run
@@ -66,20 +67,23 @@ class Comparison:
                 self._learn()
             except ChildError as error:
                 failed.add(SYNCHRONOUS)
-                yield Failure(WORK, self.job.architecture, SYNCHRONOUS, 0, describe(error))
+                yield Failure(WORK, self._workload(), SYNCHRONOUS, 0, describe(error))
         for number, way, exact in self._order():
             if way in failed:
                 continue
-            what = f"{way}, {'memory' if exact else f'round {number + 1}'}"
+            what = f"{way}, batch {self.job.batch}, {'memory' if exact else f'round {number + 1}'}"
             self.tell(what, 0)
             try:
                 yield self._once(number, way, exact)
             except ChildError as error:
                 failed.add(way)
-                yield Failure(WORK, self.job.architecture, way, number, describe(error))
+                yield Failure(WORK, self._workload(), way, number, describe(error))
                 if way == PLAIN and self._plain is None:
                     return  # nothing to compare with
             self.tell(what, self._weight(exact))
+
+    def _workload(self) -> str:
+        return f"{self.job.architecture}, batch {self.job.batch}"
 
     def _learn(self) -> None:
         """Let the dictionaries that choose its tools try them all, and keep what they find for the rounds."""
@@ -126,7 +130,7 @@ class Comparison:
         finally:
             if way != PLAIN:
                 gradients.unlink(missing_ok=True)
-        return Record(way, number, exact, run, same, same_losses, difference)
+        return Record(way, self.job.batch, number, exact, run, same, same_losses, difference)
 
 
 def largest_difference(expected: Path, got: Path) -> float:

@@ -18,13 +18,14 @@ _LEAST_DEPTH = 24  # of the transformer that memory and added time are asked of
 
 @dataclass(frozen=True)
 class Summary:
-    """One way of training. ``step_s`` is the median over rounds of each round's median step, in seconds.
+    """One way of training with one batch. ``step_s`` is the median over rounds of each round's median step, in seconds.
 
     ``ratio`` is that over plain training's (less is faster), ``ratio_low`` and ``ratio_high`` the least and the most of
     any round. ``peak_bytes`` is of resident memory above the base, see :class:`fastio.bench.training_job.Run`.
     """
 
     way: str
+    batch: int
     rounds: int
     step_s: float | None
     ratio: float | None
@@ -40,12 +41,18 @@ class Summary:
 
 
 def summarise(records: Sequence[Record]) -> list[Summary]:
-    """One summary a way, in the order in which they came."""
-    steps = {(r.way, r.round): median(r.run.steps_s) for r in records if not r.exact_memory}
-    return [_summary(way, [r for r in records if r.way == way], steps) for way in dict.fromkeys(r.way for r in records)]
+    """One summary a batch and way, in the order in which they came."""
+    steps = {(r.batch, r.way, r.round): median(r.run.steps_s) for r in records if not r.exact_memory}
+    kept: dict[tuple[int, str], list[Record]] = {}
+    for record in records:
+        kept.setdefault((record.batch, record.way), []).append(record)
+    return [
+        _summary(way, batch, own, {(name, at): step for (of, name, at), step in steps.items() if of == batch})
+        for (batch, way), own in kept.items()
+    ]
 
 
-def _summary(way: str, own: list[Record], steps: dict[tuple[str, int], float]) -> Summary:
+def _summary(way: str, batch: int, own: list[Record], steps: dict[tuple[str, int], float]) -> Summary:
     timed = [record for record in own if not record.exact_memory]
     seconds = [steps[way, record.round] for record in timed]
     plain = {number: step for (name, number), step in steps.items() if name == PLAIN}
@@ -54,6 +61,7 @@ def _summary(way: str, own: list[Record], steps: dict[tuple[str, int], float]) -
     moves = [record.run.moved for record in (timed or own) if record.run.moved is not None]
     return Summary(
         way,
+        batch,
         len(timed),
         median(seconds) if seconds else None,
         median(seconds) / median(plain.values()) if seconds and plain else None,
@@ -78,7 +86,7 @@ def _middle(moves: list[Moved]) -> Moved | None:
 
 
 def check(summaries: Sequence[Summary], job: Job, workload: str, exact: bool) -> list[Goal]:
-    """Every goal that these summaries can tell of, of the job's own way; ``exact`` is its codec.
+    """Every goal that these summaries, of the job's batch, can tell of its own way; ``exact`` is its codec.
 
     Memory and added time are asked of a transformer of 24 layers or more under policy "all"; "as fast as plain" of the
     compute-heavy stack, unless the planner says that its transfers do not hide.
@@ -90,7 +98,7 @@ def check(summaries: Sequence[Summary], job: Job, workload: str, exact: bool) ->
     goals = []
     if exact:
         goals.append(Goal("gradients, equal bits", workload, PLAIN, 1.0, float(own.same_gradients), "(1 is equal)"))
-    if job.architecture == "transformer" and job.way == "all" and job.depth >= _LEAST_DEPTH:
+    if job.architecture == "transformer" and job.settings.get("policy") == "all" and job.depth >= _LEAST_DEPTH:
         if plain.peak_bytes and own.peak_bytes:
             goals.append(Goal("peak memory", workload, PLAIN, 10.0, plain.peak_bytes / own.peak_bytes, "x less"))
         for other, asked in ((SYNCHRONOUS, 0.4), (TORCH, 0.2)):

@@ -18,12 +18,14 @@ _GB = 1e9
 
 
 def training(title: str, summaries: Sequence[Summary], failures: Sequence[Failure]) -> Table:
-    """Ways of training side by side."""
+    """Ways of training side by side, each with its batch where there are several."""
+    batches = {failure: failure.workload.rpartition(", ")[2] for failure in failures}
+    several = len({f"batch {own.batch}" for own in summaries} | {*batches.values()}) > 1
     columns = ("way", "step*", "x plain*", "spread", "CPU*", "peak RSS MiB*", "gradients", "loss*")
     shown = blank(title, *columns)
     for own in summaries:
         shown.add_row(
-            own.way,
+            f"{own.way}, batch {own.batch}" if several else own.way,
             _milliseconds(own.step_s),
             _ratio(own.ratio),
             "" if own.ratio_low is None or own.ratio_high is None else f"{own.ratio_low:.2f}-{own.ratio_high:.2f}",
@@ -33,14 +35,15 @@ def training(title: str, summaries: Sequence[Summary], failures: Sequence[Failur
             f"{own.loss:.6f}",
         )
     for failure in failures:
-        shown.add_row(failure.tool, *["-"] * (len(columns) - 3), Text(failure.reason, style="red"), "-")
+        way = f"{failure.tool}, {batches[failure]}" if several else failure.tool
+        shown.add_row(way, *["-"] * (len(columns) - 3), Text(failure.reason, style="red"), "-")
     return shown
 
 
 def transfers(summaries: Sequence[Summary]) -> Table:
     """What fastio says that it moved, a step."""
     columns = ("way", "tier", "written MiB*", "read MiB*", "stalled*", "predicted*", "actual*", "plan")
-    shown = blank("Transfers, a step", *columns)
+    shown, several = blank("Transfers, a step", *columns), len({own.batch for own in summaries}) > 1
     for own in summaries:
         if own.moved is None:
             continue
@@ -48,7 +51,7 @@ def transfers(summaries: Sequence[Summary]) -> Table:
         rest = [*map(_milliseconds, iteration), own.moved.status or "-"]
         for tier, traffic in own.moved.tiers.items():
             sizes = (mebibytes(round(traffic[key])) for key in ("written_bytes", "read_bytes"))
-            shown.add_row(own.way, tier, *sizes, *rest)
+            shown.add_row(f"{own.way}, batch {own.batch}" if several else own.way, tier, *sizes, *rest)
             rest = [""] * len(rest)
     return shown
 

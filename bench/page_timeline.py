@@ -40,8 +40,14 @@ def _timelines(runs: Any) -> dict[str, list[Course]]:
     for one in runs or ():
         told = one["run"].get("timeline")
         if told is not None and not one["exact_memory"]:
-            found[f"{one['way']} (policy {told['policy']})"] = courses(told)
+            found[f"{_named(one, runs)} (policy {told['policy']})"] = courses(told)
     return found
+
+
+def _named(one: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> str:
+    """Its way, and its batch where there are several."""
+    several = len({other.get("batch") for other in among}) > 1
+    return f"{one['way']}, batch {one['batch']}" if several else str(one["way"])
 
 
 def _steps(name: str, ways: Sequence[Mapping[str, Any]]) -> str:
@@ -55,7 +61,7 @@ def _steps(name: str, ways: Sequence[Mapping[str, Any]]) -> str:
             ratio = "" if one["ratio"] is None else f", {one['ratio']:.2f} x plain"
             text = f"{step:,.0f} ms{ratio}"
             axes.annotate(text, (step, place), (5, 0), textcoords="offset points", va="center", fontsize=9)
-        axes.set_yticks(range(len(kept)), [svg.short(str(one["way"])) for one in kept])
+        axes.set_yticks(range(len(kept)), [svg.short(_named(one, kept)) for one in kept])
         axes.set_ylim(len(kept) - 0.4, -0.6)
         axes.set_xlim(0, 1.5e3 * max((one["step_s"] for one in kept), default=1e-3))
         axes.xaxis.set_visible(False)

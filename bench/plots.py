@@ -11,6 +11,7 @@ from fastio.bench import whole
 from fastio.bench.stats import Summary
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MIB = 1 << 20
@@ -35,10 +36,7 @@ def draw(beginning: Path, summaries: Sequence[Summary]) -> list[Path]:
             left = (number + 0.5) * width - 0.4
             axes.bar([place + left for place in places], list(values.values()), width, label=tool)
         axes.set_xticks(range(len(workloads)), workloads)
-        if len(" ".join(workloads)) > _BESIDE:
-            axes.tick_params("x", labelrotation=30)
-            for label in axes.get_xticklabels():
-                label.set(ha="right", rotation_mode="anchor")
+        _turn(axes, workloads, _BESIDE)
         axes.set(title=work, ylabel="MB/s (median)", ylim=(0, None))
         axes.legend()
         path = named(beginning, work.replace(",", "").replace(" ", "-"))
@@ -54,6 +52,8 @@ def ways(beginning: Path, title: str, names: Sequence[str], seconds: Sequence[fl
     figure = Figure(figsize=(9, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.bar(names, [value * 1e3 for value in seconds])
+    for axes in (left, right):
+        _turn(axes, names, _BESIDE // 2)
     left.set(title="step", ylabel="ms (median)")
     right.bar(names, [value / MIB for value in peaks])
     right.set(title="peak of resident memory above the base", ylabel="MiB")
@@ -61,6 +61,13 @@ def ways(beginning: Path, title: str, names: Sequence[str], seconds: Sequence[fl
     path = named(beginning, "ways")
     save(figure, path)
     return path
+
+
+def _turn(axes: Axes, names: Sequence[str], room: int) -> None:
+    if len(" ".join(names)) > room:
+        axes.tick_params("x", labelrotation=30)
+        for label in axes.get_xticklabels():
+            label.set(ha="right", rotation_mode="anchor")
 
 
 def named(beginning: Path, name: str) -> Path:

@@ -14,8 +14,10 @@ from torch.autograd.graph import saved_tensors_hooks
 import fastio
 from fastio.offload.hooks import is_parameter, is_takeable
 from fastio.offload.report import Report
+from fastio.offload.tool_store import ToolStore
 
 PLAIN, SYNCHRONOUS, TORCH = "plain", "fastensor", "torch"
+TOOL = "tool"  # the setting that is not fastio.Offload's: the one tool of a store of files
 _SMALLEST = 4096  # bytes: what Offload leaves in memory too
 
 
@@ -47,10 +49,12 @@ class Plain:
 
 
 class Offloaded:
-    """fastio.Offload with a store in a folder."""
+    """fastio.Offload with a store in a folder, which is one of files by one tool where ``settings`` name it."""
 
     def __init__(self, model: torch.nn.Module, folder: Path, settings: dict[str, Any]) -> None:
-        self._offload = fastio.Offload(model, store=str(folder), **settings)
+        own = {name: value for name, value in settings.items() if name != TOOL}
+        self._store = ToolStore(folder, settings[TOOL]) if TOOL in settings else None
+        self._offload = fastio.Offload(model, store=self._store or str(folder), **own)
 
     def forward(self) -> AbstractContextManager[object]:
         """The manager itself."""
@@ -61,8 +65,10 @@ class Offloaded:
         return self._offload.report()
 
     def close(self) -> None:
-        """Close it."""
+        """Close it, and the store that is not its own."""
         self._offload.close()
+        if self._store is not None:
+            self._store.close()
 
 
 class TorchSaved:

@@ -169,8 +169,8 @@ def offloaded(folder: Path) -> Report:
     moved = Moved({}, seconds / 10, 0.0, "fits", None, None, seconds)
     shared: dict[str, Any] = {"same_gradients": True, "same_losses": True, "difference": 0.0, "loss": 1.0}
     ways = [
-        Summary("plain", 1, seconds / 2, 1.0, 1.0, 1.0, seconds, 8 * MIB, moved=None, **shared),
-        Summary("all", 1, seconds, 2.0, 2.0, 2.0, seconds, MIB, moved=moved, **shared),
+        Summary("plain", 64, 1, seconds / 2, 1.0, 1.0, 1.0, seconds, 8 * MIB, moved=None, **shared),
+        Summary("all", 64, 1, seconds, 2.0, 2.0, 2.0, seconds, MIB, moved=moved, **shared),
     ]
     report.findings["runs"] = [{"way": "all", "round": 0, "exact_memory": False, "run": {"timeline": told}}]
     report.findings["ways"] = [asdict(way) for way in ways]

@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from fastio.bench import (
+    beside_training,
     offload_accuracy,
     offload_compare,
     offload_depth,
@@ -28,12 +29,16 @@ from fastio.bench import (
     offload_summary,
     offload_tables,
     offload_traffic,
+    offload_ways,
     training_child,
+    training_job,
     training_models,
     training_ways,
 )
 from fastio.bench.commands import cli
+from fastio.bench.documents import read_folder
 from fastio.bench.fresh import ChildError
+from fastio.bench.page import page
 from fastio.bench.rounds import Failure
 from fastio.bench.training_job import Job, Moved, Run, is_out_of_memory
 from fastio.offload.codec import EXACT
@@ -218,9 +223,69 @@ class TestComparison:
             assert expected in said
         told = json.loads((out / "offload-mlp.json").read_text())
         assert len(told["findings"]["runs"]) == 2 * 4  # for memory, and for time
-        assert told["settings"]["policy"] == "all"
+        assert told["settings"]["policy"] == ["all"]
         assert (out / "offload-mlp-ways.png").stat().st_size > 0
         assert not list(work.iterdir())
+
+    @pytest.mark.slow
+    def test_every_batch_with_every_policy_and_tool(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Trained here and not in processes of their own, which take seconds to start."""
+        jobs: list[Job] = []
+
+        def train(job: Job, environment: object = None) -> Run:
+            jobs.append(job)
+            return training_job._run(job)
+
+        monkeypatch.setattr(training_child, "train", train)
+        batches, ways = ("--batch", 32, "--batch", 64), ("--policy", "all", "--policy", "vdnn-all", "--tool", "posix")
+        out = tmp_path / "out"
+        sizes = ("--model", "mlp", "--width", 64, "--depth", 2, "--rounds", 1, "--steps", 1)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # two would wait for each other on a busy machine
+        said = invoke(*sizes, *batches, *ways, "--dir", tmp_path, "--out", out).stdout
+        torch.set_num_threads(threads)
+        told = json.loads((out / "offload-mlp.json").read_text())
+        names = ["plain", "all", "vdnn-all", "fastensor", "posix alone", "torch"]
+        found = told["findings"]["ways"]
+        assert [(one["batch"], one["way"]) for one in found] == [(batch, way) for batch in (32, 64) for way in names]
+        assert all(one["ratio"] > 0 and one["same_gradients"] for one in found)
+        assert [one["ratio"] for one in found if one["way"] == "plain"] == [1.0, 1.0]
+        moved = {one["batch"]: one["moved"]["tiers"].values() for one in found if one["way"] == "posix alone"}
+        written = {batch: sum(tier["written_bytes"] for tier in tiers) for batch, tiers in moved.items()}
+        assert written[64] > written[32] > 0
+        assert {job.settings["tool"] for job in jobs if job.way == "posix alone"} == {"posix"}
+        assert told["settings"]["batch"] == [32, 64]
+        bits = [goal["workload"] for goal in told["findings"]["goals"] if goal["work"].startswith("gradients")]
+        assert bits == [
+            f"mlp, depth 2, width 64, batch {batch}, {way}" for batch in (32, 64) for way in ("all", "vdnn-all")
+        ]
+        assert said.count("posix alone, batch 32") == said.count("posix alone, batch 64") == 2  # steps, and transfers
+        text = page(read_folder(out))
+        for batch in (32, 64):
+            assert f"mlp, depth 2, width 64, batch {batch}" in text
+            assert f"posix alone, batch {batch} (policy fastensor)" in text
+        steps = [row for row in beside_training._our_steps(*read_folder(out)) if row[2] == "posix alone"]
+        assert [row[1] for row in steps] == [f"mlp, depth 2, width 64, batch {batch}" for batch in (32, 64)]
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("--accuracy", "--batch", 8, "--batch", 16), "--accuracy takes one --policy, one --codec and one --batch"),
+            (("--memory-limit", "64MiB", "--tool", "posix"), "--memory-limit takes one --policy"),
+            (("--tool", "teleport"), "--tool teleport: not one that can be used here: "),
+        ],
+    )
+    def test_what_cannot_be_combined(self, arguments: tuple[object, ...], said: str) -> None:
+        assert said in " ".join(invoke(*arguments, status=2).output.split())
+
+    def test_the_codec_is_named_where_there_are_several(self) -> None:
+        own = offload_ways.asked(("all", "fastensor"), ("none", "fp16"), {"budget": 5})
+        assert list(own) == ["all, none", "all, fp16", "fastensor, none", "fastensor, fp16"]
+        assert own["all, fp16"] == {"policy": "all", "codec": "fp16", "budget": 5}
+        alone = offload_ways.all_of(offload_ways.asked(("fastensor",), ("fp16",), {}), ("uring",), {})
+        assert list(alone) == ["fastensor", "uring alone", "torch"]
+        assert alone["fastensor"]["codec"] == "fp16"
+        assert alone["uring alone"] == {"policy": "fastensor", "codec": "none", "tool": "uring"}
 
     def test_sizes_have_units(self) -> None:
         assert "'much' is no size" in invoke("--budget", "much", status=2).output
@@ -278,7 +343,7 @@ class TestGoals:
     def summary(way: str, step_s: float, peak_mib: int, **changes: Any) -> offload_summary.Summary:
         moved = Moved({}, 0.0, 0.0, None, 1.0, 1.0, 1.1)
         own = offload_summary.Summary(
-            way, 3, step_s, step_s, None, None, 1.0, peak_mib * MIB, True, True, 0.0, 1.0, moved
+            way, 4, 3, step_s, step_s, None, None, 1.0, peak_mib * MIB, True, True, 0.0, 1.0, moved
         )
         return replace(own, **changes)
 
@@ -287,7 +352,7 @@ class TestGoals:
         return {(goal.work, goal.against): (round(goal.measured, 3), goal.met) for goal in goals}
 
     def test_the_transformer_is_asked_for_memory_and_time(self, tmp_path: Path) -> None:
-        target = job(tmp_path, way="all", depth=24)
+        target = job(tmp_path, way="all", depth=24, settings={"policy": "all"})
         ways = (
             self.summary("plain", 1.0, 1000, moved=None),
             self.summary("all", 1.3, 100),
@@ -317,7 +382,7 @@ class TestGoals:
     def test_medians_of_rounds(self) -> None:
         def record(way: str, number: int, *steps: float) -> offload_compare.Record:
             run = Run(list(steps), 0.5, 7, [1.0], 1, 2.0, None, None)
-            return offload_compare.Record(way, number, False, run, True, True, 0.0)
+            return offload_compare.Record(way, 4, number, False, run, True, True, 0.0)
 
         records = [
             record("plain", 0, 1.0, 9.0, 2.0),
