@@ -15,6 +15,7 @@ from fastio.bench import (
     offload_charts,
     offload_courses,
     offload_depth,
+    offload_networks,
     offload_papers,
     offload_steps,
     offload_summary,
@@ -38,7 +39,7 @@ from fastio.offload.codec import CODECS
 from fastio.offload.schedule import POLICIES
 
 _QUICK_DEPTH, _QUICK_BATCH = 4, 8
-_ALSO = ("courses", "traffic")  # what is simulated and has no table of its own for the terminal
+_ALSO = ("courses", "saved", "traffic")  # what is simulated and has no table of its own for the terminal
 _GRADIENTS = 2  # files of them that lie on the disk at once: plain training's and those of the way compared with it
 
 
@@ -231,7 +232,7 @@ def _simulate(conduct: Conduct) -> None:
             findings.setdefault("capacities", []).extend(asdict(one) for one in found)
             findings.setdefault("courses", []).extend(asdict(one) for one in offload_courses.courses(machine))
             shown.append(offload_tables.capacities(machine, found))
-        networks = offload_papers.networks()
+        networks = offload_networks.networks()
         findings["networks"] = [asdict(one) for one in networks]
         findings["traffic"] = [asdict(one) for one in offload_traffic.traffic()]
         rows = offload_papers.calibrated()

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fastio.offload.capacity import Workload, calibrated_batch, iterate, largest_as_fast, largest_runnable
-from fastio.offload.infeasible import InfeasibleBudget
+from fastio.offload.capacity import Workload, calibrated_batch, largest_as_fast, largest_runnable
 from fastio.offload.overlap import Blob
 from fastio.offload.schedule import Policy
-from fastio.offload.shapes import ITEM, SIDE, baseline_nbytes, input_nbytes, parameter_nbytes, vgg
-from fastio.offload.vdnn import CONV, KINDS, POOL
-from fastio.offload.vdnn_dynamic import Configuration, usage
+from fastio.offload.shapes import ITEM, SIDE, parameter_nbytes, vgg
+from fastio.offload.vdnn import CONV, POOL
 
 GIB = 1 << 30
 _TAPS = 9  # of a 3 x 3 convolution
@@ -74,12 +72,13 @@ V100_HOST = Machine(
 MACHINES = (TITAN_X, V100_SSD, V100_HOST)
 
 
-def _plain(blobs: Sequence[Blob], need_bytes: int, forward_s: float) -> Iterable[int]:
+def plain(blobs: Sequence[Blob], need_bytes: int, forward_s: float) -> Iterable[int]:
+    """The policy by which everything stays."""
     return ()
 
 
 WAYS: dict[str, tuple[str | Policy, float]] = {
-    "plain": (_plain, 1.0),
+    "plain": (plain, 1.0),
     "fastensor, synchronous": ("fastensor", 1.0),
     "vdnn-conv": ("vdnn-conv", 1.0),
     "vdnn-all": ("vdnn-all", 1.0),
@@ -98,24 +97,6 @@ class Capacity:
     way: str
     runs: int
     as_fast: int
-
-
-@dataclass(frozen=True)
-class Network:
-    """Simulated: one of vDNN's networks on its machine, under vdnn-all; bytes, and the iteration over a plain one.
-
-    ``weights_nbytes`` are those of weights and their gradients, which the baseline and the peak both hold. ``paper`` is
-    what the paper says of it. ``slowdown`` is None where it does not run.
-    """
-
-    name: str
-    batch: int
-    baseline_nbytes: int
-    weights_nbytes: int
-    moved_nbytes: int
-    peak_nbytes: int
-    slowdown: float | None
-    paper: str
 
 
 @dataclass(frozen=True)
@@ -163,33 +144,6 @@ def capacities(machine: Machine) -> list[Capacity]:
         runs = largest_runnable(at_batch, machine.memory, policy, _MOST_BATCH)
         as_fast = largest_as_fast(at_batch, machine.memory, policy, _SLACK, _MOST_BATCH)
         found.append(Capacity(machine.name, name, runs, as_fast))
-    return found
-
-
-_SAYS = {  # vDNN, sections V-A, V-C and V-E
-    (16, 128): "15 GB with the fastest algorithms; vDNN-all (m) 4.8 GB",
-    (16, 256): "28 GB with the fastest algorithms; up to 16 GB moved",
-    (16, 32): "4.9 GB",
-    (416, 32): "67.1 GB; vDNN-dyn at most 4.2 GB, no noticeable loss",
-}
-_NETWORKS = ((16, 64), (16, 128), (16, 256), (16, 32), (116, 32), (216, 32), (316, 32), (416, 32))
-
-
-def networks() -> list[Network]:
-    """vDNN's VGG-style networks on its machine, without the workspaces of convolutions, of which it gives no table."""
-    found = []
-    for convolutions, batch in _NETWORKS:
-        layers = vgg(batch, convolutions)
-        weights = 2 * parameter_nbytes(convolutions)
-        peak = max(usage(layers, Configuration("all", (0,) * len(layers)))) + weights
-        try:
-            slowdown = iterate(workload(TITAN_X, batch, convolutions), TITAN_X.memory, "vdnn-all").slowdown
-        except InfeasibleBudget:
-            slowdown = None
-        moved = input_nbytes(layers, KINDS["all"])
-        baseline = baseline_nbytes(batch, convolutions)
-        says = _SAYS.get((convolutions, batch), "")
-        found.append(Network(f"VGG-{convolutions}", batch, baseline, weights, moved, peak, slowdown, says))
     return found
 
 

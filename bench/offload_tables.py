@@ -9,7 +9,8 @@ from rich.text import Text
 
 from fastio.bench.offload_accuracy import Accuracy
 from fastio.bench.offload_depth import Deepest
-from fastio.bench.offload_papers import TITAN_X, Calibrated, Capacity, Machine, Network
+from fastio.bench.offload_networks import Network
+from fastio.bench.offload_papers import TITAN_X, Calibrated, Capacity, Machine
 from fastio.bench.offload_summary import Summary
 from fastio.bench.rounds import Failure
 from fastio.bench.tables import blank, mebibytes
@@ -89,19 +90,20 @@ def networks(found: Iterable[Network]) -> Table:
     columns = (
         "network",
         "batch*",
+        "way",
         "plain GB*",
-        "weights GB*",
         "moved GB*",
         "peak GB*",
+        "average GB*",
         "iteration, x plain*",
         "the paper says",
     )
-    shown = blank(f"simulated: vDNN-all on {TITAN_X.name}, without convolutions' workspaces", *columns)
+    shown = blank(f"simulated: vDNN on {TITAN_X.name}, without convolutions' workspaces", *columns)
     for one in found:
-        sizes = (one.baseline_nbytes, one.weights_nbytes, one.moved_nbytes, one.peak_nbytes)
+        sizes = (one.baseline_nbytes, one.moved_nbytes, one.peak_nbytes, one.average_nbytes)
         figures = (f"{nbytes / _GB:.1f}" for nbytes in sizes)
         slowdown = "does not run" if one.slowdown is None else f"{one.slowdown:.2f}"
-        shown.add_row(one.name, str(one.batch), *figures, slowdown, one.paper)
+        shown.add_row(one.name, str(one.batch), one.way, *figures, slowdown, one.paper)
     return shown
 
 

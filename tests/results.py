@@ -24,6 +24,7 @@ from fastio.bench import (
     hybrid_store,
     model_runs,
     offload_courses,
+    offload_networks,
     offload_papers,
     offload_timeline,
     peers,
@@ -212,7 +213,7 @@ def imagined(folder: Path) -> Report:
         "machines": [asdict(machine)],
         "capacities": [asdict(one) for one in offload_papers.capacities(machine)],
         "courses": [asdict(one) for one in offload_courses.courses(machine)],
-        "networks": [asdict(one) for one in offload_papers.networks()],
+        "networks": [asdict(one) for one in offload_networks.networks()],
     }
     trained = [Accuracy(way, (0.9, 0.8), ((2.0, 1.0), (2.5, 0.5))) for way in ("plain", "all, fp16")]
     report.findings["accuracy"] = [{**asdict(one), "mean": one.mean, "spread": one.spread} for one in trained]

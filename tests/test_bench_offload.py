@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ from fastio.bench import (
     offload_accuracy,
     offload_compare,
     offload_depth,
+    offload_networks,
     offload_papers,
     offload_summary,
     offload_tables,
     offload_traffic,
     offload_ways,
+    simulated_tables,
     training_child,
     training_job,
     training_models,
@@ -443,8 +445,9 @@ class TestDepth:
 class TestAccuracy:
     def test_digits_with_a_codec(self, tmp_path: Path) -> None:
         pytest.importorskip("sklearn")
-        out = tmp_path / "out"
-        told = json.loads(invoke("--accuracy", "--quick", "--json", "--dir", tmp_path, "--out", out).stdout)
+        out, work = tmp_path / "out", tmp_path / "work"
+        work.mkdir()
+        told = json.loads(invoke("--accuracy", "--quick", "--json", "--dir", work, "--out", out).stdout)
         assert [path.name for path in out.glob("*.json")] == ["offload-accuracy-quick.json"]
         plain, own = told["findings"]["accuracy"]
         assert told["settings"]["codec"] == "fp16"
@@ -455,7 +458,7 @@ class TestAccuracy:
         assert all(first > last > 0 for first, last in plain["losses"])  # it learns
         (goal,) = told["findings"]["goals"]
         assert goal["work"] == "accuracy on digits"
-        assert not list(tmp_path.iterdir())
+        assert not list(work.iterdir())
 
     @pytest.mark.parametrize("codec", EXACT)
     def test_an_exact_codec_changes_no_answer(self, codec: str, tmp_path: Path) -> None:
@@ -481,9 +484,7 @@ class TestPapers:
         assert "goals" not in told["findings"]
         assert all(machine["sources"] for machine in told["findings"]["simulated"]["machines"])
         shown = invoke("--simulate", "--dir", tmp_path).stdout
-        titles = [
-            line for line in shown.splitlines() if "VGG-16 on" in line or "vDNN-all on" in line or "table 3" in line
-        ]
+        titles = [line for line in shown.splitlines() if "VGG-16 on" in line or "vDNN on" in line or "table 3" in line]
         assert len([title for title in titles if title.startswith(("simulated:", "calibrated,"))]) == 5
         for figure in ("FlashNeuron, figure 8", "vDNN, figure 13"):
             assert f"simulated; cf. {figure}; " in shown
@@ -503,10 +504,38 @@ class TestPapers:
         assert found["fastensor, synchronous"].as_fast == 0
 
     def test_vdnns_networks(self) -> None:
-        found = {(one.name, one.batch): one for one in offload_papers.networks()}
-        assert found["VGG-16", 256].moved_nbytes == pytest.approx(16.9e9, rel=0.01)  # the paper: up to 16 GB
-        assert found["VGG-416", 32].baseline_nbytes == pytest.approx(67.1e9, rel=0.06)  # the paper's figure
-        assert all(one.peak_nbytes < one.baseline_nbytes for one in found.values())
+        networks = offload_networks.networks()
+        found = {(one.name, one.batch, one.way): one for one in networks}
+        assert found["VGG-16", 256, "vdnn-all"].moved_nbytes == pytest.approx(
+            16.9e9, rel=0.01
+        )  # the paper: up to 16 GB
+        assert found["VGG-416", 32, "vdnn-all"].baseline_nbytes == pytest.approx(67.1e9, rel=0.06)  # the paper's figure
+        assert all(one.average_nbytes < one.peak_nbytes < one.baseline_nbytes for one in networks)
+        for name, batch in {(one.name, one.batch) for one in networks}:
+            own = {way: found[name, batch, way] for way in ("vdnn-all", "vdnn-conv", "vdnn-dyn")}
+            averages = [one.average_nbytes for one in own.values()]
+            assert averages[0] < averages[1]  # vDNN, section V-A: the more leaves, the less is there
+            assert own["vdnn-dyn"].slowdown is not None  # which is what the dynamic policy is for
+            others = [one for one in (own["vdnn-all"], own["vdnn-conv"]) if one.slowdown is not None]
+            assert own["vdnn-dyn"].slowdown <= min(one.slowdown or 0 for one in others)
+        assert [found["VGG-16", batch, "vdnn-dyn"].moved_nbytes for batch in (64, 128, 256)] == [
+            0,  # it fits as it is
+            found["VGG-16", 128, "vdnn-conv"].moved_nbytes,
+            found["VGG-16", 256, "vdnn-all"].moved_nbytes,
+        ]
+
+    def test_vdnns_averages_stand_beside_the_papers(self) -> None:
+        networks = [asdict(one) for one in offload_networks.networks()]
+        shown = {one.name: one for one in simulated_tables.simulated({"machines": [], "networks": networks})}
+        assert [[row[0], row[2], row[4], row[6]] for row in shown["saved"].rows] == [
+            ["vdnn-all", 73, 93, 58],
+            ["vdnn-conv", 52, 76, 55],
+            ["vdnn-dyn", 49, 69, 3],
+        ]
+        own = [1 - o["average_nbytes"] / o["baseline_nbytes"] for o in networks[:9] if o["way"] == "vdnn-all"]
+        assert shown["saved"].rows[0][3] == pytest.approx(100 * sum(own) / 3)
+        assert "AlexNet, OverFeat and GoogLeNet, which are left out" in shown["saved"].note
+        assert len(shown["networks"].rows) == len(networks)
 
     def test_convolutions_seldom_need_all_the_bandwidth(self) -> None:
         """vDNN, section V-B: they rarely do, and at most 16 / 336 is added."""
