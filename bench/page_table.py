@@ -9,6 +9,7 @@ from fastio.bench.exhibit import CALIBRATED, MEASURED, PAPER, SIMULATED, Exhibit
 
 _CLASSES = {MEASURED: "measured", PAPER: "paper", SIMULATED: "simulated", CALIBRATED: "calibrated"}
 _VERDICTS = ("met", "missed")
+_GOALS = "goals"  # the table whose rows are laid out anew on a phone, with the verdict first
 _WORDS, _PROSE = 28, 60  # characters from which on a cell wants room to wrap
 _FEW = 3  # columns, among which words need no room kept for them
 _MANY = 24  # rows: more are folded
@@ -44,7 +45,8 @@ def _body(exhibit: Exhibit, grouped: int) -> str:
     return "\n".join(
         [
             *([f'<p class="quiet">{escape(exhibit.reference)}</p>'] if exhibit.reference else []),
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(exhibit.title)}"><table>',
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(exhibit.title)}">'
+            f"<table{_class(_GOALS if exhibit.name == _GOALS else '')}>",
             *([f"<thead><tr>{head}</tr></thead>"] if any(exhibit.columns) else []),
             "<tbody>",
             *rows,

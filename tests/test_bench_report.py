@@ -416,6 +416,19 @@ return {
 """
 
 
+_GOALS = """
+document.querySelectorAll('details').forEach(one => one.open = true);
+const verdicts = [...document.querySelectorAll('td.met, td.missed')];
+const rows = verdicts.map(one => [one, one.closest('tr').children[4], one.closest('tr').children[0]]);
+const boxes = rows.map(cells => cells.map(one => one.getBoundingClientRect()));
+return {
+  goals: rows.length, measured: rows.map(cells => cells[1].textContent),
+  seen: boxes.filter(row => row.every(box => box.left >= 0 && box.right <= innerWidth && box.width > 10)).length,
+  first: boxes.filter(([verdict, figure, work]) => verdict.left < figure.left && figure.bottom <= work.top).length,
+};
+"""
+
+
 class TestBrowser:
     @pytest.mark.parametrize("width", [PHONE, DESK])
     def test_light_is_light_and_dark_is_dark(self, browser: Browser, page: Path, width: int) -> None:
@@ -425,6 +438,13 @@ class TestBrowser:
             background = np.median(pixels.reshape(-1, 3), axis=0)
             assert ((low <= background) & (background <= high)).all()
             assert 0.02 < (np.abs(pixels - background).max(axis=2) > 0.3).mean() < 0.6  # there is text, and no blot
+
+    @pytest.mark.parametrize("width", [PHONE, DESK])
+    def test_whether_a_goal_is_met_is_seen_without_scrolling(self, browser: Browser, page: Path, width: int) -> None:
+        told = browser.measure(page, width, _GOALS)
+        assert told["goals"] == told["seen"] == len(told["measured"]) > 1
+        assert "8.00" in told["measured"]
+        assert told["first"] == (told["goals"] if width == PHONE else 0)  # on a phone it is what a row begins with
 
     @pytest.mark.parametrize("width", [PHONE, DESK])
     def test_everything_fits(self, browser: Browser, page: Path, width: int) -> None:
