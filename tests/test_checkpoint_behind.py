@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
@@ -173,6 +174,54 @@ def test_a_budget_bounds_the_memory(folder: Path) -> None:
         for name, tensor in state.items():
             assert torch.equal(restored.state[name], tensor)
             assert torch.equal(plain[name], tensor)
+
+
+def test_a_step_larger_than_the_memory_is_refused_while_the_one_before_is_not_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastio.checkpoint import folder as steps
+
+    state = {"large": torch.ones(33 << 20, dtype=torch.uint8)}
+    remove_all, go = steps.remove_all, threading.Event()
+
+    def fail(path: str, names: Any) -> None:
+        assert go.wait(30)
+        raise OSError(errno.ENOTEMPTY, "a stranger's file is in the way", path)
+
+    with Checkpointer(folder, keep=1, memory_budget="32MiB") as checkpointer:
+        checkpointer.save(0, state)
+        checkpointer.wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(steps, "remove_all", fail)
+            checkpointer.save(1, state)
+            checkpointer.wait()
+            threading.Timer(0.1, go.set).start()
+            with pytest.raises(OSError, match="in the way"):
+                checkpointer.save(2, state)
+        assert steps.remove_all is remove_all
+        assert checkpointer.steps() == [1]
+        checkpointer.save(3, state)
+        checkpointer.wait()
+        assert checkpointer.steps() == [3]
+
+
+def test_a_step_larger_than_the_memory_that_cannot_be_written_is_an_error_of_its_save(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastio.checkpoint import writing
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    state = {"large": torch.ones(33 << 20, dtype=torch.uint8)}
+    with Checkpointer(folder, memory_budget="32MiB") as checkpointer:
+        with monkeypatch.context() as patch:
+            patch.setattr(writing, "save_in_pieces", fail)
+            with pytest.raises(OSError, match="the disk is gone"):
+                checkpointer.save(0, state)
+        checkpointer.save(1, state)
+        checkpointer.wait()
+        assert checkpointer.steps() == [1]
 
 
 def test_what_is_logged_and_told(

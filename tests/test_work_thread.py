@@ -159,6 +159,21 @@ def test_a_step_whose_thread_dies_is_an_error_once(
     assert deaths == [MemoryError]
 
 
+def test_a_step_larger_than_the_memory_whose_thread_dies_is_an_error_of_its_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: list[object]
+) -> None:
+    state = {"large": torch.ones(33 << 20, dtype=torch.uint8)}
+    with fastio.Checkpointer(tmp_path, memory_budget="32MiB") as checkpointer:
+        with monkeypatch.context() as patch:
+            patch.setattr(pending, "WorkThread", Dies)
+            with pytest.raises(fastio.CheckpointError, match="no memory"):
+                checkpointer.save(0, state)
+        checkpointer.save(1, state)
+        checkpointer.wait()
+        assert checkpointer.steps() == [1]
+    assert deaths == [MemoryError]
+
+
 def test_a_forked_child_does_not_wait_for_it() -> None:
     may_end = threading.Event()
     thread = WorkThread(lambda: may_end.wait() and None)

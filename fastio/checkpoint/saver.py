@@ -26,7 +26,7 @@ from fastio.formats import probe
 from fastio.formats.pt_records import Records, pickled
 from fastio.outcome import publish
 from fastio.progress import shown
-from fastio.work_thread import NoThreadError
+from fastio.work_thread import LOOK_IN_SECONDS, NoThreadError
 
 _log = logging.getLogger("fastio.checkpoint")
 _PICKLE_PROTOCOL = 2
@@ -86,9 +86,12 @@ class Saver:
         )  # fmt: skip
         total = sum(nbytes for _, _, nbytes in storages)
         if manner.asynchronous and manner.memory_budget is not None and total > manner.memory_budget:
+            task = task._replace(passage=Passage(self._snapshot, manner.memory_budget, still))
             with still:
-                self._start(task._replace(passage=Passage(self._snapshot, manner.memory_budget, still)), still)
-                still.wait()
+                pending = self._start(task, still)
+                while not still.wait(LOOK_IN_SECONDS):
+                    if not pending.is_working:  # nobody is left to say that all is copied
+                        pending.complain()
         elif manner.asynchronous or manner.incremental:
             self._copy(task, storages, base, still)
         else:
@@ -126,8 +129,8 @@ class Saver:
         else:
             self._write_now(task, still)
 
-    def _start(self, task: Task, still: Stillness) -> None:
-        """Have a step written behind, once what the one before replaced is gone."""
+    def _start(self, task: Task, still: Stillness) -> Pending:
+        """Have a step written behind, once what the one before replaced is gone; gives who does it."""
         before = self._pending
 
         def work() -> None:
@@ -152,6 +155,7 @@ class Saver:
                     "raise the limit (ulimit -u, or the container's pids.max), or use asynchronous=False"
                 ) from error
             raise
+        return pending
 
     def _write_now(self, task: Task, still: Stillness) -> None:
         self._write(task, still)
@@ -211,8 +215,7 @@ class Saver:
         except Exception as error:
             _log.error("step %d could not be saved: %s", task.step, error)
             raise
-        finally:
-            still.end()
+        still.end()
         if self._manner.incremental and task.passage is None:
             self._base = written.manifest
         result, nbytes = written.result, written.manifest.nbytes

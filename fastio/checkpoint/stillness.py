@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import inf
 from types import TracebackType
 
 from fastio.errors import CheckpointError
@@ -33,9 +34,9 @@ class Stillness:
             self._ended = time.perf_counter()
         self._over.open()
 
-    def wait(self) -> None:
-        """Return when training may go on."""
-        self._over.wait()
+    def wait(self, seconds: float = inf) -> bool:
+        """Return when training may go on, or after so many seconds; gives whether it may."""
+        return self._over.wait(seconds)
 
     def __enter__(self) -> Stillness:
         return self
