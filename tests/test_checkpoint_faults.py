@@ -17,7 +17,7 @@ import torch
 import fastio
 from disks import tmpfs
 from fastio.checkpoint import Checkpointer
-from fastio.errors import CheckpointError, CorruptFileError
+from fastio.errors import CheckpointError, CorruptFileError, TransferError
 from faults import Server
 from trainings import folder_of, is_of, state_of
 
@@ -242,6 +242,63 @@ def test_an_earlier_step_is_restored_where_bytes_are_lost_and_only_there(
             assert result["steps"] == [], result
             assert result["error"]["type"] == "TransferError", result
             assert result["error"]["errno"] == code, result
+
+
+class Refusing:
+    """It loads what it was told of from somewhere else, in vain."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"shard": "elsewhere"}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise self._error
+
+
+ERRORS_OF_THE_PROGRAM = [
+    FileNotFoundError(errno.ENOENT, "no such shard", "elsewhere"),
+    OSError(errno.EIO, "a broken disk"),
+    OSError(errno.ENOMEM, "no memory"),
+    CorruptFileError("/elsewhere/shard.pt", None, "is not what was written"),
+    TransferError(errno.EIO, "read", "/elsewhere/shard.pt"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS_OF_THE_PROGRAM, ids=repr)
+@pytest.mark.parametrize("by_torch", [False, True])
+def test_what_the_program_raises_while_a_step_is_restored_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, by_torch: bool
+) -> None:
+    if by_torch:
+        from fastio.formats import probe
+
+        monkeypatch.setattr(probe, "why_not", lambda: "another torch")
+    with Checkpointer(tmp_path) as checkpointer:
+        for step in (0, 1):
+            checkpointer.save(step, {"loader": Refusing(error), "tensor": torch.ones(3)})
+        for which in (None, 1):
+            with pytest.raises(type(error)) as caught:
+                checkpointer.restore(which, into={"loader": Refusing(error), "tensor": torch.zeros(3)})
+            assert caught.value is error
+
+
+@pytest.mark.parametrize("error", ERRORS_OF_THE_PROGRAM, ids=repr)
+def test_what_a_progress_raises_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    from fastio.checkpoint import patience
+
+    def tell(done: int, total: int) -> None:
+        raise error
+
+    monkeypatch.setattr(patience, "_SECONDS", 0.0)
+    with Checkpointer(tmp_path) as checkpointer:
+        for step in (0, 1):
+            checkpointer.save(step, {"tensor": torch.ones(3)})
+    with Checkpointer(tmp_path, read_only=True, progress=tell) as checkpointer:
+        with pytest.raises(type(error)) as caught:
+            checkpointer.restore()
+        assert caught.value is error
 
 
 def test_a_full_disk(tmp_path: Path) -> None:

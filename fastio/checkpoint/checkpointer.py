@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fastio.checkpoint import at_end
-from fastio.checkpoint.damage import is_damage
+from fastio.checkpoint.damage import is_about, is_damage
 from fastio.checkpoint.folder import StepFolder
 from fastio.checkpoint.manifest import Manifest, checked_metadata
 from fastio.checkpoint.patience import after_a_second
@@ -194,6 +194,8 @@ class Checkpointer:
             try:
                 return self._read(one, device, into, weights_only)
             except (CorruptFileError, TransferError) as error:
+                if not is_about(error, self._steps.of(one.step)):
+                    raise
                 if one.step not in self._steps.visible():  # whoever writes here has pruned it meanwhile
                     return self.restore(None, map_location, into, weights_only=weights_only)
                 if not is_damage(error):

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import errno
+import os
 
 from fastio.errors import CorruptFileError, TransferError
 
 # What disks, and file systems that compare checksums, say of bytes that are lost.
 _LOST = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA, errno.EREMOTEIO, errno.EILSEQ})
+
+
+def is_about(error: CorruptFileError | TransferError, folder: str) -> bool:
+    """Whether it is an error of a step's own files: what ``load_state_dict`` reads may be damaged as well."""
+    path = error.path if isinstance(error, CorruptFileError) else str(error.filename)
+    return os.path.dirname(path) == folder
 
 
 def is_damage(error: CorruptFileError | TransferError) -> bool:

@@ -7,7 +7,7 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -122,24 +122,26 @@ def check_step(folder: str, manifest: Manifest) -> int:
 
 
 @contextlib.contextmanager
-def _opened(folder: str, file: File) -> Any:
+def _opened(folder: str, file: File) -> Iterator[Archive]:
     """The directory of a file of a step."""
     path = os.path.join(folder, file.name)
-    try:
-        with opened(path) as (fd, size):
+    with contextlib.ExitStack() as held:
+        try:  # around nothing that runs inside the context: what load_state_dict raises is no damage
+            fd, size = held.enter_context(opened(path))
             if size != file.nbytes:
                 raise CorruptFileError(
                     path, None, f"has {size} bytes, expected {file.nbytes}: it was cut short or altered"
                 )
-            yield open_archive(path, fd, size)
-    except FileNotFoundError:
-        raise CorruptFileError(path, None, "is missing") from None
-    except FastIOError:
-        raise
-    except OSError as error:
-        raise TransferError(error.errno or 0, "opening", path) from error
-    except NotPlainError as reason:
-        raise CorruptFileError(path, None, f"is not what was written: {reason}") from None
+            archive = open_archive(path, fd, size)
+        except FileNotFoundError:
+            raise CorruptFileError(path, None, "is missing") from None
+        except FastIOError:
+            raise
+        except OSError as error:
+            raise TransferError(error.errno or 0, "opening", path) from error
+        except NotPlainError as reason:
+            raise CorruptFileError(path, None, f"is not what was written: {reason}") from None
+        yield archive
 
 
 def _unpickled(
