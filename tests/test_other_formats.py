@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -171,18 +172,21 @@ def test_the_first_bytes_decide_on_load_and_the_suffix_on_save(tmp_path: Path) -
         fastio.save(tensors, tmp_path / "x", format="cpy")
 
 
-def test_a_file_in_torchs_legacy_format_may_have_any_suffix(tmp_path: Path) -> None:
-    for name in ("a.safetensors", "a.npy"):
-        path, obj = tmp_path / name, {"x": torch.arange(10)}
-        fastio.save(obj, path, format="pt", _use_new_zipfile_serialization=False)
-        with fastio.record() as transfers:
-            assert same(fastio.load(path), obj)
-        assert (transfers[0].tool, transfers[0].path) == ("torch", str(path))
+@pytest.mark.parametrize("name", ["a.safetensors", "a.npy"])
+@pytest.mark.parametrize("protocol", range(1, pickle.HIGHEST_PROTOCOL + 1))  # torch does not load 0
+def test_a_file_in_torchs_legacy_format_may_have_any_suffix(tmp_path: Path, name: str, protocol: int) -> None:
+    path, obj = tmp_path / name, {"x": torch.arange(10)}
+    fastio.save(obj, path, format="pt", _use_new_zipfile_serialization=False, pickle_protocol=protocol)
+    with fastio.record() as transfers:
+        assert same(fastio.load(path, weights_only=protocol == 2), obj)  # torch's own unpickler knows that one
+        with open(path, "rb") as file:
+            assert same(fastio.load(file, weights_only=protocol == 2), obj)
+    assert [(transfer.tool, transfer.path) for transfer in transfers] == [("torch", str(path))] * 2
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.npy", "a.bin"])
 def test_a_file_that_was_cut_is_damaged_wherever_it_was(tmp_path: Path, name: str) -> None:
-    """Below nine bytes only the suffix says what it was; without that torch judges."""
+    """In its first nine bytes only the suffix says what it was; without that torch judges."""
     path = tmp_path / name
     fastio.save(
         torch.ones(30) if name == "a.npy" else {"x": torch.ones(30)},
@@ -197,6 +201,20 @@ def test_a_file_that_was_cut_is_damaged_wherever_it_was(tmp_path: Path, name: st
                 call(path)
         with open(path, "rb") as file, pytest.raises(fastio.CorruptFileError, match=name):
             fastio.load(file)
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.npy"])
+def test_a_file_whose_first_bytes_are_damaged_is_what_its_suffix_says(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    fastio.save(torch.ones(30) if name == "a.npy" else {"x": torch.ones(30)}, path)
+    whole = path.read_bytes()
+    for place in range(9 if name == "a.safetensors" else 6):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x81
+        path.write_bytes(damaged)
+        for call in (fastio.load, fastio.verify):
+            with pytest.raises(fastio.CorruptFileError, match=name):
+                call(path)
 
 
 def test_file_objects(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ import os
 PT, SAFETENSORS, NPY = "pt", "safetensors", "npy"
 FORMATS = (PT, SAFETENSORS, NPY)
 # Enough for every signature.
-HEAD_BYTES = 16
+HEAD_BYTES = 24
+# How torch's legacy files start: a number, pickled by protocol 2 and later, or by the earlier ones.
+_LEGACY, _LEGACY_TEXT = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", b"L119547037146038801333"
 # Bytes of a safetensors header: the library's own limit.
 LARGEST_HEADER = 100_000_000
 
@@ -16,7 +18,7 @@ def sense(head: bytes, path: str) -> str | None:
     """The format of a file from its first bytes; None for what torch itself must judge (legacy files, garbage).
 
     A safetensors file starts with the length of its header (8 bytes, little endian) and the header's ``{``. Where the
-    file ends before that, its suffix tells what was cut short: no legacy file is as small.
+    first bytes are none that anybody writes, the suffix says what was damaged.
     """
     if head.startswith(b"PK\x03\x04"):
         return PT
@@ -25,7 +27,7 @@ def sense(head: bytes, path: str) -> str | None:
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= LARGEST_HEADER:
         return SAFETENSORS
     form = from_name(path)
-    return form if len(head) <= 8 and form != PT else None
+    return None if form == PT or _LEGACY in head or head.startswith(_LEGACY_TEXT) else form
 
 
 def from_name(path: str) -> str:

@@ -86,13 +86,6 @@ def originals(file_format: str, size: str, folder: Path) -> list[tuple[bytes, An
     return made
 
 
-def judges(file_format: str, path: Path) -> tuple[str, ...]:
-    """Whose errors count: a file without its signature is torch's to judge, too."""
-    head = path.read_bytes()[:9]
-    signed = {"npy": head.startswith(b"\x93NUMPY"), "safetensors": head[8:9] == b"{", "pt": True}
-    return (file_format,) if signed[file_format] else (file_format, "pt")
-
-
 def by_library(file_format: str, path: Path) -> Any:
     """What the library makes of a file."""
     if file_format == "pt":
@@ -172,13 +165,12 @@ class Judge:
 
     def _judge_error(self, error: Exception) -> str:
         said = f"{type(error).__name__}: {str(error)[:200]}"
-        for judge in judges(self.format, self.path):
-            try:
-                by_library(judge, self.path)
-            except Exception as other:
-                if isinstance(other, FOREIGN_ERRORS[judge]) and isinstance(error, type(other)):
-                    return ""
-                said += f"; the library: {type(other).__name__}: {str(other)[:200]}"
+        try:
+            by_library(self.format, self.path)
+        except Exception as other:
+            if isinstance(other, FOREIGN_ERRORS[self.format]) and isinstance(error, type(other)):
+                return ""
+            said += f"; the library: {type(other).__name__}: {str(other)[:200]}"
         return said
 
     def _judge_verify(self) -> str:
