@@ -9,6 +9,8 @@ class Renewal:
     """Says when renewal is due. ``text`` is ``""``, ``"5000"`` (calls) or ``"3600s"`` (seconds of ``clock``)."""
 
     def __init__(self, text: str, clock: Callable[[], float]) -> None:
+        if not isinstance(text, str):
+            raise ValueError(f"renew={text!r}: expected text: '' for never, '5000' for calls or '3600s' for seconds")
         number = text.strip().removesuffix("s")
         if text.strip() and (not number.isascii() or not number.isdigit() or int(number) == 0):
             raise ValueError(f"renew={text!r}: expected '' for never, '5000' for calls or '3600s' for seconds")

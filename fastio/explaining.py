@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 
@@ -19,14 +20,19 @@ from fastio.transport import LOAD, SAVE, is_resident
 _CPU = frozenset({"cpu"})
 
 
-def explain(target: str | os.PathLike[str] | int, op: str = LOAD) -> Explanation:
+def explain(
+    target: str | os.PathLike[str] | int, op: str = LOAD, *, folder: str | os.PathLike[str] | None = None
+) -> Explanation:
     """Which tool would move ``target`` (a file, or a number of bytes), why, how sure that is, and what the others took.
 
-    For a save of a path, its present size and format are taken. The result prints as a small table. ValueError for an
-    ``op`` that is neither ``"load"`` nor ``"save"``, or a negative number; TypeError for what is neither a path nor a
-    number; FileNotFoundError for a file that is not there, CorruptFileError for one that is damaged.
+    For a save of a path, its present size and format are taken. A number of bytes is of a ``.pt`` in ``folder``, the
+    current one if there is none: so ask about a save of a file that is not there yet. The result prints as a table.
+    ValueError for an ``op`` that is neither ``"load"`` nor ``"save"``, or a negative number; TypeError for what is
+    neither a path nor a number, or a folder beside a path; FileNotFoundError for a file that is not there,
+    CorruptFileError for one that is damaged.
 
     >>> print(fastio.explain("model.pt"))
+    >>> print(fastio.explain(10**9, op="save", folder="/mnt/checkpoints"))
     """
     if op not in (LOAD, SAVE):
         raise ValueError(f"op={op!r}: expected 'load' or 'save'")
@@ -36,27 +42,33 @@ def explain(target: str | os.PathLike[str] | int, op: str = LOAD) -> Explanation
     if isinstance(target, int):
         if target < 0:
             raise ValueError(f"target={target!r}: a number of bytes is 0 or more")
-        form, nbytes, extents, resident, folder = PT, target, 1, False, os.curdir
+        form, nbytes, extents, resident = PT, target, 1, False
+        where = os.curdir if folder is None else os.fsdecode(folder)
     else:
         path = os.fsdecode(target)
-        folder = os.path.dirname(path)
-        form, nbytes, extents, resident, why = _look(path)
+        if folder is not None:
+            raise TypeError(f"folder={folder!r}: a number of bytes is in a folder, {path!r} says itself where it is")
+        where = os.path.dirname(path)
+        form, nbytes, extents, resident, why = _look(path, op)
     if op == SAVE:
         context = plan.save_context(form, _CPU, True, nbytes, extents)
     else:
         context = plan.load_context(form, _CPU, resident, nbytes, extents)
     names, _ = candidates(op, form, _CPU)
-    dictionary = default(op, folder or os.curdir)
+    dictionary = default(op, where or os.curdir)
     if why and op == LOAD:
         return replace(dictionary.explain(context, nbytes, ("torch",)), reason=why)
     return dictionary.explain(context, nbytes, names)
 
 
-def _look(path: str) -> tuple[str, int, int, bool, str]:
+def _look(path: str, op: str) -> tuple[str, int, int, bool, str]:
     """A file's format, tensor bytes, number of storages, whether the page cache holds it, and why only torch loads it.
 
     A file that only torch can read is taken as one storage.
     """
+    if op == SAVE and not os.path.exists(path):
+        cure = "give a number of bytes, and the folder that it would be saved into as folder="
+        raise FileNotFoundError(errno.ENOENT, f"how large it will be is not known yet; {cure}", path)
     with opened(path) as (fd, size):
         sensed = sense(head(path, fd, size, HEAD_BYTES), path)
         form = sensed or PT

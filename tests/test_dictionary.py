@@ -7,6 +7,7 @@ import pickle
 import random
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -262,8 +263,8 @@ def test_renewal_by_seconds() -> None:
     assert use(dictionary, 8) == {"uring"}
 
 
-@pytest.mark.parametrize("text", ["often", "-3", "0", "5m", "1.5s", "s", "٣"])
-def test_renewal_that_makes_no_sense(text: str) -> None:
+@pytest.mark.parametrize("text", ["often", "-3", "0", "5m", "1.5s", "s", "٣", 5, None])
+def test_renewal_that_makes_no_sense(text: Any) -> None:
     with pytest.raises(ValueError, match="renew="):
         Dictionary(renew=text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -149,6 +150,22 @@ def test_explain_says_why_and_how_sure(tmp_path: Path) -> None:
         fastio.explain(path, "send")
     with pytest.raises(FileNotFoundError):
         fastio.explain(tmp_path / "none.pt")
+
+
+def test_explain_a_save_of_what_is_not_there_yet(tmp_path: Path, kept: Path) -> None:
+    obj = torch.ones(1 << 16)
+    for number in range(8):
+        fastio.save(obj, tmp_path / f"{number}.pt")
+    missing = tmp_path / "new.pt"
+    with pytest.raises(FileNotFoundError, match=r"number of bytes.*folder=.*new\.pt"):
+        fastio.explain(missing, op="save")
+    known = fastio.explain(obj.nbytes, op="save", folder=tmp_path)
+    assert sum(entry.samples for entry in known.entries) >= 4
+    assert known.entries == fastio.explain(tmp_path / "0.pt", op="save").entries
+    if os.stat("/dev/shm").st_dev != tmp_path.stat().st_dev:
+        assert not any(entry.samples for entry in fastio.explain(obj.nbytes, op="save", folder="/dev/shm").entries)
+    with pytest.raises(TypeError, match="folder="):
+        fastio.explain(tmp_path / "0.pt", op="save", folder=tmp_path)
 
 
 def test_explain_says_what_only_torch_loads(tmp_path: Path) -> None:
