@@ -16,7 +16,7 @@ from fastio.dicts.context import Context
 from fastio.dicts.explain import Entry
 
 _MIB = 1 << 20
-RAW = frozenset({"runs", "timeline"})
+RAW = frozenset({"runs", "timeline", "timelines"})
 """Findings that others sum up: the page draws from them, no table shows them."""
 
 

@@ -9,7 +9,17 @@ from typing import Any
 import click
 import torch
 
-from fastio.bench import hybrid_gpu, hybrid_memory, hybrid_papers, hybrid_store, hybrid_utilisation, plots, room, tables
+from fastio.bench import (
+    hybrid_gpu,
+    hybrid_memory,
+    hybrid_papers,
+    hybrid_store,
+    hybrid_timelines,
+    hybrid_utilisation,
+    plots,
+    room,
+    tables,
+)
 from fastio.bench.conduct import Conduct, as_bytes, common
 from fastio.bench.fresh import ChildError
 from fastio.bench.hybrid_job import Job
@@ -48,6 +58,7 @@ def _simulate(conduct: Conduct, steps: int) -> None:
         found.extend(hybrid_papers.every())
         for module in (hybrid_papers, hybrid_memory, hybrid_utilisation):
             conduct.report.exhibits += module.exhibits(found)
+        conduct.report.findings["timelines"] = hybrid_timelines.documents(found)
         if torch.cuda.is_available():
             with conduct.meter([1.0] * len(hybrid_gpu.WAYS)) as tell:
                 conduct.report.settings["steps"] = steps

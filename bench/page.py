@@ -8,7 +8,15 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from fastio.bench import document_tables, page_charts, page_plots, page_table, page_timeline, summary_tables
+from fastio.bench import (
+    document_tables,
+    page_charts,
+    page_hybrid,
+    page_plots,
+    page_table,
+    page_timeline,
+    summary_tables,
+)
 from fastio.bench.documents import Document, checked
 from fastio.bench.machine_facts import facts, setting
 from fastio.bench.page_plots import Gallery
@@ -100,6 +108,7 @@ def _section(document: Document, first: Mapping[str, Any], limits: dict[str, flo
         *page_plots.dictionary(document),
         *page_charts.galleries(document),
         *page_timeline.galleries(document),
+        *page_hybrid.galleries(document),
     ):
         yield _gallery(gallery)
     yield from _tables(document)

@@ -10,11 +10,13 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from fastio.bench import hybrid_memory, hybrid_papers, hybrid_store, hybrid_utilisation
+from fastio.bench import hybrid_memory, hybrid_papers, hybrid_store, hybrid_timelines, hybrid_utilisation
+from fastio.bench.documents import read_folder
 from fastio.bench.hybrid_command import hybrid
 from fastio.bench.hybrid_job import Job, Run, main
 from fastio.bench.hybrid_models import A100_NETWORKS, V100_NETWORKS
 from fastio.bench.hybrid_store import Stored
+from fastio.bench.page import page
 from fastio.hybrid.machines import A100
 
 
@@ -79,6 +81,23 @@ def test_the_memory_saved_stands_beside_the_papers_own_figure() -> None:
     assert {row[4] for row in sizes} == {50.0}
 
 
+def test_timelines_on_the_page_are_those_that_were_simulated() -> None:
+    """Layers that do the same one after the other are one bar: neither the time nor what is done first changes."""
+    (one,) = [one for one in hybrid_papers.every() if one.network.name == "BERT-base"]
+    (told,) = hybrid_timelines.documents([one])
+    assert told["title"] == "BERT-base on A100, PCIe 3.0"
+    for way, timeline in one.timelines.items():
+        spans = told["ways"][way]["spans"]
+        assert 6 <= len(spans) < len(timeline.spans) / 4
+        for lane in {span.lane for span in timeline.spans}:
+            own = [span for span in timeline.spans if span.lane == lane]
+            kept = [(begin, end) for at, _, begin, end in spans if at == lane]
+            busy = sum(span.end_s - span.start_s for span in own)
+            assert sum(end - begin for begin, end in kept) == pytest.approx(busy, abs=0.04 * timeline.iteration_s)
+            assert kept[0][0] == pytest.approx(min(span.start_s for span in own), abs=1e-6)
+            assert kept[-1][1] == pytest.approx(max(span.end_s for span in own), abs=1e-6)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_it_shows_simulated_figures_beside_the_papers(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
@@ -94,6 +113,11 @@ def test_it_shows_simulated_figures_beside_the_papers(tmp_path: Path) -> None:
     assert "assumption" in speed["note"]
     drawn = {path.name for path in out.glob("*.png")}
     assert {path.stem for path in out.glob("*.json")} == {"hybrid"}
+    text = page(read_folder(out))
+    titles = ["BERT-base on A100", "GPT-2-medium on A100", "Transformer-XL 2.4B on A100", "Transformer-XL 2.4B on V100"]
+    assert text.count('data-plot="schedule"') == len(titles)
+    assert all(f'aria-label="Timelines of an iteration: {title}, PCIe 3.0"' in text for title in titles)
+    assert len(text) < 600_000
     assert all(name.startswith("hybrid-") for name in drawn)
     assert len(drawn) == len(A100_NETWORKS) + len(V100_NETWORKS)
 
