@@ -131,3 +131,23 @@ class TestModes:
         text = render(read_folder(tmp_path / "results"))
         for name in ("offload", "offload (offload-2)", "offload (offload-accuracy)", "offload (offload-simulated)"):
             assert f"\n**{name}**: " in text
+
+    def test_what_a_mode_measured_is_in_the_docs(self, tmp_path: Path) -> None:
+        """Documents under the names that they were given: nothing that one of them has is said to be missing."""
+        found = {
+            "accuracy": made.imagined(tmp_path).findings["accuracy"],
+            "depths": [{"way": way, "depth": 8, "fails_at": 9, "reason": "too deep"} for way in ("plain", "all")],
+        }
+        sizes = {"depths": {"width": 64, "batch": 8, "memory_limit": 64 << 20}}
+        missing = {"accuracy": "Not in these results: accuracy", "depths": "Not in these results: the deepest network"}
+        report = made.offloaded(tmp_path)
+        report.write(tmp_path / "results")
+        before = render(read_folder(tmp_path / "results"))
+        for finding, mode in (("accuracy", "accuracy"), ("depths", "memory-limit-transformer")):
+            report = Report("offload", tmp_path, sizes.get(finding, {}), mode)
+            report.findings[finding] = found[finding]
+            report.write(tmp_path / "results")
+        after = render(read_folder(tmp_path / "results"))
+        for line in missing.values():
+            assert line in before
+            assert line not in after
