@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastio.bench import (
+    agreement,
     document_tables,
     page_charts,
     page_hybrid,
@@ -67,6 +68,7 @@ def page(documents: Sequence[Document]) -> str:
             "</header>",
             "<main>",
             *sections,
+            *_compared(documents),
             "</main>",
             '<footer class="quiet"><p>MB are 10<sup>6</sup> bytes, MiB 2<sup>20</sup>. Every table says where its '
             "figures come from: measured here, from the paper, simulated or calibrated. "
@@ -116,6 +118,14 @@ def _section(document: Document, first: Mapping[str, Any], limits: dict[str, flo
         yield "<h3>Notes</h3>"
         yield f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in document.notes)}</ul>'
     yield "</section>"
+
+
+def _compared(documents: Sequence[Document]) -> Iterator[str]:
+    """Whether runs of the same say the same, where the folder has several."""
+    tables = [page_table.table(exhibit) for exhibit in agreement.exhibits(documents)]
+    if tables:
+        yield '<section id="agreement">\n<h2>Do runs of peers agree?</h2>'
+        yield from [*tables, "</section>"]
 
 
 def _tables(document: Document) -> Iterator[str]:

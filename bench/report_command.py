@@ -25,6 +25,7 @@ def report(folder: Path, output: Path | None) -> None:
     """One self-contained HTML page of all that other subcommands left in DIR with --out DIR.
 
     Machine, settings, tables and plots; needs no network and no scripts, and reads well on a phone, light and dark.
+    Two runs of peers with a workload in common are compared: give the first another name before the same is run again.
     """
     output = output or folder / _NAME
     try:
