@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fastio._native import Descriptor
 from fastio.dicts.codec import SCHEMA
 from fastio.errors import DictionaryError
-from fastio.opening import Descriptor
 
 MOST_NBYTES = 16 << 20
 LEFTOVER_SECONDS = 3600.0

@@ -1,7 +1,9 @@
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 _Made = TypeVar("_Made")
+_Self = TypeVar("_Self")
 
 class Control:
     """Shared by the caller and a running transfer: bytes done so far, the wish to stop, and what its memory is like."""
@@ -31,6 +33,67 @@ class PushedHooks:
     def push(self, pack: Any, unpack: Any) -> None: ...
     def pop(self) -> None: ...
     def pop_all(self) -> None: ...
+
+class Latch:
+    """Once opened, it stays open. Whose wait for that is interrupted may wait again.
+
+    As a context it is broken, and opened, by an exception such as that of Ctrl-C, whatever interrupts that.
+    """
+    def __init__(self) -> None: ...
+    def open(self) -> None:
+        """Let them go on. A second call does nothing."""
+    def wait(self, seconds: float = ...) -> bool:
+        """Return when it is open, or after so many seconds; gives whether it is open. Interruptible."""
+    @property
+    def is_open(self) -> bool: ...
+    @property
+    def is_broken(self) -> bool: ...
+    @property
+    def opened(self) -> float | None:
+        """When it was opened, by time.perf_counter; None if it is closed."""
+    def __enter__(self: _Self) -> _Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None: ...
+
+class Errand:
+    """What a thread is to do, once: ``over`` opens when it is done, or never will be, since nobody has it any more."""
+    def __init__(self, work: Callable[[], object], over: Latch) -> None: ...
+    def __call__(self) -> None: ...
+
+class Outlast:
+    """A context that no signal ends before the errands that were made in it are over. ``control`` is cancelled first.
+
+    It enters by ``begin(self)``, and is what that gives. What a signal raises comes when all is over.
+    """
+    def __init__(self, control: Control, begin: Callable[[Outlast], object]) -> None: ...
+    def errand(self, work: Callable[[], object], over: Latch) -> Errand: ...
+    def __enter__(self) -> Any: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None: ...
+
+class Descriptor:
+    """A file or folder, opened as by os.open by ``open``, or as a context. OSError where that fails.
+
+    A bare descriptor is lost, and open for ever, if an exception such as that of Ctrl-C comes as soon as os.open is
+    back. This one goes with its object, and no signal is heard as it is opened, entered, left or closed.
+    """
+    def __init__(self, path: str, flags: int, mode: int = 0o666) -> None: ...
+    def open(self) -> int:
+        """Open it, if it is not; gives the descriptor."""
+    def fileno(self) -> int:
+        """The descriptor. ValueError if it is not open."""
+    def close(self) -> None:
+        """Close it, if it is open."""
+    def close_later(self) -> None:
+        """Have another thread close it, if it is open: that of the last of a file without a name takes long."""
+    def detach(self) -> int:
+        """The descriptor, to be closed by the caller. ValueError if it is not open."""
+    def __enter__(self) -> int: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None: ...
 
 class Mapping:
     """Anonymous memory, in huge pages where the kernel has them: zero, or, if it may be, ``used`` before."""
@@ -289,9 +352,6 @@ def crc32_kernel() -> str: ...
 def resident(fd: int, nbytes: int) -> float: ...
 def direct_alignment(fd: int) -> tuple[int, int] | None: ...
 def allocate(fd: int, size: int) -> None: ...
-def close_later(fd: int) -> None:
-    """Have another thread close it: that of the last descriptor of a file without a name takes long."""
-
 def wait_closed() -> None: ...
 def probe_ring() -> None: ...
 def direct_write(

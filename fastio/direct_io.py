@@ -11,9 +11,9 @@ import math
 import os
 
 from fastio import _native
+from fastio._native import Descriptor
 from fastio.errors import RefusedError, TransferError
 from fastio.native_errors import named
-from fastio.opening import Descriptor
 
 LEAST = 4096
 _LARGEST = 1 << 20  # staging is made of blocks of at least that, where a file asks for it

@@ -5,10 +5,11 @@ A small one has no thread: it runs when it is waited for.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from fastio._native import Control
+from fastio._native import Control, Outlast
 from fastio.work_thread import NoThreadError, WorkThread
 
 Result = TypeVar("Result")
@@ -23,8 +24,7 @@ _TICK_SECONDS = 0.1
 class Job(Generic[Result]):
     """Runs ``work`` once: at once on a thread if ``nbytes`` is large and there is one, else when first waited for.
 
-    Use as a context: whatever happens inside, the work has ended when the context has, so memory that it fills can
-    go. Leaving early cancels it.
+    See :func:`under_way`.
     """
 
     def __init__(self, work: Callable[[], Result], control: Control, nbytes: int) -> None:
@@ -37,21 +37,15 @@ class Job(Generic[Result]):
         self._told_the_end = False
         self._thread: WorkThread | None = None
 
-    def __enter__(self) -> Job[Result]:
+    def begin(self, within: Outlast) -> Job[Result]:
+        """Begin, if there is to be a thread; gives this job."""
         if self._nbytes >= WORTH_A_THREAD:
-            self._thread = thread = WorkThread(self._run)
+            self._thread = WorkThread(self._run)
             try:
-                thread.start()
+                self._thread.start(within)
             except NoThreadError:
                 self._thread = None
-            except BaseException:
-                thread.finish(self._control.cancel)
-                raise
         return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._thread is not None:
-            self._thread.finish(self._control.cancel)
 
     def _run(self) -> None:
         try:
@@ -76,3 +70,13 @@ class Job(Generic[Result]):
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]
+
+
+def under_way(
+    work: Callable[[], Result], control: Control, nbytes: int
+) -> contextlib.AbstractContextManager[Job[Result]]:
+    """A job as a context: whatever happens inside, and whatever signals come, the work has ended when the context has.
+
+    So memory that it fills can go. Leaving early cancels it.
+    """
+    return Outlast(control, Job(work, control, nbytes).begin)

@@ -24,7 +24,7 @@ from fastio.formats.pt_load import NotPlainError, damaged
 from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, PT, SAFETENSORS, sense
 from fastio.formats.source import Source, Wait
-from fastio.job import WORTH_A_THREAD, Job, Progress
+from fastio.job import WORTH_A_THREAD, Progress, under_way
 from fastio.landing import Landing, land
 from fastio.native_errors import named
 from fastio.opening import opened
@@ -137,7 +137,7 @@ def _load_held_back(
     request = ReadRequest(call.path, fd, size, landing.extents, landing.span, resident, control)
     with (
         _started(request, decision, source.nbytes) as finish,
-        Job(lambda: _fill(request, decision, fallbacks, finish), control, source.nbytes) as job,
+        under_way(lambda: _fill(request, decision, fallbacks, finish), control, source.nbytes) as job,
     ):
 
         def whole() -> tuple[str, Moved, bool]:
@@ -212,7 +212,7 @@ def read_extents(
     control = Control()
     request = ReadRequest(path, fd, size, extents, span, resident, control)
     fallbacks = list(decision.missing)
-    with Job(lambda: _fill(request, decision, fallbacks, None), control, nbytes) as job:
+    with under_way(lambda: _fill(request, decision, fallbacks, None), control, nbytes) as job:
         tool, moved = job.wait(progress)
     seconds = time.perf_counter() - started
     decision.learn(tool, seconds)

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from fastio import _native, temporary
+from fastio._native import Descriptor
 from fastio.errors import NotReplaceableError, TransferError
 from fastio.native_errors import named
-from fastio.opening import Descriptor
 from fastio.rights import Rights
 from fastio.target import find
 
@@ -106,9 +106,7 @@ class Replacement:
         try:
             yield
         finally:
-            fd = held.detach()
-            if fd is not None:
-                _native.close_later(fd)
+            held.close_later()
 
     def _discard(self) -> None:
         try:

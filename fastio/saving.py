@@ -19,7 +19,7 @@ from fastio.formats import probe, pt_save
 from fastio.formats.layout import Layout
 from fastio.formats.pt_clone import CloningPickle
 from fastio.formats.sense import PT
-from fastio.job import Job, Progress
+from fastio.job import Progress, under_way
 from fastio.outcome import SaveResult
 from fastio.packing import write_packed
 from fastio.progress import tell_end
@@ -276,7 +276,7 @@ def _fill_extents(
         notes = write_packed(layout.strided, new.path, new.fd, control)
         return moved._replace(notes=(*moved.notes, *notes))
 
-    with Job(write, control, layout.size) as job:
+    with under_way(write, control, layout.size) as job:
         moved = job.wait(progress)
     if values is None:
         return moved, moved.checksums or ()

@@ -17,8 +17,8 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 
+from fastio._native import Descriptor
 from fastio.errors import TransferError
-from fastio.opening import Descriptor
 from fastio.target import Target
 
 Opener = Callable[[str, int], int]

@@ -143,7 +143,6 @@ void bind_files(nb::module_& module) {
             allocate(fd, size);
         },
         "fd"_a, "size"_a);
-    module.def("close_later", &close_later, "fd"_a, nb::call_guard<nb::gil_scoped_release>());
     module.def("wait_closed", &wait_closed, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -38,6 +38,8 @@ NB_MODULE(_native, module) {
     nb::register_exception_translator(translate);
     fastio::bind_bell(module);
     fastio::bind_hooks(module);
+    fastio::bind_waiting(module);
+    fastio::bind_descriptor(module);
     fastio::bind_memory(module);
     fastio::bind_transfers(module);
     fastio::bind_files(module);

@@ -17,6 +17,8 @@ Span span_from(nanobind::handle span);
 
 void bind_bell(nanobind::module_& module);
 void bind_hooks(nanobind::module_& module);
+void bind_waiting(nanobind::module_& module);
+void bind_descriptor(nanobind::module_& module);
 void bind_memory(nanobind::module_& module);
 void bind_transfers(nanobind::module_& module);
 void bind_files(nanobind::module_& module);

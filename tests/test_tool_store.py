@@ -416,30 +416,6 @@ def test_a_file_that_was_cut_short(tmp_path: Path) -> None:
         assert str(tmp_path) in str(caught.value)
 
 
-def test_free_interrupted_after_the_file_was_closed_does_not_close_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The number of the closed file is another's by then."""
-    with ToolStore(tmp_path, "posix") as store:
-        write(store, 0, blob(PAGE, 1))
-        with monkeypatch.context() as patch:
-            close = os.close
-
-            def interrupted(fd: int) -> None:
-                close(fd)
-                raise KeyboardInterrupt
-
-            patch.setattr(os, "close", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                store.free(0)
-        assert 0 not in store
-        other = tmp_path / "other"
-        with open(other, "wb") as stream:
-            store.close()
-            stream.write(b"intact")
-        assert other.read_bytes() == b"intact"
-
-
 FAULTS = """
 import ctypes, errno, json, os, sys, torch
 from fastio.errors import FastIOError

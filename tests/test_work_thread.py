@@ -17,9 +17,9 @@ import torch
 
 import fastio
 from fastio import job
-from fastio._native import Control
+from fastio._native import Control, Latch, Outlast
 from fastio.checkpoint import pending
-from fastio.work_thread import Latch, WorkThread
+from fastio.work_thread import WorkThread
 from interrupting import Interrupts
 
 
@@ -34,10 +34,6 @@ def interrupt() -> Iterator[Callable[[float], None]]:
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
-
-
-def nothing() -> None:
-    pass
 
 
 def test_a_wait_that_was_interrupted_goes_on_waiting(interrupt: Callable[[float], None]) -> None:
@@ -63,23 +59,43 @@ def test_a_wait_that_was_interrupted_goes_on_waiting(interrupt: Callable[[float]
     assert thread.has_begun
 
 
-def test_it_is_finished_whatever_interrupts_that(interrupt: Callable[[float], None]) -> None:
-    may_end, hurried = threading.Event(), []
+def test_what_it_is_started_within_is_not_left_before_it_ends(interrupt: Callable[[float], None]) -> None:
+    control, log = Control(), []
 
-    def hurry() -> None:
-        hurried.append(1)
-        if len(hurried) < 3:
-            interrupt(0.01)
-        else:
-            may_end.set()
+    def work() -> None:
+        while not control.cancelled:
+            time.sleep(0.001)
+        time.sleep(0.1)  # interrupts come meanwhile
+        log.append("ended")
 
-    thread = WorkThread(lambda: may_end.wait() and None)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        thread.finish(hurry)
-    assert len(hurried) == 3
-    assert not thread.is_running
-    thread.finish(pytest.fail)  # nothing is left to be hurried
+    def call() -> None:
+        thread = WorkThread(work)
+        with Outlast(control, thread.start):
+            thread.wait()
+
+    interrupts = Interrupts(0.02, again=0.001)
+    for _ in range(3):
+        control, log = Control(), []
+        assert interrupts.during(call)
+        assert log == ["ended"]
+    call()  # it is cancelled already
+    assert log == ["ended", "ended"]
+
+
+def test_who_is_interrupted_as_it_starts_waits_for_it(interrupt: Callable[[float], None]) -> None:
+    control, log = Control(), []
+
+    def work() -> None:
+        time.sleep(0.05)
+        log.append(control.cancelled)
+
+    def begin(within: Outlast) -> None:
+        WorkThread(work).start(within)
+        raise KeyError
+
+    with pytest.raises(KeyError), Outlast(control, begin):
+        pytest.fail("it was entered")
+    assert log == [True]
 
 
 @pytest.mark.parametrize(("name", "longest"), [("", 4e-5), ("of a test", 2e-4)])
@@ -124,9 +140,8 @@ def deaths(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 @pytest.mark.parametrize("name", ["", "of a test"])
 def test_one_that_dies_before_it_works_is_not_waited_for(name: str, deaths: list[object]) -> None:
     thread = Dies(lambda: pytest.fail("it ran"), name)
-    thread.start()
-    assert thread.wait()
-    thread.finish(pytest.fail)
+    with Outlast(Control(), thread.start):
+        assert thread.wait()
     assert thread.has_begun
     assert not thread.is_running
     assert deaths == [MemoryError]
@@ -135,7 +150,7 @@ def test_one_that_dies_before_it_works_is_not_waited_for(name: str, deaths: list
 def test_a_transfer_whose_thread_dies_is_its_waiters(monkeypatch: pytest.MonkeyPatch, deaths: list[object]) -> None:
     monkeypatch.setattr(job, "WorkThread", Dies)
     told: list[tuple[int, int]] = []
-    with job.Job(lambda: "done", Control(), job.WORTH_A_THREAD) as one:
+    with job.under_way(lambda: "done", Control(), job.WORTH_A_THREAD) as one:
         assert one.wait(lambda *seen: told.append(seen)) == "done"
     assert told[-1] == (job.WORTH_A_THREAD, job.WORTH_A_THREAD)
     assert deaths == [MemoryError]
@@ -177,15 +192,15 @@ def test_a_step_larger_than_the_memory_whose_thread_dies_is_an_error_of_its_save
 def test_a_forked_child_does_not_wait_for_it() -> None:
     may_end = threading.Event()
     thread = WorkThread(lambda: may_end.wait() and None)
-    thread.start()
-    child = os.fork()
+    with Outlast(Control(), thread.start):
+        child = os.fork()
+        if child:
+            assert os.waitpid(child, 0)[1] == 0
+            assert thread.is_running
+            may_end.set()
+            assert thread.wait()
     if not child:
-        thread.finish(nothing)
         os._exit(0 if thread.wait() else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert thread.is_running
-    may_end.set()
-    assert thread.wait()
 
 
 def test_a_latch_lets_all_go_on_and_may_be_opened_twice() -> None:

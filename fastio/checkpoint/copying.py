@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from fastio._native import Digests
+from fastio._native import Control, Digests, Outlast
 from fastio.work_thread import NoThreadError, WorkThread
 
 # For small ones: letting go of the GIL costs more than the copy, as often as other threads want it.
@@ -79,14 +79,13 @@ def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> set[int]
     nbytes = sum(piece.nbytes for piece in pieces)
     wanted = min(len(os.sched_getaffinity(0)), _MOST_THREADS, -(-nbytes // _PIECE))
     work = _Work(pieces, digests, made)
-    with contextlib.ExitStack() as others:
+
+    def begin(within: Outlast) -> None:
         for _ in range(wanted - 1):
-            thread = WorkThread(work.run)
-            others.callback(thread.finish, work.end)  # whoever is interrupted: their addresses are the caller's
-            try:
-                thread.start()
-            except NoThreadError:
-                break
+            with contextlib.suppress(NoThreadError):
+                WorkThread(work.run).start(within)
+
+    with Outlast(work.control, begin):  # whoever is interrupted: their addresses are the caller's
         work.run()
     if work.error is not None:
         raise work.error
@@ -94,17 +93,16 @@ def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> set[int]
 
 
 class _Work:
-    """Pieces that threads share; each calls ``run``, until :meth:`end`. ``error`` is what stopped one of them."""
+    """Pieces that threads share; each calls ``run``, which begins none once ``control`` is cancelled.
+
+    ``error`` is what stopped one of them.
+    """
 
     def __init__(self, pieces: Iterable[Copy], digests: Digests | None, made: set[int]) -> None:
         self._left = iter(pieces)  # the GIL makes taking from it one step
         self._digests, self._made = digests, made
-        self._is_over = False
+        self.control = Control()
         self.error: Exception | None = None
-
-    def end(self) -> None:
-        """No further piece is begun."""
-        self._is_over = True
 
     def run(self) -> None:
         try:
@@ -113,7 +111,7 @@ class _Work:
             self.error = error
 
     def _run(self) -> None:
-        while not self._is_over and (piece := next(self._left, None)) is not None:  # what is taken is copied
+        while not self.control.cancelled and (piece := next(self._left, None)) is not None:  # what is taken is copied
             number, target, source, nbytes, block, compare = piece
             if self._digests is None:
                 ctypes.memmove(target, source, nbytes)

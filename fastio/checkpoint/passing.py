@@ -61,7 +61,7 @@ def save_in_pieces(
             extents = list(_copied(layout, begin, end, address, values))
             passage.still.require()
             if end == layout.size:
-                passage.still.end()
+                passage.still.open()
             control = Control()
             control.still = True
             request = WriteRequest(path, new.fd, layout.size, extents, control=control)

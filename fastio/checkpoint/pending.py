@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fastio._native import Latch
 from fastio.errors import CheckpointError
-from fastio.work_thread import LOOK_IN_SECONDS, Latch, WorkThread
+from fastio.work_thread import LOOK_IN_SECONDS, WorkThread
 
 
 class Pending:

@@ -119,12 +119,12 @@ class Saver:
 
         with still:
             same |= self._snapshot.take(storages, begin)
+            if self._manner.asynchronous:
+                still.open()  # in the context: whoever waits for it waits no longer, whatever interrupts this
         if has_begun:
-            still.end()
             return
         task = task._replace(base=Base(base, lambda: same) if base is not None and same else None)
         if self._manner.asynchronous:
-            still.end()
             self._start(task, still)
         else:
             self._write_now(task, still)
@@ -215,7 +215,7 @@ class Saver:
         except Exception as error:
             _log.error("step %d could not be saved: %s", task.step, error)
             raise
-        still.end()
+        still.open()
         if self._manner.incremental and task.passage is None:
             self._base = written.manifest
         result, nbytes = written.result, written.manifest.nbytes

@@ -16,9 +16,9 @@ import secrets
 from collections.abc import Iterator
 
 from fastio import _native
+from fastio._native import Descriptor
 from fastio.errors import TransferError
 from fastio.native_errors import named
-from fastio.opening import Descriptor
 from fastio.replacement import sync_folder
 
 _SUFFIX = ".distcp"

@@ -84,9 +84,6 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _mapped_file(folder: str, nbytes: int) -> mmap.mmap:
-    fd = unnamed(folder, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with unnamed(folder, os.O_RDWR) as fd:
         os.ftruncate(fd, nbytes)
         return mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED)
-    finally:
-        os.close(fd)

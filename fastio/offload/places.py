@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastio import direct_io
+from fastio._native import Descriptor
 from fastio.dicts import fingerprint
 from fastio.errors import FolderMissingError, TransferError
 from fastio.nvme.safety import refuse_in_use
-from fastio.opening import Descriptor
 
 _BLOCK = 4096
 # Filesystems without unnamed files, and kernels before 3.11, answer with one of these.
@@ -64,20 +64,23 @@ def close_places(places: Sequence[Place]) -> None:
         os.close(place.fd)
 
 
-def unnamed(folder: str, flags: int) -> int:
-    """A new file without a name in a folder, opened with these flags and owned by who asked. Raises OSError."""
+def unnamed(folder: str, flags: int) -> Descriptor:
+    """A new file without a name in a folder, opened with these flags. Raises OSError."""
+    file = Descriptor(folder, flags | os.O_TMPFILE | os.O_EXCL, 0o600)
     try:
-        return Descriptor(folder, flags | os.O_TMPFILE | os.O_EXCL, 0o600).open()
+        file.open()
+        return file
     except OSError as error:
         if error.errno not in _NO_UNNAMED_FILES:
             raise
     path = os.path.join(folder, f".fastio-store-{secrets.token_hex(8)}")
+    file = Descriptor(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        fd = Descriptor(path, flags | os.O_CREAT | os.O_EXCL, 0o600).open()
+        file.open()
     finally:  # some filesystems make the file and then refuse O_DIRECT
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-    return fd
+    return file
 
 
 def _open_place(path: str, force: str | None) -> Place:
@@ -119,7 +122,7 @@ def _open_direct(path: str, kind: os.stat_result) -> tuple[int, bool]:
 def _open(path: str, kind: os.stat_result, flags: int) -> int:
     flags |= os.O_RDWR | os.O_CLOEXEC
     if stat.S_ISDIR(kind.st_mode):
-        return unnamed(path, flags)
+        return unnamed(path, flags).detach()
     if stat.S_ISBLK(kind.st_mode):
         return os.open(path, flags | os.O_EXCL)  # EBUSY for one that is mounted
     if kind.st_size > 0:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastio import _native, dicts, plan, registry
+from fastio._native import Descriptor
 from fastio.choosing import Decision, decide
 from fastio.errors import CorruptFileError, FolderMissingError, RefusedError, ToolUnavailableError, TransferError
 from fastio.native_errors import named
@@ -50,9 +51,13 @@ class ToolStats:
 class _File:
     """A blob's file, and the tools to read it with: the one that wrote it comes first."""
 
-    fd: int
+    descriptor: Descriptor
     nbytes: int
     tools: tuple[str, ...] = ()
+
+    @property
+    def fd(self) -> int:
+        return self.descriptor.fileno()
 
 
 class ToolStore:
@@ -139,7 +144,7 @@ class ToolStore:
         with self._lock:
             file = self._file(index)
             del self._files[index]  # first: interrupted after that, it is not closed again, as another file's number
-            os.close(file.fd)
+            file.descriptor.close()
 
     def __contains__(self, index: int) -> bool:
         return index in self._files
@@ -182,9 +187,9 @@ class ToolStore:
             raise IndexError(f"index {index} is not in the tool store of {self.folder}")
         return file
 
-    def _create(self, index: int) -> int:
+    def _create(self, index: int) -> Descriptor:
         try:
-            return unnamed(self.folder, os.O_RDWR | os.O_CLOEXEC)
+            return unnamed(self.folder, os.O_RDWR)
         except OSError as error:
             operation = f"making a file for index {index}"
             if error.errno == errno.EMFILE:
@@ -269,4 +274,4 @@ def _blocks(nbytes: int) -> int:
 
 def _close(files: dict[int, _File]) -> None:
     while files:
-        os.close(files.popitem()[1].fd)
+        files.popitem()[1].descriptor.close()
