@@ -50,7 +50,8 @@ def _shown_bar(label: str) -> Iterator[Progress]:
     try:
         yield show
     finally:
-        bar.stop()
+        if bar.live.is_started:  # else it would end the line that it never began, where there is no terminal
+            bar.stop()
 
 
 def _bar() -> Any:

@@ -49,6 +49,14 @@ def test_a_save_and_a_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "167.8/167.8 MB" in said
 
 
+def test_what_is_over_at_once_draws_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Checkpointer(tmp_path, progress=True) as checkpointer:
+        for step in range(3):
+            checkpointer.save(step, {"tensor": torch.ones(3)})
+        checkpointer.restore()
+    assert capsys.readouterr().out == ""
+
+
 def test_ctrl_c(tmp_path: Path) -> None:
     def hear(number: int, frame: FrameType | None) -> None:
         if refreshing():
