@@ -145,6 +145,21 @@ def test_files_that_are_gone(saved: Path) -> None:
         assert not folder_of(saved, 2).exists()
 
 
+def test_links_in_what_a_dead_writer_left_are_removed_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "log").write_text("kept")
+    left = folder_of(tmp_path / "run", 1)
+    (left / "folder").mkdir(parents=True)
+    (left / "logs").symlink_to(tmp_path / "logs")
+    (left / "nowhere").symlink_to(tmp_path / "absent")
+    with Checkpointer(tmp_path / "run") as checkpointer:
+        checkpointer.save(2, state_of(2))
+        checkpointer.wait()
+        assert checkpointer.steps() == [2]
+    assert not left.exists()
+    assert (tmp_path / "logs" / "log").read_text() == "kept"
+
+
 def test_all_steps_are_damaged(saved: Path) -> None:
     for step in (1, 2):
         path = folder_of(saved, step) / "manifest.json"

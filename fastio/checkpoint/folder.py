@@ -104,7 +104,7 @@ def remove_all(path: str, names: Iterable[str]) -> None:
     """Remove these files of a folder, and folders with all that is in them."""
     for name in names:
         target = os.path.join(path, name)
-        if os.path.isdir(target):
+        if os.path.isdir(target) and not os.path.islink(target):
             shutil.rmtree(target)
         else:
             os.unlink(target)
