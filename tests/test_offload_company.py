@@ -228,6 +228,21 @@ def test_managers_are_freed_in_a_thread_that_did_not_make_them(tmp_path: Path) -
         offload.close()
 
 
+def test_what_begins_meets_no_graph_that_another_thread_lets_go_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits to be written is counted anew as a forward pass begins: nobody may change it meanwhile."""
+    model, loss = mlp()
+    offload = fastio.Offload(store=tmp_path, policy="all", budget=0)
+    count, held = offload._levels.set_window, []
+    monkeypatch.setattr(
+        offload._levels, "set_window", lambda window: held.append(offload._lock.locked()) or count(window)
+    )
+    same(trained(model, loss, offload), trained(model, loss))
+    offload.close()
+    assert held == [True] * len(held) != []
+
+
 @pytest.mark.filterwarnings("ignore:.*inside the forward pass:UserWarning")
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoint_around_the_manager_and_within_it(tmp_path: Path, reentrant: bool) -> None:

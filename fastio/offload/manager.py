@@ -109,7 +109,8 @@ class Offload:
             raise RuntimeError("this Offload was made before a fork: make another in the child process")
         self._reap()
         self._planner.prepare()
-        self._levels.set_window(self._planner.window)
+        with self._lock:  # graphs that other threads let go of meanwhile change the queue
+            self._levels.set_window(self._planner.window)
         self._steps += 1
         step = Step(self._steps, self._planner)
         self.counts.iterations.append(step.iteration)
