@@ -137,8 +137,9 @@ bool BlockStore::reap() {
 void BlockStore::settle(unsigned slot, const DeviceCompletion& completion) {
     Command& command = slots_[slot];
     const int32_t result = completion.result;
-    // Cancelled: the thread that submitted it has ended, as autograd's do.
-    if (result == -EINTR || result == -EAGAIN || result == -ECANCELED) return send(slot);
+    if (result == -EINTR || result == -EAGAIN) return send(slot);
+    // The thread that submitted it has ended, as autograd's do; or the kernel finds no thread of its own for it.
+    if (result == -ECANCELED && ++command.tries < kTries) return send(slot);
     if (completion.status != 0 && nvme_may_retry(completion.status) && ++command.tries < kTries) {
         ++stats_.retries;
         return send(slot);

@@ -261,7 +261,11 @@ void test_statuses() {
     CHECK(store->stats().retries == 8, "%lu retries", (unsigned long)store->stats().retries);
     failure = failed({{0, -ENODEV, 0}});
     CHECK(failure && failure->status == 0 && failure->error == ENODEV, "no status");
-    CHECK(!failed({{0, -ECANCELED, 0}, {0, -EAGAIN, 0}}), "these are no errors");
+    const fastio::DeviceCompletion cancelled{0, -ECANCELED, 0};
+    CHECK(!failed({cancelled, {0, -EAGAIN, 0}}), "these are no errors");
+    CHECK(!failed({cancelled, cancelled, cancelled, cancelled}), "nor are four");
+    failure = failed({cancelled, cancelled, cancelled, cancelled, cancelled});
+    CHECK(failure && failure->error == ECANCELED && bench.sent == 5, "cancelled for ever: %u tries", bench.sent);
 }
 
 void test_peek() {
