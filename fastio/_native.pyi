@@ -28,11 +28,17 @@ class Bell:
     def __call__(self, reference: Any) -> None: ...
 
 class PushedHooks:
-    """Counts the hooks that ``push`` and ``pop`` put in force and end: no interrupt comes between the two."""
-    def __init__(self, push: Callable[[Any, Any], object], pop: Callable[[], object]) -> None: ...
+    """Knows the hooks that ``push`` and ``pop`` put in force and end: no interrupt comes between the two.
+
+    ``top(True)`` gives those on top, or None, as torch's does; None in its place where torch does not tell.
+    """
+    def __init__(
+        self, push: Callable[[Any, Any], object], pop: Callable[[], object], top: Callable[[bool], Any] | None
+    ) -> None: ...
     def push(self, pack: Any, unpack: Any) -> None: ...
     def pop(self) -> None: ...
-    def pop_all(self) -> None: ...
+    def pop_all(self) -> None:
+        """No more of any that this thread has. Other hooks stay, above and below; another thread's are left alone."""
 
 class Latch:
     """Once opened, it stays open. Whose wait for that is interrupted may wait again.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,82 @@ class Twice(nn.Module):
     def forward(self, inputs: torch.Tensor, again: bool = True) -> torch.Tensor:
         own: torch.Tensor = self.scale * self.inner(inputs)
         return own + self.scale * self(2 * inputs, again=False) if again else own
+
+
+def interrupted(model: nn.Module, number: int) -> None:
+    """A forward pass that ends before this module."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    broken = list(model.children())[number].register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        loss_of(model)
+    broken.remove()
+
+
+def prepared() -> tuple[nn.Module, Hybrid]:
+    """A model and its Hybrid that has its plan."""
+    torch.manual_seed(0)
+    model = MODELS["mlp"]()
+    hybrid = Hybrid(model, adamw(model), planner=rotated(1), device="cpu")
+    for _ in range(4):
+        loss_of(model).backward()
+        hybrid.step()
+    return model, hybrid
+
+
+def test_hooks_that_are_somebody_elses_stay_where_they_are_after_an_interrupt() -> None:
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # since torch 2.7
+    if top is None:
+        pytest.skip("this torch does not tell of hooks")
+    model, hybrid = prepared()
+    for number in range(len(list(model.children()))):
+        seen: list[torch.Size] = []
+
+        def pack(tensor: torch.Tensor, seen: list[torch.Size] = seen) -> torch.Tensor:
+            seen.append(tensor.shape)
+            return tensor
+
+        def unpack(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            loss_of(model)
+        expected = list(seen)
+        seen.clear()
+        interrupted(model, number)
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            loss_of(model)
+            assert top(True)[0] is pack
+        assert seen == expected
+        assert top(True) is None
+    hybrid.close()
+
+
+def test_an_interrupt_is_settled_on_another_thread_without_its_hooks() -> None:
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    if top is None:
+        pytest.skip("this torch does not tell of hooks")
+    model, hybrid = prepared()
+    thread = threading.Thread(target=interrupted, args=(model, 2))
+    thread.start()
+    thread.join()
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        mine = top(True)
+        hybrid.close()
+        assert top(True)[0] is mine[0]
+    assert top(True) is None
+
+
+def test_memory_that_a_parameter_is_given_after_an_interrupt_is_not_thrown_away() -> None:
+    model, hybrid = prepared()
+    interrupted(model, len(list(model.children())) - 1)
+    for parameter in model.parameters():
+        parameter.data = torch.full_like(parameter, 7.0)
+    with pytest.raises(fastio.FastIOError):
+        hybrid.step()
+    assert all(bool((parameter == 7).all()) for parameter in model.parameters())
 
 
 def test_a_module_that_calls_itself(monkeypatch: pytest.MonkeyPatch) -> None:

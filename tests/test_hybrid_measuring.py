@@ -72,12 +72,21 @@ class Clock(LateMemories):
         return super().bring(device, host)
 
 
-def test_what_is_measured_is_what_layers_took(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_what_is_measured_is_what_layers_took(interrupted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
     clock = Clock()
     monkeypatch.setattr(manager, "memories_of", lambda device: clock)
     model = nn.Sequential(Costly(clock, 3, 50), Costly(clock, 7, 20))
     hybrid = Hybrid(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for _ in range(3):
+        if interrupted:  # after the first layer: that pass is run again
+            broken = model[1].register_forward_pre_hook(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                model(torch.randn(2, 16))
+            broken.remove()
         model(torch.randn(2, 16)).sum().backward()
         hybrid.step()
     costs = hybrid.report().costs

@@ -43,10 +43,12 @@ class Measuring(Shadow):
         self.copying: dict[Layer, list[Interval]] = defaultdict(list)
         self.begun: dict[Layer, Any] = {}  # when backward came to it
         self.over: dict[Layer, Any] = {}  # when it had its gradients
+        self._earlier: list[dict[Layer, int]] = []  # how many intervals the passes before this one have
 
     def begin(self, module: Module) -> None:
         """Copies are made when they are needed."""
         self._since, self._last = None, None
+        self._earlier = [{layer: len(seen) for layer, seen in one.items()} for one in self._intervals()]
 
     def enter(self, module: Module) -> None:
         """The time so far was the layer's around this one, or between two layers."""
@@ -76,8 +78,11 @@ class Measuring(Shadow):
             self._put_back(layer)
 
     def break_off(self) -> None:
-        """The same, and nothing stays on the device."""
+        """The same, nothing stays on the device, and the times of this pass are forgotten: it ended anywhere."""
         super().break_off()
+        for one, earlier in zip(self._intervals(), self._earlier, strict=True):
+            for layer, seen in one.items():
+                del seen[earlier.get(layer, 0) :]
         self._inside.clear()
         self._since, self._last = None, None
         for layer in self._layers:
@@ -114,6 +119,9 @@ class Measuring(Shadow):
         if layer not in self.begun or layer not in self.over:
             return None
         return max(0.0, self._memories.seconds(self.begun[layer], self.over[layer]))
+
+    def _intervals(self) -> tuple[dict[Layer, list[Interval]], ...]:
+        return self.forward, self.between, self.copying
 
     def _account(self) -> None:
         now = self._memories.mark()

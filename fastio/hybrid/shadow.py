@@ -113,8 +113,14 @@ class Shadow:
         self._hooks.pop_all()
         self._hooked.clear()
         self._waiting.clear()
+        # What was given other memory since stays there, for whoever looks to complain of.
+        self._switched = [
+            slot
+            for slot in self._switched
+            if slot.device is not None and slot.parameter.data_ptr() == slot.device.data_ptr()
+        ]
         for slot in self._switched:
-            if slot.device is not None and slot.parameter.data_ptr() == slot.device.data_ptr():
+            if slot.device is not None:
                 slot.host.copy_(slot.device)
         self.end()
 

@@ -22,15 +22,18 @@ class Survey:
         self._known: set[int] = set()
         self._moved: dict[int, int] = {}
         self._elements: dict[int, int] = {}
+        self._earlier: tuple[dict[int, int], dict[int, int]] = ({}, {})
 
     def begin(self, module: Module) -> None:
         """See :class:`fastio.hybrid.watch.Passes`."""
+        self._earlier = (dict(self._moved), dict(self._elements))
 
     def end(self) -> None:
         """See :class:`fastio.hybrid.watch.Passes`."""
 
     def break_off(self) -> None:
-        """See :class:`fastio.hybrid.watch.Passes`."""
+        """What was counted in this pass is forgotten: it is run again."""
+        self._moved, self._elements = self._earlier
 
     def enter(self, module: Module) -> None:
         """See :class:`fastio.hybrid.watch.Passes`."""

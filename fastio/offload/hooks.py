@@ -30,12 +30,15 @@ class Owner(Protocol):
 class PushedHooks(_native.PushedHooks):
     """Saved-tensor hooks as torch.autograd.graph.saved_tensors_hooks has them, which no interrupt leaves behind.
 
-    :meth:`push` and :meth:`pop` are one step each, for signals: what is pushed is known. :meth:`pop_all` ends the rest.
+    :meth:`push` and :meth:`pop` are one step each, for signals: what is pushed is known. :meth:`pop_all` ends the
+    rest, and nobody else's.
     """
 
     def __init__(self) -> None:
         super().__init__(
-            torch._C._autograd._push_saved_tensors_default_hooks, torch._C._autograd._pop_saved_tensors_default_hooks
+            torch._C._autograd._push_saved_tensors_default_hooks,
+            torch._C._autograd._pop_saved_tensors_default_hooks,
+            _top,
         )
 
 
