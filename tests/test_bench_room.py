@@ -139,7 +139,7 @@ def test_offload_trains_on_fewer_examples(
     sizes = ("--model", "mlp", "--batch", "64", "--depth", "2", "--width", "32", "--rounds", "1", "--steps", "1")
     found = told("offload", *sizes, disk=disk)
     assert found["cut"] == "mlp: batch 40 instead of 64, for want of memory or disk"
-    assert found["settings"]["batch"] == 40
+    assert found["settings"]["batch"] == [40]
     assert {job.batch for job in jobs} == {40}
 
 
