@@ -20,7 +20,7 @@ import torch
 
 import fastio
 from fastio._native import Control
-from fastio.job import WORTH_A_THREAD, Job
+from fastio.job import WORTH_A_THREAD, under_way
 from objects import assorted, same
 
 
@@ -378,7 +378,7 @@ def test_progress_is_told_its_end_where_that_came_before_anyone_waited() -> None
         return "done"
 
     before = len(sys._current_frames())
-    with Job(work, control, WORTH_A_THREAD) as job:
+    with under_way(work, control, WORTH_A_THREAD) as job:
         assert ended.wait(30)
         while len(sys._current_frames()) > before:  # its thread is there still
             time.sleep(0.001)
