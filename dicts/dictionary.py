@@ -10,17 +10,19 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastio._native import Choice
 from fastio.dicts.codec import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
 from fastio.dicts.context import Context
-from fastio.dicts.explain import Explanation, explain_tuner
 from fastio.dicts.files import faults_of, read_plain, write_plain
 from fastio.dicts.priors import Rule, parse_rules, rule_for
 from fastio.dicts.renewal import Renewal
 from fastio.dicts.tuner import Tuner
 from fastio.errors import DictionaryError
+
+if TYPE_CHECKING:
+    from fastio.dicts.explain import Explanation
 
 SAVE, LOAD = "save", "load"
 
@@ -104,6 +106,8 @@ class Dictionary:
 
     def explain(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Explanation:
         """Which tool would be chosen, why, how sure that is and what the others took. Changes nothing."""
+        from fastio.dicts.explain import explain_tuner  # who asks can wait; who imports fastio cannot
+
         tools = _tuple(candidates)
         with LOCK:
             own = self._own(context)

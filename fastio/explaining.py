@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fastio import formats, plan
 from fastio.choosing import candidates
-from fastio.dicts import Explanation, default
+from fastio.dicts import default
 from fastio.formats.pt_load import NotPlainError, open_archive
 from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, PT, sense
@@ -16,6 +17,9 @@ from fastio.native_errors import named
 from fastio.opening import opened
 from fastio.torch_loading import NO_FORMAT
 from fastio.transport import LOAD, SAVE, is_resident
+
+if TYPE_CHECKING:
+    from fastio.dicts import Explanation
 
 _CPU = frozenset({"cpu"})
 

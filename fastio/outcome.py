@@ -38,9 +38,10 @@ class Transfer:
         return self.nbytes / self.seconds if self.seconds > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True)
 class SaveResult(Transfer):
     """What :func:`fastio.save` returns: the transfer it was."""
+
+    __slots__ = ()
 
 
 _lock = threading.Lock()

@@ -13,7 +13,6 @@ import hashlib
 import io
 import os
 import re
-import secrets
 import time
 from collections.abc import Callable, Iterator
 
@@ -55,7 +54,7 @@ def create(target: Target, path: str, opener: Opener | None) -> tuple[io.FileIO,
             found = _create_locked(target, before, after, opener)
         except _NoLocksError:
             _clear_unlocked(target.folder, target.base)
-            name = f"{before}{_UNLOCKED}{secrets.token_hex(_RANDOM_NBYTES)}{after}"
+            name = f"{before}{_UNLOCKED}{os.urandom(_RANDOM_NBYTES).hex()}{after}"
             found = _open_new(name, opener), name
     except OSError as error:
         raise TransferError(error.errno or 0, "creating a file beside it", path) from error
@@ -75,7 +74,7 @@ def _create_locked(target: Target, before: str, after: str, opener: Opener | Non
         if found is None:
             found = _create(name, opener)
     for _ in range(_TRIES if found is None else 0):
-        found = _create(f"{before}{secrets.token_hex(_RANDOM_NBYTES)}{after}", opener)
+        found = _create(f"{before}{os.urandom(_RANDOM_NBYTES).hex()}{after}", opener)
         if found is not None:
             break
     if crowded:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import os
+import sys
 import time
 from typing import Any, NamedTuple
 
@@ -20,10 +19,6 @@ from fastio.outcome import Transfer
 from fastio.progress import tell_end
 from fastio.transport import LOAD
 from fastio.verify import verify_archive
-
-_torch_config: Any = None
-with contextlib.suppress(ImportError):  # torch has it since 2.7
-    _torch_config = importlib.import_module("torch.utils.serialization.config")
 
 # Why torch judges a file whose first bytes say nothing.
 NO_FORMAT = "it is in torch's legacy format, or none"
@@ -96,7 +91,9 @@ def torch_only(call: LoadCall, form: str | None) -> str | None:
 
 
 def _config_mmap() -> bool:
-    return _torch_config is not None and bool(_torch_config.load.mmap)
+    """torch's own setting, which nobody can have changed before its module (since torch 2.7) was imported."""
+    config: Any = sys.modules.get("torch.utils.serialization.config")
+    return config is not None and bool(config.load.mmap)
 
 
 def load_by_torch(

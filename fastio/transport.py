@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from fastio import _native
@@ -57,7 +56,6 @@ class Span(NamedTuple):
     address: int
 
 
-@dataclass(frozen=True, slots=True)
 class WriteRequest:
     """Fill the open file ``fd`` (read-write, already allocated to ``size``) with ``extents``.
 
@@ -68,16 +66,27 @@ class WriteRequest:
     The caller syncs; ``durable`` is only a hint (a transport may start write-back early).
     """
 
-    path: str
-    fd: int
-    size: int
-    extents: Sequence[Extent]
-    patches: Sequence[Patch] = ()
-    durable: bool = True
-    control: Control = field(default_factory=Control)
+    __slots__ = ("control", "durable", "extents", "fd", "patches", "path", "size")
+
+    def __init__(
+        self,
+        path: str,
+        fd: int,
+        size: int,
+        extents: Sequence[Extent],
+        patches: Sequence[Patch] = (),
+        durable: bool = True,
+        control: Control | None = None,
+    ) -> None:
+        self.path = path
+        self.fd = fd
+        self.size = size
+        self.extents = extents
+        self.patches = patches
+        self.durable = durable
+        self.control = Control() if control is None else control
 
 
-@dataclass(frozen=True, slots=True)
 class ReadRequest:
     """Fill the memory of ``extents`` from the open file ``fd`` of ``size`` bytes.
 
@@ -86,13 +95,25 @@ class ReadRequest:
     ``resident`` says whether the page cache held the file when the request was made; None where nobody looked.
     """
 
-    path: str
-    fd: int
-    size: int
-    extents: Sequence[Extent]
-    span: Span | None = None
-    resident: bool | None = None
-    control: Control = field(default_factory=Control)
+    __slots__ = ("control", "extents", "fd", "path", "resident", "size", "span")
+
+    def __init__(
+        self,
+        path: str,
+        fd: int,
+        size: int,
+        extents: Sequence[Extent],
+        span: Span | None = None,
+        resident: bool | None = None,
+        control: Control | None = None,
+    ) -> None:
+        self.path = path
+        self.fd = fd
+        self.size = size
+        self.extents = extents
+        self.span = span
+        self.resident = resident
+        self.control = Control() if control is None else control
 
 
 def is_resident(fd: int, size: int) -> bool:

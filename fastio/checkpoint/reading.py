@@ -161,7 +161,8 @@ def _unpickled(
     def storage_of(region: Region) -> torch.UntypedStorage:
         return places.storage(keys[region.name]) if region.nbytes else torch.UntypedStorage(0, device="cpu")
 
-    reader = Reader(replace(own, records=records), True, storage_of, fill)
+    whole = Archive(own.path, own.fd, own.directory, records, own.checksummed)
+    reader = Reader(whole, True, storage_of, fill)
     try:
         return unpickle(reader, lambda storage, _: storage, weights_only, {})
     except pickle.UnpicklingError as error:

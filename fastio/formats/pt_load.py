@@ -11,7 +11,6 @@ import functools
 import pickle
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,18 +40,22 @@ class NotPlainError(Exception):
         self.archive = archive
 
 
-@dataclass(slots=True)
 class Archive:
     """The directory of an open ``.pt`` file. Names are without the archive's folder.
 
     ``checksummed``: records carry CRCs, those of storages perhaps not (:attr:`sealed`).
     """
 
-    path: str
-    fd: int
-    directory: _native.ZipDirectory
-    records: dict[str, Record]
-    checksummed: bool
+    __slots__ = ("checksummed", "directory", "fd", "path", "records")
+
+    def __init__(
+        self, path: str, fd: int, directory: _native.ZipDirectory, records: dict[str, Record], checksummed: bool
+    ) -> None:
+        self.path = path
+        self.fd = fd
+        self.directory = directory
+        self.records = records
+        self.checksummed = checksummed
 
     @property
     def storages(self) -> list[Record]:
