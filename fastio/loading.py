@@ -15,9 +15,10 @@ import torch
 
 from fastio import checksums, formats, plan, registry
 from fastio._native import Control
+from fastio.attempts import Attempts
 from fastio.choosing import Decision, candidates, decide, movers
 from fastio.collector import held_back
-from fastio.errors import CorruptFileError, FastIOError, RefusedError, ToolUnavailableError, UnsupportedError
+from fastio.errors import CorruptFileError, FastIOError, ToolUnavailableError, UnsupportedError
 from fastio.formats import pt_source
 from fastio.formats.pt_globals import moves_storages
 from fastio.formats.pt_load import NotPlainError, damaged
@@ -133,29 +134,27 @@ def _load_held_back(
         return _load_whole(call, fd, size, form, started, decision, source.nbytes)
     landing = land(call.path, source.regions, device, call.verify and source.checksummed)
     control = Control()
-    fallbacks = list(decision.missing)
+    attempts = Attempts(decision, f"load {call.path}", control=control)
     request = ReadRequest(call.path, fd, size, landing.extents, landing.span, resident, control)
     with (
-        _started(request, decision, source.nbytes) as finish,
-        under_way(lambda: _fill(request, decision, fallbacks, finish), control, source.nbytes) as job,
+        _started(request, attempts.tool, source.nbytes) as finish,
+        under_way(lambda: _fill(request, attempts, finish), control, source.nbytes) as job,
     ):
 
-        def whole() -> tuple[str, Moved, bool]:
-            tool, moved = job.wait(call.progress)
-            return tool, moved, _check(call, source, landing, moved)
+        def whole() -> tuple[Moved, bool]:
+            moved = job.wait(call.progress)
+            return moved, _check(call, source, landing, moved)
 
         if target is None:
             whole()  # the caller's map_location looks at, or copies, each storage as it gets it
         obj = _build(call, source, landing, whole)
-        tool, moved, verified = whole()
+        moved, verified = whole()
     seconds = time.perf_counter() - started
-    decision.learn(tool, seconds)
-    reason = decision.reason if tool == decision.order[0] else f"{decision.order[0]} could not"
-    if call.verify and not verified:
-        fallbacks.append(UNSEALED)
+    decision.learn(attempts.tool, seconds)
+    unsealed = (UNSEALED,) if call.verify and not verified else ()
     transfer = Transfer(
-        LOAD, call.path, form, tool, moved.route, reason, source.nbytes, seconds, False, verified,
-        (*fallbacks, *moved.notes),
+        LOAD, call.path, form, attempts.tool, moved.route, attempts.reason, source.nbytes, seconds, False, verified,
+        (*attempts.notes, *unsealed, *moved.notes),
     )  # fmt: skip
     return obj, transfer
 
@@ -211,21 +210,22 @@ def read_extents(
         raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(devices)}", "load to the CPU")
     control = Control()
     request = ReadRequest(path, fd, size, extents, span, resident, control)
-    fallbacks = list(decision.missing)
-    with under_way(lambda: _fill(request, decision, fallbacks, None), control, nbytes) as job:
-        tool, moved = job.wait(progress)
+    attempts = Attempts(decision, f"load {path}", control=control)
+    with under_way(lambda: _fill(request, attempts), control, nbytes) as job:
+        moved = job.wait(progress)
     seconds = time.perf_counter() - started
-    decision.learn(tool, seconds)
-    reason = decision.reason if tool == decision.order[0] else f"{decision.order[0]} could not"
-    notes = (*fallbacks, *moved.notes)
-    transfer = Transfer(LOAD, path, form, tool, moved.route, reason, nbytes, seconds, False, False, notes)
+    decision.learn(attempts.tool, seconds)
+    transfer = Transfer(
+        LOAD, path, form, attempts.tool, moved.route, attempts.reason, nbytes, seconds, False, False,
+        (*attempts.notes, *moved.notes),
+    )  # fmt: skip
     return transfer, moved.checksums or ()
 
 
 @contextlib.contextmanager
-def _started(request: ReadRequest, decision: Decision, nbytes: int) -> Iterator[Callable[[], Moved] | None]:
+def _started(request: ReadRequest, tool: str, nbytes: int) -> Iterator[Callable[[], Moved] | None]:
     """A read that is too small for a thread, under way by its device if the tool can do that; and what finishes it."""
-    transport: Any = registry.find(decision.order[0]).transport
+    transport: Any = registry.find(tool).transport
     if nbytes >= WORTH_A_THREAD or not request.extents or transport is None or not transport.capabilities.starts:
         yield None
         return
@@ -237,28 +237,18 @@ def _started(request: ReadRequest, decision: Decision, nbytes: int) -> Iterator[
         yield finish
 
 
-def _fill(
-    request: ReadRequest, decision: Decision, fallbacks: list[str], finish: Callable[[], Moved] | None
-) -> tuple[str, Moved]:
-    """Let the first tool that can do it fill the memory. RefusedError if none can, or the first's TransferError."""
+def _fill(request: ReadRequest, attempts: Attempts, finish: Callable[[], Moved] | None = None) -> Moved:
+    """Let the first tool that can do it fill the memory; ``finish`` is what it was begun with, if it was."""
     if not request.extents:
-        return decision.order[0], Moved("cached", ())
-    first: Exception | None = None
-    for tool in decision.order:
-        try:
-            transport = registry.get(tool)
-            moved = asked(finish or functools.partial(transport.read, request), request)
-            if moved.checksums is None:
-                moved = Moved(moved.route, checksums.of_extents(request.extents), moved.notes)
-            return tool, moved
-        except (RefusedError, ToolUnavailableError) as error:
-            if request.control.cancelled or (decision.fixed and isinstance(error, ToolUnavailableError)):
-                raise
-            finish = None
-            first = first or error
-            fallbacks.append(f"{tool}: {error}")
-            decision.fail(tool, str(error))
-    raise decision.gave_up(f"load {request.path}", fallbacks, first)
+        return Moved("cached", ())
+    begun = [finish] if finish is not None else []
+
+    def fill(tool: str) -> Moved:
+        transport = registry.get(tool)
+        return asked(begun.pop() if begun else functools.partial(transport.read, request), request)
+
+    moved = attempts.run(fill)
+    return moved if moved.checksums is not None else moved._replace(checksums=checksums.of_extents(request.extents))
 
 
 def _check(call: LoadCall, source: Source, landing: Landing, moved: Moved) -> bool:

@@ -6,15 +6,16 @@ import errno
 import os
 import pickle
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from fastio import checksums, formats, plan, registry, resealing, sequential
 from fastio._native import Control
-from fastio.choosing import Decision, decide, movers
-from fastio.errors import RefusedError, ToolUnavailableError, TransferError
+from fastio.attempts import Attempts
+from fastio.choosing import decide, movers
+from fastio.errors import ToolUnavailableError, TransferError
 from fastio.formats import probe, pt_save
 from fastio.formats.layout import Layout
 from fastio.formats.pt_clone import CloningPickle
@@ -27,8 +28,6 @@ from fastio.refusals import asked
 from fastio.replacement import Replacement
 from fastio.target import in_place
 from fastio.transport import SAVE, Moved, WriteRequest
-
-_Filled = TypeVar("_Filled")
 
 
 class NewFile(Protocol):
@@ -44,49 +43,6 @@ class NewFile(Protocol):
 
     def commit(self, durable: bool) -> None:
         """It is whole. With ``durable``, it survives a power cut once this returns. TransferError, if it does not."""
-
-
-class Attempts:
-    """The tools of a decision to save to ``path``: one that could not is not asked again.
-
-    ``notes`` are what is to be said of those that were asked before, or were unavailable.
-    """
-
-    def __init__(self, decision: Decision, path: str) -> None:
-        self._decision, self._path = decision, path
-        self._left = list(decision.order)
-        self.notes = list(decision.missing)
-
-    @property
-    def tool(self) -> str:
-        """The one that did it."""
-        return self._left[0]
-
-    @property
-    def reason(self) -> str:
-        """Why that one."""
-        first = self._decision.order[0]
-        return self._decision.reason if self.tool == first else f"{first} could not"
-
-    def run(self, attempt: Callable[[str], _Filled], again: Callable[[], object] | None = None) -> _Filled:
-        """Let the first tool that can do it; ``again`` is called before another one tries.
-
-        RefusedError if none can, or the TransferError of the first.
-        """
-        first: Exception | None = None
-        while self._left:
-            try:
-                return attempt(self.tool)
-            except (RefusedError, ToolUnavailableError) as error:
-                if self._decision.fixed and isinstance(error, ToolUnavailableError):
-                    raise
-                first = first or error
-                tool = self._left.pop(0)
-                self.notes.append(f"{tool}: {error}")
-                self._decision.fail(tool, str(error))
-                if again is not None:
-                    again()
-        raise self._decision.gave_up(f"save {self._path}", self.notes, first)
 
 
 class SaveCall(NamedTuple):
@@ -120,7 +76,7 @@ def save_file(call: SaveCall) -> SaveResult:
         if call.form != PT:
             raise ToolUnavailableError("auto", why, "move the tensors to the CPU first")
         return _save_by_torch(call, started, why)
-    attempts = Attempts(decision, call.path)
+    attempts = Attempts(decision, f"save {call.path}")
     with Replacement(call.path) as new:
         moved = attempts.run(lambda tool: _fill_by(tool, call, layout, new), lambda: os.ftruncate(new.fd, 0))
         new.commit(call.durable)
@@ -162,7 +118,7 @@ def write_layout(
     decision = decide(policy, SAVE, form, devices, context, layout.payload, folder, movers(SAVE, devices))
     if not decision.order:
         raise ToolUnavailableError("auto", f"no tool writes from memory on {', '.join(devices)}", "save on the CPU")
-    attempts = Attempts(decision, new.path)
+    attempts = Attempts(decision, f"save {new.path}")
     moved, values = attempts.run(
         lambda tool: _fill_extents(tool, layout, new, durable, progress, still), lambda: os.ftruncate(new.fd, 0)
     )

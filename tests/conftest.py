@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,11 @@ settings.load_profile("fastio")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse to run without the native part: a suite that skipped it would prove nothing."""
+    """Refuse to run without the native part: a suite that skipped it would prove nothing.
+
+    Whoever starts the tests in a shell's background has Ctrl-C ignored in them, and in what they start: not here.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         importlib.import_module("fastio._native")
     except ImportError as error:

@@ -122,7 +122,7 @@ def test_every_policy_on_a_convolutional_net(tmp_path: Path, policy: str, budget
     for _ in range(4):
         plain = trained(model, loss)
         same(trained(model, loss, offload), plain)
-        writes.append(offload.report().traffic["disk"].writes)
+        writes.append(offload.report().traffic["disk"].writes + offload.counts.cancelled)  # backward may be first
     assert writes[0] > 0
     assert writes[3] > writes[2]
     assert offload.counts.refused == offload.counts.retried == offload.blobs_alive == 0

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from fastio import _native, checksums, plan, registry
 from fastio._native import Control
 from fastio.addresses import host_bytes, storage_bytes
+from fastio.attempts import Attempts
 from fastio.buffers import copy_errors
 from fastio.checkpoint.copying import Copy, copy_all
 from fastio.checkpoint.snapshot import Snapshot
@@ -22,7 +23,6 @@ from fastio.job import Progress
 from fastio.outcome import SaveResult
 from fastio.refusals import asked
 from fastio.replacement import Replacement
-from fastio.saving import Attempts
 from fastio.transport import SAVE, Extent, Moved, WriteRequest
 
 LEAST = 32 << 20
@@ -50,7 +50,7 @@ def save_in_pieces(
     context = plan.save_context(PT, frozenset({"cpu"}), True, layout.payload, len(layout.extents) // 2)
     able = movers(SAVE, frozenset({"cpu"}))
     decision = decide(policy, SAVE, PT, frozenset({"cpu"}), context, layout.payload, os.path.dirname(path), able)
-    attempts = Attempts(decision, path)
+    attempts = Attempts(decision, f"save {path}")
     room = max(passage.nbytes - len(layout.literal), LEAST) // _BLOCK * _BLOCK
     address = passage.memory.room(min(room, layout.size), pin="cuda" in devices)
     values = [0] * len(layout.extents)

@@ -6,21 +6,21 @@ tool that wrote it, and both times are told to the dictionary, so that the tool 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from fastio import _native, dicts, plan, registry
 from fastio._native import Descriptor
+from fastio.attempts import Attempts
 from fastio.choosing import Decision, decide
-from fastio.errors import CorruptFileError, FolderMissingError, RefusedError, ToolUnavailableError, TransferError
+from fastio.errors import CorruptFileError, FastIOError, FolderMissingError, TransferError
 from fastio.native_errors import named
 from fastio.offload.endurance import Drive
 from fastio.offload.places import unnamed
@@ -235,37 +235,31 @@ class ToolStore:
         self, index: int, operation: str, tools: tuple[str, ...], decision: Decision, move: Callable[[Transport], Moved]
     ) -> str:
         """The tool that did it."""
-        refusals = list(decision.missing)
-        first: Exception | None = None
-        for tool in tools:
-            try:
-                with self._naming(index, f"{tool}: {operation}"):
-                    moved = move(registry.get(tool))
-            except (RefusedError, ToolUnavailableError) as error:
-                first = first or error
-                refusals.append(f"{tool}: {error}")
-                self._notes[f"{operation}: {refusals[-1]}"] += 1
-                decision.fail(tool, str(error))
-                continue
-            for note in moved.notes:
-                self._notes[f"{operation}: {tool}: {note}"] += 1
-            return tool
-        with self._naming(index, operation):
-            raise decision.gave_up(f"{operation} index {index} of {self.folder}", refusals, first)
+        attempts = Attempts(decision, f"{operation} index {index} of {self.folder}", tools)
 
-    @contextlib.contextmanager
-    def _naming(self, index: int, operation: str) -> Iterator[None]:
-        """Say of each error which index it is about, and what was done by which tool."""
-        try:
+        def attempt(tool: str) -> Moved:
             with named(self.folder):
-                yield
-        except TransferError as error:
-            what = f"{operation} of index {index} ({error.operation})"
-            raise TransferError(error.errno or errno.EIO, what, self.folder, error.offset) from error
-        except OSError as error:
-            raise TransferError(error.errno or errno.EIO, f"{operation} of index {index}", self.folder) from error
-        except CorruptFileError as error:
-            raise CorruptFileError(self.folder, f"index {index}", f"{operation}: {error.problem}") from error
+                return move(registry.get(tool))
+
+        try:
+            moved = attempts.run(attempt)
+        except (OSError, CorruptFileError) as error:
+            raise self._about(index, f"{attempts.tool}: {operation}" if attempts.tool else operation, error) from error
+        finally:
+            for note in attempts.notes[len(decision.missing) :]:
+                self._notes[f"{operation}: {note}"] += 1
+        for note in moved.notes:
+            self._notes[f"{operation}: {attempts.tool}: {note}"] += 1
+        return attempts.tool
+
+    def _about(self, index: int, operation: str, error: OSError | CorruptFileError) -> FastIOError:
+        """The same error, saying which index it is about, and what was done by which tool."""
+        if isinstance(error, CorruptFileError):
+            return CorruptFileError(self.folder, f"index {index}", f"{operation}: {error.problem}")
+        what, offset = f"{operation} of index {index}", None
+        if isinstance(error, TransferError):
+            what, offset = f"{what} ({error.operation})", error.offset
+        return TransferError(error.errno or errno.EIO, what, self.folder, offset)
 
 
 def _blocks(nbytes: int) -> int:
