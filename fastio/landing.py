@@ -16,7 +16,9 @@ from fastio import _native
 from fastio.native_errors import named
 from fastio.transport import Extent, Span
 
-_PAGE = 4096
+_PAGE, _HUGE_PAGE = 4096, 2 << 20
+# From here on several threads read, a block of the file each.
+_LARGE = 32 << 20
 # The alignment that the processor asks of the widest numbers: a storage must start on a multiple of it.
 _ALIGNMENT = 8
 
@@ -52,22 +54,27 @@ def land(path: str, regions: Sequence[Region], device: torch.device, checksum: b
 
 
 class _Mirror:
-    """Host memory that mirrors the file from the first region to the last."""
+    """Host memory that mirrors the file from the first region to the last.
+
+    A large one begins as far behind the beginning of a huge page as its bytes in the file behind a multiple of that
+    size. So blocks of the file that begin at such multiples share no huge page, and no two threads fault in the same
+    one, for which both would clear one and one throw its own away.
+    """
 
     def __init__(self, regions: Sequence[Region], checksum: bool) -> None:
         begin = regions[0].offset // _PAGE * _PAGE
         end = max(region.offset + region.nbytes for region in regions)
-        self._begin = begin
-        self._mapping = _native.Mapping(end - begin, used=True)
-        base = self._mapping.address - begin
-        self.span: Span | None = Span(begin, end - begin, self._mapping.address)
+        self._origin = begin - (begin % _HUGE_PAGE if end - begin >= _LARGE else 0)
+        self._mapping = _native.Mapping(end - self._origin, used=True)
+        base = self._mapping.address - self._origin
+        self.span: Span | None = Span(begin, end - begin, base + begin)
         self.extents = [
             Extent(offset, nbytes, base + offset, checksum, "cpu", self._mapping, name)
             for name, offset, nbytes, _ in regions
         ]
 
     def storage(self, region: Region) -> torch.UntypedStorage:
-        return _storage_of(self._mapping, region.offset - self._begin, region.nbytes)
+        return _storage_of(self._mapping, region.offset - self._origin, region.nbytes)
 
 
 class _Scattered:

@@ -17,12 +17,12 @@ Blocks::Blocks(const Extents& extents, const Span& span, const DirectOptions& op
 std::vector<Block> Blocks::take() {
     std::vector<Block> taken;
     std::lock_guard<std::mutex> lock(mutex_);
-    const uint64_t origin = span_.address != nullptr ? span_.offset : 0;
+    const uint64_t shift = reinterpret_cast<uintptr_t>(span_.address) - span_.offset;  // from the file to its memory
     Block block;
     do {
         if (!next(block)) break;
         taken.push_back(block);
-    } while ((at_ - origin) / kHugePage == (block.offset - origin) / kHugePage);
+    } while ((at_ + shift) / kHugePage == (block.offset + shift) / kHugePage);
     return taken;
 }
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -176,11 +176,25 @@ def runs_with(parent: int, argument: str) -> bool:
 
 
 class TestComparison:
+    @pytest.fixture
+    def jobs(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Job]]:
+        """Training is here and not in processes of their own, which take seconds to start; gives what was trained."""
+        done: list[Job] = []
+
+        def train(job: Job, environment: object = None) -> Run:
+            done.append(job)
+            return training_job._run(job)
+
+        monkeypatch.setattr(training_child, "train", train)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # two would wait for each other on a busy machine
+        yield done
+        torch.set_num_threads(threads)
+
     @pytest.mark.slow
-    @pytest.mark.parametrize("model", ["cnn", "transformer"])
-    def test_gradients_have_the_bits_of_plain_training(self, model: str, tmp_path: Path) -> None:
+    def test_gradients_have_the_bits_of_plain_training(self, tmp_path: Path) -> None:
         # Less than a step's tensors: backward overtakes writes that wait, and a larger budget may let all of them wait.
-        told = json.loads(invoke(*small(model), "--budget", "1MiB", "--dir", tmp_path).stdout)
+        told = json.loads(invoke(*small("transformer"), "--budget", "1MiB", "--dir", tmp_path).stdout)
         assert not told["failures"]
         ways = {way["way"]: way for way in told["findings"]["ways"]}
         assert set(ways) == {"plain", "all", "fastensor", "torch"}
@@ -199,7 +213,7 @@ class TestComparison:
         assert told["findings"]["goals"][0]["met"]
         assert not list(tmp_path.iterdir())
 
-    @pytest.mark.slow
+    @pytest.mark.usefixtures("jobs")
     def test_a_codec_that_rounds_shows_by_how_much(self, tmp_path: Path) -> None:
         arguments = small("mlp", "--codec", "bf16", "--policy", "all", "--budget", "1MiB", "--dir", tmp_path)
         told = json.loads(invoke(*arguments).stdout)
@@ -230,22 +244,11 @@ class TestComparison:
         assert not list(work.iterdir())
 
     @pytest.mark.slow
-    def test_every_batch_with_every_policy_and_tool(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Trained here and not in processes of their own, which take seconds to start."""
-        jobs: list[Job] = []
-
-        def train(job: Job, environment: object = None) -> Run:
-            jobs.append(job)
-            return training_job._run(job)
-
-        monkeypatch.setattr(training_child, "train", train)
+    def test_every_batch_with_every_policy_and_tool(self, tmp_path: Path, jobs: list[Job]) -> None:
         batches, ways = ("--batch", 32, "--batch", 64), ("--policy", "all", "--policy", "vdnn-all", "--tool", "posix")
         out = tmp_path / "out"
         sizes = ("--model", "mlp", "--width", 64, "--depth", 2, "--rounds", 1, "--steps", 1)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # two would wait for each other on a busy machine
         said = invoke(*sizes, *batches, *ways, "--dir", tmp_path, "--out", out).stdout
-        torch.set_num_threads(threads)
         told = json.loads((out / "offload-mlp.json").read_text())
         names = ["plain", "all", "vdnn-all", "fastensor", "posix alone", "torch"]
         found = told["findings"]["ways"]
