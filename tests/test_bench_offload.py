@@ -223,7 +223,7 @@ class TestComparison:
         assert ways["fastensor"]["same_gradients"]
         assert not [goal for goal in told["findings"]["goals"] if goal["work"].startswith("gradients")]
 
-    @pytest.mark.slow
+    @pytest.mark.usefixtures("jobs")
     def test_tables_json_and_plot(self, tmp_path: Path) -> None:
         out, work = tmp_path / "out", tmp_path / "work"
         work.mkdir()
