@@ -56,7 +56,20 @@ class Span(NamedTuple):
     address: int
 
 
-class WriteRequest:
+class _Request:
+    """What both have: the file, the memory, and what cancels it. A dataclass would cost a millisecond at import."""
+
+    __slots__ = ("control", "extents", "fd", "path", "size")
+
+    def __init__(self, path: str, fd: int, size: int, extents: Sequence[Extent], control: Control | None) -> None:
+        self.path = path
+        self.fd = fd
+        self.size = size
+        self.extents = extents
+        self.control = Control() if control is None else control
+
+
+class WriteRequest(_Request):
     """Fill the open file ``fd`` (read-write, already allocated to ``size``) with ``extents``.
 
     ``extents`` are sorted by offset and do not overlap; what lies between them is zeros, as it is in the new
@@ -66,7 +79,7 @@ class WriteRequest:
     The caller syncs; ``durable`` is only a hint (a transport may start write-back early).
     """
 
-    __slots__ = ("control", "durable", "extents", "fd", "patches", "path", "size")
+    __slots__ = ("durable", "patches")
 
     def __init__(
         self,
@@ -78,16 +91,12 @@ class WriteRequest:
         durable: bool = True,
         control: Control | None = None,
     ) -> None:
-        self.path = path
-        self.fd = fd
-        self.size = size
-        self.extents = extents
+        super().__init__(path, fd, size, extents, control)
         self.patches = patches
         self.durable = durable
-        self.control = Control() if control is None else control
 
 
-class ReadRequest:
+class ReadRequest(_Request):
     """Fill the memory of ``extents`` from the open file ``fd`` of ``size`` bytes.
 
     With a ``span``, every extent lies in it at the same distance as in the file, and the transport may read the whole
@@ -95,7 +104,7 @@ class ReadRequest:
     ``resident`` says whether the page cache held the file when the request was made; None where nobody looked.
     """
 
-    __slots__ = ("control", "extents", "fd", "path", "resident", "size", "span")
+    __slots__ = ("resident", "span")
 
     def __init__(
         self,
@@ -107,13 +116,9 @@ class ReadRequest:
         resident: bool | None = None,
         control: Control | None = None,
     ) -> None:
-        self.path = path
-        self.fd = fd
-        self.size = size
-        self.extents = extents
+        super().__init__(path, fd, size, extents, control)
         self.span = span
         self.resident = resident
-        self.control = Control() if control is None else control
 
 
 def is_resident(fd: int, size: int) -> bool:

@@ -56,8 +56,7 @@ def built(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("copy") / "source"
     ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
     shutil.copytree(repository, copy, symlinks=True, ignore=ignored)
-    quick = ("-C", "cmake.build-type=Debug")  # to compile
-    run(sys.executable, "-m", "build", "--no-isolation", *quick, "--outdir", copy / "dist", copy, cwd=copy.parent)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", copy / "dist", copy, cwd=copy.parent)
     return copy / "dist"
 
 
