@@ -23,7 +23,8 @@ _RSS = (
 
 def compare(conduct: Conduct, sizes: Sequence[Size], steps: int, rounds: int, own: Ways, ways: Ways) -> None:
     """Train every size by all ``ways``, of which the goals are asked of fastio's ``own``."""
-    title = f"{sizes[0].architecture}, depth {sizes[0].depth}, width {sizes[0].width}"
+    several = f"{sizes[0].architecture}, depth {sizes[0].depth}, width {sizes[0].width}"
+    title = str(sizes[0]) if len(sizes) == 1 else several
     records: list[offload_compare.Record] = []
     runs: list[dict[str, Any]] = []
     conduct.report.findings["runs"] = runs
