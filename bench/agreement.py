@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from fastio.bench import limit, stats
+from fastio.bench import limit, memory_limit, stats
 from fastio.bench.documents import Document
 from fastio.bench.exhibit import Cell, Exhibit
 
 _COMMAND = "peers"
 _MARGIN = 1.2
 _MAGNITUDE = math.sqrt(10)
-_LIMITS = (limit.TOOL, limit.RING)  # what the disk can do takes no part in who is the best
+_LIMITS = (limit.TOOL, limit.RING, memory_limit.TOOL)  # what the machine can do takes no part in who is the best
 _NOTE = (
     "ratios: each tool's speed over torch's in one run, over the same of the other run; they agree within the square "
     "root of ten. Winners must be the same where the best is more than 20 % ahead of the next in either run"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fastio.bench import limit, warmup
+from fastio.bench import limit, memory_limit, warmup
 from fastio.bench.contestants import Contestants, remove
 from fastio.bench.patience import Patience
 from fastio.bench.peer import Peer
@@ -28,7 +28,7 @@ LIMITED = (DURABLE, COLD)  # works that the disk itself bounds
 class Step:
     """One comparison: the peers that can do this work on this workload, and why the others cannot.
 
-    ``limits`` are those of the disk that take part, by :mod:`fastio.bench.limit`'s names.
+    ``limits`` are those of the disk or of memory that take part, by name.
     """
 
     workload: Workload
@@ -124,7 +124,9 @@ class Comparison:
         return self._learning_rounds(workload) * (0.1 + warmup.SECONDS_PER_GB * workload.nbytes / 1e9)
 
     def _limits(self, workload: Workload, work: str) -> tuple[str, ...]:
-        """The limit; at the first large workload, and where there is fio, our own ring's beside it."""
+        """The limit; at the first large workload, and where there is fio, our own ring's beside the disk's."""
+        if workload.large and work == WARM:
+            return (memory_limit.TOOL,)
         if not workload.large or work not in LIMITED:
             return ()
         first = next(other for other in self.workloads if other.large)
@@ -166,11 +168,12 @@ class Comparison:
     @staticmethod
     def _limit(step: Step, name: str, make: Contestants) -> Contestant:
         """A read is of the very file that fastio loads, or else of the first peer's."""
-        disk = limit.find() if name == limit.TOOL else limit.RingLimit()
         if step.work == DURABLE:
-            return make.write_limit(disk, name)
+            return make.write_limit(_disk(name), name)
         peer = next((peer for peer in step.able if peer.owner == "fastio"), step.able[0])
-        return make.read_limit(disk, make.saved(peer), name)
+        if step.work == WARM:
+            return make.memory_limit(make.saved(peer))
+        return make.read_limit(_disk(name), make.saved(peer), name)
 
     @staticmethod
     def _contestant(work: str, peer: Peer, make: Contestants) -> Contestant:
@@ -179,3 +182,7 @@ class Comparison:
         if work in (DURABLE_MEMORY, CACHED_MEMORY):
             return make.fresh_saver(peer, durable=work == DURABLE_MEMORY)
         return make.saver(peer, durable=work == DURABLE)
+
+
+def _disk(name: str) -> limit.Limit:
+    return limit.find() if name == limit.TOOL else limit.RingLimit()

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fastio.bench import cold, fresh, limit, peers, warmup
+from fastio.bench import cold, fresh, limit, memory_limit, peers, warmup
 from fastio.bench.peer import Peer
 from fastio.bench.reserve import Reserve
 from fastio.bench.rounds import Contestant, Measured
@@ -93,8 +93,14 @@ class Contestants:
 
     def read_limit(self, disk: limit.Limit, path: Path, tool: str = limit.TOOL) -> Contestant:
         """Reads directly that file (or the largest of that folder), which is one that a peer loads."""
-        file = max(cold.files(path), key=lambda file: file.stat().st_size)
+        file = _largest(path)
         return Contestant(tool, lambda: disk.read(file, self.workload.nbytes), self._quiet)
+
+    def memory_limit(self, path: Path) -> Contestant:
+        """Copies that file (or the largest of that folder) from the page cache into new memory."""
+        file = _largest(path)
+        read = memory_limit.MemoryLimit().read
+        return Contestant(memory_limit.TOOL, lambda: read(file, self.workload.nbytes), self._settle)
 
     def _adopt(self, peer: Peer) -> Object:
         """The object where the peer wants it: copied there once, since such memory may be hard to give back."""
@@ -141,6 +147,10 @@ class Contestants:
         self.reserve.hold()
         os.sync()
         self.reserve.release(self._times(1) * self.workload.nbytes)
+
+
+def _largest(path: Path) -> Path:
+    return max(cold.files(path), key=lambda file: file.stat().st_size)
 
 
 def remove(path: Path) -> None:

@@ -180,13 +180,18 @@ class RingLimit:
 
 
 def resident(nbytes: int) -> torch.Tensor:
-    """So many bytes of memory that is there already, of huge pages where the kernel has them, at a page's begin."""
+    """So many bytes of memory that is there already, in huge pages where the kernel has them."""
+    return untouched(nbytes).fill_(1)
+
+
+def untouched(nbytes: int) -> torch.Tensor:
+    """So many bytes of memory that comes as it is touched, in huge pages where the kernel has them, at one's begin."""
     import torch
 
     memory = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without huge pages: its own are touched below all the same
+    with contextlib.suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
-    whole = torch.frombuffer(memory, dtype=torch.uint8).fill_(1)
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
     begin = -whole.data_ptr() % _HUGE_PAGE
     return whole[begin : begin + nbytes]
 

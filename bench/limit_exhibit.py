@@ -1,10 +1,10 @@
-"""How near fastio comes to what the disk gives, by fio's reckoning and by that of our own ring. Pure."""
+"""How near fastio comes to the disk's limit, by fio's reckoning and our own ring's, and to that of memory. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastio.bench import limit
+from fastio.bench import limit, memory_limit
 from fastio.bench.exhibit import Cell, Exhibit
 from fastio.bench.stats import Summary
 
@@ -12,19 +12,21 @@ COLUMNS = ("work", "object", "by", "MB/s*", "best*", "fastio reaches %*", "of th
 _NOTE = (
     "reads are of the very file that fastio loads, dropped from the page cache; the disk is read into memory that is "
     "there already, while a load also makes the tensors' memory and verifies checksums; where our own ring stands "
-    "beside fio, the goals are held against the faster of the two"
+    "beside fio, the goals are held against the faster of the two. Warm: the page cache copied into new memory, which "
+    "the kernel clears first"
 )
+_LIMITS = (limit.TOOL, limit.RING, memory_limit.TOOL)
 
 
 def limits(summaries: Sequence[Summary], labels: dict[str, str]) -> list[Exhibit]:
-    """One table of all works and workloads at which the disk's limit was measured; none if it never was.
+    """One table of all works and workloads at which a limit was measured; none if it never was.
 
     ``labels`` has the workloads' names for people.
     """
     rows: list[list[Cell]] = []
     for own in summaries:
         task = {other.tool: other for other in summaries if (other.work, other.workload) == (own.work, own.workload)}
-        if limit.TOOL not in task or own.tool not in (limit.TOOL, limit.RING, "fastio"):
+        if not task.keys() & {*_LIMITS} or own.tool not in (*_LIMITS, "fastio"):
             continue
         fastio = task.get("fastio")
         shares: list[Cell] = [None, None]
@@ -35,4 +37,4 @@ def limits(summaries: Sequence[Summary], labels: dict[str, str]) -> list[Exhibit
         rows.append([own.work, label, name, own.bandwidth / 1e6, own.best_bandwidth / 1e6, *shares])
     if not rows:
         return []
-    return [Exhibit("limit", "The disk's limit, and how near fastio comes", COLUMNS, rows, note=_NOTE)]
+    return [Exhibit("limit", "The limits of disk and memory, and how near fastio comes", COLUMNS, rows, note=_NOTE)]

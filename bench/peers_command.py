@@ -54,7 +54,7 @@ _LEFT_OUT = (
 def peers(
     conduct: Conduct, rounds: int | None, names: tuple[str, ...], chosen: tuple[str, ...], works: tuple[str, ...]
 ) -> None:
-    """The same work with other libraries and with fastio, the disk's limit, and fastio's goals.
+    """The same work with other libraries and with fastio, the limits of disk and memory, and fastio's goals.
 
     torch and, without --quick, safetensors, numpy, DCP and DALI, and fastsafetensors, runai-model-streamer,
     torchsnapshot, DeepNVMe and TensorNVMe where they are installed (pip install 'fastio[peers]' has those that need no

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benching import LIMITS, MIB, on_disk
-from fastio.bench import cold, compare, limit, limit_exhibit, peers, stats, sweep
+from fastio.bench import cold, compare, limit, limit_exhibit, memory_limit, peers, stats, sweep
 from fastio.bench import workloads as objects
 from fastio.bench.rounds import Failure, Measured, Sample
 
@@ -165,16 +165,47 @@ def test_fio_and_our_ring_stand_side_by_side_once(disk: Path, monkeypatch: pytes
     large = [objects.one_tensor(64), objects.one_tensor(128), objects.one_tensor(1)]
     plan = compare.Comparison(disk, 1, large, [peers.find("torch")])
     told = {(step.workload.nbytes // MIB, step.work): step.limits for step in plan.steps if step.limits}
-    both, one = (limit.TOOL, limit.RING), (limit.TOOL,)
+    both, one, memory = (limit.TOOL, limit.RING), (limit.TOOL,), (memory_limit.TOOL,)
     assert told == {
         (196, compare.DURABLE): both,
         (196, compare.COLD): both,
+        (196, compare.WARM): memory,
         (392, compare.DURABLE): one,
         (392, compare.COLD): one,
+        (392, compare.WARM): memory,
     }
     monkeypatch.setattr(limit, "fio", lambda: False)
     plan = compare.Comparison(disk, 1, large, [peers.find("torch")])
-    assert {step.limits for step in plan.steps} == {(), one}
+    assert {step.limits for step in plan.steps} == {(), one, memory}
+
+
+def test_a_warm_load_is_held_against_its_file_copied_from_the_page_cache(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastio.bench.fresh.measure", lambda *_: Measured(1.0, 0.0))
+    real, copied = os.preadv, set[tuple[str, int, int]]()
+
+    def preadv(fd: int, buffers: list[memoryview], offset: int) -> int:
+        count = real(fd, [buffer[:MIB] for buffer in buffers], offset)  # less than asked for
+        copied.add((Path(os.readlink(f"/proc/self/fd/{fd}")).name, offset, count))
+        return count
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    workload = replace(objects.one_tensor(1), large=True)
+    plan = compare.Comparison(
+        disk, 2, [workload], [peers.find("torch"), peers.find("fastio")], (compare.WARM,), learning=1, memory=False
+    )
+    outcomes = list(plan.run())
+    assert not [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    measured = [o for o in outcomes if isinstance(o, Sample) and o.tool == memory_limit.TOOL]
+    assert [sample.way.partition(",")[0] for sample in measured] == ["page cache into new memory"] * 2
+    copied = {copy for copy in copied if copy[0] != "learning"}
+    assert {name for name, _, _ in copied} == {"of-fastio"}
+    end = 0
+    for _, offset, count in sorted(copied):
+        assert offset == end
+        end += count
+    assert end > workload.nbytes
 
 
 def test_the_sweeps_limit_reads_the_file_of_most_tools(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,3 +237,7 @@ def test_how_near_fastio_comes(disk: Path) -> None:
         ["cold load", "Big", "fastio", 2000.0, 2000.0, None, None],
     ]
     assert not limit_exhibit.limits(stats.summarise(samples("fastio", "uring", 0.5)), {})
+    (exhibit,) = limit_exhibit.limits(
+        stats.summarise([*samples(memory_limit.TOOL, "copied", 0.5), *samples("fastio", "posix", 0.625)]), {}
+    )
+    assert list(exhibit.rows[0]) == ["cold load", "big", "copied", 2000.0, 2000.0, 80.0, 80.0]
