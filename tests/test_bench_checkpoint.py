@@ -216,9 +216,7 @@ class TestCommand:
     def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(self, disk: Path) -> None:
         out, work = disk / "out", disk / "work"
         work.mkdir()
-        # Whoever runs the tests in the background of a shell hands an ignored SIGINT on to them.
         program = (
-            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from fastio.bench import checkpoint_runs as runs; runs.SAVES = 1000\n"
             "steps = runs.Runs.steps; runs.Runs.steps = lambda own: steps(own)[1:]\n"
             "take = runs.replace\n"

@@ -30,8 +30,7 @@ from fastio.bench.rounds import Measured
 LOADS = (compare.COLD, compare.WARM)
 # A subcommand whose files take a moment to remove; its work ends with its input, or by a signal.
 MANY_FILES = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background hands on an ignored one
+import sys
 import click
 from fastio.bench.conduct import common
 
@@ -235,9 +234,7 @@ class TestCommands:
     ) -> None:
         out, work = disk / "out", disk / "work"
         work.mkdir()
-        # Whoever runs the tests in the background of a shell hands an ignored SIGINT on to them.
         program = (
-            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from fastio.bench import probing, sweep; probing.BATCHES, sweep.QUICK_BATCHES = (1, 2), (2, 1)\n"
             "from fastio.bench.cli import main; main()"
         )
@@ -312,12 +309,7 @@ class TestCommands:
         (tmp_path / f"{library}.py").write_text(
             "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()\n"
         )
-        # Whoever runs the tests in the background of a shell hands an ignored SIGINT on to them.
-        program = (
-            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-            f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-            "from fastio_bench import main; main()"
-        )
+        program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nfrom fastio_bench import main; main()"
         child = subprocess.run([sys.executable, "-c", program, "doctor"], capture_output=True, text=True, check=False)
         assert child.returncode == 130, child.stderr
         assert child.stdout == ""

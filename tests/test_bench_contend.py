@@ -29,8 +29,6 @@ MIB = 1 << 20
 CORE = min(os.sched_getaffinity(0))
 _PATIENCE = 6000  # looks, a hundredth of a second apart
 SMALL = Size("transformer", 8, 2, 64)
-# Whoever runs the tests in the background of a shell hands an ignored SIGINT on to them.
-HEAR = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
 
 
 @pytest.fixture
@@ -350,7 +348,7 @@ class TestCommand:
         assert seen[seen.index("watch") : -1] == ["watch", "hold", "release", "hold"] * calls
 
     def test_ctrl_c_leaves_no_files_and_no_children(self, tmp_path: Path) -> None:
-        code = HEAR + "from fastio.bench.contend_command import contend; contend()"
+        code = "from fastio.bench.contend_command import contend; contend()"
         command = [sys.executable, "-c", code, "--quick", "--rounds", "1000", "--dir", str(tmp_path)]
         pipe = subprocess.PIPE
         child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)

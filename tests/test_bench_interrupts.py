@@ -35,9 +35,8 @@ import torch._dynamo  # as the first optimizer does, which takes seconds
 from fastio.bench import cli, commands, contend_command, contention, hogs, tools_command
 from fastio.bench.training_models import Size
 
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)  # whoever runs the tests in a shell's background hands on ignored ones
-signal.signal(signal.SIGINT, signal.default_int_handler)
 hogs.LEAST_NBYTES, hogs._CACHES, hogs._WINDOW, contention._ALONE, contention.WORKS = 8 << 20, 0, 0.02, 0.01, ()
 contend_command.QUICK_BATCH, contend_command.QUICK_SIZE, contention._LEARNING = 1, Size("transformer", 8, 2, 64), 1
 small = tuple(replace(model, batch=4, depth=2, width=16) for model in tools_command._QUICK_MODELS)
@@ -150,14 +149,6 @@ class Interrupting:
         signal.raise_signal(signal.SIGINT)
 
 
-@pytest.fixture
-def heard() -> Iterator[None]:
-    """Whoever runs the tests in a shell's background hands an ignored SIGINT on to them."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.parametrize("seed", range(TRIES))
 @pytest.mark.parametrize("command", TRAINS)
 def test_ctrl_c_while_training_runs(command: str, seed: int, nursery: Nursery, tmp_path: Path) -> None:
@@ -172,7 +163,7 @@ def test_a_kill_or_a_closed_terminal_while_training_runs(
     interrupted(nursery, command, number, 0.1, tmp_path)
 
 
-def test_lost_in_a_destructor_it_ends_what_is_measured_at_the_next_outcome(heard: None, tmp_path: Path) -> None:
+def test_lost_in_a_destructor_it_ends_what_is_measured_at_the_next_outcome(tmp_path: Path) -> None:
     report = Report("io", tmp_path, {})
 
     def outcomes() -> Iterator[Failure]:
@@ -187,14 +178,14 @@ def test_lost_in_a_destructor_it_ends_what_is_measured_at_the_next_outcome(heard
     assert [failure.tool for failure in report.failures] == ["before"]
 
 
-def test_lost_with_no_outcome_to_come_it_is_heeded_at_the_end(heard: None, tmp_path: Path) -> None:
+def test_lost_with_no_outcome_to_come_it_is_heeded_at_the_end(tmp_path: Path) -> None:
     report = Report("io", tmp_path, {})
     with interruptible(report):
         Interrupting()
     assert report.interrupted
 
 
-def test_before_anything_is_measured_it_ends_the_run_at_the_first_outcome(heard: None, tmp_path: Path) -> None:
+def test_before_anything_is_measured_it_ends_the_run_at_the_first_outcome(tmp_path: Path) -> None:
     report = Report("io", tmp_path, {})
     with interrupts.undisturbed():
         signal.raise_signal(signal.SIGINT)
@@ -206,7 +197,7 @@ def test_before_anything_is_measured_it_ends_the_run_at_the_first_outcome(heard:
     assert not report.failures
 
 
-def test_once_answered_it_stops_nothing_of_what_is_shown_then(heard: None, tmp_path: Path) -> None:
+def test_once_answered_it_stops_nothing_of_what_is_shown_then(tmp_path: Path) -> None:
     report = Report("io", tmp_path, {})
     with interrupts.heeded():
         with interrupts.undisturbed():
@@ -219,7 +210,7 @@ def test_once_answered_it_stops_nothing_of_what_is_shown_then(heard: None, tmp_p
     assert child.returncode == 0
 
 
-def test_a_child_is_known_before_ctrl_c_comes_and_gone_after_it(heard: None, tmp_path: Path) -> None:
+def test_a_child_is_known_before_ctrl_c_comes_and_gone_after_it(tmp_path: Path) -> None:
     """With what it started, here a process whose memory takes a while to be given back once it is killed."""
     report, pids, ready = Report("io", tmp_path, {}), list[int](), tmp_path / "ready"
     held = f"import time, pathlib; held = b'x' * (1 << 29); pathlib.Path({str(ready)!r}).touch(); time.sleep(600)"
