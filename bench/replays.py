@@ -111,6 +111,12 @@ def lived(rows: Sequence[Row], own: str, chosen: Sequence[str]) -> tuple[list[Re
     return found, left_out
 
 
+def lived_bounds(rows: Sequence[Row], own: str) -> list[Reached]:
+    """As :func:`bounds`, in the order in which ``own`` had the calls, whose time the rows have beside the tools'."""
+    others = [row._replace(seconds={tool: took for tool, took in row.seconds.items() if tool != own}) for row in rows]
+    return bounds([row for row in others if row.seconds], orders=1)
+
+
 def recoveries(rows: Sequence[Row], rules: Sequence[Rule], orders: int = ORDERS) -> list[Recovered]:
     """At each work the tool with most of the oracle's time becomes three times slower halfway through."""
     found = []

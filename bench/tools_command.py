@@ -105,16 +105,21 @@ def _measure(
             note = f"RECORDED timings, {orders}. {_ORACLE}"
             title = "The tuner on a recorded trace"
             exhibits.append(tools_exhibits.oracle("replayed", title, replayed, note, SIMULATED))
-            exhibits.append(tools_exhibits.bounds(bounds))
+            exhibits.append(
+                tools_exhibits.bounds("bounds", "The recorded calls by a learner that is told everything", bounds)
+            )
             exhibits.append(tools_exhibits.recovered(slower))
-        lived, left_out = replays.lived(
-            [row for row in compared if live.AUTO in row.seconds], live.AUTO, comparison.chosen
-        )
+        by_auto = [row for row in compared if live.AUTO in row.seconds]
+        lived, left_out = replays.lived(by_auto, live.AUTO, comparison.chosen)
         conduct.report.notes += [f"live, {remark}" for remark in left_out]
         conduct.report.notes += host.remark(comparison.again)
         if lived:
             note = f"Every tool did the same as auto right before or after it, in random order. {_ORACLE}"
             exhibits.append(tools_exhibits.oracle("live", 'policy="auto", with nothing learned before', lived, note))
+            told = replays.lived_bounds(by_auto, live.AUTO)
+            exhibits.append(
+                tools_exhibits.bounds("live-bounds", "The same calls by a learner that is told everything", told)
+            )
         judged = iter(comparison.chosen)
         conduct.report.findings["compared"] = [
             {**row._asdict(), "chosen": next(judged) if live.AUTO in row.seconds else None} for row in compared

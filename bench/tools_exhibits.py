@@ -112,21 +112,21 @@ def oracle(name: str, title: str, found: Sequence[Reached], note: str, origin: s
     )
 
 
-def bounds(found: Sequence[Reached]) -> Exhibit:
-    """What no choosing can pass on a trace."""
+def bounds(name: str, title: str, found: Sequence[Reached]) -> Exhibit:
+    """What no choosing can pass on a trace, or live."""
     rows: list[list[Cell]] = [
         [line.work, line.total, *(None if share is None else 100 * share for share in (line.share, line.alike))]
         for line in found
     ]
     return Exhibit(
-        "bounds",
-        "The same calls by a learner that hears what every tool took, and need not try any",
+        name,
+        title,
         ["work", "total*", "% best*", "% alike*"],
         rows,
         SIMULATED,
         "Fastensor, section 5.2.3",
-        "It takes the least median of the calls nearest in size, from nothing. What it misses is luck: the tools "
-        "lie nearer to each other than their times vary.",
+        "It hears what every tool took, and need not try any; it takes the least median of the calls nearest in size, "
+        "from nothing. What it misses is luck: the tools lie nearer to each other than their times vary.",
     )
 
 

@@ -224,6 +224,12 @@ class TestOracle:
             assert line.share is not None
             assert 0.99 < line.share <= line.alike
 
+    def test_the_same_holds_of_calls_that_were_lived(self) -> None:
+        rows = [Row("pt save", 1000, {"auto": 5.0, "b": 2.0, "a": 1.0})] * 40
+        (line,) = replays.lived_bounds([*rows, Row("pt save", 1000, {"auto": 5.0, "a": 1.0, "c": 1.0})], "auto")
+        assert (line.calls, line.total, line.alone) == (41, 1.0, {"a": 1.0})
+        assert replays.lived_bounds([Row("pt save", 1000, {"auto": 5.0})], "auto") == []
+
     def test_busy_spells_do_not_mislead_who_hears_of_every_tool(self) -> None:
         """b takes 10 % longer than a; the machine is up to 20 times slower in every other call."""
         calls = [Timed(1000, {"b": 1.1 * slow, "a": slow}, {"b": 1.1, "a": 1.0}) for slow in (1.0, 20.0, 1.0, 7.0) * 10]
@@ -369,7 +375,17 @@ class TestCommand:
             f"tools-quick-{name}" for name in ("spread", "reach", "oracle")
         }
         shown = {exhibit["name"]: exhibit for exhibit in told["exhibits"]}
-        names = ["spread-transformer", "spread-vit", "reach", "reach-paper", "replayed", "bounds", "slower", "live"]
+        names = [
+            "spread-transformer",
+            "spread-vit",
+            "reach",
+            "reach-paper",
+            "replayed",
+            "bounds",
+            "slower",
+            "live",
+            "live-bounds",
+        ]
         assert list(shown) == names
         assert shown["reach-paper"]["origin"] == "from the paper"
         assert {row[0] for row in shown["reach"]["rows"]} >= {"first", "best", "live tuner", "torch alone"}
