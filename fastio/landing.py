@@ -7,6 +7,7 @@ dies gives its pages back; the mapping goes with the last one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 import numpy
@@ -19,8 +20,9 @@ from fastio.transport import Extent, Span
 _PAGE, _HUGE_PAGE = 4096, 2 << 20
 # From here on several threads read, a block of the file each.
 _LARGE = 32 << 20
-# The alignment that the processor asks of the widest numbers: a storage must start on a multiple of it.
-_ALIGNMENT = 8
+# The alignment that the processor asks of the widest numbers: a storage of any must start on a multiple of it.
+_WIDEST = 8
+_APART = 64  # storages that mirror no file begin in a cache line of their own
 
 
 class Region(NamedTuple):
@@ -30,6 +32,11 @@ class Region(NamedTuple):
     offset: int
     nbytes: int
     crc: int
+
+
+def is_aligned(offset: int, itemsize: int) -> bool:
+    """Whether numbers of that size may lie there."""
+    return offset % min(itemsize, _WIDEST) == 0
 
 
 class Landing(Protocol):
@@ -44,13 +51,17 @@ class Landing(Protocol):
     def storage(self, region: Region) -> torch.UntypedStorage: ...
 
 
-def land(path: str, regions: Sequence[Region], device: torch.device, checksum: bool) -> Landing:
-    """Memory for ``regions`` (sorted by offset) on ``device``; extents ask for CRCs if ``checksum``."""
-    aligned = all(region.offset % _ALIGNMENT == 0 for region in regions)
-    if device.type == "cpu" and aligned and regions:
-        with named(path):
+def land(path: str, regions: Sequence[Region], device: torch.device, checksum: bool, aligned: bool = False) -> Landing:
+    """Memory for ``regions`` (sorted by offset) on ``device``; extents ask for CRCs if ``checksum``.
+
+    ``aligned``: each begins in the file at a multiple of its numbers' size.
+    """
+    with named(path):
+        if device.type != "cpu" or not regions:
+            return _Scattered(regions, [torch.UntypedStorage(r.nbytes, device=device) for r in regions], checksum)
+        if aligned or all(is_aligned(region.offset, _WIDEST) for region in regions):
             return _Mirror(regions, checksum)
-    return _Scattered(regions, device, checksum)
+        return _Scattered(regions, _side_by_side(regions), checksum)
 
 
 class _Mirror:
@@ -78,19 +89,26 @@ class _Mirror:
 
 
 class _Scattered:
-    """A storage of its own for each region: on devices, and where a file's offsets are too odd to mirror."""
+    """Storages that mirror no file: on devices, and where a file's offsets are too odd."""
 
-    def __init__(self, regions: Sequence[Region], device: torch.device, checksum: bool) -> None:
+    def __init__(self, regions: Sequence[Region], storages: Sequence[torch.UntypedStorage], checksum: bool) -> None:
         self.span: Span | None = None
-        self._storages = {r.name: _storage_on(device, r.nbytes) for r in regions}
-        self.extents = []
-        for name, offset, nbytes, _ in regions:
-            storage = self._storages[name]
-            self.extents.append(Extent(offset, nbytes, storage.data_ptr(), checksum, device.type, storage, name))
+        self._storages = {region.name: storage for region, storage in zip(regions, storages, strict=True)}
+        self.extents = [
+            Extent(offset, nbytes, storage.data_ptr(), checksum, storage.device.type, storage, name)
+            for (name, offset, nbytes, _), storage in zip(regions, storages, strict=True)
+        ]
 
     def storage(self, region: Region) -> torch.UntypedStorage:
         found = self._storages.get(region.name)
-        return found if found is not None else _storage_on(torch.device("cpu"), 0)
+        return found if found is not None else _empty()
+
+
+def _side_by_side(regions: Sequence[Region]) -> list[torch.UntypedStorage]:
+    """A storage for each, all in one mapping: a process may have 65,530 of these, and a file more tensors."""
+    starts = list(accumulate((-(-region.nbytes // _APART) * _APART for region in regions), initial=0))
+    mapping = _native.Mapping(starts.pop(), used=True)
+    return [_storage_of(mapping, start, region.nbytes) for region, start in zip(regions, starts, strict=True)]
 
 
 def bytes_of(mapping: _native.Mapping, offset: int, nbytes: int) -> torch.Tensor:
@@ -100,12 +118,8 @@ def bytes_of(mapping: _native.Mapping, offset: int, nbytes: int) -> torch.Tensor
 
 def _storage_of(mapping: _native.Mapping, offset: int, nbytes: int) -> torch.UntypedStorage:
     """A storage over a part of a mapping. It cannot be resized: a tensor that does not fit is an error, as in torch."""
-    if nbytes == 0:
-        return torch.from_numpy(numpy.empty(0, numpy.uint8)).untyped_storage()
-    return bytes_of(mapping, offset, nbytes).untyped_storage()
+    return bytes_of(mapping, offset, nbytes).untyped_storage() if nbytes else _empty()
 
 
-def _storage_on(device: torch.device, nbytes: int) -> torch.UntypedStorage:
-    if device.type == "cpu":
-        return _storage_of(_native.Mapping(nbytes, used=True), 0, nbytes)
-    return torch.UntypedStorage(nbytes, device=device)
+def _empty() -> torch.UntypedStorage:
+    return torch.from_numpy(numpy.empty(0, numpy.uint8)).untyped_storage()

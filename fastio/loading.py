@@ -93,7 +93,7 @@ def _target(call: LoadCall, form: str) -> torch.device | None:
     if where is None:
         return torch.device("cpu") if form != PT or not moves_storages() else None
     if form != PT:
-        kind = "a dict" if isinstance(where, dict) else "a function"
+        kind = "a dict" if isinstance(where, dict) else "a function" if callable(where) else f"the {where!r}"
         raise UnsupportedError(f"{call.path}: map_location as {kind} is for .pt files; name a device for .{form}")
     return None
 
@@ -132,7 +132,7 @@ def _load_held_back(
         return load_by_torch(call, fd, size, form, started, f"no tool fills memory on {device}")
     if form in _whole(decision.order[0]):
         return _load_whole(call, fd, size, form, started, decision, source.nbytes)
-    landing = land(call.path, source.regions, device, call.verify and source.checksummed)
+    landing = land(call.path, source.regions, device, call.verify and source.checksummed, source.aligned)
     control = Control()
     attempts = Attempts(decision, f"load {call.path}", control=control)
     request = ReadRequest(call.path, fd, size, landing.extents, landing.span, resident, control)

@@ -15,7 +15,7 @@ _FIELD = re.compile(rf"(?P<name>{_STRING}){_SPACE}:{_SPACE}(?P<value>{_STRING}|T
 _NUMBER = re.compile(r"(0|[1-9][0-9]*)(L?)")  # Python 2 wrote 5L
 _BETWEEN = re.compile(f"{_SPACE},{_SPACE}")
 _BEGIN = re.compile(rf"[ \t]*{{{_SPACE}")
-_END = re.compile(rf"{_SPACE},?{_SPACE}}}[ \t\n]*")
+_END = re.compile(rf"{_SPACE}(?:,{_SPACE})?}}[ \t\n]*")  # two stars side by side would try all ways to share spaces
 _RECORDS = re.compile(rf"[ \t]*{{{_SPACE}['\"]descr['\"]{_SPACE}:{_SPACE}\[")
 
 

@@ -27,8 +27,11 @@ _STEP = 1 << 20
 
 
 def name_of(f: Any) -> str:
-    """What results and errors call a file object."""
-    return str(getattr(f, "name", "<file object>"))
+    """What results and errors call a file object. The name of one that was made from a descriptor is that number."""
+    name = getattr(f, "name", None)
+    if name is None:
+        return "<file object>"
+    return os.fsdecode(name) if isinstance(name, bytes) else str(name)
 
 
 def save_stream(call: SaveCall, f: Any) -> SaveResult:

@@ -5,23 +5,23 @@ The header is padded so that the data starts on a page; numpy reads headers of a
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import torch
 
 from fastio.errors import CorruptFileError, FormatError
-from fastio.formats import dense
+from fastio.formats import dense, shapes
 from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.reading import read_at
 from fastio.formats.source import Source, StorageOf, Wait
-from fastio.landing import Region
+from fastio.landing import Region, is_aligned
 from fastio.npy_header import parse
 
 _PAGE = 4096
 _MAGIC = b"\x93NUMPY\x01\x00"
-_LARGEST_HEADER = 1 << 16
+_LARGEST_HEADER = 16 << 20  # of records with a hundred thousand fields
+_LONGEST_NAME = 100  # of a dtype
 
 _NAMES = (
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
@@ -53,6 +53,7 @@ def layout(obj: Any, path: str) -> Layout:
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
     """The same memory; a copy where torch has no such strides (negative ones)."""
+    array = array.view(array.dtype.str)  # C has two names for 64 bits, of which torch knows one
     if not array.flags.writeable:
         array = np.asarray(_Writable(array))  # torch would warn; here nobody writes to it
     try:
@@ -92,11 +93,10 @@ def source(path: str, fd: int, size: int) -> Source:
             f"{path}: torch has no dtype for numpy's {description!r}; load it with numpy.load and convert it"
         )
     dtype = _DTYPES[description]
-    nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes != size - start:
-        raise CorruptFileError(
-            path, "array", f"shape {shape} of {description} needs {nbytes} bytes, found {size - start}"
-        )
+    nbytes = size - start
+    problem = shapes.problem(shape, dtype, description, nbytes)
+    if problem:
+        raise CorruptFileError(path, "array", problem)
     region = Region("array", start, nbytes, 0)
 
     def build(storage_of: StorageOf, wait: Wait) -> torch.Tensor:
@@ -106,7 +106,8 @@ def source(path: str, fd: int, size: int) -> Source:
         tensor.set_(storage, 0, order)  # type: ignore[call-overload]
         return tensor.permute(*reversed(range(len(shape)))) if fortran and len(shape) > 1 else tensor
 
-    return Source("npy", [region] if nbytes else [], build, checksummed=False)
+    regions = [region] if nbytes else []
+    return Source("npy", regions, build, checksummed=False, aligned=is_aligned(start, dtype.itemsize))
 
 
 def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, int]:
@@ -115,14 +116,24 @@ def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, 
         raise CorruptFileError(path, None, "its first bytes are no npy header of a known version")
     length = int.from_bytes(fixed[8:12] if fixed[6] > 1 else fixed[8:10], "little")
     total = (12 if fixed[6] > 1 else 10) + length
-    if length > _LARGEST_HEADER or total > size:
+    if total > size:
         raise CorruptFileError(path, None, f"its header is said to have {length} bytes; the file has {size}")
+    if length > _LARGEST_HEADER:
+        raise FormatError(f"{path}: its header has {length} bytes, above {_LARGEST_HEADER}; load it with numpy.load")
     start = total - length
     try:
         header = parse(read_at(path, fd, start, length), fixed[6])
-        dtype = np.dtype(header.description) if header.description is not None else None
+        dtype = _dtype(header.description)
     except (ValueError, TypeError, SyntaxError) as error:  # numpy reads some descriptions as Python
         raise CorruptFileError(path, None, f"its header is not what numpy writes: {error}") from None
     if dtype is None or dtype.hasobject:
         raise FormatError(f"{path}: holds records or pickled objects; load it with numpy.load (and allow_pickle=True)")
     return header.shape, header.fortran_order, dtype.str, total
+
+
+def _dtype(description: str | None) -> np.dtype[Any] | None:
+    if description is None:
+        return None
+    if len(description) > _LONGEST_NAME:
+        raise ValueError(f"no dtype has a name of {len(description)} characters")
+    return np.dtype(description)

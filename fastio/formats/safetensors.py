@@ -6,19 +6,20 @@ The header is padded with spaces so that the data starts on a page. No checksums
 from __future__ import annotations
 
 import json
-import math
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import torch
 
 from fastio.errors import CorruptFileError, FormatError
-from fastio.formats import dense
+from fastio.formats import dense, shapes
 from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.reading import read_at
 from fastio.formats.safetensors_dtypes import in_header, in_torch
 from fastio.formats.sense import LARGEST_HEADER
 from fastio.formats.source import Source, StorageOf, Wait
-from fastio.landing import Region
+from fastio.landing import Region, is_aligned
 
 _PAGE = 4096
 _METADATA = "__metadata__"
@@ -91,18 +92,18 @@ def _is_unicode(text: str) -> bool:
 
 def _refuse_shared(path: str, tensors: dict[str, torch.Tensor]) -> None:
     """Tied tensors would come back untied, twice as large: the library refuses them, and so do we."""
-    seen: dict[int, list[tuple[int, int, str]]] = {}
-    for name, tensor in tensors.items():
-        if tensor.numel():
-            start, stop = dense.span(tensor)
-            others = seen.setdefault(tensor.untyped_storage().data_ptr(), [])
-            for other_start, other_stop, other in others:
-                if start < other_stop and other_start < stop:
-                    raise FormatError(
-                        f"{path}: {other!r} and {name!r} share memory, which safetensors cannot say; "
-                        f"save {name!r} as a clone(), leave one out, or save as .pt"
-                    )
-            others.append((start, stop, name))
+    spans = sorted(
+        (tensor.untyped_storage().data_ptr(), *dense.span(tensor), place, name)
+        for place, (name, tensor) in enumerate(tensors.items())
+        if tensor.numel()
+    )
+    for one, other in pairwise(spans):  # were any two to overlap, two neighbours would
+        if one[0] == other[0] and other[1] < one[2]:
+            (*_, first), (*_, second) = sorted((one, other), key=itemgetter(3))
+            raise FormatError(
+                f"{path}: {first!r} and {second!r} share memory, which safetensors cannot say; "
+                f"save {second!r} as a clone(), leave one out, or save as .pt"
+            )
 
 
 def source(path: str, fd: int, size: int) -> Source:
@@ -131,12 +132,13 @@ def source(path: str, fd: int, size: int) -> Source:
         return tensors
 
     filled = sorted((r for r in regions.values() if r.nbytes), key=lambda region: region.offset)
-    return Source("safetensors", filled, build, checksummed=False)
+    aligned = all(is_aligned(region.offset, entries[region.name][0].itemsize) for region in filled)
+    return Source("safetensors", filled, build, checksummed=False, aligned=aligned)
 
 
 def _check_metadata(path: str, header: dict[str, Any]) -> None:
     """Names and metadata must be what the library takes: text, and a map of text to text."""
-    metadata = header.get(_METADATA, {})
+    metadata = {} if header.get(_METADATA) is None else header[_METADATA]
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise CorruptFileError(path, _METADATA, "is no map of text to text")
     try:
@@ -165,9 +167,9 @@ def _entry(path: str, name: str, entry: Any, room: int) -> tuple[torch.dtype, li
     if not begin <= end <= room:
         raise CorruptFileError(path, name, f"its data_offsets are [{begin}, {end}], of {room} bytes of data")
     dtype, size = in_torch(path, name, key, shape)
-    needed = math.prod(size) * dtype.itemsize
-    if end - begin != needed:
-        raise CorruptFileError(path, name, f"shape {shape} of {key} needs {needed} bytes, its data has {end - begin}")
+    problem = shapes.problem(size, dtype, key if size is shape else str(dtype), end - begin)
+    if problem:
+        raise CorruptFileError(path, name, problem)
     return dtype, size, begin, end
 
 

@@ -18,9 +18,9 @@ class Source(NamedTuple):
     """Regions to be filled, sorted by offset, and how the object is made of their storages.
 
     ``build(storage_of, wait)`` may run while the storages are still being filled; before it looks at their bytes it
-    calls ``wait``. ``confirm(span)`` looks once more at
-    what was only assumed about the file's layout, when the bytes are in memory; None if nothing was.
-    ``checksummed`` says whether regions carry CRCs.
+    calls ``wait``. ``confirm(span)`` looks once more at what was only assumed about the file's layout, when the bytes
+    are in memory; None if nothing was.
+    ``checksummed`` says whether regions carry CRCs, ``aligned`` that each begins at a multiple of its numbers' size.
     """
 
     format: str
@@ -28,6 +28,7 @@ class Source(NamedTuple):
     build: Callable[[StorageOf, Wait], Any]
     checksummed: bool
     confirm: Callable[[Span], bool] | None = None
+    aligned: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -1,0 +1,155 @@
+"""Files of other formats that are unusual, or hostile, and what they take: time and mappings as well as memory."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import io
+import itertools
+import json
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import fastio
+
+
+def tensors_file(header: Any, data: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def array_file(header: str, version: int = 1, data: bytes = b"") -> bytes:
+    length = len(header).to_bytes(2 if version == 1 else 4, "little")
+    return b"\x93NUMPY" + bytes([version, 0]) + length + header.encode() + data
+
+
+def mappings() -> int:
+    return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+@pytest.mark.parametrize("odd", [0, 1], ids=["aligned", "odd"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32], ids=str)
+def test_many_tensors_take_few_mappings(tmp_path: Path, dtype: torch.dtype, odd: int) -> None:
+    """A process may have 65,530. Of the tensors every other is let go, which may leave holes."""
+    path, before = tmp_path / "a.safetensors", mappings()
+    expected = {str(number): torch.full((3,), number % 100, dtype=dtype) for number in range(20_000)}
+    fastio.save(expected, path, durable=False)
+    if odd:  # the header one byte longer, as of another program, and every number's address is odd
+        whole = path.read_bytes()
+        end = 8 + int.from_bytes(whole[:8], "little")
+        path.write_bytes((end - 7).to_bytes(8, "little") + whole[8:end] + b" " + whole[end:])
+    loaded = fastio.load(path)
+    assert loaded.keys() == expected.keys()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in expected.items())
+    for name in list(loaded)[::2]:
+        del loaded[name]
+    assert mappings() - before < 100
+
+
+@pytest.mark.parametrize("shape", [[9] * 5000, [9] * 400_000, [int("9" * 4300)], [10**30, 10**30]], ids=len)
+@pytest.mark.parametrize("form", ["npy", "safetensors"])
+def test_a_shape_of_any_length_and_size_is_refused_by_name(tmp_path: Path, form: str, shape: list[int]) -> None:
+    """Its product may have more digits than Python writes, or would take minutes."""
+    path = tmp_path / f"a.{form}"
+    if form == "npy":
+        path.write_bytes(
+            array_file(
+                f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape!s:.{10**7}}), }}\n".replace(
+                    "[", ""
+                ).replace("])", ",)"),
+                2,
+            )
+        )
+    else:
+        path.write_bytes(tensors_file({"array": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}))
+    for call in (fastio.load, fastio.verify):
+        with pytest.raises(fastio.CorruptFileError, match=r"'array'.*needs more bytes than there can be") as refused:
+            call(path)
+        assert len(str(refused.value)) < 1000
+
+
+def test_a_header_of_spaces_is_refused_at_once(tmp_path: Path) -> None:
+    """By a pattern with two stars side by side it took 25 minutes for each of these megabytes."""
+    path = tmp_path / "a.npy"
+    path.write_bytes(array_file("{'descr': '<f4'" + " " * 4_000_000 + "x", 2))
+    with pytest.raises(fastio.CorruptFileError, match="no dict of strings"):
+        fastio.load(path)
+
+
+def test_wide_records_are_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    with pytest.warns(UserWarning, match="Stored array in format 2.0"):
+        np.save(path, np.zeros(2, [(f"field_{number:05}", "f4") for number in range(4000)]))
+    with pytest.raises(fastio.FormatError, match=r"records.*numpy\.load"):
+        fastio.load(path)
+
+
+def test_a_long_header(tmp_path: Path) -> None:
+    path, values = tmp_path / "a.npy", np.arange(3, dtype=np.float32)
+    for spaces in (70_000, 17 << 20):
+        header = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }" + " " * spaces + "\n"
+        path.write_bytes(array_file(header, 2, values.tobytes()))
+        if spaces == 70_000:
+            assert torch.equal(fastio.load(path), torch.from_numpy(values))
+            continue
+        with pytest.raises(fastio.FormatError, match=r"its header has 17825850 bytes.*numpy\.load"):
+            fastio.load(path)
+    path.write_bytes(array_file("{'descr': '" + "f4," * 1000 + "', 'fortran_order': False, 'shape': (3,), }\n"))
+    with pytest.raises(fastio.CorruptFileError, match="no dtype has a name of 3000 characters"):
+        fastio.load(path)
+
+
+@pytest.mark.parametrize("code", ["Q", "q", "L", "l"])
+def test_each_of_cs_names_for_64_bits(tmp_path: Path, code: str) -> None:
+    values = np.asarray(array.array(code, [1, 2, 3]))
+    for target in (tmp_path / "a.npy", stream := io.BytesIO()):
+        fastio.save(values, target, format="npy")
+    assert (tmp_path / "a.npy").read_bytes() == stream.getvalue()
+    assert np.array_equal(np.load(tmp_path / "a.npy"), values)
+
+
+def test_views_of_one_buffer(tmp_path: Path) -> None:
+    """Compared each with each, 80,000 of them took a minute."""
+    path = tmp_path / "a.safetensors"
+    flat = torch.arange(80_000, dtype=torch.int16)
+    views = {str(number): view for number, view in enumerate(flat.split(1))}
+    fastio.save(views, path, durable=False)
+    assert torch.equal(torch.cat([fastio.load(path)[name] for name in ("0", "79999")]), flat[[0, -1]])
+    chance = random.Random(0)
+    for _ in range(200):  # as comparing each with each says
+        spans = [(begin := chance.randrange(40), begin + chance.randrange(1, 6)) for _ in range(8)]
+        tied = any(a[0] < b[1] and b[0] < a[1] for a, b in itertools.combinations(spans, 2))
+        named = {str(number): flat[begin:end] for number, (begin, end) in enumerate(spans)}
+        with pytest.raises(fastio.FormatError, match="share memory") if tied else contextlib.nullcontext():
+            fastio.save(named, path, durable=False)
+
+
+def test_metadata_that_is_null_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    entry = {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}
+    path.write_bytes(tensors_file({"__metadata__": None, "x": entry}, b"\1\2"))
+    assert torch.equal(fastio.load(path)["x"], safetensors.torch.load_file(path)["x"])
+
+
+def test_the_name_of_a_file_object(tmp_path: Path) -> None:
+    path, values = tmp_path / "a.npy", torch.arange(3)
+    with tempfile.SpooledTemporaryFile() as spooled:
+        assert fastio.save(values, spooled, format="npy").path == "<file object>"
+    fastio.save(values, path)
+    with open(bytes(path), "rb") as file, fastio.record() as transfers:
+        fastio.load(file)
+    assert transfers[0].path == str(path)
+
+
+def test_a_map_location_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    fastio.save(torch.arange(3), path)
+    with pytest.raises(fastio.FastIOError, match=r"map_location as the 0 is"):
+        fastio.load(path, 0)
