@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from fastio import addresses
 from fastio.addresses import cuda_bytes, host_bytes, storage_bytes
 from fastio.errors import RefusedError
 from fastio.transport import Extent
@@ -27,6 +30,11 @@ def tensor(extent: Extent) -> torch.Tensor:
     if kind == "cuda":
         return cuda_bytes(extent.address, extent.nbytes)
     raise RefusedError(f"memory on {extent.device} is reached through its storage, and this extent names none")
+
+
+def settle(extents: Sequence[Extent]) -> None:
+    """As :func:`fastio.addresses.settle`, of the devices on which the memory of extents lies."""
+    addresses.settle({tensor(extent).device for extent in extents if extent.device != "cpu"})
 
 
 def why_no_cuda() -> tuple[str, str]:

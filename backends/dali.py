@@ -102,6 +102,8 @@ class DaliTransport:
             if not on_host:
                 torch.cuda.synchronize(device)
             moved = _deliver(region, outputs[0].data_ptr(), extents, device)
+            if not on_host:
+                torch.cuda.synchronize(device)  # the pipeline's memory goes with it
             request.control.advance(moved)
 
     def _pipeline(self, name: str, ndim: int, device: torch.device, whole: bool) -> Any:

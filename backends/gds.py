@@ -27,9 +27,9 @@ from fastio.buffers import PAGE
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.transport import Capabilities, Extent, Moved, ReadRequest, WriteRequest
 
-_PART = 64 << 20  # kvikio cuts it into tasks for its own threads
-_IN_FLIGHT = 8
-_CURE = "pip install 'fastio[gds]'"
+_PART = 16 << 20  # one task of kvikio's: of a part in several, one that fails would leave others at work
+_IN_FLIGHT = 16
+_CURE = "pip install 'fastio[gds]' for CUDA 12, or kvikio-cu13 for CUDA 13"
 
 
 class GdsTransport:
@@ -51,7 +51,7 @@ class GdsTransport:
         """Write ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
         check(request)
         _files.status(request)
-        self._synchronize(request)
+        _memory.settle(request.extents)
         with _Transfers(self._kvikio, request) as transfers:
             for extent in _parts(request):
                 ends, body = _cut(extent) if self._is_far(extent) else ([extent], None)
@@ -63,13 +63,13 @@ class GdsTransport:
                     _files.write_all(request.path, request.fd, memory, end.offset)
                     request.control.advance(end.nbytes)
             transfers.finish()
-        return self._kvikio.moved()
+        return self._kvikio.moved(transfers)
 
     def read(self, request: ReadRequest) -> Moved:
         """Fill the memory of ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
         check(request)
         _files.check_length(request)
-        self._synchronize(request)
+        _memory.settle(request.extents)
         with _Transfers(self._kvikio, request) as transfers:
             for extent in _parts(request):
                 if self._is_far(extent):
@@ -80,16 +80,10 @@ class GdsTransport:
                     _files.read_all(request.path, request.fd, memory, extent.offset, extent.name)
                     request.control.advance(extent.nbytes)
             transfers.finish()
-        return self._kvikio.moved()
+        return self._kvikio.moved(transfers)
 
     def _is_far(self, extent: Extent) -> bool:
         return torch.device(extent.device).type == self._device
-
-    def _synchronize(self, request: WriteRequest | ReadRequest) -> None:
-        """Wait for the work that computes what is saved, or still uses memory that torch gave to what is loaded."""
-        if self._device == "cuda":
-            for device in {_memory.tensor(extent).device for extent in request.extents if self._is_far(extent)}:
-                torch.cuda.synchronize(device)
 
 
 class _Kvikio:
@@ -113,10 +107,17 @@ class _Kvikio:
                 settings.enter_context(self._defaults.set("compat_mode", self._library.CompatMode.OFF))
             return self._library.CuFile(path, flags)
 
-    def moved(self) -> Moved:
-        """The way that bytes take, and why it is not the best one."""
+    def moved(self, transfers: _Transfers) -> Moved:
+        """The way that bytes took, and why it was not the best one for all."""
         why = self._why_bounced()
-        return Moved("bounce", notes=(why,)) if why else Moved("gds")
+        if why:
+            return Moved("bounce", notes=(why,))
+        least = self._defaults.get("gds_threshold")
+        small = sum(nbytes for nbytes in transfers.sizes if nbytes < least)
+        if not small:
+            return Moved("gds")
+        note = f"{small} bytes went through host memory, in parts of less than kvikio's gds_threshold of {least} bytes"
+        return Moved("gds" if any(nbytes >= least for nbytes in transfers.sizes) else "bounce", notes=(note,))
 
     def _why_bounced(self) -> str:
         if self._defaults.is_compat_mode_preferred():
@@ -133,6 +134,7 @@ class _Transfers:
         self._request = request
         self._operation = "write" if isinstance(request, WriteRequest) else "read"
         self._under_way: deque[tuple[Extent, Any]] = deque()
+        self.sizes: list[int] = []  # of what was handed to kvikio, in bytes
         with self._refusals():
             self._file = kvikio.open(f"/proc/self/fd/{request.fd}", "r+" if self._operation == "write" else "r")
 
@@ -171,10 +173,11 @@ class _Transfers:
 
     def _submit(self, extent: Extent) -> Any:
         on_host = extent.device == "cpu"
+        self.sizes.append(extent.nbytes)
         memory = (addresses.view if on_host else addresses.CudaBytes)(extent.address, extent.nbytes)
         with self._refusals():
             move = self._file.pwrite if self._operation == "write" else self._file.pread
-            return move(memory, extent.nbytes, extent.offset)
+            return move(memory, extent.nbytes, extent.offset, max(extent.nbytes, 1))
 
     @contextlib.contextmanager
     def _refusals(self) -> Iterator[None]:

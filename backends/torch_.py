@@ -21,6 +21,9 @@ _HOST_BLOCK, _DEVICE_BLOCK = 512 << 10, 16 << 20
 
 
 def _devices() -> frozenset[str]:
+    """What this torch was built for: asking CUDA for GPUs at import would forbid it to forked children."""
+    if torch.backends.cuda.is_built():
+        return frozenset({"cpu", "cuda"})
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return frozenset({"cpu"} | ({accelerator.type} if accelerator is not None else set()))
 
@@ -36,6 +39,7 @@ class TorchTransport:
     def write(self, request: WriteRequest) -> Moved:
         """Write ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
         check(request)
+        _memory.settle(request.extents)
         route, block = _way(request)
         return Moved(route, _staged.write(request, block, _gather))
 
@@ -43,6 +47,7 @@ class TorchTransport:
         """Fill the memory of ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
         check(request)
         _files.check_length(request)
+        _memory.settle(request.extents)
         route, block = _way(request)
         return Moved(route, _staged.read(request, block, _scatter))
 

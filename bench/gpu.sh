@@ -1,28 +1,47 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one call: builds fastio in place, runs the GPU tests and the benchmarks, and leaves
-# results in $OUT (default: ./gpu-results). Nothing is downloaded: the machine's own torch is used, and wheels that it
-# lacks (nanobind, scikit-build-core, pytest, hypothesis, kvikio, ...) are taken from $WHEELS if that is set.
+# results in $OUT (default: ./gpu-results), one archive for each stage as soon as it is over. Stages may be named:
+#
+#     bench/gpu.sh [doctor] [tests] [offload] [hybrid] [io] [peers]
+#
+# Nothing is downloaded: the machine's own torch is used, and wheels that it lacks are taken from $WHEELS if that is
+# set: platformdirs, nanobind, scikit-build-core, pytest, hypothesis, click, rich, matplotlib; for GPUDirect Storage
+# kvikio, libkvikio and rapids-logger (-cu12 or -cu13, as torch's CUDA); for the sparse codec cupy.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 out=${OUT:-$PWD/gpu-results}
 site=$(mktemp -d)
-trap 'rm -rf "$site"' EXIT
+results=$(mktemp -d)
+trap 'rm -rf "$site" "$results"' EXIT
 mkdir -p "$out"
-export PYTHONPATH=$site PYTHONUNBUFFERED=1 FASTIO_DICTIONARY_DIR=$out/dictionaries
+export PYTHONPATH=$site PYTHONUNBUFFERED=1 FASTIO_DICTIONARY_DIR=$site/dictionaries
 
 install=(python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$site")
 if [[ -n ${WHEELS:-} ]]; then "${install[@]}" "$WHEELS"/*.whl; fi
 "${install[@]}" --no-build-isolation .
 
+pytest=(python3 -m pytest -c "$PWD/pyproject.toml" --rootdir "$PWD" "$PWD/tests" -m gpu)
+bench=(python3 -m fastio.bench.cli)
 status=0
-(cd "$site" && python3 -m fastio.bench.cli doctor) 2>&1 | tee "$out/doctor.txt" || status=1
-pytest=(python3 -m pytest -c "$PWD/pyproject.toml" --rootdir "$PWD" "$PWD/tests")
-(cd "$site" && "${pytest[@]}" -m gpu --junitxml="$out/gpu-tests.xml") 2>&1 | tee "$out/gpu-tests.txt" || status=1
-(cd "$site" && python3 -m fastio.bench.gpu_offload --dir "$site" --out "$out/offload") 2>&1 | tee "$out/offload.txt" || status=1
-for command in hybrid "io --quick --device cuda" "peers --quick"; do
-    name=${command%% *}
-    # shellcheck disable=SC2086
-    (cd "$site" && python3 -m fastio.bench.cli $command --out "$out/$name") 2>&1 | tee "$out/$name.txt" || status=1
+# The name of a stage, and its command, which may write into $results/<name>.
+stage() {
+    local name=$1
+    shift
+    mkdir -p "$results/$name"
+    (cd "$site" && "$@") 2>&1 | tee "$results/$name/said.txt" || status=1
+    tar -C "$results" -czf "$out/$name.tar.gz" "$name"
+}
+if (($# == 0)); then set -- doctor tests offload hybrid io peers; fi
+for name; do
+    case $name in
+    doctor) stage doctor "${bench[@]}" doctor --out "$results/doctor" ;;
+    tests) stage tests "${pytest[@]}" --continue-on-collection-errors --junitxml="$results/tests/junit.xml" ;;
+    offload) stage offload python3 -m fastio.bench.gpu_offload --dir "$site" --out "$results/offload" ;;
+    hybrid) stage hybrid "${bench[@]}" hybrid --out "$results/hybrid" ;;
+    io) stage io "${bench[@]}" io --quick --device cuda --out "$results/io" ;;
+    peers) stage peers "${bench[@]}" peers --quick --out "$results/peers" ;;
+    *) echo "gpu.sh: no stage is called $name" >&2 && exit 2 ;;
+    esac
 done
 exit $status

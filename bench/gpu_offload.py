@@ -62,10 +62,11 @@ class PinnedCopies(saved_tensors_hooks):
             return kept, tensor.device
 
         def unpack(packed: Tensor | tuple[Tensor, torch.device]) -> Tensor:
+            here = torch.cuda.current_stream()
+            here.wait_stream(side)  # the copies of what is let go now
             going.clear()
             if isinstance(packed, Tensor):
                 return packed
-            here = torch.cuda.current_stream()
             with torch.cuda.stream(side):
                 back = packed[0].to(packed[1], non_blocking=True)
             here.wait_stream(side)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from statistics import median
@@ -47,6 +48,7 @@ def measure(
     rows: list[list[str | float | None]] = []
     for way, settings in WAYS.items():
         tell(way, 0)
+        gc.collect()  # the last way's network may be in a cycle
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         seconds = list(_steps(settings, hidden, blocks, batch, sequence, steps))

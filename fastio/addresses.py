@@ -6,6 +6,7 @@ Memory given by address is kept alive by the caller.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -51,3 +52,14 @@ def cuda_bytes(address: int, nbytes: int) -> torch.Tensor:
 def storage_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
     """All of a storage as uint8 of shape ``(nbytes,)``, on its device."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def settle(devices: Iterable[torch.device]) -> None:
+    """Wait for the work that was queued on these, where they are GPUs, whichever stream it was.
+
+    It computes what is to be saved, or still uses memory that torch gave to what is loaded. Whoever moves bytes does so
+    on a thread and a stream that know nothing of it.
+    """
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)

@@ -37,14 +37,20 @@ class HostMemory:
         self.view = memoryview(self._mapping)
         self.pinned = False
         if pin:
-            _check(_cudart().cudaHostRegister(self.address, nbytes, _PORTABLE), f"pinning {nbytes} bytes")
+            failed = int(_cudart().cudaHostRegister(self.address, nbytes, _PORTABLE))
+            if failed:
+                _forget_error()
+                raise RefusedError(f"pinning {nbytes} bytes failed: CUDA error {failed}")
             self.pinned = True
 
     def close(self) -> None:
         """Unpin and unmap. Nobody may use the memory any more."""
         if self.pinned:
             self.pinned = False
-            _check(_cudart().cudaHostUnregister(self.address), "unpinning")
+            failed = int(_cudart().cudaHostUnregister(self.address))
+            if failed:
+                _forget_error()
+                raise RefusedError(f"unpinning failed: CUDA error {failed}")
         self.view.release()
         self._mapping.close()
 
@@ -135,6 +141,13 @@ def _cudart() -> Any:
     return torch.cuda.cudart()
 
 
-def _check(result: Any, doing: str) -> None:
-    if int(result) != 0:
-        raise RefusedError(f"{doing} failed: CUDA error {int(result)}")
+def _forget_error() -> None:
+    """CUDA keeps a call's error for the thread, and torch would raise it after the next kernel, whosever that is.
+
+    torch offers no cudaGetLastError: so that next kernel is one of ours.
+    """
+    import torch
+
+    if torch.cuda.is_initialized():
+        with contextlib.suppress(RuntimeError):
+            torch.empty(1, device="cuda").fill_(0)

@@ -84,7 +84,8 @@ def _target(call: LoadCall, form: str) -> torch.device | None:
         device = device_named(where)
         if device is None:
             raise UnsupportedError(f"{call.path}: torch has no device {where!r}; load with map_location='cpu'")
-        if form != PT and device.type != "cpu" and not candidates(LOAD, form, frozenset({device.type}))[0]:
+        here = device.type != "cuda" or torch.cuda.is_available()
+        if form != PT and device.type != "cpu" and not (here and candidates(LOAD, form, frozenset({device.type}))[0]):
             raise UnsupportedError(
                 f"{call.path}: no tool here fills memory on {device} with .{form} (fastio.tools() says why); load with "
                 f"map_location='cpu', and move the tensors by .to()"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from fastio import registry
 from fastio.formats.sense import FORMATS
 
@@ -34,5 +36,6 @@ def tools() -> list[ToolStatus]:
             continue
         can = tool.transport.capabilities
         formats = tuple(form for form in FORMATS if can.formats is None or form in can.formats)
-        found.append(ToolStatus(name, True, "", "", tuple(sorted(can.operations)), formats, tuple(sorted(can.devices))))
+        devices = tuple(sorted(kind for kind in can.devices if kind != "cuda" or torch.cuda.is_available()))
+        found.append(ToolStatus(name, True, "", "", tuple(sorted(can.operations)), formats, devices))
     return found

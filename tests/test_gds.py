@@ -106,6 +106,7 @@ class StandIn:
         self.compatible = True
         self.is_gds_available = True
         self.mode = "AUTO"
+        self.threshold = 0
         self.opened_in: list[str] = []
         self.transfers: list[tuple[str, int, int]] = []
         self.under_way = 0
@@ -122,10 +123,12 @@ class StandIn:
                 assert stand_in.under_way == 0, "closed while transfers are under way"
                 os.close(self._fd)
 
-            def pread(self, memory: memoryview, size: int, offset: int) -> Any:
+            def pread(self, memory: memoryview, size: int, offset: int, task_size: int) -> Any:
+                assert task_size >= size  # in one task
                 return self._start("read", memory[: min(size, stand_in.limit)], offset)
 
-            def pwrite(self, memory: memoryview, size: int, offset: int) -> Any:
+            def pwrite(self, memory: memoryview, size: int, offset: int, task_size: int) -> Any:
+                assert task_size >= size
                 return self._start("write", memory[: min(size, stand_in.limit)], offset)
 
             def _start(self, operation: str, memory: memoryview, offset: int) -> Any:
@@ -156,6 +159,7 @@ class StandIn:
         kvikio, defaults, driver = (ModuleType(n) for n in ("kvikio", "kvikio.defaults", "kvikio.cufile_driver"))
         vars(kvikio).update(CuFile=File, CompatMode=SimpleNamespace(OFF="OFF"))
         vars(defaults).update(set=Setting, is_compat_mode_preferred=lambda: stand_in.compatible)
+        vars(defaults)["get"] = lambda name: {"gds_threshold": stand_in.threshold}[name]
         vars(driver).update(properties=stand_in)
         return {module.__name__: module for module in (kvikio, defaults, driver)}
 
@@ -244,6 +248,24 @@ class TestLogicOverAStandInForKvikio:
         assert bool(moved.notes) == (route == "bounce")
         assert kvikio.opened_in == [mode]
         assert kvikio.mode == "AUTO"
+
+    @pytest.mark.parametrize(
+        ("threshold", "route", "note"), [(0, "gds", ""), (MIB, "gds", "7109 bytes"), (16 * MIB, "bounce", "5249994")]
+    )
+    def test_small_parts_that_kvikio_copies_through_host_memory(
+        self,
+        transport: GdsTransport,
+        kvikio: StandIn,
+        file: tuple[str, int],
+        threshold: int,
+        route: str,
+        note: str,
+    ) -> None:
+        kvikio.compatible, kvikio.threshold = False, threshold
+        moved = transport.read(ReadRequest(*file, LAYOUT.size, LAYOUT.place("cpu")[0]))
+        assert moved.route == route
+        assert "".join(moved.notes)[: len(note)] == note
+        assert bool(moved.notes) == bool(note)
 
     def test_cancelled_on_the_way(self, transport: GdsTransport, kvikio: StandIn, file: tuple[str, int]) -> None:
         request = ReadRequest(*file, LAYOUT.size, LAYOUT.place("cpu")[0])

@@ -122,6 +122,7 @@ def test_before_the_update_all_that_reads_parameters_is_over(compute: Stream) ->
 @pytest.mark.parametrize("reserve", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("planner", PLANNERS)
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.filterwarnings("ignore:RNN module weights")  # cuDNN packs them anew for each pass
 def test_training_on_a_gpu_is_near_plain_training_there(model: str, planner: str, reserve: float) -> None:
     losses = []
     for hybrid in (False, True):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +19,13 @@ from torch import Tensor, nn
 
 from fastio.errors import RefusedError
 from fastio.offload import blob, copies, csr_cuda, hooks
+from fastio.offload.blob import Blob, Span
 from fastio.offload.copies import CudaCopies, HostCopies
 from fastio.offload.host_store import HostStore
 from fastio.offload.manager import Offload
+from fastio.offload.report import Counts
 from fastio.offload.staged_store import StagedStore
+from fastio.offload.tiers import Tier
 from late_copies import LateCopies
 from slow_store import SlowStore
 
@@ -156,6 +161,34 @@ def test_copies_come_after_what_computes_and_before_what_uses(kind: str, seed: i
         assert all(bool((before == 99).all()) for before in seen)
         store.close()
         assert store.used == 0
+
+
+@given(seed=st.integers(0, 1 << 32))
+def test_a_write_that_is_issued_late_follows_the_stream_that_computed(seed: int) -> None:
+    with simulated(seed) as owner:
+        store = HostStore(1 << 16, CudaCopies())
+        tier = Tier("host", store, Counts(), window=1200)  # two are begun, the third waits for its turn
+        producer, other = Stream(owner), Stream(owner)
+        step = SimpleNamespace(refused=False, stalled=lambda seconds: None, moved=lambda event: None, number=0)
+        blobs = []
+        for index in range(3):
+            tensor = torch.zeros(400, dtype=torch.uint8)
+            one = Blob(step, index, index, tensor.untyped_storage(), Span(0, 400))
+            one.device = Bytes.device
+            blobs.append(one)
+            with owner.under(producer):
+                for _ in range(30):  # a long computation
+                    owner.current.launch(lambda: None)
+                owner.current.launch(lambda tensor=tensor, index=index: tensor.fill_(index + 1))
+                tier.take(one, wait=False)
+        with owner.under(other):
+            tier.pump()
+            tier.drain()
+        for index in range(3):
+            found = torch.zeros(400, dtype=torch.uint8)
+            store.read(index, found.data_ptr(), 400)
+            store.wait(index)
+            assert torch.equal(found, torch.full((400,), index + 1, dtype=torch.uint8))
 
 
 def test_an_error_of_cuda_is_an_error_of_the_blob() -> None:
@@ -379,6 +412,7 @@ def test_gradients_on_other_streams(tmp_path: Path) -> None:
             for model, stream in zip((one, two), streams, strict=True):
                 stream.wait_stream(here)
                 with torch.cuda.stream(stream):
+                    torch.cuda._sleep(10_000_000)  # clock cycles: what is saved is computed long after it was saved
                     parts.append((model(shared) * shared.mean()).square().mean())
                 shared.record_stream(stream)
             for stream in streams:
@@ -463,6 +497,7 @@ def test_a_batch_that_does_not_fit_is_trained(tmp_path: Path) -> None:
         with pytest.raises(torch.OutOfMemoryError):
             train(model, x)
         model.zero_grad()
+        gc.collect()  # the failed graph
         torch.cuda.empty_cache()
         assert all(bool(gradient.isfinite().all()) for gradient in train(model, x, offload))
     finally:

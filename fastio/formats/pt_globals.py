@@ -8,6 +8,7 @@ nothing are taken to look.
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import torch
@@ -59,7 +60,19 @@ def moves_storages() -> bool:
 
     That is to an accelerator that is here, or by what a package registered with ``torch.serialization``.
     """
-    return torch.accelerator.is_available() or foreign_packages()
+    return _has_accelerator() or foreign_packages()
+
+
+def _has_accelerator() -> bool:
+    if not torch.backends.cuda.is_built():
+        return torch.accelerator.is_available()
+    return torch.cuda.is_initialized() or _has_gpu(os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+@functools.lru_cache(maxsize=4)
+def _has_gpu(visible: str | None) -> bool:
+    """To ask ``torch.cuda.is_available`` would forbid CUDA to children that are forked later: this asks NVML first."""
+    return torch.cuda.device_count() > 0
 
 
 def foreign_packages() -> bool:

@@ -42,7 +42,8 @@ class Worker:
 
     def _settings(self, number: int, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
         group = {**self._optimizer.param_groups[number], "params": tensors}
-        if self._fuse and group.get("fused") is None and not group.get("foreach"):
+        real = all(tensor.is_floating_point() for tensor in tensors)  # torch fuses no others
+        if self._fuse and real and group.get("fused") is None and not group.get("foreach"):
             group["fused"], group["foreach"] = True, False
         return group
 

@@ -144,6 +144,7 @@ class Blob:
         self.tickets: set[Ticket] = set()  # of the handles that graphs still hold
         self.buffer: Buffer | None = None  # strong: bytes that are back, or on the way
         self.lead = 0  # bytes before them that travel with them
+        self.stream: torch.cuda.Stream | None = None  # the one that computed them, on a GPU
         self.key = (0, 0)  # storage and version: what makes another saved tensor the same bytes
         self._handed: tuple[weakref.ref[torch.UntypedStorage], int] | None = None
 

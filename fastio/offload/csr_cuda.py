@@ -61,8 +61,24 @@ def _launch(name: str, rows: int, device: torch.device, *arguments: torch.Tensor
     """Start a kernel on torch's current stream. All its parameters are pointers or 64-bit numbers."""
     cupy, module = _library()
     values = [a if isinstance(a, int) else a.data_ptr() for a in arguments]
-    with cupy.cuda.Device(device.index), cupy.cuda.ExternalStream(torch.cuda.current_stream(device).cuda_stream):
+    stream = _Stream(torch.cuda.current_stream(device).cuda_stream)
+    with cupy.cuda.Device(device.index), stream.in_cupy(cupy):
         module.get_function(name)(((rows + _WARPS - 1) // _WARPS,), (32 * _WARPS,), tuple(values))
+
+
+class _Stream:
+    """A stream of torch's, in the protocol by which CuPy takes those of others."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._address
+
+    def in_cupy(self, cupy: Any) -> Any:
+        """Until CuPy 14 it was ExternalStream, which warns since."""
+        made = getattr(cupy.cuda.Stream, "from_external", None)
+        return cupy.cuda.ExternalStream(self._address) if made is None else made(self)
 
 
 def _library() -> tuple[Any, Any]:
@@ -82,5 +98,7 @@ def _find() -> tuple[Any, Any] | ToolUnavailableError:
         module.compile()
     except Exception as error:  # it loads the libraries of CUDA while it is imported, and fails in their ways
         reason = f"CuPy cannot compile the kernels: {type(error).__name__}: {error}"
-        return ToolUnavailableError("csr", reason, "pip install 'fastio[codec]'")
+        return ToolUnavailableError(
+            "csr", reason, "pip install 'fastio[codec]' for CUDA 12, or cupy-cuda13x for CUDA 13"
+        )
     return cupy, module

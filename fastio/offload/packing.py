@@ -29,7 +29,10 @@ def pack(blob: Blob, view: View, codec: str) -> bool:
     count = blob.nbytes // view.dtype.itemsize
     start = blob.span.start // view.dtype.itemsize
     flat = torch.empty(0, dtype=view.dtype, device=blob.device).set_(blob.live, start, (count,), (1,))
-    encoded = encode(flat, codec)
+    try:
+        encoded = encode(flat, codec)
+    except torch.OutOfMemoryError:  # of a GPU that is nearly full; the bytes can go as they are
+        return False
     if encoded.codec == "none" or encoded.nbytes >= blob.nbytes:
         return False
     blob.payload = encoded.payload

@@ -8,6 +8,8 @@ import warnings
 from collections import deque
 from typing import Any, Literal, Protocol
 
+import torch
+
 from fastio.errors import FastIOError
 from fastio.offload.blob import LINE, PAGE, Blob, Buffer, State
 from fastio.offload.packing import unpack
@@ -88,6 +90,8 @@ class Tier:
             return
         blob.tier = self
         blob.state = State.PENDING
+        if blob.device.type == "cuda":
+            blob.stream = torch.cuda.current_stream(blob.device)
         self._queued.append(blob)
         self._queued_bytes += blob.stored_nbytes
         self.pump()
@@ -214,8 +218,11 @@ class Tier:
             return
         self._started[blob.index] = time.perf_counter()
         blob.lead = self._lead(blob.address)
+        # It may be issued much later, under another stream: the copy must follow the one that computes the bytes.
+        under = contextlib.nullcontext() if blob.stream is None else torch.cuda.stream(blob.stream)
         try:
-            self.store.write(blob.index, blob.address - blob.lead, blob.lead + blob.stored_nbytes)
+            with under:
+                self.store.write(blob.index, blob.address - blob.lead, blob.lead + blob.stored_nbytes)
         except _REFUSALS as error:
             self._refuse(blob, error)
         else:
