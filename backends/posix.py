@@ -6,7 +6,6 @@ There it reads past the cache what is large and not in it: a state dict takes ha
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import cached_property
 
 from fastio import _native, config
 from fastio.backends import _past_cache
@@ -74,15 +73,15 @@ class PosixTransport:
             )
         return Moved("cached", checksums, notes)
 
-    @cached_property
+    @property
     def _reads_past_cache(self) -> bool:
-        if self._past_cache is not None:
-            return self._past_cache
-        try:
-            _past_cache.check_ring()
-        except RefusedError:
-            return True
-        return False
+        if self._past_cache is None:
+            try:
+                _past_cache.check_ring()
+                self._past_cache = False
+            except RefusedError:
+                self._past_cache = True
+        return self._past_cache
 
 
 def _is_resident(request: ReadRequest) -> bool:

@@ -7,7 +7,6 @@ microseconds, and a fork must find every dictionary whole.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,14 +19,14 @@ from fastio.dicts.priors import Rule, parse_rules, rule_for
 from fastio.dicts.renewal import Renewal
 from fastio.dicts.tuner import Tuner
 from fastio.errors import DictionaryError
+from fastio.forking import lock_across_forks
 
 if TYPE_CHECKING:
     from fastio.dicts.explain import Explanation
 
 SAVE, LOAD = "save", "load"
 
-LOCK = threading.RLock()
-os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
+LOCK = lock_across_forks()
 
 
 class Listener(Protocol):

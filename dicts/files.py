@@ -33,7 +33,7 @@ def faults_of(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def read_plain(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The content of a dictionary file. Raises OSError, or DictionaryError if it is not one of a schema known here."""
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=_at_once) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise DictionaryError("not a regular file")
@@ -48,6 +48,11 @@ def read_plain(path: str | os.PathLike[str]) -> dict[str, Any]:
     if schema != SCHEMA:
         raise DictionaryError(f"its schema is {str(schema)[:60]!r}, this version of fastio reads {SCHEMA!r}")
     return plain  # type: ignore[no-any-return]
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open it; a pipe that nobody writes to would wait for ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def write_plain(path: str | os.PathLike[str], plain: Mapping[str, Any]) -> None:

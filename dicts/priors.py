@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from fastio._native import Prior, bucket_of
@@ -66,7 +68,12 @@ def _parse(text: object) -> Rule:
     bandwidth = text.get("bandwidth")
     if not isinstance(bandwidth, dict) or not bandwidth:
         raise DictionaryError("'bandwidth' of a prior must map sizes in bytes to the bandwidth of each tool")
-    costs = sorted((_parse_size(size), _parse_costs(size, tools)) for size, tools in bandwidth.items())
+    costs = sorted(
+        ((_parse_size(size), _parse_costs(size, tools)) for size, tools in bandwidth.items()), key=itemgetter(0)
+    )
+    for (one, _), (other, _) in pairwise(costs):
+        if one == other:
+            raise DictionaryError(f"two sizes of a prior are too near to each other: {', '.join(bandwidth)[:200]}")
     return Rule(where, Prior(costs, float(doubt)), text)
 
 

@@ -7,9 +7,9 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fastio import formats, plan
+from fastio import formats, plan, registry
 from fastio.choosing import candidates
-from fastio.dicts import default
+from fastio.dicts import default, resolve
 from fastio.formats.pt_load import NotPlainError, open_archive
 from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, PT, sense
@@ -60,6 +60,9 @@ def explain(
         context = plan.load_context(form, _CPU, resident, nbytes, extents)
     names, _ = candidates(op, form, _CPU)
     dictionary = default(op, where or os.curdir)
+    preset = resolve("auto", op, registry.names()).tool
+    if preset is not None and not why:
+        return replace(dictionary.explain(context, nbytes, (preset,)), reason=f"FASTIO_POLICY={preset}")
     if why and op == LOAD:
         return replace(dictionary.explain(context, nbytes, ("torch",)), reason=why)
     return dictionary.explain(context, nbytes, names)

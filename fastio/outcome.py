@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from fastio.forking import lock_across_forks
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class SaveResult(Transfer):
     __slots__ = ()
 
 
-_lock = threading.Lock()
+_lock = lock_across_forks()
 _recorders: list[list[Transfer]] = []
 
 

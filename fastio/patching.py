@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from fastio import api
+from fastio.forking import lock_across_forks
 
 _TRUE = ("1", "y", "yes", "true")  # as torch reads its environment variables
-_lock = threading.Lock()
+_lock = lock_across_forks()
 _depth = 0
 _originals: tuple[Any, Any] | None = None
 

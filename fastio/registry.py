@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-import threading
 from importlib import metadata
 from typing import NamedTuple
 
 from fastio.errors import ToolUnavailableError
+from fastio.forking import lock_across_forks
 from fastio.transport import Transport
 
 ENTRY_POINT_GROUP = "fastio.transports"
@@ -42,7 +42,7 @@ class Tool(NamedTuple):
     cure: str = ""
 
 
-_lock = threading.Lock()
+_lock = lock_across_forks()
 _tools: dict[str, Tool] = {}
 
 
@@ -100,11 +100,13 @@ def at_hand(devices: frozenset[str]) -> list[Tool]:
 
 def find(name: str) -> Tool:
     """The tool of that name, made on first use and kept; an unknown name is a tool that is unavailable."""
-    with _lock:
-        tool = _tools.get(name)
-        if tool is None:
-            tool = _tools[name] = _make(name)
-        return tool
+    tool = _tools.get(name)
+    if tool is None:
+        with _lock:
+            tool = _tools.get(name)
+            if tool is None:
+                tool = _tools[name] = _make(name)
+    return tool
 
 
 def get(name: str) -> Transport:

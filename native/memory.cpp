@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "errors.hpp"
+#include "of_process.hpp"
 #include "populate.hpp"
 
 namespace fastio {
@@ -27,11 +28,6 @@ struct Shelf {
     uint64_t nbytes = 0;
 };
 
-Shelf& shelf() {
-    static Shelf* instance = new Shelf;  // never destroyed: a thread may still return a buffer at exit
-    return *instance;
-}
-
 // Regions that died, the last ones. As many bytes as malloc, too, keeps for the next of the same size.
 constexpr uint64_t kUsedBytes = 32 << 20;
 constexpr size_t kUsedRegions = 64;
@@ -44,14 +40,9 @@ struct Used {
     Used() { regions.reserve(kUsedRegions + 1); }  // so that a mapping's death needs no memory
 };
 
-Used& used() {
-    static Used* instance = new Used;
-    return *instance;
-}
-
 // The last one kept that is large enough, and not more than twice that.
 bool take_used(uint64_t nbytes, Region& taken) {
-    Used& kept = used();
+    Used& kept = of_process<Used>();
     std::lock_guard<std::mutex> lock(kept.mutex);
     for (auto it = kept.regions.rbegin(); it != kept.regions.rend(); ++it) {
         if (it->nbytes < nbytes || it->nbytes > 2 * nbytes) continue;
@@ -65,7 +56,7 @@ bool take_used(uint64_t nbytes, Region& taken) {
 
 bool keep_used(const Region& region) {
     if (region.nbytes > kUsedBytes) return false;
-    Used& kept = used();
+    Used& kept = of_process<Used>();
     std::lock_guard<std::mutex> lock(kept.mutex);
     kept.regions.push_back(region);
     kept.nbytes += region.nbytes;
@@ -131,7 +122,7 @@ Slice::~Slice() {
 Staging::Staging(uint64_t nbytes, uint64_t alignment) {
     if (alignment > kPage) nbytes = std::max(nbytes, kHugePage);  // a smaller mapping is aligned to a page
     {
-        Shelf& kept = shelf();
+        Shelf& kept = of_process<Shelf>();
         std::lock_guard<std::mutex> lock(kept.mutex);
         for (auto it = kept.free.begin(); it != kept.free.end(); ++it) {
             if ((*it)->nbytes() >= nbytes && (*it)->nbytes() <= 4 * nbytes) {
@@ -147,7 +138,7 @@ Staging::Staging(uint64_t nbytes, uint64_t alignment) {
 }
 
 Staging::~Staging() {
-    Shelf& kept = shelf();
+    Shelf& kept = of_process<Shelf>();
     std::lock_guard<std::mutex> lock(kept.mutex);
     if (kept.nbytes + mapping_->nbytes() > kKeptBytes) return;
     kept.nbytes += mapping_->nbytes();

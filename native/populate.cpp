@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "memory.hpp"
+#include "of_process.hpp"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -32,11 +33,6 @@ struct Shared {
     std::mutex mutex;
     PageChoice choice;
 };
-
-Shared& shared() {
-    static Shared* instance = new Shared;  // never destroyed: a thread may still use it at exit
-    return *instance;
-}
 
 }  // namespace
 
@@ -65,7 +61,7 @@ void populate(uint8_t* address, uint64_t nbytes) noexcept {
     uint64_t begin = reinterpret_cast<uintptr_t>(address) / kPage * kPage;
     uint64_t end = round_up(reinterpret_cast<uintptr_t>(address) + nbytes, kPage);
     void* data = reinterpret_cast<void*>(begin);
-    Shared& all = shared();
+    Shared& all = of_process<Shared>();
     bool small = false;
     {
         std::lock_guard<std::mutex> lock(all.mutex);

@@ -7,8 +7,11 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+
+#include "of_process.hpp"
 
 namespace fastio {
 
@@ -85,38 +88,46 @@ void StagingChoice::adopt(const Learned& learned) {
     take(learned.staged);
 }
 
+namespace {
+
+struct Choices {
+    std::mutex mutex;
+    std::map<dev_t, std::unique_ptr<SharedStagingChoice>> by_device;
+};
+
+}  // namespace
+
 SharedStagingChoice& SharedStagingChoice::of(dev_t device) {
-    static std::mutex* mutex = new std::mutex;  // never destroyed: a thread may still use them at exit
-    static auto* choices = new std::map<dev_t, std::unique_ptr<SharedStagingChoice>>;
-    std::lock_guard<std::mutex> lock(*mutex);
-    std::unique_ptr<SharedStagingChoice>& choice = (*choices)[device];
+    auto& all = of_process<Choices>();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    std::unique_ptr<SharedStagingChoice>& choice = all.by_device[device];
     if (choice == nullptr) choice = std::make_unique<SharedStagingChoice>(is_virtio(device));
     return *choice;
 }
 
 void SharedStagingChoice::begin() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(of_process<Choices>().mutex);
     choice_.begin();
 }
 
 bool SharedStagingChoice::staged() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(of_process<Choices>().mutex);
     return choice_.staged();
 }
 
 void SharedStagingChoice::hear(bool staged, uint64_t nbytes) {
     double now = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(of_process<Choices>().mutex);
     choice_.hear(staged, nbytes, now);
 }
 
 std::optional<StagingChoice::Learned> SharedStagingChoice::learned() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(of_process<Choices>().mutex);
     return choice_.learned();
 }
 
 void SharedStagingChoice::adopt(const StagingChoice::Learned& learned) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(of_process<Choices>().mutex);
     choice_.adopt(learned);
 }
 

@@ -56,7 +56,7 @@ class StagingChoice {
     void take(bool staged);
 };
 
-// The choice for one device, shared by all reads from it.
+// The choice for one device, shared by all reads from it; one lock for those of all devices.
 class SharedStagingChoice {
   public:
     static SharedStagingChoice& of(dev_t device);
@@ -69,7 +69,6 @@ class SharedStagingChoice {
     void adopt(const StagingChoice::Learned& learned);
 
   private:
-    std::mutex mutex_;
     StagingChoice choice_;
 };
 

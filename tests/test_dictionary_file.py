@@ -139,6 +139,8 @@ DAMAGED = {
     "priors of a tool that is no text": '{"schema": "fastio-dictionary/1", "priors": [{"where": {}, '
     '"bandwidth": {"4096": {"\\ud800": 1}}}]}',
     "priors that are none": '{"schema": "fastio-dictionary/1", "priors": [{"where": {"colour": "red"}}]}',
+    "priors of two sizes that are one": '{"schema": "fastio-dictionary/1", "priors": [{"where": {}, '
+    '"bandwidth": {"4096": {"a": 1}, "4097": {"b": 2}}}]}',
     "deep nesting": '{"schema": "fastio-dictionary/1", "contexts": ' + "[" * 100_000 + "}",
 }
 
@@ -157,6 +159,8 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DictionaryError, match="directory"):
         Dictionary.load(tmp_path)
     os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DictionaryError, match="not a regular file"):
+        Dictionary.load(tmp_path / "pipe")  # nobody writes to it
     descriptor = os.open(tmp_path / "pipe", os.O_RDWR)
     try:
         with pytest.raises(DictionaryError, match="not a regular file"):

@@ -124,6 +124,9 @@ def test_the_environment_can_fix_the_tool(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("FASTIO_POLICY", "posix")
     assert fastio.save(torch.ones(1), tmp_path / "a.pt").tool == "posix"
     assert fastio.save(torch.ones(1), tmp_path / "a.pt", policy="uring").tool == "uring"
+    for op in ("load", "save"):
+        answer = fastio.explain(tmp_path / "a.pt", op)
+        assert (answer.tool, answer.reason) == ("posix", "FASTIO_POLICY=posix")
 
 
 def test_a_damaged_default_dictionary_is_rebuilt_with_a_warning(tmp_path: Path, kept: Path) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -22,6 +23,8 @@ from fastio.errors import CheckpointError, CorruptFileError, TransferError
 from fastio.progress import check_progress, shown
 
 _log = logging.getLogger("fastio.checkpoint")
+
+_Found = TypeVar("_Found")
 
 
 class Checkpointer:
@@ -177,7 +180,8 @@ class Checkpointer:
 
         Raises:
             CorruptFileError: the step asked for is damaged. CheckpointError: no such step, none that is whole, or not
-            of the shape of ``into``. After damage, tensors of ``into`` may have been overwritten. TransferError: a
+            of the shape of ``into``. After damage, and where a ``load_state_dict`` refuses what was saved, tensors of
+            ``into`` may have been overwritten. TransferError: a
             step cannot be read now, for want of memory or descriptors, say; no earlier one is given in its place.
             TypeError for a ``map_location`` that is no device. Otherwise what ``load_state_dict`` and torch.load raise.
         """
@@ -185,7 +189,7 @@ class Checkpointer:
         weights_only = weights_only is None or weights_only
         self.wait()
         if step is not None:
-            return self._read(self._find(step), device, into, weights_only)
+            return self._while_there(step, lambda one: self._read(one, device, into, weights_only))
         manifests, damaged = self._steps.whole()
         skipped = sorted(damaged)
         for number in skipped:
@@ -196,7 +200,7 @@ class Checkpointer:
             except (CorruptFileError, TransferError) as error:
                 if not is_about(error, self._steps.of(one.step)):
                     raise
-                if one.step not in self._steps.visible():  # whoever writes here has pruned it meanwhile
+                if not self._steps.has(one):  # whoever writes here has pruned it meanwhile, or saved it again
                     return self.restore(None, map_location, into, weights_only=weights_only)
                 if not is_damage(error):
                     raise
@@ -212,7 +216,7 @@ class Checkpointer:
         CorruptFileError names the file, and the record if it lies in one. CheckpointError if there is no such step.
         """
         self.wait()
-        return check_step(self._steps.of(step), self._find(step))
+        return self._while_there(step, lambda one: check_step(self._steps.of(step), one))
 
     def prune(self) -> list[int]:
         """Remove the steps that ``keep`` and ``keep_every`` do not keep, as every save does; gives their numbers.
@@ -247,6 +251,16 @@ class Checkpointer:
         if self._saver is None:
             raise CheckpointError(f"{self._steps.path}: this Checkpointer was opened with read_only=True")
         return self._saver
+
+    def _while_there(self, step: int, read: Callable[[Manifest], _Found]) -> _Found:
+        """What ``read`` makes of a step: once more, where whoever writes here has saved it again meanwhile."""
+        while True:
+            one = self._find(step)
+            try:
+                return read(one)
+            except (CorruptFileError, TransferError) as error:
+                if not is_about(error, self._steps.of(step)) or self._steps.has(one):
+                    raise
 
     def _find(self, step: int) -> Manifest:
         manifests, damaged = self._steps.whole()

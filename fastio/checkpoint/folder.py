@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from fastio.checkpoint import manifest
 from fastio.checkpoint.damage import is_damage
@@ -14,6 +14,7 @@ from fastio.checkpoint.manifest import Manifest
 from fastio.errors import CorruptFileError, FastIOError, TransferError
 
 _STEP = re.compile(r"step-(\d{10,})")
+_OWN = re.compile(r"(?:state|changes)(?:\.\d+)?\.pt|step-\d{10,}\..+\.pt|manifest\.json|\..+\.fastio-.+\.tmp")
 
 
 def name_of(step: int) -> str:
@@ -56,6 +57,15 @@ class StepFolder:
                 damaged[step] = error
         return sorted(found, key=lambda one: one.order), damaged
 
+    def has(self, one: Manifest) -> bool:
+        """Whether a step is still the one of this manifest, as far as can be told."""
+        try:
+            return manifest.read(self.of(one.step)).order == one.order
+        except FileNotFoundError:
+            return False
+        except FastIOError:
+            return True
+
     def hide(self, step: int) -> None:
         """Make a step invisible, at once; its files stay until they are removed."""
         os.unlink(os.path.join(self.of(step), manifest.NAME))
@@ -79,14 +89,18 @@ class StepFolder:
                 continue
             except FastIOError:
                 continue  # somebody may still save what is in it
-            for name in set(os.listdir(path)) - named:
-                os.unlink(os.path.join(path, name))
+            remove_all(path, leftovers(path, named))
 
     def _all(self) -> Iterator[tuple[int, str]]:
         for name in os.listdir(self.path):
             match = _STEP.fullmatch(name)
             if match is not None:
                 yield int(match[1]), os.path.join(self.path, name)
+
+
+def leftovers(path: str, named: Collection[str]) -> set[str]:
+    """What Checkpointers have written into a step's folder, and no manifest names. What others keep there is theirs."""
+    return {name for name in os.listdir(path) if name not in named and _OWN.fullmatch(name)}
 
 
 def _may_be(path: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -15,6 +16,9 @@ Apply = Callable[[], Any]
 
 # A leaf of none of these types may hide a tensor.
 TRANSPARENT = (torch.Tensor, type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+
+
+_DICTS = (dict, OrderedDict, Counter, defaultdict)
 
 
 class Targets(Protocol):
@@ -85,7 +89,13 @@ def _bind_tensor(live: torch.Tensor, saved: Any, targets: Targets, path: str) ->
         found = f"a tensor of shape {tuple(saved.shape)}" if isinstance(saved, torch.Tensor) else type(saved).__name__
         raise CheckpointError(f"{path} is a tensor of shape {tuple(live.shape)}, but {found} was saved")
     if targets.offer(saved, live):
-        return lambda: live
+
+        def filled() -> torch.Tensor:
+            if not live.is_inference():
+                torch.autograd.graph.increment_version(live)  # for who saved it before: its bytes are others now
+            return live
+
+        return filled
     targets.need(saved)
 
     def copy() -> torch.Tensor:
@@ -134,7 +144,7 @@ def _replaced(live: Any, saved: Any) -> Any:
     if type(live) is list and type(saved) is list:
         live[:] = saved
         return live
-    if type(live) is dict and type(saved) is dict:
+    if type(live) in _DICTS and type(saved) in _DICTS:
         live.clear()
         live.update(saved)
         return live

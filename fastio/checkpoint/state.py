@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,12 @@ def captured(thing: Any) -> Any:
         return thing.state_dict()
     if isinstance(thing, torch.Generator):
         return thing.get_state()
+    if type(thing) in (OrderedDict, Counter):
+        made = type(thing)()
+        made.__dict__.update(thing.__dict__)  # a module's state has its ``_metadata`` there
+        for key, value in thing.items():
+            made[key] = captured(value)
+        return made
     if isinstance(thing, Mapping) and type(thing).__module__ in ("builtins", "collections"):
         return {key: captured(value) for key, value in thing.items()}
     if type(thing) is list:

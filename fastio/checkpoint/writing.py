@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fastio import checksums
 from fastio.checkpoint import by_torch, manifest, references
-from fastio.checkpoint.folder import StepFolder, remove_all
+from fastio.checkpoint.folder import StepFolder, leftovers, remove_all
 from fastio.checkpoint.manifest import File, Manifest
 from fastio.checkpoint.passing import Passage, save_in_pieces
 from fastio.checkpoint.references import Base
@@ -85,7 +85,8 @@ def write_step(task: Task) -> Written:
             _discard(path, before, task.order)
         raise
     with contextlib.suppress(OSError):  # the same
-        remove_all(path, before - {manifest.NAME, *(file.name for file in written.manifest.files)})
+        named = {manifest.NAME, *(file.name for file in written.manifest.files)}
+        remove_all(path, before & leftovers(path, named))
     return written
 
 

@@ -7,7 +7,6 @@ byte is in and checked.
 
 from __future__ import annotations
 
-import functools
 import pickle
 import sys
 from collections.abc import Callable
@@ -142,6 +141,7 @@ class Reader:
         self._verify = verify
         self._storage_of = storage_of
         self._wait = wait
+        self._pickle: bytes | None = None
 
     def has_record(self, name: str) -> bool:
         return name in self._archive.records
@@ -151,13 +151,14 @@ class Reader:
             raise CorruptFileError(self._archive.path, name, "is missing from the file")
         return self.pickle if name == _PICKLE else self._archive.read(name, self._verify)
 
-    @functools.cached_property
+    @property
     def pickle(self) -> bytes:
         """The object's pickle, read once though two unpicklers may ask for it; by then it may look at storages."""
-        data = self._archive.read(_PICKLE, self._verify)
-        if looks_at_values(data):
-            self._wait()
-        return data
+        if self._pickle is None:
+            self._pickle = self._archive.read(_PICKLE, self._verify)
+            if looks_at_values(self._pickle):
+                self._wait()
+        return self._pickle
 
     def get_storage_from_record(self, name: str, nbytes: int, _: Any) -> _Filled:
         return _Filled(self.storage(name, nbytes))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import torch
 
 from fastio import api
 from fastio.errors import CorruptFileError, FormatError, ToolUnavailableError, UnsupportedError
+from fastio.forking import lock_across_forks
 from fastio.patching import patch_torch
 
 _log = logging.getLogger("fastio.integrations")
@@ -33,7 +33,7 @@ class _Held:
         self.depth = 0
 
 
-_lock = threading.Lock()
+_lock = lock_across_forks()
 _held: dict[Place, _Held] = {}
 
 

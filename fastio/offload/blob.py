@@ -145,7 +145,9 @@ class Blob:
         self.buffer: Buffer | None = None  # strong: bytes that are back, or on the way
         self.lead = 0  # bytes before them that travel with them
         self.stream: torch.cuda.Stream | None = None  # the one that computed them, on a GPU
-        self.key = (0, 0)  # storage and version: what makes another saved tensor the same bytes
+        self.key = (0, 0, 0)  # storage, counter and version: what makes another saved tensor the same bytes
+        self.witness: torch.Tensor | None = None  # of that counter
+        self.given: list[tuple[torch.Tensor, int]] = []  # witnesses of what was unpacked, and the versions it had
         self._handed: tuple[weakref.ref[torch.UntypedStorage], int] | None = None
 
     @property

@@ -9,8 +9,8 @@ from torch.nn import Parameter
 
 from fastio import _native
 from fastio.offload.blob import Blob, View
+from fastio.offload.counters import witness_of
 
-_NOTHING = torch.empty(0, device="cpu")
 _top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 TELLS_OF_HOOKS = _top is not None
 """Whether torch says whose hooks are on top: since 2.7."""
@@ -77,19 +77,22 @@ class Handle:
         self.blob = blob
         self.view = view
         self.version = tensor._version
-        self.witness = tensor.detach()
-        self.witness.data = _NOTHING  # without the storage, it still follows the version counter
+        self.witness = witness_of(tensor)
         self.description = describe(tensor)
 
     def unpack(self) -> torch.Tensor:
         """The tensor from wherever its bytes are; RuntimeError where it was modified in place since."""
         check_version(self.description, self.version, self.witness._version)
+        for witness, version in self.blob.given:  # what others unpacked, and may have written to, has the same bytes
+            check_version(self.description, version, witness._version)
         if _is_capturing(self.blob.device):
             raise RuntimeError(
                 "an offloaded tensor is asked for while a CUDA graph is captured, which would not read it again when "
                 "it is replayed: capture the forward pass too (its tensors then stay), or run backward without capture"
             )
-        return self.owner.restore(self)
+        tensor = self.owner.restore(self)
+        self.blob.given.append((witness_of(tensor), tensor._version))
+        return tensor
 
 
 def unpack(packed: Kept | Handle) -> torch.Tensor:

@@ -58,7 +58,8 @@ class Offload:
     Tensors of less than 4096 bytes, parameters (also cast or viewed), subclasses, tensors that are not strided and
     those of other devices than the CPU and CUDA's stay where they are. With an exact codec gradients are those of
     plain training, bit for bit. A tensor that was modified in place after it was saved raises RuntimeError in
-    backward, as it does without.
+    backward, as it does without, and so does one that backward itself wrote to and then wants again. What is written
+    through ``.data`` or by other programs, which autograd does not see, may reach backward or not.
 
     On the CPU the memory of tensors that left is freed, which does not make the process smaller: glibc keeps blocks
     below 32 MiB unless the environment variable MALLOC_MMAP_THRESHOLD_ (1048576, say) tells it not to.

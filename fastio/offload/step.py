@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from fastio.offload.blob import Blob, View, span_to_save
+from fastio.offload.counters import counter_of, witness_of
 from fastio.offload.history import Run
 from fastio.offload.planner import Planner, prefix_like
 from fastio.offload.prefetch import Order
@@ -43,7 +44,7 @@ class Step:
         self._run = Run()
         self._waited_s = 0.0  # for moving out, codec and all
         self._stalled_s = 0.0  # for transfers alone
-        self._table: dict[tuple[int, int], list[Blob]] = {}
+        self._table: dict[tuple[int, int, int], list[Blob]] = {}
         self._is_over = False
         self._device = torch.device("cpu")
         now = time.perf_counter()
@@ -52,14 +53,14 @@ class Step:
     def blob_of(self, tensor: torch.Tensor, view: View, module: str) -> tuple[Blob, bool]:
         """The blob that holds the tensor's bytes, and whether it is new.
 
-        The same bytes are the same storage at the same version: addresses are used again, a storage's ``_cdata`` is
-        not, while the blob's weak reference lives.
+        The same bytes are the same storage at the same version of the same counter: addresses are used again, a
+        storage's ``_cdata`` and its counter's are not, while the blob's weak reference and its witness live.
         """
         self._device = tensor.device
         self._settle()
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes()
-        key = (storage._cdata, tensor._version)
+        key = (storage._cdata, counter_of(tensor), tensor._version)
         kind = kind_of(module, tensor.dtype)
         touched = view.touched()
         for blob in self._table.get(key, ()):
@@ -68,7 +69,7 @@ class Step:
                 return blob, False
         trace = self.trace
         blob = Blob(self, len(trace.made), next(_indices), storage, span_to_save(view, nbytes, storage.device))
-        blob.key = key
+        blob.key, blob.witness = key, witness_of(tensor)
         trace.made.append(Made(blob.nbytes, tensor.dtype, self._elapsed() - self._waited_s))
         trace.kinds.append(kind)
         trace.transfer_s.append(0.0)

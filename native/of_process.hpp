@@ -1,0 +1,21 @@
+// What a process has one of.
+#pragma once
+
+#include <pthread.h>
+
+namespace fastio {
+
+// The one of its kind, which has a `mutex`. It is never destroyed, for a thread may still use it at exit; and whoever
+// forks holds the mutex meanwhile, or a thread that the child does not have might leave it locked there.
+template <typename T>
+T& of_process() {
+    static T* instance = [] {
+        auto* made = new T;
+        pthread_atfork([] { of_process<T>().mutex.lock(); }, [] { of_process<T>().mutex.unlock(); },
+                       [] { of_process<T>().mutex.unlock(); });
+        return made;
+    }();
+    return *instance;
+}
+
+}  // namespace fastio

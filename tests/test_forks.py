@@ -1,0 +1,95 @@
+"""Children that are forked while other threads save and load: nothing that those threads held stays locked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PARENT = """
+import os, sys, threading, time, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, which is what is tested
+import torch
+import fastio
+
+path = sys.argv[1]
+fastio.save({"a": torch.ones(1 << 14)}, path)
+ended = threading.Event()
+
+def work(number):
+    while not ended.is_set():
+        with fastio.record():
+            fastio.load(path)
+            fastio.save(torch.ones(1 << 12), f"{path}.{number}", durable=False)
+
+threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+for thread in threads:
+    thread.start()
+hung = 0
+for _ in range(60):
+    child = os.fork()
+    if not child:
+        fastio.load(path)
+        os._exit(0)
+    until = time.monotonic() + 30
+    while os.waitpid(child, os.WNOHANG)[0] == 0:
+        time.sleep(0.001)
+        if time.monotonic() > until:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            hung += 1
+            break
+    if hung:
+        break
+ended.set()
+for thread in threads:
+    thread.join()
+sys.exit("a child hung" if hung else 0)
+"""
+
+
+def test_no_child_waits_for_a_thread_that_it_does_not_have(tmp_path: Path) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", PARENT, str(tmp_path / "a.pt")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert child.returncode == 0, child.stderr
+
+
+GUARDED = """
+import os, sys, threading
+from fastio import outcome, patching, registry
+from fastio.integrations import replaced
+
+lock = {"outcome": outcome, "patching": patching, "registry": registry, "replaced": replaced}[sys.argv[1]]._lock
+held, let_go = threading.Event(), threading.Event()
+
+def hold():
+    with lock:
+        held.set()
+        let_go.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+threading.Timer(0.2, let_go.set).start()
+child = os.fork()  # waits for the thread
+if not child:
+    os._exit(0 if lock.acquire(timeout=30) else 1)
+thread.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("module", ["outcome", "patching", "registry", "replaced"])
+def test_a_fork_waits_for_what_threads_hold(module: str) -> None:
+    code = "import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n" + GUARDED
+    child = subprocess.run(
+        [sys.executable, "-c", code, module], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert child.returncode == 0, child.stderr
