@@ -71,10 +71,15 @@ class View:
         last = sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
         return Span(self.offset * self.dtype.itemsize, (last + 1) * self.dtype.itemsize)
 
-    def on(self, storage: torch.UntypedStorage, moved: int = 0) -> torch.Tensor:
-        """The tensor again, on a storage whose bytes lie ``moved`` bytes further than in the one it was saved from."""
-        tensor = torch.empty(0, dtype=self.dtype, device=storage.device)
-        tensor.set_(storage, self.offset + moved // self.dtype.itemsize, self.shape, self.stride)
+    def on(self, storage: torch.UntypedStorage, moved: int, akin: torch.Tensor) -> torch.Tensor:
+        """The tensor again, on a storage whose bytes lie ``moved`` bytes further than in the one it was saved from.
+
+        With the version counter of the tensor ``akin``.
+        """
+        found = torch.empty(0, dtype=self.dtype, device=storage.device)
+        found.set_(storage, self.offset + moved // self.dtype.itemsize, self.shape, self.stride)
+        tensor = akin.detach()
+        tensor.data = found
         if self.conj:
             tensor = tensor.conj()
         return torch._neg_view(tensor) if self.neg else tensor
@@ -147,7 +152,8 @@ class Blob:
         self.stream: torch.cuda.Stream | None = None  # the one that computed them, on a GPU
         self.key = (0, 0, 0)  # storage, counter and version: what makes another saved tensor the same bytes
         self.witness: torch.Tensor | None = None  # of that counter
-        self.given: list[tuple[torch.Tensor, int]] = []  # witnesses of what was unpacked, and the versions it had
+        # Of no bytes, at version 0: what is unpacked shares its counter, and so tells if backward writes to it.
+        self.unpacked = torch.empty(0, device="cpu")
         self._handed: tuple[weakref.ref[torch.UntypedStorage], int] | None = None
 
     @property

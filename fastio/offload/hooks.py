@@ -83,16 +83,13 @@ class Handle:
     def unpack(self) -> torch.Tensor:
         """The tensor from wherever its bytes are; RuntimeError where it was modified in place since."""
         check_version(self.description, self.version, self.witness._version)
-        for witness, version in self.blob.given:  # what others unpacked, and may have written to, has the same bytes
-            check_version(self.description, version, witness._version)
+        check_version(self.description, 0, self.blob.unpacked._version)  # others unpack the same bytes
         if _is_capturing(self.blob.device):
             raise RuntimeError(
                 "an offloaded tensor is asked for while a CUDA graph is captured, which would not read it again when "
                 "it is replayed: capture the forward pass too (its tensors then stay), or run backward without capture"
             )
-        tensor = self.owner.restore(self)
-        self.blob.given.append((witness_of(tensor), tensor._version))
-        return tensor
+        return self.owner.restore(self)
 
 
 def unpack(packed: Kept | Handle) -> torch.Tensor:

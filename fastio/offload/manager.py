@@ -173,7 +173,7 @@ class Offload:
             self.check()
             step: Step = blob.step
             step.used(blob.ordinal)
-            tensor = handle.view.on(*self._bring(blob))
+            tensor = handle.view.on(*self._bring(blob), blob.unpacked)
             step.served()
             self._look_ahead(step)
         self._reap()
