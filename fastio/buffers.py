@@ -37,20 +37,14 @@ class HostMemory:
         self.view = memoryview(self._mapping)
         self.pinned = False
         if pin:
-            failed = int(_cudart().cudaHostRegister(self.address, nbytes, _PORTABLE))
-            if failed:
-                _forget_error()
-                raise RefusedError(f"pinning {nbytes} bytes failed: CUDA error {failed}")
+            _check(_cudart().cudaHostRegister(self.address, nbytes, _PORTABLE), f"pinning {nbytes} bytes")
             self.pinned = True
 
     def close(self) -> None:
         """Unpin and unmap. Nobody may use the memory any more."""
         if self.pinned:
             self.pinned = False
-            failed = int(_cudart().cudaHostUnregister(self.address))
-            if failed:
-                _forget_error()
-                raise RefusedError(f"unpinning failed: CUDA error {failed}")
+            _check(_cudart().cudaHostUnregister(self.address), "unpinning")
         self.view.release()
         self._mapping.close()
 
@@ -139,6 +133,12 @@ def _cudart() -> Any:
     import torch
 
     return torch.cuda.cudart()
+
+
+def _check(result: Any, doing: str) -> None:
+    if int(result) != 0:
+        _forget_error()
+        raise RefusedError(f"{doing} failed: CUDA error {int(result)}")
 
 
 def _forget_error() -> None:

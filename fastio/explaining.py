@@ -60,11 +60,11 @@ def explain(
         context = plan.load_context(form, _CPU, resident, nbytes, extents)
     names, _ = candidates(op, form, _CPU)
     dictionary = default(op, where or os.curdir)
-    preset = resolve("auto", op, registry.names()).tool
-    if preset is not None and not why:
-        return replace(dictionary.explain(context, nbytes, (preset,)), reason=f"FASTIO_POLICY={preset}")
     if why and op == LOAD:
         return replace(dictionary.explain(context, nbytes, ("torch",)), reason=why)
+    preset = resolve("auto", op, registry.names()).tool
+    if preset is not None:
+        return replace(dictionary.explain(context, nbytes, (preset,)), reason=f"FASTIO_POLICY={preset}")
     return dictionary.explain(context, nbytes, names)
 
 

@@ -84,8 +84,7 @@ def _target(call: LoadCall, form: str) -> torch.device | None:
         device = device_named(where)
         if device is None:
             raise UnsupportedError(f"{call.path}: torch has no device {where!r}; load with map_location='cpu'")
-        here = device.type != "cuda" or torch.cuda.is_available()
-        if form != PT and device.type != "cpu" and not (here and candidates(LOAD, form, frozenset({device.type}))[0]):
+        if form != PT and not _is_filled(device.type, form):
             raise UnsupportedError(
                 f"{call.path}: no tool here fills memory on {device} with .{form} (fastio.tools() says why); load with "
                 f"map_location='cpu', and move the tensors by .to()"
@@ -97,6 +96,11 @@ def _target(call: LoadCall, form: str) -> torch.device | None:
         kind = "a dict" if isinstance(where, dict) else "a function" if callable(where) else f"the {where!r}"
         raise UnsupportedError(f"{call.path}: map_location as {kind} is for .pt files; name a device for .{form}")
     return None
+
+
+def _is_filled(kind: str, form: str) -> bool:
+    """Whether some tool here can fill memory of that kind with what such a file holds."""
+    return kind == "cpu" or (registry.is_here(kind) and bool(candidates(LOAD, form, frozenset({kind}))[0]))
 
 
 def _open_source(call: LoadCall, fd: int, size: int, form: str, careful: bool) -> Source:

@@ -7,6 +7,8 @@ import sys
 from importlib import metadata
 from typing import NamedTuple
 
+import torch
+
 from fastio.errors import ToolUnavailableError
 from fastio.forking import lock_across_forks
 from fastio.transport import Transport
@@ -96,6 +98,11 @@ def at_hand(devices: frozenset[str]) -> list[Tool]:
         and not (on_cpu and name in _ACCELERATED)
         and (name not in _LIBRARIES or _LIBRARIES[name] in sys.modules)
     ]
+
+
+def is_here(kind: str) -> bool:
+    """Whether there is a device of that kind, of which a tool may only say that it could use one."""
+    return kind != "cuda" or torch.cuda.is_available()
 
 
 def find(name: str) -> Tool:

@@ -13,7 +13,6 @@ import torch
 
 from fastio import checksums, formats, plan, registry, resealing, sequential
 from fastio._native import Control
-from fastio.addresses import settle
 from fastio.attempts import Attempts
 from fastio.choosing import decide, movers
 from fastio.errors import ToolUnavailableError, TransferError
@@ -224,7 +223,7 @@ def _fill_extents(
     patches: Sequence[Any] = layout.patches
     values: list[int] | None = None
     if not transport.capabilities.checksums:
-        settle({extent.owner.device for extent in layout.extents if extent.device != "cpu"})
+        layout.settle()
         values = checksums.seal(layout)
         patches = ()
     request = WriteRequest(new.path, new.fd, layout.size, layout.extents, patches, durable, control)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from fastio import registry
 from fastio.formats.sense import FORMATS
 
@@ -36,6 +34,6 @@ def tools() -> list[ToolStatus]:
             continue
         can = tool.transport.capabilities
         formats = tuple(form for form in FORMATS if can.formats is None or form in can.formats)
-        devices = tuple(sorted(kind for kind in can.devices if kind != "cuda" or torch.cuda.is_available()))
+        devices = tuple(sorted(filter(registry.is_here, can.devices)))
         found.append(ToolStatus(name, True, "", "", tuple(sorted(can.operations)), formats, devices))
     return found

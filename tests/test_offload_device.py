@@ -21,6 +21,7 @@ from fastio.errors import RefusedError
 from fastio.offload import blob, copies, csr_cuda, hooks
 from fastio.offload.blob import Blob, Span
 from fastio.offload.copies import CudaCopies, HostCopies
+from fastio.offload.counters import witness_of
 from fastio.offload.host_store import HostStore
 from fastio.offload.manager import Offload
 from fastio.offload.report import Counts
@@ -173,7 +174,7 @@ def test_a_write_that_is_issued_late_follows_the_stream_that_computed(seed: int)
         blobs = []
         for index in range(3):
             tensor = torch.zeros(400, dtype=torch.uint8)
-            one = Blob(step, index, index, tensor.untyped_storage(), Span(0, 400))
+            one = Blob(step, index, index, tensor.untyped_storage(), Span(0, 400), witness_of(tensor))
             one.device = Bytes.device
             blobs.append(one)
             with owner.under(producer):

@@ -181,9 +181,9 @@ class Checkpointer:
         Raises:
             CorruptFileError: the step asked for is damaged. CheckpointError: no such step, none that is whole, or not
             of the shape of ``into``. After damage, and where a ``load_state_dict`` refuses what was saved, tensors of
-            ``into`` may have been overwritten. TransferError: a
-            step cannot be read now, for want of memory or descriptors, say; no earlier one is given in its place.
-            TypeError for a ``map_location`` that is no device. Otherwise what ``load_state_dict`` and torch.load raise.
+            ``into`` may have been overwritten. TransferError: a step cannot be read now, for want of memory or
+            descriptors, say; no earlier one is given in its place. TypeError for a ``map_location``
+            that is no device. Otherwise what ``load_state_dict`` and torch.load raise.
         """
         device = _device(map_location)
         weights_only = weights_only is None or weights_only

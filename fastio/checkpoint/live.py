@@ -16,8 +16,6 @@ Apply = Callable[[], Any]
 
 # A leaf of none of these types may hide a tensor.
 TRANSPARENT = (torch.Tensor, type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
-
-
 _DICTS = (dict, OrderedDict, Counter, defaultdict)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fastio import _native, checksums, plan, registry
 from fastio._native import Control
-from fastio.addresses import host_bytes, settle, storage_bytes
+from fastio.addresses import host_bytes, storage_bytes
 from fastio.attempts import Attempts
 from fastio.buffers import copy_errors
 from fastio.checkpoint.copying import Copy, copy_all
@@ -54,7 +54,7 @@ def save_in_pieces(
     room = max(passage.nbytes - len(layout.literal), LEAST) // _BLOCK * _BLOCK
     address = passage.memory.room(min(room, layout.size), pin="cuda" in devices)
     values = [0] * len(layout.extents)
-    settle({extent.owner.device for extent in layout.extents if extent.device != "cpu"})
+    layout.settle()
     with Replacement(path) as new:
         new.allocate(layout.size)
         for begin in range(0, layout.size, room):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fastio.addresses import settle
 from fastio.transport import Extent, Patch
 
 
@@ -34,6 +35,10 @@ class Layout(NamedTuple):
     devices: frozenset[str]
     literal: bytearray | memoryview
     strided: Sequence[Strided] = ()
+
+    def settle(self) -> None:
+        """Wait for the GPUs that compute what the storages hold."""
+        settle({extent.owner.device for extent in self.extents if extent.device != "cpu"})
 
 
 class LayoutBuilder:

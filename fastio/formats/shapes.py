@@ -15,10 +15,11 @@ def problem(shape: Sequence[int], dtype: torch.dtype, description: str, found: i
     needed = _nbytes(shape, dtype.itemsize)
     if needed == found:
         return ""
-    numbers = ", ".join(str(length) for length in shape[:_SHOWN])
-    text = f"({numbers})" if len(shape) <= _SHOWN and len(numbers) <= _SHOWN else f"({numbers[:_SHOWN]}...)"
+    text = ", ".join(map(str, shape[:_SHOWN]))
+    if len(text) > _SHOWN:
+        text = text[:_SHOWN] + "..."
     needs = f"{needed} bytes" if needed < _MOST else "more bytes than there can be"
-    return f"shape {text} of {description} needs {needs}, found {found}"
+    return f"shape ({text}) of {description} needs {needs}, found {found}"
 
 
 def _nbytes(shape: Sequence[int], itemsize: int) -> int:

@@ -42,8 +42,9 @@ class Worker:
 
     def _settings(self, number: int, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
         group = {**self._optimizer.param_groups[number], "params": tensors}
-        real = all(tensor.is_floating_point() for tensor in tensors)  # torch fuses no others
-        if self._fuse and real and group.get("fused") is None and not group.get("foreach"):
+        if not self._fuse or group.get("fused") is not None or group.get("foreach"):
+            return group
+        if all(tensor.is_floating_point() for tensor in tensors):  # torch fuses no others
             group["fused"], group["foreach"] = True, False
         return group
 

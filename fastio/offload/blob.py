@@ -131,7 +131,9 @@ class Buffer:
 class Blob:
     """Bytes to offload. The manager moves ``state``; nobody else writes here."""
 
-    def __init__(self, step: Any, ordinal: int, index: int, storage: torch.UntypedStorage, span: Span) -> None:
+    def __init__(
+        self, step: Any, ordinal: int, index: int, storage: torch.UntypedStorage, span: Span, witness: torch.Tensor
+    ) -> None:
         self.step = step
         self.ordinal = ordinal  # the how manieth of its step
         self.index = index  # its number at the store: no two blobs of a process share one
@@ -151,7 +153,9 @@ class Blob:
         self.lead = 0  # bytes before them that travel with them
         self.stream: torch.cuda.Stream | None = None  # the one that computed them, on a GPU
         self.key = (0, 0, 0)  # storage, counter and version: what makes another saved tensor the same bytes
-        self.witness: torch.Tensor | None = None  # of that counter
+        # Of the version counter of all that is saved as this blob: without the storage, it still follows it.
+        self.witness = witness
+        self.version = witness._version
         # Of no bytes, at version 0: what is unpacked shares its counter, and so tells if backward writes to it.
         self.unpacked = torch.empty(0, device="cpu")
         self._handed: tuple[weakref.ref[torch.UntypedStorage], int] | None = None

@@ -9,7 +9,6 @@ from torch.nn import Parameter
 
 from fastio import _native
 from fastio.offload.blob import Blob, View
-from fastio.offload.counters import witness_of
 
 _top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 TELLS_OF_HOOKS = _top is not None
@@ -65,24 +64,22 @@ class Kept:
 
 
 class Handle:
-    """A tensor whose bytes are a blob. Holds no bytes: only the witness of its version.
+    """A tensor whose bytes are a blob. Holds no bytes.
 
     It has no destructor, in which an interrupt would be lost: a :class:`fastio.offload.blob.Ticket` tells its end.
     """
 
-    __slots__ = ("__weakref__", "blob", "description", "owner", "version", "view", "witness")
+    __slots__ = ("__weakref__", "blob", "description", "owner", "view")
 
     def __init__(self, owner: Owner, blob: Blob, view: View, tensor: torch.Tensor) -> None:
         self.owner = owner
         self.blob = blob
         self.view = view
-        self.version = tensor._version
-        self.witness = witness_of(tensor)
         self.description = describe(tensor)
 
     def unpack(self) -> torch.Tensor:
         """The tensor from wherever its bytes are; RuntimeError where it was modified in place since."""
-        check_version(self.description, self.version, self.witness._version)
+        check_version(self.description, self.blob.version, self.blob.witness._version)
         check_version(self.description, 0, self.blob.unpacked._version)  # others unpack the same bytes
         if _is_capturing(self.blob.device):
             raise RuntimeError(

@@ -68,8 +68,9 @@ class Step:
                 self.trace.kinds[blob.ordinal] = graver(self.trace.kinds[blob.ordinal], kind)
                 return blob, False
         trace = self.trace
-        blob = Blob(self, len(trace.made), next(_indices), storage, span_to_save(view, nbytes, storage.device))
-        blob.key, blob.witness = key, witness_of(tensor)
+        span = span_to_save(view, nbytes, storage.device)
+        blob = Blob(self, len(trace.made), next(_indices), storage, span, witness_of(tensor))
+        blob.key = key
         trace.made.append(Made(blob.nbytes, tensor.dtype, self._elapsed() - self._waited_s))
         trace.kinds.append(kind)
         trace.transfer_s.append(0.0)
