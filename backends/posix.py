@@ -18,8 +18,9 @@ from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest, is_
 _WRITE_BLOCK = 512 << 10
 _READ_BLOCK = 2 << 20
 # Below this a second thread costs more than it brings. For reads from the disk it always does: the kernel reads ahead
-# of one that reads in order.
+# of one that reads in order, and does it better told what comes.
 _LEAST_WRITTEN, _LEAST_READ = 4 << 20, 2 << 20
+_LEAST_AHEAD = 1 << 20
 _DIRECT_THREADS = 4  # past the page cache, where they only wait; more bring nothing
 
 
@@ -51,7 +52,8 @@ class PosixTransport:
 
     def read(self, request: ReadRequest) -> Moved:
         threads, notes = _threads(request.size, _LEAST_READ), tuple[str, ...]()
-        if threads > 1 and not _is_resident(request):
+        cold = request.size >= _LEAST_AHEAD and not _is_resident(request)
+        if cold and threads > 1:
             threads = 1
             if self._reads_past_cache:
                 with ExitStack() as stack:
@@ -69,6 +71,7 @@ class PosixTransport:
                 request.span,
                 _READ_BLOCK,
                 threads,
+                cold,
                 request.control,
             )
         return Moved("cached", checksums, notes)

@@ -397,6 +397,7 @@ def cached_read(
     span: tuple[int, int, int] | None,
     block: int,
     threads: int,
+    cold: bool,
     control: Control,
 ) -> list[int]: ...
 def why_no_spdk() -> str: ...

@@ -44,11 +44,11 @@ std::vector<uint32_t> py_cached_write(int fd, uint64_t size, nb::handle extents,
 }
 
 std::vector<uint32_t> py_cached_read(int fd, uint64_t size, nb::handle extents, nb::handle span, uint64_t block,
-                                     unsigned threads, Control& control) {
+                                     unsigned threads, bool cold, Control& control) {
     Extents image(extents_from(extents), size);
     Span region = span_from(span);
     nb::gil_scoped_release release;
-    return cached_read(fd, image, region, {block, threads, false}, control);
+    return cached_read(fd, image, region, {block, threads, cold}, control);
 }
 
 using Learned = std::tuple<bool, double, double, uint64_t, uint64_t>;
@@ -93,7 +93,7 @@ void bind_transfers(nb::module_& module) {
     module.def("cached_write", &py_cached_write, "fd"_a, "size"_a, "extents"_a, "patches"_a, "block"_a, "threads"_a,
                "write_back"_a, "control"_a);
     module.def("cached_read", &py_cached_read, "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "threads"_a,
-               "control"_a);
+               "cold"_a, "control"_a);
 }
 
 }  // namespace fastio

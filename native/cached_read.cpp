@@ -6,6 +6,7 @@
 #include "cached.hpp"
 #include "memory.hpp"
 #include "populate.hpp"
+#include "read_ahead.hpp"
 #include "workers.hpp"
 
 namespace fastio {
@@ -38,20 +39,22 @@ void read_all(int fd, uint8_t* memory, uint64_t nbytes, uint64_t offset) {
 }
 
 // [begin, end) into the span, in bites.
-void read_span(int fd, const Extents& extents, const Span& span, uint64_t begin, uint64_t end,
+void read_span(int fd, const Extents& extents, const Span& span, uint64_t begin, uint64_t end, ReadAhead* ahead,
                std::vector<Part>& parts) {
     uint8_t* memory = span.address + (begin - span.offset);
     populate(memory, end - begin);
     for (uint64_t at = begin; at < end; at += kBite) {
         uint64_t stop = std::min(at + kBite, end);
         uint8_t* target = memory + (at - begin);
+        if (ahead) ahead->reach(at);
         read_all(fd, target, stop - at, at);
         extents.measure(at, stop, target, parts);
     }
 }
 
 // The extents' parts of [begin, end), each straight into its own memory.
-void read_extents(int fd, const Extents& extents, uint64_t begin, uint64_t end, std::vector<Part>& parts) {
+void read_extents(int fd, const Extents& extents, uint64_t begin, uint64_t end, ReadAhead* ahead,
+                  std::vector<Part>& parts) {
     const auto& all = extents.all();
     for (size_t index = extents.first_after(begin); index < all.size() && all[index].offset < end; ++index) {
         uint64_t from = std::max(all[index].offset, begin);
@@ -59,6 +62,7 @@ void read_extents(int fd, const Extents& extents, uint64_t begin, uint64_t end, 
         for (uint64_t at = from; at < to; at += kBite) {
             uint64_t stop = std::min(at + kBite, to);
             uint8_t* target = all[index].address + (at - all[index].offset);
+            if (ahead) ahead->reach(at);
             read_all(fd, target, stop - at, at);
             extents.measure(at, stop, target, parts);
         }
@@ -67,7 +71,7 @@ void read_extents(int fd, const Extents& extents, uint64_t begin, uint64_t end, 
 
 }  // namespace
 
-std::vector<uint32_t> cached_read(int fd, const Extents& extents, const Span& span, const CachedOptions& options,
+std::vector<uint32_t> cached_read(int fd, const Extents& extents, const Span& span, const CachedReadOptions& options,
                                   Control& control) {
     Checksums checksums(extents.all().size());
     uint64_t begin = 0;
@@ -82,14 +86,17 @@ std::vector<uint32_t> cached_read(int fd, const Extents& extents, const Span& sp
     uint64_t first = begin / options.block;
     uint64_t count = end > begin ? (end - 1) / options.block + 1 - first : 0;
     std::vector<std::vector<Part>> parts(count);
-    run_workers(useful_threads(options.threads, span, end - begin), count, [&](unsigned, uint64_t number) {
+    const unsigned threads = useful_threads(options.threads, span, end - begin);
+    ReadAhead told(fd, extents, begin, end, span.address != nullptr);
+    ReadAhead* ahead = options.cold && threads == 1 ? &told : nullptr;
+    run_workers(threads, count, [&](unsigned, uint64_t number) {
         control.check();
         uint64_t from = std::max((first + number) * options.block, begin);
         uint64_t to = std::min((first + number + 1) * options.block, end);
         if (span.address != nullptr) {
-            read_span(fd, extents, span, from, to, parts[number]);
+            read_span(fd, extents, span, from, to, ahead, parts[number]);
         } else {
-            read_extents(fd, extents, from, to, parts[number]);
+            read_extents(fd, extents, from, to, ahead, parts[number]);
         }
         control.advance(to - from);
     });
