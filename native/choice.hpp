@@ -45,10 +45,11 @@ struct Choice {
 };
 
 // A tool that is not the best: after how many calls it is due to be looked at again, and what that should cost beyond
-// what the best takes, seconds.
+// what the best takes, seconds. `listed`: that is what the prior says, and nothing else is known.
 struct Look {
     std::string tool;
     double calls, cost;
+    bool listed;
 };
 
 // What to do at one bucket, until something is learned.

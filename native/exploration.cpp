@@ -20,7 +20,8 @@ constexpr double kListedShare = 0.01;  // says; at large sizes as seldom as take
 constexpr double kLeastCalls = 8;
 constexpr double kFirstRefresh = 64, kLastRefresh = 1024;        // calls
 constexpr double kRunnerUpShare = 0.006, kOthersShare = 0.0025;  // of the time, for looking again at slower tools
-constexpr double kPatience = 3;                                  // a look must pay for itself so many times over
+constexpr double kPatience = 3;                                  // a look must pay for itself so many times over,
+constexpr double kAgreed = 3;                                    // and that often more where the prior says so too
 constexpr double kLuck[] = {0.03, 0.03, 0.01, 0.0005};  // gain of a look at so few samples: they may be outliers
 constexpr double kSpell = 0.8;       // chance that one more sample was taken in the same busy spell of the machine, so
 constexpr double kLaterSpell = 0.3;  // that it says nothing, and that one later look was taken in another
@@ -85,12 +86,13 @@ std::vector<Look> looks_at(const std::vector<const Opinion*>& ranked, double sec
         double beyond = excess(best, other), calls = kUnknownCalls;
         if (other.known()) {
             double share = place == 1 ? kRunnerUpShare : kOthersShare;
+            double patience = best.listed && other.listed && other.prior > best.prior ? kAgreed * kPatience : kPatience;
             double drift = std::min(std::max(beyond / share, kFirstRefresh), kLastRefresh);
-            calls = std::max(kLeastCalls, std::min(drift, kPatience * beyond / expected_gain(best, other)));
+            calls = std::max(kLeastCalls, std::min(drift, patience * beyond / expected_gain(best, other)));
         } else if (large && other.only_listed()) {
             calls = std::max(calls, std::min(beyond / kListedShare, kLastRefresh));
         }
-        found.push_back({other.tool, calls, beyond * seconds});
+        found.push_back({other.tool, calls, beyond * seconds, other.only_listed()});
     }
     return found;
 }

@@ -15,7 +15,8 @@ class Prior {
     // By tool, the logarithm of its time over that of the best one.
     using Costs = std::map<std::string, double>;
 
-    // The costs by bucket, ascending, at least one; `doubt` is the deviation of a cost from one machine to another.
+    // The costs by bucket, ascending, at least one; `doubt` is the deviation of a cost from one machine to another, of
+    // large transfers; of small ones it is half of that.
     Prior(std::vector<std::pair<int, Costs>> costs, double doubt) : costs_(std::move(costs)), doubt_(doubt) {}
 
     // Whether it says anything of the tool.

@@ -155,12 +155,18 @@ void Tuner::outdate(int bucket, const std::string& tool) {
     }
 }
 
-// Whether the budget for trying tools has so many seconds left.
-bool Tuner::affords(double cost) const { return cost <= kBudgetCalls * usual_ + kBudgetShare * spent_ - paid_; }
+// Whether the budget for trying tools has as many seconds left.
+bool Tuner::affords(const Look& look) const {
+    double calls = look.listed ? kListedCalls : kBudgetCalls;
+    return look.cost <= calls * usual_ + kBudgetShare * spent_ - paid_;
+}
 
-// Whether a tool may be looked at now: out of the budget, or unmeasured and at a call no dearer than usual.
+// Whether a tool may be looked at now: out of the budget, or unmeasured, where that is cheap: at a call no dearer than
+// usual; if it is said to be slower, where it should cost no more than that beyond what the best one takes.
 bool Tuner::pays(const Plan& plan, const Look& look) const {
-    return affords(look.cost) || (!find(records_, look.tool)->curve.measured() && plan.seconds <= usual_);
+    if (affords(look)) return true;
+    if (find(records_, look.tool)->curve.measured()) return false;
+    return look.listed ? look.cost <= kListedCalls * usual_ : plan.seconds <= usual_;
 }
 
 // A tool is handed out to be tried: charge what that should cost, until it is known what it did.

@@ -44,7 +44,7 @@ class Tuner {
     Opinions opinions(int bucket, const Tools& candidates, bool first) const;
     std::optional<Belief> expected(int bucket, const std::string& tool) const;
     void outdate(int bucket, const std::string& tool);
-    bool affords(double cost) const;
+    bool affords(const Look& look) const;
     bool pays(const Plan& plan, const Look& look) const;
     void hand_out(const Plan& plan, const std::string& tool);
     bool may_be_tried(const Record& record) const;

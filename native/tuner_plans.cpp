@@ -50,7 +50,7 @@ Plan Tuner::make_plan(int bucket, const Tools& candidates, bool first) {
     std::vector<const Opinion*> idle;
     for (size_t place = 1; place < usable.size(); ++place) {
         const std::string& tool = usable[place]->tool;
-        if (may_be_tried(*record(tool)) && affords(made.looks[place - 1].cost)) idle.push_back(usable[place]);
+        if (may_be_tried(*record(tool)) && affords(made.looks[place - 1])) idle.push_back(usable[place]);
     }
     const Opinion& chosen = pick(best, idle, dearness, large, huge);
     made.choice = {chosen.tool, why(bucket, chosen, usable, fastest, first), &chosen != &best, {chosen.tool}};

@@ -42,7 +42,7 @@ RULES = {
 
 @pytest.mark.parametrize(
     ("prior", "most", "worst", "least"),
-    [("none", 1.03, 1.30, 0.94), ("right", 1.02, 1.15, 0.95), ("wrong", 1.05, 1.30, 0.92)],
+    [("none", 1.03, 1.30, 0.94), ("right", 1.02, 1.15, 0.95), ("wrong", 1.06, 1.30, 0.90)],
 )
 def test_1000_calls_take_little_more_than_the_oracles(prior: str, most: float, worst: float, least: float) -> None:
     """Exploring included; and after the first 100 calls nearly every call uses the best tool."""
@@ -71,7 +71,7 @@ REACHED = {
     ("recorded", "nothing"): (1.08, 0.70, 0.82),
 }
 # Total from 50 calls after one tool became three times slower; the goal is 1.02.
-REACHED_SLOWER = {"saves": 1.02, "loads": 1.02, "recorded": 1.02}
+REACHED_SLOWER = {"saves": 1.02, "loads": 1.03, "recorded": 1.02}
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
@@ -465,4 +465,5 @@ def test_nothing_that_happens_breaks_a_tuner(steps: list[tuple[str, int, float, 
 def test_without_noise_the_fastest_tool_wins(times: dict[str, float], nbytes: int, seed: int) -> None:
     machine = {tool: (seconds, 0.0) for tool, seconds in times.items()}
     calls = replay(machine, [nbytes] * 120, noise=0.0, outliers=0.0, seed=seed)
-    assert share_best([call for call in calls[60:] if not call.exploring], tie=1.1) == 1.0
+    # Equal are 8 %, and 12 % for huge transfers (exploration.cpp), logarithms.
+    assert share_best([call for call in calls[60:] if not call.exploring], tie=math.exp(0.12)) == 1.0
