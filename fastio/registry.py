@@ -137,7 +137,7 @@ def _make(name: str) -> Tool:
         transport = factory()
     except ToolUnavailableError as error:
         return Tool(name, None, error.reason, error.cure)
-    except Exception as error:  # a plug-in may fail in any way, and must not take the others with it
+    except (Exception, SystemExit) as error:  # a plug-in may fail in any way, and must not take the others with it
         return Tool(name, None, f"{type(error).__name__}: {error}", "see the tool's own documentation")
     if not isinstance(transport, Transport):
         return Tool(name, None, f"{factory!r} does not make a fastio.transport.Transport", "ask its author")

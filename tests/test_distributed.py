@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import inspect
 import mmap
+import os
 import pickle
 import random
 import re
 import resource
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from torch.distributed.checkpoint.planner import LoadPlan
 
 import fastio
 import rank_tasks
-from fastio.distributed import Reader, Writer
+from fastio.distributed import Reader, Writer, data_file
 from fastio.errors import CheckpointError, CorruptFileError, TransferError, UnsupportedError
 from objects import tensor_of
 from ranks import Ranks
@@ -492,6 +495,43 @@ def test_tied_tensors_that_were_not_tied_when_they_were_saved(tmp_path: Path, po
     loaded = {"a": memory, "b": memory}
     _raise_cause(lambda: dcp.load(loaded, storage_reader=Reader(tmp_path, policy=policy)))
     assert any(torch.equal(memory, value) for value in state.values())
+
+
+@pytest.mark.parametrize("policy", ["uring", "posix"])
+def test_targets_that_overlap(tmp_path: Path, policy: str) -> None:
+    if not any(tool.name == policy and tool.available for tool in fastio.tools()):
+        pytest.skip(f"{policy} cannot be used here")
+    state = {name: tensor_of(torch.uint8, 8 << 20, seed=seed) for seed, name in enumerate("ab")}
+    _raise_cause(lambda: dcp.save(state, storage_writer=dcp.FileSystemWriter(tmp_path)))
+    for _ in range(8):
+        memory = torch.zeros(12 << 20, dtype=torch.uint8)
+        loaded = {"a": memory[: 8 << 20], "b": memory[4 << 20 :]}
+        _raise_cause(lambda loaded=loaded: dcp.load(loaded, storage_reader=Reader(tmp_path, policy=policy)))
+        assert torch.equal(memory[: 4 << 20], state["a"][: 4 << 20])
+        assert torch.equal(memory[8 << 20 :], state["b"][4 << 20 :])
+
+
+def test_sparse_tensors_are_refused_rather_than_lost(tmp_path: Path) -> None:
+    """Nobody's reader fills them: torch's own writer refuses them, too."""
+    with pytest.raises(UnsupportedError, match=r"'rows'.*torch.sparse_coo.*to_dense"):
+        _raise_cause(lambda: dcp.save({"rows": torch.eye(3).to_sparse()}, storage_writer=Writer(tmp_path)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_child_forked_during_a_commit_does_not_keep_the_folder_locked(tmp_path: Path) -> None:
+    """As the workers of a DataLoader that is made while a checkpoint is being saved."""
+    with data_file.one_at_a_time(str(tmp_path)):
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(folder)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_results_and_progress(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -150,6 +151,27 @@ def test_a_link_is_replaced_and_not_what_it_links_to(package: Package, tmp_path:
     assert torch.load(best)["x"].sum() == 0
     plugin.remove_checkpoint(last)
     assert os.listdir(tmp_path) == ["best.ckpt"]
+
+
+def test_a_save_that_fails_leaves_the_link_and_what_it_links_to(package: Package, tmp_path: Path) -> None:
+    best, last = tmp_path / "best.ckpt", tmp_path / "last.ckpt"
+    plugin = package.ours.FastCheckpointIO()
+    plugin.save_checkpoint({"x": torch.zeros(3)}, best)
+    last.symlink_to("best.ckpt")
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        plugin.save_checkpoint({"x": torch.ones(3), "bad": lambda: 1}, last)
+    assert plugin.load_checkpoint(last)["x"].sum() == 0
+    assert sorted(os.listdir(tmp_path)) == ["best.ckpt", "last.ckpt"]
+
+
+def test_a_home_folder_is_found_as_lightning_finds_it(
+    package: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    plugin = package.ours.FastCheckpointIO()
+    plugin.save_checkpoint({"x": torch.ones(3)}, "~/one.ckpt")
+    assert (tmp_path / "one.ckpt").exists()
+    assert plugin.load_checkpoint("~/one.ckpt")["x"].sum() == 3
 
 
 def test_remote_storage_stays_lightnings(package: Package, tmp_path: Path) -> None:

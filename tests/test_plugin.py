@@ -219,3 +219,14 @@ def test_what_every_tool_would_meet_is_raised_at_once(installed: Path, tmp_path:
         for kind, number, said in errors.values():
             assert (kind, number) == expected[way]
             assert "file.pt" in said
+
+
+def test_a_plug_in_that_would_end_the_process_is_a_tool_that_is_unavailable(tmp_path: Path) -> None:
+    package = tmp_path / "site" / "leaver-1.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: leaver\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[fastio.transports]\nleaver = leaver:Tool\n")
+    (tmp_path / "site" / "leaver.py").write_text("raise SystemExit('not today')\n")
+    available, reason, *_ = run(TOOLS, tmp_path / "site", tmp_path)["leaver"]
+    assert not available
+    assert "not today" in reason

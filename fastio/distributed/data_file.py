@@ -101,7 +101,13 @@ def one_at_a_time(folder: str) -> Iterator[None]:
     with Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY) as fd:
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            # By name: a process forked meanwhile has the descriptor too, and closing this one would let it keep the
+            # lock for as long as it lives.
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def clear(folder: str, replaced: set[str], kept: set[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import logging
+import operator
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -69,14 +70,12 @@ class Filling:
         """Fill everything that was added. CorruptFileError names what is damaged."""
         aside: list[Wanted] = []
         straight: dict[str, list[tuple[Wanted, torch.Tensor]]] = {}
-        taken: set[int] = set()
-        for want in self._locate():
-            target = want.target(planner)
-            # Of tensors that are tied in memory, only one is read into it: two at a time would spoil the checksums.
-            if target is None or target.data_ptr() in taken:
+        located = [(want, want.target(planner)) for want in self._locate()]
+        shared = _sharing([target for _, target in located if target is not None])
+        for want, target in located:
+            if target is None or id(target) in shared:
                 aside.append(want)
             else:
-                taken.add(target.data_ptr())
                 straight.setdefault(target.device.type, []).append((want, target))
         for pairs in straight.values():
             self._read([self._extent(want.stored, target) for want, target in pairs], [want for want, _ in pairs])
@@ -209,3 +208,13 @@ class Filling:
             return tensor
         except Exception as error:  # damaged bytes, or a shape that they do not make
             raise CorruptFileError(self._path, stored.name, f"it makes no tensor: {error}") from error
+
+
+def _sharing(targets: Sequence[torch.Tensor]) -> set[int]:
+    """Of contiguous tensors that share bytes all but one, by id: two that are read at a time spoil the checksums."""
+    found, end = set[int](), 0
+    for target in sorted(targets, key=operator.methodcaller("data_ptr")):
+        if target.data_ptr() < end:
+            found.add(id(target))
+        end = max(end, target.data_ptr() + target.nbytes)
+    return found

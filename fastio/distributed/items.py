@@ -17,6 +17,7 @@ import torch
 from fastio import _native, choosing
 from fastio.addresses import cuda_bytes, host_bytes
 from fastio.distributed.stored import FORMAT, Record
+from fastio.errors import UnsupportedError
 from fastio.formats import probe, pt_save
 from fastio.formats.layout import Layout, LayoutBuilder, storage_bytes
 from fastio.formats.pt_records import pickled
@@ -60,8 +61,16 @@ class ImageBuilder:
         self._pickles: dict[tuple[Any, ...], list[tuple[str, bytes]]] = {}
 
     def add(self, index: Any, data: torch.Tensor | io.BytesIO) -> None:
-        """Add what a planner gave for one item. Its memory must stay as it is until the file is written."""
+        """Add what a planner gave for one item. Its memory must stay as it is until the file is written.
+
+        UnsupportedError for a sparse tensor, which DCP could not load again.
+        """
         if isinstance(data, torch.Tensor):
+            if data.layout != torch.strided:
+                raise UnsupportedError(
+                    f"{index.fqn!r} is a tensor of the layout {data.layout}, which DCP cannot load: save it dense "
+                    "(to_dense()), or its parts (indices, values) as tensors of their own"
+                )
             tensor = _movable(data.detach())
             if tensor is not None:
                 self._add_tensor(index, tensor)

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from fastio import api
+from fastio.replacement import sync_folder
 
 _log = logging.getLogger("fastio.integrations")
 
@@ -22,10 +23,16 @@ class CheckpointFiles:
             _log.info("%s: saved by Lightning itself", path)
             super().save_checkpoint(checkpoint, path, storage_options)  # type: ignore[misc]
             return
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        path = os.path.expanduser(path)
+        folder, name = os.path.split(path)
+        os.makedirs(folder or ".", exist_ok=True)
         if os.path.islink(path):  # last.ckpt may be a link to a checkpoint that is to stay: Lightning replaces the link
-            os.unlink(path)
-        api.save(checkpoint, path, format="pt")
+            beside = os.path.join(folder, f".{name}.not-linked")
+            api.save(checkpoint, beside, format="pt")
+            os.replace(beside, path)
+            sync_folder(folder or ".")
+        else:
+            api.save(checkpoint, path, format="pt")
 
     def load_checkpoint(
         self, path: str | os.PathLike[str], map_location: Any = "cpu", weights_only: bool | None = None
@@ -34,7 +41,7 @@ class CheckpointFiles:
         if _is_url(path):
             _log.info("%s: loaded by Lightning itself", path)
             return super().load_checkpoint(path, map_location, weights_only)  # type: ignore[misc]
-        return api.load(path, map_location, weights_only=weights_only is not False)
+        return api.load(os.path.expanduser(path), map_location, weights_only=weights_only is not False)
 
 
 def _is_url(path: str | os.PathLike[str]) -> bool:
