@@ -51,9 +51,13 @@ def _load(
     if pickle_module is not None:
         pickle_load_args["pickle_module"] = pickle_module
     if weights_only is None:
-        allowed = os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "0").lower() in _TRUE
-        weights_only = pickle_module is None and not allowed
+        weights_only = pickle_module is None and weights_only_by_default()
     return api.load_as_torch(f, map_location, weights_only, mmap, pickle_load_args)
+
+
+def weights_only_by_default() -> bool:
+    """What ``weights_only=None`` means to torch."""
+    return os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "0").lower() not in _TRUE
 
 
 @contextlib.contextmanager

@@ -511,6 +511,33 @@ def test_targets_that_overlap(tmp_path: Path, policy: str) -> None:
         assert torch.equal(memory[8 << 20 :], state["b"][4 << 20 :])
 
 
+def test_what_backward_wants_is_not_overwritten_in_silence(tmp_path: Path) -> None:
+    state = {"weight": torch.full((64, 64), 5.0)}
+    _raise_cause(lambda: dcp.save(state, storage_writer=Writer(tmp_path)))
+    weight, given = torch.ones(64, 64), torch.ones(64, 64, requires_grad=True)
+    loss = (given * weight).sum()
+    _raise_cause(lambda: dcp.load({"weight": weight}, storage_reader=Reader(tmp_path)))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_what_is_damaged_is_said_though_older_ranks_metadata_lies_beside_it(folder: Path) -> None:
+    _raise_cause(lambda: dcp.save(rank_tasks.whole(7), storage_writer=Writer(folder), use_collectives=False))
+    _save_alone(folder, 30)
+    content = bytearray((folder / ".metadata").read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / ".metadata").write_bytes(content)
+    with pytest.raises(CorruptFileError, match="metadata"):
+        _alone(folder, 30)
+
+
+def test_a_foreign_file_keeps_no_data_files_of_old_checkpoints(folder: Path) -> None:
+    (folder / "notes.metadata").write_text("mine")
+    for seed in (31, 32):
+        _save_alone(folder, seed)
+    assert sum(name.suffix == ".distcp" for name in folder.iterdir()) == 1
+
+
 def test_sparse_tensors_are_refused_rather_than_lost(tmp_path: Path) -> None:
     """Nobody's reader fills them: torch's own writer refuses them, too."""
     with pytest.raises(UnsupportedError, match=r"'rows'.*torch.sparse_coo.*to_dense"):

@@ -281,6 +281,24 @@ def test_what_fastio_cannot_do_is_left_to_safetensors(
     assert [record.message.split(":")[1] for record in caplog.records] == [" left to safetensors itself"] * 3
 
 
+@pytest.mark.parametrize("content", [b"", b"abcd", bytes(30), b"\x80\x04K\x01."])
+def test_what_is_no_safetensors_file_is_safetensors_error(hub: SimpleNamespace, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(content)
+    with hub.patch_accelerate(), pytest.raises(Exception, match="header") as refused:
+        hub.safetensors.load_file(path)
+    assert type(refused.value).__name__ == "SafetensorError"
+
+
+def test_files_of_other_formats_are_none_to_safetensors(hub: SimpleNamespace, tmp_path: Path) -> None:
+    torch.save({"x": torch.ones(3)}, tmp_path / "x.pt")
+    hub.safetensors.save_file({"x": torch.ones(3)}, tmp_path / "x.safetensors")
+    with hub.patch_accelerate():
+        with pytest.raises(Exception, match="header"):
+            hub.safetensors.load_file(tmp_path / "x.pt")
+        assert hub.safetensors.load_file(tmp_path / "x.safetensors", device=None)["x"].sum() == 3
+
+
 def test_a_name_that_a_library_has_given_up_is_told(caplog: pytest.LogCaptureFixture) -> None:
     from fastio.integrations.replaced import Place, replaced
 

@@ -174,6 +174,17 @@ def test_a_home_folder_is_found_as_lightning_finds_it(
     assert plugin.load_checkpoint("~/one.ckpt")["x"].sum() == 3
 
 
+def test_torchs_variable_for_all_pickles_is_heard(
+    package: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = package.ours.FastCheckpointIO()
+    plugin.save_checkpoint({"x": fastio.Transfer}, tmp_path / "one.ckpt")
+    with pytest.raises(pickle.UnpicklingError):
+        plugin.load_checkpoint(tmp_path / "one.ckpt")
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    assert plugin.load_checkpoint(tmp_path / "one.ckpt")["x"] is fastio.Transfer
+
+
 def test_remote_storage_stays_lightnings(package: Package, tmp_path: Path) -> None:
     plugin = package.ours.FastCheckpointIO()
     url = f"file://{tmp_path}/far/one.ckpt"

@@ -96,13 +96,15 @@ def make_folder(path: str) -> None:
 
 
 @contextlib.contextmanager
-def one_at_a_time(folder: str) -> Iterator[None]:
-    """Hold a folder's lock. A filesystem without locks on folders is used without."""
+def one_at_a_time(folder: str) -> Iterator[bool]:
+    """Hold a folder's lock. False where the filesystem has no locks on folders: it is used without."""
     with Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        alone = False
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_EX)
+            alone = True
         try:
-            yield
+            yield alone
         finally:
             # By name: a process forked meanwhile has the descriptor too, and closing this one would let it keep the
             # lock for as long as it lives.
@@ -110,8 +112,9 @@ def one_at_a_time(folder: str) -> Iterator[None]:
                 fcntl.flock(fd, fcntl.LOCK_UN)
 
 
-def clear(folder: str, replaced: set[str], kept: set[str]) -> None:
-    """Remove data files that no checkpoint refers to: those that one did until now, and those of dead writers.
+def clear(folder: str, replaced: set[str], kept: set[str], *, leftovers: bool) -> None:
+    """Remove data files that no checkpoint refers to: those that one did until now, and with ``leftovers`` those of
+    dead writers, which are not to be told from one that another rank commits just now unless the folder is locked.
 
     ``replaced`` and ``kept`` are names. What cannot be removed stays, and is said in the log.
     """
@@ -122,7 +125,7 @@ def clear(folder: str, replaced: set[str], kept: set[str]) -> None:
         try:
             if name in replaced:
                 os.unlink(path)
-            elif _OURS.fullmatch(name):
+            elif leftovers and _OURS.fullmatch(name):
                 _remove_if_left(path)
         except FileNotFoundError:
             continue

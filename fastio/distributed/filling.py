@@ -78,7 +78,12 @@ class Filling:
             else:
                 straight.setdefault(target.device.type, []).append((want, target))
         for pairs in straight.values():
-            self._read([self._extent(want.stored, target) for want, target in pairs], [want for want, _ in pairs])
+            try:
+                self._read([self._extent(want.stored, target) for want, target in pairs], [want for want, _ in pairs])
+            finally:
+                for _, target in pairs:
+                    if not target.is_inference():
+                        torch.autograd.graph.increment_version(target)  # for who saved it before, as copy_ does
             for want, target in pairs:
                 planner.commit_tensor(want.items[0], target)
         for batch in batches(aside, _ASIDE):

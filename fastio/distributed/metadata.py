@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import pickle
+import re
 from typing import Any
 
 from torch.distributed.checkpoint.metadata import Metadata
@@ -21,6 +22,7 @@ from fastio.errors import CheckpointError, CorruptFileError, FastIOError, Transf
 from fastio.replacement import Replacement, write_all
 
 _NAME = ".metadata"
+_OURS = re.compile(r"(__\d+)?\.metadata")
 _MARK = b"\nfastio-crc32 "
 _TRAILER = len(_MARK) + 8
 
@@ -40,7 +42,7 @@ def commit(folder: str, rank: int | None, metadata: Metadata, durable: bool) -> 
     path = path_of(folder, rank)
     data = pickle.dumps(metadata)
     data += _MARK + f"{_native.crc32(data):08x}".encode()
-    with one_at_a_time(folder):
+    with one_at_a_time(folder) as alone:
         before = _references(path) or set()
         now = {info.relative_path for info in metadata.storage_data.values()}
         with Replacement(path) as new:
@@ -49,15 +51,15 @@ def commit(folder: str, rank: int | None, metadata: Metadata, durable: bool) -> 
             new.commit(durable)
         others = _references_of_all(folder, except_for=path)
         if others is not None:
-            clear(folder, before, now | others)
+            clear(folder, before, now | others, leftovers=alone)
 
 
 def tidy(folder: str) -> None:
     """Remove data files of saves that were never completed: the next one may need their room."""
-    with one_at_a_time(folder):
+    with one_at_a_time(folder) as alone:
         kept = _references_of_all(folder)
         if kept is not None:
-            clear(folder, set(), kept)
+            clear(folder, set(), kept, leftovers=alone)
 
 
 def read(folder: str, rank: int | None = None) -> Metadata:
@@ -129,7 +131,7 @@ def _references_of_all(folder: str, except_for: str | None = None) -> set[str] |
     found: set[str] = set()
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
-        if name.endswith(_NAME) and path != except_for:
+        if _OURS.fullmatch(name) and path != except_for:
             references = _references(path)
             if references is None:
                 return None

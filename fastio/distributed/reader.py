@@ -63,15 +63,18 @@ class Reader(StorageReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         rank = kwargs.get("rank")
+        # DCP asks for a rank's own metadata where that of the whole could not be read, and makes one nameless error of
+        # both. The first one is raised by what it calls next. What is damaged is so, whatever older lies beside it.
+        nothing = Metadata({}, storage_meta=StorageMeta())
+        if rank is not None and isinstance(self._absent, CorruptFileError | TransferError):
+            return nothing
         try:
             metadata = metadata_file.read(self.path, rank)
         except FastIOError as error:
             if rank is None or self._absent is None:
                 self._absent = error
                 raise
-            # DCP asks for a rank's own metadata where that of the whole could not be read, and makes one nameless
-            # error of both. The first one is raised by what it calls next.
-            return Metadata({}, storage_meta=StorageMeta())
+            return nothing
         self._absent = None
         meta = getattr(metadata, "storage_meta", None) or StorageMeta()
         meta.load_id = self._load_id

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from fastio import api
+from fastio.patching import weights_only_by_default
 from fastio.replacement import sync_folder
 
 _log = logging.getLogger("fastio.integrations")
@@ -37,11 +38,13 @@ class CheckpointFiles:
     def load_checkpoint(
         self, path: str | os.PathLike[str], map_location: Any = "cpu", weights_only: bool | None = None
     ) -> Any:
-        """Load a checkpoint, whoever saved it; ``weights_only=None`` is True, as for ``torch.load``."""
+        """Load a checkpoint, whoever saved it; ``weights_only=None`` means what it means to ``torch.load``."""
         if _is_url(path):
             _log.info("%s: loaded by Lightning itself", path)
             return super().load_checkpoint(path, map_location, weights_only)  # type: ignore[misc]
-        return api.load(os.path.expanduser(path), map_location, weights_only=weights_only is not False)
+        if weights_only is None:
+            weights_only = weights_only_by_default()
+        return api.load(os.path.expanduser(path), map_location, weights_only=weights_only)
 
 
 def _is_url(path: str | os.PathLike[str]) -> bool:

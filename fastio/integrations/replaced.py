@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import torch
 from fastio import api
 from fastio.errors import CorruptFileError, FormatError, ToolUnavailableError, UnsupportedError
 from fastio.forking import lock_across_forks
+from fastio.formats.sense import HEAD_BYTES, SAFETENSORS, sense
 from fastio.patching import patch_torch
 
 _log = logging.getLogger("fastio.integrations")
@@ -92,11 +94,22 @@ def _saver(original: Callable[..., None]) -> Callable[..., None]:
 def _loader(original: Callable[..., dict[str, torch.Tensor]]) -> Callable[..., dict[str, torch.Tensor]]:
     def load_file(filename: Any, device: Any = "cpu", **options: Any) -> Any:
         """safetensors.torch.load_file, by fastio."""
+        if not _is_safetensors(filename):  # fastio would load another format, too: the library says what is wrong
+            return original(filename, device=device, **options)
         try:
-            return api.load(filename, torch.device(device))
+            return api.load(filename, torch.device("cpu" if device is None else device))
         except (CorruptFileError, FormatError, ToolUnavailableError, UnsupportedError) as error:
             # The same: tensors carry no checksums, so it is a dtype in the header, or a header that nobody can read.
             _log.warning("%s: left to safetensors itself: %s", filename, error)
             return original(filename, device=device, **options)
 
     return load_file
+
+
+def _is_safetensors(filename: Any) -> bool:
+    """Whether it is such a file, or none that can be read, of which fastio says why."""
+    try:
+        with open(filename, "rb") as file:
+            return sense(file.read(HEAD_BYTES), os.fspath(filename)) == SAFETENSORS
+    except OSError:
+        return True
