@@ -39,8 +39,8 @@ def run(job: Job) -> Iterator[Sample | Failure]:
     """Everything that the two ranks measure together; both give it."""
     cores = len(os.sched_getaffinity(0))
     torch.set_num_threads(max(1, cores // WORLD))
-    rendezvous = f"file://{Path(job.folder) / 'rendezvous'}"
-    dist.init_process_group("gloo", init_method=rendezvous, rank=job.rank, world_size=WORLD, timeout=_TIMEOUT)
+    store = dist.FileStore(os.path.join(job.folder, "rendezvous"), WORLD)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=job.rank, world_size=WORLD, timeout=_TIMEOUT)
     try:
         yield from _Rank(job).rounds(job.saves)
     finally:
@@ -107,16 +107,29 @@ class _Rank:
         for tensor in self._memory:
             tensor.zero_()
         self._led(lambda: cold.drop(path))
-        cold.check(path, "cold")
+        self._agreed(lambda: cold.check(path, "cold"))
         reader = _STORAGES[tool][1](path)
         return lambda: load(self._state, storage_reader=reader)
 
     def _led(self, action: Callable[[], object]) -> None:
         """What one rank does for both."""
         dist.barrier()
-        if self._leads:
+        self._agreed(action if self._leads else lambda: None)
+
+    @staticmethod
+    def _agreed(action: Callable[[], object]) -> None:
+        """Do it; where one rank cannot, both raise: one that went on alone would wait for the other in vain."""
+        error: Exception | None = None
+        try:
             action()
-        dist.barrier()
+        except Exception as raised:  # whatever it is, the other must hear of it
+            error = raised
+        failed = torch.tensor([error is not None], dtype=torch.int)
+        dist.all_reduce(failed)
+        if error is not None:
+            raise error
+        if failed.item():
+            raise ChildError("the other rank could not go on")
 
     def _path(self, tool: str) -> Path:
         return self._folder / ("ranks-fastio" if tool == FASTIO else "ranks-dcp")

@@ -25,7 +25,7 @@ def started(command: Sequence[str], **settings: Any) -> Iterator[subprocess.Pope
     """
     with ExitStack() as stack:
         with held():
-            child = subprocess.Popen(command, start_new_session=True, text=True, **settings)
+            child = subprocess.Popen(command, start_new_session=True, text=True, errors="surrogateescape", **settings)
             stack.enter_context(child)
             stack.push(lambda kind, *_: kill(child) if kind is not None else None)
         yield child

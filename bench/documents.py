@@ -71,7 +71,7 @@ def read(path: Path) -> Document:
     """One document. Raises DocumentError."""
     try:
         told = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DocumentError(path, f"cannot be read as JSON ({error})") from error
     if not isinstance(told, dict) or "schema" not in told:
         raise DocumentError(path, "no such document: it has no schema")
@@ -104,7 +104,7 @@ def checked(document: Document, tell: Callable[[Document], _Told]) -> _Told:
     """What is told of a document. Raises DocumentError where its findings are not as their command writes them."""
     try:
         return tell(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = f"what it found is not as fastio-bench writes it ({type(error).__name__}: {error})"
         raise DocumentError(document.path, reason) from error
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fastio.bench import compare, limit
+from fastio.bench import compare, limit, memory_limit
 from fastio.bench.exhibit import MEASURED
 from fastio.bench.stats import Summary
 
@@ -95,10 +95,10 @@ def _bandwidth(work: str, workload: str, tools: dict[str, Summary]) -> list[Goal
         if {"torch", "fastio, unverified"} <= tools.keys():
             ratio = tools["fastio, unverified"].bandwidth / tools["torch"].bandwidth
             goals.append(Goal(f"{work}, unverified", workload, "torch", 5.0, ratio))
-    if work in compare.LIMITED:
-        rivals = [s for name, s in tools.items() if name not in (*_OWN, *_LIMITS)]
+    if work in compare.WORKS:
+        rivals = [s for name, s in tools.items() if name not in (*_OWN, *_LIMITS, memory_limit.TOOL)]
         kind = "the best peer"
-        if work == compare.COLD:
+        if work in (compare.COLD, compare.WARM):
             rivals, kind = [s for s in rivals if s.tool not in MAPPED], "the best peer that copies"
         if rivals:
             best = max(rivals, key=lambda s: s.bandwidth)

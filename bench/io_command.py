@@ -40,6 +40,7 @@ def io(conduct: Conduct, rounds: int | None, device: str, chosen: tuple[str, ...
     beforehand how long it takes and how much disk it needs: within 15 minutes (two with --quick) and 10 GiB, for which
     large sizes get fewer than five rounds (three) where they must.
     """
+    device = "cpu" if device.partition(":")[0] == "cpu" else device
     tools = _tools(conduct, device, chosen)
     batches = sweep.QUICK_BATCHES if conduct.quick else sweep.BATCHES
     kept, cut = sweep.fitting(batches, conduct.parent, sweep.files(tools))

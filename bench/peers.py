@@ -72,8 +72,10 @@ def every() -> list[Peer]:
             "torch.distributed.checkpoint",
             rivals.dcp_save,
             rivals.dcp_load,
+            environment={"THP_MEM_ALLOC_ENABLE": "1"},
             settings=f"one process; FileSystemWriter(thread_count={rivals.dcp_threads()}), a thread and a file a "
-            "processor, 8 at most; FileSystemReader, which has no threads to set, into new tensors",
+            "processor, 8 at most; FileSystemReader, which has no threads to set, into new tensors in huge pages "
+            "(THP_MEM_ALLOC_ENABLE=1)",
         ),
         Peer(
             "DALI",
@@ -83,8 +85,9 @@ def every() -> list[Peer]:
             rivals.dali_load,
             kinds=TENSOR,
             files_of="numpy",
-            settings=f"numpy reader on the CPU, {rivals.DALI_THREADS} threads, pipeline included; the tensor is a view "
-            "of its buffer (DLPack); reads numpy's file",
+            settings=f"numpy reader on the CPU, {rivals.DALI_THREADS} threads, prefetch_queue_depth=1, pipeline "
+            "included; the tensor is a view of its buffer (DLPack); reads numpy's file",
+            ready=rivals.dali_ready,
         ),
         Peer(
             "fastsafetensors",
@@ -96,6 +99,7 @@ def every() -> list[Peer]:
             settings=f"ParallelSaver of {rivals_optional.fastsafetensors_shards()} shards and as many threads, one a "
             "processor, 8 at most; loads: nogds, a thread a core; tensors are views of its buffer; reads safetensors' "
             "file",
+            ready=rivals_optional.fastsafetensors_ready,
         ),
         Peer(
             "runai-model-streamer",
@@ -114,7 +118,9 @@ def every() -> list[Peer]:
             "torchsnapshot",
             rivals_optional.torchsnapshot_save,
             rivals_optional.torchsnapshot_load,
-            settings="Snapshot.take and restore, 16 transfers at once (its default); restores into new tensors",
+            environment={"THP_MEM_ALLOC_ENABLE": "1"},
+            settings="Snapshot.take and restore, 16 transfers at once (its default); restores into new tensors in huge "
+            "pages (THP_MEM_ALLOC_ENABLE=1)",
         ),
         Peer(
             "DeepNVMe",

@@ -93,8 +93,11 @@ class Report:
 
 @contextmanager
 def workspace(parent: Path) -> Iterator[Path]:
-    """A folder of its own below ``parent`` for files to measure with, gone afterwards however the run ends."""
-    with tempfile.TemporaryDirectory(prefix="fastio-bench-", dir=parent) as folder:
+    """A folder of its own below ``parent`` for files to measure with, gone afterwards however the run ends.
+
+    Its path is absolute: children may look for it from elsewhere.
+    """
+    with tempfile.TemporaryDirectory(prefix="fastio-bench-", dir=parent.absolute()) as folder:
         yield Path(folder)
 
 

@@ -5,6 +5,7 @@ A saver takes (object, path, durable), a loader the path; both also return the w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from importlib import import_module
@@ -146,12 +147,20 @@ def dcp_load(path: str) -> tuple[Any, str]:
     return state["tensor"] if state.keys() == {"tensor"} else state, ""
 
 
+def dali_ready() -> None:
+    """What DALI would import while it makes its first pipeline."""
+    import_module("nvidia.dali.fn")
+    with contextlib.suppress(ImportError):
+        import_module("nvidia.dali._debug_mode")
+
+
 def dali_load(path: str) -> tuple[Any, str]:
     """DALI's numpy reader, pipeline and all, since a file is loaded once; the tensor is a view of its buffer."""
     from torch.utils.dlpack import from_dlpack
 
     dali = import_module("nvidia.dali")
-    pipeline = dali.Pipeline(batch_size=1, num_threads=DALI_THREADS, device_id=None)
+    # One file is wanted once: by default the reader reads it twice more beforehand, which takes up to twice as long.
+    pipeline = dali.Pipeline(batch_size=1, num_threads=DALI_THREADS, device_id=None, prefetch_queue_depth=1)
     with pipeline:
         pipeline.set_outputs(import_module("nvidia.dali.fn").readers.numpy(device="cpu", files=[path]))
     pipeline.build()

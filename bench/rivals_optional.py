@@ -6,6 +6,7 @@ is made beforehand and not timed.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -42,6 +43,13 @@ def fastsafetensors_save(thing: Any, path: str, durable: bool) -> str:
     saver = import_module("fastsafetensors").ParallelSaver(num_shards=count, num_threads=count, fsync=durable)
     saver.save(tensors(thing), str(Path(path, "model")))
     return ""
+
+
+def fastsafetensors_ready() -> None:
+    """What it would import at its first load."""
+    import_module("fastsafetensors")
+    with contextlib.suppress(ImportError):
+        import_module("fastsafetensors.frameworks._torch")
 
 
 def fastsafetensors_load(path: str) -> tuple[Any, str]:

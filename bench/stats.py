@@ -17,7 +17,8 @@ class Summary:
 
     ``seconds``, ``bandwidth`` (bytes/s) and ``cpu_per_gb`` (CPU seconds per 10^9 bytes) are medians over the rounds,
     ``best_bandwidth`` is the fastest round's, ``extra_bytes`` the largest peak. ``ratio`` is the baseline's median time
-    over this tool's, so above 1 is faster; ``ratio_low`` and ``ratio_high`` are the least and the most of any round.
+    in the same rounds over this tool's, so above 1 is faster; ``ratio_low`` and ``ratio_high`` are the least and the
+    most of any round.
     """
 
     work: str
@@ -56,6 +57,7 @@ def _summary(own: Sequence[Sample], baseline: Sequence[Sample]) -> Summary:
     first = own[0]
     seconds = median(sample.seconds for sample in own)
     theirs = {sample.round: sample.seconds for sample in baseline}
+    common = [theirs[sample.round] for sample in own if sample.round in theirs]
     pairs = [theirs[sample.round] / sample.seconds for sample in own if sample.round in theirs]
     busy = [sample.gpu_busy for sample in own if sample.gpu_busy is not None]
     peaks = [sample.extra_bytes for sample in own if sample.extra_bytes is not None]
@@ -70,7 +72,7 @@ def _summary(own: Sequence[Sample], baseline: Sequence[Sample]) -> Summary:
         first.nbytes / min(sample.seconds for sample in own),
         median(sample.cpu_seconds for sample in own) / first.nbytes * 1e9,
         max(peaks, default=None),
-        median(theirs.values()) / seconds if pairs else None,
+        median(common) / seconds if common else None,
         min(pairs, default=None),
         max(pairs, default=None),
         tuple(dict.fromkeys(sample.way for sample in own if sample.way)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -32,9 +33,18 @@ _ORACLE = (
 )
 
 
+def _finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """What click's ranges let pass is refused: not a number, and what never ends."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number of seconds", context, parameter)
+    return value
+
+
 @click.command(short_help="How the best tool spreads, and how near auto comes.")
 @click.option("--calls", type=click.IntRange(8), help=f"Saves and loads of the live comparison; {_CALLS:,}.")
-@click.option("--seconds", type=click.FloatRange(0), help=f"How long each model trains; {_SECONDS:.0f}.")
+@click.option(
+    "--seconds", type=click.FloatRange(0), callback=_finite, help=f"How long each model trains; {_SECONDS:.0f}."
+)
 @click.option(
     "--trace",
     "traced",

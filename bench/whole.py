@@ -47,4 +47,4 @@ def _write(stream: FileIO, data: bytes) -> None:
 def write(path: Path, text: str) -> None:
     """The text as the whole file, UTF-8; OSError where that fails, and what was there stays."""
     with replacing(path) as keep:
-        keep(text.encode())
+        keep(text.encode(errors="backslashreplace"))

@@ -25,6 +25,7 @@ from fastio.bench import (
     goals,
     io_exhibits,
     limit,
+    memory_limit,
     model_tables,
     shapes,
     stats,
@@ -144,6 +145,13 @@ class TestRounds:
         torch_, fast = stats.summarise(s for s in samples if isinstance(s, Sample))
         assert (torch_.ratio, torch_.ratio_low, torch_.ratio_high) == (1.0, 1.0, 1.0)
         assert (fast.ratio, fast.ratio_low, fast.ratio_high) == (6.0 / 2.0, 1.5, 8.0)
+
+    def test_a_ratio_is_of_the_rounds_that_both_had(self) -> None:
+        clock = FakeClock()
+        torch_ = run(clock, 3, Contestant("torch", clock.mover([8.0, 2.0, 2.0])))
+        fast = run(clock, 1, Contestant("fast", clock.mover([1.0])))
+        (summary,) = [found for found in stats.summarise([*torch_, *fast]) if found.tool == "fast"]
+        assert (summary.ratio, summary.ratio_low, summary.ratio_high) == (8.0, 8.0, 8.0)
 
     def test_a_failure_is_shown_and_the_others_go_on(self) -> None:
         clock, calls = FakeClock(), []
@@ -586,17 +594,24 @@ class TestGoals:
             "memory beyond the object": (65.0, False),
         }
 
-    def test_what_only_maps_is_no_rival_of_a_cold_load(self) -> None:
+    @pytest.mark.parametrize("work", [compare.COLD, compare.WARM])
+    def test_what_only_maps_is_no_rival_of_a_load_nor_is_the_limit(self, work: str) -> None:
         found = goals.check(
             [
-                self.summary(compare.COLD, "torch", 1e9),
-                self.summary(compare.COLD, "safetensors", 9e9),
-                self.summary(compare.COLD, "torch, mmap", 9e9),
-                self.summary(compare.COLD, "fastio", 2e9),
+                self.summary(work, "torch", 1e9),
+                self.summary(work, "safetensors", 9e9),
+                self.summary(work, "torch, mmap", 9e9),
+                self.summary(work, memory_limit.TOOL, 9e9),
+                self.summary(work, "fastio", 2e9),
             ],
             frozenset({"big"}),
         )
         assert {goal.against for goal in found} == {"torch", "the best peer that copies, torch"}
+
+    def test_a_peer_that_saves_faster_is_said_so(self) -> None:
+        rows = [self.summary(compare.CACHED, "torchsnapshot", 8e9), self.summary(compare.CACHED, "fastio", 6e9)]
+        (goal,) = goals.check(rows, frozenset({"big"}))
+        assert (goal.against, goal.measured, goal.met) == ("the best peer, torchsnapshot", 0.75, False)
 
     @pytest.mark.parametrize(("ring", "against", "asked"), [(2.2e9, limit.RING, 0.909), (1.8e9, limit.TOOL, 1.0)])
     def test_the_disks_limit_is_whichever_was_faster(self, ring: float, against: str, asked: float) -> None:

@@ -40,6 +40,7 @@ from fastio.bench.checkpoint_works import (
     Job,
 )
 from fastio.bench.fresh import ChildError
+from fastio.bench.report import workspace
 from fastio.bench.rounds import Failure, Sample
 from fastio.checkpoint import Checkpointer
 
@@ -250,6 +251,14 @@ class TestCommand:
 
 
 class TestProcesses:
+    def test_ranks_meet_whatever_folder_was_named(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(disk)
+        with workspace(Path(".")) as folder:
+            assert folder.is_absolute()
+            jobs = [job("ranks.run", folder, rank=rank, saves=1) for rank in range(2)]
+            found = list(in_fresh_processes(jobs))
+        assert {sample.work for sample in found if isinstance(sample, Sample)} == {RANKS_SAVE, RANKS_LOAD}
+
     def test_a_rank_that_fails_ends_both(self, disk: Path) -> None:
         jobs = [job("ranks.run", disk, rank=0), job("works.none", disk, rank=1)]
         with pytest.raises(ChildError, match="no attribute 'none'"):  # at once, not when the first gives up waiting

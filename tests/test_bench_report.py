@@ -192,6 +192,7 @@ class TestDamage:
         ("told", "reason"),
         [
             ("{", "cannot be read as JSON"),
+            ("[" * 100_000, "cannot be read as JSON"),
             ([1], "it has no schema"),
             ({"name": "package"}, "it has no schema"),
             ({"schema": 99}, "its schema is 99"),
@@ -225,6 +226,12 @@ class TestDamage:
         said = run(write(tmp_path, told), status=1).output
         assert "odd.json" in said
         assert reason in said
+
+    def test_what_is_no_unicode_is_shown_escaped(self, tmp_path: Path) -> None:
+        told = made.unknown(tmp_path, "teleport").document()
+        told["notes"].append("half of a pair: \ud800")
+        run(write(tmp_path, told))
+        assert "half of a pair: \\ud800" in (tmp_path / "report.html").read_text()
 
     def test_an_empty_folder(self, tmp_path: Path) -> None:
         assert "no document (*.json)" in run(tmp_path, status=1).output

@@ -464,6 +464,10 @@ class TestCommand:
         path.write_text(told)
         assert said in invoke("--trace", path, "--dir", tmp_path, status=2).output
 
+    @pytest.mark.parametrize("seconds", ["nan", "inf"])
+    def test_what_is_no_number_of_seconds_is_an_error_of_use(self, seconds: str, tmp_path: Path) -> None:
+        assert "not a number of seconds" in invoke("--seconds", seconds, "--dir", tmp_path, status=2).output
+
     @pytest.mark.slow
     def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(self, tmp_path: Path, traced: Path) -> None:
         work = tmp_path / "work"
