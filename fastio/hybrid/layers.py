@@ -25,7 +25,8 @@ from fastio.hybrid.vector import HostVector, is_dense, laid_out
 class Slot:
     """A parameter and its place. ``host`` is its memory as the update sees it, ``seen`` the same as compute sees it.
 
-    ``device`` is its place in the device's memory, for layers that are copied there.
+    ``device`` is its place in the device's memory, for layers that are copied there, and ``version`` the parameter's
+    when it was copied. ``address`` is that of ``seen`` when it was laid out.
     """
 
     name: str
@@ -35,6 +36,11 @@ class Slot:
     seen: torch.Tensor
     layer: Layer
     device: torch.Tensor | None = None
+    version: int = -1
+    address: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.address = self.seen.data_ptr()
 
     @property
     def nbytes(self) -> int:

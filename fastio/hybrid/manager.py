@@ -134,14 +134,17 @@ class Hybrid:
         Raises HybridError where parameters were added, exchanged or moved since, where a layer was not called in the
         first step, and once it is closed; StateLostError where the optimizer's state could not be read or written.
         """
+        self._refuse_closed()
         self._hooks.come_last()
-        return self._optimizer.step(closure)
+        try:
+            return self._optimizer.step(closure)
+        finally:
+            self._hooks.give_back()
 
     def update(self) -> None:
         """The update alone: what :meth:`step` does between the optimizer's hooks."""
         groups = {p: number for number, group in enumerate(self._optimizer.param_groups) for p in group["params"]}
-        if not self._finalizer.alive:
-            raise HybridError("this Hybrid is closed: make another, or call the optimizer's own step")
+        self._refuse_closed()
         self._watch.settle()
         refusals.changes(self._model, groups, self._slots, self._gradients.of)
         self._memories.settle()
@@ -222,6 +225,10 @@ class Hybrid:
     def states(self) -> States:
         """Where the optimizer's state is."""
         return self._states
+
+    def _refuse_closed(self) -> None:
+        if not self._finalizer.alive:
+            raise HybridError("this Hybrid is closed: make another, or call the optimizer's own step")
 
     def _next(self, reached: set[torch.Tensor]) -> Callable[[], None]:
         """What is to be done when this step is over: from the first to those that are measured, and to the plan."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import Optimizer
 
-from fastio.hybrid.errors import HybridError
+from fastio.hybrid.errors import HybridError, StateLostError
 from fastio.hybrid.stored_states import OnStore
 from fastio.hybrid.worker import to_host
 
@@ -36,11 +36,15 @@ class OptimizerHooks:
     def __init__(self, optimizer: Optimizer, hybrid: Hybrid) -> None:
         self._optimizer = optimizer
         self._hybrid = weakref.ref(hybrid)
+        self._stores = isinstance(hybrid.states, OnStore)
         self._lent: list[list[torch.Tensor]] | None = None  # the groups' parameters, during a step
         _TAKEN.add(optimizer)
         self._before = optimizer.register_step_pre_hook(self._step)
+        after = optimizer.register_step_post_hook(self._stepped)
+        # Before those that were registered earlier: they are to see what a step leaves.
+        optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
         self._removable = [
-            optimizer.register_step_post_hook(self._stepped),
+            after,
             optimizer.register_state_dict_pre_hook(self._fetch),
             optimizer.register_state_dict_post_hook(self._drop),
             optimizer.register_load_state_dict_post_hook(self._loaded),
@@ -53,6 +57,7 @@ class OptimizerHooks:
 
     def close(self) -> None:
         """Leave the optimizer as it was."""
+        self.give_back()
         self._before.remove()
         for one in self._removable:
             one.remove()
@@ -64,7 +69,7 @@ class OptimizerHooks:
         hybrid = self._hybrid()
         if hybrid is None:
             raise HybridError("the Hybrid of this optimizer is gone, and what it held: keep it, or close() it before")
-        self._give_back()  # of a step that a later hook broke off
+        self.give_back()  # of a step that a later hook broke off
         closure = arguments[1] if len(arguments) > 1 else settings.get("closure")
         loss = None
         if closure is not None:
@@ -77,9 +82,10 @@ class OptimizerHooks:
         return None if closure is None else ((arguments[0], lambda: loss), {})
 
     def _stepped(self, optimizer: Optimizer, arguments: Any, settings: Any) -> None:
-        self._give_back()
+        self.give_back()
 
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
+        """The groups have their parameters again; they do, but between the update and the first hook behind a step."""
         if self._lent is not None:
             for group, parameters in zip(self._optimizer.param_groups, self._lent, strict=True):
                 group["params"] = parameters
@@ -90,6 +96,9 @@ class OptimizerHooks:
         return hybrid.states if hybrid is not None and isinstance(hybrid.states, OnStore) else None
 
     def _fetch(self, optimizer: Optimizer) -> None:
+        self.give_back()
+        if self._stores and self._hybrid() is None:
+            raise StateLostError("the Hybrid of this optimizer is gone, and with it the state on its store: keep it")
         stored = self._stored()
         if stored is not None:
             optimizer.state = defaultdict(dict, stored.fetch())

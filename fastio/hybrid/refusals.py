@@ -50,10 +50,11 @@ def changes(
             f"close() it and make another"
         )
     for slot in slots.values():
-        if slot.parameter.data_ptr() != slot.seen.data_ptr():
+        # A storage may also move under all that view it (share_memory_(), a queue of torch.multiprocessing).
+        if not slot.parameter.data_ptr() == slot.seen.data_ptr() == slot.address:
             raise HybridError(
-                f"the memory of {slot.name} was exchanged after Hybrid was made (by model.to(), or data = ...): "
-                f"copy_() values into it instead, or close() Hybrid before and make another after"
+                f"the memory of {slot.name} was exchanged after Hybrid was made (by model.to(), data = ..., or "
+                f"share_memory_()): copy_() values into it instead, or close() Hybrid before and make another after"
             )
         if slot.parameter.requires_grad and slot.parameter not in trained:
             raise HybridError(

@@ -78,6 +78,8 @@ class Shadow:
         layer = self._by_module.get(id(module))
         is_copied = layer is not None and layer.mode != DHA
         if layer is not None and layer.mode == GFGB and layer.arrival is not None:
+            if any(slot.parameter._version != slot.version for slot in layer.slots):  # written to since
+                self._copy(layer)
             layer.arrival.wait()
             for slot in layer.slots:
                 if slot.device is not None:
@@ -99,12 +101,14 @@ class Shadow:
                 self._copy(self._waiting.popleft())
 
     def end(self) -> None:
-        """Put everything back to host memory."""
+        """Put everything back to host memory, with what the pass wrote to it (``max_norm``, a clamped weight)."""
         for layer in self._waiting:  # behind one that was not called this time
             if id(layer) in self._done:
                 self._copy(layer)
         self._waiting.clear()
         for slot in self._switched:
+            if slot.device is not None and slot.parameter._version != slot.version:
+                slot.host.copy_(slot.device)
             slot.parameter.data = slot.seen
         self._switched.clear()
 
@@ -151,6 +155,8 @@ class Shadow:
     def _copy(self, layer: Layer) -> None:
         for device, host in layer.runs:
             layer.arrival = self._memories.bring(device, host)  # one engine, in order: the last one tells of all
+        for slot in layer.slots:
+            slot.version = slot.parameter._version
         self.copied.layers += 1
         self.copied.nbytes += layer.nbytes
 

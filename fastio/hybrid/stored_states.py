@@ -56,6 +56,7 @@ class OnStore:
         self._writing: list[int | None] = [None] * BUFFERS  # the pieces whose state leaves each buffer
         self._names: dict[int, list[str]] = {}  # of the tensors in a piece's blob, in order
         self._kept: dict[Part, tuple[State, list[str]]] = {}  # what stays in memory, and the tensors that do not
+        self._elsewhere: dict[torch.Tensor, State] = {}  # of parameters in no piece: frozen ones
         self._freed = Freed()
         self._failed: str | None = None
         self.bytes_written = self.bytes_read = 0
@@ -93,6 +94,7 @@ class OnStore:
                 for name in names:
                     whole = state.setdefault(name, torch.empty_like(part.slot.host))
                     part.of(whole).copy_(self._view(piece, 0, name, part))
+        found |= self._elsewhere
         order = (p for group in self._optimizer.param_groups for p in group["params"])
         return {parameter: found[parameter] for parameter in order if parameter in found}
 
@@ -100,6 +102,8 @@ class OnStore:
         """Take the state that ``optimizer.state`` has, in place of what is stored, and leave that empty."""
         given = dict(self._optimizer.state)
         self._forget()
+        own = {part.slot.parameter for piece in self._pieces for part in piece.parts}
+        self._elsewhere = {parameter: state for parameter, state in given.items() if parameter not in own}
         for piece in self._pieces:
             states = {part: given.get(part.slot.parameter) for part in piece.parts}
             if not any(states.values()):

@@ -85,5 +85,5 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 def _mapped_file(folder: str, nbytes: int) -> mmap.mmap:
     with unnamed(folder, os.O_RDWR) as fd:
-        os.ftruncate(fd, nbytes)
+        os.posix_fallocate(fd, 0, nbytes)  # a disk that is full says so now: later it would end the process
         return mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED)

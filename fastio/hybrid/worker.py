@@ -11,6 +11,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from fastio.hybrid.errors import HybridError
 
 KNOWN = (Adam, AdamW, SGD)
+_SCALERS = ("grad_scale", "found_inf")
 
 
 class Worker:
@@ -38,6 +39,8 @@ class Worker:
         groups = [self._settings(number, tensors) for number, tensors in chosen.items()]
         self._own.param_groups = groups
         self._own.state = states  # type: ignore[assignment]
+        for name in _SCALERS:  # a GradScaler leaves unscaling, and whether to step at all, to a fused step
+            setattr(self._own, name, getattr(self._optimizer, name, None))
         self._step(self._own)
 
     def _settings(self, number: int, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:

@@ -1,0 +1,186 @@
+"""Hybrid beside what writes to weights, states and memory on its own: layers, scalers, hooks, shared memory."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from disks import tmpfs
+from fastio.hybrid import Hybrid
+from fastio.hybrid.errors import HybridError, StateLostError
+from fastio.hybrid.memories import memories_of
+from fastio.hybrid.vector import HostVector
+from hybrid_training import assert_same_bits, cloned, one_thread, rotated
+
+PLACES = pytest.mark.parametrize("stored", [False, True], ids=["in memory", "on a store"])
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(7, 9), nn.ReLU(), nn.Linear(9, 9), nn.ReLU(), nn.Linear(9, 5))
+
+
+def both(
+    make: Callable[[], nn.Module], optimizer_of: Callable[[nn.Module], Any], loop: Callable[[Any, Any], Any], store: Any
+) -> None:
+    """The loop with a plain optimizer and with Hybrid's: the same bits are to come of it."""
+    outcomes = []
+    for hybrid in (False, True):
+        torch.manual_seed(0)
+        network = make()
+        optimizer = optimizer_of(network)
+        held = hybrid and Hybrid(
+            network, optimizer, planner=rotated(0), gradient_reserve=0.5, device="cpu", optimizer_store=store
+        )
+        torch.manual_seed(1)
+        said = loop(network, optimizer)
+        outcomes.append((said, cloned(network.state_dict()), cloned(optimizer.state_dict())))
+        del held
+    assert_same_bits(*outcomes)
+
+
+def adamw(network: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(network.parameters(), lr=3e-3)
+
+
+def trained(network: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+    losses = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss = network(torch.randn(4, 7)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@PLACES
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_scaler_leaves_its_work_to_a_fused_step(kind: Any, stored: bool, tmp_path: Path) -> None:
+    def loop(network: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        losses = []
+        for number in range(6):
+            optimizer.zero_grad()
+            loss = network(torch.randn(4, 7)).square().mean()
+            scaler.scale(loss * float("inf") if number == 3 else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            losses.append(loss.item())
+        return losses, scaler.get_scale()
+
+    both(mlp, lambda network: kind(network.parameters(), lr=3e-3, fused=True), loop, tmp_path if stored else None)
+
+
+class Constrained(nn.Module):
+    """Writes to its weights in every way that a forward pass may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(31, 7, max_norm=1.0)
+        self.first, self.second = nn.Linear(7, 9), nn.Linear(9, 5)
+        self.second.register_forward_pre_hook(lambda module, _: self._clamp(module.bias))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self._clamp(self.first.weight)
+        hidden = self.first(inputs + self.table(torch.arange(4) % 3))
+        result: torch.Tensor = self.second(hidden)
+        return result
+
+    @staticmethod
+    @torch.no_grad()
+    def _clamp(weight: torch.Tensor) -> None:
+        weight.clamp_(-0.05, 0.05)
+
+
+@PLACES
+def test_what_a_forward_pass_writes_to_weights_is_kept(stored: bool, tmp_path: Path) -> None:
+    both(Constrained, adamw, trained, tmp_path if stored else None)
+
+
+@PLACES
+def test_hooks_from_before_see_what_a_step_left(stored: bool, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def count(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        seen.append(sum(len(group["params"]) for group in optimizer.param_groups))
+
+    def with_hook(network: nn.Module) -> torch.optim.Optimizer:
+        optimizer = adamw(network)
+        optimizer.register_step_post_hook(count)
+        return optimizer
+
+    both(mlp, with_hook, trained, tmp_path if stored else None)
+    assert seen == [6] * 12
+
+
+def test_a_step_that_a_hook_breaks_off_leaves_the_groups_whole() -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("no")
+
+    network = mlp()
+    optimizer = adamw(network)
+    hybrid = Hybrid(network, optimizer, planner=rotated(0), device="cpu")
+    network(torch.randn(4, 7)).sum().backward()
+    handle = optimizer.register_step_pre_hook(fail)
+    with pytest.raises(ValueError, match="no"):
+        optimizer.step()
+    handle.remove()
+    hybrid.close()
+    assert len(optimizer.param_groups[0]["params"]) == 6
+    with pytest.raises(HybridError, match="closed"):
+        hybrid.step()
+    optimizer.step()  # as the message advises
+
+
+def test_states_of_frozen_parameters_are_kept(tmp_path: Path) -> None:
+    network = mlp()
+    optimizer = adamw(network)
+    trained(network, optimizer)
+    before = copy.deepcopy(optimizer.state_dict())
+    for parameter in network[0].parameters():
+        parameter.requires_grad_(False)
+    with Hybrid(network, optimizer, planner=rotated(0), device="cpu", optimizer_store=tmp_path):
+        assert_same_bits(before, optimizer.state_dict())
+    assert_same_bits(before, optimizer.state_dict())
+
+
+def test_a_state_that_went_with_its_hybrid_is_said_to_be_gone(tmp_path: Path) -> None:
+    network = mlp()
+    optimizer = adamw(network)
+    hybrid = Hybrid(network, optimizer, planner=rotated(0), device="cpu", optimizer_store=tmp_path)
+    trained(network, optimizer)
+    del hybrid
+    gc.collect()
+    with pytest.raises(StateLostError, match="gone"):
+        optimizer.state_dict()
+
+
+@PLACES
+def test_memory_that_moves_in_place_is_refused(stored: bool, tmp_path: Path) -> None:
+    network = mlp()
+    optimizer = adamw(network)
+    store = tmp_path if stored else None
+    hybrid = Hybrid(network, optimizer, planner=rotated(0), device="cpu", optimizer_store=store)
+    trained(network, optimizer)
+    network.share_memory()
+    with pytest.raises(HybridError, match="share_memory"):
+        trained(network, optimizer)
+    assert hybrid.plan
+
+
+def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(tmp_path: Path) -> None:
+    with tmpfs(tmp_path / "small", 1) as folder, pytest.raises(OSError, match="space"):
+        HostVector(4 << 20, memories_of("cpu"), str(folder))
