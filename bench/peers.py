@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["TOOL", "Peer", "every", "find", "way"]
 
 
+_HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}  # of what torch allocates
 _TOUCHED = "maps the file: timed until a byte of every page is read, since all others have every byte in memory then"
 
 
@@ -36,7 +37,7 @@ def every() -> list[Peer]:
             None,
             rivals.torch_load,
             variant_of="torch",
-            environment={"THP_MEM_ALLOC_ENABLE": "1"},
+            environment=_HUGE_PAGES,
             settings="THP_MEM_ALLOC_ENABLE=1",
         ),
         Peer(
@@ -72,7 +73,7 @@ def every() -> list[Peer]:
             "torch.distributed.checkpoint",
             rivals.dcp_save,
             rivals.dcp_load,
-            environment={"THP_MEM_ALLOC_ENABLE": "1"},
+            environment=_HUGE_PAGES,
             settings=f"one process; FileSystemWriter(thread_count={rivals.dcp_threads()}), a thread and a file a "
             "processor, 8 at most; FileSystemReader, which has no threads to set, into new tensors in huge pages "
             "(THP_MEM_ALLOC_ENABLE=1)",
@@ -118,7 +119,7 @@ def every() -> list[Peer]:
             "torchsnapshot",
             rivals_optional.torchsnapshot_save,
             rivals_optional.torchsnapshot_load,
-            environment={"THP_MEM_ALLOC_ENABLE": "1"},
+            environment=_HUGE_PAGES,
             settings="Snapshot.take and restore, 16 transfers at once (its default); restores into new tensors in huge "
             "pages (THP_MEM_ALLOC_ENABLE=1)",
         ),

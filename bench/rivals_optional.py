@@ -47,7 +47,6 @@ def fastsafetensors_save(thing: Any, path: str, durable: bool) -> str:
 
 def fastsafetensors_ready() -> None:
     """What it would import at its first load."""
-    import_module("fastsafetensors")
     with contextlib.suppress(ImportError):
         import_module("fastsafetensors.frameworks._torch")
 

@@ -57,8 +57,8 @@ def _summary(own: Sequence[Sample], baseline: Sequence[Sample]) -> Summary:
     first = own[0]
     seconds = median(sample.seconds for sample in own)
     theirs = {sample.round: sample.seconds for sample in baseline}
-    common = [theirs[sample.round] for sample in own if sample.round in theirs]
-    pairs = [theirs[sample.round] / sample.seconds for sample in own if sample.round in theirs]
+    common = [(theirs[sample.round], sample.seconds) for sample in own if sample.round in theirs]
+    ratios = [their / our for their, our in common]
     busy = [sample.gpu_busy for sample in own if sample.gpu_busy is not None]
     peaks = [sample.extra_bytes for sample in own if sample.extra_bytes is not None]
     return Summary(
@@ -72,9 +72,9 @@ def _summary(own: Sequence[Sample], baseline: Sequence[Sample]) -> Summary:
         first.nbytes / min(sample.seconds for sample in own),
         median(sample.cpu_seconds for sample in own) / first.nbytes * 1e9,
         max(peaks, default=None),
-        median(common) / seconds if common else None,
-        min(pairs, default=None),
-        max(pairs, default=None),
+        median(their for their, _ in common) / seconds if common else None,
+        min(ratios, default=None),
+        max(ratios, default=None),
         tuple(dict.fromkeys(sample.way for sample in own if sample.way)),
         median(busy) if busy else None,
     )

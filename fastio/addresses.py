@@ -63,3 +63,9 @@ def settle(devices: Iterable[torch.device]) -> None:
     for device in devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
+
+
+def overwritten(tensor: torch.Tensor) -> None:
+    """Have autograd know that a tensor's bytes are others now, as ``copy_`` does: it may have been saved before."""
+    if not tensor.is_inference():  # those have no version
+        torch.autograd.graph.increment_version(tensor)

@@ -9,7 +9,7 @@ namespace fastio {
 void ReadAhead::reach(uint64_t offset) {
     uint64_t limit = std::min(offset + kAhead, end_);
     if (whole_) {
-        tell(begin_, limit);
+        tell(0, limit);  // from `begin` on: the pieces before it count as told
         return;
     }
     for (; index_ < all_.size() && all_[index_].offset < limit; ++index_) {

@@ -15,7 +15,7 @@ class ReadAhead {
   public:
     // What will be read: the extents, or all of [begin, end) where `whole`. They must outlive this.
     ReadAhead(int fd, const Extents& extents, uint64_t begin, uint64_t end, bool whole)
-        : fd_(fd), all_(extents.all()), next_(begin / kPiece), begin_(begin), end_(end), whole_(whole) {}
+        : fd_(fd), all_(extents.all()), next_(begin / kPiece), end_(end), whole_(whole) {}
 
     // The reader is at `offset`.
     void reach(uint64_t offset);
@@ -32,7 +32,7 @@ class ReadAhead {
     const std::vector<Extent>& all_;
     size_t index_ = 0;
     uint64_t next_;  // the first piece not told yet
-    uint64_t begin_, end_;
+    uint64_t end_;
     bool whole_;
 };
 

@@ -17,7 +17,7 @@ from fastio.hybrid import Hybrid
 from fastio.hybrid.errors import HybridError, StateLostError
 from fastio.hybrid.memories import memories_of
 from fastio.hybrid.vector import HostVector
-from hybrid_training import assert_same_bits, cloned, one_thread, rotated
+from hybrid_training import adamw, assert_same_bits, cloned, one_thread, rotated
 
 PLACES = pytest.mark.parametrize("stored", [False, True], ids=["in memory", "on a store"])
 
@@ -49,10 +49,6 @@ def both(
         outcomes.append((said, cloned(network.state_dict()), cloned(optimizer.state_dict())))
         del held
     assert_same_bits(*outcomes)
-
-
-def adamw(network: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(network.parameters(), lr=3e-3)
 
 
 def trained(network: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from fastio.addresses import overwritten
 from fastio.checkpoint.state import is_stateful
 from fastio.errors import CheckpointError
 
@@ -89,8 +90,7 @@ def _bind_tensor(live: torch.Tensor, saved: Any, targets: Targets, path: str) ->
     if targets.offer(saved, live):
 
         def filled() -> torch.Tensor:
-            if not live.is_inference():
-                torch.autograd.graph.increment_version(live)  # for who saved it before: its bytes are others now
+            overwritten(live)
             return live
 
         return filled

@@ -20,7 +20,7 @@ from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
 
 from fastio import _native
-from fastio.addresses import view
+from fastio.addresses import overwritten, view
 from fastio.distributed.stored import FORMAT, Stored, noted
 from fastio.distributed.survey import Entry, check, survey
 from fastio.distributed.wanted import Wanted, batches
@@ -82,8 +82,7 @@ class Filling:
                 self._read([self._extent(want.stored, target) for want, target in pairs], [want for want, _ in pairs])
             finally:
                 for _, target in pairs:
-                    if not target.is_inference():
-                        torch.autograd.graph.increment_version(target)  # for who saved it before, as copy_ does
+                    overwritten(target)
             for want, target in pairs:
                 planner.commit_tensor(want.items[0], target)
         for batch in batches(aside, _ASIDE):

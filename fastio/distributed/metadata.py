@@ -22,7 +22,7 @@ from fastio.errors import CheckpointError, CorruptFileError, FastIOError, Transf
 from fastio.replacement import Replacement, write_all
 
 _NAME = ".metadata"
-_OURS = re.compile(r"(__\d+)?\.metadata")
+_OURS = re.compile(rf"(__\d+)?{re.escape(_NAME)}")
 _MARK = b"\nfastio-crc32 "
 _TRAILER = len(_MARK) + 8
 
