@@ -1,6 +1,7 @@
 """``make dictionaries``: the starting dictionaries that ship, from traces of ``fastio-bench tools --record``.
 
 What the tools took for one tensor is written anew, by operation, durability or residency, and for DALI's format apart.
+Every trace is of another machine: how far they are from each other says how far each tool may be off on the next.
 Rules of many small tensors, which no trace has, stay as they are.
 """
 
@@ -15,19 +16,22 @@ from statistics import median
 from typing import Any
 
 from fastio.bench import trace
+from fastio.bench.doubts import doubts
 from fastio.bench.trace import Row
 from fastio.dicts.files import read_plain
 
 NEAR = 0.75  # octaves either way: the rows of which a bandwidth is the median
 FEWEST = 5  # of them
 FILES = {"save": "wdic.json", "load": "rdic.json"}
+_BY_SIZE = ("bandwidth", "doubt")
 _USUAL = "pt"  # what holds for its files holds for formats that no trace has
 
 
-def rules(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
-    """By operation, a rule for each work of a trace: those of one format alone come first."""
+def rules(machines: Sequence[Sequence[Row]]) -> dict[str, list[dict[str, Any]]]:
+    """By operation, a rule for each work of the traces of some machines: those of one format alone come first."""
     made: dict[str, list[dict[str, Any]]] = {op: [] for op in FILES}
-    for work, own in trace.by_work(rows).items():
+    works = [trace.by_work(rows) for rows in machines]
+    for work, own in trace.by_work([row for rows in machines for row in rows]).items():
         context = trace.context(work, 1)
         where: dict[str, object] = {"op": context.op, "device": context.device}
         if context.format != _USUAL:
@@ -39,7 +43,13 @@ def rules(rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
             f"medians of {len(own)} interleaved {work}s of one tensor of {low} to {high} bytes, whole calls, timed as "
             "`fastio-bench tools --record` does, written by `make dictionaries`"
         )
-        rule = {"where": where, "source": source, "bandwidth": bandwidths(own)}
+        told = bandwidths(own)
+        rule = {"where": where, "source": source, "bandwidth": told}
+        if apart := doubts([bandwidths(machine[work]) for machine in works if work in machine]):
+            rule["doubt"] = {
+                size: {tool: doubt for tool, doubt in tools.items() if tool in told[size]}
+                for size, tools in apart.items()
+            }
         made[context.op].insert(0 if "format" in where else len(made[context.op]), rule)
     return made
 
@@ -66,7 +76,7 @@ def merged(before: dict[str, Any], new: Sequence[dict[str, Any]]) -> dict[str, A
 
 
 def text(dictionary: dict[str, Any]) -> str:
-    """A dictionary file as it is kept: the bandwidths at a size in one line."""
+    """A dictionary file as it is kept: what is said of a size in one line."""
     lines: dict[str, str] = {}
 
     def folded(tools: dict[str, float]) -> str:
@@ -75,7 +85,10 @@ def text(dictionary: dict[str, Any]) -> str:
         return key
 
     priors = [
-        {**rule, "bandwidth": {size: folded(tools) for size, tools in rule["bandwidth"].items()}}
+        {
+            key: {size: folded(tools) for size, tools in value.items()} if key in _BY_SIZE else value
+            for key, value in rule.items()
+        }
         for rule in dictionary["priors"]
     ]
     told = json.dumps({**dictionary, "priors": priors}, indent=2)
@@ -86,7 +99,7 @@ def text(dictionary: dict[str, Any]) -> str:
 
 def main(folder: str, *traces: str) -> None:
     """Write the dictionaries in ``folder`` anew. ValueError, and nothing written, where traces lack an operation."""
-    made = rules([row for path in traces for row in trace.read(Path(path))])
+    made = rules([trace.read(Path(path)) for path in traces])
     lacking = [op for op, found in made.items() if not found]
     if lacking:
         raise ValueError(f"{', '.join(traces)}: got no line of a {lacking[0]}; expected saves and loads, as recorded")

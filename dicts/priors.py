@@ -1,7 +1,8 @@
 """Starting dictionaries: what tools took relative to each other elsewhere. Measurement overrides them.
 
 A rule says for which contexts it holds and gives each tool's bandwidth (MB of 10^6 bytes a second) at some sizes. Only
-the ratios between tools count; between two sizes the logarithm of the ratio is interpolated.
+the ratios between tools count; between two sizes the logarithm of the ratio is interpolated. A rule may say how far
+each may be off on another machine; else it is :func:`usual_doubt`.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
-from fastio._native import Prior, bucket_of
+from fastio._native import Prior, bucket_nbytes, bucket_of, shape
 from fastio.dicts.context import Context
 from fastio.errors import DictionaryError
 
-# Deviation of a logarithm of relative time from one machine to another, of tools that are alike on both: between
-# recordings of other days and versions, on other virtual machines of two kinds, it was 0.09 to 0.14 over all sizes;
-# 0.08 up to 256 KiB and 0.25 from 2 MiB on between an EPYC and a Xeon. The tuner takes half of it for small transfers.
-USUAL_DOUBT = 0.165
+# Between recordings of other days and versions, on other virtual machines of two kinds, it was 0.09 to 0.14 over all
+# sizes; 0.08 up to 256 KiB and 0.25 from 2 MiB on between an EPYC and a Xeon.
+_DOUBT = 0.165
+# The share of that where the bytes are few: what a call takes there is the work of code that is the same everywhere,
+# beyond that the work of a machine's disk and memory.
+_SMALL = 0.5
+_LATENCY_NBYTES = math.exp(shape(0.0))  # of a usual disk
 
 _CONTEXT_FIELDS = frozenset(Context._fields)
 
@@ -36,8 +40,16 @@ class Rule(NamedTuple):
         return all(getattr(context, name) in values for name, values in self.where.items())
 
 
-NOTHING = Rule({}, Prior([(0, {})], USUAL_DOUBT), {})
+NOTHING = Rule({}, Prior([(0, {})]), {})
 """The rule that says nothing: all tools are alike."""
+
+
+def usual_doubt(nbytes: float) -> float:
+    """Standard deviation of a logarithm of relative time from one machine to another, where a rule says nothing of it.
+
+    Of tools that are alike on both; that a tool may be altogether different there is the tuner's to know.
+    """
+    return _DOUBT * (_SMALL + (1 - _SMALL) * nbytes / (nbytes + _LATENCY_NBYTES))
 
 
 def rule_for(rules: Iterable[Rule], context: Context) -> Rule:
@@ -63,19 +75,19 @@ def _parse(text: object) -> Rule:
     where = {name: value if isinstance(value, list) else [value] for name, value in text["where"].items()}
     if not _CONTEXT_FIELDS.issuperset(where):
         raise DictionaryError(f"'where' of a prior may name {sorted(_CONTEXT_FIELDS)}, got {sorted(where)}")
-    doubt = text.get("doubt", USUAL_DOUBT)
-    if not isinstance(doubt, int | float) or not 0 < doubt < 10:
-        raise DictionaryError(f"'doubt' of a prior must be a number above 0 and below 10, got {doubt!r}")
-    bandwidth = text.get("bandwidth")
+    bandwidth, doubt = text.get("bandwidth"), text.get("doubt", {})
     if not isinstance(bandwidth, dict) or not bandwidth:
         raise DictionaryError("'bandwidth' of a prior must map sizes in bytes to the bandwidth of each tool")
+    if not isinstance(doubt, dict) or not bandwidth.keys() >= doubt.keys():
+        raise DictionaryError("'doubt' of a prior must map sizes of its 'bandwidth' to the doubt of each tool")
     costs = sorted(
-        ((_parse_size(size), _parse_costs(size, tools)) for size, tools in bandwidth.items()), key=itemgetter(0)
+        ((_parse_size(size), _parse_costs(size, tools, doubt.get(size, {}))) for size, tools in bandwidth.items()),
+        key=itemgetter(0),
     )
     for (one, _), (other, _) in pairwise(costs):
         if one == other:
             raise DictionaryError(f"two sizes of a prior are too near to each other: {', '.join(bandwidth)[:200]}")
-    return Rule(where, Prior(costs, float(doubt)), text)
+    return Rule(where, Prior(costs), text)
 
 
 def _parse_size(text: str) -> int:
@@ -84,7 +96,7 @@ def _parse_size(text: str) -> int:
     return bucket_of(int(text))
 
 
-def _parse_costs(size: str, tools: object) -> dict[str, float]:
+def _parse_costs(size: str, tools: object, doubts: object) -> dict[str, tuple[float, float]]:
     if not isinstance(tools, dict) or not tools:
         raise DictionaryError(f"the prior at size {size} must map tools to MB/s")
     for tool, value in tools.items():
@@ -92,5 +104,10 @@ def _parse_costs(size: str, tools: object) -> dict[str, float]:
             raise DictionaryError(f"a prior at size {size} names a tool by what is no text: {tool!r}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
             raise DictionaryError(f"the prior of {tool!r} at size {size} must be a number of MB/s, got {value!r}")
-    best = max(tools.values())
-    return {tool: math.log(best / value) for tool, value in tools.items()}
+    if not isinstance(doubts, dict) or not tools.keys() >= doubts.keys():
+        raise DictionaryError(f"the doubt of a prior at size {size} must map tools of which it has MB/s to numbers")
+    for tool, value in doubts.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10:
+            raise DictionaryError(f"the doubt of {tool!r} at size {size} must be above 0 and below 10, got {value!r}")
+    best, usual = max(tools.values()), usual_doubt(bucket_nbytes(_parse_size(size)))
+    return {tool: (math.log(best / value), doubts.get(tool, usual)) for tool, value in tools.items()}

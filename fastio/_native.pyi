@@ -174,9 +174,9 @@ class Curve:
 class Prior:
     """What tools took relative to each other elsewhere: by bucket, the logarithm of each one's time over the best's.
 
-    ``doubt`` is the deviation of such a logarithm from one machine to another.
+    With each goes the standard deviation of such a logarithm from one machine to another.
     """
-    def __init__(self, costs: Sequence[tuple[int, dict[str, float]]], doubt: float) -> None: ...
+    def __init__(self, costs: Sequence[tuple[int, dict[str, tuple[float, float]]]]) -> None: ...
 
 class Failure:
     """Why a tool refused, how often in a row, and the call of its context before which it is not tried again."""

@@ -30,6 +30,18 @@ nb::tuple fields_of(const Choice& choice) {
     return nb::make_tuple(choice.tool, choice.reason, choice.exploring, order_of(choice));
 }
 
+// A prior's costs as Python says them: by bucket and tool, a logarithm and its doubt.
+using Told = std::vector<std::pair<int, std::map<std::string, std::pair<double, double>>>>;
+
+std::vector<std::pair<int, Prior::Costs>> costs_of(const Told& told) {
+    std::vector<std::pair<int, Prior::Costs>> costs;
+    for (const auto& [bucket, tools] : told) {
+        Prior::Costs& made = costs.emplace_back(bucket, Prior::Costs()).second;
+        for (const auto& [tool, cost] : tools) made[tool] = {cost.first, cost.second};
+    }
+    return costs;
+}
+
 }  // namespace
 
 void bind_tuner(nb::module_& module) {
@@ -37,7 +49,7 @@ void bind_tuner(nb::module_& module) {
     module.def("describe_seconds", &describe_seconds, "seconds"_a);
 
     nb::class_<Prior>(module, "Prior")
-        .def(nb::init<std::vector<std::pair<int, Prior::Costs>>, double>(), "costs"_a, "doubt"_a);
+        .def("__init__", [](Prior* place, const Told& told) { new (place) Prior(costs_of(told)); }, "costs"_a);
 
     nb::class_<Failure>(module, "Failure")
         .def(nb::init<std::string, int, long>(), "reason"_a, "count"_a, "until"_a)

@@ -3,16 +3,11 @@
 #include <algorithm>
 #include <iterator>
 
-#include "buckets.hpp"
-
 namespace fastio {
 
 namespace {
 
 constexpr Belief kUnlisted{0.2, 0.6 * 0.6};  // of a tool of which nothing is said
-// The share of the doubt where the bytes are few: what a call takes there is the work of code that is the same
-// everywhere, and beyond that of a machine's disk and memory.
-constexpr double kSmallDoubt = 0.5;
 
 }  // namespace
 
@@ -26,9 +21,9 @@ Belief Prior::at(int bucket, const std::string& tool) const {
     if (low.first < bucket && bucket < high.first) {
         share = static_cast<double>(bucket - low.first) / (high.first - low.first);
     }
-    double nbytes = static_cast<double>(bucket_nbytes(bucket)), bytes = nbytes / (nbytes + kLatencyNbytes);
-    double doubt = doubt_ * (kSmallDoubt + (1 - kSmallDoubt) * bytes);
-    return {below->second + share * (above->second - below->second), doubt * doubt};
+    auto between = [share](double one, double other) { return one + share * (other - one); };
+    double doubt = between(below->second.doubt, above->second.doubt);
+    return {between(below->second.mean, above->second.mean), doubt * doubt};
 }
 
 }  // namespace fastio

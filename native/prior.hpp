@@ -12,12 +12,15 @@ namespace fastio {
 
 class Prior {
   public:
-    // By tool, the logarithm of its time over that of the best one.
-    using Costs = std::map<std::string, double>;
+    // What a tool is said to take: the logarithm of its time over that of the best one, and how far that may be off on
+    // another machine, as a standard deviation.
+    struct Cost {
+        double mean, doubt;
+    };
+    using Costs = std::map<std::string, Cost>;
 
-    // The costs by bucket, ascending, at least one; `doubt` is the deviation of a cost from one machine to another, of
-    // large transfers; of small ones it is half of that.
-    Prior(std::vector<std::pair<int, Costs>> costs, double doubt) : costs_(std::move(costs)), doubt_(doubt) {}
+    // The costs by bucket, ascending, at least one.
+    explicit Prior(std::vector<std::pair<int, Costs>> costs) : costs_(std::move(costs)) {}
 
     // Whether it says anything of the tool.
     bool lists(const std::string& tool) const { return costs_.front().second.count(tool) > 0; }
@@ -26,7 +29,6 @@ class Prior {
 
   private:
     std::vector<std::pair<int, Costs>> costs_;
-    double doubt_;
 };
 
 }  // namespace fastio

@@ -16,7 +16,7 @@ from typing import Any
 from fastio._native import Prior, bucket_nbytes
 from fastio.bench import replaying
 from fastio.bench.replaying import Call, Timed, expected_over_oracle, share_best
-from fastio.dicts.priors import NOTHING, USUAL_DOUBT, Rule
+from fastio.dicts.priors import NOTHING, Rule, usual_doubt
 from fastio.dicts.tuner import Tuner
 
 TOOLS = ("uring", "posix", "torch", "numpy")
@@ -47,14 +47,15 @@ SIZES: dict[str, Callable[[random.Random, int], list[int]]] = {
 }
 
 
-def prior_from(made: Machine, doubt: float = USUAL_DOUBT) -> Rule:
-    """A prior that knows the machine's true ratios at every second octave."""
+def prior_from(made: Machine, doubts: Callable[[float], float] = usual_doubt) -> Rule:
+    """A prior that knows the machine's true ratios at every second octave; ``doubts`` by size."""
     costs = []
     for bucket in range(0, 160, 8):
-        times = {tool: a + b * bucket_nbytes(bucket) for tool, (a, b) in made.items()}
-        least = min(times.values())
-        costs.append((bucket, {tool: math.log(time / least) for tool, time in times.items()}))
-    return Rule({}, Prior(costs, doubt), {})
+        nbytes = bucket_nbytes(bucket)
+        times = {tool: a + b * nbytes for tool, (a, b) in made.items()}
+        least, doubt = min(times.values()), doubts(nbytes)
+        costs.append((bucket, {tool: (math.log(time / least), doubt) for tool, time in times.items()}))
+    return Rule({}, Prior(costs), {})
 
 
 def made_up(

@@ -195,7 +195,7 @@ def nearly_valid(draw: st.DrawFn) -> str:
                 "failures": {"c": {"reason": "no", "count": 1}},
             }
         ],
-        "priors": [{"where": {"op": "save"}, "doubt": 0.3, "bandwidth": {"4096": {"a": 1, "b": 2}}}],
+        "priors": [{"where": {"op": "save"}, "bandwidth": {"4096": {"a": 1, "b": 2}}, "doubt": {"4096": {"a": 0.1}}}],
     }  # fmt: skip
     for _ in range(draw(st.integers(1, 3))):
         node, places = plain, []

@@ -42,7 +42,7 @@ def test_a_tool_that_took_no_part_in_some_lines_is_not_listed() -> None:
 
 
 def test_rules_of_one_format_come_before_those_of_all() -> None:
-    made = starting.rules([*rows("pt cold load", *[4096] * 5), *rows("npy cold load", *[4096] * 5)])
+    made = starting.rules([[*rows("pt cold load", *[4096] * 5), *rows("npy cold load", *[4096] * 5)]])
     assert made["save"] == []
     assert [rule["where"] for rule in made["load"]] == [
         {"op": "load", "device": "cpu", "format": "npy", "resident": False},
@@ -84,6 +84,6 @@ def test_the_files_that_ship_are_as_they_are_written() -> None:
 
 @pytest.mark.parametrize("work", ["pt durable save", "pt save", "pt cold load", "pt warm load", "npy cold load"])
 def test_a_tuner_begins_with_the_tool_that_was_the_fastest(work: str) -> None:
-    made = starting.rules(rows(work, *[1 << 20] * 7))
+    made = starting.rules([rows(work, *[1 << 20] * 7)])
     rule = rule_for(parse_rules([*made["save"], *made["load"]]), trace.context(work, 1 << 20))
     assert Tuner(rule).choose(1 << 20, ("uring", "posix")).tool == "posix"

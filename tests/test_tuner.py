@@ -213,7 +213,7 @@ def test_a_machine_that_is_slower_for_good_is_taken_as_it_is_and_as_it_was_again
 
 def test_a_tool_that_was_met_in_a_busy_spell_only_is_looked_at_again_soon() -> None:
     """The prior calls it the fastest, what was measured the slowest: it comes back, the sooner the fewer samples."""
-    rule = Rule({}, Prior([(bucket_of(64 * MIB), {"good": 0.0, "other": 1.0})], 0.3), {})
+    rule = Rule({}, Prior([(bucket_of(64 * MIB), {"good": (0.0, 0.3), "other": (1.0, 0.3)})]), {})
     came = []
     for samples in (2, 5, 10):
         tuner = Tuner(rule)
@@ -239,7 +239,7 @@ def test_a_clearly_worse_tool_is_dropped_after_a_few_calls() -> None:
 
 
 def test_every_tool_is_tried_though_the_prior_is_wrong() -> None:
-    calls = replay(MACHINES["reversed"], [64 * MIB] * 400, rule=prior_from(MACHINES["parallel"], doubt=0.1))
+    calls = replay(MACHINES["reversed"], [64 * MIB] * 400, rule=prior_from(MACHINES["parallel"], lambda _: 0.1))
     assert {call.tool for call in calls[:200]} == set(TOOLS)  # the best, thought twice as slow, late: calls this large
     assert share_best(calls[200:]) > 0.9  # are not spent on what is unlikely
 
@@ -341,7 +341,7 @@ def test_one_bad_sample_does_not_keep_a_tool_away() -> None:
 
 
 def test_a_prior_is_overridden_by_measurement() -> None:
-    rule = Rule({}, Prior([(0, {"a": 0.0, "b": math.log(3)})], 0.3), {})
+    rule = Rule({}, Prior([(0, {"a": (0.0, 0.3), "b": (math.log(3), 0.3)})]), {})
     tuner = Tuner(rule)
     first = tuner.choose(MIB, ("b", "a"))
     assert (first.tool, first.exploring) == ("a", False)
@@ -381,7 +381,7 @@ def test_when_all_tools_fail_one_is_still_chosen() -> None:
 
 
 def test_only_one_caller_at_a_time_tries_a_tool() -> None:
-    tuner = Tuner(Rule({}, Prior([(0, {"a": 0.0, "b": 0.1})], 0.3), {}))
+    tuner = Tuner(Rule({}, Prior([(0, {"a": (0.0, 0.3), "b": (0.1, 0.3)})]), {}))
     tuner.observe(MIB, "a", 1.0)
     tuner.observe(MIB, "a", 1.0)
     tools = [tuner.choose(MIB, ("a", "b")).tool for _ in range(8)]  # eight threads, none of which is done yet

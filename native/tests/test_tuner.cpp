@@ -19,9 +19,7 @@ using fastio::Tuner;
 
 const Tools kTools{"slow", "fast", "other"};
 
-std::shared_ptr<Prior> nothing() {
-    return std::make_shared<Prior>(std::vector<std::pair<int, Prior::Costs>>{{0, {}}}, 0.3);
-}
+std::shared_ptr<Prior> nothing() { return std::make_shared<Prior>(std::vector<std::pair<int, Prior::Costs>>{{0, {}}}); }
 
 double seconds(const std::string& tool, double nbytes) {
     return (1e-4 + nbytes * 1e-9) * (tool == "fast" ? 1 : tool == "slow" ? 2 : 1.5);
@@ -80,10 +78,10 @@ void check_anything() {
     std::mt19937_64 chance(5);
     auto any = [&chance](size_t count) { return chance() % count; };
     Prior::Costs costs;
-    for (int tool = 0; tool < 40; ++tool) costs["t" + std::to_string(tool)] = 0.1 * tool;
+    for (int tool = 0; tool < 40; ++tool) costs["t" + std::to_string(tool)] = {0.1 * tool, 0.3};
     std::vector<std::pair<int, Prior::Costs>> priors{{40, costs}, {90, costs}};
     const double extremes[] = {0, 1, 1e-300, 1e300, -1, std::nan(""), std::numeric_limits<double>::infinity()};
-    Tuner tuner(std::make_shared<Prior>(priors, 0.3));
+    Tuner tuner(std::make_shared<Prior>(priors));
     for (int call = 0; call < 20'000; ++call) {
         Tools tools;
         for (size_t count = 1 + any(5); count > 0; --count) tools.push_back("t" + std::to_string(any(80)));
