@@ -19,10 +19,11 @@ _WHAT = {"w": "to save", "r": "to load", "w+r": "to save and load"}
 
 
 class WRDic(Dictionary):
-    """``WRDic[size] = WDic[size] + RDic[size]`` once both know every tool (Fastensor paper, algorithms 1 and 2).
+    """``WRDic[size] = WDic[size] + RDic[size]`` of the tools that both know (Fastensor paper, algorithms 1 and 2).
 
-    Until then, and whenever there is something to explore, the dictionary of the operation itself decides. What is
-    observed goes to that one too. ``mode`` narrows the sum to the times of saves (``"w"``) or of loads (``"r"``).
+    The dictionary of the operation itself decides as long as it would take a tool of which the other one knows nothing,
+    and whenever there is something to explore. What is observed goes to that one too. ``mode`` narrows the sum to the
+    times of saves (``"w"``) or of loads (``"r"``).
     """
 
     def __init__(self, wdic: Dictionary | None = None, rdic: Dictionary | None = None, *, mode: str = "w+r") -> None:
@@ -41,9 +42,9 @@ class WRDic(Dictionary):
             if choice.exploring or self._summed == [own]:
                 return choice
             total = self.times(context, nbytes, candidates)
-            if len(total) < len(candidates):
+            if choice.tool not in total:
                 return choice
-            order = tuple(total)
+            order = (*total, *(tool for tool in choice.order if tool not in total))
             return Choice(order[0], self._reason(nbytes, total), False, order)
 
     def observe(self, context: Context, nbytes: int, tool: str, seconds: float) -> None:
@@ -65,7 +66,7 @@ class WRDic(Dictionary):
         own = self._part(context)
         explanation = own.explain(context, nbytes, candidates)
         total = self.times(context, nbytes, candidates)
-        if len(total) < len(candidates) or self._summed == [own]:
+        if explanation.tool not in total or self._summed == [own]:
             return explanation
         return replace(explanation, tool=next(iter(total)), reason=self._reason(nbytes, total))
 

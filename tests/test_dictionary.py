@@ -118,6 +118,28 @@ def test_wdic_hears_of_saves_only_and_rdic_of_loads_only() -> None:
     assert rdic.choose(SAVE, MIB, ("uring", "posix")).tool == "posix"
 
 
+def test_wrdic_sums_what_both_know_though_nothing_is_known_of_another_tool() -> None:
+    """By its time to save alone torch would be the first, which loads three times as slowly as posix."""
+    both = WRDic(WDic(rules=()), RDic(rules=()))
+    fill(both, SAVE, {"torch": 1.0, "posix": 1.2})
+    fill(both, LOAD, {"torch": 3.0, "posix": 1.0})
+    for dictionary in (both.wdic, both.rdic):  # of which nothing will be known, nor will it be tried
+        for context in (SAVE, LOAD):
+            dictionary.fail(context, MIB, "uring", "io_uring_setup: Operation not permitted")
+    for context in (SAVE, LOAD):
+        choice = both.choose(context, MIB, TOOLS)
+        assert choice.order == ("posix", "torch", "uring")
+        assert "save and load" in choice.reason
+        assert both.explain(context, MIB, TOOLS).tool == "posix"
+
+
+def test_wrdic_takes_what_its_part_does_where_the_other_part_does_not_know_it() -> None:
+    both = WRDic(WDic(rules=()), RDic(rules=()))
+    fill(both, SAVE, {"uring": 1.0, "posix": 2.0, "torch": 5.0})
+    fill(both, LOAD, {"posix": 1.0, "torch": 3.0})
+    assert both.choose(SAVE, MIB, TOOLS).tool == both.explain(SAVE, MIB, TOOLS).tool == "uring"
+
+
 def test_wrdic_sums_save_and_load_once_both_know_every_tool() -> None:
     both = WRDic(WDic(rules=()), RDic(rules=()))
     fill(both, SAVE, {"uring": 1.0, "posix": 1.2, "torch": 5.0})

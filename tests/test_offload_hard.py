@@ -31,6 +31,7 @@ from fastio.offload.step import Step
 from fastio.offload.store import BlockStore
 from fastio.offload.tiers import ActivationLostError
 from faults import ALWAYS, NOTHING, SHORTER, build_shim
+from slow_store import SlowStore
 from test_offload import gradients, mlp, noise, same, seeded, trained, transformer
 
 MIB = 1 << 20
@@ -488,3 +489,28 @@ def test_a_hundred_failures_do_not_grow(tmp_path: Path) -> None:
         assert all(after[kind] <= before[kind] for kind in before if kind != "resident"), (before, after)
         assert after["resident"] <= before["resident"] + 4 * MIB
         offload.close()
+
+
+def test_memory_that_moves_while_it_is_written_is_kept() -> None:
+    """``share_memory_``, and sending a tensor to another process, give its storage other memory and free the old."""
+    torch.manual_seed(0)
+    weight, x = torch.randn(64, 64, requires_grad=True), torch.randn(64, 64)
+
+    def train(offload: fastio.Offload | None, share: bool) -> Tensor:
+        weight.grad, hidden, others = None, x, []
+        with offload or contextlib.nullcontext():
+            for _ in range(6):
+                hidden = torch.tanh(hidden @ weight)
+                if share:
+                    hidden.detach().share_memory_()
+                    others.append(torch.full_like(hidden, 9.0))  # where its bytes were
+            loss = hidden.square().sum()
+        loss.backward()
+        assert weight.grad is not None
+        return weight.grad
+
+    plain = train(None, share=False)
+    offload = fastio.Offload(store=SlowStore(), policy="all", budget=64 << 20, codec="none")
+    assert torch.equal(train(offload, share=True), plain)
+    assert offload.report().counts.moved > 0
+    assert torch.equal(train(offload, share=False), plain)

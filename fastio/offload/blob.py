@@ -151,6 +151,7 @@ class Blob:
         self.tickets: set[Ticket] = set()  # of the handles that graphs still hold
         self.buffer: Buffer | None = None  # strong: bytes that are back, or on the way
         self.lead = 0  # bytes before them that travel with them
+        self.sent = 0  # where they were when their write began
         self.stream: torch.cuda.Stream | None = None  # the one that computed them, on a GPU
         self.key = (0, 0, 0)  # storage, counter and version: what makes another saved tensor the same bytes
         # Of the version counter of all that is saved as this blob: without the storage, it still follows it.

@@ -65,6 +65,7 @@ class Counts:
 
     traffic: dict[str, Traffic] = field(default_factory=dict)
     cancelled: int = 0  # writes that backward overtook
+    moved: int = 0  # writes in vain: the program moved the bytes elsewhere in memory meanwhile
     handed_back: int = 0  # unpacks that found the bytes in memory
     retried: int = 0
     encoded: int = 0  # blobs that a codec made smaller
@@ -163,7 +164,8 @@ class Report:
             f"{counts.handed_back} handed back from memory, {counts.cancelled} writes overtaken by backward",
             f"stalled {_ms(counts.stalled_write_s)} for writes, {_ms(counts.stalled_read_s)} for reads",
             f"codec made {counts.encoded} smaller, by {_size(counts.spared_bytes)}{self._ratios()}",
-            f"{counts.passed_through} passed through, {counts.refused} writes failed, {counts.retried} reads retried",
+            f"{counts.passed_through} passed through, {counts.refused} writes failed, {counts.retried} reads retried"
+            + (f", {counts.moved} writes in vain, of memory that moved" if counts.moved else ""),
         ]
         if self.store is not None:
             lines.append(

@@ -217,12 +217,13 @@ class Tier:
             blob.state = State.RESIDENT
             return
         self._started[blob.index] = time.perf_counter()
-        blob.lead = self._lead(blob.address)
+        blob.sent = blob.address
+        blob.lead = self._lead(blob.sent)
         # It may be issued much later, under another stream: the copy must follow the one that computes the bytes.
         under = contextlib.nullcontext() if blob.stream is None else torch.cuda.stream(blob.stream)
         try:
             with under:
-                self.store.write(blob.index, blob.address - blob.lead, blob.lead + blob.stored_nbytes)
+                self.store.write(blob.index, blob.sent - blob.lead, blob.lead + blob.stored_nbytes)
         except _REFUSALS as error:
             self._refuse(blob, error)
         else:
@@ -278,6 +279,11 @@ class Tier:
             self._settle(blob)
         except _REFUSALS as error:
             self._refuse(blob, error)
+            return
+        if blob.address != blob.sent:  # torch moved them meanwhile (``share_memory_``): nobody knows what was written
+            blob.state = State.RESIDENT
+            self._forget(blob, keep=True)
+            self._counts.moved += 1
             return
         now = time.perf_counter()
         blob.let_go()
