@@ -180,3 +180,86 @@ def test_memory_that_moves_in_place_is_refused(stored: bool, tmp_path: Path) -> 
 def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "small", 1) as folder, pytest.raises(OSError, match="space"):
         HostVector(4 << 20, memories_of("cpu"), str(folder))
+
+
+@PLACES
+def test_a_hook_that_is_registered_later_sees_the_gradients_before_the_update(stored: bool, tmp_path: Path) -> None:
+    """By ``optimizer.step()``, too, with which Hybrid's own hook cannot know of it in time."""
+
+    def loop(network: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+        def halve(optimizer: Any, arguments: Any, settings: Any) -> None:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad.mul_(0.5)
+
+        handle = optimizer.register_step_pre_hook(halve)
+        losses = trained(network, optimizer)
+        handle.remove()
+        return losses + trained(network, optimizer)
+
+    both(mlp, adamw, loop, tmp_path if stored else None)
+
+
+def test_a_closed_hybrid_leaves_the_optimizer_as_it_was() -> None:
+    network = mlp()
+    optimizer = adamw(network)
+    before = set(vars(optimizer))
+    Hybrid(network, optimizer, device="cpu").close()
+    assert set(vars(optimizer)) == before
+    seen = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append(1))
+    trained(network, optimizer)
+    assert len(seen) == 6
+
+
+@PLACES
+def test_gradients_whose_memory_moves_are_updated_with_as_they_are(stored: bool, tmp_path: Path) -> None:
+    """As Hogwild's ``share_memory_()`` moves them, and a queue of torch.multiprocessing."""
+
+    def loop(network: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+        losses = []
+        for number in range(6):
+            optimizer.zero_grad(set_to_none=number % 2 == 0)
+            loss = network(torch.randn(4, 7)).square().mean()
+            loss.backward()
+            if number in (2, 3):
+                for parameter in network.parameters():
+                    assert parameter.grad is not None
+                    parameter.grad.share_memory_()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    both(mlp, adamw, loop, tmp_path if stored else None)
+
+
+def test_an_optimizer_whose_hybrid_is_gone_gets_another() -> None:
+    """Nobody can close it any more; what it learned is in the optimizer."""
+    plain, network = mlp(), mlp()
+    network.load_state_dict(plain.state_dict())
+    optimizers = [adamw(plain), adamw(network)]
+    first = Hybrid(network, optimizers[1], planner=rotated(0), device="cpu")
+    for loop in range(2):
+        if loop:
+            del first
+            gc.collect()
+            second = Hybrid(network, optimizers[1], planner=rotated(1), device="cpu")
+        said = []
+        for one, optimizer in zip((plain, network), optimizers, strict=True):
+            torch.manual_seed(loop)
+            said.append(trained(one, optimizer))
+        assert said[0] == said[1]
+    second.close()
+    assert_same_bits(cloned(plain.state_dict()), cloned(network.state_dict()))
+    assert_same_bits(cloned(optimizers[0].state_dict()), cloned(optimizers[1].state_dict()))
+
+
+def test_one_whose_hybrid_went_with_its_state_is_refused(tmp_path: Path) -> None:
+    network = mlp()
+    optimizer = adamw(network)
+    first = Hybrid(network, optimizer, device="cpu", optimizer_store=tmp_path)
+    trained(network, optimizer)
+    del first
+    gc.collect()
+    with pytest.raises(StateLostError, match="is gone, and with it the state"):
+        Hybrid(network, optimizer, device="cpu")

@@ -48,10 +48,13 @@ class Gradient:
     usual: int = 1
     useless: bool = False
 
+    def __post_init__(self) -> None:
+        self.address = self.seen.data_ptr()
+
     def is_in_host_memory(self) -> bool:
         """Whether the parameter's ``grad`` is its place in host memory."""
         grad = self.slot.parameter.grad
-        return grad is not None and grad.data_ptr() == self.seen.data_ptr()
+        return grad is not None and grad.data_ptr() == self.address
 
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -160,6 +163,8 @@ class Gradients:
         # One that is itself to be differentiated has a graph, which a copy would cut.
         if not gradient.is_in_host_memory() and not grad.requires_grad:
             if gradient.on_host:
+                if gradient.seen.data_ptr() != gradient.address:  # share_memory_() moved it, as the grad that it was
+                    gradient.seen = self.vector.seen(gradient.slot.offset, gradient.slot.host)
                 gradient.seen.copy_(grad)
                 parameter.grad = gradient.seen
                 self.taken.moved += 1

@@ -65,8 +65,9 @@ class Hybrid:
     The first step tells which layers run. Without a GPU it is planned after it; with one after two more, which are
     measured. All of them are steps of training, and values are those of plain training throughout. Parameters are the
     same objects with the same names; ``state_dict`` and ``load_state_dict`` of both, gradient accumulation, clipping,
-    autocast, tied and frozen parameters and DistributedDataParallel work as before. What is kept of ``grad`` beyond
-    ``zero_grad`` may be overwritten by the next backward pass, and torch.compile is not supported. Under other
+    autocast, tied and frozen parameters and DistributedDataParallel work as before. Threads that use the model take
+    turns: a forward pass while another thread's, or an update, is under way is a HybridError. What is kept of ``grad``
+    beyond ``zero_grad`` may be overwritten by the next backward pass, and torch.compile is not supported. Under other
     saved-tensor hooks (checkpointing, Offload), and on torch 2.6, which does not tell of such, backward reads what
     forward read: copies for backward alone (DFGB) are of no use then.
 
@@ -125,7 +126,7 @@ class Hybrid:
         self._in_place: Measuring | None = None  # the first of the two steps that are measured, once it is over
         self._measuring: Measuring | None = None  # the one that is measured now
         self._shadow: Shadow | None = None
-        self._watch = Watch(model.modules(), self._survey)
+        self._watch = Watch(model.modules(), self._survey, None if store is None else os.getpid())
         self._hooks = OptimizerHooks(optimizer, self)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -135,7 +136,6 @@ class Hybrid:
         first step, and once it is closed; StateLostError where the optimizer's state could not be read or written.
         """
         self._refuse_closed()
-        self._hooks.come_last()
         try:
             return self._optimizer.step(closure)
         finally:
@@ -143,9 +143,13 @@ class Hybrid:
 
     def update(self) -> None:
         """The update alone: what :meth:`step` does between the optimizer's hooks."""
+        with self._watch.alone():
+            self._update()
+
+    def _update(self) -> None:
         groups = {p: number for number, group in enumerate(self._optimizer.param_groups) for p in group["params"]}
         self._refuse_closed()
-        self._watch.settle()
+        self._watch.refuse_forked()
         refusals.changes(self._model, groups, self._slots, self._gradients.of)
         self._memories.settle()
         reached = self._gradients.reached()

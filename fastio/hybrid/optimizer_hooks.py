@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from fastio.hybrid.errors import HybridError, StateLostError
 from fastio.hybrid.stored_states import OnStore
@@ -17,13 +18,22 @@ if TYPE_CHECKING:
     from fastio.hybrid.manager import Hybrid
 
 
-_TAKEN: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+_GONE = "the Hybrid of this optimizer is gone, and with it the state on its store: keep it"
+_taken: weakref.WeakKeyDictionary[Optimizer, weakref.ref[OptimizerHooks]] = weakref.WeakKeyDictionary()
 
 
 def refuse_taken(optimizer: Optimizer) -> None:
-    """Raise HybridError for an optimizer that another Hybrid has turned to host memory."""
-    if optimizer in _TAKEN:
+    """Raise HybridError for an optimizer that another Hybrid has turned to host memory; let go of one that is gone.
+
+    StateLostError where that one had the optimizer's state on a store.
+    """
+    taken = _taken.get(optimizer)
+    hooks = None if taken is None else taken()
+    if hooks is None:
+        return
+    if not hooks.is_gone:
         raise HybridError("this optimizer has a Hybrid already: close() that one before making another")
+    hooks.close()
 
 
 class OptimizerHooks:
@@ -38,8 +48,9 @@ class OptimizerHooks:
         self._hybrid = weakref.ref(hybrid)
         self._stores = isinstance(hybrid.states, OnStore)
         self._lent: list[list[torch.Tensor]] | None = None  # the groups' parameters, during a step
-        _TAKEN.add(optimizer)
+        _taken[optimizer] = weakref.ref(self)
         self._before = optimizer.register_step_pre_hook(self._step)
+        self._stay_last()
         after = optimizer.register_step_post_hook(self._stepped)
         # Before those that were registered earlier: they are to see what a step leaves.
         optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
@@ -50,18 +61,36 @@ class OptimizerHooks:
             optimizer.register_load_state_dict_post_hook(self._loaded),
         ]
 
-    def come_last(self) -> None:
-        """Behind hooks that were registered since: they may change gradients."""
-        self._before.remove()
-        self._before = self._optimizer.register_step_pre_hook(self._step)
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody has the Hybrid any more, which was never closed. StateLostError if states went with it."""
+        gone = self._hybrid() is None
+        if gone and self._stores:
+            raise StateLostError(_GONE)
+        return gone
 
     def close(self) -> None:
         """Leave the optimizer as it was."""
         self.give_back()
+        self._optimizer.__dict__.pop("register_step_pre_hook", None)
         self._before.remove()
         for one in self._removable:
             one.remove()
-        _TAKEN.discard(self._optimizer)
+        _taken.pop(self._optimizer, None)
+
+    def _stay_last(self) -> None:
+        """Behind hooks that are registered later: they may change gradients."""
+        told = weakref.ref(self._optimizer)
+        own = self._before.id
+
+        def register(hook: Any) -> RemovableHandle:
+            optimizer = told()
+            assert optimizer is not None, "it is its method that was called"
+            handle = type(optimizer).register_step_pre_hook(optimizer, hook)
+            optimizer._optimizer_step_pre_hooks.move_to_end(own)  # type: ignore[attr-defined]
+            return handle
+
+        self._optimizer.register_step_pre_hook = register  # type: ignore[method-assign]
 
     def _step(
         self, optimizer: Optimizer, arguments: tuple[Any, ...], settings: dict[str, Any]
@@ -98,7 +127,7 @@ class OptimizerHooks:
     def _fetch(self, optimizer: Optimizer) -> None:
         self.give_back()
         if self._stores and self._hybrid() is None:
-            raise StateLostError("the Hybrid of this optimizer is gone, and with it the state on its store: keep it")
+            raise StateLostError(_GONE)
         stored = self._stored()
         if stored is not None:
             optimizer.state = defaultdict(dict, stored.fetch())
