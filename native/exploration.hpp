@@ -14,7 +14,8 @@ constexpr double kBudgetCalls = 5;      // usual calls that may be spent on tryi
 constexpr double kBudgetShare = 0.005;  // and the share of the time from then on
 constexpr double kListedCalls = 1;      // of those, for a tool that the starting dictionary calls slower: it is to
                                         // show at cheap sizes first that it is not
-constexpr double kMostStake = 20;       // usual calls that one try is charged with at most: more is bad luck
+constexpr double kMostStake = 20;       // usual calls that one try is charged with at most: more is bad luck;
+constexpr double kStallStake = 2;       // and if the machine stalled in it, so many times what the best tool takes
 
 // The opinion to act on: the lowest bound of `best` and the `others` that may be tried. `dearness` is the expected time
 // over the usual call's; a dear call is a bad moment for experiments, since sizes nearby teach as much for less.

@@ -11,6 +11,7 @@ namespace {
 constexpr long kRetryCalls = 256, kRetryGrowth = 4;
 constexpr int kMostGrowths = 4;
 constexpr double kDriftCalls = 3;         // this many surprises in a row are a change of speed,
+constexpr double kStallCalls = 5;         // or this many, if it were as much as a stall,
 constexpr double kDriftLogChance = -9.2;  // or as many as would come about by chance once in 10,000 times
 constexpr double kRateStep = 0.02;
 constexpr size_t kSuspiciousCalls = 2;    // after so many surprises in a row it is asked whether it is the tool
@@ -122,7 +123,8 @@ double Record::needed() const {
     std::vector<double> off = amounts(surprises_);
     double middle = lower_median(off);
     for (double& each : off) each = std::fabs(each - middle);
-    return std::max(kDriftCalls, kDriftLogChance / std::log(rate_)) * (lower_median(off) > kDriftSpread ? 2 : 1);
+    double least = middle > std::log(kStall) ? kStallCalls : kDriftCalls;
+    return std::max(least, kDriftLogChance / std::log(rate_)) * (lower_median(off) > kDriftSpread ? 2 : 1);
 }
 
 // The tool's speed changed: keep the samples that show it, move the others by as much and doubt them.

@@ -14,6 +14,9 @@ namespace fastio {
 
 constexpr int kBand = 8;  // buckets: two octaves, in which refreshing is counted
 constexpr long kNever = -(1L << 30);
+// So many times what was expected is hardly a tool's new speed: the machine stood still for a moment (for memory, a
+// disk).
+constexpr double kStall = 5;
 
 // Why a tool refused, how often in a row, and the call of its context before which it is not tried again.
 struct Failure {

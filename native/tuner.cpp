@@ -65,7 +65,8 @@ void Tuner::observe(double nbytes, const std::string& tool, double seconds, bool
     known->pending = -kPendingCalls;
     if (known->stake) {
         auto [thought, best] = *known->stake;
-        paid_ += std::min(std::max(seconds - best, 0.0) - thought, kMostStake * usual_);
+        double surplus = std::min(std::max(seconds - best, 0.0) - thought, kMostStake * usual_);
+        paid_ += seconds > kStall * (best + thought) ? kStallStake * best : surplus;
         known->stake.reset();
     }
     known->failure.reset();

@@ -211,6 +211,37 @@ def test_a_machine_that_is_slower_for_good_is_taken_as_it_is_and_as_it_was_again
         assert share_best(calls[650:]) >= 0.85, seed
 
 
+def test_stalls_of_the_machine_are_no_new_speed_of_the_tool_that_met_them() -> None:
+    """Memory that a host must find again takes 10 ms where a call takes one, several times in a row."""
+    tuner, times = Tuner(), {"a": 1.0e-3, "b": 1.2e-3}
+    chance, tools, stalls = random.Random(1), [], 0
+    for call in range(300):
+        tool = tuner.choose(4 * MIB, tuple(times)).tool
+        stalled = call >= 150 and tool == "a" and stalls < 4
+        stalls += stalled
+        tools.append(tool)
+        longer = (40, 12, 8, 10)[stalls - 1] if stalled else 1
+        tuner.observe(4 * MIB, tool, times[tool] * chance.gauss(1, 0.05) * longer)
+    assert stalls == 4
+    assert tools[120:150].count("a") >= 27
+    assert tools[180:].count("a") >= 110
+
+
+def test_a_stall_in_a_first_try_does_not_take_all_that_may_be_spent_on_trying() -> None:
+    """The prior calls b slower; it is faster, and its first call met a stall."""
+    rule = Rule({}, Prior([(0, {"a": (0.0, 0.1), "b": (0.3, 0.1)})]), {})
+    tuner, times = Tuner(rule), {"a": 1.0e-3, "b": 0.8e-3}
+    tools: list[str] = []
+    for call in range(300):
+        nbytes = (16 * 1024, 4 * MIB)[call % 2]
+        tool = tuner.choose(nbytes, ("a", "b")).tool
+        first = tool not in tools
+        tools.append(tool)
+        took = times[tool] * (0.1 if call % 2 == 0 else 1)
+        tuner.observe(nbytes, tool, took * (12 if first and tool == "b" else 1), first=first)
+    assert tools[150:].count("b") >= 140
+
+
 def test_a_tool_that_was_met_in_a_busy_spell_only_is_looked_at_again_soon() -> None:
     """The prior calls it the fastest, what was measured the slowest: it comes back, the sooner the fewer samples."""
     rule = Rule({}, Prior([(bucket_of(64 * MIB), {"good": (0.0, 0.3), "other": (1.0, 0.3)})]), {})
