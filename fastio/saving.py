@@ -164,7 +164,11 @@ def _save_in_place(call: SaveCall, started: float, why: str) -> SaveResult:
     notes = (f"not durable: {why}",) if call.durable else ()
     nbytes, tool, route = 0, "torch", "library"
     if call.form == PT:
-        torch.serialization.save(call.obj, call.path, **call.arguments)
+        try:
+            torch.serialization.save(call.obj, call.path, **call.arguments)
+        except RuntimeError as error:
+            _refuse_others(error)
+            raise TransferError(errno.EIO, "torch.save", call.path) from error
     else:
         layout = _lay_out(call)
         nbytes, tool, route = layout.payload, "memory", "stream"
@@ -193,14 +197,19 @@ def _torch_save(call: SaveCall, new: Replacement) -> tuple[str, ...]:
     try:
         torch.serialization.save(call.obj, new.temporary, **call.arguments)
     except RuntimeError as error:
-        if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
-            raise
+        _refuse_others(error)
         room = os.statvfs(os.path.dirname(new.temporary)).f_bavail
         raise TransferError(errno.EIO if room else errno.ENOSPC, "torch.save", call.path) from error
     zipped = call.arguments.get("_use_new_zipfile_serialization", True)
     if not zipped or torch.serialization._serialization_tls.skip_data:
         return ()  # there are no checksums, or what they are of is still to come
     return resealing.reseal_archive(call.path, new.fd, os.fstat(new.fd).st_size)
+
+
+def _refuse_others(error: RuntimeError) -> None:
+    """Raise what is no failed write of torch's archive again."""
+    if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
+        raise error
 
 
 def _fill_by(tool: str, call: SaveCall, layout: Layout, new: Replacement) -> Moved:

@@ -21,14 +21,20 @@ _PIECE = 8 << 20  # bytes; a file object may copy what it is given
 
 def write(layout: Layout, f: Any) -> None:
     """Write the file of a layout to a file object, at its position."""
-    at = 0
+    at, at_once = 0, _takes_at_once(f)
     parts: list[Extent | Strided] = [*layout.extents, *layout.strided]
     for part in sorted(parts, key=lambda part: part.offset):
         if part.offset > at:
             f.write(bytes(part.offset - at))
         for piece in _pieces(part):
-            f.write(piece)
+            f.write(piece if at_once else bytes(piece))
         at = part.offset + part.nbytes
+
+
+def _takes_at_once(f: Any) -> bool:
+    """Whether a file object is surely through with what it was given when ``write`` returns; another may keep it."""
+    inner = f.raw if type(f) in (_Whole, io.BufferedWriter, io.BufferedRandom) else f
+    return type(inner) in (io.FileIO, io.BytesIO)
 
 
 def _pieces(part: Extent | Strided) -> Iterator[memoryview]:
@@ -61,17 +67,17 @@ class _Whole:
     """A raw file object that writes all. Everything else is its own."""
 
     def __init__(self, raw: Any, name: str) -> None:
-        self._raw = raw
+        self.raw = raw
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(self._raw, attribute)
+        return getattr(self.raw, attribute)
 
     def write(self, data: Any) -> int:
         rest = memoryview(data).cast("B")
         nbytes = len(rest)
         while rest:
-            count = self._raw.write(rest)
+            count = self.raw.write(rest)
             if count is None and self._is_blocking():
                 break  # it is no file of the system's, and its author forgot to say how much it took
             if not count:
@@ -82,6 +88,6 @@ class _Whole:
 
     def _is_blocking(self) -> bool:
         try:
-            return os.get_blocking(self._raw.fileno())
+            return os.get_blocking(self.raw.fileno())
         except (OSError, ValueError):
             return True

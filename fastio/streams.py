@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,7 +28,10 @@ _STEP = 1 << 20
 
 def name_of(f: Any) -> str:
     """What results and errors call a file object. The name of one that was made from a descriptor is that number."""
-    name = getattr(f, "name", None)
+    try:
+        name = getattr(f, "name", None)
+    except Exception:  # it is for messages alone: whatever a property of the program's raises
+        name = None
     if name is None:
         return "<file object>"
     return os.fsdecode(name) if isinstance(name, bytes) else str(name)
@@ -43,6 +46,8 @@ def save_stream(call: SaveCall, f: Any) -> SaveResult:
     else:
         layout = formats.lay_out(call.form, call.obj, call.path, call.arguments)
         sequential.write(layout, sequential.whole(f, call.path))
+        if callable(flush := getattr(f, "flush", None)):
+            flush()  # as torch does: what was saved can be loaded, by another process, too
         nbytes, tool = layout.payload, "memory"
     tell_end(call.progress, nbytes)
     seconds = time.perf_counter() - started
@@ -67,7 +72,7 @@ def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:
     started = time.perf_counter()
     form = _sense(f)
     if form is not None:
-        with _in_memory(f) as (fd, size):
+        with _in_memory(f, call.path) as (fd, size):
             obj, transfer = load_open(call._replace(policy="torch"), fd, size, form, started)
         return obj, replace(transfer, tool="memory", route="stream", reason=_REASON)
     obj = torch.serialization.load(
@@ -88,23 +93,27 @@ def _sense(f: Any) -> str | None:
         f.seek(at)
     except (AttributeError, OSError):
         return None  # it cannot be read twice: torch says what it asks of a file object
-    form = sense(first, name_of(f)) if isinstance(first, bytes) else None
+    form = sense(bytes(first), name_of(f)) if isinstance(first, bytes | bytearray) else None
     return None if form == PT else form
 
 
 def _head(f: Any) -> Any:
     """The first bytes, or whatever else a file object reads."""
     first = more = f.read(HEAD_BYTES)
-    while isinstance(first, bytes) and more and len(first) < HEAD_BYTES:  # a raw file may give less than it has
+    # A raw file may give less than it has.
+    while isinstance(first, bytes | bytearray) and more and len(first) < HEAD_BYTES:
         more = f.read(HEAD_BYTES - len(first))
-        first += more
+        first = first + more
     return first
 
 
 @contextlib.contextmanager
-def _in_memory(f: Any) -> Iterator[tuple[int, int]]:
+def _in_memory(f: Any, name: str) -> Iterator[tuple[int, int]]:
     """The file descriptor and the size of a file in memory that holds the rest of a file object."""
     with open(os.memfd_create("fastio"), "w+b") as file:
-        shutil.copyfileobj(f, file, _STEP)
+        while piece := f.read(_STEP):
+            file.write(piece)
+        if piece is None:
+            raise TransferError(errno.EAGAIN, "read from a file object that does not block", name)
         file.flush()
         yield file.fileno(), file.tell()

@@ -37,6 +37,7 @@ _TRIES = 100
 _LONGEST_NAME = 200
 # Lustre without its option "flock", FUSE and NFS where nobody keeps locks.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM)
 
 
 class _NoLocksError(Exception):
@@ -57,7 +58,8 @@ def create(target: Target, path: str, opener: Opener | None) -> tuple[io.FileIO,
             name = f"{before}{_UNLOCKED}{os.urandom(_RANDOM_NBYTES).hex()}{after}"
             found = _open_new(name, opener), name
     except OSError as error:
-        raise TransferError(error.errno or 0, "creating a file beside it", path) from error
+        cure = " (make its folder writable, or save to open(path, 'wb'))" if error.errno in _NOT_WRITABLE else ""
+        raise TransferError(error.errno or 0, f"creating a file beside it{cure}", path) from error
     if found is None:
         raise TransferError(errno.EBUSY, "creating a file beside it", path)
     return found

@@ -158,3 +158,107 @@ with open({str(tmp_path / "it")!r}, "wb") as file:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 24 << 20
+
+
+class Keeping:
+    """A file object that keeps what it is given, as one that writes behind does; its name is nobody's business."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    @property
+    def name(self) -> str:
+        raise ValueError("it has none")
+
+    def write(self, data: Any) -> int:
+        self.kept.append(data)
+        return len(data)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "npy"])
+def test_what_a_file_object_keeps_stays_as_it_was(form: str) -> None:
+    tensor = torch.arange(6_000_000.0).reshape(2000, 3000).t()  # written from a block of memory, piece by piece
+    keeping = Keeping()
+    fastio.save(tensor if form == "npy" else {"x": tensor}, keeping, format=form)
+    others = [torch.full((1 << 20,), 9.0) for _ in range(8)]  # where its bytes may have been
+    found = fastio.load(io.BytesIO(b"".join(keeping.kept)))
+    assert torch.equal(found if form == "npy" else found["x"], tensor)
+    del others
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_was_saved_to_an_open_file_can_be_loaded_at_once(form: str, tmp_path: Path) -> None:
+    path = tmp_path / "open"
+    with open(path, "wb") as f:
+        fastio.save(object_of(form), f, format=form)
+        assert same(fastio.load(path), object_of(form))
+
+
+@pytest.mark.parametrize("form", ["safetensors", "npy"])
+def test_a_file_object_that_has_nothing_just_now_is_no_damaged_file(form: str) -> None:
+    whole = io.BytesIO()
+    fastio.save(object_of(form), whole, format=form)
+
+    class Hesitating(io.BytesIO):
+        def read(self, size: int | None = -1) -> Any:
+            return super().read(size) if self.tell() < 4096 and (size or 0) < 4096 else None
+
+    with pytest.raises(fastio.TransferError, match="does not block") as refused:
+        fastio.load(Hesitating(whole.getvalue()))
+    assert refused.value.errno == errno.EAGAIN
+
+
+@pytest.mark.parametrize("form", ["safetensors", "npy"])
+def test_a_file_object_that_reads_bytearrays(form: str) -> None:
+    class Mutable(io.BytesIO):
+        def read(self, size: int | None = -1) -> Any:
+            return bytearray(super().read(size))
+
+    f = Mutable()
+    fastio.save(object_of(form), f, format=form)
+    f.seek(0)
+    assert same(fastio.load(f), object_of(form))
+
+
+def test_a_device_that_is_full_is_named() -> None:
+    for form in FORMS:
+        with pytest.raises(fastio.TransferError) as refused:
+            fastio.save(object_of(form), "/dev/full", format=form)
+        assert refused.value.filename == "/dev/full"
+
+
+def test_a_pipe_cannot_be_loaded_from_and_the_cure_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    writing = os.open(path, os.O_WRONLY)
+    try:
+        with pytest.raises(fastio.TransferError, match=r"of a pipe \(load io.BytesIO") as refused:
+            fastio.load(path)
+        assert refused.value.filename == str(path)
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="asks root to be nobody for a moment")
+def test_a_folder_that_cannot_be_written_to_is_told_with_its_cure(tmp_path: Path) -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        folder.chmod(0o755)
+        path = folder / "x.pt"
+        path.touch(0o666)
+        path.chmod(0o666)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(fastio.TransferError, match=r"make its folder writable, or save to open") as refused:
+                fastio.save(torch.ones(3), path)
+            with open(path, "wb") as f:
+                fastio.save(torch.ones(3), f)
+        finally:
+            os.seteuid(0)
+        assert refused.value.errno == errno.EACCES
+        assert torch.equal(fastio.load(path), torch.ones(3))
+    finally:
+        path.unlink()
+        folder.rmdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from fastio.errors import CorruptFileError, TransferError
@@ -38,7 +39,8 @@ def _read(path: str, fd: int, offset: int, nbytes: int) -> bytes:
         try:
             piece = os.pread(fd, min(nbytes, _MOST), offset)
         except OSError as error:
-            raise TransferError(error.errno or 0, "read", path, offset) from error
+            cure = " of a pipe (load io.BytesIO of all that it gives)" if error.errno == errno.ESPIPE else ""
+            raise TransferError(error.errno or 0, f"read{cure}", path, offset) from error
         if not piece:
             break
         pieces.append(piece)
