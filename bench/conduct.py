@@ -131,6 +131,14 @@ def as_bytes(context: click.Context, parameter: click.Parameter, value: str | No
         raise click.BadParameter(str(error), context, parameter) from error
 
 
+def as_some_bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """The same of an option that is more than nothing."""
+    nbytes = as_bytes(context, parameter, value)
+    if nbytes == 0:
+        raise click.BadParameter(f"{value} is nothing: expected more", context, parameter)
+    return nbytes
+
+
 def common(
     function: Callable[..., None], quick: str = "Fewer sizes and rounds: a minute or two."
 ) -> Callable[..., None]:

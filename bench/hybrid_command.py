@@ -20,7 +20,7 @@ from fastio.bench import (
     room,
     tables,
 )
-from fastio.bench.conduct import Conduct, as_bytes, common
+from fastio.bench.conduct import Conduct, as_some_bytes, common
 from fastio.bench.fresh import ChildError
 from fastio.bench.hybrid_job import Job
 from fastio.bench.rounds import Failure, describe
@@ -34,7 +34,7 @@ _MEMORIES = 6  # times the parameters' bytes: plain training has these in memory
 
 @click.command(short_help="Training with parameters and gradients in host memory.")
 @click.option("--optimizer-store", "store", is_flag=True, help="Instead: AdamW with its state on disk, measured.")
-@click.option("--parameters", metavar="SIZE", callback=as_bytes, help="Of the model on disk.  [default: 1.2GB]")
+@click.option("--parameters", metavar="SIZE", callback=as_some_bytes, help="Of the model on disk.  [default: 1.2GB]")
 @click.option("--steps", type=click.IntRange(2), help="Steps to train; 20, with --quick 5.")
 @common
 def hybrid(conduct: Conduct, store: bool, parameters: int | None, steps: int | None) -> None:

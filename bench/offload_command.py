@@ -28,7 +28,7 @@ from fastio.bench import (
     tables,
     training_room,
 )
-from fastio.bench.conduct import Conduct, as_bytes, common
+from fastio.bench.conduct import Conduct, as_bytes, as_some_bytes, common
 from fastio.bench.fresh import ChildError
 from fastio.bench.goals import Goal
 from fastio.bench.rounds import Failure, describe
@@ -87,7 +87,9 @@ _GRADIENTS = 2  # files of them that lie on the disk at once: plain training's a
 @click.option("--width", type=click.IntRange(1), help="Features or channels.  [default: the model's]")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 3, with --quick 1.")
 @click.option("--steps", type=click.IntRange(1), help="Steps that count, a round; 5, with --quick 2.")
-@click.option("--memory-limit", metavar="SIZE", callback=as_bytes, help="Instead: the largest depth that trains in it.")
+@click.option(
+    "--memory-limit", metavar="SIZE", callback=as_some_bytes, help="Instead: the largest depth that trains in it."
+)
 @click.option("--accuracy", is_flag=True, help="Instead: accuracy on scikit-learn's digits, plain and with the codec.")
 @click.option("--simulate", is_flag=True, help="Instead: the papers' machines, simulated.")
 @common

@@ -38,7 +38,7 @@ class StoreRounds:
 
     def weights(self) -> list[float]:
         """How the time divides among the sizes: by what is moved."""
-        return [_count(size, self.total) * size / self.total for size in self.sizes]
+        return [_count(_stored(size), self.total) * _stored(size) / self.total for size in self.sizes]
 
     def run(self) -> Iterator[Sample | Failure]:
         """Each outcome as it comes. Raises OSError where the store does not give back what it was given."""
@@ -48,8 +48,8 @@ class StoreRounds:
             self.tell(label(size), weight)
 
     def _size(self, size: int) -> Iterator[Sample | Failure]:
-        nbytes = -(-size // BLOCK) * BLOCK
-        count = _count(size, self.total)
+        nbytes = _stored(size)
+        count = _count(nbytes, self.total)
         path = self.folder / "store"
         path.touch()
         memory = limit.resident(nbytes * count)
@@ -126,6 +126,11 @@ def goals(summaries: Sequence[Summary]) -> Iterator[Goal]:
 def label(size: int) -> str:
     """A size for people: of 10^6 bytes, as the papers count."""
     return f"{size / 1e6:,.4g} MB"
+
+
+def _stored(size: int) -> int:
+    """What an activation takes at the store: whole blocks."""
+    return -(-size // BLOCK) * BLOCK
 
 
 def _count(size: int, total: int) -> int:

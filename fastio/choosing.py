@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from fastio import dicts, plan, registry
 from fastio.dicts import Context
+from fastio.dicts.policy import AUTO
 from fastio.errors import FastIOError, RefusedError, ToolUnavailableError, TransferError
 from fastio.formats.sense import PT
 
@@ -84,8 +85,16 @@ def decide(
     """
     resolved = dicts.resolve(policy, op, registry.names())
     if resolved.tool is not None:
-        _require(resolved.tool, op, form, devices)
-        return Decision((resolved.tool,), "it was asked for", True, (), _ignore, _ignore)
+        preset = policy == AUTO
+        try:
+            require(resolved.tool, op, form, devices)
+        except ToolUnavailableError as error:
+            if not preset:
+                raise
+            said, cure = f"FASTIO_POLICY={error.tool}, and {error.reason}", f"{error.cure}, or unset FASTIO_POLICY"
+            raise ToolUnavailableError(error.tool, said, cure) from error
+        reason = f"FASTIO_POLICY={resolved.tool}" if preset else "it was asked for"
+        return Decision((resolved.tool,), reason, True, (), _ignore, _ignore)
     names, missing = candidates(op, form, devices)
     if among is not None:
         names = tuple(name for name in names if name in among)
@@ -103,7 +112,8 @@ def decide(
     return Decision(choice.order, choice.reason, False, missing, learn, fail)
 
 
-def _require(tool: str, op: str, form: str, devices: frozenset[str]) -> None:
+def require(tool: str, op: str, form: str, devices: frozenset[str]) -> None:
+    """ToolUnavailableError for a tool that is not here, or cannot do this."""
     can = registry.get(tool).capabilities
     if not can.operations:
         cure = f"activations go to a namespace by fastio.Offload(store='{tool}:...')"

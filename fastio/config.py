@@ -6,6 +6,7 @@ Settings are read from the environment when they are asked for, so a test or a p
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any, NamedTuple
 
 
@@ -29,15 +30,19 @@ SETTINGS = {
 }
 
 
+_MOST = 256  # of what is counted: threads
+
+
 def get(name: str) -> Any:
-    """The value of a setting, of its default's type; a value that does not parse is a ValueError naming it."""
+    """The value of a setting, of its default's type. A number that is none is ignored, with a warning."""
     setting = SETTINGS[name]
     text = os.environ.get(setting.environment)
     if text is None:
         return setting.default
     if isinstance(setting.default, int):
-        try:
+        if text.strip().isdecimal() and len(text) < 10 and 1 <= int(text) <= _MOST:
             return int(text)
-        except ValueError:
-            raise ValueError(f"{setting.environment}={text!r}: expected a whole number") from None
+        said = f"{setting.environment}={text!r} is ignored: expected a whole number from 1 to {_MOST}"
+        warnings.warn(f"{said}; it is {setting.default} without it", RuntimeWarning, stacklevel=2)
+        return setting.default
     return text

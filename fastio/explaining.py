@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import operator
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fastio import formats, plan, registry
-from fastio.choosing import candidates
+from fastio.choosing import candidates, require
 from fastio.dicts import default, resolve
+from fastio.errors import ToolUnavailableError
 from fastio.formats.pt_load import NotPlainError, open_archive
 from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, PT, sense
@@ -32,7 +34,7 @@ def explain(
     For a save of a path, its present size and format are taken. A number of bytes is of a ``.pt`` in ``folder``, the
     current one if there is none: so ask about a save of a file that is not there yet. The result prints as a table.
     ValueError for an ``op`` that is neither ``"load"`` nor ``"save"``, or a negative number; TypeError for what is
-    neither a path nor a number, or a folder beside a path; FileNotFoundError for a file that is not there,
+    neither a path nor a number, or a folder beside a path; FileNotFoundError for a file or folder that is not there,
     CorruptFileError for one that is damaged.
 
     >>> print(fastio.explain("model.pt"))
@@ -41,13 +43,17 @@ def explain(
     if op not in (LOAD, SAVE):
         raise ValueError(f"op={op!r}: expected 'load' or 'save'")
     why = ""
-    if isinstance(target, bool):
-        raise TypeError(f"target={target!r}: expected a path or a number of bytes")
+    if not isinstance(target, str | bytes | os.PathLike):
+        if isinstance(target, bool) or not hasattr(target, "__index__"):
+            raise TypeError(f"target={target!r}: expected a path or a number of bytes")
+        target = operator.index(target)
     if isinstance(target, int):
         if target < 0:
             raise ValueError(f"target={target!r}: a number of bytes is 0 or more")
         form, nbytes, extents, resident = PT, target, 1, False
         where = os.curdir if folder is None else os.fsdecode(folder)
+        if not os.path.isdir(where):
+            raise FileNotFoundError(errno.ENOENT, "folder: expected one that is there", where)
     else:
         path = os.fsdecode(target)
         if folder is not None:
@@ -64,7 +70,12 @@ def explain(
         return replace(dictionary.explain(context, nbytes, ("torch",)), reason=why)
     preset = resolve("auto", op, registry.names()).tool
     if preset is not None:
-        return replace(dictionary.explain(context, nbytes, (preset,)), reason=f"FASTIO_POLICY={preset}")
+        reason = f"FASTIO_POLICY={preset}"
+        try:
+            require(preset, op, form, _CPU)
+        except ToolUnavailableError as error:
+            reason += f", which is unavailable: {error.reason}; {error.cure}"
+        return replace(dictionary.explain(context, nbytes, (preset,)), reason=reason)
     return dictionary.explain(context, nbytes, names)
 
 

@@ -14,8 +14,9 @@ class Transfer:
     """One save or load.
 
     ``tool`` moved the bytes by ``route`` (``direct``, ``cached``, ``bounce``, ``gds``, ``library`` for a library's own
-    save or load, ``stream`` for file objects); ``reason`` says why that tool. ``nbytes`` counts tensor bytes; where
-    only torch knows them it is the file's size, and 0 where there is none (``.pt`` in file objects, pipes, devices).
+    save or load, ``mmap`` for pages that torch maps, ``stream`` for file objects); ``reason`` says why that tool.
+    ``nbytes`` counts tensor bytes; where only torch knows them it is the file's size, and 0 where there is none
+    (``.pt`` in file objects, pipes, devices).
     ``seconds`` is the time the caller waited. ``durable``: what was saved survives a power cut. ``verified``: every
     byte was checked against its CRC-32 (loads), or carries one (saves). ``fallbacks`` says what was tried before, and
     what went another way than wished.

@@ -61,6 +61,14 @@ def test_all_use_one_file_in_turns(disk: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not list(disk.iterdir())
 
 
+def test_small_activations_are_counted_by_what_they_take(disk: Path) -> None:
+    """A byte is a block at the store: what is moved, and the memory that it takes, stay what was asked for."""
+    rounds = StoreRounds(disk, [1, 512, 4096], 1, 1 << 16)
+    assert rounds.weights() == [1.0, 1.0, 1.0]
+    samples = [one for one in rounds.run() if isinstance(one, Sample)]
+    assert {one.nbytes for one in samples} == {1 << 16}
+
+
 @pytest.mark.parametrize("tool", LIMITS)
 def test_overwriting_keeps_the_file(tool: limit.Limit, disk: Path) -> None:
     path = disk / "file"

@@ -151,7 +151,10 @@ def test_no_such_step(folder: Path) -> None:
         ({"keep": 0}, "keep=0"),
         ({"keep_every": 0}, "keep_every=0"),
         ({"when_busy": "merge"}, "when_busy='merge'"),
-        ({"memory_budget": "much"}, "'much' is no size"),
+        ({"memory_budget": "much"}, "memory_budget='much' is no size"),
+        ({"keep": 2.5}, "keep=2.5: expected 1 or more, or None for all"),
+        ({"keep": True}, "keep=True: expected 1 or more"),
+        ({"keep_every": "x"}, "keep_every='x': expected 1 or more"),
     ],
 )
 def test_options_that_make_no_sense(folder: Path, options: dict[str, Any], message: str) -> None:

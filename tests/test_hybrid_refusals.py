@@ -84,7 +84,7 @@ def test_arguments_that_make_no_sense() -> None:
     for reserve in (2, -0.1, float("nan")):
         with pytest.raises(ValueError, match="a share from 0 to 1"):
             of(model, gradient_reserve=reserve)
-    with pytest.raises(ValueError, match="'many' is no size"):
+    with pytest.raises(ValueError, match="gpu_budget='many' is no size"):
         of(model, gpu_budget="many")
     with pytest.raises(TypeError, match="model is a list"):
         Hybrid([model], adamw(model))  # type: ignore[arg-type]

@@ -129,6 +129,42 @@ def test_the_environment_can_fix_the_tool(tmp_path: Path, monkeypatch: pytest.Mo
         assert (answer.tool, answer.reason) == ("posix", "FASTIO_POLICY=posix")
 
 
+def test_a_tool_of_the_environment_that_cannot_is_told_with_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.pt"
+    fastio.save(torch.ones(1), path)
+    monkeypatch.setenv("FASTIO_POLICY", "spdk")  # which moves no files
+    with pytest.raises(fastio.ToolUnavailableError, match=r"FASTIO_POLICY=spdk, and .*; .*, or unset FASTIO_POLICY"):
+        fastio.load(path)
+    assert fastio.explain(path).reason.startswith("FASTIO_POLICY=spdk, which is unavailable: ")
+    with pytest.raises(fastio.ToolUnavailableError) as refused:
+        fastio.load(path, policy="spdk")
+    assert "FASTIO_POLICY" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["abc", "", "0", "-3", "1.5", "257", "9" * 30])
+def test_a_number_of_threads_that_is_none_is_ignored_with_a_warning(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTIO_IO_THREADS", text)
+    with pytest.warns(RuntimeWarning, match=re.escape(f"FASTIO_IO_THREADS={text!r} is ignored: expected a whole")):
+        assert fastio.save(torch.ones(1 << 16), tmp_path / "a.pt", policy="posix").tool == "posix"
+
+
+def test_explain_takes_whole_numbers_of_any_kind_and_folders_that_are_there(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    assert fastio.explain(numpy.int64(5), folder=tmp_path).tool == fastio.explain(5, folder=tmp_path).tool
+    for wrong in (None, 1.5, True, [5]):
+        with pytest.raises(TypeError, match=r"expected a path or a number of bytes"):
+            fastio.explain(wrong)  # type: ignore[arg-type]
+    (tmp_path / "file").touch()
+    for missing in ("missing", "file"):
+        with pytest.raises(FileNotFoundError, match="expected one that is there") as refused:
+            fastio.explain(5, "save", folder=tmp_path / missing)
+        assert refused.value.filename == str(tmp_path / missing)
+
+
 def test_a_damaged_default_dictionary_is_rebuilt_with_a_warning(tmp_path: Path, kept: Path) -> None:
     path = tmp_path / "a.pt"
     for _ in range(3):

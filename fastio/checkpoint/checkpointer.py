@@ -18,7 +18,7 @@ from fastio.checkpoint.manifest import Manifest, checked_metadata
 from fastio.checkpoint.patience import after_a_second
 from fastio.checkpoint.reading import Restored, Wish, check_step, read_step
 from fastio.checkpoint.saver import Manner, Saver
-from fastio.checkpoint.sizes import parsed
+from fastio.checkpoint.sizes import check_count, parsed
 from fastio.errors import CheckpointError, CorruptFileError, TransferError
 from fastio.progress import check_progress, shown
 
@@ -86,14 +86,12 @@ class Checkpointer:
         progress: Any = None,
         read_only: bool = False,
     ) -> None:
-        if keep is not None and keep < 1:
-            raise ValueError(f"keep={keep}: expected 1 or more, or None for all")
-        if keep_every is not None and keep_every < 1:
-            raise ValueError(f"keep_every={keep_every}: expected 1 or more, or None")
+        check_count("keep", keep, "1 or more, or None for all")
+        check_count("keep_every", keep_every, "1 or more, or None")
         if when_busy not in ("wait", "skip"):
             raise ValueError(f"when_busy={when_busy!r}: expected 'wait' or 'skip'")
         check_progress(progress)
-        budget = parsed(memory_budget)
+        budget = parsed(memory_budget, "memory_budget")
         path = os.path.abspath(os.fsdecode(folder))
         self._steps = StepFolder(path)
         self._when_busy = when_busy

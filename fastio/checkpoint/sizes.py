@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 
-def parsed(size: int | str | None) -> int | None:
-    """Bytes of 8, "8GiB", "1.5 GB" or None. ValueError for what is none of these, or negative."""
+def check_count(name: str, count: object, expected: str) -> None:
+    """ValueError for an argument that is neither None nor a whole number of at least 1."""
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise ValueError(f"{name}={count!r}: expected {expected}")
+
+
+def parsed(size: int | str | None, name: str) -> int | None:
+    """Bytes of 8, "8GiB", "1.5 GB" or None, of that argument. ValueError for what is none of these, or negative."""
     from fastio.offload.arguments import parsed_bytes
 
-    return parsed_bytes(size) if size is not None else None
+    return parsed_bytes(size, name) if size is not None else None
 
 
 def readable(nbytes: float) -> str:

@@ -90,7 +90,7 @@ class Hybrid:
         refuse(optimizer)
         refuse_taken(optimizer)
         check(planner, gradient_reserve)
-        self._budget = parsed_bytes(gpu_budget)
+        self._budget = parsed_bytes(gpu_budget, "gpu_budget")
         self._reserve = gradient_reserve
         self._planner = planner
         self._model = model

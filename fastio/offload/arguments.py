@@ -15,18 +15,19 @@ _UNITS = {"": 1, "B": 1} | {
 }
 
 
-def parsed_bytes(size: Any) -> int | None:
-    """Bytes of 8, "8GiB", "1.5 GB" or None. ValueError for what is none of these, or negative."""
+def parsed_bytes(size: Any, name: str = "") -> int | None:
+    """Bytes of 8, "8GiB", "1.5 GB" or None. ValueError for what is none of these, or negative; ``name`` is in it."""
+    said = f"{name}={size!r}" if name else repr(size)
     if size is None:
         return None
     if isinstance(size, str):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", size.strip())
         if match is None or match[2] not in _UNITS:
             units = ", ".join(filter(None, _UNITS))
-            raise ValueError(f"{size!r} is no size: expected bytes, or a number and one of {units}")
+            raise ValueError(f"{said} is no size: expected bytes, or a number and one of {units}")
         return int(float(match[1]) * _UNITS[match[2]])
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        raise ValueError(f"{size!r} is no size: expected 0 or more bytes, or a text such as '8GiB'")
+        raise ValueError(f"{said} is no size: expected 0 or more bytes, or a text such as '8GiB'")
     return size
 
 

@@ -86,8 +86,8 @@ class Offload:
         self._codec = codec
         self.counts = Counts()
         self.failure: ActivationLostError | None = None
-        host_bytes = parsed_bytes(host_budget) or 0
-        self._planner = Planner(policy, parsed_bytes(budget), host_bytes, optional_codec=codec == "lossless")
+        host_bytes = parsed_bytes(host_budget, "host_budget") or 0
+        self._planner = Planner(policy, parsed_bytes(budget, "budget"), host_bytes, optional_codec=codec == "lossless")
         self._levels = Levels(*opened(store, policy, force), host_bytes, self.counts)
         self._lock = threading.Lock()
         self._departed: deque[Ticket] = deque()  # of handles that are gone
