@@ -27,6 +27,15 @@ class Bell:
     def __init__(self, keep: Callable[[Any], object], answer: Callable[[], object]) -> None: ...
     def __call__(self, reference: Any) -> None: ...
 
+class WeakStorage:
+    """A weak reference to a torch storage, as ``torch.UntypedStorage._new_with_weak_ptr`` takes it: ``cdata``.
+
+    It runs no Python code when it goes: what a signal raises there is lost.
+    """
+    def __init__(self, storage: Any) -> None: ...
+    @property
+    def cdata(self) -> int: ...
+
 class PushedHooks:
     """Knows the hooks that ``push`` and ``pop`` put in force and end: no interrupt comes between the two.
 

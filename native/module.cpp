@@ -37,6 +37,7 @@ NB_MODULE(_native, module) {
     nb::set_leak_warnings(false);
     nb::register_exception_translator(translate);
     fastio::bind_bell(module);
+    fastio::bind_weak_storage(module);
     fastio::bind_hooks(module);
     fastio::bind_waiting(module);
     fastio::bind_descriptor(module);

@@ -16,6 +16,7 @@ std::vector<Patch> patches_from(nanobind::handle sequence, size_t extents);
 Span span_from(nanobind::handle span);
 
 void bind_bell(nanobind::module_& module);
+void bind_weak_storage(nanobind::module_& module);
 void bind_hooks(nanobind::module_& module);
 void bind_waiting(nanobind::module_& module);
 void bind_descriptor(nanobind::module_& module);

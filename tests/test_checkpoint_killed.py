@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -15,6 +16,7 @@ import torch
 
 import trainings
 from fastio.checkpoint import Checkpointer
+from fastio.checkpoint.folder import StepFolder
 from faults import Server
 
 KILLS = 100  # for each of two kinds of checkpoints
@@ -89,3 +91,25 @@ def _catch_up(reference: dict[str, Any], step: int, random_state: dict[str, Any]
         trainings.train(reference)
     random_state.clear()
     random_state.update(reference["random"].state_dict())
+
+
+def test_ctrl_c_while_an_old_step_is_removed_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that is not kept any more is invisible, and has no second chance but with the steps to come."""
+    state = {"weight": torch.zeros(1 << 10)}
+    remove = StepFolder.remove
+    with Checkpointer(tmp_path, keep=1, asynchronous=False) as checkpointer:
+        for step in range(6):
+
+            def interrupted(self: StepFolder, number: int, step: int = step) -> None:
+                monkeypatch.setattr(StepFolder, "remove", remove)
+                if step % 2:
+                    signal.raise_signal(signal.SIGINT)
+                remove(self, number)
+
+            monkeypatch.setattr(StepFolder, "remove", interrupted)
+            with contextlib.suppress(KeyboardInterrupt):
+                checkpointer.save(step, state)
+        monkeypatch.setattr(StepFolder, "remove", remove)
+        checkpointer.prune()
+        assert checkpointer.steps() == [5]
+    assert len(list(tmp_path.glob("*/state.pt"))) == 1

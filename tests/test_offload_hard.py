@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from fastio.offload.blob import Blob
 from fastio.offload.hooks import Handle, Kept
 from fastio.offload.step import Step
 from fastio.offload.store import BlockStore
-from fastio.offload.tiers import ActivationLostError
+from fastio.offload.tiers import ActivationLostError, Tier
 from faults import ALWAYS, NOTHING, SHORTER, build_shim
 from slow_store import SlowStore
 from test_offload import gradients, mlp, noise, same, seeded, trained, transformer
@@ -514,3 +515,109 @@ def test_memory_that_moves_while_it_is_written_is_kept() -> None:
     assert torch.equal(train(offload, share=True), plain)
     assert offload.report().counts.moved > 0
     assert torch.equal(train(offload, share=False), plain)
+
+
+def test_a_report_that_is_asked_for_amid_the_manager_s_own_work_is_given() -> None:
+    """As by a signal's handler, which runs wherever this thread happens to be."""
+
+    class Asking(SlowStore):
+        said: str = ""
+
+        def write(self, index: int, address: int, nbytes: int) -> None:
+            if not self.said:
+                self.said = str(offload.report())
+            super().write(index, address, nbytes)
+
+    store = Asking()
+    offload = fastio.Offload(store=store, policy="all", codec="none")
+    weight = torch.randn(64, 64, requires_grad=True)
+    with offload:
+        loss = torch.tanh(torch.tanh(torch.randn(64, 64) @ weight) @ weight).square().sum()
+    loss.backward()
+    assert "handed back from memory" in store.said
+
+
+def test_a_close_that_ctrl_c_interrupts_is_made_whole_by_the_next(tmp_path: Path) -> None:
+    for policy in ("all", "fastensor"):
+        before = len(os.listdir("/proc/self/fd"))
+        offload = fastio.Offload(store=tmp_path, policy=policy)
+        weight = torch.randn(64, 64, requires_grad=True)
+        with offload:
+            loss = torch.tanh(torch.randn(64, 64) @ weight).square().sum()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Tier, "drain", lambda self: signal.raise_signal(signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                offload.close()
+        offload.close()
+        offload.close()
+        assert len(os.listdir("/proc/self/fd")) == before
+        with pytest.raises(RuntimeError, match="is closed"):
+            offload.__enter__()
+        del loss
+
+
+def test_an_interrupt_that_the_program_ignores_within_a_pass(tmp_path: Path) -> None:
+    """In the midst of a write's end: bytes of nothing that waits may still be counted."""
+    weight = torch.randn(64, 64, requires_grad=True)
+
+    def loss() -> Tensor:
+        return torch.tanh(torch.tanh(torch.ones(64, 64) @ weight) @ weight).square().sum()
+
+    class Interrupting(deque[Any]):
+        def remove(self, value: Any) -> None:
+            super().remove(value)
+            tier._issued = deque(self)
+            signal.raise_signal(signal.SIGINT)
+
+    loss().backward()
+    assert weight.grad is not None
+    plain, weight.grad = weight.grad, None
+    with fastio.Offload(store=tmp_path, policy="fastensor") as offload:
+        loss().backward()
+    weight.grad = None
+    with offload:
+        tier = next(iter(offload._levels))
+        tier._issued = Interrupting(tier._issued)
+        with pytest.raises(KeyboardInterrupt):
+            loss()
+        again = loss()
+    again.backward()
+    assert torch.equal(weight.grad, plain)
+    offload.close()
+
+
+def test_no_interrupt_is_lost_where_tensors_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a handler raises within a destructor in Python is printed and gone."""
+    sent, heard, lost = 0, 0, list[str]()
+
+    def raising(*_: object) -> None:
+        nonlocal sent
+        sent += 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: lost.append(repr(what)))
+    weight = torch.randn(32, 32, requires_grad=True)
+    offload = fastio.Offload(store=tmp_path, policy="all")
+    before = signal.signal(signal.SIGALRM, raising)
+    try:
+        for number in range(3000):
+            try:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 1e-5 + number % 97 * 1e-5)
+                    with offload:
+                        loss = weight
+                        for _ in range(6):
+                            loss = (loss @ weight).tanh()
+                    loss.sum().backward()
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                heard += 1
+            if offload._step is not None:
+                offload._leave()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not lost
+    assert sent > 100
+    assert heard >= 0.998 * sent  # torch's own lookups of attributes may swallow one
+    offload.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -235,11 +236,17 @@ class Saver:
         steps = [one.step for one in self._steps.whole()[0]]
         gone = sorted(set(steps) - kept(steps, self._manner.keep, self._manner.keep_every))
         for step in gone:
+            self._hidden.append(step)  # first: of one that is visible still nothing is removed
             self._steps.hide(step)
-            self._hidden.append(step)
         return gone
 
     def _remove_hidden(self) -> None:
         """Give the room of what is invisible back: the system takes tens of milliseconds for some gigabytes."""
         while self._hidden:
-            self._steps.remove(self._hidden.pop())
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    self._steps.remove(self._hidden[-1])
+            except OSError:
+                self._hidden.pop()  # told once
+                raise
+            self._hidden.pop()  # not before: interrupted, it is tried again

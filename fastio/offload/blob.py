@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
+from fastio._native import WeakStorage
 from fastio.addresses import storage_bytes
 from fastio.offload import fresh
 
@@ -143,7 +143,7 @@ class Blob:
         self.tier: Any = None  # who keeps the bytes while they are away: the manager's choice
         self.state = State.RESIDENT
         # The weak reference keeps the storage's header (not its bytes), so its _cdata is nobody else's meanwhile.
-        self.source = StorageWeakRef(storage)
+        self.source = WeakStorage(storage)
         self.source_nbytes = storage.nbytes()
         self.live: torch.UntypedStorage | None = storage  # strong: only while no copy of the bytes is safe elsewhere
         self.encoded: Encoded | None = None  # how the bytes travel, without them; None: as they are

@@ -30,6 +30,7 @@ from fastio.offload.schedule import Policy
 from fastio.offload.step import Step
 from fastio.offload.tiers import ActivationLostError
 
+_PATIENCE = 1.0  # seconds
 _SMALLEST = 4096  # bytes: less is not worth a block of the device
 
 
@@ -144,9 +145,16 @@ class Offload:
             raise ActivationLostError(f"an earlier backward pass failed: {self.failure}") from self.failure
 
     def report(self) -> Report:
-        """What was planned for the latest forward pass, and what has happened since the manager was made."""
-        with self._lock:
+        """What was planned for the latest forward pass, and what has happened since the manager was made.
+
+        A signal's handler that asks in the midst of this thread's own work is answered as well, a second later.
+        """
+        alone = self._lock.acquire(timeout=_PATIENCE)
+        try:
             return report(self._planner, self.counts, self._levels.store)
+        finally:
+            if alone:
+                self._lock.release()
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw the report's timelines, the actual and the predicted one: see :func:`fastio.offload.plot.draw`."""
@@ -163,7 +171,9 @@ class Offload:
     def close(self) -> None:
         """Wait for what is under way and give the store back. Graphs that are still alive cannot be run any more."""
         with self._lock:
-            self._finalizer()
+            if self._finalizer.alive:
+                self._levels.close()  # interrupted, the next call does the rest
+                self._finalizer.detach()
 
     def restore(self, handle: Handle) -> torch.Tensor:
         """The saved tensor again (what a handle asks for)."""

@@ -96,7 +96,8 @@ class Tier:
         self._queued_bytes += blob.stored_nbytes
         self.pump()
         limit = 0 if wait else self.window
-        while self.waiting_bytes > limit:
+        # Bytes of one that was interrupted are counted until the next pass begins.
+        while self.waiting_bytes > limit and (self._issued or self._queued):
             if self._issued:
                 self._finish_write(self._issued[0])
             else:  # held back for the sake of reads, but there is no more room to wait in
@@ -109,8 +110,8 @@ class Tier:
         while self._issued and self._is_over(self._issued[0]):
             self._finish_write(self._issued[0])
         for blob in [blob for blob in self._leaving if self._is_over(blob)]:
+            self._forget(blob)  # first: interrupted after that, it is done again, which does no harm
             self._leaving.remove(blob)
-            self._forget(blob)
         if not self._queued or any(
             blob.state is State.INFLIGHT and not self._is_over(blob) for blob in self._reading.values()
         ):

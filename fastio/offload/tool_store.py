@@ -168,7 +168,9 @@ class ToolStore:
     def close(self) -> None:
         """Give the space back. Twice is fine."""
         with self._lock:
-            self._finalizer()
+            if self._finalizer.alive:
+                _close(self._files)  # interrupted, the next call does the rest
+                self._finalizer.detach()
 
     def __enter__(self) -> ToolStore:
         return self
