@@ -91,8 +91,8 @@ def decide(
         except ToolUnavailableError as error:
             if not preset:
                 raise
-            said, cure = f"FASTIO_POLICY={error.tool}, and {error.reason}", f"{error.cure}, or unset FASTIO_POLICY"
-            raise ToolUnavailableError(error.tool, said, cure) from error
+            cure = f"{error.cure}, or unset FASTIO_POLICY" if error.cure else "unset FASTIO_POLICY"
+            raise ToolUnavailableError(error.tool, f"FASTIO_POLICY={error.tool}, and {error.reason}", cure) from error
         reason = f"FASTIO_POLICY={resolved.tool}" if preset else "it was asked for"
         return Decision((resolved.tool,), reason, True, (), _ignore, _ignore)
     names, missing = candidates(op, form, devices)

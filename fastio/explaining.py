@@ -74,7 +74,7 @@ def explain(
         try:
             require(preset, op, form, _CPU)
         except ToolUnavailableError as error:
-            reason += f", which is unavailable: {error.reason}; {error.cure}"
+            reason += f", which is unavailable: {error.reason}" + (f"; {error.cure}" if error.cure else "")
         return replace(dictionary.explain(context, nbytes, (preset,)), reason=reason)
     return dictionary.explain(context, nbytes, names)
 

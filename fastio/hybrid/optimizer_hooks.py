@@ -87,7 +87,9 @@ class OptimizerHooks:
             optimizer = told()
             assert optimizer is not None, "it is its method that was called"
             handle = type(optimizer).register_step_pre_hook(optimizer, hook)
-            optimizer._optimizer_step_pre_hooks.move_to_end(own)  # type: ignore[attr-defined]
+            hooks = optimizer._optimizer_step_pre_hooks
+            if own in hooks:
+                hooks.move_to_end(own)  # type: ignore[attr-defined]
             return handle
 
         self._optimizer.register_step_pre_hook = register  # type: ignore[method-assign]

@@ -149,12 +149,12 @@ class Offload:
 
         A signal's handler that asks in the midst of this thread's own work is answered as well, a second later.
         """
-        alone = self._lock.acquire(timeout=_PATIENCE)
-        try:
-            return report(self._planner, self.counts, self._levels.store)
-        finally:
-            if alone:
+        for _ in iter(partial(self._lock.acquire, timeout=_PATIENCE), False):  # as in _reap
+            try:
+                return report(self._planner, self.counts, self._levels.store)
+            finally:
                 self._lock.release()
+        return report(self._planner, self.counts, self._levels.store)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw the report's timelines, the actual and the predicted one: see :func:`fastio.offload.plot.draw`."""
