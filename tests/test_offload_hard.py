@@ -586,38 +586,49 @@ def test_an_interrupt_that_the_program_ignores_within_a_pass(tmp_path: Path) -> 
     offload.close()
 
 
-def test_no_interrupt_is_lost_where_tensors_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a handler raises within a destructor in Python is printed and gone."""
-    sent, heard, lost = 0, 0, list[str]()
+INTERRUPTED = """
+import signal, sys
+import torch
+import fastio
 
-    def raising(*_: object) -> None:
-        nonlocal sent
-        sent += 1
-        raise KeyboardInterrupt
+sent, heard, lost = 0, 0, []
 
-    monkeypatch.setattr(sys, "unraisablehook", lambda what: lost.append(repr(what)))
-    weight = torch.randn(32, 32, requires_grad=True)
-    offload = fastio.Offload(store=tmp_path, policy="all")
-    before = signal.signal(signal.SIGALRM, raising)
+def raising(*_):
+    global sent
+    sent += 1
+    raise KeyboardInterrupt
+
+torch.set_num_threads(1)
+sys.unraisablehook = lambda what: lost.append(repr(what))
+weight = torch.randn(32, 32, requires_grad=True)
+offload = fastio.Offload(store=sys.argv[1], policy="all")
+signal.signal(signal.SIGALRM, raising)
+for number in range(3000):
     try:
-        for number in range(3000):
-            try:
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, 1e-5 + number % 97 * 1e-5)
-                    with offload:
-                        loss = weight
-                        for _ in range(6):
-                            loss = (loss @ weight).tanh()
-                    loss.sum().backward()
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-            except KeyboardInterrupt:
-                heard += 1
-            if offload._step is not None:
-                offload._leave()
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert not lost
-    assert sent > 100
-    assert heard >= 0.998 * sent  # torch's own lookups of attributes may swallow one
-    offload.close()
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1e-5 + number % 97 * 1e-5)
+            with offload:
+                loss = weight
+                for _ in range(6):
+                    loss = (loss @ weight).tanh()
+            loss.sum().backward()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        heard += 1
+    if offload._step is not None:
+        offload._leave()
+offload.close()
+assert not lost, lost
+assert sent > 100, sent
+assert heard >= sent - 1, (heard, sent)
+"""
+
+
+def test_no_interrupt_is_lost_where_tensors_go(tmp_path: Path) -> None:
+    """What a handler raises within a destructor in Python is printed and gone. Hypothesis has callbacks of that kind,
+    so this is a process without it.
+    """
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
