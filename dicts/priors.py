@@ -81,7 +81,7 @@ def _parse(text: object) -> Rule:
     if not isinstance(doubt, dict) or not bandwidth.keys() >= doubt.keys():
         raise DictionaryError("'doubt' of a prior must map sizes of its 'bandwidth' to the doubt of each tool")
     costs = sorted(
-        ((_parse_size(size), _parse_costs(size, tools, doubt.get(size, {}))) for size, tools in bandwidth.items()),
+        (_parse_costs(size, tools, doubt.get(size, {})) for size, tools in bandwidth.items()),
         key=itemgetter(0),
     )
     for (one, _), (other, _) in pairwise(costs):
@@ -96,7 +96,8 @@ def _parse_size(text: str) -> int:
     return bucket_of(int(text))
 
 
-def _parse_costs(size: str, tools: object, doubts: object) -> dict[str, tuple[float, float]]:
+def _parse_costs(size: str, tools: object, doubts: object) -> tuple[int, dict[str, tuple[float, float]]]:
+    bucket = _parse_size(size)
     if not isinstance(tools, dict) or not tools:
         raise DictionaryError(f"the prior at size {size} must map tools to MB/s")
     for tool, value in tools.items():
@@ -109,5 +110,5 @@ def _parse_costs(size: str, tools: object, doubts: object) -> dict[str, tuple[fl
     for tool, value in doubts.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10:
             raise DictionaryError(f"the doubt of {tool!r} at size {size} must be above 0 and below 10, got {value!r}")
-    best, usual = max(tools.values()), usual_doubt(bucket_nbytes(_parse_size(size)))
-    return {tool: (math.log(best / value), doubts.get(tool, usual)) for tool, value in tools.items()}
+    best, usual = max(tools.values()), usual_doubt(bucket_nbytes(bucket))
+    return bucket, {tool: (math.log(best / value), doubts.get(tool, usual)) for tool, value in tools.items()}

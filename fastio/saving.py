@@ -167,7 +167,8 @@ def _save_in_place(call: SaveCall, started: float, why: str) -> SaveResult:
         try:
             torch.serialization.save(call.obj, call.path, **call.arguments)
         except RuntimeError as error:
-            _refuse_others(error)
+            if not _is_failed_write(error):
+                raise
             raise TransferError(errno.EIO, "torch.save", call.path) from error
     else:
         layout = _lay_out(call)
@@ -197,7 +198,8 @@ def _torch_save(call: SaveCall, new: Replacement) -> tuple[str, ...]:
     try:
         torch.serialization.save(call.obj, new.temporary, **call.arguments)
     except RuntimeError as error:
-        _refuse_others(error)
+        if not _is_failed_write(error):
+            raise
         room = os.statvfs(os.path.dirname(new.temporary)).f_bavail
         raise TransferError(errno.EIO if room else errno.ENOSPC, "torch.save", call.path) from error
     zipped = call.arguments.get("_use_new_zipfile_serialization", True)
@@ -206,10 +208,9 @@ def _torch_save(call: SaveCall, new: Replacement) -> tuple[str, ...]:
     return resealing.reseal_archive(call.path, new.fd, os.fstat(new.fd).st_size)
 
 
-def _refuse_others(error: RuntimeError) -> None:
-    """Raise what is no failed write of torch's archive again."""
-    if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
-        raise error
+def _is_failed_write(error: RuntimeError) -> bool:
+    """Whether it is torch's archive that could not be written, and no error of the program's own."""
+    return "PytorchStreamWriter" in str(error) or "inline_container" in str(error)
 
 
 def _fill_by(tool: str, call: SaveCall, layout: Layout, new: Replacement) -> Moved:

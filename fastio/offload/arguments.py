@@ -17,9 +17,9 @@ _UNITS = {"": 1, "B": 1} | {
 
 def parsed_bytes(size: Any, name: str = "") -> int | None:
     """Bytes of 8, "8GiB", "1.5 GB" or None. ValueError for what is none of these, or negative; ``name`` is in it."""
-    said = f"{name}={size!r}" if name else repr(size)
     if size is None:
         return None
+    said = f"{name}={size!r}" if name else repr(size)
     if isinstance(size, str):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", size.strip())
         if match is None or match[2] not in _UNITS:
