@@ -9,9 +9,7 @@ tenfold on another.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
 
 from fastio import _native, direct_io
 from fastio.errors import TransferError
@@ -49,29 +47,19 @@ def write(request: WriteRequest) -> Moved:
     return Moved("direct", checksums, (_COPIED,) if copied else ())
 
 
-@contextlib.contextmanager
-def started(request: ReadRequest, threads: int = 0) -> Iterator[Callable[[], Moved]]:
-    """Tell the disk, as :class:`fastio.transport.StartingTransport` says: by io_uring, or so many threads.
+def read(request: ReadRequest, threads: int = 0) -> Moved:
+    """Read by io_uring, or by so many threads.
 
     RefusedError where the system has no such thing, or the filesystem no O_DIRECT.
     """
     alignment = direct_io.alignment(request.path, request.fd)
     span = request.span if alignment == direct_io.LEAST else None  # it is aligned to pages, and to nothing larger
     block, depth = (_READ_BLOCK, _READ_DEPTH) if span else (_STAGED_BLOCK, _STAGED_DEPTH)
-    with direct_io.OpenedAgain(request.path, request.fd, os.O_RDONLY) as fd:
-        with named(request.path):
-            reading = _native.DirectRead(
-                fd, request.size, request.extents, span, block, depth, alignment, threads, request.control
-            )
-
-        def finish() -> Moved:
-            with named(request.path):
-                return Moved("direct", reading.finish())
-
-        try:
-            yield finish
-        finally:
-            reading.close()
+    with direct_io.OpenedAgain(request.path, request.fd, os.O_RDONLY) as fd, named(request.path):
+        checksums = _native.direct_read(
+            fd, request.size, request.extents, span, block, depth, alignment, threads, request.control
+        )
+    return Moved("direct", checksums, filled_span=span is not None)
 
 
 def _truncate(request: WriteRequest) -> None:

@@ -49,13 +49,15 @@ class NumpyTransport:
         check(request)
         _files.check_length(request)
         checksums = [0] * len(request.extents)
+        span = request.span
+        at = span.offset if span is not None else 0
         for window in windows(request.extents, _WINDOW):
             _files.stop_if_cancelled(request.control, request.path)
-            if request.span is not None:
-                address = request.span.address + window.begin - request.span.offset
+            if span is not None:  # what lies between the extents, too
                 name = request.extents[window.pieces[0].extent].name
-                target = _array(address, window.end - window.begin)
-                _files.read_all(request.path, request.fd, target.data, window.begin, name)
+                target = _array(span.address + at - span.offset, window.end - at)
+                _files.read_all(request.path, request.fd, target.data, at, name)
+                at = window.end
             else:
                 for piece in window.pieces:
                     extent = part(request.extents, piece)
@@ -66,7 +68,7 @@ class NumpyTransport:
                 if extent.checksum:
                     checksums[piece.extent] = crc32_at(extent.address, extent.nbytes, checksums[piece.extent])
             request.control.advance(window.nbytes)
-        return Moved("cached", checksums)
+        return Moved("cached", checksums, filled_span=span is not None and at == span.offset + span.nbytes)
 
 
 def _gather(extent: Extent, address: int) -> None:

@@ -5,8 +5,6 @@ There it reads past the cache what is large and not in it: a state dict takes ha
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
 from fastio import _native, config
 from fastio.backends import _past_cache
 from fastio.errors import RefusedError
@@ -56,13 +54,12 @@ class PosixTransport:
         if cold and threads > 1:
             threads = 1
             if self._reads_past_cache:
-                with ExitStack() as stack:
-                    try:
-                        finish = stack.enter_context(_past_cache.started(request, _DIRECT_THREADS))
-                    except RefusedError as error:
-                        notes = (f"read by way of the page cache: {error}",)
-                    else:
-                        return finish()
+                try:
+                    return _past_cache.read(request, _DIRECT_THREADS)
+                except RefusedError as error:
+                    if request.control.cancelled:
+                        raise
+                    notes = (f"read by way of the page cache: {error}",)
         with named(request.path):
             checksums = _native.cached_read(
                 request.fd,
@@ -74,7 +71,7 @@ class PosixTransport:
                 cold,
                 request.control,
             )
-        return Moved("cached", checksums, notes)
+        return Moved("cached", checksums, notes, filled_span=request.span is not None)
 
     @property
     def _reads_past_cache(self) -> bool:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-
 from fastio.backends import _past_cache
 from fastio.errors import RefusedError, ToolUnavailableError
 from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest
@@ -14,7 +11,7 @@ class UringTransport:
     """io_uring with O_DIRECT; checksums are computed on the way."""
 
     name = "uring"
-    capabilities = Capabilities(checksums=True, starts=True, direct=True)
+    capabilities = Capabilities(checksums=True, direct=True)
 
     def __init__(self) -> None:
         try:
@@ -27,11 +24,4 @@ class UringTransport:
         return _past_cache.write(request)
 
     def read(self, request: ReadRequest) -> Moved:
-        with self.start(request) as finish:
-            return finish()
-
-    @contextlib.contextmanager
-    def start(self, request: ReadRequest) -> Iterator[Callable[[], Moved]]:
-        """Tell the disk, as :class:`fastio.transport.StartingTransport` says."""
-        with _past_cache.started(request) as finish:
-            yield finish
+        return _past_cache.read(request)

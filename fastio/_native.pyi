@@ -295,27 +295,13 @@ class Tuner:
 class ZipDirectory:
     """The directory of a zip file, every number checked."""
     def __init__(self, fd: int, size: int, careful: bool = False) -> None: ...
-    def records(self, make: Callable[[str, int, int, int], _Made]) -> list[_Made]: ...
+    def records(self, make: Callable[[str, int, int, int, int], _Made]) -> list[_Made]: ...
     @property
     def plain(self) -> bool: ...
-    def confirm(self, address: int, offset: int, nbytes: int) -> bool: ...
-
-class DirectRead:
-    """A direct read that the disk is at; dropping it waits for the disk."""
-    def __init__(
-        self,
-        fd: int,
-        size: int,
-        extents: Sequence[tuple[Any, ...]],
-        span: tuple[int, int, int] | None,
-        block: int,
-        depth: int,
-        alignment: int,
-        threads: int,
-        control: Control,
-    ) -> None: ...
-    def finish(self) -> list[int]: ...
-    def close(self) -> None: ...
+    def mentioned(self, pickle: bytes) -> list[bool]:
+        """For each record, whether it is a storage that the pickle may name: all, where it is not understood."""
+    def confirm(self, address: int, offset: int, nbytes: int) -> bool:
+        """Whether all records in memory (bytes of the file from ``offset`` on) lie where their headers there say."""
 
 class ZipBuilder:
     """Lays out a .pt file as torch does, before any of it is written."""
@@ -331,7 +317,6 @@ class ZipBuilder:
     def runs(self) -> list[tuple[int, int, int]]: ...
     def patches(self) -> list[tuple[int, int]]: ...
 
-def pickle_names(data: bytes) -> list[tuple[bytes, bytes]] | None: ...
 def unpickle(
     data: bytes, names: dict[bytes, Any], calls: dict[Any, Callable[..., Any]], load: Callable[[Any], Any]
 ) -> tuple[Any] | None:
@@ -380,6 +365,19 @@ def direct_write(
     control: Control,
 ) -> tuple[list[int], bool]:
     """The CRC-32 of each extent, and whether memory changed meanwhile, so that all was written again from copies."""
+
+def direct_read(
+    fd: int,
+    size: int,
+    extents: Sequence[tuple[Any, ...]],
+    span: tuple[int, int, int] | None,
+    block: int,
+    depth: int,
+    alignment: int,
+    threads: int,
+    control: Control,
+) -> list[int]:
+    """The CRC-32 of each extent. ``threads``: 0 for io_uring."""
 
 def staging_learned(device: int) -> tuple[bool, float, float, int, int] | None:
     """What large direct reads from the device (``st_dev``) found out, None where there was none: whether staging is

@@ -1,4 +1,4 @@
-"""A transfer on a thread of its own, so that its caller can unpickle, show progress, or press Ctrl-C meanwhile.
+"""A transfer on a thread of its own, so that its caller can show progress or hear Ctrl-C meanwhile.
 
 A small one has no thread: it runs when it is waited for.
 """

@@ -1,13 +1,12 @@
-"""Loading from a file: find what is where, start the reads, unpickle meanwhile, check, hand over."""
+"""Loading from a file: find what is where, read it, check it, unpickle."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,13 +19,12 @@ from fastio.choosing import Decision, candidates, decide, movers
 from fastio.collector import held_back
 from fastio.errors import CorruptFileError, FastIOError, ToolUnavailableError, UnsupportedError
 from fastio.formats import pt_source
-from fastio.formats.pt_globals import moves_storages
 from fastio.formats.pt_load import NotPlainError, damaged
 from fastio.formats.reading import head
 from fastio.formats.sense import HEAD_BYTES, PT, SAFETENSORS, sense
-from fastio.formats.source import Source, Wait
-from fastio.job import WORTH_A_THREAD, Progress, under_way
-from fastio.landing import Landing, land
+from fastio.formats.source import Source
+from fastio.job import Progress, under_way
+from fastio.landing import LoadBuffers
 from fastio.native_errors import named
 from fastio.opening import opened
 from fastio.outcome import Transfer
@@ -41,10 +39,6 @@ from fastio.torch_loading import (
     without_ignored,
 )
 from fastio.transport import LOAD, Extent, Moved, ReadRequest, Span, is_resident
-
-
-class _AssumedWrongError(Exception):
-    """The layout derived from the zip directory is not the file's: it must be read header by header."""
 
 
 def load_file(call: LoadCall) -> tuple[Any, Transfer]:
@@ -64,10 +58,8 @@ def load_open(call: LoadCall, fd: int, size: int, form: str | None, started: flo
     if why is not None:
         return load_by_torch(call, fd, size, form, started, why)
     try:
-        try:
-            return _load_in_place(call, fd, size, form or PT, started, careful=False)
-        except _AssumedWrongError:
-            return _load_in_place(call, fd, size, form or PT, started, careful=True)
+        with held_back():
+            return _load_in_place(call, fd, size, form or PT, started)
     except NotPlainError as reason:
         return load_by_torch(call, fd, size, form, started, str(reason))
     except pickle.UnpicklingError:
@@ -77,8 +69,8 @@ def load_open(call: LoadCall, fd: int, size: int, form: str | None, started: flo
         return load_by_torch(call, fd, size, form, started, "the unpickler refused the object")
 
 
-def _target(call: LoadCall, form: str) -> torch.device | None:
-    """The device that storages are loaded onto at once; None where torch must be given filled CPU storages to move."""
+def _target(call: LoadCall, form: str) -> torch.device:
+    """The device that storages are loaded onto: the CPU where torch moves them from there as it unpickles."""
     where = call.map_location
     if isinstance(where, (str, bytes, torch.device)):
         device = device_named(where)
@@ -90,12 +82,10 @@ def _target(call: LoadCall, form: str) -> torch.device | None:
                 f"map_location='cpu', and move the tensors by .to()"
             )
         return device
-    if where is None:
-        return torch.device("cpu") if form != PT or not moves_storages() else None
-    if form != PT:
+    if where is not None and form != PT:
         kind = "a dict" if isinstance(where, dict) else "a function" if callable(where) else f"the {where!r}"
         raise UnsupportedError(f"{call.path}: map_location as {kind} is for .pt files; name a device for .{form}")
-    return None
+    return torch.device("cpu")
 
 
 def _is_filled(kind: str, form: str) -> bool:
@@ -103,10 +93,10 @@ def _is_filled(kind: str, form: str) -> bool:
     return kind == "cpu" or (registry.is_here(kind) and bool(candidates(LOAD, form, frozenset({kind}))[0]))
 
 
-def _open_source(call: LoadCall, fd: int, size: int, form: str, careful: bool) -> Source:
+def _open_source(call: LoadCall, fd: int, size: int, form: str) -> Source:
     if form == PT:
         return pt_source.source(
-            call.path, fd, size, call.map_location, call.weights_only, call.verify, careful, dict(call.arguments)
+            call.path, fd, size, call.map_location, call.weights_only, call.verify, dict(call.arguments)
         )
     given = given_arguments(call)
     if given:
@@ -116,18 +106,14 @@ def _open_source(call: LoadCall, fd: int, size: int, form: str, careful: bool) -
 
 
 def _load_in_place(
-    call: LoadCall, fd: int, size: int, form: str, started: float, careful: bool
+    call: LoadCall, fd: int, size: int, form: str, started: float, source: Source | None = None
 ) -> tuple[Any, Transfer]:
-    with held_back():
-        return _load_held_back(call, fd, size, form, started, careful)
+    """Read every byte, check it, and only then make the object: nothing else sees memory that was not checked.
 
-
-def _load_held_back(
-    call: LoadCall, fd: int, size: int, form: str, started: float, careful: bool
-) -> tuple[Any, Transfer]:
-    target = _target(call, form)
-    source = _open_source(call, fd, size, form, careful)
-    device = target or torch.device("cpu")
+    ``source``: what to read, where that was found out already.
+    """
+    device = _target(call, form)
+    source = source or _open_source(call, fd, size, form)
     with named(call.path):
         resident = is_resident(fd, size)
     devices = frozenset({device.type})
@@ -137,23 +123,19 @@ def _load_held_back(
         return load_by_torch(call, fd, size, form, started, f"no tool fills memory on {device}")
     if form in _whole(decision.order[0]):
         return _load_whole(call, fd, size, form, started, decision, source.nbytes)
-    landing = land(call.path, source.regions, device, call.verify and source.checksummed, source.aligned)
+    buffers = LoadBuffers(call.path, source.regions, device, call.verify and source.checksummed, source.aligned)
     control = Control()
     attempts = Attempts(decision, f"load {call.path}", control=control)
-    request = ReadRequest(call.path, fd, size, landing.extents, landing.span, resident, control)
-    with (
-        _started(request, attempts.tool, source.nbytes) as finish,
-        under_way(lambda: _fill(request, attempts, finish), control, source.nbytes) as job,
-    ):
-
-        def whole() -> tuple[Moved, bool]:
-            moved = job.wait(call.progress)
-            return moved, _check(call, source, landing, moved)
-
-        if target is None:
-            whole()  # the caller's map_location looks at, or copies, each storage as it gets it
-        obj = _build(call, source, landing, whole)
-        moved, verified = whole()
+    request = ReadRequest(call.path, fd, size, buffers.extents, buffers.span, resident, control)
+    with under_way(lambda: _fill(request, attempts), control, source.nbytes) as job:
+        moved = job.wait(call.progress)
+    corrected = source.confirm(buffers.span if moved.filled_span else None) if source.confirm else None
+    if corrected is not None:
+        return _load_in_place(call, fd, size, form, started, corrected)
+    verified = call.verify and source.checksummed
+    if verified:
+        _check(call.path, source, moved.checksums or ())
+    obj = _build(call, source, buffers)
     seconds = time.perf_counter() - started
     decision.learn(attempts.tool, seconds)
     unsealed = (UNSEALED,) if call.verify and not verified else ()
@@ -177,11 +159,11 @@ def _load_whole(
     return obj, replace(transfer, nbytes=nbytes)
 
 
-def _build(call: LoadCall, source: Source, landing: Landing, wait: Wait) -> Any:
+def _build(call: LoadCall, source: Source, buffers: LoadBuffers) -> Any:
     if source.format == PT:
-        return source.build(landing.storage, wait)
+        return source.build(buffers.storage)
     try:
-        return source.build(landing.storage, wait)
+        return source.build(buffers.storage)
     except (RuntimeError, OverflowError, ValueError, TypeError) as error:  # torch's versions differ in which they raise
         if isinstance(error, FastIOError):
             raise
@@ -227,42 +209,21 @@ def read_extents(
     return transfer, moved.checksums or ()
 
 
-@contextlib.contextmanager
-def _started(request: ReadRequest, tool: str, nbytes: int) -> Iterator[Callable[[], Moved] | None]:
-    """A read that is too small for a thread, under way by its device if the tool can do that; and what finishes it."""
-    transport: Any = registry.find(tool).transport
-    if nbytes >= WORTH_A_THREAD or not request.extents or transport is None or not transport.capabilities.starts:
-        yield None
-        return
-    with contextlib.ExitStack() as under_way:
-        try:
-            finish = under_way.enter_context(transport.start(request))
-        except Exception:
-            finish = None  # it will fail at the whole of it too, where that is dealt with
-        yield finish
-
-
-def _fill(request: ReadRequest, attempts: Attempts, finish: Callable[[], Moved] | None = None) -> Moved:
-    """Let the first tool that can do it fill the memory; ``finish`` is what it was begun with, if it was."""
+def _fill(request: ReadRequest, attempts: Attempts) -> Moved:
+    """Let the first tool that can do it fill the memory."""
     if not request.extents:
         return Moved("cached", ())
-    begun = [finish] if finish is not None else []
 
     def fill(tool: str) -> Moved:
         transport = registry.get(tool)
-        return asked(begun.pop() if begun else functools.partial(transport.read, request), request)
+        return asked(functools.partial(transport.read, request), request)
 
     moved = attempts.run(fill)
     return moved if moved.checksums is not None else moved._replace(checksums=checksums.of_extents(request.extents))
 
 
-def _check(call: LoadCall, source: Source, landing: Landing, moved: Moved) -> bool:
-    """Compare what was read with what the file says of itself; gives whether every byte was checked."""
-    if source.confirm is not None and landing.span is not None and not source.confirm(landing.span):
-        raise _AssumedWrongError
-    if not (call.verify and source.checksummed):
-        return False
-    for region, value in zip(source.regions, moved.checksums or (), strict=True):
+def _check(path: str, source: Source, values: Sequence[int]) -> None:
+    """Compare the CRCs of what was read with what the file says."""
+    for region, value in zip(source.regions, values, strict=True):
         if value != region.crc:
-            raise damaged(call.path, region)
-    return True
+            raise damaged(path, region)

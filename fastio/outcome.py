@@ -17,9 +17,9 @@ class Transfer:
     save or load, ``mmap`` for pages that torch maps, ``stream`` for file objects); ``reason`` says why that tool.
     ``nbytes`` counts tensor bytes; where only torch knows them it is the file's size, and 0 where there is none
     (``.pt`` in file objects, pipes, devices).
-    ``seconds`` is the time the caller waited. ``durable``: what was saved survives a power cut. ``verified``: every
-    byte was checked against its CRC-32 (loads), or carries one (saves). ``fallbacks`` says what was tried before, and
-    what went another way than wished.
+    ``seconds`` is the time the caller waited. ``durable``: what was saved survives a power cut. ``verified``: of a
+    load, the bytes of every tensor were compared with their CRC-32 after they were put into memory; of a save, all
+    carry one. ``fallbacks`` says what was tried before, and what went another way than wished.
     """
 
     op: str

@@ -23,6 +23,7 @@ from fastio.verify import verify_archive
 # Why torch judges a file whose first bytes say nothing.
 NO_FORMAT = "it is in torch's legacy format, or none"
 UNSEALED = "not verified: the file carries no checksums of its tensors"
+READ_AGAIN = "not verified in memory: the file's checksums were right, then torch read it by itself"
 _TORCH_DECIDES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
 
 
@@ -99,12 +100,12 @@ def _config_mmap() -> bool:
 def load_by_torch(
     call: LoadCall, fd: int, size: int, form: str | None, started: float, why: str
 ) -> tuple[Any, Transfer]:
-    """torch.load itself, on the very file that is open here, checked before if it can be."""
+    """torch.load itself, on the very file that is open here, which is compared with its checksums before.
+
+    The result is not ``verified``: what torch put into memory was compared with nothing.
+    """
     mapped = call.mmap or (call.mmap is None and _config_mmap())
-    verified = False
-    notes: tuple[str, ...] = ()
-    if form == PT and call.verify and not mapped:
-        verified, notes = _verify_first(call.path, fd, size)
+    notes = _verify_first(call.path, fd, size) if form == PT and call.verify and not mapped else ()
     link = f"/proc/self/fd/{fd}"
     # torch goes by a safetensors' suffix, fastio by what is in the file.
     by_link = (form == PT or call.path.endswith(".safetensors")) and os.path.exists(link)
@@ -115,19 +116,19 @@ def load_by_torch(
     tell_end(call.progress, size)
     seconds = time.perf_counter() - started
     route = "mmap" if mapped else "library"
-    return obj, Transfer(LOAD, call.path, form or PT, "torch", route, why, size, seconds, False, verified, notes)
+    return obj, Transfer(LOAD, call.path, form or PT, "torch", route, why, size, seconds, False, False, notes)
 
 
-def _verify_first(path: str, fd: int, size: int) -> tuple[bool, tuple[str, ...]]:
-    """Whether every byte was checked, and what is to be said about it."""
+def _verify_first(path: str, fd: int, size: int) -> tuple[str, ...]:
+    """Compare the file with its checksums before torch reads it; gives what the result says of that."""
     try:
         archive = open_archive(path, fd, size, careful=True)
     except NotPlainError as reason:
         if reason.archive is None:
             verify_members(path, fd)
-            return True, ()
+            return (READ_AGAIN,)
         archive = reason.archive
     if not archive.checksummed:
-        return False, (UNSEALED,)
+        return (UNSEALED,)
     _, notes = verify_archive(archive, size)
-    return (True, notes) if archive.sealed else (False, (*notes, UNSEALED))
+    return (*notes, READ_AGAIN if archive.sealed else UNSEALED)

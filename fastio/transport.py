@@ -6,8 +6,7 @@ All sizes and offsets are bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from fastio import _native
@@ -132,12 +131,14 @@ class Moved(NamedTuple):
     ``route`` is the way the bytes took: ``direct`` (no page cache), ``cached`` (through the page cache), ``bounce``
     (host staging on the way to or from a device), ``gds`` (device to disk). ``checksums`` has one CRC-32 per extent
     (0 where none was asked for), or is None where the transport does not compute them.
-    ``notes`` are reasons why the way differs from the transport's best one.
+    ``notes`` are reasons why the way differs from the transport's best one. ``filled_span``: every byte of the
+    request's span was read, those between its extents too.
     """
 
     route: str
     checksums: Sequence[int] | None = None
     notes: tuple[str, ...] = ()
+    filled_span: bool = False
 
 
 class Capabilities(NamedTuple):
@@ -145,8 +146,8 @@ class Capabilities(NamedTuple):
 
     ``formats`` is None for all. ``whole`` names formats in which the tool stands for a library's own save and load
     (``torch`` and ``pt``): the caller then hands over the whole object. ``automatic`` is False for a
-    tool that dictionaries must not pick by themselves. ``starts``: it is a :class:`StartingTransport`. ``direct``: it
-    moves bytes past the page cache, which spares the processor a copy.
+    tool that dictionaries must not pick by themselves. ``direct``: it moves bytes past the page cache, which spares the
+    processor a copy.
     """
 
     operations: frozenset[str] = frozenset({SAVE, LOAD})
@@ -155,7 +156,6 @@ class Capabilities(NamedTuple):
     whole: frozenset[str] = frozenset()
     checksums: bool = False
     automatic: bool = True
-    starts: bool = False
     direct: bool = False
 
 
@@ -175,13 +175,3 @@ class Transport(Protocol):
     def write(self, request: WriteRequest) -> Moved: ...
 
     def read(self, request: ReadRequest) -> Moved: ...
-
-
-class StartingTransport(Transport, Protocol):
-    """A transport whose device reads by itself once it is told to, without a thread of ours."""
-
-    def start(self, request: ReadRequest) -> AbstractContextManager[Callable[[], Moved]]:
-        """Start a read; inside the context, what it gives finishes it (once), with the errors of :meth:`read`.
-
-        When the context ends nothing is under way any more, finished or not.
-        """

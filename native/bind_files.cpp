@@ -7,6 +7,7 @@
 
 #include "files.hpp"
 #include "late_close.hpp"
+#include "pickle_text.hpp"
 #include "python_io.hpp"
 #include "zip.hpp"
 #include "zip_write.hpp"
@@ -40,7 +41,7 @@ nb::list records_of(const ZipDirectory& directory, nb::handle make) {
     for (const ZipRecord& record : directory.records) {
         size_t slash = record.name.find('/');
         std::string name = slash == std::string::npos ? record.name : record.name.substr(slash + 1);
-        list.append(make(decoded(name), record.offset, record.nbytes, record.crc));
+        list.append(make(decoded(name), record.offset, record.nbytes, record.crc, record.header));
     }
     return list;
 }
@@ -54,6 +55,21 @@ bool is_plain(const ZipDirectory& directory) {
     return std::all_of(directory.records.begin(), directory.records.end(), [&](const ZipRecord& record) {
         return record.method == 0 && record.name.compare(0, folder.size(), folder) == 0;
     });
+}
+
+// For each record, whether it is a storage that the pickle may name: one that has bytes, and is called "data/" and one
+// of the pickle's text constants. A pickle that is not understood may name all.
+nb::list mentioned(const ZipDirectory& directory, nb::bytes pickle) {
+    constexpr std::string_view kStorages = "/data/";
+    PickleText text = pickle_text(pickle.data(), pickle.size());
+    nb::list found;
+    for (const ZipRecord& record : directory.records) {
+        std::string_view name = record.name;
+        name.remove_prefix(std::min(name.find('/'), name.size()));
+        const bool is_storage = record.nbytes > 0 && name.substr(0, kStorages.size()) == kStorages;
+        found.append(is_storage && (!text.complete || text.found.count(name.substr(kStorages.size())) != 0));
+    }
+    return found;
 }
 
 nb::list runs_of(const ZipBuilder& builder) {
@@ -112,7 +128,9 @@ void bind_builder(nb::module_& module) {
 void bind_files(nb::module_& module) {
     nb::class_<ZipDirectory>(module, "ZipDirectory", "The directory of a zip file, every number checked.")
         .def(nb::new_(&open_directory), "fd"_a, "size"_a, "careful"_a = false)
-        .def("records", &records_of, "make"_a, "make(name, offset, nbytes, crc) for each record, in file order.")
+        .def("records", &records_of, "make"_a,
+             "make(name, offset, nbytes, crc, header) for each record, in file order.")
+        .def("mentioned", &mentioned, "pickle"_a)
         .def_prop_ro("plain", &is_plain)
         .def(
             "confirm",

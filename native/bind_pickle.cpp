@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "pickle_names.hpp"
 #include "python_io.hpp"
 #include "python_pickle.hpp"
 #include "python_unpickle.hpp"
@@ -14,17 +13,6 @@ using namespace nb::literals;
 namespace fastio {
 
 namespace {
-
-// Pairs of bytes: module and name. None where the pickle may name others, or hides them behind numbers.
-nb::object names_in(nb::bytes data) {
-    PickleNames names = pickle_names(data.data(), data.size());
-    if (!names.all) return nb::none();
-    nb::list list;
-    for (const auto& [module, name] : names.found) {
-        list.append(nb::make_tuple(nb::bytes(module.data(), module.size()), nb::bytes(name.data(), name.size())));
-    }
-    return list;
-}
 
 // The function, but None at once for what is exactly of one of these types.
 nb::object unless_of(nb::tuple types, nb::object function) {
@@ -56,7 +44,6 @@ nb::object pickle(nb::handle object, nb::dict names, nb::dict storages, nb::tupl
 }  // namespace
 
 void bind_pickle(nb::module_& module) {
-    module.def("pickle_names", &names_in, "data"_a);
     module.def("unpickle", &unpickle, "data"_a, "names"_a, "calls"_a, "load"_a);
     module.def("pickle", &pickle, "object"_a.none(), "names"_a, "storages"_a, "rebuild"_a, "locate"_a, "cpu"_a.none());
     module.def("unless_of", &unless_of, "types"_a, "function"_a);

@@ -27,12 +27,12 @@ std::pair<std::vector<uint32_t>, bool> py_direct_write(int fd, uint64_t size, nb
     return {std::move(written.checksums), written.copied};
 }
 
-DirectRead* py_direct_read(int fd, uint64_t size, nb::handle extents, nb::handle span, uint64_t block, unsigned depth,
-                           uint64_t alignment, unsigned threads, Control& control) {
+std::vector<uint32_t> py_direct_read(int fd, uint64_t size, nb::handle extents, nb::handle span, uint64_t block,
+                                     unsigned depth, uint64_t alignment, unsigned threads, Control& control) {
     Extents image(extents_from(extents), size);
     Span region = span_from(span);
     nb::gil_scoped_release release;
-    return new DirectRead(fd, size, std::move(image), region, {block, depth, alignment, threads}, control);
+    return direct_read(fd, size, std::move(image), region, {block, depth, alignment, threads}, control);
 }
 
 std::vector<uint32_t> py_cached_write(int fd, uint64_t size, nb::handle extents, nb::handle patches, uint64_t block,
@@ -81,12 +81,8 @@ void bind_transfers(nb::module_& module) {
     module.def("probe_ring", [] { Ring probe(1); });
     module.def("direct_write", &py_direct_write, "fd"_a, "size"_a, "extents"_a, "patches"_a, "block"_a, "depth"_a,
                "alignment"_a, "control"_a);
-    nb::class_<DirectRead>(module, "DirectRead", "A direct read that the disk is at; dropping it waits for the disk.")
-        .def(nb::new_(&py_direct_read), "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "depth"_a,
-             "alignment"_a, "threads"_a, "control"_a, nb::keep_alive<0, 10>())
-        .def("finish", &DirectRead::finish, nb::call_guard<nb::gil_scoped_release>(),
-             "The CRC-32 of each extent; once.")
-        .def("close", &DirectRead::close, nb::call_guard<nb::gil_scoped_release>());
+    module.def("direct_read", &py_direct_read, "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "depth"_a,
+               "alignment"_a, "threads"_a, "control"_a);
     module.def("staging_learned", &py_staging_learned, "device"_a);
     module.def("staging_adopt", &py_staging_adopt, "device"_a, "staged"_a, "landing"_a, "staging"_a, "since"_a,
                "spell"_a);

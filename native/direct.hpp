@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "control.hpp"
@@ -34,22 +33,9 @@ struct Span {
     uint8_t* address = nullptr;
 };
 
-// A read under way. Made, it has sent as many blocks as may be in flight, and the disk goes on by itself; `finish`
-// sends the rest and waits. The file, the memory and `control` must stay until it is closed or gone.
-class DirectRead {
-  public:
-    DirectRead(int fd, uint64_t size, Extents extents, const Span& span, const DirectOptions& options,
-               Control& control);
-    ~DirectRead();
-
-    // The checksums of the extents. Can be called once.
-    std::vector<uint32_t> finish();
-    // Wait for what is in flight, and let go of it all.
-    void close();
-
-  private:
-    struct State;
-    std::unique_ptr<State> state_;
-};
+// Fill the memory of `extents`, or all of `span`; gives the checksums of the extents, of the bytes as they are in
+// memory. When it returns or throws, nothing is in flight.
+std::vector<uint32_t> direct_read(int fd, uint64_t size, Extents extents, const Span& span,
+                                  const DirectOptions& options, Control& control);
 
 }  // namespace fastio

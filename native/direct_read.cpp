@@ -25,18 +25,16 @@ uint64_t wanted(const Extents& extents, const Span& span) {
     return nbytes;
 }
 
-}  // namespace
-
-// What the constructor and finish() share. Faulting memory in, copying and checksums take a processor as long as a fast
-// disk takes to read: two readers, one of them on a thread of its own, keep it busy. Blocks finish in any order: their
-// checksums are kept apart and joined in file order at the end.
-struct DirectRead::State {
+// Faulting memory in, copying and checksums take a processor as long as a fast disk takes to read: two readers, one of
+// them on a thread of its own, keep it busy. Blocks finish in any order: their checksums are kept apart and joined in
+// file order at the end.
+struct Readers {
     Reading reading;
     std::unique_ptr<DirectReader> mine, other;
     std::exception_ptr failure;  // the other's
     std::thread thread;
 
-    State(int fd, uint64_t size, Extents&& all, const Span& span, const DirectOptions& options, Control& control)
+    Readers(int fd, uint64_t size, Extents&& all, const Span& span, const DirectOptions& options, Control& control)
         : reading(fd, size, std::move(all), span, options, control) {
         const bool is_large = wanted(reading.extents, span) >= kLarge;
         const unsigned depth = is_large ? std::min(options.depth, 16u) : options.depth;
@@ -53,7 +51,7 @@ struct DirectRead::State {
         }
     }
 
-    ~State() {
+    ~Readers() {
         reading.stop(0);
         if (thread.joinable()) thread.join();
     }
@@ -71,7 +69,7 @@ struct DirectRead::State {
         }
     }
 
-    void finish() {
+    void run() {
         std::exception_ptr mine_failed;
         try {
             mine->run();
@@ -94,21 +92,13 @@ struct DirectRead::State {
     }
 };
 
-DirectRead::DirectRead(int fd, uint64_t size, Extents extents, const Span& span, const DirectOptions& options,
-                       Control& control)
-    : state_(std::make_unique<State>(fd, size, std::move(extents), span, options, control)) {
-    state_->mine->fill();
+}  // namespace
+
+std::vector<uint32_t> direct_read(int fd, uint64_t size, Extents extents, const Span& span,
+                                  const DirectOptions& options, Control& control) {
+    Readers readers(fd, size, std::move(extents), span, options, control);
+    readers.run();
+    return readers.checksums();
 }
-
-DirectRead::~DirectRead() = default;
-
-std::vector<uint32_t> DirectRead::finish() {
-    std::unique_ptr<State> state = std::move(state_);
-    if (state == nullptr) throw Refused("this read is over already");
-    state->finish();
-    return state->checksums();
-}
-
-void DirectRead::close() { state_.reset(); }
 
 }  // namespace fastio

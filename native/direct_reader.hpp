@@ -40,10 +40,8 @@ class DirectReader {
     // Throws Refused where the system has no such engine.
     DirectReader(Reading& reading, unsigned depth);
 
-    // Send as many blocks as may be in flight.
-    void fill();
-    // To the end: until every block that this one took is there. Throws what the lowest of the failed blocks met with,
-    // once nothing is in flight.
+    // Until every block that this one took is there. Throws what the lowest of the failed blocks met with, once nothing
+    // is in flight.
     void run();
     // The checksums of the parts of each block, by the block's offset; in no order.
     std::vector<std::pair<uint64_t, std::vector<Part>>>& parts() { return parts_; }
@@ -57,6 +55,7 @@ class DirectReader {
     size_t at_ = 0;
     std::vector<std::pair<uint64_t, std::vector<Part>>> parts_;
 
+    void fill();
     bool send();
     void receive();
 };

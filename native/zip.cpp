@@ -180,8 +180,8 @@ std::vector<ZipRecord> read_directory(int fd, uint64_t size, bool careful) {
 
 bool check_headers(const std::vector<ZipRecord>& records, const uint8_t* memory, uint64_t offset, uint64_t nbytes) {
     for (const ZipRecord& record : records) {
-        if (record.header < offset || record.header - offset > nbytes ||
-            nbytes - (record.header - offset) < kHeaderBytes) {
+        if (record.header < offset || record.offset - offset > nbytes ||
+            record.nbytes > nbytes - (record.offset - offset)) {
             continue;
         }
         const uint8_t* header = memory + (record.header - offset);

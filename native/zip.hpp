@@ -28,12 +28,12 @@ struct Malformed : std::runtime_error {
 // The records in the order of their place in the file. Throws SystemError, Truncated or Malformed.
 //
 // A record's data starts after its local header. Reading every local header is a scattered read per record, so the
-// place is derived from the record that follows (as torch writes them: data, a descriptor, the next header), and
-// check_headers() confirms it once the bytes are in memory. `careful` reads the headers instead.
+// place is derived from the record that follows (as torch writes them: data, a descriptor, the next header). A derived
+// offset is a guess: check_headers() must confirm it before the bytes are used. `careful` reads the headers instead.
 std::vector<ZipRecord> read_directory(int fd, uint64_t size, bool careful);
 
-// Whether every record whose local header lies in `memory` (file bytes from `offset`, `nbytes` of them) starts
-// where the directory was taken to say.
+// Whether every record that lies in `memory` with its local header (file bytes from `offset`, `nbytes` of them) starts
+// where its offset says.
 bool check_headers(const std::vector<ZipRecord>& records, const uint8_t* memory, uint64_t offset, uint64_t nbytes);
 
 }  // namespace fastio

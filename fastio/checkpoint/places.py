@@ -10,7 +10,7 @@ import torch
 
 from fastio.addresses import storage_bytes
 from fastio.checkpoint.live import TRANSPARENT, leaves
-from fastio.landing import Landing, Region
+from fastio.landing import LoadBuffers, Region
 from fastio.transport import Extent, Span
 
 Key = tuple[int, str]
@@ -23,7 +23,7 @@ class Places:
     That memory costs nothing before it is filled.
     """
 
-    def __init__(self, landings: Sequence[Landing], regions: Sequence[Sequence[Region]]) -> None:
+    def __init__(self, landings: Sequence[LoadBuffers], regions: Sequence[Sequence[Region]]) -> None:
         self._landings = landings
         self._regions = {(number, one.name): one for number, some in enumerate(regions) for one in some}
         self._own: dict[Key, torch.UntypedStorage] = {}

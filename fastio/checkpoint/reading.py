@@ -7,7 +7,7 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from fastio.errors import CorruptFileError, FastIOError, FormatError, TransferEr
 from fastio.formats import probe
 from fastio.formats.pt_load import Archive, NotPlainError, Reader, damaged, open_archive, unpickle
 from fastio.job import Progress
-from fastio.landing import Region, land
+from fastio.landing import LoadBuffers, Region
 from fastio.loading import read_extents
 from fastio.opening import opened
 from fastio.outcome import publish
@@ -75,28 +75,15 @@ def _read(folder: str, manifest: Manifest, wish: Wish) -> tuple[Any, _Told]:
     with contextlib.ExitStack() as stack, held_back():
         archives = [stack.enter_context(_opened(folder, file)) for file in manifest.files]
         regions = [archive.storages for archive in archives]
-        landings = [
-            land(archive.path, some, wish.device, checksum=True)
+        buffers = [
+            LoadBuffers(archive.path, some, wish.device, checksum=True)
             for archive, some in zip(archives, regions, strict=True)
         ]
-        places = Places(landings, regions)
-        early: list[_Told] = []
-
-        def fill() -> None:
-            own = [(0, region.name) for region in regions[0]]
-            places.need_all({*own, *manifest.elsewhere.values()})
-            early.append(_fill(archives, regions, places, wish))
-
-        state = _unpickled(archives, manifest, places, wish.weights_only, fill)
-        if early:
-            return (state if wish.into is None else bind(wish.into, state, NoTargets())()), early[0]
-        if wish.into is None:
-            places.need(state)
-            return state, _fill(archives, regions, places, wish)
-        apply = bind(wish.into, state, places)
+        places = Places(buffers, regions)
+        places.need_all({*((0, region.name) for region in regions[0]), *manifest.elsewhere.values()})
         told = _fill(archives, regions, places, wish)
-        places.share()
-        return apply(), told
+        state = _unpickled(archives, manifest, places, wish.weights_only)
+        return (state if wish.into is None else bind(wish.into, state, NoTargets())()), told
 
 
 def _by_torch(folder: str, manifest: Manifest, wish: Wish) -> tuple[Any, _Told]:
@@ -144,10 +131,8 @@ def _opened(folder: str, file: File) -> Iterator[Archive]:
         yield archive
 
 
-def _unpickled(
-    archives: Sequence[Archive], manifest: Manifest, places: Places, weights_only: bool, fill: Callable[[], object]
-) -> Any:
-    """The object, over memory that is not filled yet; where torch looks at what tensors hold, ``fill`` is called."""
+def _unpickled(archives: Sequence[Archive], manifest: Manifest, places: Places, weights_only: bool) -> Any:
+    """The object, over memory that is filled and checked."""
     own = archives[0]
     records = dict(own.records)
     keys = {name: (0, name) for name in records}
@@ -155,14 +140,14 @@ def _unpickled(
         if not 0 < number < len(archives) or record not in archives[number].records:
             raise CorruptFileError(own.path, name, "is said to be in a file that does not have it")
         found = archives[number].records[record]
-        records[name] = Region(name, *found[1:])
+        records[name] = found._replace(name=name)
         keys[name] = (number, record)
 
     def storage_of(region: Region) -> torch.UntypedStorage:
         return places.storage(keys[region.name]) if region.nbytes else torch.UntypedStorage(0, device="cpu")
 
     whole = Archive(own.path, own.fd, own.directory, records, own.checksummed)
-    reader = Reader(whole, True, storage_of, fill)
+    reader = Reader(whole, True, storage_of)
     try:
         return unpickle(reader, lambda storage, _: storage, weights_only, {})
     except pickle.UnpicklingError as error:

@@ -162,7 +162,7 @@ def _check(path: str, file: File, layout: Layout, values: Sequence[int], read_ba
             raise CorruptFileError(path, None, "the disk gives back other bytes than were written to it")
         found = open_archive(path, fd, size).records
     for extent, value in zip(layout.extents, values, strict=True):
-        if extent.checksum and found[extent.name][1:] != (extent.offset, extent.nbytes, value):
+        if extent.checksum and found[extent.name][1:4] != (extent.offset, extent.nbytes, value):
             raise CorruptFileError(path, extent.name, "the disk gives back another directory than was written to it")
 
 

@@ -14,7 +14,7 @@ from fastio.errors import CorruptFileError, FormatError
 from fastio.formats import dense, shapes
 from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.reading import read_at
-from fastio.formats.source import Source, StorageOf, Wait
+from fastio.formats.source import Source, StorageOf
 from fastio.landing import Region, is_aligned
 from fastio.npy_header import parse
 
@@ -99,7 +99,7 @@ def source(path: str, fd: int, size: int) -> Source:
         raise CorruptFileError(path, "array", problem)
     region = Region("array", start, nbytes, 0)
 
-    def build(storage_of: StorageOf, wait: Wait) -> torch.Tensor:
+    def build(storage_of: StorageOf) -> torch.Tensor:
         storage = storage_of(region)
         order = shape[::-1] if fortran else shape
         tensor: torch.Tensor = torch.empty(0, dtype=dtype, device=storage.device)

@@ -1,13 +1,13 @@
-"""``.pt``, reading: torch's own unpickling over storages that are still being filled.
+"""``.pt``, reading: torch's own unpickling over storages that are filled and checked.
 
-``torch.serialization._load`` asks a zip reader for each storage by record name. The reader here answers at once
-with memory of our own, so that unpickling and reading overlap; nothing leaves :mod:`fastio.api` before every
-byte is in and checked.
+``torch.serialization._load`` asks a zip reader for each storage by record name. The reader here answers with memory of
+the load's own. It runs when every byte is in and its CRC was compared, so whatever unpickling looks at is right.
 """
 
 from __future__ import annotations
 
 import pickle
+import struct
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +17,13 @@ import torch
 from fastio import _native
 from fastio.errors import CorruptFileError
 from fastio.formats import pt_unpickle
-from fastio.formats.pt_globals import looks_at_values
 from fastio.formats.reading import read_at
 from fastio.landing import Region
 from fastio.native_errors import named
 
-_PICKLE = "data.pkl"
+PICKLE = "data.pkl"
+_DATA = "data/"
+_HEADER = struct.Struct("<4s22xHH")  # signature, bytes of the name, of the extra field (APPNOTE 6.3, section 4.3.7)
 _NO_CRC = b"PK\x07\x08" + bytes(4)  # how a data descriptor begins (PKWARE's APPNOTE 6.3, section 4.3.9)
 Record = Region
 """One record of the archive, by its name inside the archive's folder."""
@@ -59,7 +60,12 @@ class Archive:
     @property
     def storages(self) -> list[Record]:
         """The records that hold storages, in file order."""
-        return [record for name, record in self.records.items() if name.startswith("data/") and record.nbytes]
+        return [record for name, record in self.records.items() if name.startswith(_DATA) and record.nbytes]
+
+    def storages_in(self, pickled: bytes) -> list[Record]:
+        """Those that a pickle may name. What it names by computing the name is not among them."""
+        mentioned = self.directory.mentioned(pickled)
+        return [record for record, is_mentioned in zip(self.records.values(), mentioned, strict=True) if is_mentioned]
 
     @property
     def sealed(self) -> bool:
@@ -77,9 +83,20 @@ class Archive:
         return read_at(self.path, self.fd, record.offset + record.nbytes, 8, record.name) == _NO_CRC
 
     def read(self, name: str, verify: bool) -> bytes:
-        """A small record's bytes, checked. KeyError if there is none."""
+        """A small record's bytes, checked. KeyError if there is none.
+
+        They are taken from behind the header in front of them, wherever they were derived to be.
+        """
         record = self.records[name]
-        data = read_at(self.path, self.fd, record.offset, record.nbytes, name)
+        data = read_at(self.path, self.fd, record.begin, record.offset + record.nbytes - record.begin, name)
+        signature, *lengths = _HEADER.unpack_from(data)
+        if signature != b"PK\x03\x04":
+            raise CorruptFileError(self.path, name, f"has no header at offset {record.begin}, where the directory says")
+        start = _HEADER.size + sum(lengths)
+        if record.begin + start == record.offset:
+            data = data[start:]
+        else:
+            data = read_at(self.path, self.fd, record.begin + start, record.nbytes, name)
         if verify and self.checksummed and _native.crc32(data) != record.crc:
             raise damaged(self.path, record)
         return data
@@ -105,10 +122,8 @@ def open_archive(path: str, fd: int, size: int, careful: bool = False) -> Archiv
     archive = Archive(path, fd, directory, records, checksummed=any(record.crc for record in records.values()))
     if "constants.pkl" in records:
         raise NotPlainError("it is a TorchScript archive", archive)
-    if "data.pkl" not in records:
-        raise CorruptFileError(
-            path, "data.pkl", "is missing: this is no file of torch.save, or it was cut and repaired"
-        )
+    if PICKLE not in records:
+        raise CorruptFileError(path, PICKLE, "is missing: this is no file of torch.save, or it was cut and repaired")
     return archive
 
 
@@ -127,7 +142,8 @@ class _Filled:
 class Reader:
     """Takes the place of ``torch._C.PyTorchFileReader`` for ``torch.serialization._load``.
 
-    ``wait`` is called, where storages are still being filled, if unpickling may look at what they hold.
+    ``storage_of`` gives the storage of a record, filled and checked; KeyError for a record that was not read.
+    ``pickled`` is the object's pickle, if it was read already.
     """
 
     def __init__(
@@ -135,13 +151,12 @@ class Reader:
         archive: Archive,
         verify: bool,
         storage_of: Callable[[Record], torch.UntypedStorage],
-        wait: Callable[[], object] = lambda: None,
+        pickled: bytes | None = None,
     ) -> None:
         self._archive = archive
         self._verify = verify
         self._storage_of = storage_of
-        self._wait = wait
-        self._pickle: bytes | None = None
+        self._pickle = pickled
 
     def has_record(self, name: str) -> bool:
         return name in self._archive.records
@@ -149,15 +164,13 @@ class Reader:
     def get_record(self, name: str) -> bytes:
         if name not in self._archive.records:
             raise CorruptFileError(self._archive.path, name, "is missing from the file")
-        return self.pickle if name == _PICKLE else self._archive.read(name, self._verify)
+        return self.pickle if name == PICKLE else self._archive.read(name, self._verify)
 
     @property
     def pickle(self) -> bytes:
-        """The object's pickle, read once though two unpicklers may ask for it; by then it may look at storages."""
+        """The object's pickle, read once, though two unpicklers may ask for it."""
         if self._pickle is None:
-            self._pickle = self._archive.read(_PICKLE, self._verify)
-            if looks_at_values(self._pickle):
-                self._wait()
+            self._pickle = self._archive.read(PICKLE, self._verify)
         return self._pickle
 
     def get_storage_from_record(self, name: str, nbytes: int, _: Any) -> _Filled:
@@ -171,7 +184,10 @@ class Reader:
         if record.nbytes != nbytes:
             problem = f"has {record.nbytes} bytes, but the tensors that use it need {nbytes}: the file was altered"
             raise CorruptFileError(self._archive.path, name, problem)
-        return self._storage_of(record)
+        try:
+            return self._storage_of(record)
+        except KeyError:
+            raise NotPlainError(f"its pickle computes the name of {name}") from None
 
     def get_record_offset(self, name: str) -> int:
         return self._archive.records[name].offset
@@ -183,7 +199,7 @@ class Reader:
 
 
 def unpickle(reader: Reader, map_location: Any, weights_only: bool, arguments: dict[str, Any]) -> Any:
-    """The object, over storages that may not be filled yet. ``weights_only`` refuses what torch's does."""
+    """The object, over storages that are filled. ``weights_only`` refuses what torch's does."""
     if not arguments:
         found = pt_unpickle.unpickle(reader.pickle, map_location, reader.storage)
         if found is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from fastio import _native
-from fastio.formats.pt_globals import foreign_packages
+from fastio.formats.pt_packages import foreign_packages
 
 PROTOCOL = 2  # torch's, and the only one that is written here
 

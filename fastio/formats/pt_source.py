@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastio.formats.pt_load import NotPlainError, Reader, foreign_byte_order, open_archive, unpickle
-from fastio.formats.source import Source, StorageOf, Wait
+from fastio.formats.pt_load import PICKLE, NotPlainError, Reader, foreign_byte_order, open_archive, unpickle
+from fastio.formats.source import Source, StorageOf
 from fastio.transport import Span
 
 
@@ -16,25 +16,29 @@ def source(
     map_location: Any,
     weights_only: bool,
     verify: bool,
-    careful: bool,
     arguments: dict[str, Any],
+    careful: bool = False,
 ) -> Source:
-    """The storages of a torch file, and torch's unpickling over them.
+    """The storages of a torch file that its pickle names, and the unpickling over them.
 
+    ``careful``: read the header in front of every record, instead of deriving offsets that must be confirmed.
     CorruptFileError where the file contradicts itself; NotPlainError where torch must read it, with the reason.
     """
     archive = open_archive(path, fd, size, careful)
     if foreign_byte_order(archive, verify):
         raise NotPlainError("it was written on a machine of the other byte order")
-    regions = archive.storages
+    pickled = archive.read(PICKLE, verify)
+    regions = archive.storages_in(pickled)
 
-    def build(storage_of: StorageOf, wait: Wait) -> Any:
-        return unpickle(Reader(archive, verify, storage_of, wait), map_location, weights_only, arguments)
+    def build(storage_of: StorageOf) -> Any:
+        return unpickle(Reader(archive, verify, storage_of, pickled), map_location, weights_only, arguments)
 
-    def confirm(span: Span) -> bool:
-        # A transport that does not fill the gaps leaves no headers in memory: then they are read from the file.
-        if archive.directory.confirm(span.address, span.offset, span.nbytes):
-            return True
-        return open_archive(path, fd, size, careful=True).records == archive.records
+    def confirm(span: Span | None) -> Source | None:
+        covered = span is not None and span.offset <= regions[0].begin
+        if span is not None and covered and archive.directory.confirm(span.address, span.offset, span.nbytes):
+            return None
+        if open_archive(path, fd, size, careful=True).records == archive.records:
+            return None
+        return source(path, fd, size, map_location, weights_only, verify, arguments, careful=True)
 
-    return Source("pt", regions, build, archive.sealed, None if careful else confirm)
+    return Source("pt", regions, build, archive.sealed, None if careful or not regions else confirm)

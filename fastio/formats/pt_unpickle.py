@@ -2,8 +2,8 @@
 
 ``torch.load(weights_only=True)`` unpickles in Python, which for 10,000 tensors takes most of the time of a load. What
 state dicts are made of (tensors, parameters, numbers, text, lists, tuples and dicts) is put together natively here, by
-the same rules and from the same names, which are harmless whatever ``weights_only`` is. Of a pickle that holds anything
-else torch unpickles all.
+the same rules and from the same names, which are harmless whatever ``weights_only`` is. A pickle that holds anything
+else is left to torch, from its beginning: both take the same storages, which the load owns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from fastio import _native
-from fastio.formats.pt_globals import foreign_packages, is_blind
+from fastio.formats.pt_packages import foreign_packages
 
 _CPU = torch.device("cpu")
 
@@ -49,8 +49,11 @@ def unpickle(
         plain = type(key) is str and type(location) is str and type(numel) is int
         if not (plain and (location == "cpu" or anywhere)):
             raise _NotPlainError
-        dtype = torch.uint8 if kind is torch.UntypedStorage else getattr(kind, "dtype", None)
-        if not isinstance(dtype, torch.dtype):
+        try:
+            dtype = _dtype_of(kind)
+        except TypeError:  # it is no storage type: a list, say, which has no hash
+            raise _NotPlainError from None
+        if dtype is None:
             raise _NotPlainError
         storage = storage_of(f"data/{key}", numel * _element_size(dtype))
         typed = torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
@@ -76,6 +79,12 @@ def _rebuild_tensor(
     return tensor
 
 
+@functools.cache
+def _dtype_of(kind: Any) -> torch.dtype | None:
+    dtype = torch.uint8 if kind is torch.UntypedStorage else getattr(kind, "dtype", None)
+    return dtype if isinstance(dtype, torch.dtype) else None
+
+
 _utils: Any = torch._utils
 _element_size = functools.cache(_utils._element_size)
 _CALLS: dict[Any, Callable[..., Any]] = {
@@ -96,6 +105,6 @@ def _names() -> dict[bytes, Any]:
     for path, what in allowed.items():
         module, _, name = path.rpartition(".")
         known = what in _CALLS if callable(what) else isinstance(what, torch.dtype) or hasattr(what, "dtype")
-        if (known or what is torch.UntypedStorage) and is_blind(module.encode(), name.encode()):
+        if known or what is torch.UntypedStorage:
             found[f"{module}\n{name}".encode()] = what
     return found

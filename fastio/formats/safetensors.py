@@ -18,7 +18,7 @@ from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.reading import read_at
 from fastio.formats.safetensors_dtypes import in_header, in_torch
 from fastio.formats.sense import LARGEST_HEADER
-from fastio.formats.source import Source, StorageOf, Wait
+from fastio.formats.source import Source, StorageOf
 from fastio.landing import Region, is_aligned
 
 _PAGE = 4096
@@ -124,7 +124,7 @@ def source(path: str, fd: int, size: int) -> Source:
     _refuse_holes(path, entries, size - start)
     regions = {n: Region(n, start + begin, end - begin, 0) for n, (_, _, begin, end) in entries.items()}
 
-    def build(storage_of: StorageOf, wait: Wait) -> dict[str, torch.Tensor]:
+    def build(storage_of: StorageOf) -> dict[str, torch.Tensor]:
         tensors = {}
         for name, (dtype, shape, _, _) in entries.items():
             storage = storage_of(regions[name])

@@ -11,23 +11,25 @@ from fastio.landing import Region
 from fastio.transport import Span
 
 StorageOf = Callable[[Region], torch.UntypedStorage]
-Wait = Callable[[], object]
 
 
 class Source(NamedTuple):
     """Regions to be filled, sorted by offset, and how the object is made of their storages.
 
-    ``build(storage_of, wait)`` may run while the storages are still being filled; before it looks at their bytes it
-    calls ``wait``. ``confirm(span)`` looks once more at what was only assumed about the file's layout, when the bytes
-    are in memory; None if nothing was.
-    ``checksummed`` says whether regions carry CRCs, ``aligned`` that each begins at a multiple of its numbers' size.
+    ``build(storage_of)`` is called once every region is filled and checked. ``checksummed`` says whether regions carry
+    CRCs, ``aligned`` that each begins at a multiple of its numbers' size.
+
+    ``confirm(span)`` compares the regions' offsets with the headers in front of the bytes, where the offsets were
+    derived: in memory where a transport filled a span, header and all, else in the file. It gives None if they are
+    right, else the source with the right ones, which is to be read instead. ``confirm`` is None where no offset was
+    derived.
     """
 
     format: str
     regions: Sequence[Region]
-    build: Callable[[StorageOf, Wait], Any]
+    build: Callable[[StorageOf], Any]
     checksummed: bool
-    confirm: Callable[[Span], bool] | None = None
+    confirm: Callable[[Span | None], Source | None] | None = None
     aligned: bool = False
 
     @property

@@ -16,7 +16,6 @@
 namespace {
 
 using fastio::Control;
-using fastio::DirectRead;
 using fastio::Extent;
 using fastio::Extents;
 using fastio::kPage;
@@ -46,7 +45,7 @@ void check_contents(int fd, const Mapping& image, bool spanned) {
     std::vector<Extent> wanted = extents_at(memory.data());
     const Span span{0, kSize, spanned ? memory.data() : nullptr};
     Control control;
-    std::vector<uint32_t> crcs = DirectRead(fd, kSize, Extents(wanted, kSize), span, options, control).finish();
+    std::vector<uint32_t> crcs = fastio::direct_read(fd, kSize, Extents(wanted, kSize), span, options, control);
     for (size_t index = 0; index < wanted.size(); ++index) {
         const Extent& extent = wanted[index];
         const uint8_t* expected = image.data() + extent.offset;
@@ -58,14 +57,24 @@ void check_contents(int fd, const Mapping& image, bool spanned) {
     CHECK(!spanned || std::memcmp(memory.data(), image.data(), kSize) == 0, "what lies between extents, too");
 }
 
-// Two at once, one of them dropped under way: what it does not wait for, it still does not write to afterwards.
+// Two at once, one of them cancelled under way: once that has returned, nothing writes to its memory any more.
 void check_at_once(int fd, const Mapping& image) {
     std::thread other([&] { check_contents(fd, image, true); });
     for (int round = 0; round < 5; ++round) {
         Mapping memory(kRoom);
         Control control;
-        DirectRead dropped(fd, kSize, Extents({{0, kSize, memory.data(), true}}, kSize), {0, kSize, memory.data()},
-                           options, control);
+        std::thread canceller([&] {
+            while (control.done == 0) std::this_thread::yield();
+            control.cancelled = true;
+        });
+        try {
+            fastio::direct_read(fd, kSize, Extents({{0, kSize, memory.data(), true}}, kSize), {0, kSize, memory.data()},
+                                options, control);
+        } catch (const fastio::Refused&) {
+        }
+        canceller.join();
+        std::memset(memory.data(), 7, kRoom);
+        for (uint64_t at = 0; at < kRoom; ++at) CHECK(memory.data()[at] == 7, "byte %lu", (unsigned long)at);
     }
     other.join();
 }
@@ -78,10 +87,9 @@ void check_the_lowest_failure(int fd) {
             Mapping memory(kRoom);
             uint64_t told = kSize;
             Control control;
-            DirectRead reading(fd, kSize, Extents({{0, kSize, memory.data(), true}}, kSize), {0, kSize, memory.data()},
-                               options, control);
             try {
-                reading.finish();
+                fastio::direct_read(fd, kSize, Extents({{0, kSize, memory.data(), true}}, kSize),
+                                    {0, kSize, memory.data()}, options, control);
             } catch (const fastio::Truncated& error) {
                 told = error.offset;
             }
@@ -93,12 +101,11 @@ void check_the_lowest_failure(int fd) {
 void check_cancelled(int fd) {
     Mapping memory(kRoom);
     Control control;
-    DirectRead reading(fd, kSize, Extents({{0, kSize, memory.data(), true}}, kSize), {0, kSize, memory.data()}, options,
-                       control);
     control.cancelled = true;
     bool refused = false;
     try {
-        reading.finish();
+        fastio::direct_read(fd, kSize, Extents({{0, kSize, memory.data(), true}}, kSize), {0, kSize, memory.data()},
+                            options, control);
     } catch (const fastio::Refused&) {
         refused = true;
     }

@@ -124,8 +124,7 @@ void check_read(const Case& made, const std::string& path, bool direct, bool spa
     int fd = open(path.c_str(), O_RDONLY | (direct ? O_DIRECT : 0));
     CHECK(fd >= 0, "open to read");
     if (direct) {
-        fastio::DirectRead dropped(fd, size, wanted, span, {1 << 16, 8, alignment}, control);
-        crcs = fastio::DirectRead(fd, size, wanted, span, {1 << 16, 8, alignment}, control).finish();
+        crcs = fastio::direct_read(fd, size, wanted, span, {1 << 16, 8, alignment}, control);
     } else {
         fastio::cached_read(fd, wanted, span, {1 << 18, 3, false}, control);
         for (const Extent& extent : extents) std::memset(extent.address, 0, extent.nbytes);
@@ -207,7 +206,7 @@ void check_lowest_failure(const std::string& path, bool direct) {
         CHECK(written_to == kRoom, "a write failed at %lu (direct: %d)", (unsigned long)written_to, direct);
         try {
             if (direct) {
-                fastio::DirectRead(fd, size, extents, {}, {kBlock, kBlocks, 4096}, control).finish();
+                fastio::direct_read(fd, size, extents, {}, {kBlock, kBlocks, 4096}, control);
             } else {
                 fastio::cached_read(fd, extents, {}, {kBlock, kBlocks, false}, control);
             }
@@ -230,7 +229,7 @@ void check_only_what_is_wanted(const std::string& path) {
                      {kSize - 7, 7, memory.data() + 8392, true}},
                     kSize);
     Control control;
-    fastio::DirectRead(fd, kSize, extents, {}, {kBlock, 4, 4096}, control).finish();
+    fastio::direct_read(fd, kSize, extents, {}, {kBlock, 4, 4096}, control);
     close(fd);
     CHECK(control.done == 4096 + 8192 + 4096, "%lu bytes", (unsigned long)control.done);
     for (uint64_t at = 0; at < 8400; ++at) CHECK(memory[at] == (at < 8399 ? 0 : 1), "byte %lu", (unsigned long)at);

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import ctypes
 import errno
 import os
@@ -64,7 +63,7 @@ class MuleTransport(TortoiseTransport):
     """One that fails as its driver says: by the exception, or the answer, that ``MULE`` names."""
 
     name = "mule"
-    capabilities = Capabilities(starts=True)
+    capabilities = Capabilities()
 
     def __init__(self) -> None:
         if "MULE" not in os.environ:
@@ -81,11 +80,6 @@ class MuleTransport(TortoiseTransport):
     def read(self, request: ReadRequest) -> Moved:
         super().read(request)
         return self._fail(request)
-
-    def start(self, request: ReadRequest) -> Any:
-        if self._will == "RuntimeError":
-            raise RuntimeError("it did not start")
-        return contextlib.nullcontext(lambda: self.read(request))
 
     def _fail(self, request: WriteRequest | ReadRequest) -> Any:
         if self._will in ("EINVAL", "EIO"):
