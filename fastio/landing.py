@@ -126,7 +126,7 @@ class LoadBuffers:
         self._starts = {region.name: start for region, start in zip(regions, starts, strict=True)}
         self.extents = [
             Extent(offset, nbytes, base + start, checksum, "cpu", mapping, name)
-            for (name, offset, nbytes, *_), start in zip(regions, starts, strict=True)
+            for (name, offset, nbytes, _, _), start in zip(regions, starts, strict=True)
         ]
 
     def _allocate(self, regions: Sequence[Region], device: torch.device, checksum: bool) -> None:
@@ -136,14 +136,14 @@ class LoadBuffers:
 
 
 def _can_mirror(regions: Sequence[Region], aligned: bool) -> bool:
-    if not aligned and not all(is_aligned(region.offset, _WIDEST) for region in regions):
+    if not aligned and any(region.offset % _WIDEST for region in regions):
         return False
-    wanted = sum(region.nbytes for region in regions)
+    wanted = sum(nbytes for _, _, nbytes, _, _ in regions)
     return _end(regions) - regions[0].begin - wanted <= _MOST_GAPS + wanted // 8 + _HEADER * len(regions)
 
 
 def _end(regions: Sequence[Region]) -> int:
-    return max(region.offset + region.nbytes for region in regions)
+    return max(offset + nbytes for _, offset, nbytes, _, _ in regions)
 
 
 def bytes_of(mapping: _native.Mapping, offset: int, nbytes: int) -> torch.Tensor:

@@ -114,20 +114,21 @@ def _load_in_place(
     """
     device = _target(call, form)
     source = source or _open_source(call, fd, size, form)
+    nbytes = source.nbytes
     with named(call.path):
         resident = is_resident(fd, size)
     devices = frozenset({device.type})
-    context = plan.load_context(form, devices, resident, source.nbytes, len(source.regions))
-    decision = decide(call.policy, LOAD, form, devices, context, source.nbytes, os.path.dirname(call.path))
+    context = plan.load_context(form, devices, resident, nbytes, len(source.regions))
+    decision = decide(call.policy, LOAD, form, devices, context, nbytes, os.path.dirname(call.path))
     if not decision.order:
         return load_by_torch(call, fd, size, form, started, f"no tool fills memory on {device}")
     if form in _whole(decision.order[0]):
-        return _load_whole(call, fd, size, form, started, decision, source.nbytes)
+        return _load_whole(call, fd, size, form, started, decision, nbytes)
     buffers = LoadBuffers(call.path, source.regions, device, call.verify and source.checksummed, source.aligned)
     control = Control()
     attempts = Attempts(decision, f"load {call.path}", control=control)
     request = ReadRequest(call.path, fd, size, buffers.extents, buffers.span, resident, control)
-    with under_way(lambda: _fill(request, attempts), control, source.nbytes) as job:
+    with under_way(lambda: _fill(request, attempts), control, nbytes) as job:
         moved = job.wait(call.progress)
     corrected = source.confirm(buffers.span if moved.filled_span else None) if source.confirm else None
     if corrected is not None:
@@ -140,7 +141,7 @@ def _load_in_place(
     decision.learn(attempts.tool, seconds)
     unsealed = (UNSEALED,) if call.verify and not verified else ()
     transfer = Transfer(
-        LOAD, call.path, form, attempts.tool, moved.route, attempts.reason, source.nbytes, seconds, False, verified,
+        LOAD, call.path, form, attempts.tool, moved.route, attempts.reason, nbytes, seconds, False, verified,
         (*attempts.notes, *unsealed, *moved.notes),
     )  # fmt: skip
     return obj, transfer

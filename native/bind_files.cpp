@@ -57,17 +57,25 @@ bool is_plain(const ZipDirectory& directory) {
     });
 }
 
-// For each record, whether it is a storage that the pickle may name: one that has bytes, and is called "data/" and one
-// of the pickle's text constants. A pickle that is not understood may name all.
-nb::list mentioned(const ZipDirectory& directory, nb::bytes pickle) {
+// The key of the storage that a record holds, as pickles name it; empty where it holds none.
+std::string_view storage_key(const ZipRecord& record) {
     constexpr std::string_view kStorages = "/data/";
-    PickleText text = pickle_text(pickle.data(), pickle.size());
+    std::string_view name = record.name;
+    name.remove_prefix(std::min(name.find('/'), name.size()));
+    const bool is_storage = record.nbytes > 0 && name.substr(0, kStorages.size()) == kStorages;
+    return is_storage ? name.substr(kStorages.size()) : std::string_view();
+}
+
+// For each record, whether it is a storage that the pickle may name: one that has bytes, and whose key is one of the
+// pickle's text constants. A pickle that is not understood may name all.
+nb::list mentioned(const ZipDirectory& directory, nb::bytes pickle) {
+    size_t longest = 0;
+    for (const ZipRecord& record : directory.records) longest = std::max(longest, storage_key(record).size());
+    const PickleText text = pickle_text(pickle.data(), pickle.size(), longest);
     nb::list found;
     for (const ZipRecord& record : directory.records) {
-        std::string_view name = record.name;
-        name.remove_prefix(std::min(name.find('/'), name.size()));
-        const bool is_storage = record.nbytes > 0 && name.substr(0, kStorages.size()) == kStorages;
-        found.append(is_storage && (!text.complete || text.found.count(name.substr(kStorages.size())) != 0));
+        const std::string_view key = storage_key(record);
+        found.append(!key.empty() && (!text.complete || text.found.count(key) != 0));
     }
     return found;
 }

@@ -75,7 +75,7 @@ std::string_view unquoted(std::string_view line) {
 
 }  // namespace
 
-PickleText pickle_text(const void* data, size_t nbytes) {
+PickleText pickle_text(const void* data, size_t nbytes, size_t longest) {
     PickleText text;
     std::string_view rest(static_cast<const char*>(data), nbytes), taken;
     while (!rest.empty()) {
@@ -95,14 +95,15 @@ PickleText pickle_text(const void* data, size_t nbytes) {
                 break;
             case After::kText:
                 if (!take_counted(rest, opcode.nbytes, taken)) return text;
-                text.found.insert(taken);
+                if (taken.size() <= longest) text.found.insert(taken);
                 break;
             case After::kLine:
                 if (!take_line(rest, taken)) return text;
                 break;
             case After::kTextLine:
                 if (!take_line(rest, taken)) return text;
-                text.found.insert(unquoted(taken));
+                taken = unquoted(taken);
+                if (taken.size() <= longest) text.found.insert(taken);
                 break;
             case After::kTwoLines:
                 if (!take_line(rest, taken) || !take_line(rest, taken)) return text;

@@ -35,4 +35,4 @@ class Source(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Tensor bytes."""
-        return sum(region.nbytes for region in self.regions)
+        return sum(nbytes for _, _, nbytes, _, _ in self.regions)
