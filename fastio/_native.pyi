@@ -296,10 +296,17 @@ class ZipDirectory:
     """The directory of a zip file, every number checked."""
     def __init__(self, fd: int, size: int, careful: bool = False) -> None: ...
     def records(self, make: Callable[[str, int, int, int, int], _Made]) -> list[_Made]: ...
+    def methods(self) -> list[tuple[int, bool, int]]:
+        """(method, encrypted, size when it is inflated) for each record, in file order."""
+
     @property
-    def plain(self) -> bool: ...
+    def in_one_folder(self) -> bool: ...
+    def why_odd(self) -> str:
+        """Why only torch's own reader can say what the archive holds; empty if it is as torch writes it."""
+
     def mentioned(self, pickle: bytes) -> list[bool]:
         """For each record, whether it is a storage that the pickle may name: all, where it is not understood."""
+
     def confirm(self, address: int, offset: int, nbytes: int) -> bool:
         """Whether all records in memory (bytes of the file from ``offset`` on) lie where their headers there say."""
 

@@ -13,7 +13,6 @@ from fastio.errors import UnsupportedError
 from fastio.formats import dense, probe
 from fastio.formats.pt_load import NotPlainError, open_archive
 from fastio.formats.sense import PT
-from fastio.formats.zip_members import verify_members
 from fastio.job import Progress
 from fastio.outcome import Transfer
 from fastio.progress import tell_end
@@ -124,9 +123,6 @@ def _verify_first(path: str, fd: int, size: int) -> tuple[str, ...]:
     try:
         archive = open_archive(path, fd, size, careful=True)
     except NotPlainError as reason:
-        if reason.archive is None:
-            verify_members(path, fd)
-            return (READ_AGAIN,)
         archive = reason.archive
     if not archive.checksummed:
         return (UNSEALED,)

@@ -40,7 +40,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
 
     Reads the file once, in 32 MiB windows. Raises CorruptFileError naming the record that is damaged, FormatError for
     a file that is none of pt, safetensors or npy, and what ``open`` raises (FileNotFoundError, IsADirectoryError,
-    PermissionError).
+    PermissionError). A zip file that is none of torch.save's is FormatError as well; its message says what opens it.
 
     >>> fastio.verify("model.pt").checksummed
     True
@@ -52,8 +52,6 @@ def verify(path: str | os.PathLike[str]) -> Verification:
             try:
                 archive = open_archive(name, fd, size, careful=True)
             except NotPlainError as reason:
-                if reason.archive is None:
-                    return _verify_members(name, fd, reason)
                 archive = reason.archive
             nbytes = verify_archive(archive, size)[0] if archive.checksummed else 0
             return Verification(name, form, len(archive.records), nbytes, archive.sealed)
@@ -61,13 +59,6 @@ def verify(path: str | os.PathLike[str]) -> Verification:
             source = formats.module(form).source(name, fd, size)
             return Verification(name, form, len(source.regions), 0, False)
     raise FormatError(f"{name}: this is no .pt (zip), .safetensors or .npy file, so it carries no checksums to verify")
-
-
-def _verify_members(path: str, fd: int, reason: NotPlainError) -> Verification:
-    members = verify_members(path, fd)
-    if not any(name.endswith("/data.pkl") for name in members):
-        raise FormatError(f"{path}: {reason}; only torch's files carry checksums to verify")
-    return Verification(path, PT, len(members), sum(members.values()), True)
 
 
 def checksum(path: str, fd: int, size: int) -> int:
@@ -82,6 +73,8 @@ def verify_archive(archive: Archive, size: int) -> tuple[int, tuple[str, ...]]:
 
     CorruptFileError names the damaged record.
     """
+    if archive.inflates:
+        return verify_members(archive.path, archive.fd, archive.directory), ()
     unsealed = set() if archive.sealed else set(archive.storages)
     records = sorted((r for r in archive.records.values() if r.nbytes and r not in unsealed), key=lambda r: r.offset)
     notes: dict[str, None] = {}

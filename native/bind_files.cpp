@@ -4,12 +4,14 @@
 #include <nanobind/stl/tuple.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "files.hpp"
 #include "late_close.hpp"
 #include "pickle_text.hpp"
 #include "python_io.hpp"
 #include "zip.hpp"
+#include "zip_plain.hpp"
 #include "zip_write.hpp"
 
 namespace nb = nanobind;
@@ -28,11 +30,14 @@ nb::object decoded(const std::string& name) {
 
 struct ZipDirectory {
     std::vector<ZipRecord> records;
+    bool usual_end = true;
 };
 
 ZipDirectory* open_directory(int fd, uint64_t size, bool careful) {
     nb::gil_scoped_release release;
-    return new ZipDirectory{read_directory(fd, size, careful)};
+    bool usual = true;
+    std::vector<ZipRecord> records = read_directory(fd, size, careful, &usual);
+    return new ZipDirectory{std::move(records), usual};
 }
 
 // Without the folder that torch puts every record in. `make` is what each record becomes.
@@ -46,15 +51,13 @@ nb::list records_of(const ZipDirectory& directory, nb::handle make) {
     return list;
 }
 
-// Whether all records are stored, and in one folder: what torch writes.
-bool is_plain(const ZipDirectory& directory) {
-    if (directory.records.empty()) return false;
-    size_t slash = directory.records.front().name.find('/');
-    if (slash == std::string::npos) return false;
-    std::string folder = directory.records.front().name.substr(0, slash + 1);
-    return std::all_of(directory.records.begin(), directory.records.end(), [&](const ZipRecord& record) {
-        return record.method == 0 && record.name.compare(0, folder.size(), folder) == 0;
-    });
+// What inflating a record takes, in the order of records_of().
+nb::list methods_of(const ZipDirectory& directory) {
+    nb::list list;
+    for (const ZipRecord& record : directory.records) {
+        list.append(nb::make_tuple(record.method, (record.flags & kUnreadable) != 0, record.size));
+    }
+    return list;
 }
 
 // The key of the storage that a record holds, as pickles name it; empty where it holds none.
@@ -138,8 +141,12 @@ void bind_files(nb::module_& module) {
         .def(nb::new_(&open_directory), "fd"_a, "size"_a, "careful"_a = false)
         .def("records", &records_of, "make"_a,
              "make(name, offset, nbytes, crc, header) for each record, in file order.")
+        .def("methods", &methods_of, "Tuples (method, encrypted, size when it is inflated) for the same records.")
         .def("mentioned", &mentioned, "pickle"_a)
-        .def_prop_ro("plain", &is_plain)
+        .def_prop_ro("in_one_folder", [](const ZipDirectory& directory) { return in_one_folder(directory.records); })
+        .def(
+            "why_odd", [](const ZipDirectory& directory) { return why_odd(directory.records, directory.usual_end); },
+            "Why only torch's own reader can say what the archive holds; empty if it is as torch writes it.")
         .def(
             "confirm",
             [](const ZipDirectory& directory, uintptr_t address, uint64_t offset, uint64_t nbytes) {

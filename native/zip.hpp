@@ -16,6 +16,7 @@ struct ZipRecord {
     uint32_t crc;
     uint16_t method;  // 0 is stored; anything else is compressed
     uint16_t flags;
+    uint64_t size;  // of the data once it is inflated; nbytes where it is stored
 };
 
 // The file contradicts itself. `record` is empty where it is the directory that does.
@@ -30,7 +31,8 @@ struct Malformed : std::runtime_error {
 // A record's data starts after its local header. Reading every local header is a scattered read per record, so the
 // place is derived from the record that follows (as torch writes them: data, a descriptor, the next header). A derived
 // offset is a guess: check_headers() must confirm it before the bytes are used. `careful` reads the headers instead.
-std::vector<ZipRecord> read_directory(int fd, uint64_t size, bool careful);
+// `usual` becomes whether the file ends as torch writes it: with the end record, and one that needs no interpretation.
+std::vector<ZipRecord> read_directory(int fd, uint64_t size, bool careful, bool* usual = nullptr);
 
 // Whether every record that lies in `memory` with its local header (file bytes from `offset`, `nbytes` of them) starts
 // where its offset says.

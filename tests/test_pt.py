@@ -439,14 +439,14 @@ def test_a_compressed_file_is_compared_with_its_checksums_before_torch_loads_it(
     for check in (fastio.load, fastio.verify):
         with pytest.raises(fastio.CorruptFileError, match="cannot be read as its directory says") as raised:
             check(path)
-        assert raised.value.record == "a/data/0"
+        assert raised.value.record == "data/0"
 
 
 def test_a_zip_file_of_something_else_is_not_verified(tmp_path: Path) -> None:
     path = tmp_path / "book.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("chapter/one.txt", "Call me Ishmael." * 100)
-    with pytest.raises(fastio.FormatError, match="only torch's files carry checksums"):
+    with pytest.raises(fastio.FormatError, match="some other program"):
         fastio.verify(path)
 
 
@@ -454,7 +454,7 @@ def test_a_file_compressed_as_torch_does_not_read_it(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     torch.save({"weight": torch.arange(1000)}, path)
     zipped_again(path, zipfile.ZIP_BZIP2)
-    with pytest.raises(fastio.CorruptFileError, match=r"'a/data.pkl': is compressed by method 12, not torch's$"):
+    with pytest.raises(fastio.CorruptFileError, match=r"'data.pkl': is compressed by method 12, not torch's$"):
         fastio.load(path)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 import struct
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from fastio import _native
 from fastio.errors import CorruptFileError
 from fastio.formats import pt_unpickle
 from fastio.formats.reading import read_at
+from fastio.formats.zip_kinds import not_of_save
 from fastio.landing import Region
 from fastio.native_errors import named
 
@@ -32,10 +32,10 @@ Record = Region
 class NotPlainError(Exception):
     """The archive is not one that can be filled in place; the message says why. torch reads it instead.
 
-    ``archive`` is its directory where that can be read all the same.
+    ``archive`` is its directory.
     """
 
-    def __init__(self, reason: str, archive: Archive | None = None) -> None:
+    def __init__(self, reason: str, archive: Archive) -> None:
         super().__init__(reason)
         self.archive = archive
 
@@ -66,6 +66,11 @@ class Archive:
         """Those that a pickle may name. What it names by computing the name is not among them."""
         mentioned = self.directory.mentioned(pickled)
         return [record for record, is_mentioned in zip(self.records.values(), mentioned, strict=True) if is_mentioned]
+
+    @property
+    def inflates(self) -> bool:
+        """Whether some record is compressed, or encrypted: then its bytes in the file are not those of its CRC."""
+        return any(method != 0 or encrypted for method, encrypted, _ in self.directory.methods())
 
     @property
     def sealed(self) -> bool:
@@ -113,17 +118,25 @@ def damaged(path: str, record: Record) -> CorruptFileError:
 
 
 def open_archive(path: str, fd: int, size: int, careful: bool = False) -> Archive:
-    """Read the directory. CorruptFileError where it contradicts itself, NotPlainError where torch must read it."""
+    """Read the directory.
+
+    CorruptFileError where it contradicts itself, FormatError for a zip file that torch.load does not open,
+    NotPlainError where torch must read it.
+    """
     with named(path):
         directory = _native.ZipDirectory(fd, size, careful)
-    records: dict[str, Record] = {record.name: record for record in directory.records(Record)}
-    if not directory.plain:
-        raise NotPlainError("it is a zip file, but not one that torch.save wrote, or it was compressed")
+        records: dict[str, Record] = {record.name: record for record in directory.records(Record)}
+        if not directory.in_one_folder:
+            raise not_of_save(path, records, "its records are not in one folder")
+        odd = directory.why_odd()
     archive = Archive(path, fd, directory, records, checksummed=any(record.crc for record in records.values()))
     if "constants.pkl" in records:
         raise NotPlainError("it is a TorchScript archive", archive)
-    if PICKLE not in records:
-        raise CorruptFileError(path, PICKLE, "is missing: this is no file of torch.save, or it was cut and repaired")
+    # In an odd archive torch finds the record in upper case, too.
+    if PICKLE not in records and not (odd and any(name.lower() == PICKLE for name in records)):
+        raise not_of_save(path, records, f"the record '{PICKLE}' is missing")
+    if odd:
+        raise NotPlainError(odd, archive)
     return archive
 
 
@@ -211,10 +224,3 @@ def unpickle(reader: Reader, map_location: Any, weights_only: bool, arguments: d
         module = _weights_only_unpickler
     load: Any = torch.serialization._load
     return load(reader, map_location, module, **{"encoding": "utf-8", **arguments})
-
-
-def foreign_byte_order(archive: Archive, verify: bool) -> bool:
-    """Whether the file was written on a machine of the other byte order (torch must then swap)."""
-    if "byteorder" not in archive.records:
-        return sys.byteorder == "big" or torch.serialization.get_default_load_endianness() is not None
-    return archive.read("byteorder", verify).decode("ascii", "replace") != sys.byteorder

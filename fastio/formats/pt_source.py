@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastio.formats.pt_load import PICKLE, NotPlainError, Reader, foreign_byte_order, open_archive, unpickle
+from fastio.formats.pt_load import PICKLE, NotPlainError, Reader, open_archive, unpickle
+from fastio.formats.pt_settings import why_torch_decides
 from fastio.formats.source import Source, StorageOf
 from fastio.transport import Span
 
@@ -25,8 +26,9 @@ def source(
     CorruptFileError where the file contradicts itself; NotPlainError where torch must read it, with the reason.
     """
     archive = open_archive(path, fd, size, careful)
-    if foreign_byte_order(archive, verify):
-        raise NotPlainError("it was written on a machine of the other byte order")
+    why = why_torch_decides(archive, verify)
+    if why:
+        raise NotPlainError(why, archive)
     pickled = archive.read(PICKLE, verify)
     regions = archive.storages_in(pickled)
 

@@ -1,0 +1,62 @@
+"""What fastio and a format's own library make of a file, compared; and the table of where they are meant to differ."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fastio
+from faults.fuzz import same
+
+_DOCUMENT = Path(__file__).parents[2] / "docs" / "acceptance.md"
+_ROW = re.compile(r"^\| `(?P<name>[^`]+)` \| (?P<differs>accepts|refuses) \|", re.MULTILINE)
+LONGEST_MESSAGE = 1200  # characters; of what a file says it may quote some 200 at each place
+
+Load = Callable[[Any], Any]
+
+
+def exceptions(chapter: str) -> dict[str, str]:
+    """What fastio does with the files on which it is meant to differ, by their names in a chapter of the document."""
+    text = _DOCUMENT.read_text().partition(f"## {chapter}\n")[2].partition("\n## ")[0]
+    found = {match["name"]: match["differs"] for match in _ROW.finditer(text)}
+    assert found
+    return found
+
+
+def outcome(load: Load, source: Any) -> tuple[Any, Exception | None]:
+    """The object, or the error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the libraries' own, about odd files
+        try:
+            return load(source), None
+        except Exception as error:
+            return None, error
+
+
+def difference(
+    expected: tuple[Any, Exception | None], got: tuple[Any, Exception | None], exception: str | None, layout: bool
+) -> str:
+    """What is wrong with fastio's outcome, given the library's; empty if nothing is."""
+    (obj, refusal), (found, error) = expected, got
+    if isinstance(error, fastio.FastIOError) and len(str(error)) > LONGEST_MESSAGE:
+        return f"an error of {len(str(error))} characters"
+    if exception == "refuses":
+        if refusal is not None:
+            return f"no exception any more: the library refuses, too: {refusal}"
+        return "" if isinstance(error, fastio.FastIOError) else f"it should be refused, but gave {found or error!r}"
+    if exception == "accepts":
+        return f"no exception any more: the library gives {obj}" if refusal is None else _unless(error)
+    if refusal is None:
+        return _unless(error) or ("" if same(found, obj, layout) else f"expected {obj}, got {found}")
+    if error is None:
+        return f"the library refuses ({refusal}), fastio gave {found}"
+    if isinstance(error, (fastio.FastIOError, type(refusal))):
+        return ""
+    return f"the library refuses with {refusal!r}, fastio with {error!r}"
+
+
+def _unless(error: Exception | None) -> str:
+    return f"the library accepts, fastio refuses: {error!r}" if error is not None else ""

@@ -1,0 +1,77 @@
+"""Archives are loaded as torch.load loads them, or refused as it refuses them, but for docs/acceptance.md's list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import fastio
+from acceptance import directories, records
+from acceptance.judging import difference, exceptions, outcome
+from acceptance.zips import STATE, build, changed
+from faults.fuzz import same
+
+ROWS = {**records.ROWS, **directories.ROWS}
+EXCEPTIONS = exceptions("`.pt`")
+POLICIES = ("posix", "uring", "numpy", "torch")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_archives_are_loaded_as_by_torch(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(ROWS[name]())
+    expected = outcome(torch.load, path)
+    for policy in POLICIES:
+        got = outcome(lambda source, policy=policy: fastio.load(source, policy=policy), path)
+        assert difference(expected, got, EXCEPTIONS.get(name), layout=True) == "", policy
+    if name not in EXCEPTIONS:
+        with path.open("rb") as file:
+            assert difference(expected, outcome(fastio.load, file), None, layout=True) == ""
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_verify_judges_every_archive(tmp_path: Path, name: str) -> None:
+    """It says what is wrong in an error of fastio's, and passes what load loads."""
+    path = tmp_path / "a.pt"
+    path.write_bytes(ROWS[name]())
+    _, refusal = outcome(fastio.verify, path)
+    assert refusal is None or isinstance(refusal, fastio.FastIOError)
+    if outcome(fastio.load, path)[1] is None:
+        assert refusal is None
+
+
+def test_exceptions_are_archives_of_the_corpus() -> None:
+    assert EXCEPTIONS.keys() <= ROWS.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "opener"),
+    [
+        ("of torch.package", r"torch\.package\.PackageImporter"),
+        ("of torch.export", r"torch\.export\.load"),
+        ("of numpy.savez", r"numpy\.load"),
+        ("of something else", "some other program"),
+    ],
+)
+def test_an_archive_of_another_program_is_called_by_its_name(tmp_path: Path, name: str, opener: str) -> None:
+    path = tmp_path / "a.pt"
+    path.write_bytes(ROWS[name]())
+    for call in (fastio.load, fastio.verify, fastio.explain):
+        with pytest.raises(fastio.FormatError, match=opener):
+            call(path)
+
+
+def test_an_odd_archive_is_verified_before_torch_loads_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    for name in ("comment", "storage's name in upper case", "version b'3junk'", "all deflated"):
+        path.write_bytes(ROWS[name]())
+        with fastio.record() as transfers:
+            assert same(fastio.load(path), STATE, layout=True)
+        assert (transfers[0].tool, transfers[0].verified) == ("torch", True), name
+    path.write_bytes(build(changed("data/0", name=b"a/DATA/0", crc=1)))
+    assert same(torch.load(path), STATE, layout=True)
+    with pytest.raises(fastio.CorruptFileError, match="do not match their CRC-32"):
+        fastio.load(path)
+    assert same(fastio.load(path, verify=False), STATE, layout=True)
