@@ -8,6 +8,17 @@ from __future__ import annotations
 import errno
 import os
 
+_LONGEST = 200  # characters
+
+
+def quoted(value: object) -> str:
+    """The ``repr`` of what a file or a caller says, cut to 200 characters: a file may say megabytes."""
+    try:
+        text = repr(value)
+    except ValueError:  # a number of more digits than Python writes
+        text = f"a {type(value).__name__} too long to be shown"
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
 
 class FastIOError(Exception):
     """The base of every error that fastio itself raises."""
@@ -23,7 +34,7 @@ class CorruptFileError(FastIOError, RuntimeError):
         self.path = path
         self.record = record
         self.problem = problem
-        where = f"{path}: record {record!r}" if record is not None else path
+        where = f"{path}: record {quoted(record)}" if record is not None else path
         super().__init__(f"{where}: {problem}")
 
     def __reduce__(self) -> tuple[type[CorruptFileError], tuple[str, str | None, str]]:

@@ -168,7 +168,7 @@ def _build(call: LoadCall, source: Source, buffers: LoadBuffers) -> Any:
     except (RuntimeError, OverflowError, ValueError, TypeError) as error:  # torch's versions differ in which they raise
         if isinstance(error, FastIOError):
             raise
-        said = str(error).partition("\n")[0]  # what follows are frames of torch's C++
+        said = str(error).partition("\n")[0][:200]  # what follows are frames of torch's C++
         raise CorruptFileError(call.path, None, f"its shapes cannot be tensors: {said}") from None
 
 

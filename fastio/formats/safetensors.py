@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from fastio.errors import CorruptFileError, FormatError
-from fastio.formats import dense, shapes
+from fastio.errors import CorruptFileError, FormatError, quoted
+from fastio.formats import dense, safetensors_header, shapes
 from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.reading import read_at
 from fastio.formats.safetensors_dtypes import in_header, in_torch
@@ -23,6 +23,7 @@ from fastio.landing import Region, is_aligned
 
 _PAGE = 4096
 _METADATA = "__metadata__"
+_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 _SURROGATES = (
     " (it has a surrogate alone, as of a file name that was read with another encoding); write it in other words"
 )
@@ -63,23 +64,23 @@ def layout(obj: Any, path: str, metadata: dict[str, str] | None = None) -> Layou
 
 def _checked_metadata(path: str, metadata: Any) -> dict[str, str]:
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for pair in metadata.items() for text in pair):
-        raise FormatError(f"{path}: safetensors' metadata is a dict of str to str, got {metadata!r}")
+        raise FormatError(f"{path}: safetensors' metadata is a dict of str to str, got {quoted(metadata)}")
     for key, text in metadata.items():
         if not (_is_unicode(key) and _is_unicode(text)):
-            raise FormatError(f"{path}: the metadata {key!r}: {text!r} is not Unicode{_SURROGATES}")
+            raise FormatError(f"{path}: the metadata {quoted(key)}: {quoted(text)} is not Unicode{_SURROGATES}")
     return metadata
 
 
 def _check(path: str, name: Any, tensor: Any) -> None:
     if not isinstance(name, str):
-        raise FormatError(f"{path}: safetensors names are str, got {name!r} ({type(name).__name__})")
+        raise FormatError(f"{path}: safetensors names are str, got {quoted(name)} ({type(name).__name__})")
     if not _is_unicode(name):
-        raise FormatError(f"{path}: the name {name!r} is not Unicode{_SURROGATES}")
+        raise FormatError(f"{path}: the name {quoted(name)} is not Unicode{_SURROGATES}")
     if name == _METADATA:
         raise FormatError(f"{path}: the name {_METADATA!r} is the format's own; rename the tensor")
     if not isinstance(tensor, torch.Tensor):
-        raise FormatError(f"{path}: {name!r} is a {type(tensor).__name__}, not a tensor; save it as .pt")
-    dense.check(path, repr(name), tensor)
+        raise FormatError(f"{path}: {quoted(name)} is a {type(tensor).__name__}, not a tensor; save it as .pt")
+    dense.check(path, quoted(name), tensor)
 
 
 def _is_unicode(text: str) -> bool:
@@ -101,8 +102,8 @@ def _refuse_shared(path: str, tensors: dict[str, torch.Tensor]) -> None:
         if one[0] == other[0] and other[1] < one[2]:
             (*_, first), (*_, second) = sorted((one, other), key=itemgetter(3))
             raise FormatError(
-                f"{path}: {first!r} and {second!r} share memory, which safetensors cannot say; "
-                f"save {second!r} as a clone(), leave one out, or save as .pt"
+                f"{path}: {quoted(first)} and {quoted(second)} share memory, which safetensors cannot say; "
+                f"save {quoted(second)} as a clone(), leave one out, or save as .pt"
             )
 
 
@@ -113,7 +114,7 @@ def source(path: str, fd: int, size: int) -> Source:
     if length > min(size - 8, LARGEST_HEADER):
         raise CorruptFileError(path, None, f"its header is said to have {length} bytes; the file has {size}")
     try:
-        header = json.loads(read_at(path, fd, 8, length), object_pairs_hook=_unique)
+        header = safetensors_header.parse(read_at(path, fd, 8, length))
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(path, None, f"its header is not the JSON it should be: {error}") from None
     if not isinstance(header, dict):
@@ -147,25 +148,26 @@ def _check_metadata(path: str, header: dict[str, Any]) -> None:
         raise CorruptFileError(path, None, f"its header holds text that is not Unicode: {error.reason}") from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name is there twice")
-    return found
-
-
 def _entry(path: str, name: str, entry: Any, room: int) -> tuple[torch.dtype, list[int], int, int]:
     try:
         key, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (TypeError, KeyError, ValueError):
         raise CorruptFileError(path, name, "its header entry lacks dtype, shape or data_offsets") from None
+    if len(entry) > 3:
+        further = [item for item in entry.items() if item[0] not in _FIELDS]
+        try:
+            safetensors_header.check_ignored(further)
+        except ValueError as error:
+            raise CorruptFileError(path, name, f"its header entry holds {error}") from None
     numbers = [*shape, begin, end] if isinstance(shape, list) else [None]
     if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
-        raise CorruptFileError(path, name, f"its shape {shape} or offsets {[begin, end]} are not whole numbers")
+        raise CorruptFileError(
+            path, name, f"its shape {quoted(shape)} or offsets {quoted([begin, end])} are not whole numbers"
+        )
     if not isinstance(key, str):
-        raise CorruptFileError(path, name, f"its dtype is {key!r}, not a name")
+        raise CorruptFileError(path, name, f"its dtype is {quoted(key)}, not a name")
     if not begin <= end <= room:
-        raise CorruptFileError(path, name, f"its data_offsets are [{begin}, {end}], of {room} bytes of data")
+        raise CorruptFileError(path, name, f"its data_offsets are {quoted([begin, end])}, of {room} bytes of data")
     dtype, size = in_torch(path, name, key, shape)
     problem = shapes.problem(size, dtype, key if size is shape else str(dtype), end - begin)
     if problem:

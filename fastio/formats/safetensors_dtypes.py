@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fastio.errors import FormatError
+from fastio.errors import FormatError, quoted
 
 _NAMES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32",
@@ -23,11 +23,11 @@ def in_header(path: str, name: str, tensor: torch.Tensor) -> tuple[str, list[int
     """A tensor's dtype and shape in the format's words. FormatError where it has none."""
     key, shape = _KEYS.get(tensor.dtype), list(tensor.shape)
     if key is None:
-        raise FormatError(f"{path}: {name!r} has dtype {tensor.dtype}, which safetensors lacks; save it as .pt")
+        raise FormatError(f"{path}: {quoted(name)} has dtype {tensor.dtype}, which safetensors lacks; save it as .pt")
     if key in _PACKED:
         if not shape:
             raise FormatError(
-                f"{path}: {name!r} is one {tensor.dtype}, which safetensors only has in a row; unsqueeze(0) it"
+                f"{path}: {quoted(name)} is one {tensor.dtype}, which safetensors only has in a row; unsqueeze(0) it"
             )
         shape[-1] *= _PACKED[key]
     return key, shape
@@ -38,13 +38,14 @@ def in_torch(path: str, name: str, key: str, shape: list[int]) -> tuple[torch.dt
     if key not in _DTYPES:
         named = f"; it is torch.{_NAMES[key]} in a newer one" if key in _NAMES else ""
         raise FormatError(
-            f"{path}: {name!r} has dtype {key!r}, unknown to this fastio with torch {torch.__version__}{named}; update "
-            f"them, or convert the tensor where it was made (known here: {', '.join(_DTYPES)})"
+            f"{path}: {quoted(name)} has dtype {quoted(key)}, unknown to this fastio with torch "
+            f"{torch.__version__}{named}; update them, or convert the tensor where it was made (known here: "
+            f"{', '.join(_DTYPES)})"
         )
     packed = _PACKED.get(key, 1)
     if packed > 1 and (not shape or shape[-1] % packed):
         raise FormatError(
-            f"{path}: {name!r} has shape {shape} of {key}, of which torch packs {packed} into one in the last "
-            "dimension; pad it where it was made"
+            f"{path}: {quoted(name)} has shape {quoted(shape)} of {key}, of which torch packs {packed} into one "
+            "in the last dimension; pad it where it was made"
         )
     return _DTYPES[key], [*shape[:-1], shape[-1] // packed] if packed > 1 else shape

@@ -1,0 +1,71 @@
+"""The header of a ``.safetensors`` file: JSON as the library's parser (serde_json) takes it.
+
+Python's parser takes more: UTF-16 and UTF-32, NaN and infinities, lone surrogates, -0 as a whole number, numbers
+of any size, and nesting of any depth.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn
+
+_DEEPEST = 125  # levels below a field of an entry: serde_json's limit is 127 in all
+_LARGEST = 1 << 1024  # whole numbers from here on are larger than any float
+
+
+def parse(header: bytes) -> Any:
+    """The value that the bytes are the JSON of. ValueError or RecursionError says why they are none."""
+    text = header.decode()
+    return json.loads(
+        text,
+        object_pairs_hook=_unique,
+        parse_constant=_no_number,
+        parse_float=_finite,
+        parse_int=_whole if "-0" in text else None,
+    )
+
+
+def check_ignored(fields: list[tuple[str, Any]]) -> None:
+    """Refuse, by ValueError, what no safetensors file may hold even in a field that means nothing."""
+    level: list[Any] = [item for pair in fields for item in pair]
+    for _ in range(_DEEPEST + 1):
+        if not level:
+            return
+        deeper: list[Any] = []
+        for value in level:
+            if isinstance(value, str):
+                try:
+                    value.encode()
+                except UnicodeEncodeError as error:
+                    raise ValueError(f"text that is not Unicode: {error.reason}") from None
+            elif isinstance(value, int) and abs(value) >= _LARGEST:
+                raise ValueError("a number that is too large")
+            elif isinstance(value, list):
+                deeper += value
+            elif isinstance(value, dict):
+                deeper += [item for pair in value.items() for item in pair]
+        level = deeper
+    raise ValueError("more levels than the format allows")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON's")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError("a number is too large")
+    return value
+
+
+def _whole(text: str) -> int | float:
+    return -0.0 if text == "-0" else int(text)
