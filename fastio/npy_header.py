@@ -1,7 +1,8 @@
 """The header of ``.npy``: a literal of Python, read without Python's parser.
 
-``ast`` is not for several threads at once: CPython before 3.11.9 and 3.12.3 may then raise SystemError ("AST
-constructor recursion depth mismatch"), in numpy.load too.
+Of all literals those are read that numpy and other programs write: no escapes, comments, parentheses or numbers in
+other bases. ``ast`` is not for several threads at once: CPython before 3.11.9 and 3.12.3 may then raise SystemError
+("AST constructor recursion depth mismatch"), in numpy.load too.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_SPACE = r"[ \t\n]*"
-_STRING = r"""'[^'"\\\x00\n\r]*'|"[^'"\\\x00\n\r]*\""""
+_SPACE = r"[ \t\n\r\f]*"
+_STRING = r"""[uU]?'[^'"\\\x00\n\r]*'|[uU]?"[^'"\\\x00\n\r]*\""""
 _FIELD = re.compile(rf"(?P<name>{_STRING}){_SPACE}:{_SPACE}(?P<value>{_STRING}|True|False|\([^()]*\))")
 _NUMBER = re.compile(r"(0|[1-9][0-9]*)(L?)")  # Python 2 wrote 5L
 _BETWEEN = re.compile(f"{_SPACE},{_SPACE}")
-_BEGIN = re.compile(rf"[ \t]*{{{_SPACE}")
-_END = re.compile(rf"{_SPACE}(?:,{_SPACE})?}}[ \t\n]*")  # two stars side by side would try all ways to share spaces
+_BEGIN = re.compile(rf"[ \t]*[\n\r\f]*{{{_SPACE}")
+_END = re.compile(rf"{_SPACE}(?:,{_SPACE})?}}{_SPACE}")  # two stars side by side would try all ways to share spaces
 _RECORDS = re.compile(rf"[ \t]*{{{_SPACE}['\"]descr['\"]{_SPACE}:{_SPACE}\[")
 
 
@@ -34,15 +35,15 @@ def parse(text: bytes, version: int) -> NpyHeader:
         return NpyHeader(None, False, ())
     fields = _fields(written)
     description, fortran_order, shape = (fields.get(name, "") for name in ("descr", "fortran_order", "shape"))
-    right = description[:1] in ("'", '"') and fortran_order in ("True", "False") and shape[:1] == "("
+    right = description[-1:] in ("'", '"') and fortran_order in ("True", "False") and shape[:1] == "("
     if not right or len(fields) != 3:
         raise ValueError(f"expected descr, fortran_order and shape, found {written[:200]!r}")
-    return NpyHeader(description[1:-1], fortran_order == "True", _lengths(shape, version))
+    return NpyHeader(_text(description), fortran_order == "True", _lengths(shape, version))
 
 
 def _lengths(shape: str, version: int) -> tuple[int, ...]:
     """A tuple of numbers; one without a comma is none."""
-    *pieces, last = (piece.strip(" \t\n") for piece in shape[1:-1].split(","))
+    *pieces, last = (piece.strip(" \t\n\r\f") for piece in shape[1:-1].split(","))
     if last:
         pieces.append(last)
     numbers = [_NUMBER.fullmatch(piece) for piece in pieces]
@@ -51,12 +52,17 @@ def _lengths(shape: str, version: int) -> tuple[int, ...]:
     return tuple(int(number[1]) for number in numbers if number)
 
 
+def _text(literal: str) -> str:
+    """What a string without escapes says."""
+    return literal.lstrip("uU")[1:-1]
+
+
 def _fields(written: str) -> dict[str, str]:
     """The values of a flat dict, as they are written."""
     fields: dict[str, str] = {}
     at = _BEGIN.match(written)
     while at and (field := _FIELD.match(written, at.end())):
-        fields[field["name"][1:-1]] = field["value"]
+        fields[_text(field["name"])] = field["value"]
         if _END.fullmatch(written, field.end()):
             return fields
         at = _BETWEEN.match(written, field.end())

@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import random
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -58,27 +59,24 @@ def test_many_tensors_take_few_mappings(tmp_path: Path, dtype: torch.dtype, odd:
 def test_a_shape_of_any_length_and_size_is_refused_by_name(tmp_path: Path, form: str, shape: list[int]) -> None:
     """Its product may have more digits than Python writes, or would take minutes."""
     path = tmp_path / f"a.{form}"
+    refusal = r"CorruptFileError.*'array'.*needs more bytes than there can be"
     if form == "npy":
-        path.write_bytes(
-            array_file(
-                f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape!s:.{10**7}}), }}\n".replace(
-                    "[", ""
-                ).replace("])", ",)"),
-                2,
-            )
-        )
+        written = str(tuple(shape)) if len(shape) > 1 else f"({shape[0]},)"
+        path.write_bytes(array_file(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {written}, }}\n", 2))
+        refusal = r"FormatError.*its header has" if len(written) > 10_000 else refusal
     else:
         path.write_bytes(tensors_file({"array": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}))
     for call in (fastio.load, fastio.verify):
-        with pytest.raises(fastio.CorruptFileError, match=r"'array'.*needs more bytes than there can be") as refused:
+        with pytest.raises(fastio.FastIOError) as refused:
             call(path)
+        assert re.search(refusal, f"{type(refused.value).__name__}: {refused.value}")
         assert len(str(refused.value)) < 1000
 
 
 def test_a_header_of_spaces_is_refused_at_once(tmp_path: Path) -> None:
-    """By a pattern with two stars side by side it took 25 minutes for each of these megabytes."""
+    """By a pattern with two stars side by side it took minutes."""
     path = tmp_path / "a.npy"
-    path.write_bytes(array_file("{'descr': '<f4'" + " " * 4_000_000 + "x", 2))
+    path.write_bytes(array_file("{'descr': '<f4'" + " " * 9_900 + "x", 2))
     with pytest.raises(fastio.CorruptFileError, match="no dict of strings"):
         fastio.load(path)
 
@@ -87,20 +85,18 @@ def test_wide_records_are_records(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     with pytest.warns(UserWarning, match="Stored array in format 2.0"):
         np.save(path, np.zeros(2, [(f"field_{number:05}", "f4") for number in range(4000)]))
-    with pytest.raises(fastio.FormatError, match=r"records.*numpy\.load"):
+    with pytest.raises(fastio.FormatError, match=r"its header has .*numpy\.load"):
         fastio.load(path)
 
 
 def test_a_long_header(tmp_path: Path) -> None:
     path, values = tmp_path / "a.npy", np.arange(3, dtype=np.float32)
-    for spaces in (70_000, 17 << 20):
-        header = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }" + " " * spaces + "\n"
-        path.write_bytes(array_file(header, 2, values.tobytes()))
-        if spaces == 70_000:
-            assert torch.equal(fastio.load(path), torch.from_numpy(values))
-            continue
-        with pytest.raises(fastio.FormatError, match=r"its header has 17825850 bytes.*numpy\.load"):
-            fastio.load(path)
+    start = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
+    path.write_bytes(array_file(start.ljust(9_999) + "\n", 2, values.tobytes()))
+    assert torch.equal(fastio.load(path), torch.from_numpy(values))
+    path.write_bytes(array_file(start.ljust(70_000) + "\n", 2, values.tobytes()))
+    with pytest.raises(fastio.FormatError, match=r"its header has 70001 bytes.*numpy\.load\(max_header_size=70001\)"):
+        fastio.load(path)
     path.write_bytes(array_file("{'descr': '" + "f4," * 1000 + "', 'fortran_order': False, 'shape': (3,), }\n"))
     with pytest.raises(fastio.CorruptFileError, match="no dtype has a name of 3000 characters"):
         fastio.load(path)

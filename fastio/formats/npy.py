@@ -5,12 +5,13 @@ The header is padded so that the data starts on a page; numpy reads headers of a
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 
-from fastio.errors import CorruptFileError, FormatError
+from fastio.errors import CorruptFileError, FormatError, quoted
 from fastio.formats import dense, shapes
 from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.reading import read_at
@@ -20,7 +21,9 @@ from fastio.npy_header import parse
 
 _PAGE = 4096
 _MAGIC = b"\x93NUMPY\x01\x00"
-_LARGEST_HEADER = 16 << 20  # of records with a hundred thousand fields
+_LONGEST_HEADER = 10_000  # characters, as numpy.load has it
+_MOST_DIMENSIONS = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32  # of an ndarray
+_MOST_BYTES = (1 << 63) - 1
 _LONGEST_NAME = 100  # of a dtype
 
 _NAMES = (
@@ -39,6 +42,8 @@ def layout(obj: Any, path: str) -> Layout:
     if not isinstance(obj, torch.Tensor):
         raise FormatError(f"{path}: npy holds one tensor, got {type(obj).__name__}; save it as .pt")
     dense.check(path, "the tensor", obj)
+    if obj.dim() > _MOST_DIMENSIONS:
+        raise FormatError(f"{path}: the tensor {_no_array(tuple(obj.shape), 1)}; reshape it, or save it as .pt")
     if obj.dtype not in _DESCRIPTIONS:
         raise FormatError(f"{path}: npy has no place for {obj.dtype}; convert the tensor or save it as .pt")
     text = repr({"descr": _DESCRIPTIONS[obj.dtype], "fortran_order": False, "shape": tuple(obj.shape)}).encode()
@@ -80,8 +85,8 @@ def _check_array(path: str, array: np.ndarray[Any, Any]) -> None:
     if dtype.str not in _DTYPES:
         names = ", ".join(np.dtype(description).name for description in _DTYPES)
         raise FormatError(
-            f"{path}: torch has no dtype for an ndarray of numpy's {dtype.str!r}; expected one of {names} in this "
-            f"machine's byte order: convert it by astype, or save it by numpy.save"
+            f"{path}: torch has no dtype for an ndarray of numpy's {quoted(dtype.str)}; expected one of {names} in "
+            f"this machine's byte order: convert it by astype, or save it by numpy.save"
         )
 
 
@@ -90,11 +95,13 @@ def source(path: str, fd: int, size: int) -> Source:
     shape, fortran, description, start = _header(path, fd, size)
     if description not in _DTYPES:
         raise FormatError(
-            f"{path}: torch has no dtype for numpy's {description!r}; load it with numpy.load and convert it"
+            f"{path}: torch has no dtype for numpy's {quoted(description)}; load it with numpy.load and convert it"
         )
     dtype = _DTYPES[description]
     nbytes = size - start
-    problem = shapes.problem(shape, dtype, description, nbytes)
+    problem = _no_array(shape, dtype.itemsize)
+    if not problem and (problem := shapes.problem(shape, dtype, description, nbytes)):
+        problem += "; where several arrays were saved into the file, load them with numpy.load"
     if problem:
         raise CorruptFileError(path, "array", problem)
     region = Region("array", start, nbytes, 0)
@@ -110,6 +117,15 @@ def source(path: str, fd: int, size: int) -> Source:
     return Source("npy", regions, build, checksummed=False, aligned=is_aligned(start, dtype.itemsize))
 
 
+def _no_array(shape: tuple[int, ...], itemsize: int) -> str:
+    """Why numpy has no array of that shape, whatever its bytes are; empty if it has."""
+    if len(shape) > _MOST_DIMENSIONS:
+        return f"has {len(shape)} dimensions; numpy {np.__version__} has at most {_MOST_DIMENSIONS}"
+    if 0 in shape and math.prod(filter(None, shape)) * itemsize > _MOST_BYTES:
+        return "its shapes cannot be tensors: the lengths beside the 0 multiply to more than numpy allows"
+    return ""
+
+
 def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, int]:
     fixed = read_at(path, fd, 0, min(size, 12))
     if len(fixed) < 12 or not fixed.startswith(_MAGIC[:6]) or fixed[6] not in (1, 2, 3) or fixed[7]:
@@ -118,11 +134,15 @@ def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, 
     total = (12 if fixed[6] > 1 else 10) + length
     if total > size:
         raise CorruptFileError(path, None, f"its header is said to have {length} bytes; the file has {size}")
-    if length > _LARGEST_HEADER:
-        raise FormatError(f"{path}: its header has {length} bytes, above {_LARGEST_HEADER}; load it with numpy.load")
     start = total - length
+    data = read_at(path, fd, start, min(length, 4 * _LONGEST_HEADER + 1))  # 4 bytes are the longest character
+    if len(data.decode("utf-8" if fixed[6] == 3 else "latin-1", "replace")) > _LONGEST_HEADER:
+        raise FormatError(
+            f"{path}: its header has {length} bytes, above the {_LONGEST_HEADER} characters that numpy.load takes as "
+            f"safe; if you trust the file, load it with numpy.load(max_header_size={length})"
+        )
     try:
-        header = parse(read_at(path, fd, start, length), fixed[6])
+        header = parse(data, fixed[6])
         dtype = _dtype(header.description)
     except (ValueError, TypeError, SyntaxError) as error:  # numpy reads some descriptions as Python
         raise CorruptFileError(path, None, f"its header is not what numpy writes: {error}") from None

@@ -1,0 +1,59 @@
+"""Npy files are loaded as numpy.load loads them, or refused as it does, but for docs/acceptance.md's list."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fastio
+from acceptance.arrays import ROWS, said
+from acceptance.judging import LONGEST_MESSAGE, difference, exceptions, outcome
+
+EXCEPTIONS = exceptions("`.npy`")
+POLICIES = ("posix", "uring", "numpy", "torch")
+
+
+def by_numpy(path: Any) -> torch.Tensor:
+    return torch.from_numpy(np.load(path, allow_pickle=False))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_files_are_loaded_as_by_numpy(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.npy"
+    path.write_bytes(ROWS[name]())
+    expected = outcome(by_numpy, path)
+    for policy in POLICIES:
+        got = outcome(lambda source, policy=policy: fastio.load(source, policy=policy), path)
+        assert difference(expected, got, EXCEPTIONS.get(name), layout=False) == "", policy
+    stream = io.BytesIO(path.read_bytes())
+    stream.name = str(path)  # type: ignore[misc]
+    assert difference(expected, outcome(fastio.load, stream), EXCEPTIONS.get(name), layout=False) == ""
+    assert outcome(fastio.verify, path)[1] is None or isinstance(outcome(fastio.verify, path)[1], fastio.FastIOError)
+
+
+def test_exceptions_are_files_of_the_corpus() -> None:
+    assert EXCEPTIONS.keys() <= ROWS.keys()
+
+
+def test_a_tensor_of_more_dimensions_than_numpy_has_is_not_saved(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    most = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+    fastio.save(torch.ones([1] * most), path)
+    assert by_numpy(path).dim() == most
+    with pytest.raises(fastio.FormatError, match=rf"has {most + 1} dimensions.*save it as \.pt"):
+        fastio.save(torch.ones([1] * (most + 1)), path)
+
+
+@pytest.mark.parametrize("field", ["descr", "order", "shape"])
+def test_errors_quote_no_long_headers(tmp_path: Path, field: str) -> None:
+    path = tmp_path / "a.npy"
+    path.write_bytes(said(**{field: "'" + "x" * 9000 + "'"}))
+    for call in (fastio.load, fastio.verify):
+        with pytest.raises(fastio.FastIOError) as raised:
+            call(path)
+        assert len(str(raised.value)) < LONGEST_MESSAGE
