@@ -14,7 +14,7 @@ from fastio._native import Curve, Failure, Samples, bucket_nbytes, bucket_of
 from fastio.dicts.context import Context
 from fastio.dicts.priors import is_text
 from fastio.dicts.tuner import Tuner
-from fastio.errors import DictionaryError
+from fastio.errors import DictionaryError, quoted
 
 SCHEMA = "fastio-dictionary/1"
 STORED = 5  # samples of a cell: enough for a median
@@ -102,15 +102,15 @@ def parse_tuner(text: dict[str, Any]) -> Tuner:
     """What is known of one context; raises DictionaryError."""
     tuner = Tuner()
     for size, entry in _object(text.get("sizes", {}), "sizes").items():
-        _parse_size(tuner, size, _object(entry, f"size {size}"))
+        _parse_size(tuner, size, _object(entry, f"size {size[:40]}"))
     for tool, failure in _tools(text.get("failures", {})):
         failure = _object(failure, f"the failure of {tool}")
         count = failure.get("count", 1)
         if not isinstance(count, int) or not 0 < count < 1 << 31:
-            raise DictionaryError(f"the failure count of {tool!r} must be a number above 0, got {count!r}")
+            raise DictionaryError(f"the failure count of {tool!r} must be a number above 0, got {quoted(count)}")
         reason = failure.get("reason", "")
         if not isinstance(reason, str) or not is_text(reason):
-            raise DictionaryError(f"the reason why {tool!r} failed must be text, got {str(reason)[:MOST_NAME]!r}")
+            raise DictionaryError(f"the reason why {tool!r} failed must be text, got {quoted(reason)}")
         tuner.record(tool).failure = Failure(reason[:MOST_REASON], count, RETRY_AFTER_LOADING)
     return tuner
 
@@ -119,17 +119,17 @@ def _parse_context(text: dict[str, Any]) -> Context:
     values: dict[str, Any] = {name: text.get(name) for name in Context._fields}
     names = [values["op"], values["format"], values["device"]]
     if not all(isinstance(name, str) and len(name) <= MOST_NAME for name in names):
-        raise DictionaryError(f"'op', 'format' and 'device' of a context must be short names, got {names!r}")
+        raise DictionaryError(f"'op', 'format' and 'device' of a context must be short names, got {quoted(names)}")
     if values["durable"] not in _OPTIONAL_BOOL or values["resident"] not in _OPTIONAL_BOOL:
         raise DictionaryError("'durable' and 'resident' of a context must be true, false or null")
     if values["small"] not in (0, 1, 2, 3):
-        raise DictionaryError(f"'small' of a context must be 0 to 3, got {values['small']!r}")
+        raise DictionaryError(f"'small' of a context must be 0 to 3, got {quoted(values['small'])}")
     return Context(**values)
 
 
 def _parse_size(tuner: Tuner, size: str, entry: dict[str, Any]) -> None:
     if not size.isascii() or not size.isdigit() or len(size) > 20:
-        raise DictionaryError(f"a size must be a whole number of bytes, got {size[:40]!r}")
+        raise DictionaryError(f"a size must be a whole number of bytes, got {quoted(size)}")
     bucket = bucket_of(int(size))
     times = dict(_tools(entry.get("microseconds", {})))
     firsts = dict(_tools(entry.get("first", {})))

@@ -13,7 +13,7 @@ from typing import Any
 
 from fastio._native import Descriptor
 from fastio.dicts.codec import SCHEMA
-from fastio.errors import DictionaryError
+from fastio.errors import DictionaryError, quoted
 
 MOST_NBYTES = 16 << 20
 LEFTOVER_SECONDS = 3600.0
@@ -46,7 +46,7 @@ def read_plain(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise DictionaryError(f"not JSON: {error}") from error
     schema = plain.get("schema") if isinstance(plain, dict) else None
     if schema != SCHEMA:
-        raise DictionaryError(f"its schema is {str(schema)[:60]!r}, this version of fastio reads {SCHEMA!r}")
+        raise DictionaryError(f"its schema is {quoted(schema)}, this version of fastio reads {SCHEMA!r}")
     return plain  # type: ignore[no-any-return]
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from fastio._native import Prior, bucket_nbytes, bucket_of, shape
 from fastio.dicts.context import Context
-from fastio.errors import DictionaryError
+from fastio.errors import DictionaryError, quoted
 
 # Between recordings of other days and versions, on other virtual machines of two kinds, it was 0.09 to 0.14 over all
 # sizes; 0.08 up to 256 KiB and 0.25 from 2 MiB on between an EPYC and a Xeon.
@@ -74,7 +74,7 @@ def _parse(text: object) -> Rule:
         raise DictionaryError("each prior must be an object with 'where' and 'bandwidth'")
     where = {name: value if isinstance(value, list) else [value] for name, value in text["where"].items()}
     if not _CONTEXT_FIELDS.issuperset(where):
-        raise DictionaryError(f"'where' of a prior may name {sorted(_CONTEXT_FIELDS)}, got {sorted(where)}")
+        raise DictionaryError(f"'where' of a prior may name {sorted(_CONTEXT_FIELDS)}, got {quoted(sorted(where))}")
     bandwidth, doubt = text.get("bandwidth"), text.get("doubt", {})
     if not isinstance(bandwidth, dict) or not bandwidth:
         raise DictionaryError("'bandwidth' of a prior must map sizes in bytes to the bandwidth of each tool")
@@ -92,7 +92,7 @@ def _parse(text: object) -> Rule:
 
 def _parse_size(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 20:
-        raise DictionaryError(f"a size must be a whole number of bytes, got {text[:40]!r}")
+        raise DictionaryError(f"a size must be a whole number of bytes, got {quoted(text)}")
     return bucket_of(int(text))
 
 
@@ -102,13 +102,17 @@ def _parse_costs(size: str, tools: object, doubts: object) -> tuple[int, dict[st
         raise DictionaryError(f"the prior at size {size} must map tools to MB/s")
     for tool, value in tools.items():
         if not is_text(tool):
-            raise DictionaryError(f"a prior at size {size} names a tool by what is no text: {tool!r}")
+            raise DictionaryError(f"a prior at size {size} names a tool by what is no text: {quoted(tool)}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
-            raise DictionaryError(f"the prior of {tool!r} at size {size} must be a number of MB/s, got {value!r}")
+            raise DictionaryError(
+                f"the prior of {quoted(tool)} at size {size} must be a number of MB/s, got {quoted(value)}"
+            )
     if not isinstance(doubts, dict) or not tools.keys() >= doubts.keys():
         raise DictionaryError(f"the doubt of a prior at size {size} must map tools of which it has MB/s to numbers")
     for tool, value in doubts.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10:
-            raise DictionaryError(f"the doubt of {tool!r} at size {size} must be above 0 and below 10, got {value!r}")
+            raise DictionaryError(
+                f"the doubt of {quoted(tool)} at size {size} must be above 0 and below 10, got {quoted(value)}"
+            )
     best, usual = max(tools.values()), usual_doubt(bucket_nbytes(bucket))
     return bucket, {tool: (math.log(best / value), doubts.get(tool, usual)) for tool, value in tools.items()}

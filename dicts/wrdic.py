@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastio._native import Choice, describe_nbytes, describe_seconds
 from fastio.dicts.context import Context
 from fastio.dicts.dictionary import LOCK, SAVE, Dictionary, RDic, WDic
-from fastio.errors import DictionaryError
+from fastio.errors import DictionaryError, quoted
 
 if TYPE_CHECKING:
     from fastio.dicts.explain import Explanation
@@ -81,7 +81,7 @@ class WRDic(Dictionary):
     def __setstate__(self, state: dict[str, Any]) -> None:
         mode = state.get("mode", "w+r")
         if mode not in MODES:
-            raise DictionaryError(f"'mode' must be one of {', '.join(MODES)}, got {str(mode)[:40]!r}")
+            raise DictionaryError(f"'mode' must be one of {', '.join(MODES)}, got {quoted(mode)}")
         wdic, rdic = WDic.__new__(WDic), RDic.__new__(RDic)
         wdic.__setstate__(state)
         rdic.__setstate__(state)

@@ -17,6 +17,12 @@ def quoted(value: object) -> str:
         text = repr(value)
     except ValueError:  # a number of more digits than Python writes
         text = f"a {type(value).__name__} too long to be shown"
+    return shortened(text)
+
+
+def shortened(text: object) -> str:
+    """A text, or another error's, cut to 200 characters."""
+    text = str(text)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 

@@ -17,7 +17,7 @@ from fastio._native import Control
 from fastio.attempts import Attempts
 from fastio.choosing import Decision, candidates, decide, movers
 from fastio.collector import held_back
-from fastio.errors import CorruptFileError, FastIOError, ToolUnavailableError, UnsupportedError
+from fastio.errors import CorruptFileError, FastIOError, ToolUnavailableError, UnsupportedError, shortened
 from fastio.formats import pt_source
 from fastio.formats.pt_load import NotPlainError, damaged
 from fastio.formats.reading import head
@@ -168,7 +168,7 @@ def _build(call: LoadCall, source: Source, buffers: LoadBuffers) -> Any:
     except (RuntimeError, OverflowError, ValueError, TypeError) as error:  # torch's versions differ in which they raise
         if isinstance(error, FastIOError):
             raise
-        said = str(error).partition("\n")[0][:200]  # what follows are frames of torch's C++
+        said = shortened(str(error).partition("\n")[0])  # what follows are frames of torch's C++
         raise CorruptFileError(call.path, None, f"its shapes cannot be tensors: {said}") from None
 
 

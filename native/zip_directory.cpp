@@ -19,8 +19,6 @@ namespace fastio {
 namespace {
 
 constexpr uint64_t kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20, kEntryBytes = 46, kHeaderBytes = 30;
-// So far from the end of the file miniz looks for the end record: it reads 17 blocks of 4096 bytes that overlap by 3.
-constexpr uint64_t kFarthestEnd = 4096 + 16 * 4093;
 constexpr uint32_t kMax32 = 0xFFFFFFFF;
 constexpr uint16_t kMasked = 1 << 13;
 constexpr uint32_t kFolder = 0x10;  // MS-DOS's attribute
@@ -105,6 +103,12 @@ void check_entry(const uint8_t* entry, const ZipRecord& record, const Directory&
     }
 }
 
+// So far from the end of the file miniz looks for the end record: in the last 4096 bytes, then in 16 blocks more of
+// which each overlaps the one behind it by 3 bytes and must fit into the file.
+uint64_t farthest_end(uint64_t size) {
+    return size < 4096 ? size : 4096 + 4093 * std::min<uint64_t>((size - 4096) / 4093, 16);
+}
+
 }  // namespace
 
 std::vector<uint8_t> read_bytes(int fd, uint64_t offset, uint64_t nbytes) {
@@ -128,12 +132,14 @@ Directory find_directory(int fd, uint64_t size) {
     uint64_t at = tail - kEndBytes;
     bool usual = std::memcmp(&bytes[at], "PK\5\6", 4) == 0 && number_at<uint16_t>(&bytes[at + 20]) == 0;
     if (!usual) {
-        tail = std::min(size, kFarthestEnd + kLocatorBytes);
+        uint64_t farthest = farthest_end(size);
+        tail = std::min(size, farthest + kLocatorBytes);
         bytes = read_bytes(fd, size - tail, tail);
         at = tail - kEndBytes;
         while (std::memcmp(&bytes[at], "PK\5\6", 4) != 0) {
-            if (at == 0 || tail - at == kFarthestEnd) {
-                throw Malformed("", "no end of a zip directory; the file is cut short or is no zip file");
+            if (at == 0 || tail - at == farthest) {
+                throw Malformed("", "no end of a zip directory in its last " + std::to_string(farthest) +
+                                        " bytes; the file is cut short, or is no zip file");
             }
             --at;
         }

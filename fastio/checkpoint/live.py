@@ -10,7 +10,7 @@ import torch
 
 from fastio.addresses import overwritten
 from fastio.checkpoint.state import is_stateful
-from fastio.errors import CheckpointError
+from fastio.errors import CheckpointError, quoted, shortened
 
 Apply = Callable[[], Any]
 """To be called when all bytes are in and checked; gives what now stands in the live tree's place."""
@@ -108,7 +108,8 @@ def _bind_dict(live: dict[Any, Any], saved: Any, targets: Targets, path: str) ->
         raise CheckpointError(f"{path} is a dict, but {type(saved).__name__} was saved")
     for key in live:
         if key not in saved:
-            raise CheckpointError(f"{path}[{key!r}] was not saved: there are {', '.join(map(repr, saved))}")
+            there = shortened(", ".join(map(repr, saved)))
+            raise CheckpointError(f"{path}[{quoted(key)}] was not saved: there are {there}")
     parts = {key: bind(value, saved[key], targets, f"{path}[{key!r}]") for key, value in live.items()}
 
     def apply() -> dict[Any, Any]:

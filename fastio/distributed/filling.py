@@ -24,7 +24,7 @@ from fastio.addresses import overwritten, view
 from fastio.distributed.stored import FORMAT, Stored, noted
 from fastio.distributed.survey import Entry, check, survey
 from fastio.distributed.wanted import Wanted, batches
-from fastio.errors import CorruptFileError, UnsupportedError
+from fastio.errors import CorruptFileError, UnsupportedError, quoted, shortened
 from fastio.formats.layout import storage_bytes
 from fastio.landing import bytes_of
 from fastio.loading import read_extents
@@ -54,8 +54,8 @@ class Filling:
         name = item.storage_index.fqn
         if getattr(info, "transform_descriptors", None):
             raise UnsupportedError(
-                f"{self._path}: {name!r} was transformed by {', '.join(info.transform_descriptors)} when it was saved; "
-                "load it with DCP's own reader and those extensions"
+                f"{self._path}: {quoted(name)} was transformed by {quoted(info.transform_descriptors)} when it was "
+                "saved; load it with DCP's own reader and those extensions"
             )
         if info.offset < 0 or info.length < 0 or info.offset + info.length > self._size:
             problem = (
@@ -187,7 +187,9 @@ class Filling:
         except RuntimeError as error:
             if "PytorchStreamReader" not in str(error):
                 raise
-            raise CorruptFileError(self._path, item.storage_index.fqn, f"it is no whole zip file: {error}") from error
+            raise CorruptFileError(
+                self._path, item.storage_index.fqn, f"it is no whole zip file: {shortened(error)}"
+            ) from error
 
     def _part(self, want: Wanted, source: torch.Tensor, item: ReadItem, target: torch.Tensor) -> torch.Tensor:
         """What an item wants of what was read."""
@@ -198,8 +200,9 @@ class Filling:
         if part.size() == target.size():
             return part
         problem = (
-            f"what is stored has shape {list(source.shape)}; of it {list(item.lengths)} from "
-            f"{list(want.offsets(item))} was expected to fill {list(target.shape)}: the data is not the metadata's"
+            f"what is stored has shape {quoted(list(source.shape))}; of it {quoted(list(item.lengths))} from "
+            f"{quoted(list(want.offsets(item)))} was expected to fill {quoted(list(target.shape))}: the data is not "
+            "the metadata's"
         )
         raise CorruptFileError(self._path, want.stored.name, problem)
 
@@ -211,7 +214,7 @@ class Filling:
             tensor: torch.Tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
             return tensor
         except Exception as error:  # damaged bytes, or a shape that they do not make
-            raise CorruptFileError(self._path, stored.name, f"it makes no tensor: {error}") from error
+            raise CorruptFileError(self._path, stored.name, f"it makes no tensor: {shortened(error)}") from error
 
 
 def _sharing(targets: Sequence[torch.Tensor]) -> set[int]:

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from fastio import _native
 from fastio.collector import held_back
 from fastio.distributed.data_file import clear, one_at_a_time
-from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError
+from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, shortened
 from fastio.replacement import Replacement, write_all
 
 _NAME = ".metadata"
@@ -87,7 +87,9 @@ def read(folder: str, rank: int | None = None) -> Metadata:
         with held_back():
             metadata = pickle.load(stream)
     except Exception as error:  # unpickling damaged bytes may raise anything
-        raise CorruptFileError(path, None, f"it cannot be unpickled: {type(error).__name__}: {error}") from error
+        raise CorruptFileError(
+            path, None, f"it cannot be unpickled: {type(error).__name__}: {shortened(error)}"
+        ) from error
     if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
         raise CorruptFileError(path, None, f"it holds a {type(metadata).__name__}, not what DCP writes")
     if stream.tell() != (body if checked else len(data)):

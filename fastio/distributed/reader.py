@@ -15,7 +15,7 @@ from torch.futures import Future
 
 from fastio.distributed import metadata as metadata_file
 from fastio.distributed.filling import Filling
-from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError
+from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, quoted
 from fastio.opening import opened
 
 
@@ -134,7 +134,7 @@ class Reader(StorageReader):
 def _gone(path: str, items: list[ReadItem]) -> CheckpointError:
     names = sorted({item.storage_index.fqn for item in items})
     return CheckpointError(
-        f"{path}: there is no such file, but {len(names)} entries of the checkpoint lie in it, {names[0]!r} the first: "
-        "it was removed, or it is on a disk that this rank does not see, or another save replaced the checkpoint while "
-        "it was loaded; load again, or another checkpoint"
+        f"{path}: there is no such file, but {len(names)} entries of the checkpoint lie in it, {quoted(names[0])} the "
+        "first: it was removed, or it is on a disk that this rank does not see, or another save replaced the "
+        "checkpoint while it was loaded; load again, or another checkpoint"
     )

@@ -21,7 +21,7 @@ import torch
 
 from fastio import _native
 from fastio.distributed.stored import Stored
-from fastio.errors import CorruptFileError, UnsupportedError
+from fastio.errors import CorruptFileError, UnsupportedError, quoted, shortened
 from fastio.formats import probe
 from fastio.formats.pt_load import Reader, unpickle
 from fastio.formats.reading import read_at
@@ -77,7 +77,7 @@ def check(path: str, name: str, data: memoryview) -> None:
         if any(record.CRC for record in archive.infolist()):
             damaged = archive.testzip()
             if damaged is not None:
-                raise CorruptFileError(path, name, f"its part {damaged!r} does not match its CRC-32")
+                raise CorruptFileError(path, name, f"its part {quoted(damaged)} does not match its CRC-32")
 
 
 def _stored(path: str, fd: int, entry: Entry, known: dict[bytes, _Geometry | None]) -> Stored:
@@ -87,8 +87,8 @@ def _stored(path: str, fd: int, entry: Entry, known: dict[bytes, _Geometry | Non
         if view.is_zip():
             raise CorruptFileError(path, entry.name, f"it begins with {head!r}, but ends as a file of torch.save")
         raise UnsupportedError(
-            f"{path}: the item {entry.name!r} begins with {head!r}: it is none that torch.save wrote (DCP can write "
-            "safetensors, and items that extensions transform); load it with DCP's own reader"
+            f"{path}: the item {quoted(entry.name)} begins with {head!r}: it is none that torch.save wrote (DCP can "
+            "write safetensors, and items that extensions transform); load it with DCP's own reader"
         )
     whole = Stored(entry.name, entry.offset, entry.nbytes, None)
     with _zip(path, entry.name, view) as archive:
@@ -144,7 +144,7 @@ def _zip(path: str, name: str, stream: Any) -> Any:
         with zipfile.ZipFile(stream) as archive:
             yield archive
     except (zipfile.BadZipFile, struct.error, NotImplementedError, EOFError, ValueError, ArithmeticError) as error:
-        raise CorruptFileError(path, name, f"it is no whole zip file: {error}") from error
+        raise CorruptFileError(path, name, f"it is no whole zip file: {shortened(error)}") from error
 
 
 class _Ends(io.RawIOBase):
@@ -176,10 +176,14 @@ class _Ends(io.RawIOBase):
         """Where a record's bytes begin in the item."""
         lengths = self.peek(record.header_offset + _LOCAL_NAME_LENGTH, 4)
         if len(lengths) < 4:
-            raise CorruptFileError(self._path, self._entry.name, f"its part {record.filename!r} lies beyond its end")
+            raise CorruptFileError(
+                self._path, self._entry.name, f"its part {quoted(record.filename)} lies beyond its end"
+            )
         begin: int = record.header_offset + _LOCAL_HEADER + sum(struct.unpack("<HH", lengths))
         if begin + record.file_size > self._entry.nbytes:
-            raise CorruptFileError(self._path, self._entry.name, f"its part {record.filename!r} ends beyond its end")
+            raise CorruptFileError(
+                self._path, self._entry.name, f"its part {quoted(record.filename)} ends beyond its end"
+            )
         return begin
 
     def record(self, record: zipfile.ZipInfo) -> bytes:

@@ -93,6 +93,14 @@ ROWS: dict[str, Callable[[], bytes]] = {
     "comment that is missing": lambda: _ended(said_comment=9),
     "a byte behind the end": lambda: _ended(behind=b"\n"),
     "zeros behind the end": lambda: _ended(behind=bytes(4096)),
+    "4074 bytes behind the end": lambda: _ended(behind=b"x" * 4074),
+    "4075 bytes behind the end": lambda: _ended(behind=b"x" * 4075),
+    "4075 bytes behind the end of a larger one": lambda: build(
+        [*of_torch(), Member(b"a/spare", bytes(4093))], End(behind=b"x" * 4075)
+    ),
+    "8168 bytes behind the end of a larger one": lambda: build(
+        [*of_torch(), Member(b"a/spare", bytes(4093))], End(behind=b"x" * 8168)
+    ),
     "65534 bytes behind the end": lambda: _ended(behind=b"x" * 65534),
     "69562 bytes behind the end": lambda: _ended(behind=b"x" * 69562),
     "69563 bytes behind the end": lambda: _ended(behind=b"x" * 69563),
