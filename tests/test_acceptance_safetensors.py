@@ -34,7 +34,7 @@ def test_exceptions_are_files_of_the_corpus() -> None:
     assert EXCEPTIONS.keys() <= ROWS.keys()
 
 
-@pytest.mark.parametrize("field", ["name", "dtype", "shape", "offsets", "metadata"])
+@pytest.mark.parametrize("field", ["name", "dtype", "shape", "offsets"])
 def test_errors_quote_no_megabytes(tmp_path: Path, field: str) -> None:
     path, long = tmp_path / "a.safetensors", "x" * 6_000_000
     header = {
@@ -42,7 +42,6 @@ def test_errors_quote_no_megabytes(tmp_path: Path, field: str) -> None:
         "dtype": {"x": entry(dtype=long)},
         "shape": {"x": entry(shape=[1.5] * 1_000_000)},
         "offsets": {"x": entry(offsets=[long, long])},
-        "metadata": {"__metadata__": [long], "x": entry()},
     }[field]
     path.write_bytes(of(header))
     for call in (fastio.load, fastio.verify):

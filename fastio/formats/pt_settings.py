@@ -27,11 +27,11 @@ def why_torch_decides(archive: Archive, verify: bool) -> str:
     CorruptFileError for a record that does not match its CRC.
     """
     records = archive.records
-    for name, record in records.items() if verify else ():
-        if record.nbytes > _LARGE and not name.startswith("data/"):
+    spare = [r for name, r in records.items() if not name.startswith("data/") and name not in _READ_ANYWAY and r.nbytes]
+    for record in spare if verify else ():
+        if record.nbytes > _LARGE:
             return "it has a large record beside its tensors"
-        if record.nbytes and name not in _READ_ANYWAY and not name.startswith("data/"):
-            archive.read(name, verify)
+        archive.read(record.name, verify)
 
     def small(name: str) -> bytes | None:
         """A record's bytes; of a longer one than torch.save writes, none that anything matches."""

@@ -46,13 +46,13 @@ def difference(
     if exception == "refuses":
         if refusal is not None:
             return f"no exception any more: the library refuses, too: {refusal}"
-        return "" if isinstance(error, fastio.FastIOError) else f"it should be refused, but gave {found or error!r}"
+        return "" if isinstance(error, fastio.FastIOError) else f"it should be refused, but gave {error!r}"
     if exception == "accepts":
-        return f"no exception any more: the library gives {obj}" if refusal is None else _unless(error)
+        return "no exception any more: the library accepts" if refusal is None else _unless(error)
     if refusal is None:
-        return _unless(error) or ("" if same(found, obj, layout) else f"expected {obj}, got {found}")
+        return _unless(error) or ("" if same(found, obj, layout) else "another object than the library's")
     if error is None:
-        return f"the library refuses ({refusal}), fastio gave {found}"
+        return f"the library refuses ({refusal}), fastio accepts"
     if isinstance(error, (fastio.FastIOError, type(refusal))):
         return ""
     return f"the library refuses with {refusal!r}, fastio with {error!r}"
