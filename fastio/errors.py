@@ -92,17 +92,38 @@ class PayloadError(FastIOError, ValueError):
 class TransferError(FastIOError, OSError, RuntimeError):
     """The system refused to read or write. ``errno`` and ``filename`` are those of the failed call.
 
-    Also a RuntimeError, which is what torch.save raises for a full disk.
+    It is also the OSError that Python has for its errno: PermissionError for EACCES and EPERM, FileNotFoundError for
+    ENOENT, IsADirectoryError for EISDIR, and so on. And a RuntimeError, which is what torch.save raises for a full
+    disk.
     """
 
     def __init__(self, number: int, operation: str, path: str, offset: int | None = None) -> None:
         self.operation = operation
         self.offset = offset
         at = "" if offset is None else f" at offset {offset}"
-        OSError.__init__(self, number, f"{operation} failed{at}: {os.strerror(number)}", path)
+        self._set(number, f"{operation} failed{at}: {os.strerror(number)}", path)
 
     def __reduce__(self) -> tuple[type[TransferError], tuple[int, str, str, int | None]]:
-        return type(self), (self.errno or 0, self.operation, str(self.filename), self.offset)
+        return TransferError, (self.errno or 0, self.operation, str(self.filename), self.offset)
+
+    def _set(self, number: int, problem: str, path: str) -> None:
+        """Fill in the fields of an OSError, and become the class that is caught by Python's name of the errno."""
+        OSError.__init__(self, number, problem, path)
+        self.__class__ = _as_python_has_it(type(self), number)
+
+
+_made: dict[tuple[type, type], type[TransferError]] = {}
+
+
+def _as_python_has_it(kind: type[TransferError], number: int) -> type[TransferError]:
+    """A class of errors that is also the one which Python raises for an errno; the same one if that is OSError."""
+    python = type(OSError(number, ""))
+    if issubclass(kind, python):
+        return kind
+    if (kind, python) not in _made:
+        names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+        _made[kind, python] = type(kind.__name__, (kind, python), names)
+    return _made[kind, python]
 
 
 class FolderMissingError(FastIOError, FileNotFoundError, RuntimeError):
@@ -136,15 +157,15 @@ class NotAFolderError(FastIOError, NotADirectoryError, RuntimeError):
 
 
 class NotReplaceableError(TransferError):
-    """What is at the path to save to is nothing that a new file can take the place of. The message has the cure."""
+    """A new file cannot take the place of what is at the path to save to. The message has the cure."""
 
     def __init__(self, number: int, problem: str, path: str) -> None:
         self.operation = "replace"
         self.offset = None
-        OSError.__init__(self, number, problem, path)
+        self._set(number, problem, path)
 
     def __reduce__(self) -> tuple[type[NotReplaceableError], tuple[int, str, str]]:  # type: ignore[override]
-        return type(self), (self.errno or 0, str(self.strerror), str(self.filename))
+        return NotReplaceableError, (self.errno or 0, str(self.strerror), str(self.filename))
 
 
 class CheckpointError(FastIOError, RuntimeError):
