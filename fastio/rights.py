@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import stat
-from collections.abc import Callable
 
 _ACL = "system.posix_acl_access"
 _USERS = "user."
-_OPENED = 0o600  # whatever its mode: while a file is written it is opened again, by name
+# Not setuid, setgid and sticky: they were given to the old bytes, and the kernel takes them away at a write, too.
+_RIGHTS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
+_OPENED = 0o600  # whatever its mode: while a file is written, tools open it again
 
 
 class Rights:
@@ -19,21 +19,21 @@ class Rights:
     def __init__(self, name: str, old: os.stat_result) -> None:
         self._name = name
         self._old = old
-        self._mode = stat.S_IMODE(old.st_mode)
+        self._mode = old.st_mode & _RIGHTS
         try:
             self._attributes = os.listxattr(name)
         except OSError:
             self._attributes = []  # a filesystem that has none
 
     @property
-    def opener(self) -> Callable[[str, int], int]:
-        """Opens the new file so that nobody may whom the old one keeps out, whatever group it comes to have.
+    def first_mode(self) -> int:
+        """The mode to create the new file with.
 
-        All of it is C, so that no interrupt comes between the call and who holds the descriptor.
+        It keeps out all users whom the old file keeps out, whatever group the new one comes to have.
         """
         group, others = self._mode >> 3 & 0o7, self._mode & 0o7
         usual = group & ~others == 0 and _ACL not in self._attributes
-        return functools.partial(os.open, mode=_OPENED | (self._mode & 0o777 if usual else 0))
+        return _OPENED | (self._mode if usual else 0)
 
     def take_over(self, fd: int) -> int:
         """Let the new file have them; gives the mode that it has to have at last.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import pickle
 import time
@@ -162,22 +163,17 @@ def _torch_only(call: SaveCall) -> str:
 def _save_in_place(call: SaveCall, started: float, why: str) -> SaveResult:
     """Write to what cannot be replaced: a device, a pipe, an open file that was removed."""
     notes = (f"not durable: {why}",) if call.durable else ()
-    nbytes, tool, route = 0, "torch", "library"
-    if call.form == PT:
-        try:
-            torch.serialization.save(call.obj, call.path, **call.arguments)
-        except RuntimeError as error:
-            if not _is_failed_write(error):
-                raise
-            raise TransferError(errno.EIO, "torch.save", call.path) from error
-    else:
-        layout = _lay_out(call)
-        nbytes, tool, route = layout.payload, "memory", "stream"
-        try:
-            with open(call.path, "wb", buffering=0) as file:
-                sequential.write(layout, sequential.whole(file, call.path))
-        except OSError as error:
-            raise TransferError(error.errno or errno.EIO, "write", call.path) from error
+    layout = None if call.form == PT else _lay_out(call)  # first: what cannot be saved must not empty the file
+    nbytes, tool, route = (0, "torch", "library") if layout is None else (layout.payload, "memory", "stream")
+    try:
+        file = io.FileIO(call.path, "wb")
+    except OSError as error:
+        raise TransferError(error.errno or errno.EIO, "open", call.path) from error
+    with file:
+        if layout is None:
+            sequential.write_by_torch(call.obj, file, call.path, call.arguments)
+        else:
+            sequential.write(layout, sequential.whole(file, call.path))
     tell_end(call.progress, nbytes)
     seconds = time.perf_counter() - started
     return SaveResult(SAVE, call.path, call.form, tool, route, why, nbytes, seconds, False, False, notes)
@@ -194,23 +190,14 @@ def _save_by_torch(call: SaveCall, started: float, why: str) -> SaveResult:
 
 
 def _torch_save(call: SaveCall, new: Replacement) -> tuple[str, ...]:
-    """torch.save itself; gives notes. Its writer says that a write failed, not why: the room on the disk tells."""
-    try:
-        torch.serialization.save(call.obj, new.temporary, **call.arguments)
-    except RuntimeError as error:
-        if not _is_failed_write(error):
-            raise
-        room = os.statvfs(os.path.dirname(new.temporary)).f_bavail
-        raise TransferError(errno.EIO if room else errno.ENOSPC, "torch.save", call.path) from error
+    """torch.save itself, to the open file, as another one may have its name by now; gives notes."""
+    new.file.seek(0)
+    new.file.truncate()
+    sequential.write_by_torch(call.obj, new.file, call.path, call.arguments)
     zipped = call.arguments.get("_use_new_zipfile_serialization", True)
     if not zipped or torch.serialization._serialization_tls.skip_data:
         return ()  # there are no checksums, or what they are of is still to come
     return resealing.reseal_archive(call.path, new.fd, os.fstat(new.fd).st_size)
-
-
-def _is_failed_write(error: RuntimeError) -> bool:
-    """Whether it is torch's archive that could not be written, and no error of the program's own."""
-    return "PytorchStreamWriter" in str(error) or "inline_container" in str(error)
 
 
 def _fill_by(tool: str, call: SaveCall, layout: Layout, new: Replacement) -> Moved:

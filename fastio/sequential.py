@@ -54,6 +54,17 @@ def _pieces(part: Extent | Strided) -> Iterator[memoryview]:
             yield view(copy.data_ptr(), nbytes).toreadonly()
 
 
+def write_by_torch(obj: Any, f: Any, name: str, arguments: dict[str, Any]) -> None:
+    """torch.save to a file object. TransferError names ``name``."""
+    try:
+        torch.serialization.save(obj, whole(f, name), **arguments)
+    except RuntimeError as error:
+        # After a write that failed torch ends the archive, and says only that this failed, too.
+        if isinstance(error.__context__, TransferError):
+            raise error.__context__ from None
+        raise
+
+
 def whole(f: Any, name: str) -> Any:
     """``f``, or a file object in its place each of whose writes takes all it is given, or raises TransferError.
 
@@ -77,7 +88,12 @@ class _Whole:
         rest = memoryview(data).cast("B")
         nbytes = len(rest)
         while rest:
-            count = self.raw.write(rest)
+            try:
+                count = self.raw.write(rest)
+            except OSError as error:
+                if error.errno is None:  # raised by a Python class: its author's own
+                    raise
+                raise TransferError(error.errno, f"write of {len(rest)} bytes", self._name) from error
             if count is None and self._is_blocking():
                 break  # it is no file of the system's, and its author forgot to say how much it took
             if not count:

@@ -7,6 +7,7 @@ import os
 import stat
 from typing import NamedTuple
 
+from fastio._native import Descriptor
 from fastio.errors import (
     FolderMissingError,
     NotAFolderError,
@@ -19,7 +20,10 @@ _MOST_LINKS = 40  # of one path, as for the kernel
 
 
 class Target(NamedTuple):
-    """The file to be replaced or made: ``base`` in ``folder``, which is absolute. ``old`` is what is there."""
+    """The file to be replaced or made: ``base`` in ``folder``. ``old`` is the status of the file that is there.
+
+    ``folder`` is relative to the working folder if the path is: an absolute name may be longer than the kernel takes.
+    """
 
     folder: str
     base: str
@@ -31,23 +35,20 @@ class Target(NamedTuple):
         return os.path.join(self.folder, self.base)
 
 
-def find(path: str) -> Target:
-    """The file that a path names.
+def find(path: str, follow_link: bool) -> Target:
+    """The file that a path names, or with ``follow_link`` the one that it links to.
 
     The kernel alone resolves the folder: "missing/../x.pt" names nothing, and "/proc/7/root/x.pt" a file of another
     container. Raises FolderMissingError, TargetIsFolderError, NotAFolderError, NotReplaceableError or TransferError.
     """
-    try:
-        name = _behind_links(path if os.path.isabs(path) else os.path.join(os.getcwd(), path))
-    except FileNotFoundError:  # the working folder has been removed
-        raise FolderMissingError(path) from None
+    name = _behind_links(path) if follow_link else path
     folder, base = os.path.split(name)
     old = None
     try:
-        old = os.stat(name)
+        old = os.stat(name, follow_symlinks=follow_link)
     except FileNotFoundError:
         says_folder = base in ("", os.curdir, os.pardir)  # "x.pt/" is no name of the file x.pt
-        if not os.path.isdir(os.path.dirname(folder) if says_folder else folder):
+        if not os.path.isdir((os.path.dirname(folder) if says_folder else folder) or os.curdir):
             raise FolderMissingError(path) from None
         if says_folder:
             raise TargetIsFolderError(path) from None
@@ -55,9 +56,11 @@ def find(path: str) -> Target:
         raise NotAFolderError(path) from None
     except OSError as error:
         raise TransferError(error.errno or 0, "stat", path) from error
+    if old is not None and stat.S_ISLNK(old.st_mode):
+        old = None  # the link itself is replaced, and has no rights of its own
     if old is not None:
         _check_replaceable(path, name, old)
-    return Target(folder, base, old)
+    return Target(folder or os.curdir, base, old)
 
 
 def in_place(path: str) -> str:
@@ -81,7 +84,11 @@ def _check_replaceable(path: str, name: str, old: os.stat_result) -> None:
         problem = "this is a device, a pipe or a socket, whose place no file may take; name another path"
         raise NotReplaceableError(errno.EINVAL, problem, path)
     if not os.access(name, os.W_OK):
-        raise TransferError(errno.EACCES, "opening the file to be replaced", path)
+        try:
+            with Descriptor(name, os.O_WRONLY | os.O_NONBLOCK):
+                return  # os.access goes by the real user, who may be another than the effective one
+        except OSError as error:  # it may be on a disk that is mounted read-only
+            raise TransferError(error.errno or errno.EACCES, "opening the file to be replaced", path) from error
 
 
 def _behind_links(path: str) -> str:

@@ -169,8 +169,8 @@ def test_a_failed_step_is_an_error_and_the_old_file_stays(
     results = sweep(server, "save", path, policy, call, code)
     for number, result in enumerate(results):
         check_error(result["error"], code, path)
-        # The last thing of a save opens and syncs the folder: the new file is in its place by then, whole.
-        in_place = call in ("open", "sync") and number == len(results) - 1 > 0
+        # The last thing of a save syncs the folder: the new file is in its place by then, whole.
+        in_place = call == "sync" and number == len(results) - 1 > 0
         assert result["found"] == (objects.NEW if in_place else objects.OLD)
         check_after(result)
 

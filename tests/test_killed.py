@@ -49,7 +49,7 @@ def test_however_many_writers_were_killed_the_next_save_clears_all_they_left(tmp
         assert killed.returncode == -signal.SIGKILL
         assert len(list(tmp_path.iterdir())) == 21 + len(others)
         fastio.save(torch.ones(3), path)
-        assert {*tmp_path.iterdir()} == {path, Path(alive.temporary), *others}
+        assert {*tmp_path.iterdir()} == {path, tmp_path / alive.temporary, *others}
     assert torch.equal(fastio.load(path), torch.ones(3))
     assert {*tmp_path.iterdir()} == {path, *others}
 

@@ -71,6 +71,18 @@ static const char *resolve(const char *path, char *buffer, size_t size) {
     return buffer;
 }
 
+/* The path as the kernel knows it: a name in an open folder. */
+static const char *inside(int folder, const char *path, char *buffer, size_t size) {
+    if (folder == AT_FDCWD || path[0] == '/') return path;
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
+    ssize_t length = readlink(link, buffer, size - 1);
+    if (length < 0 || (size_t)length + 1 + strlen(path) >= size) return path;
+    buffer[length] = '/';
+    strcpy(buffer + length + 1, path);
+    return buffer;
+}
+
 /* The effect that strikes this call, or 0. `path` may be null where a call has none: it then matches every rule. */
 static int struck(const char *call, const char *path) {
     int count = atomic_load(&rule_count);
@@ -231,7 +243,10 @@ int rename(const char *from, const char *to) {
 
 int renameat(int from_folder, const char *from, int to_folder, const char *to) {
     REAL(int, "renameat", int, const char *, int, const char *)
-    int effect = struck("rename", to);
+    char buffer[4096];
+    int kept = errno;
+    int effect = struck("rename", inside(to_folder, to, buffer, sizeof buffer));
+    errno = kept;
     STRIKE(effect);
     return real(from_folder, from, to_folder, to);
 }
@@ -263,7 +278,10 @@ OPENS(open64)
         va_start(list, flags);                              \
         unsigned mode = va_arg(list, unsigned);             \
         va_end(list);                                       \
-        int effect = open_effect(path, flags);              \
+        char buffer[4096];                                  \
+        int kept = errno;                                   \
+        int effect = open_effect(inside(folder, path, buffer, sizeof buffer), flags); \
+        errno = kept;                                       \
         STRIKE(effect);                                     \
         return real(folder, path, flags, mode);             \
     }
