@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fastio._native import Descriptor
 from fastio.dicts.codec import SCHEMA
 from fastio.errors import DictionaryError, quoted
+from fastio.opening import opened_lock
 
 MOST_NBYTES = 16 << 20
 LEFTOVER_SECONDS = 3600.0
@@ -74,11 +74,12 @@ def write_plain(path: str | os.PathLike[str], plain: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def locked(path: str, patient: bool) -> Iterator[bool]:
-    """Hold the file's lock, against other processes and threads; gives False if someone else keeps it.
+    """Hold a lock file's lock, against other processes and threads; gives False if another one keeps it.
 
-    A filesystem without locks is used without: the worst is that one of two writers' samples are lost.
+    A filesystem without locks is used without: the worst is that one of two writers' samples are lost. OSError for what
+    is no regular file: a symbolic link is not followed.
     """
-    with Descriptor(path, os.O_RDWR | os.O_CREAT, 0o644) as descriptor:
+    with opened_lock(path) as descriptor:
         for attempt in range(LOCK_TRIES if patient else 1):
             if attempt:
                 time.sleep(LOCK_WAIT_SECONDS)

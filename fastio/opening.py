@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
+import stat
 from collections.abc import Iterator
+
+from fastio._native import Descriptor
 
 
 @contextlib.contextmanager
@@ -17,6 +21,57 @@ def opened(path: str) -> Iterator[tuple[int, int]]:
     with io.FileIO(path, "rb") as file:  # not a bare descriptor, which an interrupt may leave open
         fd = file.fileno()
         yield fd, os.fstat(fd).st_size
+
+
+@contextlib.contextmanager
+def opened_in_folder(path: str) -> Iterator[tuple[int, int]]:
+    """The same of a file in a folder to which others may write. OSError for what is no regular file.
+
+    A pipe of that name is not waited for.
+    """
+    with Descriptor(path, os.O_RDONLY | os.O_NONBLOCK) as fd:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise not_regular(path, status)
+        os.set_blocking(fd, True)
+        yield fd, status.st_size
+
+
+@contextlib.contextmanager
+def opened_lock(path: str) -> Iterator[int]:
+    """The descriptor of a lock file, which is made if it is missing and never written to.
+
+    OSError for what is no regular file: a symbolic link there leads to a file of another purpose.
+    """
+    lock = Descriptor(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    try:
+        lock.open()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise not_regular(path, os.stat(path, follow_symlinks=False)) from None
+        raise
+    with lock as fd:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise not_regular(path, status)
+        yield fd
+
+
+def not_regular(path: str, status: os.stat_result) -> OSError:
+    """The error for what should be a regular file, and is something else."""
+    kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "no regular file")
+    number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
+    return OSError(number, f"expected a regular file, found {kind}: remove it, if it is not yours", path)
+
+
+_KINDS = (
+    (stat.S_ISLNK, "a symbolic link"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 
 
 def is_path(f: object) -> bool:

@@ -13,12 +13,14 @@ import logging
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 
 from fastio import _native
 from fastio._native import Descriptor
 from fastio.errors import TransferError
 from fastio.native_errors import named
+from fastio.opening import not_regular
 from fastio.replacement import sync_folder
 
 _SUFFIX = ".distcp"
@@ -83,14 +85,14 @@ class DataFile:
 def make_folder(path: str) -> None:
     """Make a folder, with those above it, so that they survive a power cut. TransferError if that fails."""
     missing = []
-    above = os.path.abspath(path)
-    while not os.path.isdir(above) and os.path.dirname(above) != above:
+    above = path
+    while above and not os.path.isdir(above):
         missing.append(above)
         above = os.path.dirname(above)
     try:
         os.makedirs(path, exist_ok=True)
         for folder in reversed(missing):
-            sync_folder(os.path.dirname(folder))
+            sync_folder(os.path.dirname(folder) or os.curdir)
     except OSError as error:
         raise TransferError(error.errno or 0, "making the folder", path) from error
 
@@ -154,6 +156,9 @@ def _create(path: str) -> io.FileIO | None:
 
 def _remove_if_left(path: str) -> None:
     """Remove a file that no living writer holds. OSError, and the file stays, where there are no locks."""
-    with Descriptor(path, os.O_RDWR | os.O_NOFOLLOW) as fd, contextlib.suppress(BlockingIOError):
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    with Descriptor(path, flags) as fd, contextlib.suppress(BlockingIOError):
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise not_regular(path, os.fstat(fd))
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.unlink(path)

@@ -1,6 +1,6 @@
 """The ``.metadata`` file: what makes data files a checkpoint. It is written last, in one step, and carries a checksum.
 
-It is DCP's own pickle, and a line after it that DCP's reader does not look at.
+It is DCP's own pickle, and a line after it that DCP's reader does not look at. Reading it runs no code but DCP's own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from torch.distributed.checkpoint.metadata import Metadata
 from fastio import _native
 from fastio.collector import held_back
 from fastio.distributed.data_file import clear, one_at_a_time
+from fastio.distributed.unpickling import unpickle
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, shortened
+from fastio.opening import opened_in_folder
 from fastio.replacement import Replacement, write_all
 
 _NAME = ".metadata"
@@ -34,6 +36,11 @@ def path_of(folder: str, rank: int | None = None) -> str:
     return os.path.join(folder, _NAME if rank is None else f"__{rank}{_NAME}")
 
 
+def exists(folder: str, rank: int | None = None) -> bool:
+    """Whether there is metadata in a folder, or a name in its place."""
+    return os.path.lexists(path_of(folder, rank))
+
+
 def commit(folder: str, rank: int | None, metadata: Metadata, durable: bool) -> None:
     """Make a checkpoint of what lies in the folder, in place of the one before; then remove that one's data files.
 
@@ -45,7 +52,7 @@ def commit(folder: str, rank: int | None, metadata: Metadata, durable: bool) -> 
     with one_at_a_time(folder) as alone:
         before = _references(path) or set()
         now = {info.relative_path for info in metadata.storage_data.values()}
-        with Replacement(path) as new:
+        with Replacement(path, follow_link=False) as new:
             new.allocate(len(data))
             write_all(new, data)
             new.commit(durable)
@@ -69,7 +76,7 @@ def read(folder: str, rank: int | None = None) -> Metadata:
     """
     path = path_of(folder, rank)
     try:
-        with open(path, "rb") as file:
+        with opened_in_folder(path) as (fd, _), open(fd, "rb", closefd=False) as file:
             data = file.read()
     except FileNotFoundError:
         raise _missing(folder, path) from None
@@ -85,7 +92,7 @@ def read(folder: str, rank: int | None = None) -> Metadata:
     stream = io.BytesIO(data)
     try:
         with held_back():
-            metadata = pickle.load(stream)
+            metadata = unpickle(stream)
     except Exception as error:  # unpickling damaged bytes may raise anything
         raise CorruptFileError(
             path, None, f"it cannot be unpickled: {type(error).__name__}: {shortened(error)}"

@@ -16,15 +16,18 @@ from torch.futures import Future
 from fastio.distributed import metadata as metadata_file
 from fastio.distributed.filling import Filling
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, quoted
-from fastio.opening import opened
+from fastio.opening import opened_in_folder
 
 
 class Reader(StorageReader):
     """Load a checkpoint of many ranks from a folder: ``dcp.load(state_dict, storage_reader=Reader(path))``.
 
     It loads what :class:`fastio.distributed.Writer` and DCP's own FileSystemWriter wrote, by any number of ranks into
-    any number of ranks. A stored tensor that is wanted whole is read straight into the tensor of ``state_dict``. As
-    with DCP's own, metadata and objects are unpickled without restriction: load only what you trust.
+    any number of ranks. A stored tensor that is wanted whole is read straight into the tensor of ``state_dict``.
+
+    Metadata may name DCP's own classes, and those that ``torch.serialization.add_safe_globals`` has been given; data
+    files lie in the folder itself, as regular files. Objects other than tensors are unpickled by DCP's planner, whose
+    default does so without restriction: load them only from those whom you trust.
 
     Where ranks have become more or fewer, one may want a part of what another stored. A CRC-32 is of all that one rank
     stored of a tensor, so with ``verify`` all of that is read; without it, or where the file has no CRC-32, only the
@@ -50,7 +53,7 @@ class Reader(StorageReader):
         self.policy = policy
         self.verify = verify
         self.progress = progress
-        self._load_id = str(uuid.uuid4())
+        self.load_id = str(uuid.uuid4())
         self._infos: dict[Any, Any] = {}
         self._absent: FastIOError | None = None
 
@@ -59,7 +62,7 @@ class Reader(StorageReader):
             self.path = os.fspath(checkpoint_id)
         self._infos = {}
         self._absent = None
-        self._load_id = str(uuid.uuid4())
+        self.load_id = str(uuid.uuid4())
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         rank = kwargs.get("rank")
@@ -77,7 +80,7 @@ class Reader(StorageReader):
             return nothing
         self._absent = None
         meta = getattr(metadata, "storage_meta", None) or StorageMeta()
-        meta.load_id = self._load_id
+        meta.load_id = self.load_id
         metadata.storage_meta = meta
         return metadata
 
@@ -93,14 +96,14 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        by_file: dict[str, list[ReadItem]] = {}
+        by_file: dict[Any, list[ReadItem]] = {}
         for item in plan.items:
-            by_file.setdefault(self._info(item).relative_path, []).append(item)
+            by_file.setdefault(getattr(self._info(item), "relative_path", None), []).append(item)
         for name, items in by_file.items():
-            path = os.path.join(self.path, name)
+            path = os.path.join(self.path, self._checked(name, items))
             with contextlib.ExitStack() as stack:
                 try:
-                    fd, size = stack.enter_context(opened(path))
+                    fd, size = stack.enter_context(opened_in_folder(path))
                 except FileNotFoundError:
                     raise _gone(path, items) from None
                 except OSError as error:
@@ -129,6 +132,15 @@ class Reader(StorageReader):
                 metadata_file.path_of(self.path), item.storage_index.fqn, "it does not say where this is stored"
             )
         return info
+
+    def _checked(self, name: Any, items: list[ReadItem]) -> str:
+        """The name of a data file, which leads to no other folder."""
+        if isinstance(name, str) and os.path.basename(name) == name and name not in ("", os.curdir, os.pardir):
+            return str(name)
+        raise CorruptFileError(
+            metadata_file.path_of(self.path), items[0].storage_index.fqn,
+            f"it is said to lie in {name!r}, expected the name of a file in the folder: the metadata was altered",
+        )  # fmt: skip
 
 
 def _gone(path: str, items: list[ReadItem]) -> CheckpointError:

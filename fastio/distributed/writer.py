@@ -37,6 +37,8 @@ class Writer(StorageWriter):
         policy: who chooses the tool, as in :func:`fastio.save`.
         durable: a rank's part is done only when it would survive a power cut.
         progress: True for a progress bar on the ranks that ask for it, or a function of (bytes done, bytes in all).
+        overwrite: False to raise RuntimeError, as DCP's own writer does, where the folder holds a checkpoint. There is
+            no warning where it is replaced: until the new one is whole, the old one can be loaded.
 
     What ``dcp.async_save`` hands over is a copy. But where it has no argument ``async_stager`` (torch 2.6), tensors in
     host memory are saved as they are when their turn comes, by torch's own writer too: change none before it is done.
@@ -46,14 +48,21 @@ class Writer(StorageWriter):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, policy: Any = "auto", durable: bool = True, progress: Any = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        policy: Any = "auto",
+        durable: bool = True,
+        progress: Any = None,
+        overwrite: bool = True,
     ) -> None:
         super().__init__()
         self.path = os.fspath(path)
         self.policy = policy
         self.durable = bool(durable)
         self.progress = progress
-        self._save_id = str(uuid.uuid4())
+        self.overwrite = overwrite
+        self.save_id = str(uuid.uuid4())
         self._rank: int | None = None
         self._file: DataFile | None = None
         self._passes = RarePasses()
@@ -61,7 +70,7 @@ class Writer(StorageWriter):
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id:
             self.path = os.fspath(checkpoint_id)
-        self._save_id = str(uuid.uuid4())
+        self.save_id = str(uuid.uuid4())
         self._let_go()
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -72,6 +81,8 @@ class Writer(StorageWriter):
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         make_folder(self.path)
+        if not self.overwrite and metadata_file.exists(self.path, self._rank):
+            raise RuntimeError(f"Checkpoint already exists and {self.overwrite=}.")  # in DCP's words
         return plan if self._rank is None else _with_prefix(plan, self._rank)
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -96,7 +107,7 @@ class Writer(StorageWriter):
         self._let_go()
 
     def storage_meta(self) -> StorageMeta:
-        return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self._save_id)
+        return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self.save_id)
 
     @property
     def checkpoint_id(self) -> str:

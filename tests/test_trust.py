@@ -1,0 +1,351 @@
+"""Folders to which other users may write: links, pipes, pickles and swapped files in them do no harm."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import socket
+import types
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata
+
+import fastio
+from fastio import dicts
+from fastio.dicts import Context
+from fastio.distributed import Reader, Writer
+from fastio.errors import CorruptFileError, NotReplaceableError, TransferError
+
+PRECIOUS = b"precious"
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    """A file that no save may touch, in a folder of its own."""
+    path = tmp_path / "private" / "precious"
+    path.parent.mkdir()
+    path.write_bytes(PRECIOUS)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "shared"
+    path.mkdir()
+    return path
+
+
+# The temporary file of a save
+
+
+def as_link(name: Path, precious: Path) -> None:
+    name.symlink_to(precious)
+
+
+def as_hard_link(name: Path, precious: Path) -> None:
+    name.hardlink_to(precious)
+
+
+def as_file(name: Path, _: Path) -> None:
+    name.write_bytes(b"evil")
+
+
+def as_pipe(name: Path, _: Path) -> None:
+    os.mkfifo(name)
+
+
+def as_nothing(_: Path, __: Path) -> None:
+    pass
+
+
+SWAPS = [as_link, as_hard_link, as_file, as_pipe, as_nothing]
+
+
+def swap(folder: Path, put: Callable[[Path, Path], None], precious: Path, moved: bool) -> None:
+    """Put something else in the place of the one temporary file in a folder."""
+    (name,) = folder.glob(".it*.tmp")
+    if moved:
+        name.rename(folder / "moved")
+    else:
+        name.unlink()
+    put(name, precious)
+
+
+@pytest.mark.parametrize("put", SWAPS)
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("policy", ["posix", "uring", "torch"])
+def test_a_temporary_file_that_is_swapped_while_it_is_written_is_not_put_in_place(
+    folder: Path, precious: Path, policy: str, moved: bool, put: Callable[[Path, Path], None]
+) -> None:
+    path = folder / "it.pt"
+    fastio.save(torch.zeros(3), path)
+    swapped: list[bool] = []
+
+    def once(*_: int) -> None:
+        if not swapped:
+            swapped.append(True)
+            swap(folder, put, precious, moved)
+
+    with pytest.raises(NotReplaceableError, match=r"it\.pt.*another program|another program.*it\.pt") as refused:
+        fastio.save(torch.ones(100_000), path, policy=policy, progress=once)
+    assert refused.value.errno == errno.ESTALE
+    assert swapped
+    assert precious.read_bytes() == PRECIOUS
+    assert torch.equal(torch.load(path), torch.zeros(3))
+    left = {entry.name for entry in folder.iterdir()} - {"it.pt", "moved"}
+    assert len(left) == (put is not as_nothing)  # what is not fastio's stays
+    fastio.save(torch.ones(2), path)
+    assert torch.equal(torch.load(path), torch.ones(2))
+
+
+@pytest.mark.parametrize("put", SWAPS)
+def test_torchs_own_save_writes_to_the_file_that_was_created(
+    folder: Path, precious: Path, put: Callable[[Path, Path], None]
+) -> None:
+    """Swapped just before torch would open it by name: torch asks for the name of the pickle module first."""
+    fired: list[bool] = []
+
+    class Module(types.ModuleType):
+        Pickler, Unpickler, dumps, loads = pickle.Pickler, pickle.Unpickler, pickle.dumps, pickle.loads
+
+        @property
+        def __name__(self) -> str:  # type: ignore[override]
+            if not fired:
+                fired.append(True)
+                swap(folder, put, precious, moved=False)
+            return "pickle"
+
+    with pytest.raises(NotReplaceableError):
+        fastio.save(torch.ones(1000), folder / "it.pt", pickle_module=Module("it"))
+    assert fired
+    assert precious.read_bytes() == PRECIOUS
+    assert not (folder / "it.pt").exists()
+
+
+def test_links_pipes_and_folders_in_the_places_of_temporaries_are_passed_by(folder: Path, precious: Path) -> None:
+    path = folder / "it.pt"
+    names = [folder / f".it.pt.fastio-{slot}.tmp" for slot in range(4)]
+    names[0].symlink_to(precious)
+    os.mkfifo(names[1])
+    names[2].mkdir()
+    names[3].symlink_to(folder / "nothing")
+    for value in (1.0, 2.0):
+        fastio.save(torch.tensor(value), path)
+        assert torch.load(path) == value
+    assert precious.read_bytes() == PRECIOUS
+    assert {entry.name for entry in folder.iterdir()} == {"it.pt", *(name.name for name in names)}
+
+
+# The lock of a dictionary
+
+
+def learn() -> None:
+    """Have the dictionary of the working folder learn something that is to be kept."""
+    own: Any = dicts.default("save", ".")
+    for _ in range(6):
+        own.observe(Context("save", "pt", "cpu", durable=True), 1 << 20, "posix", 0.5)
+
+
+def as_socket(name: Path, _: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(name))
+
+
+def as_dangling_link(name: Path, precious: Path) -> None:
+    name.symlink_to(precious.with_name("new"))
+
+
+@pytest.mark.parametrize("put", [as_link, as_dangling_link, as_pipe, as_socket])
+def test_a_dictionarys_lock_is_a_regular_file_or_refused(
+    folder: Path, precious: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[Path, Path], None]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("FASTIO_DICTIONARY_DIR", "known")
+    dicts.forget()
+    learn()
+    dicts.flush()
+    (kept,) = (folder / "known").glob("*.json")
+    before = kept.read_bytes()
+    lock = kept.with_name(f"{kept.name}.lock")
+    lock.unlink()
+    put(lock, precious)
+    dicts.forget()
+    learn()
+    with pytest.warns(RuntimeWarning, match=r"\.lock.*cannot be kept"):
+        dicts.flush()
+    dicts.forget()
+    assert kept.read_bytes() == before
+    assert precious.read_bytes() == PRECIOUS
+    assert [entry.name for entry in precious.parent.iterdir()] == ["precious"]
+
+
+# Distributed checkpoints
+
+STATE = {"w": torch.arange(6.0), "n": 7}
+
+
+def save(folder: Path, state: dict[str, Any] | None = None) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.save(dict(state or STATE), storage_writer=Writer(folder), no_dist=True)
+
+
+def load(folder: Path, reader: Any = None) -> dict[str, Any]:
+    state = {"w": torch.zeros(6), "n": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(state, storage_reader=reader or Reader(folder), no_dist=True)
+    return state
+
+
+def failure(folder: Path) -> BaseException:
+    with pytest.raises(CheckpointException) as failed:
+        load(folder)
+    (error, _), *_ = failed.value.failures.values()
+    return error
+
+
+def change(folder: Path, name: str = ".metadata") -> Any:
+    """The metadata of a folder, to be altered and written back."""
+    with open(folder / name, "rb") as file:
+        return pickle.load(file)
+
+
+class Evil:
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self._made = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self._made
+
+
+def build(what: bytes, state: bytes) -> bytes:
+    """A pickle that gives a state to what a piece of pickle makes."""
+    return b"\x80\x04" + what + state + b"b."
+
+
+def call_of(what: bytes, argument: str) -> bytes:
+    """A pickle that calls what a piece of pickle names, with one text."""
+    text = argument.encode()
+    return b"\x80\x04" + what + b"\x8c" + bytes([len(text)]) + text + b"\x85R."
+
+
+ENCODING = b"ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n"
+PICKLES: dict[str, Callable[[Path], bytes]] = {
+    "a call": lambda witness: pickle.dumps(Evil(os.mkdir, str(witness))),
+    "a call inside metadata": lambda witness: pickle.dumps(
+        Metadata({}, planner_data=Evil(os.mkdir, str(witness)), storage_data={})
+    ),
+    "eval": lambda witness: pickle.dumps(Evil(eval, f"__import__('os').mkdir({str(witness)!r})")),
+    "torch.load": lambda witness: pickle.dumps(Evil(torch.load, str(witness))),
+    "a state for a class": lambda _: build(
+        b"ctorch.distributed.checkpoint.metadata\nMetadata\n", b"(N}X\x05\x00\x00\x00stateK\x07st"
+    ),
+    "a state for a member of an enum": lambda _: build(ENCODING + b"(K\x00tR", b"}X\x05\x00\x00\x00stateK\x07s"),
+    "a name inside a module": lambda witness: call_of(
+        b"\x8c\x27torch.distributed.checkpoint.filesystem\x8c\x08os.mkdir\x93", str(witness)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PICKLES)
+def test_pickles_in_a_checkpoints_folder_run_nothing_and_change_nothing(
+    folder: Path, tmp_path: Path, kind: str
+) -> None:
+    witness = tmp_path / "witness"
+    data = PICKLES[kind](witness)
+    for name in (".metadata", "__7.metadata"):
+        (folder / name).write_bytes(data)
+    assert isinstance(failure(folder), CorruptFileError)
+    (folder / "__1_0123456789abcdef.distcp").write_bytes(b"what an older checkpoint may need")
+    save(folder)
+    assert torch.equal(load(folder)["w"], STATE["w"])
+    assert (folder / "__1_0123456789abcdef.distcp").exists()  # for what the other one refers to cannot be known
+    assert not witness.exists()
+    assert not hasattr(Metadata, "state")
+    encoding: Any = torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING
+    assert not any(hasattr(member, "state") for member in encoding)
+
+
+def test_a_refused_class_is_named_with_the_cure_and_trusted_on_demand(folder: Path) -> None:
+    save(folder)
+    metadata = change(folder)
+    metadata.planner_data["more"] = Evil(complex, 1, 2)
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    error = failure(folder)
+    assert isinstance(error, CorruptFileError)
+    assert "builtins.complex" in str(error)
+    assert "add_safe_globals" in str(error)
+    with torch.serialization.safe_globals([complex]):
+        assert torch.equal(load(folder)["w"], STATE["w"])
+
+
+def test_what_torchs_own_writer_and_a_path_object_leave_is_read(folder: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        writer = dcp.FileSystemWriter(folder)
+        dcp.save({**STATE, "half": torch.ones(2, 2, dtype=torch.bfloat16)}, storage_writer=writer, no_dist=True)
+    assert change(folder).storage_meta.checkpoint_id == folder
+    loaded = load(folder)
+    assert torch.equal(loaded["w"], STATE["w"])
+    assert loaded["n"] == 7
+
+
+@pytest.mark.parametrize("name", ["../private/it.distcp", "/etc/passwd", "..", ".", "", "a/b", 7, None])
+def test_data_files_are_names_in_the_folder(folder: Path, precious: Path, name: Any) -> None:
+    save(folder)
+    metadata = change(folder)
+    ((old, _),) = {(info.relative_path, 0) for info in metadata.storage_data.values()}
+    (precious.parent / "it.distcp").write_bytes((folder / old).read_bytes())
+    for info in metadata.storage_data.values():
+        info.relative_path = name
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    error = failure(folder)
+    assert isinstance(error, CorruptFileError)
+    assert repr(name) in str(error)
+    assert ".metadata" in str(error)
+
+
+@pytest.mark.parametrize("put", [as_pipe, as_socket, as_nothing])
+@pytest.mark.parametrize("of", [".metadata", "*.distcp"])
+def test_what_is_no_regular_file_is_not_waited_for(
+    folder: Path, precious: Path, of: str, put: Callable[[Path, Path], None]
+) -> None:
+    save(folder)
+    (name,) = folder.glob(of)
+    name.unlink()
+    put(name, precious)
+    error = failure(folder)
+    assert name.name in str(error)
+    assert isinstance(error, fastio.CheckpointError if put is as_nothing else TransferError)
+
+
+@pytest.mark.parametrize("put", [as_link, as_dangling_link])
+def test_a_link_in_the_place_of_metadata_is_replaced_not_followed(
+    folder: Path, precious: Path, put: Callable[[Path, Path], None]
+) -> None:
+    put(folder / ".metadata", precious)
+    save(folder)
+    assert not (folder / ".metadata").is_symlink()
+    assert torch.equal(load(folder)["w"], STATE["w"])
+    assert precious.read_bytes() == PRECIOUS
+    assert [entry.name for entry in precious.parent.iterdir()] == ["precious"]
+
+
+def test_links_and_pipes_under_the_names_of_data_files_stay(folder: Path, precious: Path) -> None:
+    names = [folder / f"__0_{digit * 16}.distcp" for digit in "ab"]
+    names[0].symlink_to(precious)
+    os.mkfifo(names[1])
+    save(folder)
+    assert precious.read_bytes() == PRECIOUS
+    assert names[0].is_symlink()
+    assert names[1].is_fifo()
+    assert torch.equal(load(folder)["w"], STATE["w"])
