@@ -32,11 +32,18 @@ def save(
 ) -> SaveResult:
     """Save an object, as ``torch.save`` does, by the fastest way there is here.
 
+    A ``.pt`` file always carries the CRC-32 of every record, whatever ``torch.serialization.set_crc32_options`` says,
+    and storages are aligned by fastio's own rule (large ones to 4096 bytes, where that costs little room, else to 64),
+    whatever ``torch.utils.serialization.config.save.storage_alignment`` says. Both settings count where torch itself
+    does the work: for file objects, its legacy format, ``policy="torch"``, and pickle modules.
+
     Args:
         obj: for ``pt`` anything that ``torch.save`` takes, tensors of any shape, dtype and device in it; for
             ``safetensors`` a dict of str to tensors; for ``npy`` one tensor.
         f: a path, or a file object as ``torch.save`` takes it. At a path, the old file is replaced in one step when the
-            new one is whole; interrupted at any time, the path holds one of the two.
+            new one is whole; interrupted at any time, the path holds one of the two. The new file has the old one's
+            owner, group, list of access rights and permission bits, as far as this process may give them, but never
+            setuid, setgid or the sticky bit.
         policy: who chooses the tool: ``"auto"``, a tool's name, a dictionary's path or object, ``"w"``, ``"r"`` or
             ``"w+r"``. Where there is no choice (a file object, torch's legacy format), the result says why.
         durable: return only when the file would survive a power cut.
@@ -72,7 +79,7 @@ def load(
     f: Any,
     map_location: Any = None,
     *,
-    weights_only: bool | None = True,
+    weights_only: bool | None = None,
     mmap: bool | None = None,
     policy: Any = "auto",
     verify: bool = True,
@@ -83,11 +90,12 @@ def load(
 
     The format is told by the first bytes of the file, or of what a file object has from its position on. ``f``,
     ``map_location``, ``weights_only``, ``mmap`` and further arguments mean what they mean to ``torch.load``; ``policy``
-    and ``progress`` what they mean to :func:`save`. A ``pickle_module`` needs ``weights_only=False`` beside it, which
-    ``torch.load`` takes for granted then: here the safe default stays.
+    and ``progress`` what they mean to :func:`save`.
 
     Args:
-        weights_only: None is True, unless a ``pickle_module`` is given, as it is for ``torch.load``.
+        weights_only: None is True, also where a ``pickle_module`` is given, with which ``torch.load`` takes None for
+            False: here such a module needs an explicit ``weights_only=False``. As for ``torch.load``, the environment
+            variable ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD`` makes False of None, with torch's warning.
         verify: compare each record with its CRC-32 before anything is returned (``pt``; the other formats carry none).
 
     Raises:
@@ -97,15 +105,21 @@ def load(
 
     >>> state = fastio.load("model.pt", map_location="cuda")
     """
-    if weights_only is None:
-        weights_only = torch_load_arguments.get("pickle_module") is None
-    call = LoadCall(_name(f), map_location, weights_only, mmap, policy, verify, None, torch_load_arguments)
+    safe = weights_only is None or weights_only
+    by_default = weights_only is None and torch_load_arguments.get("pickle_module") is None
+    arguments = torch_load_arguments
+    call = LoadCall(_name(f), map_location, safe, mmap, policy, verify, None, arguments, by_default=by_default)
     return _load(f, call, progress)
 
 
-def load_as_torch(f: Any, map_location: Any, weights_only: bool, mmap: bool | None, arguments: dict[str, Any]) -> Any:
+def load_as_torch(
+    f: Any, map_location: Any, weights_only: bool | None, mmap: bool | None, arguments: dict[str, Any]
+) -> Any:
     """:func:`load` for code that means ``torch.load``: what that ignores is ignored, and the transfer has a note."""
-    call = LoadCall(_name(f), map_location, weights_only, mmap, "auto", True, None, arguments, as_torch=True)
+    safe, by_default = weights_only is None or weights_only, weights_only is None
+    call = LoadCall(
+        _name(f), map_location, safe, mmap, "auto", True, None, arguments, as_torch=True, by_default=by_default
+    )
     return _load(f, call, None)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 from fastio import api
 from fastio.forking import lock_across_forks
 
-_TRUE = ("1", "y", "yes", "true")  # as torch reads its environment variables
 _lock = lock_across_forks()
 _depth = 0
 _originals: tuple[Any, Any] | None = None
@@ -50,14 +48,18 @@ def _load(
     """torch.load, by fastio."""
     if pickle_module is not None:
         pickle_load_args["pickle_module"] = pickle_module
-    if weights_only is None:
-        weights_only = pickle_module is None and weights_only_by_default()
     return api.load_as_torch(f, map_location, weights_only, mmap, pickle_load_args)
 
 
-def weights_only_by_default() -> bool:
-    """What ``weights_only=None`` means to torch."""
-    return os.environ.get("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "0").lower() not in _TRUE
+def _script_alike(originals: tuple[Any, Any], ours: tuple[Any, Any]) -> None:
+    """Have torch.jit.script compile calls of our functions as those of the originals.
+
+    It has a table of functions for which TorchScript has operators, by id; others are compiled from their source.
+    """
+    operators = torch.jit._builtins._get_builtin_table()
+    for original, own in zip(originals, ours, strict=True):
+        if id(original) in operators:
+            operators[id(own)] = operators[id(original)]
 
 
 @contextlib.contextmanager
@@ -65,7 +67,7 @@ def patch_torch() -> Iterator[None]:
     """Inside, ``torch.save`` and ``torch.load`` are fastio's, in every thread.
 
     Nests; what was there before comes back when the last context is left, in whatever way. fastio's own calls of
-    torch go to ``torch.serialization``, which stays as it is.
+    torch go to ``torch.serialization``, which stays as it is. TorchScript that calls the two is compiled as outside.
 
     >>> with fastio.patch_torch():
     ...     trainer.train()
@@ -74,6 +76,7 @@ def patch_torch() -> Iterator[None]:
     with _lock:
         if _depth == 0:
             _originals = torch.save, torch.load
+            _script_alike(_originals, (_save, _load))
             torch.save, torch.load = _save, _load
         _depth += 1
     try:

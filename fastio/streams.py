@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from fastio import formats, sequential
 from fastio.errors import TransferError
 from fastio.formats.sense import HEAD_BYTES, PT, sense
@@ -19,7 +17,7 @@ from fastio.loading import load_open
 from fastio.outcome import SaveResult, Transfer
 from fastio.progress import tell_end
 from fastio.saving import SaveCall
-from fastio.torch_loading import LoadCall
+from fastio.torch_loading import LoadCall, call_torch
 from fastio.transport import LOAD, SAVE
 
 _REASON = "f is a file object"
@@ -41,7 +39,7 @@ def save_stream(call: SaveCall, f: Any) -> SaveResult:
     """Write to a file object at its position, as torch.save does. Durability is its owner's."""
     started = time.perf_counter()
     if call.form == PT:
-        _save_by_torch(call, f)
+        sequential.write_by_torch(call.obj, f, call.path, call.arguments)
         nbytes, tool = 0, "torch"
     else:
         layout = formats.lay_out(call.form, call.obj, call.path, call.arguments)
@@ -52,16 +50,6 @@ def save_stream(call: SaveCall, f: Any) -> SaveResult:
     tell_end(call.progress, nbytes)
     seconds = time.perf_counter() - started
     return SaveResult(SAVE, call.path, call.form, tool, "stream", _REASON, nbytes, seconds, False, False)
-
-
-def _save_by_torch(call: SaveCall, f: Any) -> None:
-    try:
-        torch.serialization.save(call.obj, sequential.whole(f, call.path), **call.arguments)
-    except RuntimeError as error:
-        # After a write that failed torch ends the archive, and says only that this failed, too.
-        if isinstance(error.__context__, TransferError):
-            raise error.__context__ from None
-        raise
 
 
 def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:
@@ -75,9 +63,7 @@ def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:
         with _in_memory(f, call.path) as (fd, size):
             obj, transfer = load_open(call._replace(policy="torch"), fd, size, form, started)
         return obj, replace(transfer, tool="memory", route="stream", reason=_REASON)
-    obj = torch.serialization.load(
-        f, call.map_location, weights_only=call.weights_only, mmap=call.mmap, **call.arguments
-    )
+    obj = call_torch(call, f)
     tell_end(call.progress, 0)
     seconds = time.perf_counter() - started
     notes = ("not verified: f is a file object",) if call.verify else ()

@@ -27,7 +27,11 @@ _TORCH_DECIDES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_
 
 
 class LoadCall(NamedTuple):
-    """The arguments of one load. ``as_torch``: what torch.load ignores is ignored, not refused."""
+    """The arguments of one load.
+
+    ``as_torch``: what torch.load ignores is ignored, not refused. ``by_default``: the caller left ``weights_only`` to
+    torch.load, whose environment variables decide then.
+    """
 
     path: str
     map_location: Any
@@ -38,6 +42,13 @@ class LoadCall(NamedTuple):
     progress: Progress | None
     arguments: dict[str, Any]
     as_torch: bool = False
+    by_default: bool = False
+
+
+def call_torch(call: LoadCall, f: Any) -> Any:
+    """torch.load itself."""
+    weights_only = None if call.by_default else call.weights_only
+    return torch.serialization.load(f, call.map_location, weights_only=weights_only, mmap=call.mmap, **call.arguments)
 
 
 def given_arguments(call: LoadCall) -> list[str]:
@@ -109,9 +120,7 @@ def load_by_torch(
     # torch goes by a safetensors' suffix, fastio by what is in the file.
     by_link = (form == PT or call.path.endswith(".safetensors")) and os.path.exists(link)
     path = link if by_link else call.path
-    obj = torch.serialization.load(
-        path, call.map_location, weights_only=call.weights_only, mmap=call.mmap, **call.arguments
-    )
+    obj = call_torch(call, path)
     tell_end(call.progress, size)
     seconds = time.perf_counter() - started
     route = "mmap" if mapped else "library"

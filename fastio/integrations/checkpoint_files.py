@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 from fastio import api
-from fastio.patching import weights_only_by_default
 from fastio.replacement import sync_folder
 
 _log = logging.getLogger("fastio.integrations")
@@ -42,8 +41,6 @@ class CheckpointFiles:
         if _is_url(path):
             _log.info("%s: loaded by Lightning itself", path)
             return super().load_checkpoint(path, map_location, weights_only)  # type: ignore[misc]
-        if weights_only is None:
-            weights_only = weights_only_by_default()
         return api.load(os.path.expanduser(path), map_location, weights_only=weights_only)
 
 
