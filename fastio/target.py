@@ -47,12 +47,14 @@ def find(path: str, follow_link: bool) -> Target:
     try:
         old = os.stat(name, follow_symlinks=follow_link)
     except FileNotFoundError:
-        says_folder = base in ("", os.curdir, os.pardir)  # "x.pt/" is no name of the file x.pt
-        if not os.path.isdir((os.path.dirname(folder) if says_folder else folder) or os.curdir):
+        ends_in_slash = not base  # "x.pt/" is no name of the file x.pt
+        if not os.path.isdir((os.path.dirname(folder) if ends_in_slash else folder) or os.curdir):
             raise FolderMissingError(path) from None
-        if says_folder:
+        if ends_in_slash:
             raise TargetIsFolderError(path) from None
     except NotADirectoryError:
+        if not base and os.path.exists(folder):  # as open says of a file's name with a slash after it
+            raise TargetIsFolderError(path) from None
         raise NotAFolderError(path) from None
     except OSError as error:
         raise TransferError(error.errno or 0, "stat", path) from error

@@ -105,6 +105,22 @@ def test_the_owner_and_the_mode_stay_and_are_there_from_the_start(server: Server
     assert objects.version_of(objects.read(path)) == objects.NEW
 
 
+@pytest.mark.parametrize("mode", [0o4755, 0o2775, 0o1644, 0o7777, 0o2640, 0o4400], ids=oct)
+@pytest.mark.parametrize("policy", ["posix", "torch"])
+def test_setuid_setgid_and_sticky_go_with_the_old_bytes(path: Path, mode: int, policy: str) -> None:
+    path.chmod(mode)
+    assert mode_of(path) == mode
+    meanwhile: list[int] = []
+
+    def look(*_: int) -> None:
+        meanwhile.extend(mode_of(name) for name in path.parent.iterdir() if name != path)
+
+    fastio.save(torch.ones(5), path, policy=policy, progress=look)
+    assert mode_of(path) == mode & 0o777
+    assert meanwhile
+    assert all(seen & 0o7000 == 0 for seen in meanwhile)
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [(0o666, 0o666), (0o662, 0o622), (0o606, 0o600), (0o646, 0o644), (0o777, 0o777)],

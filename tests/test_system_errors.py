@@ -1,0 +1,237 @@
+"""What the system refuses is the error that open, torch.save and torch.load raise for it, and fastio's own too."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fastio
+from fastio.errors import FastIOError, NotReplaceableError, TransferError
+
+ALL = sorted(number for number in errno.errorcode if number)
+
+
+@pytest.mark.parametrize("kind", [TransferError, NotReplaceableError])
+@pytest.mark.parametrize("way", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy], ids=["pickled", "copied"])
+def test_an_error_is_pythons_own_for_every_errno_and_survives_copies(kind: Any, way: Callable[[Any], Any]) -> None:
+    for number in (*ALL, 0, 9999):
+        error = TransferError(number, "read", "a/b", 7) if kind is TransferError else kind(number, "a cure", "a/b")
+        copied = way(error)
+        for one in (error, copied):
+            assert isinstance(one, type(OSError(number, "")))
+            assert isinstance(one, kind)
+            assert isinstance(one, RuntimeError)  # as torch.save's
+            assert (one.errno, one.filename, type(one).__name__) == (number, "a/b", kind.__name__)
+        assert type(copied) is type(error)
+        assert vars(copied) == vars(error)
+        assert (str(copied), copied.strerror, copied.args) == (str(error), error.strerror, error.args)
+
+
+def test_errors_with_an_errno_of_their_own_are_no_others() -> None:
+    assert not isinstance(TransferError(errno.EIO, "read", "it"), PermissionError | FileNotFoundError)
+    assert not isinstance(TransferError(errno.EACCES, "read", "it"), FileNotFoundError)
+
+
+# Bad paths. What torch raises for the zip format is a RuntimeError that says nothing, and for the legacy one open's.
+
+
+@pytest.fixture(
+    params=["missing/it", "file/it", "ring", "x" * 300, "folder", "file/", "new/", "folder/.", "missing/.."]
+)
+def bad(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A path that no file can be saved to, or loaded from."""
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "ring").symlink_to("ring")
+    return f"{tmp_path}/{request.param}"
+
+
+def raised(action: Callable[[], object]) -> BaseException:
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        action()
+    return caught.value
+
+
+@pytest.mark.parametrize("policy", ["auto", "posix", "torch"])
+@pytest.mark.parametrize("form", ["pt", "safetensors", "npy"])
+def test_a_save_raises_what_torch_save_raises(bad: str, form: str, policy: str) -> None:
+    if policy == "torch" and form != "pt":
+        pytest.skip("torch saves .pt alone")
+    obj: Any = torch.ones(3) if form == "npy" else {"x": torch.ones(3)}
+    by_open = raised(lambda: torch.save(obj, bad, _use_new_zipfile_serialization=False))
+    by_zip = raised(lambda: torch.save(obj, bad))
+    own = raised(lambda: fastio.save(obj, bad, format=form, policy=policy))
+    assert isinstance(by_open, OSError)
+    assert isinstance(own, type(by_open)), own
+    assert isinstance(own, type(by_zip)), own
+    assert isinstance(own, FastIOError)
+    assert own.errno == by_open.errno  # type: ignore[attr-defined]
+    assert os.path.basename(bad) in str(own)
+
+
+@pytest.mark.parametrize("policy", ["auto", "posix", "torch"])
+def test_a_load_and_a_verification_raise_what_torch_load_raises(bad: str, policy: str) -> None:
+    by_torch = raised(lambda: torch.load(bad))
+    for own in (raised(lambda: fastio.load(bad, policy=policy)), raised(lambda: fastio.verify(bad))):
+        assert type(own) is type(by_torch)
+        assert (own.errno, own.filename) == (by_torch.errno, bad)  # type: ignore[attr-defined]
+
+
+# As a user who may not. In a process that gives its rights up.
+
+
+IMPORTS = """
+import errno, os, warnings
+import torch, fastio
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from fastio.distributed import Reader, Writer
+warnings.simplefilter("ignore")
+"""
+
+
+def in_a_process(program: str, folder: Path) -> str:
+    command = [sys.executable, "-c", IMPORTS + textwrap.dedent(program)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+def test_what_a_user_may_not_is_a_permission_error(tmp_path: Path) -> None:
+    """Files and folders of root's, by a user who is not."""
+    tmp_path.chmod(0o755)
+    for above in tmp_path.parents:
+        if above.stat().st_uid == os.getuid() and not above.stat().st_mode & 0o001:
+            above.chmod(above.stat().st_mode | 0o001)
+    for name, mode in (("closed", 0o700), ("readable", 0o755), ("writable", 0o777), ("unlisted", 0o733)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+        fastio.save({"x": torch.ones(3)}, tmp_path / name / "it.pt")
+        (tmp_path / name / "it.pt").chmod(0o600)
+    said = in_a_process(
+        """
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        state = {"x": torch.zeros(3)}
+        for name in ("closed", "readable", "writable"):
+            path = f"{name}/it.pt"
+            actions = {
+                "save": lambda: fastio.save(state, path),
+                "save by torch": lambda: fastio.save(state, path, policy="torch"),
+                "save legacy": lambda: fastio.save(state, path, _use_new_zipfile_serialization=False),
+                "load": lambda: fastio.load(path),
+                "verify": lambda: fastio.verify(path),
+                "open": lambda: open(path, "r+b"),
+            }
+            if name != "writable":
+                actions["new"] = lambda: fastio.save(state, f"{name}/new.pt")
+                actions["writer"] = lambda: dcp.save(dict(state), storage_writer=Writer(f"{name}/new"), no_dist=True)
+            for doing, action in actions.items():
+                try:
+                    action()
+                except (Exception, CheckpointException) as error:
+                    if isinstance(error, CheckpointException):
+                        (error, _), *_ = error.failures.values()
+                    assert isinstance(error, PermissionError), (name, doing, type(error), error)
+                    assert error.errno == errno.EACCES, (name, doing, error)
+                    assert name in error.filename, (name, doing, error)
+                else:
+                    raise AssertionError(f"{name} {doing}: no error")
+        fastio.save(state, "unlisted/new.pt")  # a folder that may be written to, but not read
+        assert torch.equal(torch.load("unlisted/new.pt")["x"], state["x"])
+        print("done")
+        """,
+        tmp_path,
+    )
+    assert said == "done\n"
+    for name in ("closed", "readable", "writable", "unlisted"):
+        assert torch.equal(torch.load(tmp_path / name / "it.pt")["x"], torch.ones(3))
+        assert {entry.name for entry in (tmp_path / name).iterdir()} <= {"it.pt", "new.pt"}
+
+
+def test_a_disk_that_is_mounted_read_only_is_said_to_be(tmp_path: Path) -> None:
+    """In a mount namespace of its own."""
+    (tmp_path / "disk").mkdir()
+    fastio.save({"x": torch.ones(3)}, tmp_path / "disk" / "it.pt")
+    program = """
+import errno, torch, fastio
+for path in ("disk/it.pt", "disk/new.pt"):
+    for policy in ("auto", "torch"):
+        try:
+            fastio.save({"x": torch.zeros(3)}, path, policy=policy)
+        except fastio.TransferError as error:
+            print(errno.errorcode[error.errno], isinstance(error, PermissionError))
+print(fastio.load("disk/it.pt")["x"].sum().item())
+"""
+    mount = 'mount --bind disk disk && mount -o remount,ro,bind disk || exit 77; exec "$1" -c "$0"'
+    command = ["unshare", "-m", "sh", "-c", mount, program, sys.executable]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("no mount namespace can be made here")
+    assert done.stdout.split("\n") == [*["EROFS False"] * 4, "3.0", ""], done
+
+
+def test_paths_in_a_working_folder_deeper_than_the_kernel_names(tmp_path: Path) -> None:
+    said = in_a_process(
+        """
+        for _ in range(25):
+            os.mkdir("d" * 200)
+            os.chdir("d" * 200)
+        try:
+            open(os.path.abspath("it.pt"), "wb")
+        except OSError as error:
+            assert error.errno == errno.ENAMETOOLONG
+        torch.save(torch.ones(3), "theirs.pt")
+        assert torch.load("theirs.pt").sum() == 3
+        for policy in ("auto", "posix", "uring", "torch"):
+            for form in ("pt",) if policy == "torch" else ("pt", "safetensors", "npy"):
+                for value in (1.0, 2.0):
+                    tensor = torch.full((2000,), value)
+                    obj = tensor if form == "npy" else {"x": tensor}
+                    fastio.save(obj, f"it.{form}", policy=policy)
+                    found = fastio.load(f"it.{form}", policy=policy)
+                    assert torch.equal(found if form == "npy" else found["x"], tensor)
+                    fastio.verify(f"it.{form}")
+        fastio.save(torch.ones(3), "legacy.pt", _use_new_zipfile_serialization=False)
+        os.symlink("it.pt", "link.pt")
+        fastio.save(torch.ones(2), "link.pt")
+        assert os.path.islink("link.pt")
+        assert fastio.load("theirs.pt").sum() == fastio.load("it.pt", mmap=True).sum() + 1 == 3
+        os.mkdir("folder")
+        fastio.save(torch.ones(2), "folder/it.pt")
+        dcp.save({"w": torch.ones(3)}, storage_writer=Writer("made/now"), no_dist=True)
+        state = {"w": torch.zeros(3)}
+        dcp.load(state, storage_reader=Reader("made/now"), no_dist=True)
+        assert state["w"].sum() == 3
+        try:
+            fastio.save(torch.ones(2), "missing/it.pt")
+        except FileNotFoundError:
+            print(sorted(os.listdir()))
+        """,
+        tmp_path,
+    )
+    names = ["folder", "it.npy", "it.pt", "it.safetensors", "legacy.pt", "link.pt", "made", "theirs.pt"]
+    assert said == f"{names}\n"
+
+
+def test_a_working_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for action in (lambda: fastio.save(torch.ones(2), "it.pt"), lambda: fastio.load("it.pt")):
+        with pytest.raises(FileNotFoundError) as missing:
+            action()
+        assert missing.value.filename == "it.pt"
