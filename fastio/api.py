@@ -75,6 +75,13 @@ def save(
     return result
 
 
+def save_over_link(obj: Any, path: str) -> SaveResult:
+    """:func:`save` as ``pt``, durably, in the place of what is at the path: a symbolic link is replaced, too."""
+    result = save_file(SaveCall(obj, path, sense.PT, "auto", True, None, {}, follow_link=False))
+    publish(result)
+    return result
+
+
 def load(
     f: Any,
     map_location: Any = None,

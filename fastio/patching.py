@@ -17,6 +17,11 @@ _depth = 0
 _originals: tuple[Any, Any] | None = None
 
 
+# torch.compile follows Python's frames by this, and leaves torch's own functions alone. Ours do what
+# torch.compiler.disable does, without the import of torch._dynamo, which takes a second.
+_frames: Any = torch._C._dynamo.eval_frame
+
+
 def _save(
     obj: Any,
     f: Any,
@@ -33,7 +38,11 @@ def _save(
     }
     if pickle_module is not pickle:
         arguments["pickle_module"] = pickle_module
-    api.save(obj, f, format="pt", **arguments)
+    compiling = _frames.set_eval_frame(None)
+    try:
+        api.save(obj, f, format="pt", **arguments)
+    finally:
+        _frames.set_eval_frame(compiling)
 
 
 def _load(
@@ -48,15 +57,35 @@ def _load(
     """torch.load, by fastio."""
     if pickle_module is not None:
         pickle_load_args["pickle_module"] = pickle_module
-    return api.load_as_torch(f, map_location, weights_only, mmap, pickle_load_args)
+    compiling = _frames.set_eval_frame(None)
+    try:
+        return api.load_as_torch(f, map_location, weights_only, mmap, pickle_load_args)
+    finally:
+        _frames.set_eval_frame(compiling)
+
+
+def _leave_uncompiled(function: Any) -> None:
+    """Have torch.compile call a function as it is, and neither trace into it nor compile its frame."""
+    function._torchdynamo_disable = True
+    if hasattr(_frames, "skip_code"):  # torch 2.6
+        _frames.skip_code(function.__code__)
+    elif hasattr(_frames, "set_code_exec_strategy"):
+        skip = _frames._FrameAction.SKIP
+        _frames.set_code_exec_strategy(function.__code__, _frames._FrameExecStrategy(skip, skip))
+
+
+_leave_uncompiled(_save)
+_leave_uncompiled(_load)
 
 
 def _script_alike(originals: tuple[Any, Any], ours: tuple[Any, Any]) -> None:
     """Have torch.jit.script compile calls of our functions as those of the originals.
 
     It has a table of functions for which TorchScript has operators, by id; others are compiled from their source.
+    Where a later torch has no such table, TorchScript that saves is not compiled inside.
     """
-    operators = torch.jit._builtins._get_builtin_table()
+    table: Any = getattr(getattr(torch.jit, "_builtins", None), "_get_builtin_table", dict)
+    operators = table()
     for original, own in zip(originals, ours, strict=True):
         if id(original) in operators:
             operators[id(own)] = operators[id(original)]

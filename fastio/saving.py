@@ -47,7 +47,7 @@ class NewFile(Protocol):
 
 
 class SaveCall(NamedTuple):
-    """The arguments of one save."""
+    """The arguments of one save. Without ``follow_link`` a symbolic link is replaced, and not the file behind it."""
 
     obj: Any
     path: str
@@ -56,6 +56,7 @@ class SaveCall(NamedTuple):
     durable: bool
     progress: Progress | None
     arguments: dict[str, Any]
+    follow_link: bool = True
 
 
 def save_file(call: SaveCall) -> SaveResult:
@@ -78,7 +79,7 @@ def save_file(call: SaveCall) -> SaveResult:
             raise ToolUnavailableError("auto", why, "move the tensors to the CPU first")
         return _save_by_torch(call, started, why)
     attempts = Attempts(decision, f"save {call.path}")
-    with Replacement(call.path) as new:
+    with Replacement(call.path, call.follow_link) as new:
         moved = attempts.run(lambda tool: _fill_by(tool, call, layout, new), lambda: os.ftruncate(new.fd, 0))
         new.commit(call.durable)
     seconds = time.perf_counter() - started
@@ -180,7 +181,7 @@ def _save_in_place(call: SaveCall, started: float, why: str) -> SaveResult:
 
 
 def _save_by_torch(call: SaveCall, started: float, why: str) -> SaveResult:
-    with Replacement(call.path) as new:
+    with Replacement(call.path, call.follow_link) as new:
         notes = _torch_save(call, new)
         nbytes = os.fstat(new.fd).st_size
         tell_end(call.progress, nbytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import warnings
 from collections.abc import Callable
@@ -136,3 +137,30 @@ def test_code_that_is_not_scripted_still_saves_by_fastio(tmp_path: Path, monkeyp
     assert [transfer.path for transfer in transfers][:1] == ["scripted.pt"]
     assert torch.equal(torch.load("scripted.pt"), torch.ones(2))
     assert torch.equal(traced(torch.ones(2)), torch.ones(2))
+
+
+# torch.compile
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_code_that_saves_and_loads_does_so_under_patch_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch.compile breaks its graph at torch.save and torch.load, and compiles nothing that they call."""
+    monkeypatch.chdir(tmp_path)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        torch.save({"y": y}, "compiled.pt")
+        stream = io.BytesIO()
+        torch.save(y, stream)
+        stream.seek(0)
+        return torch.load("compiled.pt")["y"] + torch.load(stream) + y
+
+    compiled = torch.compile(step, backend="eager")
+    with fastio.patch_torch(), fastio.record() as transfers:
+        for count in (3, 4):
+            assert torch.equal(compiled(torch.ones(count)), torch.full((count,), 6.0))
+    assert len(transfers) == 8
+    assert compiled(torch.ones(3)).sum() == 18
+    assert len(transfers) == 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import pickle
 import socket
@@ -348,4 +349,35 @@ def test_links_and_pipes_under_the_names_of_data_files_stay(folder: Path, precio
     assert precious.read_bytes() == PRECIOUS
     assert names[0].is_symlink()
     assert names[1].is_fifo()
+    assert torch.equal(load(folder)["w"], STATE["w"])
+
+
+def test_a_folder_that_another_program_keeps_locked_is_saved_into_without_the_lock(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fastio.distributed.data_file._PATIENCE_SECONDS", 0.1)
+    (folder / "__1_0123456789abcdef.distcp").write_bytes(b"of another rank, maybe")
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        save(folder)
+    finally:
+        os.close(held)
+    assert torch.equal(load(folder)["w"], STATE["w"])
+    assert (folder / "__1_0123456789abcdef.distcp").exists()
+    assert f"{folder}: saved without its lock" in caplog.text
+    save(folder)
+    assert not (folder / "__1_0123456789abcdef.distcp").exists()
+    assert len(list(folder.glob("*.distcp"))) == 1
+
+
+def test_metadata_of_earlier_torch_versions_is_read(folder: Path) -> None:
+    """Before 2.3, the properties of tensors were another class."""
+    earlier = pytest.importorskip("torch.distributed._shard.sharded_tensor.metadata")
+    save(folder)
+    metadata = change(folder)
+    properties = earlier.TensorProperties(dtype=torch.float32)
+    metadata.state_dict_metadata["w"].properties = properties
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    assert b"sharded_tensor" in (folder / ".metadata").read_bytes()
     assert torch.equal(load(folder)["w"], STATE["w"])

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 
 from fastio import _native
@@ -24,6 +25,8 @@ from fastio.opening import not_regular
 from fastio.replacement import sync_folder
 
 _SUFFIX = ".distcp"
+# A commit writes a small file and removes some: longer than this none has the lock.
+_PATIENCE_SECONDS = 60.0
 _OURS = re.compile(r"__\d+_[0-9a-f]{16}\.distcp")
 
 logger = logging.getLogger("fastio.distributed")
@@ -99,12 +102,11 @@ def make_folder(path: str) -> None:
 
 @contextlib.contextmanager
 def one_at_a_time(folder: str) -> Iterator[bool]:
-    """Hold a folder's lock. False where the filesystem has no locks on folders: it is used without."""
+    """Hold a folder's lock. False, and it is used without, where the filesystem has no locks on folders, or where
+    another program does not let go of it: whoever may read the folder may lock it.
+    """
     with Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY) as fd:
-        alone = False
-        with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            alone = True
+        alone = _lock_patiently(fd, folder)
         try:
             yield alone
         finally:
@@ -112,6 +114,22 @@ def one_at_a_time(folder: str) -> Iterator[bool]:
             # lock for as long as it lives.
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def _lock_patiently(fd: int, folder: str) -> bool:
+    end, pause = time.monotonic() + _PATIENCE_SECONDS, 0.001
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                logger.warning("%s: saved without its lock, which another program holds for long", folder)
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+        except OSError:
+            return False
 
 
 def clear(folder: str, replaced: set[str], kept: set[str], *, leftovers: bool) -> None:

@@ -30,7 +30,8 @@ _VALUES = (metadata._MEM_FORMAT_ENCODING, torch.Size, OrderedDict, pathlib.Posix
 _LAYOUTS = {str(layout): layout for layout in vars(torch).values() if isinstance(layout, torch.layout)}
 _KNOWN: dict[tuple[str, str], Any] = {
     **{(kind.__module__, kind.__qualname__): kind for kind in (*_METADATA, *_VALUES)},
-    ("pathlib", "PosixPath"): pathlib.PosixPath,  # Python 3.13 has it in another module
+    ("pathlib", "PosixPath"): pathlib.PosixPath,
+    ("pathlib._local", "PosixPath"): pathlib.PosixPath,  # as Python 3.13 writes it
     ("torch.serialization", "_get_layout"): _LAYOUTS.__getitem__,
 }
 # Metadata of torch before 2.3 has these in the places of TensorProperties and its encoding.

@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 from fastio import api
-from fastio.replacement import sync_folder
 
 _log = logging.getLogger("fastio.integrations")
 
@@ -24,15 +23,9 @@ class CheckpointFiles:
             super().save_checkpoint(checkpoint, path, storage_options)  # type: ignore[misc]
             return
         path = os.path.expanduser(path)
-        folder, name = os.path.split(path)
-        os.makedirs(folder or ".", exist_ok=True)
-        if os.path.islink(path):  # last.ckpt may be a link to a checkpoint that is to stay: Lightning replaces the link
-            beside = os.path.join(folder, f".{name}.not-linked")
-            api.save(checkpoint, beside, format="pt")
-            os.replace(beside, path)
-            sync_folder(folder or ".")
-        else:
-            api.save(checkpoint, path, format="pt")
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        # last.ckpt may be a link to a checkpoint that is to stay: Lightning replaces the link.
+        api.save_over_link(checkpoint, path)
 
     def load_checkpoint(
         self, path: str | os.PathLike[str], map_location: Any = "cpu", weights_only: bool | None = None
