@@ -7,6 +7,7 @@ import fcntl
 import os
 import pickle
 import socket
+import sys
 import types
 import warnings
 from collections.abc import Callable
@@ -105,6 +106,28 @@ def test_a_temporary_file_that_is_swapped_while_it_is_written_is_not_put_in_plac
     assert len(left) == (put is not as_nothing)  # what is not fastio's stays
     fastio.save(torch.ones(2), path)
     assert torch.equal(torch.load(path), torch.ones(2))
+
+
+at_rename: list[Callable[[], None]] = []  # what is to be done between the last look at a name and its rename
+
+
+def on_audit(event: str, _: Any) -> None:
+    if event == "os.rename" and at_rename:
+        at_rename.pop()()
+
+
+@pytest.mark.parametrize("put", [as_link, as_hard_link, as_file, as_pipe])
+def test_a_temporary_file_that_is_swapped_in_the_last_moment_is_an_error(
+    folder: Path, precious: Path, put: Callable[[Path, Path], None]
+) -> None:
+    sys.addaudithook(on_audit)
+    fastio.save(torch.zeros(3), folder / "it.pt")
+    at_rename.append(lambda: swap(folder, put, precious, moved=True))
+    with pytest.raises(NotReplaceableError, match="another program"):
+        fastio.save(torch.ones(3), folder / "it.pt")
+    assert not at_rename
+    assert precious.read_bytes() == PRECIOUS
+    assert torch.equal(torch.load(folder / "moved"), torch.ones(3))
 
 
 @pytest.mark.parametrize("put", SWAPS)
