@@ -130,8 +130,8 @@ def test_files_that_are_gone(saved: Path) -> None:
     (folder_of(saved, 2) / name).rename(saved / "elsewhere")
     check_skipped(saved, 1)
     (saved / "elsewhere").rename(folder_of(saved, 2) / name)
-    # Without its manifest a step was never there.
-    manifest.rename(saved / "manifest")
+    # Without its manifest a step was never there: this is what a writer leaves that is killed before it is whole.
+    manifest.rename(folder_of(saved, 2) / ".manifest.json.fastio-0.tmp")
     with Checkpointer(saved, read_only=True) as checkpointer:
         assert checkpointer.steps() == [1]
         assert checkpointer.latest() == 1
@@ -145,18 +145,21 @@ def test_files_that_are_gone(saved: Path) -> None:
         assert not folder_of(saved, 2).exists()
 
 
-def test_links_in_what_a_dead_writer_left_are_removed_and_not_followed(tmp_path: Path) -> None:
+def test_only_files_of_its_own_are_removed_from_what_a_dead_writer_left(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "log").write_text("kept")
     left = folder_of(tmp_path / "run", 1)
     (left / "folder").mkdir(parents=True)
+    (left / ".manifest.json.fastio-0.tmp").touch()
+    (left / "state.1.pt").write_text("half of a file")
+    (left / "state.pt").symlink_to(tmp_path / "logs" / "log")
     (left / "logs").symlink_to(tmp_path / "logs")
     (left / "nowhere").symlink_to(tmp_path / "absent")
     with Checkpointer(tmp_path / "run") as checkpointer:
         checkpointer.save(2, state_of(2))
         checkpointer.wait()
         assert checkpointer.steps() == [2]
-    assert not left.exists()
+    assert sorted(os.listdir(left)) == ["folder", "logs", "nowhere"]
     assert (tmp_path / "logs" / "log").read_text() == "kept"
 
 

@@ -97,7 +97,7 @@ def test_what_is_replaced_goes_afterwards(tmp_path: Path, monkeypatch: pytest.Mo
         checkpointer.save(1, {"tensor": torch.ones(3)})
         checkpointer.wait()
         assert checkpointer.steps() == [1]
-        assert os.listdir(folder_of(tmp_path, 0)) == ["state.pt"]
+        assert "state.pt" in os.listdir(folder_of(tmp_path, 0))
         checkpointer.save(2, {"tensor": torch.full((3,), 2.0)})  # taken, but not written before there is room
         assert not folder_of(tmp_path, 2).exists()
         go.set()

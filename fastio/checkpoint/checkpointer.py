@@ -14,7 +14,7 @@ import torch
 from fastio.checkpoint import at_end
 from fastio.checkpoint.damage import is_about, is_damage
 from fastio.checkpoint.folder import StepFolder
-from fastio.checkpoint.manifest import Manifest, checked_metadata
+from fastio.checkpoint.manifest import LIMIT, Manifest, checked_metadata
 from fastio.checkpoint.patience import after_a_second
 from fastio.checkpoint.reading import Restored, Wish, check_step, read_step
 from fastio.checkpoint.saver import Manner, Saver
@@ -92,21 +92,17 @@ class Checkpointer:
             raise ValueError(f"when_busy={when_busy!r}: expected 'wait' or 'skip'")
         check_progress(progress)
         budget = parsed(memory_budget, "memory_budget")
-        path = os.path.abspath(os.fsdecode(folder))
-        self._steps = StepFolder(path)
+        self._steps = _steps_of(os.fsdecode(folder), make=not read_only)
         self._when_busy = when_busy
         self._policy, self._progress = policy, progress
         self._process = os.getpid()
         self._saver: Saver | None = None
         if not read_only:
-            _make(path)
             self._saver = Saver(
                 self._steps,
                 Manner(keep, keep_every, asynchronous, budget, incremental, read_back, policy, progress),
             )
             at_end.close_at_exit(self)
-        elif not os.path.isdir(path):
-            raise CheckpointError(f"{path}: there is no such folder to read checkpoints from")
         self._is_open = True
 
     def save(self, step: int, state: Any, metadata: dict[str, Any] | None = None) -> bool:
@@ -128,8 +124,8 @@ class Checkpointer:
             cannot be pickled.
         """
         saver = self._writing()
-        if type(step) is not int or step < 0:
-            raise ValueError(f"step={step!r}: expected a whole number, 0 or more")
+        if type(step) is not int or not 0 <= step < LIMIT:
+            raise ValueError(f"step={step!r}: expected a whole number, 0 or more and below 2**63")
         kept_metadata = checked_metadata(metadata)
         if self._when_busy == "skip" and saver.is_busy:
             _log.info("step %d: not saved, the one before is still being written", step)
@@ -291,11 +287,16 @@ def _device(map_location: Any) -> torch.device:
     return torch.device(map_location)
 
 
-def _make(folder: str) -> None:
+def _steps_of(folder: str, make: bool) -> StepFolder:
     try:
-        os.makedirs(folder, exist_ok=True)
+        steps = StepFolder(folder, make)
     except OSError as error:
-        raise TransferError(error.errno or 0, "making the folder", folder) from error
+        if make:
+            raise TransferError(error.errno or 0, "making the folder", folder) from error
+        steps = None
+    if steps is None or not os.path.isdir(steps.path):
+        raise CheckpointError(f"{folder}: there is no such folder to read checkpoints from")
+    return steps
 
 
 def _warn(step: int, error: Exception) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
-from collections.abc import Collection, Iterable, Iterator
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from fastio.checkpoint import manifest
 from fastio.checkpoint.damage import is_damage
+from fastio.checkpoint.long_path import ReachableFolder
 from fastio.checkpoint.manifest import Manifest
-from fastio.errors import CorruptFileError, FastIOError, TransferError
+from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError
 
 _STEP = re.compile(r"step-(\d{10,})")
-_OWN = re.compile(r"(?:state|changes)(?:\.\d+)?\.pt|step-\d{10,}\..+\.pt|manifest\.json|\..+\.fastio-.+\.tmp")
+# A manifest that is being written, or was hidden: only a Checkpointer has one, from before a step's first file is
+# written to after its last is removed.
+_MARK = re.compile(rf"\.{re.escape(manifest.NAME)}\.fastio-[^/]+\.tmp")
+_OWN = re.compile(rf"(?:\.{manifest.FILE.pattern}\.fastio-[^/]+\.tmp)|{manifest.FILE.pattern}|{_MARK.pattern}")
 
 
 def name_of(step: int) -> str:
@@ -23,14 +27,40 @@ def name_of(step: int) -> str:
 
 
 class StepFolder:
-    """The steps in ``path``. Reading never changes anything."""
+    """The steps in a folder. Reading never changes anything.
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    Nothing is removed that a Checkpointer did not write. A folder is taken for a step's only if it has the exact name
+    of one, is no link, and has a manifest that is whole, or the mark of one that is written or removed. In such a
+    folder only files with the names of a step's own are removed, and the folder itself only when it is empty.
+
+    ``path`` is one that system calls take. ``make`` makes the folder, if it is missing. OSError if that fails.
+    """
+
+    def __init__(self, folder: str, make: bool = False) -> None:
+        self._folder = ReachableFolder(folder, make)
+        self.path = self._folder.path
 
     def of(self, step: int) -> str:
         """Where a step is, or would be."""
         return os.path.join(self.path, name_of(step))
+
+    def make(self, step: int) -> tuple[str, set[str]]:
+        """Make a step's folder, if it is not there; gives its path, and the names of what is in it already.
+
+        CheckpointError if something is in its place, or in its manifest's, that no Checkpointer writes to.
+        """
+        path = self.of(step)
+        try:
+            if not _has_kind(path, stat.S_ISDIR):
+                os.mkdir(path)
+            before = set(os.listdir(path))
+        except FileExistsError:
+            raise _in_the_way(path, "a folder") from None
+        except OSError as error:
+            raise TransferError(error.errno or 0, "making the folder of a step", path) from error
+        if manifest.NAME in before and not _has_kind(os.path.join(path, manifest.NAME), stat.S_ISREG):
+            raise _in_the_way(os.path.join(path, manifest.NAME), "a regular file")
+        return path, before
 
     def visible(self) -> list[int]:
         """The steps that have a manifest, damaged or not, in ascending order."""
@@ -68,45 +98,71 @@ class StepFolder:
 
     def hide(self, step: int) -> None:
         """Make a step invisible, at once; its files stay until they are removed."""
-        os.unlink(os.path.join(self.of(step), manifest.NAME))
+        path = self.of(step)
+        os.rename(os.path.join(path, manifest.NAME), os.path.join(path, manifest.HIDDEN))
 
     def remove(self, step: int) -> None:
         """Remove the files of a hidden step, unless one of that number was saved since.
 
-        Files that other steps link to stay with them.
+        Files that other steps link to stay with them, and so does what others keep in the step's folder.
         """
         path = self.of(step)
         if not _may_be(os.path.join(path, manifest.NAME)):
-            _remove_folder(path)
+            _remove_own(path)
 
     def clear_leftovers(self) -> None:
         """Remove what writers that were killed left behind. Only for who holds the folder's lock."""
         for step, path in self._all():
             try:
-                named = {manifest.NAME, *(file.name for file in manifest.read(self.of(step)).files)}
+                named = {file.name for file in manifest.read(self.of(step)).files}
             except FileNotFoundError:
-                _remove_folder(path)
+                if is_marked(os.listdir(path)):
+                    _remove_own(path)
                 continue
             except FastIOError:
-                continue  # somebody may still save what is in it
+                continue  # its files may still be of use
             remove_all(path, leftovers(path, named))
 
     def _all(self) -> Iterator[tuple[int, str]]:
         for name in os.listdir(self.path):
             match = _STEP.fullmatch(name)
-            if match is not None:
-                yield int(match[1]), os.path.join(self.path, name)
+            if match is not None and name == name_of(int(match[1])):
+                path = os.path.join(self.path, name)
+                if _has_kind(path, stat.S_ISDIR):
+                    yield int(match[1]), path
+
+
+def is_marked(names: Iterable[str]) -> bool:
+    """Whether a folder with these names is a step's that is being written or removed, or was when its writer died."""
+    return any(_MARK.fullmatch(name) for name in names)
 
 
 def leftovers(path: str, named: Collection[str]) -> set[str]:
-    """What Checkpointers have written into a step's folder, and no manifest names. What others keep there is theirs."""
+    """The files of a step's folder that Checkpointers have written and ``named`` does not have."""
     return {name for name in os.listdir(path) if name not in named and _OWN.fullmatch(name)}
 
 
-def _may_be(path: str) -> bool:
-    """Whether there is such a file: also where the system cannot tell, as os.path.exists does not have it."""
+def remove_all(path: str, names: Iterable[str]) -> None:
+    """Remove these files of a folder, but no folders in it; those that mark it as a step's go last."""
+    for name in sorted(names, key=lambda name: _MARK.fullmatch(name) is not None):
+        target = os.path.join(path, name)
+        if not _has_kind(target, stat.S_ISDIR):
+            os.unlink(target)
+
+
+def _remove_own(path: str) -> None:
+    remove_all(path, leftovers(path, ()))
     try:
-        os.stat(path)
+        os.rmdir(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # others keep something there
+            raise
+
+
+def _may_be(path: str) -> bool:
+    """Whether there is anything of that name: also where the system cannot tell."""
+    try:
+        os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
@@ -114,19 +170,16 @@ def _may_be(path: str) -> bool:
     return True
 
 
-def remove_all(path: str, names: Iterable[str]) -> None:
-    """Remove these files of a folder, and folders with all that is in them."""
-    for name in names:
-        target = os.path.join(path, name)
-        if os.path.isdir(target) and not os.path.islink(target):
-            shutil.rmtree(target)
-        else:
-            os.unlink(target)
+def _has_kind(path: str, is_kind: Callable[[int], bool]) -> bool:
+    """Whether there is something of that name and kind, which is no link."""
+    try:
+        return is_kind(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return False
 
 
-def _remove_folder(path: str) -> None:
-    """Remove a step's folder. Not by rmtree, which, interrupted, may close its descriptor twice: another's by then."""
-    if os.path.islink(path):
-        raise OSError(errno.ENOTDIR, "a link is not removed", path)
-    remove_all(path, os.listdir(path))
-    os.rmdir(path)
+def _in_the_way(path: str, expected: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: there is something else than {expected} (links are not followed), which is not replaced; move it "
+        "away, or use another folder"
+    )

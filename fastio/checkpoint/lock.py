@@ -3,52 +3,73 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
-import io
 import os
+import re
 import socket
+import stat
 import weakref
 
-from fastio.errors import FolderInUseError, TransferError
+from fastio._native import Descriptor
+from fastio.errors import CheckpointError, FolderInUseError, TransferError
 
 _NAME = ".lock"
 _LONGEST = 512  # bytes of the file that name its holder
+_OURS = re.compile(rb"(?:process \d+ on [^\n]*\n)?")
+_NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV)
 
 
 class FolderLock:
     """Held from when it is made until ``release``, or until this process ends in whatever way.
 
     The file stays when the lock goes: it is the lock of the system on it that counts. Children of a fork do not hold
-    it. Raises FolderInUseError, naming the holder, and TransferError where no lock can be had.
+    it. Only an empty regular file, or one that such a lock wrote, is written to: never what a symbolic link leads to.
+
+    Raises FolderInUseError, naming the holder; CheckpointError where something else is in the lock's place; and
+    TransferError where no lock can be had.
     """
 
     def __init__(self, folder: str) -> None:
         path = os.path.join(folder, _NAME)
+        # No bare descriptor, which an interrupt could take away. Without O_NONBLOCK a pipe could make it wait.
+        self._file = Descriptor(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            self._file = io.FileIO(path, "a+b")  # no bare descriptor, which an interrupt could take away
+            fd = self._file.open()
         except OSError as error:
+            if error.errno in _NO_FILE:
+                raise _foreign(path, "is a link or no regular file") from None
             raise TransferError(error.errno or 0, "opening the lock", path) from error
-        fd = self._file.fileno()
+        try:
+            self._hold(path, folder, fd)
+        except BaseException:
+            self.release()
+            raise
+        _held.add(self)
+
+    def _hold(self, path: str, folder: str, fd: int) -> None:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise _foreign(path, "is no regular file")
+        holder = os.pread(fd, _LONGEST, 0)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderInUseError(folder, holder.decode("utf-8", "replace").strip() or "another process") from None
         except OSError as error:
-            holder = os.pread(fd, _LONGEST, 0).decode("utf-8", "replace").strip()
-            self.release()
-            if isinstance(error, BlockingIOError):
-                raise FolderInUseError(folder, holder or "another process") from None
             raise TransferError(error.errno or 0, "locking", path) from error
+        if _OURS.fullmatch(os.pread(fd, _LONGEST, 0)) is None:
+            raise _foreign(path, "holds something else than the name of a writer of checkpoints")
         with contextlib.suppress(OSError):  # a full disk: locked all the same, without a name
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        _held.add(self)
 
     def release(self) -> None:
         """Let others write; a second call does nothing."""
         self._file.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_file"):
-            self.release()  # or Python warns of a file that nobody closed
+
+def _foreign(path: str, problem: str) -> CheckpointError:
+    return CheckpointError(f"{path}: {problem}, so it is not written to; remove it, or use another folder")
 
 
 _held: weakref.WeakSet[FolderLock] = weakref.WeakSet()

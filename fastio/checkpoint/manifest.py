@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any, NamedTuple
 
 from fastio import _native
-from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError
+from fastio.checkpoint.regular_file import opened_regular
+from fastio.errors import CheckpointError, CorruptFileError
 from fastio.formats.reading import read_at
-from fastio.opening import opened
 from fastio.replacement import Replacement, write_all
 
 NAME = "manifest.json"
+HIDDEN = f".{NAME}.fastio-hidden.tmp"
+"""The name of the manifest of a step that is about to be removed."""
+FILE = re.compile(r"(?:step-\d{10,}\.\d+\.)?(?:state|changes)(?:\.\d+)?\.pt")
+"""The names of the files that hold tensors: bare, so none leads out of the step's folder."""
+LIMIT = 1 << 63
+"""Numbers of a manifest, the step's own among them, are below it."""
 _FORMAT = "fastio-checkpoint"
 _VERSION = 1
+_MOST_BYTES = 256 << 20
 
 
 class File(NamedTuple):
@@ -45,50 +53,30 @@ class Manifest(NamedTuple):
     metadata: dict[str, Any]
 
 
-def write(folder: str, manifest: Manifest) -> None:
-    """Make a step visible, durably. TransferError if the system refuses; then the step is not there."""
-    with Replacement(os.path.join(folder, NAME)) as new:
-        write_all(new, _text(manifest).encode())
-        new.commit(durable=True)
+def write(new: Replacement, manifest: Manifest) -> None:
+    """Make a step visible, durably; ``new`` is the manifest's file. TransferError if the system refuses.
+
+    CheckpointError if the manifest could not be read again: the step is not there then, either.
+    """
+    data = _text(manifest).encode()
+    if len(data) > _MOST_BYTES or _parsed(new.path, data) != manifest:
+        raise CheckpointError(f"{new.path}: this manifest could not be read again; give less metadata")
+    write_all(new, data)
+    new.commit(durable=True)
 
 
 def read(folder: str) -> Manifest:
     """The manifest of a step's folder.
 
-    CorruptFileError if a byte of it is not as it was written, FileNotFoundError if there is none, TransferError if it
-    cannot be read, CheckpointError if a later fastio wrote it.
+    CorruptFileError if it is no regular file or a byte of it is not as it was written, FileNotFoundError if there is
+    none, TransferError if it cannot be read, CheckpointError if a later fastio wrote it.
     """
     path = os.path.join(folder, NAME)
-    try:
-        with opened(path) as (fd, size):
-            data = read_at(path, fd, 0, size)
-    except (FileNotFoundError, FastIOError):
-        raise
-    except OSError as error:
-        raise TransferError(error.errno or 0, "opening", path) from error
-    try:
-        text = data.decode()
-        fields = json.loads(text)
-        version = int(fields["version"])
-        if fields["format"] == _FORMAT and version > _VERSION and _sealed({**fields, "crc32": ""}) == text:
-            raise CheckpointError(
-                f"{path}: is of version {version}, this fastio reads up to {_VERSION}; install a newer"
-            )
-        manifest = Manifest(
-            int(fields["step"]),
-            int(fields["order"]),
-            str(fields["saved"]),
-            int(fields["nbytes"]),
-            tuple(File(str(f["name"]), int(f["nbytes"]), int(f["crc32"], 16)) for f in fields["files"]),
-            {str(name): (int(number), str(record)) for name, (number, record) in fields["elsewhere"].items()},
-            dict(fields["metadata"]),
-        )
-        whole = _text(manifest) == text and bool(manifest.files)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        whole = False
-    if not whole:
-        raise CorruptFileError(path, None, "is not what was written: the step cannot be trusted")
-    return manifest
+    with opened_regular(path) as (fd, size):
+        if size > _MOST_BYTES:
+            raise _damaged(path)
+        data = read_at(path, fd, 0, size)
+    return _parsed(path, data)
 
 
 def checked_metadata(metadata: Any) -> dict[str, Any]:
@@ -99,6 +87,63 @@ def checked_metadata(metadata: Any) -> dict[str, Any]:
         raise TypeError(f"metadata is a {type(metadata).__name__}: expected a dict of what JSON holds")
     kept: dict[str, Any] = json.loads(json.dumps(metadata, allow_nan=False))
     return kept
+
+
+def _parsed(path: str, data: bytes) -> Manifest:
+    try:
+        text = data.decode()
+        fields = json.loads(text, parse_constant=_refused)
+        version = fields["version"]
+        if fields["format"] == _FORMAT and _is_number(version) and version > _VERSION:
+            if _sealed({**fields, "crc32": ""}) != text:
+                raise _damaged(path)
+            raise CheckpointError(
+                f"{path}: is of version {version}, this fastio reads up to {_VERSION}; install a newer"
+            )
+        manifest = Manifest(
+            fields["step"],
+            fields["order"],
+            fields["saved"],
+            fields["nbytes"],
+            tuple(File(file["name"], file["nbytes"], int(file["crc32"], 16)) for file in fields["files"]),
+            {name: (number, record) for name, (number, record) in fields["elsewhere"].items()},
+            fields["metadata"],
+        )
+        whole = _is_valid(manifest) and _text(manifest) == text
+    # Whatever the bytes are: numbers of any size, any types, any nesting, no UTF-8.
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise _damaged(path)
+    return manifest
+
+
+def _is_valid(manifest: Manifest) -> bool:
+    """Whether every field has its type and a value that a Checkpointer writes."""
+    return (
+        all(map(_is_number, (manifest.step, manifest.order, manifest.nbytes)))
+        and type(manifest.saved) is str
+        and len(manifest.files) > 0
+        and all(FILE.fullmatch(file.name) is not None and _is_number(file.nbytes) for file in manifest.files)
+        and all(
+            _is_number(number) and 0 < number < len(manifest.files) and type(record) is str
+            for number, record in manifest.elsewhere.values()
+        )
+        and type(manifest.metadata) is dict
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < LIMIT
+
+
+def _refused(constant: str) -> Any:
+    """For NaN and infinities, which JSON does not have."""
+    raise ValueError(constant)
+
+
+def _damaged(path: str) -> CorruptFileError:
+    return CorruptFileError(path, None, "is not what was written: the step cannot be trusted")
 
 
 def _text(manifest: Manifest) -> str:

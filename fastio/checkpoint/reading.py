@@ -17,15 +17,15 @@ from fastio.checkpoint import by_torch
 from fastio.checkpoint.live import NoTargets, bind
 from fastio.checkpoint.manifest import File, Manifest
 from fastio.checkpoint.places import Places
+from fastio.checkpoint.regular_file import opened_regular
 from fastio.checkpoint.sizes import readable
 from fastio.collector import held_back
-from fastio.errors import CorruptFileError, FastIOError, FormatError, TransferError
+from fastio.errors import CorruptFileError, FormatError
 from fastio.formats import probe
 from fastio.formats.pt_load import Archive, NotPlainError, Reader, damaged, open_archive, unpickle
 from fastio.job import Progress
 from fastio.landing import LoadBuffers, Region
 from fastio.loading import read_extents
-from fastio.opening import opened
 from fastio.outcome import publish
 from fastio.verify import checksum, verify
 
@@ -114,7 +114,7 @@ def _opened(folder: str, file: File) -> Iterator[Archive]:
     path = os.path.join(folder, file.name)
     with contextlib.ExitStack() as held:
         try:  # around nothing that runs inside the context: what load_state_dict raises is no damage
-            fd, size = held.enter_context(opened(path))
+            fd, size = held.enter_context(opened_regular(path))
             if size != file.nbytes:
                 raise CorruptFileError(
                     path, None, f"has {size} bytes, expected {file.nbytes}: it was cut short or altered"
@@ -122,10 +122,6 @@ def _opened(folder: str, file: File) -> Iterator[Archive]:
             archive = open_archive(path, fd, size)
         except FileNotFoundError:
             raise CorruptFileError(path, None, "is missing") from None
-        except FastIOError:
-            raise
-        except OSError as error:
-            raise TransferError(error.errno or 0, "opening", path) from error
         except NotPlainError as reason:
             raise CorruptFileError(path, None, f"is not what was written: {reason}") from None
         yield archive

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from fastio.checkpoint.folder import StepFolder, name_of
 from fastio.checkpoint.manifest import File, Manifest
+from fastio.checkpoint.regular_file import is_regular
 from fastio.checkpoint.snapshot import Storage
 
 # A step refers to the one before if at least this share of it did not change, ...
@@ -70,8 +71,11 @@ def linked(folder: StepFolder, base: Manifest, common: References, path: str, be
             # Those that it links to itself have the name of their step already.
             own = file.name.startswith(_PREFIX)
             name = file.name if own else f"{name_of(base.step)}.{base.order}.{file.name}"
+            source = os.path.join(origin, file.name)
+            if not is_regular(source) or os.stat(source).st_size != file.nbytes:
+                return None  # it is not what was written any more
             if name not in before:
-                os.link(os.path.join(origin, file.name), os.path.join(path, name))
+                os.link(source, os.path.join(path, name))
             files.append(file._replace(name=name))
     except OSError:  # a filesystem without links, or the step is gone
         return None

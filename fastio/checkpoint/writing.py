@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fastio import checksums
 from fastio.checkpoint import by_torch, manifest, references
-from fastio.checkpoint.folder import StepFolder, leftovers, remove_all
+from fastio.checkpoint.folder import StepFolder, is_marked, leftovers, remove_all
 from fastio.checkpoint.manifest import File, Manifest
 from fastio.checkpoint.passing import Passage, save_in_pieces
 from fastio.checkpoint.references import Base
@@ -24,7 +24,7 @@ from fastio.formats.pt_records import Records
 from fastio.job import Progress
 from fastio.opening import opened
 from fastio.outcome import SaveResult
-from fastio.replacement import sync_folder
+from fastio.replacement import Replacement, sync_folder
 from fastio.saving import save_layout
 from fastio.verify import checksum
 
@@ -70,27 +70,32 @@ class Task(NamedTuple):
 def write_step(task: Task) -> Written:
     """Write a step, durably. Whatever happens, it is there whole or not at all; a step of that number is replaced then.
 
-    TransferError (an OSError) where the system refuses: nothing of it is left then.
+    TransferError (an OSError) where the system refuses, CheckpointError where something that no Checkpointer wrote is
+    in the way: nothing of the step is left then.
     """
-    path = task.folder.of(task.step)
+    path, before = task.folder.make(task.step)
     try:
-        os.makedirs(path, exist_ok=True)
-        before = set(os.listdir(path))
-    except OSError as error:
-        raise TransferError(error.errno or 0, "making the folder of a step", path) from error
-    try:
-        written = _write(task, path, before)
+        # First, as it marks the folder as a step's: what a writer that is killed leaves behind is known by it.
+        with Replacement(os.path.join(path, manifest.NAME)) as new:
+            try:
+                written = _write(task, path, before, new)
+            except BaseException:
+                with contextlib.suppress(OSError):  # what is left is invisible, and cleared by the next writer
+                    _discard(path, before, task.order)
+                raise
     except BaseException:
-        with contextlib.suppress(OSError):  # what is left is invisible, and cleared by the next writer
-            _discard(path, before, task.order)
+        if not before:
+            with contextlib.suppress(OSError):  # it is not empty: the step is in its place, or others use the folder
+                os.rmdir(path)
         raise
-    with contextlib.suppress(OSError):  # the same
-        named = {manifest.NAME, *(file.name for file in written.manifest.files)}
-        remove_all(path, before & leftovers(path, named))
+    if manifest.NAME in before or is_marked(before):
+        with contextlib.suppress(OSError):  # the same
+            named = {file.name for file in written.manifest.files}
+            remove_all(path, before & leftovers(path, named))
     return written
 
 
-def _write(task: Task, path: str, before: set[str]) -> Written:
+def _write(task: Task, path: str, before: set[str], new: Replacement) -> Written:
     storages = task.records.storages
     base = task.base
     own: list[_Own] = []
@@ -117,7 +122,7 @@ def _write(task: Task, path: str, before: set[str]) -> Written:
         sync_folder(task.folder.path)
     except OSError as error:
         raise TransferError(error.errno or 0, "fsync of the folder", task.folder.path) from error
-    manifest.write(path, made)
+    manifest.write(new, made)
     return Written(made, _sum([one.result for one in own]))
 
 
@@ -148,9 +153,7 @@ def _discard(path: str, before: set[str], order: int) -> None:
     with contextlib.suppress(FastIOError, FileNotFoundError):
         if manifest.read(path).order == order:
             return
-    remove_all(path, set(os.listdir(path)) - before)
-    if not before:
-        os.rmdir(path)
+    remove_all(path, leftovers(path, before))
 
 
 def _check(path: str, file: File, layout: Layout, values: Sequence[int], read_back: bool) -> None:
