@@ -15,10 +15,10 @@ from fastio.formats.layout import Layout, address_of
 from fastio.transport import Extent
 
 
-def image_of(state: Any) -> bytearray:
-    """The whole file that torch.save writes, in memory: a snapshot."""
+def image_of(state: Any, pickle_module: Any) -> bytearray:
+    """The whole file that torch.save writes with this pickle module, in memory: a snapshot."""
     buffer = io.BytesIO()
-    torch.serialization.save(state, buffer)
+    torch.serialization.save(state, buffer, pickle_module=pickle_module)
     return bytearray(buffer.getbuffer())
 
 

@@ -1,4 +1,4 @@
-"""Reading a step: its bytes go straight to where they are wanted, and are checked before anybody is told."""
+"""Reads a step: first all bytes that are needed, checked; then the state is made of them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
 from fastio.checkpoint import by_torch
-from fastio.checkpoint.live import NoTargets, bind
 from fastio.checkpoint.manifest import File, Manifest
-from fastio.checkpoint.places import Places
+from fastio.checkpoint.outline import outline
 from fastio.checkpoint.regular_file import opened_regular
+from fastio.checkpoint.restore_into import bind, require_memory
+from fastio.checkpoint.restore_targets import Targets, find_targets
 from fastio.checkpoint.sizes import readable
+from fastio.checkpoint.step_memory import StepMemory, StepRecords
 from fastio.collector import held_back
 from fastio.errors import CorruptFileError, FormatError
 from fastio.formats import probe
 from fastio.formats.pt_load import Archive, NotPlainError, Reader, damaged, open_archive, unpickle
 from fastio.job import Progress
-from fastio.landing import LoadBuffers, Region
 from fastio.loading import read_extents
 from fastio.outcome import publish
 from fastio.verify import checksum, verify
@@ -61,6 +62,7 @@ def read_step(folder: str, manifest: Manifest, wish: Wish) -> Restored:
     all else of ``into`` is as it was.
     """
     began = time.perf_counter()
+    require_memory(wish.into)
     read = _by_torch if probe.why_not() else _read
     state, (tool, route, nbytes) = read(folder, manifest, wish)
     seconds = time.perf_counter() - began
@@ -72,25 +74,34 @@ def read_step(folder: str, manifest: Manifest, wish: Wish) -> Restored:
 
 
 def _read(folder: str, manifest: Manifest, wish: Wish) -> tuple[Any, _Told]:
+    """Read what is needed, check it, and only then unpickle the state and change anything of ``wish.into`` but tensors.
+
+    Every storage that the state is made of holds bytes that were read and compared with their CRC-32 before, or zeros
+    where the state is not handed out: parts that ``wish.into`` does not have.
+    """
     with contextlib.ExitStack() as stack, held_back():
-        archives = [stack.enter_context(_opened(folder, file)) for file in manifest.files]
-        regions = [archive.storages for archive in archives]
-        buffers = [
-            LoadBuffers(archive.path, some, wish.device, checksum=True)
-            for archive, some in zip(archives, regions, strict=True)
-        ]
-        places = Places(buffers, regions)
-        places.need_all({*((0, region.name) for region in regions[0]), *manifest.elsewhere.values()})
-        told = _fill(archives, regions, places, wish)
-        state = _unpickled(archives, manifest, places, wish.weights_only)
-        return (state if wish.into is None else bind(wish.into, state, NoTargets())()), told
+        files = [stack.enter_context(_opened(folder, file)) for file in manifest.files]
+        step = StepRecords(files, manifest.elsewhere)
+        targets = _targets(step, wish)
+        memory = StepMemory(step, targets, wish.device)
+        told = _fill(step, memory, wish)
+        state = _unpickled(step, memory, wish)
+        return (state if wish.into is None else bind(wish.into, state)()), told
+
+
+def _targets(step: StepRecords, wish: Wish) -> Targets | None:
+    """Which records are read, and which go straight into live tensors; None if all are, into memory of their own."""
+    if wish.into is None or wish.device.type != "cpu" or step.is_foreign:
+        return None
+    found = outline(step.pickle)
+    return None if found is None else find_targets(wish.into, found, step.sizes)
 
 
 def _by_torch(folder: str, manifest: Manifest, wish: Wish) -> tuple[Any, _Told]:
     nbytes = check_step(folder, manifest)
     state = by_torch.load(folder, manifest, wish.device, wish.weights_only)
     if wish.into is not None:
-        state = bind(wish.into, state, NoTargets())()
+        state = bind(wish.into, state)()
     return state, ("torch", "library", nbytes)
 
 
@@ -119,7 +130,7 @@ def _opened(folder: str, file: File) -> Iterator[Archive]:
                 raise CorruptFileError(
                     path, None, f"has {size} bytes, expected {file.nbytes}: it was cut short or altered"
                 )
-            archive = open_archive(path, fd, size)
+            archive = open_archive(path, fd, size, careful=True)
         except FileNotFoundError:
             raise CorruptFileError(path, None, "is missing") from None
         except NotPlainError as reason:
@@ -127,51 +138,37 @@ def _opened(folder: str, file: File) -> Iterator[Archive]:
         yield archive
 
 
-def _unpickled(archives: Sequence[Archive], manifest: Manifest, places: Places, weights_only: bool) -> Any:
-    """The object, over memory that is filled and checked."""
-    own = archives[0]
-    records = dict(own.records)
-    keys = {name: (0, name) for name in records}
-    for name, (number, record) in manifest.elsewhere.items():
-        if not 0 < number < len(archives) or record not in archives[number].records:
-            raise CorruptFileError(own.path, name, "is said to be in a file that does not have it")
-        found = archives[number].records[record]
-        records[name] = found._replace(name=name)
-        keys[name] = (number, record)
-
-    def storage_of(region: Region) -> torch.UntypedStorage:
-        return places.storage(keys[region.name]) if region.nbytes else torch.UntypedStorage(0, device="cpu")
-
-    whole = Archive(own.path, own.fd, own.directory, records, own.checksummed)
-    reader = Reader(whole, True, storage_of)
+def _unpickled(step: StepRecords, memory: StepMemory, wish: Wish) -> Any:
+    reader = Reader(step.archive, True, memory.storage)
+    # The native unpickler makes tensors on the CPU only, and swaps no bytes.
+    arguments = {} if memory.is_on_cpu and not step.is_foreign else {"encoding": "utf-8"}
     try:
-        return unpickle(reader, lambda storage, _: storage, weights_only, {})
+        return unpickle(reader, wish.device, wish.weights_only, arguments)
     except pickle.UnpicklingError as error:
-        if not weights_only:
+        if not wish.weights_only:
             raise
         raise pickle.UnpicklingError(
-            f"{own.path}: {error}\nThe state holds more than tensors and plain data: restore(weights_only=False) reads "
-            "it, if you trust whoever wrote it"
+            f"{step.archive.path}: {error}\nThe state holds more than tensors and plain data: "
+            "restore(weights_only=False) reads it, if you trust whoever wrote it"
         ) from None
 
 
-def _fill(archives: Sequence[Archive], regions: Sequence[Sequence[Region]], places: Places, wish: Wish) -> _Told:
-    """Read what is wanted of every file, and compare it with its checksums."""
-    requests = [places.request(number) for number in range(len(archives))]
+def _fill(step: StepRecords, memory: StepMemory, wish: Wish) -> _Told:
+    """Read what is needed of every file, and compare it with its checksums."""
+    requests = [memory.request(number) for number in range(len(step.files))]
     total = sum(extent.nbytes for extents, _ in requests for extent in extents)
     done = 0
     told = ("none", "nothing to read", total)
-    for archive, some, (extents, span) in zip(archives, regions, requests, strict=True):
+    for archive, (extents, span) in zip(step.files, requests, strict=True):
         if not extents:
             continue
         progress = wish.progress and _shifted(wish.progress, done, total)
         size = os.fstat(archive.fd).st_size
         transfer, values = read_extents(archive.path, archive.fd, size, extents, span, wish.policy, progress)
         told = (transfer.tool, transfer.route, total)
-        expected = {region.name: region for region in some}
         for extent, value in zip(extents, values, strict=True):
-            if value != expected[extent.name].crc:
-                raise damaged(archive.path, expected[extent.name])
+            if value != archive.records[extent.name].crc:
+                raise damaged(archive.path, archive.records[extent.name])
         publish(replace(transfer, verified=True))
         done += transfer.nbytes
     return told

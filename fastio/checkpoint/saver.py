@@ -11,9 +11,11 @@ from fastio.checkpoint import by_torch
 from fastio.checkpoint.folder import StepFolder
 from fastio.checkpoint.lock import FolderLock
 from fastio.checkpoint.manifest import Manifest
+from fastio.checkpoint.outline import freed_tensors
 from fastio.checkpoint.passing import Passage
 from fastio.checkpoint.patience import after_a_second
 from fastio.checkpoint.pending import Pending
+from fastio.checkpoint.picklers import pickle_module_for
 from fastio.checkpoint.references import Base
 from fastio.checkpoint.retention import kept
 from fastio.checkpoint.sizes import readable
@@ -48,6 +50,16 @@ class Manner(NamedTuple):
     progress: Any
 
 
+def _require_memory(small: Sequence[tuple[str, bytes]], storages: Sequence[Storage]) -> None:
+    """CheckpointError for tensors whose memory was freed: what torch.save writes of them cannot be loaded."""
+    empty = {name for name, _, nbytes in storages if nbytes == 0}
+    if empty and (freed := freed_tensors(dict(small)["data.pkl"], empty)):
+        raise CheckpointError(
+            f"the memory of {', '.join(freed)} was freed (untyped_storage().resize_(0)): give it back before the save, "
+            "or leave it out"
+        )
+
+
 class Saver:
     """Saves steps into a folder, one at a time. The folder's lock is its own: it lives as long as there is work."""
 
@@ -75,11 +87,14 @@ class Saver:
         image = None
         small: Sequence[tuple[str, bytes]] = ()
         storages: Sequence[Storage] = ()
-        if probe.why_not():
-            image = by_torch.image_of(captured(state))
-        else:
-            with held_back():
-                small, storages = pickled(captured(state), _PICKLE_PROTOCOL)
+        with held_back():
+            tree = captured(state)
+            module = pickle_module_for(tree)
+            if probe.why_not():
+                image = by_torch.image_of(tree, module)
+            else:
+                small, storages = pickled(tree, _PICKLE_PROTOCOL, pickle_module=module)
+                _require_memory(small, storages)
         base, self._base = self._base, None
         task = Task(
             self._steps, step, 0, Records(small, storages), image, metadata, base=None, passage=None, is_snapshot=False,

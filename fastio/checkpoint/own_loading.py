@@ -1,0 +1,67 @@
+"""Modules and optimizers whose ``load_state_dict`` is torch's own, and their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_TIDY = ("torch.optim.lr_scheduler.", "torch.amp.", "torch.cuda.amp.", "fastio.checkpoint.")
+_MODULE_METHODS = ("load_state_dict", "_load_from_state_dict", "set_extra_state")
+_MODULE_HOOKS = ("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
+_OPTIMIZER_METHODS = ("load_state_dict", "state_dict", "__setstate__")
+_OPTIMIZER_HOOKS = (
+    "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks", "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+)  # fmt: skip
+
+
+def loads_as_torch_does(thing: Any) -> bool:
+    """Whether ``load_state_dict`` runs code of torch's alone: it copies each tensor, unchanged, to that of its name."""
+    if isinstance(thing, torch.nn.Module):
+        if torch.__future__.get_swap_module_params_on_conversion():
+            return False
+        return all(_is_own(one, "torch.nn.modules.", _MODULE_METHODS, _MODULE_HOOKS) for one in thing.modules())
+    if isinstance(thing, torch.optim.Optimizer):
+        return _is_own(thing, "torch.optim.", _OPTIMIZER_METHODS, _OPTIMIZER_HOOKS)
+    return False
+
+
+def changes_itself_alone(thing: Any) -> bool:
+    """Whether ``load_state_dict`` changes no tensor but those of the object: a scheduler of torch's, say."""
+    return loads_as_torch_does(thing) or _definer(type(thing), "load_state_dict").startswith(_TIDY)
+
+
+def has_load_hooks(module: torch.nn.Module) -> bool:
+    """Whether a module has code called before its tensors are loaded, which may give them memory."""
+    return any(one._load_state_dict_pre_hooks for one in module.modules())
+
+
+def tensors_of(thing: Any) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
+    """The tensors of a module or an optimizer, and the keys that each has in its state; a shared one for each name."""
+    if isinstance(thing, torch.nn.Module):
+        for prefix, module in thing.named_modules(remove_duplicate=False):
+            kept = {
+                name: one for name, one in module._buffers.items() if name not in module._non_persistent_buffers_set
+            }
+            for name, tensor in (module._parameters | kept).items():
+                if tensor is not None:
+                    yield (f"{prefix}.{name}" if prefix else name,), tensor
+    elif isinstance(thing, torch.optim.Optimizer) and loads_as_torch_does(thing):
+        for number, values in thing.state_dict()["state"].items():
+            for name, tensor in values.items() if isinstance(values, dict) else ():
+                if isinstance(tensor, torch.Tensor):
+                    yield ("state", number, name), tensor
+
+
+def _is_own(thing: Any, module: str, methods: tuple[str, ...], hooks: tuple[str, ...]) -> bool:
+    kind = type(thing)
+    return not any(getattr(thing, hook) for hook in hooks) and all(
+        name not in vars(thing) and _definer(kind, name).startswith(module) for name in methods
+    )
+
+
+def _definer(kind: type, name: str) -> str:
+    """The module of the class that defines a method of a class."""
+    return next(one.__module__ for one in kind.__mro__ if name in vars(one)) + "."

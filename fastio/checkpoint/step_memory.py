@@ -1,0 +1,106 @@
+"""The records of a step, which may lie in several files, and the memory that they are read into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from fastio import _native
+from fastio.checkpoint.restore_targets import Targets
+from fastio.errors import CorruptFileError
+from fastio.formats.pt_load import Archive, Record, foreign_byte_order
+from fastio.landing import bytes_of, land
+from fastio.native_errors import named
+from fastio.transport import Extent, Span
+
+_PICKLE = "data.pkl"
+
+Place = tuple[int, str]
+"""The number of a file of the step, and the name of a record in it."""
+
+
+class StepRecords:
+    """The records of a step by the names that its pickle has for them; ``places`` says where each of them is.
+
+    ``archive`` has the small records of the step's own file, and the storages of all ``files``. ``sizes`` are the bytes
+    of the storages that are not empty.
+    """
+
+    def __init__(self, files: Sequence[Archive], elsewhere: Mapping[str, Place]) -> None:
+        own = files[0]
+        records = dict(own.records)
+        self.files = files
+        self.places: dict[str, Place] = {record.name: (0, record.name) for record in own.storages}
+        for name, (number, record) in elsewhere.items():
+            if record not in files[number].records:
+                raise CorruptFileError(own.path, name, "is said to be in a file that does not have it")
+            records[name] = Record(name, *files[number].records[record][1:])
+            self.places[name] = (number, record)
+        self.archive = Archive(own.path, own.fd, own.directory, records, own.checksummed)
+        self.sizes = {name: records[name].nbytes for name in self.places}
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it was written on a machine of the other byte order."""
+        return foreign_byte_order(self.archive, verify=True)
+
+    @property
+    def pickle(self) -> bytes:
+        """The pickled state, checked."""
+        return self.archive.read(_PICKLE, verify=True)
+
+
+class StepMemory:
+    """Memory for the records of a step on a device: live tensors' own, where ``targets`` says so, or new one.
+
+    One storage is made for each record, once, and held as long as this object. Records that are not needed share
+    memory that holds zeros, and is never filled.
+    """
+
+    def __init__(self, step: StepRecords, targets: Targets | None, device: torch.device) -> None:
+        self._filled = {} if targets is None else dict(targets.filled)
+        needed = step.sizes.keys() if targets is None else targets.needed
+        new = {step.places[name] for name in needed if name not in self._filled}
+        self._regions = [
+            [record for record in file.storages if (number, record.name) in new]
+            for number, file in enumerate(step.files)
+        ]
+        self._landings = [
+            land(file.path, regions, device, checksum=True)
+            for file, regions in zip(step.files, self._regions, strict=True)
+        ]
+        self._storages = {name: live.untyped_storage() for name, live in self._filled.items()}
+        self._storages |= {
+            name: self._landings[number].storage(step.files[number].records[record])
+            for name, (number, record) in step.places.items()
+            if (number, record) in new and name in needed
+        }
+        left = [name for name in step.sizes if name not in self._storages]
+        if left:
+            with named(step.archive.path):
+                zeros = _native.Mapping(max(step.sizes[name] for name in left))
+            self._storages |= {name: bytes_of(zeros, 0, step.sizes[name]).untyped_storage() for name in left}
+        self._step = step
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether all of it is."""
+        return all(storage.device.type == "cpu" for storage in self._storages.values())
+
+    def storage(self, record: Record) -> torch.UntypedStorage:
+        """The storage of a record, by the name that the pickle has for it."""
+        return self._storages[record.name] if record.nbytes else torch.UntypedStorage(0, device="cpu")
+
+    def request(self, number: int) -> tuple[list[Extent], Span | None]:
+        """What to read of a file: extents in its order, and the span if nothing of the file goes elsewhere."""
+        file, landing = self._step.files[number], self._landings[number]
+        extents = list(landing.extents)
+        for name, live in self._filled.items():
+            at, record = self._step.places[name]
+            if at == number:
+                _, offset, nbytes, _ = file.records[record]
+                owner = live.untyped_storage()
+                extents.append(Extent(offset, nbytes, owner.data_ptr(), True, live.device.type, owner, record))
+        whole = len(landing.extents) == len(extents) == len(file.storages)
+        return sorted(extents, key=lambda extent: extent.offset), landing.span if whole else None
