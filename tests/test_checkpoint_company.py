@@ -87,9 +87,7 @@ def test_dicts_of_several_kinds(tmp_path: Path) -> None:
     }
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(0, state)
-        with pytest.raises(
-            pickle.UnpicklingError, match="(?s)defaultdict.*weights_only=False"
-        ):  # torch.load refuses it, too
+        with pytest.raises(pickle.UnpicklingError, match="defaultdict"):  # as torch.load does
             checkpointer.restore()
         found = checkpointer.restore(weights_only=False)
         assert found is not None

@@ -182,12 +182,21 @@ def _bind_tensor(live: torch.Tensor, saved: Any, path: str) -> Apply:
         if _has_memory_of(live, saved):
             overwritten(live)
         else:
-            with torch.no_grad():
-                live.copy_(saved)
+            _copy(live, saved)
         live.__dict__.update(saved.__dict__)
         return live
 
     return apply
+
+
+@torch.no_grad()
+def _copy(live: torch.Tensor, saved: torch.Tensor) -> None:
+    """Copy a tensor to a live one. Of rows that share their memory in both, to which torch copies none, copy one."""
+    if type(live) in _PLAIN and live.layout == saved.layout == torch.strided:
+        for at, strides in enumerate(zip(live.stride(), saved.stride(), strict=True)):
+            if strides == (0, 0) and live.shape[at] > 1:
+                live, saved = live.narrow(at, 0, 1), saved.narrow(at, 0, 1)
+    live.copy_(saved)
 
 
 def _has_memory_of(live: torch.Tensor, saved: torch.Tensor) -> bool:

@@ -1,0 +1,292 @@
+"""Objects that have a state are restored as their load_state_dict restores them, in containers of every kind."""
+
+from __future__ import annotations
+
+import io
+from collections import OrderedDict, defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
+
+from fastio.checkpoint import Checkpointer, RandomState
+from fastio.errors import CheckpointError
+from graphs import differ
+from states import Config, Make, ramp, with_attribute
+
+
+class Holder(NamedTuple):
+    net: nn.Module
+    step: int
+
+
+class Keeping:
+    """Its ``load_state_dict`` keeps what it is given, and reads what it had before."""
+
+    def __init__(self, seed: int) -> None:
+        self.state = {"tensor": ramp(seed, 300), "tagged": with_attribute(ramp(seed, 2), seed), "list": [ramp(seed, 4)]}
+        self.before = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.before = float(self.state["tensor"].sum())
+        self.state = state
+
+
+def net(seed: int) -> nn.Module:
+    made = nn.Linear(3, 2)
+    with torch.no_grad():
+        made.weight.copy_(ramp(seed, 2, 3))
+        made.bias.copy_(ramp(seed, 2))
+    return made
+
+
+def around(seed: int) -> dict[str, Any]:
+    """Containers of every kind around modules; the same module, and the same container, twice; a cycle."""
+    one = net(seed)
+    order = with_attribute(OrderedDict(net=net(seed + 10), t=ramp(seed, 3)), seed)
+    state: dict[str, Any] = {
+        "one": one, "same": one, "order": order, "default": defaultdict(list, net=net(seed + 20)),
+        "tuple": (seed, net(seed + 30)), "named": Holder(net(seed + 40), seed), "list": [[net(seed + 50)]],
+        "config": Config(net=net(seed + 60), rate=seed), "keeping": Keeping(seed),
+        "generator": torch.Generator().manual_seed(seed),
+    }  # fmt: skip
+    state["again"] = state["list"]
+    state["state"] = state
+    return state
+
+
+NETS = {"one", "same", "order", "default", "tuple", "named", "list", "config"}
+
+
+def nets_of(state: dict[str, Any]) -> dict[str, Any]:
+    """The modules, or their states, that :func:`around` puts into containers."""
+    found = {name: state[name] for name in NETS}
+    for name, key in {"order": "net", "default": "net", "tuple": 1, "named": 0, "list": 0, "config": "net"}.items():
+        found[name] = found[name][key]
+    found["list"] = found["list"][0]
+    return found
+
+
+def test_containers_around_modules_keep_their_types_and_sharing(tmp_path: Path) -> None:
+    state = around(1)
+    order, config = vars(state["order"]).copy(), dict(state["config"])
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(0, state)
+        restored = checkpointer.restore(weights_only=False)
+    assert (vars(state["order"]), dict(state["config"])) == (order, config)
+    assert restored is not None
+    got = restored.state
+    kinds = {name: type(value) for name, value in state.items() if not hasattr(type(value), "state_dict")}
+    assert {name: type(got[name]) for name in kinds} == kinds | {"generator": torch.Tensor}
+    for name, one in nets_of(state).items():
+        assert differ(nets_of(got)[name], one.state_dict(), containers_of_live=True) == "", name
+    assert got["state"] is got
+    assert got["again"] is got["list"]
+    assert got["same"] is got["one"]
+    assert got["default"].default_factory is list
+    assert torch.equal(got["order"].scale, state["order"].scale)
+    assert got["named"].step == 1
+
+
+def test_modules_in_containers_are_filled_and_stay_where_they_are(tmp_path: Path) -> None:
+    state, live = around(1), around(2)
+    held = dict(live)
+    modules = nets_of(live)
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(0, state)
+        checkpointer.restore(into=live, weights_only=False)
+    assert all(nets_of(live)[name] is one for name, one in modules.items())
+    for name, one in nets_of(live).items():
+        assert torch.equal(one.weight, nets_of(state)[name].weight), name
+    changed = {name for name in held if live[name] is not held[name]}
+    assert changed == {"tuple", "named"}  # their numbers are others now
+    assert (type(live["named"]), live["named"].step, live["tuple"][0]) == (Holder, 1, 1)
+    assert live["config"] == {"net": live["config"]["net"], "rate": 1}
+    assert torch.equal(live["order"].scale, state["order"].scale)
+    assert differ(live["keeping"].state, state["keeping"].state) == ""
+    assert live["keeping"].before == float(ramp(2, 300).sum())
+    assert torch.equal(live["generator"].get_state(), state["generator"].get_state())
+    assert live["state"] is live
+
+
+@pytest.mark.parametrize("saved", ["saved", "live"])
+def test_a_container_that_cannot_be_made_anew_is_refused_by_name(tmp_path: Path, saved: str) -> None:
+    odd = torch.return_types.max([net(1), 1])
+    with Checkpointer(tmp_path) as checkpointer:
+        if saved == "saved":
+            with pytest.raises(CheckpointError, match=r"state\['a'\]\['odd'\] is a max, which cannot be made anew"):
+                checkpointer.save(0, {"a": {"odd": odd}})
+            return
+        loop: list[Any] = [net(2)]
+        loop.append((loop, net(2)))
+        checkpointer.save(0, loop)
+        checkpointer.restore(0, into=loop)
+        checkpointer.save(1, loop[1])
+        with pytest.raises(CheckpointError, match=r"state\[0\]\[1\] is a tuple that holds itself"):
+            checkpointer.restore(1, into=loop[1], weights_only=False)
+
+
+# Filling in place
+
+
+class Swapping(nn.Module):
+    """Its ``load_state_dict`` exchanges two tensors."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(ramp(seed, 3)), nn.Parameter(-ramp(seed, 3))
+        self.register_load_state_dict_pre_hook(self.swap)
+
+    @staticmethod
+    def swap(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        state[prefix + "a"], state[prefix + "b"] = state[prefix + "b"], state[prefix + "a"]
+
+
+class Averaging:
+    """It has the model's own tensors, and changes them as it is loaded."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.seen = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"by": 2.0}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                self.seen += float(parameter.sum())
+                parameter.mul_(state["by"])
+
+
+class Tied(nn.Module):
+    def __init__(self, seed: int, tied: bool) -> None:
+        super().__init__()
+        self.a = nn.Parameter(ramp(seed, 3))
+        self.b = self.a if tied else nn.Parameter(-ramp(seed, 3))
+
+
+def by_loading(state: dict[str, Any], live: dict[str, Any]) -> None:
+    """What a restore must do, by torch's means: one after the other, in the order of the live state."""
+    written = io.BytesIO()
+    torch.save({key: one.state_dict() if hasattr(one, "state_dict") else one for key, one in state.items()}, written)
+    written.seek(0)
+    loaded = torch.load(written)
+    for key, one in live.items():
+        if hasattr(one, "load_state_dict"):
+            one.load_state_dict(loaded[key])
+        else:
+            one.copy_(loaded[key])
+
+
+def averaged(seed: int, first: bool) -> dict[str, Any]:
+    model = net(seed)
+    return {"average": Averaging(model), "model": model} if first else {"model": model, "average": Averaging(model)}
+
+
+def overlapping(seed: int) -> dict[str, Any]:
+    model = net(seed)
+    return {"model": model, "view": model.weight.detach()[0]}
+
+
+LIVE: dict[str, tuple[Make, Make]] = {
+    "hooks": (lambda seed: {"model": Swapping(seed)},) * 2,
+    "an object that changes the model, before it": (lambda seed: averaged(seed, True),) * 2,
+    "an object that changes the model, after it": (lambda seed: averaged(seed, False),) * 2,
+    "tied": (lambda seed: {"model": Tied(seed, True)},) * 2,
+    "tied in the saved one": (lambda seed: {"model": Tied(seed, True)}, lambda seed: {"model": Tied(seed, False)}),
+    "tied in the live one": (lambda seed: {"model": Tied(seed, False)}, lambda seed: {"model": Tied(seed, True)}),
+    "a view of the model's": (overlapping,) * 2,
+    "buffers": (lambda seed: {"model": nn.Sequential(net(seed), nn.BatchNorm1d(2))},) * 2,
+    "a wrapper in a module": (lambda seed: {"model": wrapped(seed), "t": TwoTensor(ramp(seed, 2), ramp(seed, 2))},) * 2,
+    "a frozen copy": (lambda seed: {"model": net(seed), "t": nn.Parameter(ramp(seed, 9), False).detach()},) * 2,
+}
+
+
+def wrapped(seed: int) -> nn.Module:
+    made = net(seed)
+    made.weight = nn.Parameter(TwoTensor(ramp(seed, 2, 3), -ramp(seed, 2, 3)))
+    return made
+
+
+@pytest.mark.parametrize("name", LIVE)
+def test_restores_into_objects_as_their_load_state_dict_would(tmp_path: Path, name: str) -> None:
+    make, make_live = LIVE[name]
+    state, live, expected = make(1), make_live(2), make_live(2)
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(0, state)
+        checkpointer.restore(into=live, weights_only=False)
+    with torch.serialization.safe_globals([TwoTensor]):
+        by_loading(state, expected)
+    for key, one in expected.items():
+        if isinstance(one, nn.Module):
+            assert differ(live[key].state_dict(), one.state_dict(), containers_of_live=True) == "", key
+        elif isinstance(one, torch.Tensor):
+            assert differ(live[key], one, containers_of_live=True) == "", key
+        else:
+            assert live[key].seen == one.seen
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, torch.optim.LBFGS])
+def test_optimizers_and_schedulers_are_restored_as_they_load(tmp_path: Path, kind: Any) -> None:
+    def make(seed: int, steps: int) -> dict[str, Any]:
+        torch.manual_seed(seed)
+        model = net(seed)
+        optimizer = kind(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 3])
+        for _ in range(steps):
+
+            def closure() -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = model(torch.ones(3)).square().sum()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            scheduler.step()
+        return {"model": model, "optimizer": optimizer, "scheduler": scheduler, "random": RandomState()}
+
+    for steps in (0, 2):
+        state, live, expected = make(1, 2), make(2, steps), make(2, steps)
+        with Checkpointer(tmp_path / str(steps)) as checkpointer:
+            checkpointer.save(0, state)
+            drawn = torch.rand(2)
+            checkpointer.restore(into=live, weights_only=False)
+        assert torch.equal(torch.rand(2), drawn)
+        del expected["random"]
+        by_loading({key: state[key] for key in expected}, expected)
+        for key in expected:
+            assert differ(live[key].state_dict(), expected[key].state_dict(), containers_of_live=True) == "", key
+
+
+# Memory that was freed
+
+
+def test_a_live_tensor_whose_memory_was_freed_is_refused_by_name(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(0, {"model": net(1), "t": [ramp(1, 3)]})
+        for live, where in (
+            ({"model": net(2), "t": [ramp(2, 3)]}, r"state\['t'\]\[0\]"),
+            ({"model": net(2), "t": [ramp(2, 3)]}, r"state\['model'\]: its weight"),
+        ):
+            freed = live["t"][0] if "t'" in where else live["model"].weight
+            freed.untyped_storage().resize_(0)
+            bias = live["model"].bias.clone()
+            with pytest.raises(CheckpointError, match=f"{where} is a tensor .* memory was freed"):
+                checkpointer.restore(into=live)
+            assert torch.equal(live["model"].bias, bias)
+
+
+def test_a_tensor_whose_memory_was_freed_is_not_saved(tmp_path: Path) -> None:
+    state = {"model": {"weight": ramp(1, 3)}, "empty": torch.empty(0)}
+    state["model"]["weight"].untyped_storage().resize_(0)
+    with Checkpointer(tmp_path) as checkpointer:
+        with pytest.raises(CheckpointError, match=r"the memory of state\['model'\]\['weight'\] was freed"):
+            checkpointer.save(0, state)
+        assert checkpointer.steps() == []

@@ -1,0 +1,96 @@
+"""What a Checkpointer restores is what torch.load gives of torch.save: types, values, sharing, whatever was saved."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fastio.checkpoint import Checkpointer
+from graphs import differ
+from states import STATES, ramp
+
+# Of torch's own, about kinds of tensors that it has only begun with, or is to give up.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Sparse CSR tensor support"),
+    pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor"),
+    pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),
+]
+
+WAYS: dict[str, dict[str, Any]] = {
+    "synchronous": {"asynchronous": False},
+    "incremental": {"incremental": True},
+    "in pieces": {"memory_budget": "32MiB"},
+}
+
+
+def by_torch(state: Any, weights_only: bool) -> Any:
+    """What torch.load gives of what torch.save wrote; its error, if it raises one."""
+    written = io.BytesIO()
+    torch.save(state, written)
+    written.seek(0)
+    try:
+        return torch.load(written, weights_only=weights_only)
+    except Exception as error:
+        return error
+
+
+def expected_of(state: Any, name: str, weights_only: bool) -> Any:
+    """What torch.load gives, but of what it cannot load: the state itself."""
+    found = by_torch(state, weights_only)
+    # torch.load calls the class of such a dict with arguments that it does not take.
+    return state if isinstance(found, TypeError) and name == "a dict that grows" else found
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_restores_what_torch_load_gives(tmp_path: Path, name: str) -> None:
+    state = STATES[name](1)
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(0, state)
+        assert differ(state, STATES[name](1)) == "", "saving changed the state"
+        for weights_only in (True, False):
+            expected = expected_of(state, name, weights_only)
+            if isinstance(expected, Exception):
+                with pytest.raises(pickle.UnpicklingError, match="weights_only=False"):
+                    checkpointer.restore(weights_only=weights_only)
+                continue
+            restored = checkpointer.restore(weights_only=weights_only)
+            assert restored is not None
+            assert differ(restored.state, expected) == ""
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_restores_into_a_live_state_of_the_same_kind(tmp_path: Path, name: str) -> None:
+    live = {"state": STATES[name](2), "other": torch.zeros(5)}
+    held = live["state"]
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(0, {"state": STATES[name](1), "other": ramp(1, 5)})
+        restored = checkpointer.restore(into=live, weights_only=False)
+    assert restored is not None
+    assert restored.state is live
+    assert differ(live, {"state": STATES[name](1), "other": ramp(1, 5)}, containers_of_live=True) == ""
+    if type(held) in (dict, list) or isinstance(held, torch.Tensor):
+        assert live["state"] is held
+
+
+@pytest.mark.parametrize("into", [False, True], ids=["anew", "into"])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_saving_keeps_them_all(tmp_path: Path, way: str, into: bool) -> None:
+    def make(seed: int) -> dict[str, Any]:
+        return {name: one(seed) for name, one in STATES.items()} | {"large": torch.full((33 << 20,), seed).byte()}
+
+    with Checkpointer(tmp_path, **WAYS[way]) as checkpointer:
+        state = make(1)
+        if way == "incremental":
+            state["turn"] = torch.zeros(3)
+            checkpointer.save(0, state)
+        state["turn"] = torch.ones(3)
+        checkpointer.save(1, state)
+        live = make(2) | {"turn": torch.zeros(3)} if into else None
+        restored = checkpointer.restore(into=live, weights_only=False)
+    assert restored is not None
+    assert differ(restored.state, state, containers_of_live=into) == ""
