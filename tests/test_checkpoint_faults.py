@@ -159,7 +159,7 @@ def test_only_files_of_its_own_are_removed_from_what_a_dead_writer_left(tmp_path
         checkpointer.save(2, state_of(2))
         checkpointer.wait()
         assert checkpointer.steps() == [2]
-    assert sorted(os.listdir(left)) == ["folder", "logs", "nowhere"]
+    assert sorted(os.listdir(left)) == ["folder", "logs", "nowhere", "state.pt"]
     assert (tmp_path / "logs" / "log").read_text() == "kept"
 
 

@@ -143,10 +143,10 @@ def leftovers(path: str, named: Collection[str]) -> set[str]:
 
 
 def remove_all(path: str, names: Iterable[str]) -> None:
-    """Remove these files of a folder, but no folders in it; those that mark it as a step's go last."""
+    """Remove these files of a folder, but no links, folders or pipes; those that mark it as a step's go last."""
     for name in sorted(names, key=lambda name: _MARK.fullmatch(name) is not None):
         target = os.path.join(path, name)
-        if not _has_kind(target, stat.S_ISDIR):
+        if _has_kind(target, stat.S_ISREG):
             os.unlink(target)
 
 

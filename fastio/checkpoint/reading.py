@@ -107,8 +107,9 @@ def _by_torch(folder: str, manifest: Manifest, wish: Wish) -> tuple[Any, _Told]:
 
 def check_step(folder: str, manifest: Manifest) -> int:
     """Check every byte of a step, headers and padding too; gives their number. CorruptFileError names the place."""
-    for file in manifest.files:
-        with _opened(folder, file) as archive:
+    with contextlib.ExitStack() as stack:
+        archives = [stack.enter_context(_opened(folder, file)) for file in manifest.files]
+        for archive, file in zip(archives, manifest.files, strict=True):
             if checksum(archive.path, archive.fd, file.nbytes) == file.crc32:
                 continue
             with contextlib.suppress(FormatError):
@@ -116,6 +117,7 @@ def check_step(folder: str, manifest: Manifest) -> int:
             raise CorruptFileError(
                 archive.path, None, "its own bytes, between the records, are not those that were written"
             )
+        StepRecords(archives, manifest.elsewhere)  # all that the manifest names is there
     return sum(file.nbytes for file in manifest.files)
 
 
