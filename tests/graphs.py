@@ -11,19 +11,19 @@ import torch
 ATOMS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, type)
 
 
-def differ(one: Any, other: Any, containers_of_live: bool = False) -> str:
+def differ(one: Any, other: Any, into: bool = False) -> str:
     """Where two objects differ, as a path and the reason; the empty string if they do not.
 
     They must be of the same types, hold equal values, tensors bit by bit with the same strides, and be the same graph:
     what is one object, or one storage, in the one is one in the other. Objects of any class are compared by their
-    attributes. With ``containers_of_live``, storages may be shared in the one and not in the other.
+    attributes. With ``into``, for a restore into a live state, storages and tuples may be shared in one of them alone.
     """
-    return _Comparison(not containers_of_live).differ(one, other, "")
+    return _Comparison(into).differ(one, other, "")
 
 
 class _Comparison:
-    def __init__(self, storages: bool) -> None:
-        self._storages = storages
+    def __init__(self, into: bool) -> None:
+        self._into = into
         self._partner: dict[int, int] = {}
         self._back: dict[int, int] = {}
         self._held: list[Any] = []
@@ -37,7 +37,8 @@ class _Comparison:
         if known is not None or id(other) in self._back:
             same = known == id(other) and self._back.get(id(other)) == id(one)
             return "" if same else f"{path}: is shared in one of them alone"
-        self._pair(one, other, id(one), id(other))
+        if not (self._into and isinstance(one, tuple)):
+            self._pair(one, other, id(one), id(other))
         if isinstance(one, torch.Tensor):
             return self._tensors(one, other, path)
         for key, first, second in _parts(one, other):
@@ -65,7 +66,7 @@ class _Comparison:
             return f"{path}: strides {one.stride()} and {other.stride()}, or bits of conj and neg"
         if not _same_bits(one, other):
             return f"{path}: values"
-        return self._share(one, other, path) if self._storages and one.numel() else ""
+        return self._share(one, other, path) if one.numel() and not self._into else ""
 
     def _share(self, one: torch.Tensor, other: torch.Tensor, path: str) -> str:
         if one.storage_offset() != other.storage_offset():

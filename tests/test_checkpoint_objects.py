@@ -85,7 +85,7 @@ def test_containers_around_modules_keep_their_types_and_sharing(tmp_path: Path) 
     kinds = {name: type(value) for name, value in state.items() if not hasattr(type(value), "state_dict")}
     assert {name: type(got[name]) for name in kinds} == kinds | {"generator": torch.Tensor}
     for name, one in nets_of(state).items():
-        assert differ(nets_of(got)[name], one.state_dict(), containers_of_live=True) == "", name
+        assert differ(nets_of(got)[name], one.state_dict(), into=True) == "", name
     assert got["state"] is got
     assert got["again"] is got["list"]
     assert got["same"] is got["one"]
@@ -226,9 +226,9 @@ def test_restores_into_objects_as_their_load_state_dict_would(tmp_path: Path, na
         by_loading(state, expected)
     for key, one in expected.items():
         if isinstance(one, nn.Module):
-            assert differ(live[key].state_dict(), one.state_dict(), containers_of_live=True) == "", key
+            assert differ(live[key].state_dict(), one.state_dict(), into=True) == "", key
         elif isinstance(one, torch.Tensor):
-            assert differ(live[key], one, containers_of_live=True) == "", key
+            assert differ(live[key], one, into=True) == "", key
         else:
             assert live[key].seen == one.seen
 
@@ -262,7 +262,7 @@ def test_optimizers_and_schedulers_are_restored_as_they_load(tmp_path: Path, kin
         del expected["random"]
         by_loading({key: state[key] for key in expected}, expected)
         for key in expected:
-            assert differ(live[key].state_dict(), expected[key].state_dict(), containers_of_live=True) == "", key
+            assert differ(live[key].state_dict(), expected[key].state_dict(), into=True) == "", key
 
 
 # Memory that was freed

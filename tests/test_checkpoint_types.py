@@ -72,7 +72,7 @@ def test_restores_into_a_live_state_of_the_same_kind(tmp_path: Path, name: str) 
         restored = checkpointer.restore(into=live, weights_only=False)
     assert restored is not None
     assert restored.state is live
-    assert differ(live, {"state": STATES[name](1), "other": ramp(1, 5)}, containers_of_live=True) == ""
+    assert differ(live, {"state": STATES[name](1), "other": ramp(1, 5)}, into=True) == ""
     if type(held) in (dict, list) or isinstance(held, torch.Tensor):
         assert live["state"] is held
 
@@ -93,4 +93,4 @@ def test_every_way_of_saving_keeps_them_all(tmp_path: Path, way: str, into: bool
         live = make(2) | {"turn": torch.zeros(3)} if into else None
         restored = checkpointer.restore(into=live, weights_only=False)
     assert restored is not None
-    assert differ(restored.state, state, containers_of_live=into) == ""
+    assert differ(restored.state, state, into=into) == ""

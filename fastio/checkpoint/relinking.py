@@ -1,4 +1,4 @@
-"""Has what refers to a saved dict or list refer to the live one that it was restored into."""
+"""Has what refers to a saved dict, list or tensor refer to the live one that it was restored into."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastio.checkpoint.state import entries, holders, is_container, like
 
 
 class Links:
-    """Saved containers and the live ones that they were restored into; the first one, if there are several."""
+    """Saved dicts, lists and tensors, and the live ones (the first, of several) that they were restored into."""
 
     def __init__(self) -> None:
         self._live: dict[int, Any] = {}
@@ -16,13 +16,13 @@ class Links:
         self._saved: list[Any] = []  # held, so that no other object gets their ids
 
     def add(self, saved: Any, live: Any) -> None:
-        """The saved container was restored into the live one."""
+        """The saved one was restored into the live one; a tuple, which cannot be, is left out."""
         if not isinstance(saved, tuple) and id(saved) not in self._live:
             self._live[id(saved)] = live
             self._saved.append(saved)
 
     def followed(self, saved: Any) -> Any:
-        """A saved value, with live containers in the place of all saved ones that it refers to, at any depth."""
+        """A saved value, with live ones in the place of all saved ones that it refers to, at any depth."""
         return self._followed(saved, holders(saved, self._is_linked))
 
     def followed_within(self, saved: Any) -> Any:

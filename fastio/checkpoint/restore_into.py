@@ -47,8 +47,8 @@ def bind(live: Any, saved: Any) -> Apply:
 
     Dicts and lists with tensors, generators or objects that have a state in them are gone through, and what is in
     them restored: objects by their ``load_state_dict``, tensors by a copy, unless a tensor has the memory of the saved
-    one already. Other dicts and lists get the contents, and all else is replaced by what was saved. What refers to a
-    saved dict or list refers to the live one afterwards.
+    one already. Other dicts and lists get the contents, and all else is replaced by what was saved. What dicts, lists
+    and tuples have of a saved dict, list or tensor that was restored into a live one is that one afterwards.
 
     CheckpointError, naming the place, where the two trees do not have the same shape.
     """
@@ -66,7 +66,7 @@ class _Binding:
         if is_stateful(live):
             return lambda: _loaded(live, saved)
         if isinstance(live, torch.Tensor):
-            return _bind_tensor(live, saved, path)
+            return self._bind_tensor(live, saved, path)
         if isinstance(live, torch.Generator):
             return lambda: live.set_state(saved.cpu())
         if not is_container(live):
@@ -83,6 +83,24 @@ class _Binding:
         elif isinstance(live, tuple) and self._bound[key].call is None:
             raise CheckpointError(f"{path} is a tuple that holds itself: it cannot be restored into; leave out into=")
         return self._bound[key]
+
+    def _bind_tensor(self, live: torch.Tensor, saved: Any, path: str) -> Apply:
+        if not isinstance(saved, torch.Tensor) or saved.shape != live.shape:
+            found = (
+                f"a tensor of shape {tuple(saved.shape)}" if isinstance(saved, torch.Tensor) else type(saved).__name__
+            )
+            raise CheckpointError(f"{path} is a tensor of shape {tuple(live.shape)}, but {found} was saved")
+        self._links.add(saved, live)
+
+        def apply() -> torch.Tensor:
+            if _has_memory_of(live, saved):
+                overwritten(live)
+            else:
+                _copy(live, saved)
+            live.__dict__.update(self._links.followed_within(saved.__dict__))
+            return live
+
+        return apply
 
     def _bind_dict(self, live: dict[Any, Any], saved: Any, path: str) -> Apply:
         if not isinstance(saved, dict):
@@ -171,22 +189,6 @@ def _loaded(live: Any, state: Any) -> Any:
     # What was filled in place is copied onto itself, which torch knows to be nothing; hooks and checks see it all.
     live.load_state_dict(state)
     return live
-
-
-def _bind_tensor(live: torch.Tensor, saved: Any, path: str) -> Apply:
-    if not isinstance(saved, torch.Tensor) or saved.shape != live.shape:
-        found = f"a tensor of shape {tuple(saved.shape)}" if isinstance(saved, torch.Tensor) else type(saved).__name__
-        raise CheckpointError(f"{path} is a tensor of shape {tuple(live.shape)}, but {found} was saved")
-
-    def apply() -> torch.Tensor:
-        if _has_memory_of(live, saved):
-            overwritten(live)
-        else:
-            _copy(live, saved)
-        live.__dict__.update(saved.__dict__)
-        return live
-
-    return apply
 
 
 @torch.no_grad()
