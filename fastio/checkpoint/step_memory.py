@@ -9,12 +9,11 @@ import torch
 from fastio import _native
 from fastio.checkpoint.restore_targets import Targets
 from fastio.errors import CorruptFileError
-from fastio.formats.pt_load import Archive, Record, foreign_byte_order
-from fastio.landing import bytes_of, land
+from fastio.formats.pt_load import PICKLE, Archive, Record
+from fastio.formats.pt_settings import is_foreign
+from fastio.landing import LoadBuffers, bytes_of, empty_storage
 from fastio.native_errors import named
 from fastio.transport import Extent, Span
-
-_PICKLE = "data.pkl"
 
 Place = tuple[int, str]
 """The number of a file of the step, and the name of a record in it."""
@@ -35,7 +34,7 @@ class StepRecords:
         for name, (number, record) in elsewhere.items():
             if record not in files[number].records:
                 raise CorruptFileError(own.path, name, "is said to be in a file that does not have it")
-            records[name] = Record(name, *files[number].records[record][1:])
+            records[name] = files[number].records[record]._replace(name=name)
             self.places[name] = (number, record)
         self.archive = Archive(own.path, own.fd, own.directory, records, own.checksummed)
         self.sizes = {name: records[name].nbytes for name in self.places}
@@ -43,12 +42,12 @@ class StepRecords:
     @property
     def is_foreign(self) -> bool:
         """Whether it was written on a machine of the other byte order."""
-        return foreign_byte_order(self.archive, verify=True)
+        return is_foreign(self.archive, verify=True)
 
     @property
     def pickle(self) -> bytes:
         """The pickled state, checked."""
-        return self.archive.read(_PICKLE, verify=True)
+        return self.archive.read(PICKLE, verify=True)
 
 
 class StepMemory:
@@ -66,13 +65,13 @@ class StepMemory:
             [record for record in file.storages if (number, record.name) in new]
             for number, file in enumerate(step.files)
         ]
-        self._landings = [
-            land(file.path, regions, device, checksum=True)
+        self._buffers = [
+            LoadBuffers(file.path, regions, device, checksum=True)
             for file, regions in zip(step.files, self._regions, strict=True)
         ]
         self._storages = {name: live.untyped_storage() for name, live in self._filled.items()}
         self._storages |= {
-            name: self._landings[number].storage(step.files[number].records[record])
+            name: self._buffers[number].storage(step.files[number].records[record])
             for name, (number, record) in step.places.items()
             if (number, record) in new and name in needed
         }
@@ -90,17 +89,18 @@ class StepMemory:
 
     def storage(self, record: Record) -> torch.UntypedStorage:
         """The storage of a record, by the name that the pickle has for it."""
-        return self._storages[record.name] if record.nbytes else torch.UntypedStorage(0, device="cpu")
+        return self._storages[record.name] if record.nbytes else empty_storage()
 
     def request(self, number: int) -> tuple[list[Extent], Span | None]:
         """What to read of a file: extents in its order, and the span if nothing of the file goes elsewhere."""
-        file, landing = self._step.files[number], self._landings[number]
-        extents = list(landing.extents)
+        file, buffers = self._step.files[number], self._buffers[number]
+        extents = list(buffers.extents)
         for name, live in self._filled.items():
             at, record = self._step.places[name]
             if at == number:
-                _, offset, nbytes, _ = file.records[record]
-                owner = live.untyped_storage()
-                extents.append(Extent(offset, nbytes, owner.data_ptr(), True, live.device.type, owner, record))
-        whole = len(landing.extents) == len(extents) == len(file.storages)
-        return sorted(extents, key=lambda extent: extent.offset), landing.span if whole else None
+                region, owner = file.records[record], live.untyped_storage()
+                extents.append(
+                    Extent(region.offset, region.nbytes, owner.data_ptr(), True, live.device.type, owner, record)
+                )
+        whole = len(buffers.extents) == len(extents) == len(file.storages)
+        return sorted(extents, key=lambda extent: extent.offset), buffers.span if whole else None

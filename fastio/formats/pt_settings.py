@@ -48,9 +48,13 @@ def why_torch_decides(archive: Archive, verify: bool) -> str:
     identity = small(_IDENTITY)
     if identity is not None and not _DIGITS.fullmatch(identity):
         return "its serialization id is none that torch.save writes"
-    order = small(_ORDER)
-    if order is None:
-        known = sys.byteorder == "little" and torch.serialization.get_default_load_endianness() is None
-    else:
-        known = order == sys.byteorder.encode()
-    return "" if known else "it was written on a machine of the other byte order"
+    return "it was written on a machine of the other byte order" if is_foreign(archive, verify) else ""
+
+
+def is_foreign(archive: Archive, verify: bool) -> bool:
+    """Whether the file was written on a machine of the other byte order, so that torch must swap bytes."""
+    record = archive.records.get(_ORDER)
+    if record is None:
+        return sys.byteorder == "big" or torch.serialization.get_default_load_endianness() is not None
+    order = archive.read(_ORDER, verify) if record.nbytes <= _LONGEST else b""
+    return order != sys.byteorder.encode()
