@@ -19,10 +19,14 @@ KVIKIO := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathf
 # Tests of one file run one after another, in one of two processes; more would measure each other.
 PYTEST_ARGUMENTS := --numprocesses=2 --dist=loadfile
 
+# What `make differential` runs.
+EXAMPLES := 20000
+SEED := 1
+
 NATIVE_BUILD := build/native-test
 RIG := build/rig
 
-.PHONY: demo test check format native-test test-nvme bench-docs dictionaries clean
+.PHONY: demo test differential check format native-test test-nvme bench-docs dictionaries clean
 
 demo: $(VENV)/.user
 	cd $(VENV) && bin/python -m fastio.bench.demo
@@ -30,6 +34,10 @@ demo: $(VENV)/.user
 
 test: $(VENV)/.developer
 	$(BIN)/pytest $(PYTEST_ARGUMENTS)
+
+# fastio against torch on generated objects; goes on where it stopped. One example again: make differential SEED=1 ONLY=7
+differential: $(VENV)/.developer
+	cd tests && $(abspath $(BIN))/python -m differential.run --seed $(SEED) --examples $(EXAMPLES) $(if $(ONLY),--only $(ONLY))
 
 check: $(VENV)/.developer
 	$(BIN)/ruff check

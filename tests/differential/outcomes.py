@@ -1,0 +1,93 @@
+"""What a call gave: a value or an error, how two of them compare, and that values do not damage each other."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from differential.classes import bytes_of
+from differential.comparing import Comparison, DifferentError
+
+_SCRIBBLE = 0xA5
+
+
+class Outcome(NamedTuple):
+    value: Any
+    error: Exception | None
+
+
+def outcome(call: Callable[[], Any]) -> Outcome:
+    """What a call returned or raised."""
+    try:
+        return Outcome(call(), None)
+    except Exception as error:
+        return Outcome(None, error.with_traceback(None))
+
+
+def compare_errors(what: str, want: Outcome, got: Outcome) -> bool:
+    """Whether both are values. DifferentError where one alone is an error, or they are errors of other kinds."""
+    if want.error is None and got.error is None:
+        return True
+    if want.error is None or got.error is None:
+        raise DifferentError(f"{what}: torch gives {_told(want)}, fastio {_told(got)}")
+    if not isinstance(got.error, type(want.error)):
+        raise DifferentError(f"{what}: torch raises {want.error!r:.300}, fastio {got.error!r:.300}")
+    return False
+
+
+def _told(one: Outcome) -> str:
+    return "a value" if one.error is None else f"{type(one.error).__qualname__}: {str(one.error)[:300]}"
+
+
+class Neighbours:
+    """Storages that outlive the object they were loaded with, and what they must hold."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._held: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []
+
+    def compare(self, what: str, want: Any, call: Callable[[], Any], storages: bool = True) -> None:
+        """Compare what a call gives with an outcome, then overwrite and drop parts of it, and check what is kept.
+
+        What was overwritten is what the next load may be given as memory: bytes that it fails to fill are then wrong.
+        """
+        got = outcome(call)
+        if not compare_errors(what, want, got):
+            return
+        comparison = Comparison(storages)
+        found = comparison.difference(want.value, got.value)
+        if found is not None:
+            raise DifferentError(f"{what}: {found}")
+        pairs = list(comparison.pairs.values())
+        kept = [pair for pair in pairs if self._rng.random() < 0.5]
+        del got, comparison
+        kept_already = {pair[1]._cdata for pair in kept}
+        _overwrite([storage for _, storage in pairs if storage._cdata not in kept_already])
+        self._held += kept
+        self.check(f"{what}, when others were overwritten")
+        del pairs, kept
+        if self._rng.random() < 0.1:
+            gc.collect(2 if self._rng.random() < 0.1 else 1)
+        self.check(f"{what}, when others were dropped")
+
+    def check(self, what: str) -> None:
+        for want, got in self._held:
+            if not torch.equal(bytes_of(want), bytes_of(got)):
+                wrong = int((bytes_of(want) != bytes_of(got)).sum())
+                raise DifferentError(
+                    f"{what}: {wrong} of {want.nbytes()} bytes of a storage that was kept have changed"
+                )
+
+    def drop(self) -> None:
+        """Overwrite and drop what is held."""
+        _overwrite([storage for _, storage in self._held])
+        self._held.clear()
+
+
+def _overwrite(storages: list[torch.UntypedStorage]) -> None:
+    for storage in storages:
+        bytes_of(storage).fill_(_SCRIBBLE)

@@ -1,0 +1,143 @@
+"""The command: many examples in processes of four kinds, continued where the last run stopped, or one example again.
+
+A range of numbers is run in pieces, and each piece in four processes: one is as it is, under one reads are delayed and
+split by schedules, one may use one processor only (and has schedules too), one has MALLOC_PERTURB_ set, so that memory
+which malloc gives and takes is never zeros. Number n belongs to the process n modulo 4. The file ``state-SEED.json`` in
+the folder that ``--state`` names has the number to go on with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+_TESTS = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path.insert(0, str(_TESTS))
+
+from differential import schedules  # noqa: E402  # run by its path, the package has to be found first
+from differential.kinds import KINDS  # noqa: E402
+
+_PERTURBED = "165"  # memory from malloc is filled with 0x5a, freed memory with 0xa5
+_DONE = "done "
+
+
+class Piece(NamedTuple):
+    """What one process ended with."""
+
+    status: int
+    output: list[str]
+    examples: int
+
+
+def environment(kind: str, folder: Path) -> dict[str, str]:
+    """What the process of a kind is started with; ``folder`` gets the schedules' library."""
+    made = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_TESTS), os.environ.get("PYTHONPATH", "")])}
+    if kind == "perturbed":
+        made["MALLOC_PERTURB_"] = _PERTURBED
+    elif kind in ("schedule", "one-cpu"):
+        made["LD_PRELOAD"] = str(folder / schedules.LIBRARY)
+    return made
+
+
+def _pin(kind: str) -> None:
+    """Give a process of that kind its processors: one, or two, or all there are."""
+    count = {"one-cpu": 1, "perturbed": 2}.get(kind)
+    if count is not None:
+        there = sorted(os.sched_getaffinity(0))
+        begin = os.getpid() % len(there)
+        os.sched_setaffinity(0, set((there + there)[begin : begin + count]))
+
+
+def run(kind: str, folder: Path, arguments: list[str]) -> Piece:
+    """Run examples of a kind in a process of their own."""
+    process = subprocess.run(
+        [sys.executable, "-m", "differential.examples", "--kind", kind, *arguments],
+        env=environment(kind, folder),
+        cwd=_TESTS,  # not the root of the repository, whose package has no native part
+        preexec_fn=lambda: _pin(kind),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    lines = process.stdout.splitlines()
+    counts = [int(line.split()[1]) for line in lines if line.startswith(_DONE)]
+    return Piece(process.returncode, [line for line in lines if not line.startswith(_DONE)], sum(counts))
+
+
+def run_range(
+    seed: int, first: int, count: int, folder: Path, jobs: int, arguments: list[str]
+) -> tuple[int, list[str]]:
+    """Run the examples of a range, each kind in its own process; gives how many ran, and what went wrong."""
+    given = ["--seed", str(seed), "--first", str(first), "--count", str(count), *arguments]
+    with ThreadPoolExecutor(jobs) as pool:
+        pieces = list(pool.map(lambda kind: run(kind, folder, given), KINDS))
+    problems = []
+    for kind, piece in zip(KINDS, pieces, strict=True):
+        if piece.status != 0:
+            problems += [*piece.output, f"the process of kind {kind!r} ended with status {piece.status}"]
+    return sum(piece.examples for piece in pieces), problems
+
+
+def _run_one(given: argparse.Namespace) -> int:
+    kind = KINDS[given.only % len(KINDS)]
+    arguments = ["--seed", str(given.seed), "--first", str(given.only), "--count", "1", "--times", str(given.times)]
+    piece = run(kind, given.state, [*arguments, "--verbose"])
+    print(*piece.output, f"kind {kind!r}, status {piece.status}", sep="\n")
+    return int(piece.status != 0)
+
+
+def _run_all(given: argparse.Namespace) -> int:
+    state = given.state / f"state-{given.seed}.json"
+    first = json.loads(state.read_text())["next"] if state.exists() else 0
+    end, done, begun = first + given.examples, 0, time.monotonic()
+    while first < end:
+        count = min(given.piece, end - first)
+        ran, problems = run_range(given.seed, first, count, given.state, given.jobs, ["--all"] if given.all else [])
+        done += ran
+        seconds = time.monotonic() - begun
+        print(
+            f"seed {given.seed}, to number {first + count}: {done} examples, {done / seconds:.0f} a second", flush=True
+        )
+        if problems:
+            print(*problems, sep="\n")
+            if not given.all:
+                return 1
+        first += count
+        state.write_text(json.dumps({"next": first}))
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--examples", type=int, default=20000, help="how many more to run")
+    parser.add_argument("--only", type=int, help="run this example alone, and print it")
+    parser.add_argument("--times", type=int, default=20, help="with --only: how often")
+    parser.add_argument("--piece", type=int, default=4000, help="after so many the state is written")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes at once")
+    parser.add_argument("--all", action="store_true", help="go on after a difference")
+    parser.add_argument("--state", type=Path, default=_TESTS.parent / "build" / "differential", help="a folder")
+    given = parser.parse_args()
+    given.state = given.state.resolve()
+    schedules.build(given.state)
+    if given.only is not None:
+        return _run_one(given)
+    status = _run_all(given)
+    offload = Path(__file__).with_name("offload.py")
+    if status == 0 and offload.exists():
+        arguments = ["--examples", str(given.examples), "--seed", str(given.seed)]
+        status = subprocess.run([sys.executable, str(offload), *arguments], cwd=_TESTS, check=False).returncode
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""Ways to save and load ``.pt`` files, and the comparison of torch's and fastio's for one object."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import fastio
+from differential import archives, tensors
+from differential.classes import SAFE, checksum
+from differential.outcomes import Neighbours, Outcome, compare_errors, outcome
+from differential.schedules import Schedule
+
+OBJECTS = ("path", "bytes", "file", "raw")
+PLACES = ("none", "cpu", "device", "same", "default", "clone", "dict", "meta", "absent", "watch")
+
+
+class Save(NamedTuple):
+    """How an object is saved. ``arguments`` are torch.save's; the settings are torch's own."""
+
+    by: str
+    policy: str
+    durable: bool
+    patched: bool
+    arguments: dict[str, Any]
+    crc: bool
+    alignment: int
+
+
+class Load(NamedTuple):
+    """How a file is loaded. ``of``: "torch" or "fastio", which wrote it. ``safe``: classes are allowed."""
+
+    of: str
+    by: str
+    policy: str
+    cold: bool
+    patched: bool
+    verify: bool
+    weights_only: bool
+    safe: bool
+    where: str
+    mmap: bool
+
+
+@cache
+def tools(operation: str, form: str = "pt") -> list[str]:
+    found = [tool.name for tool in fastio.tools() if operation in tool.operations and form in tool.formats]
+    return [*found, "auto", "auto"]
+
+
+def any_save(rng: random.Random) -> Save:
+    arguments: dict[str, Any] = {}
+    if rng.random() < 0.15:
+        arguments["pickle_protocol"] = rng.choice([2, 3, 4, 5])
+    if rng.random() < 0.03:
+        arguments["_use_new_zipfile_serialization"] = False
+    if rng.random() < 0.03:
+        arguments["_disable_byteorder_record"] = True
+    by = rng.choice(OBJECTS) if rng.random() < 0.25 else "path"
+    crc, alignment = rng.random() > 0.06, rng.choice([64, 64, 64, 64, 64, 64, 64, 256, 4096])
+    return Save(by, rng.choice(tools("save")), rng.random() < 0.05, rng.random() < 0.1, arguments, crc, alignment)
+
+
+def any_load(rng: random.Random) -> Load:
+    by = rng.choice(OBJECTS) if rng.random() < 0.2 else "path"
+    where = rng.choice(PLACES) if rng.random() < 0.3 else "none"
+    tool = rng.choice(tools("load")) if where != "absent" else "auto"  # a tool that is named must fill that device
+    return Load(
+        rng.choice(["torch", "fastio"]), by, tool, rng.random() < 0.15, rng.random() < 0.1,
+        rng.random() < 0.8, rng.random() < 0.5, rng.random() < 0.5, where, by == "path" and rng.random() < 0.03,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def settings(way: Save) -> Iterator[None]:
+    """torch's own settings of a save."""
+    serialization: Any = torch.serialization
+    with contextlib.ExitStack() as stack:
+        if not way.crc and hasattr(serialization, "set_crc32_options"):  # torch has it since 2.6
+            before = serialization.get_crc32_options()
+            stack.callback(serialization.set_crc32_options, before)
+            serialization.set_crc32_options(False)
+        with contextlib.suppress(ImportError):  # torch has it since 2.7
+            from torch.utils.serialization import config
+
+            stack.callback(setattr, config.save, "storage_alignment", config.save.storage_alignment)
+            config.save.storage_alignment = way.alignment
+        yield
+
+
+def save(way: Save, obj: Any, path: Path) -> None:
+    """Save by fastio."""
+
+    def write(target: Any) -> None:
+        if way.patched:
+            with fastio.patch_torch():
+                torch.save(obj, target, **way.arguments)
+        else:
+            fastio.save(obj, target, policy=way.policy, durable=way.durable, format="pt", **way.arguments)
+
+    if way.by == "path":
+        write(path)
+    elif way.by == "bytes":
+        buffer = io.BytesIO()
+        write(buffer)
+        path.write_bytes(buffer.getvalue())
+    else:
+        with open(path, "w+b", buffering=0 if way.by == "raw" else -1) as file:
+            write(file)
+
+
+def _place(name: str, seen: list[Any]) -> Any:
+    def watch(storage: Any, location: str) -> Any:
+        seen.append((location, storage.nbytes(), checksum(storage)))
+        return storage
+
+    return {
+        "none": None, "cpu": "cpu", "device": torch.device("cpu"), "same": lambda storage, _: storage,
+        "default": lambda *_: None, "clone": lambda storage, _: storage.clone(), "dict": {"cpu": "cpu"},
+        "meta": torch.device("meta"), "absent": "cuda:1", "watch": watch,
+    }[name]  # fmt: skip
+
+
+def load(way: Load, path: Path, by_torch: bool) -> Any:
+    """Load by torch, or by fastio as the way says; gives the object, and what a watching map_location saw."""
+    seen: list[Any] = []
+    allowed: Any = torch.serialization.safe_globals(SAFE) if way.safe else contextlib.nullcontext()
+    arguments: dict[str, Any] = {"map_location": _place(way.where, seen), "weights_only": way.weights_only}
+    if way.mmap:
+        arguments["mmap"] = True
+    with allowed, contextlib.ExitStack() as stack:
+        if by_torch:
+            return torch.load(path, **arguments), seen
+        source: Any = path
+        if way.by == "bytes":
+            source = io.BytesIO(path.read_bytes())
+        elif way.by != "path":
+            source = stack.enter_context(open(path, "rb", buffering=0 if way.by == "raw" else -1))
+        if way.patched:
+            stack.enter_context(fastio.patch_torch())
+            return torch.load(source, **arguments), seen
+        return fastio.load(source, policy=way.policy, verify=way.verify, **arguments), seen
+
+
+def make_cold(path: Path) -> None:
+    """Drop a file from the page cache."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def check(rng: random.Random, obj: Any, folder: Path, milliseconds: int, told: Callable[[Any], None]) -> None:
+    """Save and load an object in some ways, which ``told`` is called with.
+
+    DifferentError where fastio does other than torch.
+    """
+    by_torch, by_fastio = folder / "torch.pt", folder / "fastio.pt"
+    rewrite = archives.any_kind(rng) if rng.random() < 0.08 else None
+    saving = any_save(rng)
+    if rewrite is not None:
+        saving = saving._replace(crc=True)
+    if "_use_new_zipfile_serialization" in saving.arguments:
+        obj = [tensors.plain(rng) for _ in range(4)]  # of this format torch reads tensors after it made the object
+    loads = [any_load(rng) for _ in range(rng.randrange(2, 5))]
+    told(saving)
+    with settings(saving):
+        want = outcome(lambda: torch.save(obj, by_torch, **saving.arguments))
+        with Schedule(rng, milliseconds):
+            got = outcome(lambda: save(saving, obj, by_fastio))
+    if not compare_errors("save", want, got):
+        return
+    if rewrite is not None:
+        told(rewrite)
+        if not archives.rewrite(rewrite, by_torch):
+            return
+    known: dict[Any, Outcome] = {}
+    neighbours = Neighbours(rng)
+
+    def wanted(way: Load) -> Outcome:
+        key = (way.where, way.weights_only, way.safe, way.mmap)
+        if key not in known:
+            known[key] = outcome(lambda: load(way, by_torch, by_torch=True))
+        return known[key]
+
+    first = loads[0]._replace(where="none", weights_only=False, mmap=False)
+    if rewrite is not None and wanted(first).error is not None:
+        return  # an archive that torch does not read may be read or refused
+    neighbours.compare("torch.load of fastio's file", wanted(first), lambda: load(first, by_fastio, by_torch=True))
+    for way in loads:
+        told(way)
+        path = by_torch if way.of == "torch" else by_fastio
+        want = wanted(way)
+        if way.cold:
+            make_cold(path)
+        with Schedule(rng, milliseconds):
+            neighbours.compare("load", want, partial(load, way, path, by_torch=False))
+    neighbours.drop()
