@@ -19,48 +19,59 @@ from typing import Any
 
 import torch
 
-from differential import folders, formats, objects, tensors, ways
+from differential import folders, formats, objects, schedules, tensors, ways
 from differential.comparing import DifferentError
 from differential.describing import describe
 from differential.kinds import KINDS
+from differential.shrinking import shrink
 
 SECONDS_PER_EXAMPLE = 120
 _LARGE = 50  # one in so many is large
+_DELAY, _LARGE_DELAY = 15, 150  # the most milliseconds of delays by the schedule of one call
+# What is drawn below a number: what makes the object, and what saves, loads and compares it.
+_CHECKS: list[tuple[float, Any, Any]] = [
+    (0.8, objects.small, ways.check),
+    (0.86, formats.state, formats.check_safetensors),
+    (0.9, lambda rng: tensors.plain(rng, medium=True), formats.check_npy),
+    (0.95, objects.small, folders.check_checkpoint),
+    (0.98, folders.training, folders.check_into),
+    (1.0, folders.sharded, folders.check_dcp),
+]
 
 
 class Example:
     """One object and its ways: a pure function of a seed and a number."""
 
     def __init__(self, seed: int, number: int) -> None:
-        self._rng = random.Random(f"{seed}:{number}")
-        torch.manual_seed(number)
-        self.ways: list[Any] = []
-        self.obj: Any = None
-        self.large = self._rng.randrange(_LARGE) == 0
-
-    def run(self, folder: Path) -> None:
-        """DifferentError where fastio does other than torch."""
-        rng = self._rng
-        milliseconds = 150 if self.large else 15
+        self._name = f"{seed}:{number}"
+        self._number = number
+        rng = random.Random(self._name)
+        self.large = rng.randrange(_LARGE) == 0
         draw = rng.random()
-        if self.large or draw < 0.8:
-            self.obj = objects.large(rng) if self.large else objects.small(rng)
-            ways.check(rng, self.obj, folder, milliseconds, self.ways.append)
-        elif draw < 0.86:
-            self.obj = formats.state(rng)
-            formats.check_safetensors(rng, self.obj, folder, milliseconds, self.ways.append)
-        elif draw < 0.9:
-            self.obj = tensors.plain(rng, medium=True)
-            formats.check_npy(rng, self.obj, folder, milliseconds, self.ways.append)
-        elif draw < 0.95:
-            self.obj = objects.small(rng)
-            folders.check_checkpoint(rng, self.obj, folder, milliseconds, self.ways.append)
-        elif draw < 0.98:
-            self.obj = folders.training(rng)
-            folders.check_into(rng, self.obj, folder, milliseconds, self.ways.append)
-        else:
-            self.obj = folders.sharded(rng)
-            folders.check_dcp(rng, self.obj, folder, milliseconds, self.ways.append)
+        self._kind = next(kind for kind in _CHECKS if draw < kind[0] or (self.large and kind is _CHECKS[0]))
+        self.ways: list[Any] = []
+
+    def make(self) -> Any:
+        """The object."""
+        rng = random.Random(f"{self._name}:object")
+        torch.manual_seed(self._number)
+        return objects.large(rng) if self.large else self._kind[1](rng)
+
+    def run(self, obj: Any, folder: Path) -> str | None:
+        """How fastio's results differ from torch's, if they do."""
+        self.ways.clear()
+        rng = random.Random(f"{self._name}:ways")
+        folder.mkdir(exist_ok=True)
+        try:
+            self._kind[2](rng, obj, folder, _LARGE_DELAY if self.large else _DELAY, self.ways.append)
+        except DifferentError as error:
+            return str(error)
+        except Exception as error:
+            return f"fastio or the test itself failed: {error!r}"
+        finally:
+            if self.large or self._number % 100 == 0:
+                shutil.rmtree(folder)
+        return None
 
 
 def prepare() -> None:
@@ -75,25 +86,17 @@ def prepare() -> None:
     gc.freeze()
 
 
-def run_one(seed: int, number: int, root: Path, verbose: bool) -> str | None:
-    """Run one example; gives the difference, if there is one."""
+def run_one(seed: int, number: int, root: Path, verbose: bool = False) -> str | None:
+    """Run one example; gives the difference, if there is one. ``verbose`` makes it small, and prints it."""
     example = Example(seed, number)
     folder = root / "example"
-    folder.mkdir(exist_ok=True)
-    found = None
-    try:
-        example.run(folder)
-    except DifferentError as error:
-        found = str(error)
-    except Exception as error:
-        if verbose:
-            raise
-        found = f"the test itself failed: {error!r}"
+    found = example.run(example.make(), folder)
     if verbose:
-        print("the object:", describe(example.obj), sep="\n")
+        obj = example.make()
+        if found is not None:
+            obj = shrink(example.make, lambda fewer: example.run(fewer, folder) is not None)
+        print("the object:", describe(obj), f"it: {example.run(obj, folder)}", sep="\n")
         print("the ways:", *example.ways, sep="\n  ")
-    if example.large or number % 100 == 0:
-        shutil.rmtree(folder)
     return found
 
 
@@ -129,9 +132,8 @@ def main() -> int:
             if differences and not given.all:
                 break
         faulthandler.cancel_dump_traceback_later()
-    print(
-        f"done {done} in {time.monotonic() - begun:.2f} seconds, {time.process_time():.2f} of the processor", flush=True
-    )
+    seconds, processor, strikes = time.monotonic() - begun, time.process_time(), schedules.strikes()
+    print(f"done {done} with {strikes} delays and cuts in {seconds:.1f} seconds, {processor:.1f} of processor time")
     return 1 if differences else 0
 
 

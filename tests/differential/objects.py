@@ -75,17 +75,21 @@ class Maker:
         """What a loader must wait for, or give to torch."""
         rng = self.rng
         tensor = tensors.filled(rng, (rng.randrange(1, 3000),), torch.uint8)
-        makers: list[Any] = [lambda: classes.BytesOf(tensor[: rng.randrange(1, 200)].clone())]
+        makers: list[Any] = [
+            lambda: classes.BytesOf(tensor[: rng.randrange(1, 200)].clone()),
+            lambda: tensors.filled(rng, (64,), tensors.any_dtype(rng)),
+            lambda: tensors.sparse(rng),
+            lambda: _state(rng),
+        ]
         if self.wild:
             makers += [
                 lambda: classes.Watching(tensor),
                 lambda: classes.ChecksumOf(tensor),
                 tensor.untyped_storage,
-                lambda: _state(rng),
                 lambda: classes.Net(rng.randrange(1, 4)),
                 lambda: lambda: None,  # cannot be pickled
             ]
-        return rng.choice(makers)() if rng.random() < 0.6 else _state(rng)
+        return rng.choice(makers)()
 
     def tree(self, depth: int) -> Any:
         rng = self.rng
@@ -176,28 +180,32 @@ def small(rng: random.Random) -> Any:
 
 
 def large(rng: random.Random) -> Any:
-    """Some hundreds to thousands of small tensors around a few large ones, 16 to 64 MiB in all, and odd things between.
+    """Some hundreds to thousands of small tensors around a few large ones, 17 to 64 MiB in all, and odd things.
 
-    Reads of so many bytes run on a thread of their own while the object is unpickled.
+    Reads of so many bytes run on a thread of their own while the object is unpickled. Half of the objects are even:
+    all is as in a state dict but the last thing, before which a loader cannot know that it must wait.
     """
-    maker = Maker(rng, wild=rng.random() < 0.5, medium=False)
+    maker = Maker(rng, wild=rng.random() < 0.6, medium=False)
     total = rng.choice([17, 20, 24, 33, 40] if rng.random() < 0.95 else [64]) * MIB
+    even, dtype = rng.random() < 0.5, rng.choice(tensors.COMMON)
     parts: list[Any] = []
     while total > 0:
-        nbytes = min(
-            total, rng.choice([MIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB, 17 * MIB]) + rng.randrange(-64, 64) * 8
-        )
-        dtype = rng.choice(tensors.COMMON)
+        nbytes = min(total, rng.choice([1, 2, 4, 8, 16, 17]) * MIB + rng.randrange(-64, 64) * 8)
         parts.append(tensors.filled(rng, (max(1, nbytes // dtype.itemsize),), dtype))
         total -= nbytes
-    dtype = rng.choice(tensors.COMMON)
-    for _ in range(rng.choice([100, 300, 1000, 3000])):
-        parts.append(
-            tensors.filled(rng, (rng.randrange(1, 40),), dtype if rng.random() < 0.9 else tensors.any_dtype(rng))
-        )
-    parts += [maker.tree(1) for _ in range(rng.randrange(6))]
+    for _ in range(rng.choice([0, 30, 100, 300, 1000, 3000])):
+        one = dtype if even or rng.random() < 0.99 else tensors.any_dtype(rng)
+        parts.append(tensors.filled(rng, (rng.randrange(1, 40),), one))
+    parts += [] if even else [maker.tree(1) for _ in range(rng.randrange(6))]
     rng.shuffle(parts)
-    if rng.random() < 0.6:  # what a loader may not foresee comes last
-        parts.append(rng.choice([maker.odd(), maker.tensor(), maker.value(), argparse.Namespace(lr=0.1)]))
+    last: list[Any] = [
+        maker.odd,
+        maker.tensor,
+        maker.value,
+        lambda: argparse.Namespace(lr=0.1),
+        lambda: tensors.plain(rng),
+    ]
+    if even or rng.random() < 0.5:
+        parts.append(rng.choice(last)())
     made: dict[str, Any] = {f"k{number}": part for number, part in enumerate(parts)}
     return {"model": made, "step": 3, "last": maker.tree(1)} if rng.random() < 0.5 else made

@@ -35,6 +35,7 @@ class Piece(NamedTuple):
     status: int
     output: list[str]
     examples: int
+    strikes: int  # how often a schedule delayed or cut a call
 
 
 def environment(kind: str, folder: Path) -> dict[str, str]:
@@ -69,8 +70,9 @@ def run(kind: str, folder: Path, arguments: list[str]) -> Piece:
         check=False,
     )
     lines = process.stdout.splitlines()
-    counts = [int(line.split()[1]) for line in lines if line.startswith(_DONE)]
-    return Piece(process.returncode, [line for line in lines if not line.startswith(_DONE)], sum(counts))
+    ended = next((line.split() for line in lines if line.startswith(_DONE)), ["", "0", "", "0"])
+    rest = [line for line in lines if not line.startswith(_DONE)]
+    return Piece(process.returncode, rest, int(ended[1]), int(ended[3]))
 
 
 def run_range(

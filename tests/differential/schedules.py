@@ -40,6 +40,12 @@ def _preloaded() -> Any:
     return library
 
 
+def strikes() -> int:
+    """How often schedules delayed, cut or reordered a call of this process."""
+    library = _preloaded()
+    return int(library.schedule_end()) if library is not None else 0
+
+
 class Schedule:
     """A context under which the process is as slow, here and there, as ``rng`` says; at most ``milliseconds`` in all.
 
@@ -55,7 +61,6 @@ class Schedule:
         self._rng = random.Random(self._seed)
         self._left = milliseconds * _MILLISECONDS
         self._next = self._rng.randrange(1, 200)
-        self.strikes = 0
 
     def __enter__(self) -> Schedule:
         if self._library is not None:
@@ -67,7 +72,7 @@ class Schedule:
     def __exit__(self, *_: object) -> None:
         if self._library is not None:
             sys.setprofile(None)
-            self.strikes = self._library.schedule_end()
+            self._library.schedule_end()
 
     def _called(self, _: FrameType, event: str, __: Any) -> None:
         self._next -= 1
