@@ -17,7 +17,7 @@ Without make, with any Python in which fastio is installed, from the folder ``te
 
 The files: ``classes`` has classes that objects are of; ``tensors`` and ``objects`` make the objects; ``ways`` chooses
 how one is saved and loaded, and ``archives``, ``folders`` and ``formats`` do it for rewritten archives, for checkpoints
-and for the other formats; ``comparing`` and ``outcomes`` compare; ``schedules`` (with ``schedule.c``) delays and splits reads;
-``examples`` runs a range of numbers in one process; ``shrinking`` and ``describing`` show a difference; ``run`` is the
-command.
+and for the other formats; ``comparing`` and ``outcomes`` compare; ``schedules`` (with ``schedule.c``) delays and cuts
+reads; ``examples`` runs a range of numbers in one process; ``shrinking`` and ``describing`` show a difference; ``run``
+is the command.
 """

@@ -33,7 +33,7 @@ _CHECKS: list[tuple[float, Any, Any]] = [
     (0.8, objects.small, ways.check),
     (0.86, formats.state, formats.check_safetensors),
     (0.9, lambda rng: tensors.plain(rng, medium=True), formats.check_npy),
-    (0.95, objects.small, folders.check_checkpoint),
+    (0.95, lambda rng: objects.small(rng, stateful=False), folders.check_checkpoint),
     (0.98, folders.training, folders.check_into),
     (1.0, folders.sharded, folders.check_dcp),
 ]

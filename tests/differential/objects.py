@@ -19,11 +19,12 @@ MIB = 1 << 20
 class Maker:
     """Makes one object.
 
-    ``wild``: also with what ``weights_only=True`` refuses. ``medium``: some tensors have 64 KiB and more.
+    ``wild``: also with what ``weights_only=True`` refuses. ``medium``: some tensors have 64 KiB and more. ``stateful``:
+    also with modules and generators, of which a Checkpointer saves the states.
     """
 
-    def __init__(self, rng: random.Random, wild: bool, medium: bool) -> None:
-        self.rng, self.wild, self.medium = rng, wild, medium
+    def __init__(self, rng: random.Random, wild: bool, medium: bool, stateful: bool = True) -> None:
+        self.rng, self.wild, self.medium, self.stateful = rng, wild, medium, stateful
         self._made: list[torch.Tensor] = []
         self._containers: list[Any] = []
 
@@ -66,7 +67,7 @@ class Maker:
                 *(torch.channels_last, torch.per_tensor_affine, numpy.float32(1.5), numpy.int64(3), numpy.bool_(True)),
                 *(numpy.arange(6, dtype=numpy.int16).reshape(2, 3), numpy.array([1, None], dtype=object)),
                 *(numpy.asfortranarray(numpy.ones((2, 3))), numpy.array("text"), numpy.dtype("float32")),
-                torch.Generator().manual_seed(rng.randrange(99)),
+                *([torch.Generator().manual_seed(rng.randrange(99))] if self.stateful else []),
             ]
         )
         return made
@@ -86,9 +87,10 @@ class Maker:
                 lambda: classes.Watching(tensor),
                 lambda: classes.ChecksumOf(tensor),
                 tensor.untyped_storage,
-                lambda: classes.Net(rng.randrange(1, 4)),
                 lambda: lambda: None,  # cannot be pickled
             ]
+        if self.wild and self.stateful:
+            makers.append(lambda: classes.Net(rng.randrange(1, 4)))
         return rng.choice(makers)()
 
     def tree(self, depth: int) -> Any:
@@ -166,9 +168,9 @@ def trained(rng: random.Random, width: int) -> tuple[classes.Net, torch.optim.Op
     return net, optimizer
 
 
-def small(rng: random.Random) -> Any:
-    """A tree of a few tensors, of some KiB, sometimes of a few MiB."""
-    maker = Maker(rng, wild=rng.random() < 0.45, medium=rng.random() < 0.2)
+def small(rng: random.Random, stateful: bool = True) -> Any:
+    """A tree of a few tensors, of some KiB, sometimes of a few MiB; see :class:`Maker`."""
+    maker = Maker(rng, wild=rng.random() < 0.45, medium=rng.random() < 0.2, stateful=stateful)
     if rng.random() < 0.1:
         return maker.tree(0)
     if rng.random() < 0.25:  # as published checkpoints are: weights first, then the rest
