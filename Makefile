@@ -37,7 +37,7 @@ test: $(VENV)/.developer
 
 # fastio against torch on generated objects; goes on where it stopped. One example again: make differential SEED=1 ONLY=7
 differential: $(VENV)/.developer
-	cd tests && $(abspath $(BIN))/python -m differential.run --seed $(SEED) --examples $(EXAMPLES) $(if $(ONLY),--only $(ONLY))
+	cd tests && $(abspath $(BIN))/python -m differential.run --seed $(SEED) --examples $(EXAMPLES) $(if $(ONLY),--only $(ONLY)) $(if $(ALL),--all)
 
 check: $(VENV)/.developer
 	$(BIN)/ruff check

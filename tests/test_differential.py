@@ -23,7 +23,7 @@ from differential.kinds import KINDS
 from differential.outcomes import Neighbours, Outcome
 
 SEED = 20261125
-EXAMPLES = 2400  # of all kinds together
+EXAMPLES = 2000  # of all kinds together
 
 
 @pytest.fixture(scope="module")
