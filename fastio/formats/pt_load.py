@@ -200,7 +200,7 @@ class Reader:
         try:
             return self._storage_of(record)
         except KeyError:
-            raise NotPlainError(f"its pickle computes the name of {name}") from None
+            raise NotPlainError(f"its pickle computes the name of {name}", self._archive) from None
 
     def get_record_offset(self, name: str) -> int:
         return self._archive.records[name].offset
