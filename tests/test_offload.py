@@ -24,6 +24,9 @@ from fastio.offload.tiers import ActivationLostError
 from fastio.offload.tool_store import ToolStore
 from slow_store import SlowStore
 
+# Budgets here are smaller than what one operator saves: each Offload says so once.
+pytestmark = pytest.mark.filterwarnings("ignore:budget is:UserWarning")
+
 # Since 2.7 torch tells whose saved-tensor hooks are on top, and only then can Offload warn of others inside its own.
 TOLD_OF_HOOKS = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
 
@@ -706,7 +709,7 @@ def test_a_failed_write_keeps_the_tensors(failing: int, budget: Any) -> None:
     offload = Offload(store=SlowStore(failing_writes={failing}), budget=budget, policy="all")
     with pytest.warns(RuntimeWarning, match="stay in memory") as warned:
         mine = trained(model, loss, offload)
-    assert len(warned) == 1
+    assert [one.category for one in warned].count(RuntimeWarning) == 1
     same(mine, plain)
     assert offload.counts.refused == 1
     assert offload.blobs_alive == 0

@@ -20,6 +20,9 @@ import fastio
 from fastio.offload.store import BlockStore
 from test_offload import TOLD_OF_HOOKS, cnn, gradients, mlp, noise, same, seeded, trained, transformer
 
+# Budgets here are smaller than what one operator saves: each Offload says so once.
+pytestmark = pytest.mark.filterwarnings("ignore:budget is:UserWarning")
+
 # The vDNN policies move the inputs of layers of some kinds, however small the budget: it must allow for the rest.
 POLICIES = [
     ("all", "800KiB"),

@@ -54,7 +54,7 @@ class Saved:
 
     def pack(self, tensor: torch.Tensor) -> Kept | OfParameter:
         """The pack hook."""
-        place = None if tensor.is_conj() or tensor.is_neg() else self._residence.find(tensor)
+        place = self._residence.find(tensor)
         return Kept(tensor) if place is None else OfParameter(self._residence, *place, tensor)
 
     @staticmethod

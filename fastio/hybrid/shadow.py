@@ -135,7 +135,9 @@ class Shadow:
 
     def find(self, tensor: torch.Tensor) -> tuple[Slot, int] | None:
         """See :class:`fastio.hybrid.saved.Residence`."""
-        if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            return None
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_conj() or tensor.is_neg():
             return None
         place = self._places.get(tensor.untyped_storage().data_ptr())
         if place is None:

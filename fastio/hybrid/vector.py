@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from fastio.buffers import PAGE, HostMemory
+from fastio.errors import TransferError
 from fastio.hybrid.memories import Memories
 from fastio.offload.places import unnamed
 
@@ -30,7 +32,8 @@ class HostVector:
     """Zeroed host memory; pinned where the memories say so. Each view has a storage of its own, and keeps it alive.
 
     ``folder``: the memory is a mapped file without a name there, and not pinned: the system writes it out when memory
-    is short, and ``forget`` lets go of what is resident. Raises OSError and RefusedError where it is not given.
+    is short, and ``forget`` lets go of what is resident. Raises TransferError, which names the folder, and RefusedError
+    where it is not given.
     """
 
     def __init__(self, nbytes: int, memories: Memories, folder: str | None = None) -> None:
@@ -84,6 +87,12 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _mapped_file(folder: str, nbytes: int) -> mmap.mmap:
-    with unnamed(folder, os.O_RDWR) as fd:
-        os.posix_fallocate(fd, 0, nbytes)  # a disk that is full says so now: later it would end the process
-        return mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED)
+    try:
+        with unnamed(folder, os.O_RDWR) as fd:
+            os.posix_fallocate(fd, 0, nbytes)  # a disk that is full says so now: later it would end the process
+            return mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED)
+    except OSError as error:
+        operation = f"making a file of {nbytes} bytes for gradients"
+        if error.errno == errno.ENOSPC:
+            operation += " (make room there, or name another folder as optimizer_store)"
+        raise TransferError(error.errno or errno.EIO, operation, folder) from None

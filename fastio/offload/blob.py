@@ -97,35 +97,50 @@ def span_to_save(view: View, storage_nbytes: int, device: torch.device = _CPU) -
 
 
 class Buffer:
-    """Memory with a blob's bytes from byte ``lead`` on."""
+    """Memory with a blob's bytes from byte ``start`` of a storage on."""
 
-    __slots__ = ("lead", "storage")
+    __slots__ = ("start", "storage")
 
-    def __init__(self, storage: torch.UntypedStorage, lead: int) -> None:
+    def __init__(self, storage: torch.UntypedStorage, start: int) -> None:
         self.storage = storage
-        self.lead = lead
+        self.start = start
 
     @classmethod
-    def on_a_page(cls, nbytes: int, device: torch.device = _CPU, lead: int = 0) -> Buffer:
-        """New memory whose bytes start ``lead`` bytes into a page, so that direct I/O of whole pages needs no bounce.
+    def for_payload(cls, nbytes: int, device: torch.device = _CPU, lead: int = 0) -> Buffer:
+        """New memory for bytes that are no tensor's yet; see :meth:`like_source`."""
+        return cls.like_source(Span(0, nbytes), nbytes, device, lead)
 
-        On a GPU it is as torch aligns it, and on the current stream: kernels queued there before may still use it.
+    @classmethod
+    def like_source(cls, span: Span, source_nbytes: int, device: torch.device = _CPU, lead: int = 0) -> Buffer:
+        """New memory for a span of a storage of ``source_nbytes``.
+
+        On the CPU the new storage has that size too, and the span at its place: offsets mean what they meant. What lies
+        outside of the span is zero, and takes no memory. The span starts ``lead`` bytes into a page, so that direct I/O
+        of whole pages needs no bounce. On a GPU the storage is the span alone, as torch aligns it, and on the current
+        stream: kernels queued there before may still use it.
         """
         if device.type != "cpu":
-            return cls(torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage(), 0)
-        room = -(-(lead + nbytes) // PAGE) * PAGE + PAGE
-        storage = fresh.empty((room,), torch.uint8, device).untyped_storage()
-        return cls(storage, -storage.data_ptr() % PAGE + lead)
+            return cls(torch.empty(span.nbytes, dtype=torch.uint8, device=device).untyped_storage(), 0)
+        before = max(0, lead - span.start)
+        room = before + source_nbytes + 2 * PAGE
+        whole = span.nbytes == source_nbytes
+        owner = fresh.empty((room,), torch.uint8, device) if whole else fresh.untouched(room)
+        begin = before + (lead - span.start - before - owner.data_ptr()) % PAGE
+        # Of the array, not of the tensor: a storage of its own, which keeps the owner's memory alive.
+        storage = torch.frombuffer(
+            owner.numpy(), dtype=torch.uint8, offset=begin, count=source_nbytes
+        ).untyped_storage()
+        return cls(storage, span.start)
 
     @property
     def address(self) -> int:
         """Where the bytes begin."""
-        return self.storage.data_ptr() + self.lead
+        return self.storage.data_ptr() + self.start
 
-    def payload(self, nbytes: int) -> torch.Tensor:
+    def bytes(self, nbytes: int) -> torch.Tensor:
         """The bytes as a flat tensor of uint8."""
         flat = torch.empty(0, dtype=torch.uint8, device=self.storage.device)
-        return flat.set_(self.storage, self.lead, (nbytes,), (1,))
+        return flat.set_(self.storage, self.start, (nbytes,), (1,))
 
 
 class Blob:
@@ -204,7 +219,7 @@ class Blob:
 
     def handing(self, buffer: Buffer) -> tuple[torch.UntypedStorage, int]:
         """What ``at_hand`` gives of a buffer. While autograd uses it, it can be found again without being kept."""
-        self._handed = (weakref.ref(buffer.storage), buffer.lead - self.span.start)
+        self._handed = (weakref.ref(buffer.storage), buffer.start - self.span.start)
         used_on_current_stream(buffer.storage)
         return buffer.storage, self._handed[1]
 

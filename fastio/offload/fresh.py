@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 
 import torch
 
@@ -14,6 +15,8 @@ from fastio.native_errors import NativeError
 # where packing and unpacking run at 20 and more. glibc has warm memory at times, but often none of a MiB and more.
 _HUGE_PAGE = 2 << 20
 _WORTH_ONE = _HUGE_PAGE // 2  # bytes: what fills less of a huge page would waste too much of it
+
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0)  # since Python 3.13
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -29,5 +32,21 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
     try:
         mapping = _native.Mapping(room)
     except NativeError:
-        raise MemoryError(f"no {room} bytes of memory: make the batch smaller, or the memory limit larger") from None
+        raise _no_memory(room) from None
     return bytes_of(mapping, 0, nbytes).view(dtype).view(shape)
+
+
+def untouched(nbytes: int) -> torch.Tensor:
+    """Zeros on the CPU, uint8 of shape ``(nbytes,)``, of which only the pages that are written to take memory.
+
+    MemoryError where the system does not give so many addresses.
+    """
+    try:
+        pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+    except OSError:
+        raise _no_memory(nbytes) from None
+    return torch.frombuffer(pages, dtype=torch.uint8)
+
+
+def _no_memory(nbytes: int) -> MemoryError:
+    return MemoryError(f"no {nbytes} bytes of memory: make the batch smaller, or the memory limit larger")

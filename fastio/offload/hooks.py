@@ -18,6 +18,9 @@ _CASTS_AND_VIEWS = frozenset(
     f"{name}Backward0" for name in ("ToCopy", "T", "Transpose", "Permute", "View", "UnsafeView", "Expand", "Alias")
 )
 
+Description = tuple[str, torch.Size | None, str]
+"""Type, shape (nested tensors have none) and maker of a saved tensor, for an error."""
+
 
 class Owner(Protocol):
     """Whoever made a handle, and gives the tensor back."""
@@ -102,6 +105,7 @@ def is_takeable(tensor: torch.Tensor) -> bool:
     return (
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided
+        and not tensor.is_nested
         and tensor.device.type in {"cpu", "cuda"}
         and not tensor.is_quantized
         and not tensor.is_inference()
@@ -122,11 +126,17 @@ def is_parameter(tensor: torch.Tensor) -> bool:
     return node is not None and isinstance(getattr(node, "variable", None), Parameter)
 
 
-def describe(tensor: torch.Tensor) -> tuple[str, torch.Size, str]:
-    """What eager says of a tensor in its error: type, shape and the node it is an output of."""
+def describe(tensor: torch.Tensor) -> Description:
+    """What eager says of a tensor in its error: type, shape and the node it is an output of.
+
+    Layouts but the strided one have no legacy type, and nested tensors no shape.
+    """
     node = tensor.grad_fn
     maker = "" if node is None else f", which is output {tensor.output_nr} of {node.name()}"
-    return tensor.type() if type(tensor) is torch.Tensor else type(tensor).__name__, tensor.shape, maker
+    if tensor.is_nested:
+        return f"nested {type(tensor).__name__}", None, maker
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    return tensor.type() if plain else type(tensor).__name__, tensor.shape, maker
 
 
 def version_of(tensor: torch.Tensor) -> int | None:
@@ -134,14 +144,15 @@ def version_of(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-def check_version(description: tuple[str, torch.Size, str], expected: int, got: int) -> None:
+def check_version(description: Description, expected: int, got: int) -> None:
     """Raise what eager raises where a saved tensor was modified in place."""
     if got == expected:
         return
     kind, shape, maker = description
+    shown = kind if shape is None else f"{kind} {list(shape)}"
     raise RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
-        f"[{kind} {list(shape)}]{maker}, is at version {got}; expected version {expected} instead. "
+        f"[{shown}]{maker}, is at version {got}; expected version {expected} instead. "
         "Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
         "with torch.autograd.set_detect_anomaly(True)."
     )

@@ -23,6 +23,7 @@ from fastio.offload.codec import is_exact
 from fastio.offload.hooks import Handle, Kept
 from fastio.offload.levels import Levels
 from fastio.offload.modules import Modules
+from fastio.offload.operators import Move, Unreturned, running
 from fastio.offload.packing import pack, unpack
 from fastio.offload.planner import Planner
 from fastio.offload.report import Counts, Report, report
@@ -42,8 +43,10 @@ class Offload:
     kernel's passthrough), "vfio:0000:03:00.0" (driven by this process) or "spdk:trtype=TCP traddr=..." (by SPDK): see
     ``fastio-bench doctor`` for what stands in the way. A device that is in use is never taken, nor one that holds a
     filesystem or a partition table, unless ``force`` is its serial number. ``budget``: bytes (or "8GiB") that saved
-    tensors may take in memory. ``host_budget``: bytes of host memory (pinned, for tensors on a GPU) for those that
-    leave and come back soonest; the store has the rest.
+    tensors may take in memory. Backward needs all that one operator saved at once: where that is more, the budget is
+    exceeded then, and a UserWarning says by how much. With 0 (for "all" and "fastensor") no tensor waits for its write
+    and none is read ahead. ``host_budget``: bytes of host memory (pinned, for tensors on a GPU) for those that leave
+    and come back soonest; the store has the rest.
 
     ``policy``: "all" moves every saved tensor, asynchronously; "fastensor" the same, waiting for each transfer, to
     compare with (into one folder it writes files, by the tools that WRDic chooses). The others of
@@ -56,11 +59,20 @@ class Offload:
     where the bytes as they are would not hide behind the forward pass (FlashNeuron's two phases). Those that round do
     not round integers, nor what looks like statistics (tensors of one dimension, or whose last has one element).
 
-    Tensors of less than 4096 bytes, parameters (also cast or viewed), subclasses, tensors that are not strided and
-    those of other devices than the CPU and CUDA's stay where they are. With an exact codec gradients are those of
-    plain training, bit for bit. A tensor that was modified in place after it was saved raises RuntimeError in
+    Tensors of less than 4096 bytes, parameters (also cast or viewed), subclasses, nested tensors, tensors that are not
+    strided and those of other devices than the CPU and CUDA's stay where they are. With an exact codec gradients are
+    those of plain training, bit for bit. A tensor that was modified in place after it was saved raises RuntimeError in
     backward, as it does without, and so does one that backward itself wrote to and then wants again. What is written
     through ``.data`` or by other programs, which autograd does not see, may reach backward or not.
+
+    On the CPU a tensor comes back with its shape, strides, storage offset and size of storage. Of a storage that is
+    more than twice as large as what lies between the tensor's first and last element, those bytes alone come back;
+    the others are zero. On a GPU such a tensor comes back on a smaller storage, at another offset.
+
+    Where torch allows no saved-tensor hooks, it raises its RuntimeError: ``torch.func.grad``, ``vjp``, ``jacrev`` and
+    ``hessian`` inside of the context or around it, ``torch.autograd.graph.disable_saved_tensors_hooks`` likewise.
+    ``torch.func.linearize`` and ``make_fx``, which record operators, cannot record those of the context:
+    NotImplementedError. ``jvp``, ``jacfwd``, ``vmap`` and ``functional_call`` work.
 
     On the CPU the memory of tensors that left is freed, which does not make the process smaller: glibc keeps blocks
     below 32 MiB unless the environment variable MALLOC_MMAP_THRESHOLD_ (1048576, say) tells it not to.
@@ -97,6 +109,7 @@ class Offload:
         self._loaded: dict[int, Blob] = {}  # blobs with a buffer: read, or on the way
         self._step: Step | None = None
         self._steps = 0
+        self._unreturned = Unreturned()
         self._modules = Modules()
         self._process = os.getpid()
         self._finalizer = weakref.finalize(self, self._levels.close)
@@ -114,6 +127,7 @@ class Offload:
         with self._lock:  # graphs that other threads let go of meanwhile change the queue
             self._levels.set_window(self._planner.window)
         self._steps += 1
+        self._unreturned = Unreturned()
         step = Step(self._steps, self._planner)
         self.counts.iterations.append(step.iteration)
         try:
@@ -131,8 +145,11 @@ class Offload:
         self._leave()
         if step is not None and kind is None:
             with self._lock:
+                for move in self._unreturned.take():
+                    self._move_out(step, move)
                 step.over()
                 self._levels.pump()
+            self._planner.warn_of_excess(step.trace)
         self._reap()
 
     def _leave(self) -> None:
@@ -201,29 +218,35 @@ class Offload:
         if view.touched().nbytes < _SMALLEST:
             self.counts.passed_through += 1
             return Kept(tensor)
+        operator = running()
         with self._lock:
             self._reap_locked()
+            for move in self._unreturned.take(operator):
+                self._move_out(step, move)
             blob, new = step.blob_of(tensor, view, self._modules.innermost)
             handle = Handle(self, blob, view, tensor)
             blob.tickets.add(Ticket(handle, self._bell, blob))
             self._blobs[blob.index] = blob
-            if new:
-                self._move_out(step, blob, view)
+            step.saved_by(operator, blob)
+            if new and (choice := step.decide()).moves:
+                encodes = step.packs(self._codec)
+                self._unreturned.add(operator, Move(blob, view, choice.waits, choice.tier, encodes))
         self._reap()
         return handle
 
-    def _move_out(self, step: Step, blob: Blob, view: View) -> None:
-        choice = step.decide()
-        if choice.moves:
-            began = time.perf_counter()
-            if step.packs(self._codec):
-                if pack(blob, view, self._codec):
-                    self.counts.encoded += 1
-                    self.counts.spared_bytes += blob.nbytes - blob.stored_nbytes
-                step.packed(blob.ordinal, blob.nbytes / blob.stored_nbytes, time.perf_counter() - began)
-            tier = self._levels.choose(blob.device, blob.stored_nbytes, choice.tier)
-            tier.take(blob, choice.waits)
-            step.waited(blob.ordinal, time.perf_counter() - began, tier.name)
+    def _move_out(self, step: Step, move: Move) -> None:
+        blob = move.blob
+        if blob.index not in self._blobs:
+            return  # backward, inside of the context, was faster
+        began = time.perf_counter()
+        if move.encodes:
+            if pack(blob, move.view, self._codec):
+                self.counts.encoded += 1
+                self.counts.spared_bytes += blob.nbytes - blob.stored_nbytes
+            step.packed(blob.ordinal, blob.nbytes / blob.stored_nbytes, time.perf_counter() - began)
+        tier = self._levels.choose(blob.device, blob.stored_nbytes, move.tier)
+        tier.take(blob, move.waits)
+        step.waited(blob.ordinal, time.perf_counter() - began, tier.name)
 
     def _bring(self, blob: Blob) -> tuple[torch.UntypedStorage, int]:
         """A storage with the blob's bytes, and how far they are moved in it. The lock is held."""
@@ -249,7 +272,7 @@ class Offload:
     def _at_hand(self, blob: Blob) -> tuple[torch.UntypedStorage, int] | None:
         found = blob.at_hand()
         if found is None and blob.payload is not None and blob.encoded is not None:
-            return blob.handing(unpack(blob.encoded, blob.payload))
+            return blob.handing(unpack(blob, blob.payload))
         return found
 
     def _fetch(self, blob: Blob) -> None:

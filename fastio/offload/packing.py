@@ -7,7 +7,7 @@ import dataclasses
 import torch
 
 from fastio.offload.blob import Blob, Buffer, View, used_on_current_stream
-from fastio.offload.codec import Encoded, decode, encode, is_exact
+from fastio.offload.codec import decode, encode, is_exact
 
 _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
@@ -41,8 +41,14 @@ def pack(blob: Blob, view: View, codec: str) -> bool:
     return True
 
 
-def unpack(encoded: Encoded, payload: torch.Tensor) -> Buffer:
-    """The blob's bytes again. Raises PayloadError for a damaged payload."""
+def unpack(blob: Blob, payload: torch.Tensor) -> Buffer:
+    """An encoded blob's bytes again. Raises PayloadError for a damaged payload."""
+    assert blob.encoded is not None, "only what was encoded is unpacked"
     used_on_current_stream(payload.untyped_storage())
-    flat = decode(dataclasses.replace(encoded, payload=payload))
-    return Buffer(flat.untyped_storage(), int(flat.storage_offset()) * flat.dtype.itemsize)
+    flat = decode(dataclasses.replace(blob.encoded, payload=payload))
+    decoded = Buffer(flat.untyped_storage(), int(flat.storage_offset()) * flat.dtype.itemsize)
+    if blob.device.type != "cpu" or (decoded.start == 0 and decoded.storage.nbytes() == blob.source_nbytes):
+        return decoded
+    buffer = Buffer.like_source(blob.span, blob.source_nbytes)
+    buffer.bytes(blob.nbytes).copy_(decoded.bytes(blob.nbytes))
+    return buffer

@@ -17,6 +17,7 @@ from fastio.errors import FolderMissingError, TransferError
 from fastio.nvme.safety import refuse_in_use
 
 _BLOCK = 4096
+_SPECIAL = ((stat.S_ISCHR, "character device"), (stat.S_ISFIFO, "FIFO"), (stat.S_ISSOCK, "socket"))
 # Filesystems without unnamed files, and kernels before 3.11, answer with one of these.
 _PLAIN = ("ext2", "ext3", "ext4", "xfs")  # filesystems that take no checksums of data
 _NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
@@ -88,6 +89,8 @@ def _open_place(path: str, force: str | None) -> Place:
         kind = os.stat(path)
         if stat.S_ISBLK(kind.st_mode):
             refuse_in_use(path, force)
+        elif not (stat.S_ISDIR(kind.st_mode) or stat.S_ISREG(kind.st_mode)):
+            raise ValueError(_no_place(path, kind))
         fd, direct = _open_direct(path, kind)
     except FileNotFoundError:
         raise FolderMissingError(path) from None
@@ -98,6 +101,15 @@ def _open_place(path: str, force: str | None) -> Place:
     except BaseException:
         os.close(fd)
         raise
+
+
+def _no_place(path: str, kind: os.stat_result) -> str:
+    """What is wrong with a path that is neither a folder, a file nor a block device."""
+    what = next((name for test, name in _SPECIAL if test(kind.st_mode)), "special file")
+    cure = "name a folder, an empty file or a block device"
+    if what == "character device":
+        cure += " (an NVMe namespace by its passthrough device: 'nvme:/dev/ng0n1')"
+    return f"{path} is a {what}, which keeps no bytes: {cure}"
 
 
 def _open_direct(path: str, kind: os.stat_result) -> tuple[int, bool]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
@@ -11,6 +13,8 @@ from fastio.offload.schedule import POLICIES, Policy
 from fastio.offload.trace import Made, Trace
 
 _WINDOW = 24 << 20  # bytes that wait to be written, and bytes read ahead, at least, where no budget says otherwise
+
+_REMEMBERED = 32  # profiles, of some 45 KB each: those that were not used for longest are forgotten
 
 Key = tuple[int, torch.dtype]
 
@@ -27,8 +31,9 @@ class Planner:
             raise ValueError("policy 'vdnn-dyn' moves as much as a budget asks for: it needs a budget")
         self.policy = policy
         self._terms = Terms(policy, budget, host_budget, optional_codec)
-        self._profiles: dict[Key, Profile] = {}
+        self._profiles: OrderedDict[Key, Profile] = OrderedDict()  # the one that was used last comes last
         self.latest: Profile | None = None
+        self._warned = False
         # Blobs that stay and blobs on their way share the budget.
         parts = 2 if policy in SIMPLE else 4
         self.window = _WINDOW if budget is None else budget // parts
@@ -47,7 +52,10 @@ class Planner:
 
     def profile_for(self, first: Made) -> Profile | None:
         """The profile that a forward pass with this first blob follows; None where there is none: it is profiled."""
-        return self._profiles.get((first.nbytes, first.dtype))
+        key = (first.nbytes, first.dtype)
+        if key in self._profiles:
+            self._profiles.move_to_end(key)
+        return self._profiles.get(key)
 
     def over(self, trace: Trace, profile: Profile | None, strayed: bool) -> Profile | None:
         """A forward pass ended well: remember it where it was profiled, forget the profile it did not keep to.
@@ -67,8 +75,26 @@ class Planner:
             profile.trace.uses, profile.trace.used_s = trace.uses, trace.used_s
         return profile
 
+    def warn_of_excess(self, trace: Trace) -> None:
+        """Say once that no plan can keep the budget: one operator saved more than that.
+
+        A budget of 0 asks for as little memory as can be. The warning is the caller's caller's.
+        """
+        budget, need = self._terms.budget, trace.working_set
+        if budget and need > budget and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"budget is {budget} bytes, and the tensors that one operator saved, which backward needs at once, "
+                f"have {need}: backward will take more than the budget. Make it larger or the batch smaller",
+                UserWarning,
+                stacklevel=3,
+            )
+
     def _remember(self, key: Key, trace: Trace) -> Profile:
         self.latest = self._profiles[key] = profile = Profile(trace)
+        self._profiles.move_to_end(key)
+        if len(self._profiles) > _REMEMBERED:
+            self._profiles.popitem(last=False)
         if self._terms.budget is None:  # a blob that is larger than its window is waited for
             self.window = max(self.window, 2 * max(made.nbytes for made in trace.made))
         if self.policy in SIMPLE:

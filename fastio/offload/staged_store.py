@@ -14,6 +14,7 @@ from fastio.errors import FastIOError
 from fastio.offload.arena import ArenaFullError
 from fastio.offload.copies import Copies, Target, Ticket
 from fastio.offload.slab import Slab
+from fastio.offload.store_errors import again, without_frames
 from fastio.offload.tiers import Store
 
 _REFUSALS = (FastIOError, OSError)
@@ -195,7 +196,7 @@ class StagedStore:
                 if move.freed or not self._go_on(index, move):
                     break
         except _REFUSALS as error:
-            move.blob.error = error
+            move.blob.error = without_frames(error)
         move.blob.filling = False
         del self._moves[index]
         self._slab.free(move.block)
@@ -243,4 +244,4 @@ class StagedStore:
 def _tell(blob: _Blob) -> None:
     if blob.error is not None:
         blob.told = True
-        raise blob.error
+        raise again(blob.error)

@@ -11,6 +11,7 @@ import torch
 from fastio.offload.blob import Blob, View, span_to_save
 from fastio.offload.counters import counter_of, witness_of
 from fastio.offload.history import Run
+from fastio.offload.operators import Operator
 from fastio.offload.planner import Planner, prefix_like
 from fastio.offload.prefetch import Order
 from fastio.offload.profile import Profile
@@ -45,6 +46,8 @@ class Step:
         self._waited_s = 0.0  # for moving out, codec and all
         self._stalled_s = 0.0  # for transfers alone
         self._table: dict[tuple[int, int, int], list[Blob]] = {}
+        self._operator: Operator | None = None  # the latest that saved something
+        self._working: dict[int, int] = {}  # bytes of the blobs that it saved
         self._is_over = False
         self._device = torch.device("cpu")
         now = time.perf_counter()
@@ -80,6 +83,13 @@ class Step:
         self.blobs[blob.ordinal] = blob
         self._table.setdefault(key, []).append(blob)
         return blob, True
+
+    def saved_by(self, operator: Operator, blob: Blob) -> None:
+        """An operator saved a tensor with this blob's bytes. Backward needs all that one operator saved at once."""
+        if operator != self._operator:
+            self._operator, self._working = operator, {}
+        self._working[blob.ordinal] = blob.nbytes
+        self.trace.working_set = max(self.trace.working_set, sum(self._working.values()))
 
     def decide(self) -> Choice:
         """For the newest blob."""

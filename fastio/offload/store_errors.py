@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 from collections.abc import Sequence
 from types import TracebackType
+from typing import TypeVar
 
 from fastio._native import nvme_status
 from fastio.errors import FastIOError, RefusedError, TransferError
 from fastio.native_errors import NativeError, public_error
+
+E = TypeVar("E", bound=Exception)
 
 BLOCK = 4096  # bytes, in which the native store counts
 
@@ -32,6 +36,23 @@ def transfer_error(
     if status:
         operation += f", with NVMe status {nvme_status(status)},"
     return TransferError(number, operation, places[device], offset)
+
+
+def without_frames(error: E) -> E:
+    """The error without its traceback, and without those of the errors that led to it: it can be kept.
+
+    A traceback holds the frames of the calls that it came through, and these the whole graph that is computed.
+    """
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
+
+
+def again(error: Exception) -> Exception:
+    """An error like one that is kept, to be raised: what is raised gets frames."""
+    try:
+        return copy.copy(error)
+    except Exception:  # one of a store that is not ours, which cannot be made from its arguments
+        return FastIOError(f"{type(error).__name__}: {error}")
 
 
 class Naming:

@@ -14,6 +14,7 @@ from fastio.errors import FastIOError
 from fastio.offload.blob import LINE, PAGE, Blob, Buffer, State
 from fastio.offload.packing import unpack
 from fastio.offload.report import Counts, Event, Traffic
+from fastio.offload.store_errors import without_frames
 
 _REFUSALS = (FastIOError, OSError)  # what a store raises: anything else is an error of the program
 
@@ -134,14 +135,17 @@ class Tier:
 
         MemoryError or torch's own, with nothing changed, where there is no memory for it.
         """
-        blob.buffer = Buffer.on_a_page(blob.stored_nbytes, blob.device, blob.lead)
+        if blob.encoded is None:
+            blob.buffer = Buffer.like_source(blob.span, blob.source_nbytes, blob.device, blob.lead)
+        else:
+            blob.buffer = Buffer.for_payload(blob.stored_nbytes, blob.device, blob.lead)
         blob.state = State.INFLIGHT
         self._reading[blob.index] = blob
         self._started[blob.index] = time.perf_counter()
         try:
             self._read(blob)
         except _REFUSALS as error:
-            self._errors[blob.index] = error  # who needs the blob tries once more
+            self._errors[blob.index] = without_frames(error)  # it is tried once more when the blob is needed
         self._counts.stalled_read_s += self._stalled(blob, self._started[blob.index])  # a store may do it at once
 
     def finish(self, blob: Blob) -> None:
@@ -255,22 +259,21 @@ class Tier:
         try:
             return self.store.is_done(blob.index)
         except _REFUSALS as error:
-            self._errors[blob.index] = error  # kept for who waits: a store may tell of it only once
+            self._errors[blob.index] = without_frames(error)  # kept: a store may tell of it only once
             return True
         except IndexError:  # who was interrupted before it was written, or after it was freed
             return True
 
     def _settle(self, blob: Blob) -> None:
         """Wait for the blob's command; raises its error."""
-        error = self._errors.pop(blob.index, None)
-        if error is not None:
-            raise error
+        if blob.index in self._errors:
+            raise self._errors.pop(blob.index)
         self.store.wait(blob.index)
 
     def _decode(self, blob: Blob) -> None:
         if blob.encoded is not None:
             assert blob.buffer is not None, "fetch gave it one"
-            blob.buffer = unpack(blob.encoded, blob.buffer.payload(blob.stored_nbytes))
+            blob.buffer = unpack(blob, blob.buffer.bytes(blob.stored_nbytes))
 
     def _finish_write(self, blob: Blob) -> None:
         began = time.perf_counter()

@@ -41,6 +41,7 @@ class Trace:
     uses: list[int] = field(default_factory=list)
     used_s: dict[int, float] = field(default_factory=dict)  # first uses: seconds of compute since backward began
     forward_s: float = 0.0  # without what moving out took
+    working_set: int = 0  # bytes of the blobs that one operator saved, of the operator with the most
 
     def blobs(self, hosted: Collection[int] = ()) -> list[Blob]:
         """As the planner takes them, if those that are ``hosted`` go to host memory and all others to the disk.
