@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from disks import tmpfs
+from fastio.errors import TransferError
 from fastio.hybrid import Hybrid
 from fastio.hybrid.errors import HybridError, StateLostError
 from fastio.hybrid.memories import memories_of
@@ -180,6 +182,17 @@ def test_memory_that_moves_in_place_is_refused(stored: bool, tmp_path: Path) -> 
 def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "small", 1) as folder, pytest.raises(OSError, match="space"):
         HostVector(4 << 20, memories_of("cpu"), str(folder))
+
+
+def test_a_full_optimizer_store_is_named(tmp_path: Path) -> None:
+    network = nn.Linear(1024, 1024)
+    with tmpfs(tmp_path / "small", 1) as folder:
+        with pytest.raises(TransferError) as caught:
+            Hybrid(network, adamw(network), device="cpu", optimizer_store=folder)
+        assert caught.value.filename == str(folder)
+        assert re.search("gradients.*make room there, or name another folder.*No space left", str(caught.value))
+        del caught  # it holds the Hybrid, and so the folder
+        gc.collect()
 
 
 @PLACES

@@ -1,0 +1,380 @@
+"""What autograd saves, and how it comes back: written late by its operator, of other layouts, laid out as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fastio
+from fastio.errors import FastIOError
+from fastio.offload import BlockStore
+from fastio.offload.copies import HostCopies
+from fastio.offload.hooks import Handle
+from fastio.offload.operators import Unreturned
+from fastio.offload.planner import _REMEMBERED, Planner
+from fastio.offload.staged_store import StagedStore
+from fastio.offload.trace import Made, Trace
+
+
+def rrelu(x: Tensor) -> Tensor:
+    return nn.functional.rrelu(x, training=True)
+
+
+def rrelu_in_place(x: Tensor) -> Tensor:
+    return nn.functional.rrelu(x * 1, training=True, inplace=True)
+
+
+def noise_first(x: Tensor) -> Tensor:
+    """The noise is saved as another operator's before the operator that fills it saves it again."""
+    noise = torch.empty_like(x)
+    return torch._C._nn.rrelu_with_noise(x, noise, 0.1, 0.9, True) * noise.detach()
+
+
+@pytest.mark.parametrize("operator", [rrelu, rrelu_in_place, noise_first])
+@pytest.mark.parametrize("policy", ["all", "fastensor", "flashneuron"])
+@pytest.mark.parametrize("host_budget", [0, "64MiB"])
+def test_what_an_operator_fills_after_it_saved_it_comes_back_filled(
+    operator: Callable[[Tensor], Tensor], policy: str, host_budget: Any, tmp_path: Path
+) -> None:
+    weight, x = torch.randn(64, 64, requires_grad=True), torch.randn(512, 64)
+
+    def gradient(around: Any) -> Tensor:
+        torch.manual_seed(1)
+        with around:
+            loss = operator(operator(x @ weight) @ weight).square().mean()
+        return torch.autograd.grad(loss, weight)[0]
+
+    plain = gradient(contextlib.nullcontext())
+    offload = fastio.Offload(store=tmp_path, policy=policy, host_budget=host_budget)
+    for _ in range(3):
+        assert torch.equal(gradient(offload), plain)
+    assert sum(traffic.reads for traffic in offload.report().traffic.values()) > 0
+    offload.close()
+
+
+def test_what_the_last_operator_saved_leaves_at_the_end_of_the_forward_pass(tmp_path: Path) -> None:
+    offload = fastio.Offload(store=tmp_path, policy="fastensor")
+    with offload:
+        y = (torch.randn(64, 64, requires_grad=True) * 2).exp()
+        assert offload.report().traffic == {}  # the operator may still be at it
+    assert offload.report().traffic["disk"].writes == 1
+    del y
+    offload.close()
+
+
+def test_a_forward_pass_that_fails_leaves_what_was_saved_in_memory(tmp_path: Path) -> None:
+    offload = fastio.Offload(store=tmp_path, policy="fastensor")
+    leaf = torch.randn(64, 64, requires_grad=True)
+    with contextlib.suppress(ZeroDivisionError), offload:
+        y = leaf.exp()
+        raise ZeroDivisionError
+    with offload:
+        pass
+    assert offload.report().traffic == {}
+    y.sum().backward()
+    assert leaf.grad is not None
+    assert torch.equal(leaf.grad, y.detach())
+    offload.close()
+
+
+WEIGHT = torch.randn(64, 64)
+IMAGES = torch.randn(1, 8, 64, 64)
+
+
+def nested(w: Tensor) -> Tensor:
+    return torch.nested.as_nested_tensor([w, w * 1]).relu().to_padded_tensor(0.0)
+
+
+def jagged(w: Tensor) -> Tensor:
+    return torch.nested.as_nested_tensor([w, w[:8]], layout=torch.jagged).sin().to_padded_tensor(0.0)
+
+
+LAYOUTS: dict[str, tuple[Tensor, Callable[[Tensor], Tensor]]] = {
+    "sparse coo": (WEIGHT, lambda w: torch.sparse.mm(torch.eye(64).to_sparse(), w)),
+    "sparse csr": (WEIGHT, lambda w: torch.eye(64).to_sparse_csr() @ w),
+    "mkldnn": (IMAGES, lambda t: t.to_mkldnn().relu().to_dense()),
+    "nested": (WEIGHT, nested),
+    "jagged": (WEIGHT, jagged),
+}
+
+
+class Held(nn.Module):
+    """A layer whose forward saves tensors of a layout."""
+
+    def __init__(self, value: Tensor, work: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(value.clone())
+        self.work = work
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.work(self.weight * x)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("manager", ["offload", "hybrid"])
+@pytest.mark.filterwarnings("ignore:.*(Sparse|nested|prototype|mkldnn)")
+def test_layouts_other_than_the_strided_one_stay_where_they_are(layout: str, manager: str, tmp_path: Path) -> None:
+    value, work = LAYOUTS[layout]
+    x = torch.full_like(value, 2.0)
+
+    def losses(managed: bool) -> list[float]:
+        model, found = Held(value, work), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        offload = fastio.Offload(store=tmp_path, policy="all") if managed and manager == "offload" else None
+        step: Callable[[], Any] = optimizer.step
+        if managed and manager == "hybrid":
+            step = fastio.Hybrid(model, optimizer, planner=lambda costs: ["GFGB"] * len(costs), device="cpu").step
+        for _ in range(4):
+            optimizer.zero_grad()
+            with offload or contextlib.nullcontext():
+                loss = model(x).square().mean()
+            loss.backward()
+            step()
+            found.append(loss.item())
+        if offload is not None:
+            offload.close()
+        return found
+
+    assert losses(managed=True) == losses(managed=False)
+
+
+@pytest.mark.parametrize("codec", ["none", "csr"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t,
+        lambda t: t[1:],
+        lambda t: t.t(),
+        lambda t: t[:, ::3],
+        lambda t: t[100:116],  # less than half of the storage: the bytes around it are not kept
+    ],
+    ids=["whole", "from the second row", "transposed", "every third column", "a few rows"],
+)
+def test_a_tensor_comes_back_with_its_offset_strides_and_size_of_storage(
+    view: Callable[[Tensor], Tensor], codec: str, tmp_path: Path
+) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def looks(t: Tensor) -> tuple[Any, ...]:
+        return t.shape, t.stride(), t.storage_offset(), t.untyped_storage().nbytes(), t.data_ptr() % 64
+
+    class Looking(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            again = x.as_strided(x.shape, x.stride(), x.storage_offset())
+            seen.append((*looks(x), again.clone()))
+            return gradient
+
+    leaf = torch.eye(256, 128).requires_grad_()
+    offload = fastio.Offload(store=tmp_path, policy="fastensor", codec=codec)
+    with offload:
+        base = leaf * 2
+        x = view(base)
+        expected, values = looks(x), x.detach().clone()
+        y = Looking.apply(x).sum()
+        del base, x
+    y.backward()
+    assert offload.report().traffic["disk"].reads == 1
+    assert seen[0][:-1] == expected
+    assert torch.equal(seen[0][-1], values)
+    offload.close()
+
+
+def test_bytes_of_a_large_storage_that_were_not_kept_are_zero_and_take_no_memory(tmp_path: Path) -> None:
+    seen: list[Tensor] = []
+
+    class Looking(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            seen.append(x)
+            return gradient
+
+    leaf = torch.ones(64 << 18, requires_grad=True)  # 64 MiB
+    offload = fastio.Offload(store=tmp_path, policy="fastensor")
+    with offload:
+        y = Looking.apply((leaf * 3)[1 << 20 : (1 << 20) + 4096]).sum()
+    before = _resident()
+    y.backward()
+    whole = seen[0].as_strided((64 << 18,), (1,), 0)
+    assert torch.equal(seen[0], torch.full((4096,), 3.0))
+    assert whole[(1 << 20) + 8192 : (1 << 20) + 8200].tolist() == [0.0] * 8
+    assert whole[:8].tolist() == [0.0] * 8
+    assert _resident() - before < 140 << 20  # the gradients alone
+    offload.close()
+
+
+def _resident() -> int:
+    with open("/proc/self/statm") as told:
+        return int(told.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+class Broken(BlockStore):
+    """Reads fail, once ``left`` are done."""
+
+    left = 3
+
+    def read(self, index: int, address: int, nbytes: int) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(5, "broken")
+        super().read(index, address, nbytes)
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["from memory", "through a slab"])
+def test_a_read_that_failed_keeps_nothing_of_the_graph_alive(staged: bool, tmp_path: Path) -> None:
+    network = nn.Sequential(*[nn.Linear(256, 256) for _ in range(9)])
+    for _ in range(2):
+        below = Broken(tmp_path)
+        store: Any = StagedStore(below, HostCopies(), 4 << 20) if staged else below
+        offload = fastio.Offload(store=store, policy="all")
+        with offload:
+            loss = network(torch.randn(512, 256)).square().mean()
+        with contextlib.suppress(FastIOError):
+            loss.backward()
+            pytest.fail("no read failed")
+        del loss
+        with contextlib.suppress(FastIOError):
+            offload.close()
+        del offload, store, below
+        gc.collect()
+        assert sum(type(one) is Handle for one in gc.get_objects()) == 0
+
+
+def test_profiles_of_shapes_are_bounded_and_the_latest_used_are_kept() -> None:
+    planner = Planner("all", None, 0, optional_codec=False)
+
+    def pass_of(nbytes: int) -> bool:
+        """Whether a profile was known."""
+        made = Made(nbytes, torch.float32, 0.0)
+        profile = planner.profile_for(made)
+        trace = Trace([made], [""], [0.0], [0.0], [1.0], ["disk"])
+        planner.over(trace, profile, strayed=False)
+        return profile is not None
+
+    assert not pass_of(1)
+    for nbytes in range(2, 4 * _REMEMBERED):
+        assert not pass_of(nbytes)
+        assert pass_of(1)
+    assert len(planner._profiles) == _REMEMBERED
+    assert not pass_of(2)
+
+
+@pytest.mark.parametrize("policy", ["all", "fastensor", "flashneuron"])
+def test_a_budget_below_what_one_operator_saves_is_told_once_with_both_numbers(policy: str, tmp_path: Path) -> None:
+    one, other = torch.randn(256, 64, requires_grad=True), torch.randn(256, 64, requires_grad=True)
+    offload = fastio.Offload(store=tmp_path, policy=policy, budget=100_000, codec="none")
+    with pytest.warns(UserWarning, match=r"budget is 100000 bytes, .* have 131072: .* larger or the batch smaller"):  # noqa: SIM117
+        with offload:
+            loss = ((one * 2) * (other * 2)).sum()  # two tensors of 64 KiB each
+    loss.backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with offload:
+            loss = ((one * 2) * (other * 2)).sum()
+    loss.backward()
+    offload.close()
+
+
+@pytest.mark.parametrize("policy", ["all", "fastensor"])
+@pytest.mark.parametrize("special", ["character device", "FIFO", "socket"])
+def test_special_files_are_no_store(special: str, policy: str, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    if special == "character device":
+        place = Path("/dev/null")
+    elif special == "FIFO":
+        os.mkfifo(place)
+    else:
+        import socket
+
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(place))
+    with pytest.raises(ValueError, match=f"{place} is a {special}.*: name a folder, an empty file or a block device"):
+        fastio.Offload(store=place, policy=policy)
+    with pytest.raises(ValueError, match=f"is a {special}"):
+        BlockStore(place)
+
+
+def test_unreturned_moves_are_given_once_and_by_thread() -> None:
+    from fastio.offload.operators import Operator
+
+    waiting, moves = Unreturned(), [object() for _ in range(4)]
+    for operator, move in zip([(1, 5), (1, 5), (2, 9), (1, 6)], moves, strict=True):
+        waiting.add(Operator(*operator), move)  # type: ignore[arg-type]
+    assert waiting.take(Operator(1, 5)) == [moves[3]]
+    assert waiting.take(Operator(1, 7)) == moves[:2]
+    assert waiting.take(Operator(2, 9)) == []
+    assert waiting.take() == [moves[2]]
+    assert waiting.take() == []
+
+
+TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {
+    "grad": lambda f, x: torch.func.grad(f)(x),
+    "vjp": torch.func.vjp,
+    "jacrev": lambda f, x: torch.func.jacrev(f)(x),
+    "hessian": lambda f, x: torch.func.hessian(f)(x),
+    "jacfwd": lambda f, x: torch.func.jacfwd(f)(x),
+    "jvp": lambda f, x: torch.func.jvp(f, (x,), (x,))[1],
+    "vmap": lambda f, x: torch.func.vmap(f)(x),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # forward-mode differentiation uses it
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("where", ["inside", "around"])
+def test_transforms_work_or_raise_what_torch_raises_as_documented(transform: str, where: str, tmp_path: Path) -> None:
+    x = torch.randn(64, 64, requires_grad=True)
+    offload = fastio.Offload(store=tmp_path, policy="all")
+
+    def compute(x: Tensor) -> Tensor:
+        with offload if where == "around" else contextlib.nullcontext():
+            return (x.sin() * x).sum()
+
+    def transformed() -> Any:
+        with offload if where == "inside" else contextlib.nullcontext():
+            return TRANSFORMS[transform](compute, x)
+
+    assert fastio.Offload.__doc__ is not None
+    if transform in ("grad", "vjp", "jacrev", "hessian"):
+        assert f"``torch.func.{transform}``" in fastio.Offload.__doc__ or f"``{transform}``" in fastio.Offload.__doc__
+        with pytest.raises(RuntimeError, match="don't yet support saved tensor hooks"):
+            transformed()
+    else:
+        expected = TRANSFORMS[transform](lambda x: (x.sin() * x).sum(), x)
+        assert torch.equal(transformed(), expected)
+    with offload:  # and it is usable as before
+        loss = (x.sin() * x).sum()
+    loss.backward()
+    offload.close()
+
+
+@pytest.mark.parametrize("where", ["inside", "around"])
+def test_a_ban_of_saved_tensor_hooks_raises_its_own_message(where: str, tmp_path: Path) -> None:
+    offload = fastio.Offload(store=tmp_path)
+    ban = torch.autograd.graph.disable_saved_tensors_hooks("none of these here")
+    outer, inner = (offload, ban) if where == "inside" else (ban, offload)
+    with pytest.raises(RuntimeError, match="none of these here"), outer, inner:
+        pass
+    with offload:
+        pass
+    offload.close()
