@@ -295,6 +295,7 @@ def test_a_full_host_store_keeps_the_tensors() -> None:
 # What depends on the device and needs none
 
 
+@pytest.mark.filterwarnings("ignore:budget is:UserWarning")  # one operator saves more than that
 @pytest.mark.parametrize("codec", ["none", "csr", "fp16"])
 def test_a_default_device_of_the_users_changes_nothing(codec: str) -> None:
     torch.manual_seed(0)

@@ -148,6 +148,7 @@ class Bench:
         self._order = list(range(len(self._groups)))
         random.Random(seed).shuffle(self._order)
         manager._SMALLEST = 1
+        torch.set_num_threads(1)  # the samples are small
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -225,8 +226,8 @@ def main(arguments: Sequence[str], make: Callable[[int, str], Any] = Bench) -> i
                 bench.run(number)
             except Difference as difference:
                 print(f"{difference}", flush=True)
-                here = Path(sys.argv[0])
-                print(f"again: python {here} --seed {told.seed} --start {number} --examples 1", flush=True)
+                again = f"--seed {told.seed} --start {number} --examples 1"
+                print(f"again: python {Path(sys.argv[0])} {again}", flush=True)
                 return 1
         seconds = time.perf_counter() - began
     counts = ", ".join(f"{count} {name}" for name, count in bench.counts.items())

@@ -1,0 +1,53 @@
+"""Offload and Hybrid against plain torch, over a seeded part of torch's own databases: see ``differential/``."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("expecttest", reason="torch's databases need it: pip install expecttest")
+
+FOLDER = Path(__file__).parent / "differential"
+BROKEN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import offload
+from fastio.offload import manager
+restore = manager.Offload.restore
+manager.Offload.restore = lambda self, handle: restore(self, handle).clone().fill_(1)
+sys.exit(offload.main(["--seed", "1", "--examples", "40"]))
+"""
+
+
+def ran(*command: str) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=600, check=False)
+    assert done.stderr == "", done.stderr
+    return done.returncode, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "examples", "least"), [("offload.py", 150, 2500), ("hybrid.py", 120, 350)], ids=["offload", "hybrid"]
+)
+def test_gradients_and_errors_are_those_of_plain_torch(script: str, examples: int, least: int) -> None:
+    """About 2,800 runs of Offload and 400 of Hybrid: `python tests/differential/...` runs others, and all."""
+    status, told = ran(str(FOLDER / script), "--seed", "8", "--examples", str(examples))
+    assert status == 0, told
+    runs = re.search(r"(\d+) runs", told)
+    assert runs is not None
+    assert int(runs[1]) >= least, told
+    if script == "offload.py":
+        moved = re.search(r"(\d+) disk reads", told)
+        assert moved is not None
+        assert int(moved[1]) > 1000, told
+
+
+@pytest.mark.slow
+def test_a_difference_ends_with_the_command_that_repeats_it() -> None:
+    status, told = ran("-c", BROKEN, str(FOLDER))
+    assert status == 1, told
+    assert re.search(r"gradients \[.*\] differ\nagain: python \S+ --seed 1 --start \d+ --examples 1\n$", told), told
