@@ -512,3 +512,31 @@ def test_a_model_is_copied_and_pickled_as_before() -> None:
     before = hybrid.report().layers_copied
     copy.deepcopy(model)(batch(model)[0])
     assert hybrid.report().layers_copied == before, "a copy is not the model"
+
+
+@pytest.mark.parametrize("mode", ["GFGB", "DHA", "DFGB"])
+def test_where_saved_tensor_hooks_are_forbidden_gradients_are_those_without_hybrid(mode: str) -> None:
+    torch.manual_seed(0)
+    network, x = nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 5)), torch.randn(4, 7)
+    plain = copy.deepcopy(network)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    hybrid = Hybrid(network, optimizer, planner=lambda costs: [mode] * len(costs), device="cpu")
+    network(x).sum().backward()
+    hybrid.step()
+    assert hybrid.plan is not None
+    plain.load_state_dict(network.state_dict())
+
+    with torch.autograd.graph.disable_saved_tensors_hooks("none of these here"):
+        losses = [model(x).square().mean() for model in (network, plain)]
+    for model, loss in zip((network, plain), losses, strict=True):
+        model.zero_grad()
+        loss.backward()
+    for mine, other in zip(network.parameters(), plain.parameters(), strict=True):
+        assert mine.grad is not None
+        assert other.grad is not None
+        assert torch.equal(mine.grad, other.grad)
+    if mode != "DHA":  # a copy to memory that was there before
+        with pytest.raises(RuntimeError, match="transform"):
+            torch.func.grad(lambda x: network(x).square().mean())(x)
+        assert "``torch.func.grad``" in str(Hybrid.__doc__)
+    hybrid.close()

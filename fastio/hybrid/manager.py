@@ -68,8 +68,10 @@ class Hybrid:
     autocast, tied and frozen parameters and DistributedDataParallel work as before. Threads that use the model take
     turns: a forward pass while another thread's, or an update, is under way is a HybridError. What is kept of ``grad``
     beyond ``zero_grad`` may be overwritten by the next backward pass, and torch.compile is not supported. Under other
-    saved-tensor hooks (checkpointing, Offload), and on torch 2.6, which does not tell of such, backward reads what
-    forward read: copies for backward alone (DFGB) are of no use then.
+    saved-tensor hooks (checkpointing, Offload), where ``disable_saved_tensors_hooks`` forbids them, and on torch 2.6,
+    which does not tell of such, backward reads what forward read: copies for backward alone (DFGB) are of no use then.
+    ``torch.func.grad``, ``vjp``, ``jacrev`` and ``hessian`` of a model with copied layers raise torch's RuntimeError,
+    for they allow no copy to memory that was there before.
 
     Raises GpuBudgetError, HybridError, TypeError and ValueError for what it cannot train; the message says what to
     change.

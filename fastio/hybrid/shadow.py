@@ -22,7 +22,7 @@ from fastio.hybrid.layers import Layer, Slot
 from fastio.hybrid.memories import Memories
 from fastio.hybrid.saved import Saved
 from fastio.hybrid.vector import ALIGNMENT, HostVector, shaped
-from fastio.offload.hooks import TELLS_OF_HOOKS, PushedHooks, top_hooks
+from fastio.offload.hooks import TELLS_OF_HOOKS, PushedHooks, allows_hooks, top_hooks
 
 
 @dataclass
@@ -203,8 +203,11 @@ def _runs(slots: Sequence[Slot]) -> list[list[Slot]]:
 
 
 def _no_other_hooks() -> bool:
-    """Whether nobody's saved-tensor hooks are active. Torch 2.6 does not tell, and so hears that somebody's may be."""
-    return TELLS_OF_HOOKS and top_hooks() is None
+    """Whether hooks for saved tensors are allowed (``disable_saved_tensors_hooks`` forbids them), and none are active.
+
+    Torch 2.6 does not tell whose are active: there they may be somebody's.
+    """
+    return TELLS_OF_HOOKS and allows_hooks() and top_hooks() is None
 
 
 def _in_backward() -> bool:

@@ -124,7 +124,7 @@ class Buffer:
         before = max(0, lead - span.start)
         room = before + source_nbytes + 2 * PAGE
         whole = span.nbytes == source_nbytes
-        owner = fresh.empty((room,), torch.uint8, device) if whole else fresh.untouched(room)
+        owner = fresh.empty((room,), torch.uint8, device) if whole else fresh.untouched(room, span.nbytes)
         begin = before + (lead - span.start - before - owner.data_ptr()) % PAGE
         # Of the array, not of the tensor: a storage of its own, which keeps the owner's memory alive.
         storage = torch.frombuffer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 
@@ -36,15 +37,18 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
     return bytes_of(mapping, 0, nbytes).view(dtype).view(shape)
 
 
-def untouched(nbytes: int) -> torch.Tensor:
-    """Zeros on the CPU, uint8 of shape ``(nbytes,)``, of which only the pages that are written to take memory.
+def untouched(nbytes: int, filled: int) -> torch.Tensor:
+    """Zeros on the CPU, uint8 of shape ``(nbytes,)``, of which ``filled`` bytes in a row are to be written.
 
-    MemoryError where the system does not give so many addresses.
+    The other pages take no memory. MemoryError where the system does not give so many addresses.
     """
     try:
         pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
     except OSError:
         raise _no_memory(nbytes) from None
+    if filled < _WORTH_ONE:
+        with contextlib.suppress(OSError):  # of a kernel without huge pages
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
     return torch.frombuffer(pages, dtype=torch.uint8)
 
 

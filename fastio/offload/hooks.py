@@ -10,6 +10,8 @@ from torch.nn import Parameter
 from fastio import _native
 from fastio.offload.blob import Blob, View
 
+allows_hooks: Any = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
+"""Whether torch allows saved-tensor hooks now: not within ``torch.autograd.graph.disable_saved_tensors_hooks``."""
 _top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 TELLS_OF_HOOKS = _top is not None
 """Whether torch says whose hooks are on top: since 2.7."""

@@ -55,12 +55,12 @@ class Unreturned:
 
         Each move is given once.
         """
-        over = [
-            move
-            for by, move in self._moves
-            if operator is None or (by.thread == operator.thread and by.number != operator.number)
-        ]
-        if over:
-            given = {id(move) for move in over}
-            self._moves = [(by, move) for by, move in self._moves if id(move) not in given]
+        over: list[Move] = []
+        rest: list[tuple[Operator, Move]] = []
+        for by, move in self._moves:
+            if operator is None or (by.thread == operator.thread and by.number != operator.number):
+                over.append(move)
+            else:
+                rest.append((by, move))
+        self._moves = rest
         return over
