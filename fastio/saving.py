@@ -172,7 +172,7 @@ def _save_in_place(call: SaveCall, started: float, why: str) -> SaveResult:
         raise TransferError(error.errno or errno.EIO, "open", call.path) from error
     with file:
         if layout is None:
-            sequential.write_by_torch(call.obj, file, call.path, call.arguments)
+            _write_by_torch(call, file)
         else:
             sequential.write(layout, sequential.whole(file, call.path))
     tell_end(call.progress, nbytes)
@@ -191,14 +191,33 @@ def _save_by_torch(call: SaveCall, started: float, why: str) -> SaveResult:
 
 
 def _torch_save(call: SaveCall, new: Replacement) -> tuple[str, ...]:
-    """torch.save itself, to the open file, as another one may have its name by now; gives notes."""
+    """torch.save itself, to the very file that was created; gives notes."""
     new.file.seek(0)
     new.file.truncate()
-    sequential.write_by_torch(call.obj, new.file, call.path, call.arguments)
+    _write_by_torch(call, new.file)
     zipped = call.arguments.get("_use_new_zipfile_serialization", True)
     if not zipped or torch.serialization._serialization_tls.skip_data:
         return ()  # there are no checksums, or what they are of is still to come
     return resealing.reseal_archive(call.path, new.fd, os.fstat(new.fd).st_size)
+
+
+def _write_by_torch(call: SaveCall, file: io.FileIO) -> None:
+    """torch.save to an open file.
+
+    torch opens it again, by a name that no other file can have: writes to a file object, interrupted, are errors of
+    torch's own. Its writer says that a write failed, not why: the room on the disk tells.
+    """
+    name = f"/proc/self/fd/{file.fileno()}"
+    try:
+        if os.path.exists(name):
+            torch.serialization.save(call.obj, name, **call.arguments)
+        else:
+            sequential.write_by_torch(call.obj, file, call.path, call.arguments)
+    except RuntimeError as error:
+        if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
+            raise  # the program's own
+        room = os.fstatvfs(file.fileno()).f_bavail
+        raise TransferError(errno.EIO if room else errno.ENOSPC, "torch.save", call.path) from error
 
 
 def _fill_by(tool: str, call: SaveCall, layout: Layout, new: Replacement) -> Moved:

@@ -59,9 +59,10 @@ def write_by_torch(obj: Any, f: Any, name: str, arguments: dict[str, Any]) -> No
     try:
         torch.serialization.save(obj, whole(f, name), **arguments)
     except RuntimeError as error:
-        # After a write that failed torch ends the archive, and says only that this failed, too.
-        if isinstance(error.__context__, TransferError):
-            raise error.__context__ from None
+        # After a write that failed, or was interrupted, torch ends the archive, and says only that this failed, too.
+        before = error.__context__
+        if isinstance(before, TransferError) or not isinstance(before, Exception | None):
+            raise before from None
         raise
 
 
