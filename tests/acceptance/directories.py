@@ -182,6 +182,18 @@ ROWS: dict[str, Callable[[], bytes]] = {
     "no CRCs": lambda: _all(crc=0),
     "directory in front": _behind_directory,
     "two names for one place": _overlapping,
+    "too few counted, of the last": lambda: _ended(count=7),
+    "spare record without a header": lambda: _spare(local_signature=b"PK\0\0"),
+    "storage without a header": lambda: build(changed("data/0", local_signature=b"PK\0\0")),
+    "version without a header": lambda: build(changed("version", local_signature=b"PK\0\0")),
+    "serialization id without a header": lambda: build(changed(".data/serialization_id", local_signature=b"PK\0\0")),
+    "local name of another length": lambda: build(changed("data/0", local_name=b"a/data/zero")),
+    "local name of the same length": lambda: build(changed("data/0", local_name=b"a/data/7")),
+    "gap in front of a header": lambda: build(changed("data/1", before=bytes(4))),
+    "gaps and no CRCs": lambda: build(
+        every(lambda m: replace(m, before=b"" if m.name == b"a/data.pkl" else bytes(4), crc=0))
+    ),
+    "descriptors of zip64": lambda: _described(wide=True),
     "local extra fields": lambda: build(every(lambda m: replace(m, local_extra=b"FB\x05\x00ZZZZZ"))),
     "descriptors": lambda: _described(wide=False),
 }  # fmt: skip
