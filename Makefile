@@ -26,7 +26,7 @@ SEED := 1
 NATIVE_BUILD := build/native-test
 RIG := build/rig
 
-.PHONY: demo test differential check format native-test test-nvme bench-docs dictionaries clean
+.PHONY: demo test differential check format native-test native-test-threads test-nvme bench-docs dictionaries clean
 
 demo: $(VENV)/.user
 	cd $(VENV) && bin/python -m fastio.bench.demo
@@ -55,6 +55,12 @@ native-test: $(VENV)/.tools
 	$(BIN)/cmake -S native -B $(NATIVE_BUILD) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DFASTIO_NATIVE_TESTS=ON
 	$(BIN)/cmake --build $(NATIVE_BUILD)
 	$(BIN)/ctest --test-dir $(NATIVE_BUILD) --output-on-failure --no-tests=error --timeout 300
+
+# The same under ThreadSanitizer, which takes ten times as long.
+native-test-threads: $(VENV)/.tools
+	$(BIN)/cmake -S native -B $(NATIVE_BUILD)-threads -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DFASTIO_NATIVE_TESTS=ON -DFASTIO_SANITIZER=thread
+	$(BIN)/cmake --build $(NATIVE_BUILD)-threads
+	$(BIN)/ctest --test-dir $(NATIVE_BUILD)-threads --output-on-failure --no-tests=error --timeout 600
 
 # On a machine that QEMU emulates, with NVMe disks and an IOMMU; some of its tests: make test-nvme ONLY=vfio
 test-nvme: $(VENV)/.tools
