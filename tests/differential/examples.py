@@ -86,18 +86,21 @@ def prepare() -> None:
     gc.freeze()
 
 
-def run_one(seed: int, number: int, root: Path, verbose: bool = False) -> str | None:
-    """Run one example; gives the difference, if there is one. ``verbose`` makes it small, and prints it."""
+def run_one(seed: int, number: int, root: Path) -> str | None:
+    """Run one example; gives the difference, if there is one."""
+    example = Example(seed, number)
+    return example.run(example.make(), root / "example")
+
+
+def show(seed: int, number: int, root: Path, differs: bool) -> None:
+    """Print an example's object and ways; if it differs, the smallest object found that does."""
     example = Example(seed, number)
     folder = root / "example"
-    found = example.run(example.make(), folder)
-    if verbose:
-        obj = example.make()
-        if found is not None:
-            obj = shrink(example.make, lambda fewer: example.run(fewer, folder) is not None)
-        print("the object:", describe(obj), f"it: {example.run(obj, folder)}", sep="\n")
-        print("the ways:", *example.ways, sep="\n  ")
-    return found
+    obj = example.make()
+    if differs:
+        obj = shrink(example.make, lambda fewer: example.run(fewer, folder) is not None)
+    print("the object:", describe(obj), f"it: {example.run(obj, folder) or 'no difference'}", sep="\n")
+    print("the ways:", *example.ways, sep="\n  ")
 
 
 def main() -> int:
@@ -120,18 +123,22 @@ def main() -> int:
         for number in range(given.first, given.first + given.count):
             if given.kind not in ("any", KINDS[number % len(KINDS)]):
                 continue
+            print("at number", number, flush=True)
+            found = None
             for _ in range(given.times):
                 faulthandler.dump_traceback_later(SECONDS_PER_EXAMPLE, exit=True)
-                found = run_one(given.seed, number, Path(root), given.verbose)
+                found = run_one(given.seed, number, Path(root))
                 done += 1
                 if found is not None:
                     differences += 1
                     print(f"seed {given.seed} number {number}: {found}", flush=True)
                     print(f"again: make differential SEED={given.seed} ONLY={number}", flush=True)
                     break
+            faulthandler.cancel_dump_traceback_later()
+            if given.verbose:
+                show(given.seed, number, Path(root), found is not None)
             if differences and not given.all:
                 break
-        faulthandler.cancel_dump_traceback_later()
     seconds, processor, strikes = time.monotonic() - begun, time.process_time(), schedules.strikes()
     print(f"done {done} with {strikes} delays and cuts in {seconds:.1f} seconds, {processor:.1f} of processor time")
     return 1 if differences else 0

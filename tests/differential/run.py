@@ -26,7 +26,7 @@ from differential import schedules  # noqa: E402  # run by its path, the package
 from differential.kinds import KINDS  # noqa: E402
 
 _PERTURBED = "165"  # memory from malloc is filled with 0x5a, freed memory with 0xa5
-_DONE = "done "
+_DONE, _AT = "done ", "at number "
 
 
 class Piece(NamedTuple):
@@ -71,7 +71,9 @@ def run(kind: str, folder: Path, arguments: list[str]) -> Piece:
     )
     lines = process.stdout.splitlines()
     ended = next((line.split() for line in lines if line.startswith(_DONE)), ["", "0", "", "0"])
-    rest = [line for line in lines if not line.startswith(_DONE)]
+    rest = [line for line in lines if not line.startswith((_DONE, _AT))]
+    if not any(line.startswith(_DONE) for line in lines):  # it died, and could not say where
+        rest += [line for line in lines if line.startswith(_AT)][-1:]
     return Piece(process.returncode, rest, int(ended[1]), int(ended[3]))
 
 
@@ -100,7 +102,7 @@ def _run_one(given: argparse.Namespace) -> int:
 def _run_all(given: argparse.Namespace) -> int:
     state = given.state / f"state-{given.seed}.json"
     first = json.loads(state.read_text())["next"] if state.exists() else 0
-    end, done, begun = first + given.examples, 0, time.monotonic()
+    end, done, begun, status = first + given.examples, 0, time.monotonic(), 0
     while first < end:
         count = min(given.piece, end - first)
         ran, problems = run_range(given.seed, first, count, given.state, given.jobs, ["--all"] if given.all else [])
@@ -114,8 +116,9 @@ def _run_all(given: argparse.Namespace) -> int:
             if not given.all:
                 return 1
         first += count
+        status |= bool(problems)
         state.write_text(json.dumps({"next": first}))
-    return 0
+    return status
 
 
 def main() -> int:
