@@ -35,6 +35,9 @@ class Checkpointer:
     memory, of the size of all tensors saved, is kept for the next save. An error of the thread is raised by whatever
     is called next, and by :meth:`close`.
 
+    Only what a Checkpointer wrote is read or removed: links are not followed, folders of others and others' files in a
+    step's folder stay. A step that is damaged in any way costs that step alone.
+
     One writer a folder: another one, of this process or any other, is refused with FolderInUseError. The lock goes
     with its process, however that ends. A fork of the process cannot use it. Not thread-safe.
 
@@ -113,15 +116,16 @@ class Checkpointer:
         Args:
             step: 0 or more. Steps are in the order in which they were saved: after going back to an earlier one, what
                 is saved next is the newest, whatever its number.
-            state: a tree of dicts, lists and tuples of whatever has ``state_dict`` and ``load_state_dict`` (modules,
-                optimizers, schedulers, data loaders, :class:`RandomState`), tensors, generators, and anything that
-                torch.save takes.
+            state: a tree of dicts, lists and tuples (of subclasses, too) of whatever has ``state_dict`` and
+                ``load_state_dict`` in its class (modules, optimizers, schedulers, data loaders, :class:`RandomState`),
+                tensors, generators, and anything that torch.save takes. It is not changed.
             metadata: a dict of what JSON holds; it comes back with :meth:`restore`, and is in the step's manifest.
 
         Raises:
             What the save before raised, if its error was not heard yet: then nothing of this one is saved, and a
-            further call saves. TransferError (an OSError) where the system refuses, and what torch.save raises for what
-            cannot be pickled.
+            further call saves. TransferError (an OSError) where the system refuses. CheckpointError, naming the place,
+            for a tensor whose memory was freed, and for a container with modules in it that cannot be made anew. What
+            torch.save raises for what cannot be pickled.
         """
         saver = self._writing()
         if type(step) is not int or not 0 <= step < LIMIT:
@@ -160,24 +164,29 @@ class Checkpointer:
                 it.
             map_location: the device for tensors that are not filled in place (default: the CPU). No function or
                 dict, as torch.load has: a snapshot lies in host memory, whatever its tensors were on.
-            into: a tree as it was given to :meth:`save`. Tensors of its modules and optimizers, and tensors in it, are
-                filled directly, without a second copy in memory; whatever has a state is told it by
-                ``load_state_dict``; lists and dicts of plain data get the contents that they had, other values are
-                replaced in the dict or list that they are in. What is missing of it is left alone, and is not
-                read: ``into={"model": model}`` restores the model. A state that looks into tensors as it is unpickled
-                (sparse tensors, objects with a ``__setstate__``), is read whole, and copied.
+            into: a tree as it was given to :meth:`save`. Tensors in it get the saved values, whatever has a state gets
+                its state by ``load_state_dict``, in the order of the tree, lists and dicts of plain data get the
+                contents that they had, and other values are replaced in the dict or list that they are in. What is
+                missing of it is left alone, and is not read: ``into={"model": model}`` restores the model.
+                Tensors of torch's modules and optimizers, and tensors in the tree, are filled directly, without a
+                second copy in memory, if they have their memory to themselves, are of the same dtype, shape and
+                strides, nothing else was saved with theirs, the two trees have the same shape, and ``map_location`` is
+                the CPU. Classes with a ``load_state_dict`` of their own, and modules with hooks for it, get tensors in
+                new memory, and so does what comes after them: put the model and the optimizer first.
             weights_only: as for torch.load; None is True.
 
         Returns:
             ``Restored(step, state, metadata)``; ``state`` is ``into``, if that was given, else what was saved, with
-            the ``state_dict`` of whatever had one. None if ``step`` is None and nothing was ever saved.
+            the ``state_dict`` of whatever had one: what torch.load gives of what torch.save writes, with the same types
+            and the same sharing. None if ``step`` is None and nothing was ever saved. All of it was read and compared
+            with its checksums before it was unpickled.
 
         Raises:
             CorruptFileError: the step asked for is damaged. CheckpointError: no such step, none that is whole, or not
-            of the shape of ``into``. After damage, and where a ``load_state_dict`` refuses what was saved, tensors of
-            ``into`` may have been overwritten. TransferError: a step cannot be read now, for want of memory or
-            descriptors, say; no earlier one is given in its place. TypeError for a ``map_location``
-            that is no device. Otherwise what ``load_state_dict`` and torch.load raise.
+            of the shape of ``into``, or the memory of one of its tensors was freed. After damage, and where a
+            ``load_state_dict`` refuses what was saved, tensors of ``into`` may have been overwritten. TransferError: a
+            step cannot be read now, for want of memory or descriptors, say; no earlier one is given in its place.
+            TypeError for a ``map_location`` that is no device. Otherwise what ``load_state_dict`` and torch.load raise.
         """
         device = _device(map_location)
         weights_only = weights_only is None or weights_only
