@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 from collections import OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -205,6 +206,8 @@ LIVE: dict[str, tuple[Make, Make]] = {
     "a view of the model's": (overlapping,) * 2,
     "buffers": (lambda seed: {"model": nn.Sequential(net(seed), nn.BatchNorm1d(2))},) * 2,
     "a wrapper in a module": (lambda seed: {"model": wrapped(seed), "t": TwoTensor(ramp(seed, 2), ramp(seed, 2))},) * 2,
+    "a scripted module": (lambda seed: {"model": torch.jit.script(net(seed))},) * 2,
+    "a module of another shape": (lambda seed: {"model": nn.Sequential(net(seed), nn.MultiheadAttention(2, 1))},) * 2,
     "a frozen copy": (lambda seed: {"model": net(seed), "t": nn.Parameter(ramp(seed, 9), False).detach()},) * 2,
 }
 
@@ -215,6 +218,7 @@ def wrapped(seed: int) -> nn.Module:
     return made
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is")
 @pytest.mark.parametrize("name", LIVE)
 def test_restores_into_objects_as_their_load_state_dict_would(tmp_path: Path, name: str) -> None:
     make, make_live = LIVE[name]
@@ -263,6 +267,23 @@ def test_optimizers_and_schedulers_are_restored_as_they_load(tmp_path: Path, kin
         by_loading({key: state[key] for key in expected}, expected)
         for key in expected:
             assert differ(live[key].state_dict(), expected[key].state_dict(), into=True) == "", key
+
+
+def test_nothing_changes_before_the_state_is_unpickled_and_fits(tmp_path: Path) -> None:
+    state = {"model": net(1), "t": ramp(1, 3), "path": Path("a/b")}
+    live = {"model": net(2), "t": ramp(2, 3), "path": None}
+    weight = live["model"].weight
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(0, state)
+        with pytest.raises(pickle.UnpicklingError, match="weights_only=False"):
+            checkpointer.restore(into=live)
+        with pytest.raises(CheckpointError, match=r"state\['more'\] was not saved"):
+            checkpointer.restore(into=live | {"more": 1}, weights_only=False)
+        assert torch.equal(weight, net(2).weight)
+        assert torch.equal(live["t"], ramp(2, 3))
+        checkpointer.restore(into=live, weights_only=False)
+    assert torch.equal(weight, net(1).weight)
+    assert (live["path"], live["t"].tolist()) == (Path("a/b"), ramp(1, 3).tolist())
 
 
 # Memory that was freed

@@ -13,7 +13,7 @@ import torch
 
 from fastio.checkpoint import at_end
 from fastio.checkpoint.damage import is_about, is_damage
-from fastio.checkpoint.folder import StepFolder
+from fastio.checkpoint.folder import steps_in
 from fastio.checkpoint.manifest import LIMIT, Manifest, checked_metadata
 from fastio.checkpoint.patience import after_a_second
 from fastio.checkpoint.reading import Restored, Wish, check_step, read_step
@@ -95,7 +95,7 @@ class Checkpointer:
             raise ValueError(f"when_busy={when_busy!r}: expected 'wait' or 'skip'")
         check_progress(progress)
         budget = parsed(memory_budget, "memory_budget")
-        self._steps = _steps_of(os.fsdecode(folder), make=not read_only)
+        self._steps = steps_in(os.fsdecode(folder), make=not read_only)
         self._when_busy = when_busy
         self._policy, self._progress = policy, progress
         self._process = os.getpid()
@@ -294,18 +294,6 @@ def _device(map_location: Any) -> torch.device:
         kind = type(map_location).__name__
         raise TypeError(f"map_location is a {kind}: a checkpoint is restored to one device, such as 'cpu' or 'cuda:0'")
     return torch.device(map_location)
-
-
-def _steps_of(folder: str, make: bool) -> StepFolder:
-    try:
-        steps = StepFolder(folder, make)
-    except OSError as error:
-        if make:
-            raise TransferError(error.errno or 0, "making the folder", folder) from error
-        steps = None
-    if steps is None or not os.path.isdir(steps.path):
-        raise CheckpointError(f"{folder}: there is no such folder to read checkpoints from")
-    return steps
 
 
 def _warn(step: int, error: Exception) -> None:

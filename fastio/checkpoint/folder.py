@@ -52,7 +52,7 @@ class StepFolder:
         path = self.of(step)
         try:
             if not _has_kind(path, stat.S_ISDIR):
-                os.mkdir(path)
+                os.makedirs(path)
             before = set(os.listdir(path))
         except FileExistsError:
             raise _in_the_way(path, "a folder") from None
@@ -130,6 +130,18 @@ class StepFolder:
                 path = os.path.join(self.path, name)
                 if _has_kind(path, stat.S_ISDIR):
                     yield int(match[1]), path
+
+
+def steps_in(folder: str, make: bool) -> StepFolder:
+    """The steps in a folder, which is made, with ``make``, or must be there: CheckpointError. TransferError."""
+    try:
+        steps = StepFolder(folder, make)
+        if os.path.isdir(steps.path):
+            return steps
+    except OSError as error:
+        if make:
+            raise TransferError(error.errno or 0, "making the folder", folder) from error
+    raise CheckpointError(f"{folder}: there is no such folder to read checkpoints from")
 
 
 def is_marked(names: Iterable[str]) -> bool:

@@ -9,7 +9,8 @@ import torch
 
 _TIDY = ("torch.optim.lr_scheduler.", "torch.amp.", "torch.cuda.amp.", "fastio.checkpoint.")
 _MODULE_METHODS = ("load_state_dict", "_load_from_state_dict", "set_extra_state")
-_MODULE_HOOKS = ("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
+_PRE_HOOKS = "_load_state_dict_pre_hooks"
+_MODULE_HOOKS = (_PRE_HOOKS, "_load_state_dict_post_hooks")
 _OPTIMIZER_METHODS = ("load_state_dict", "state_dict", "__setstate__")
 _OPTIMIZER_HOOKS = (
     "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks", "_optimizer_state_dict_pre_hooks",
@@ -35,18 +36,16 @@ def changes_itself_alone(thing: Any) -> bool:
 
 def has_load_hooks(module: torch.nn.Module) -> bool:
     """Whether a module has code called before its tensors are loaded, which may give them memory."""
-    return any(one._load_state_dict_pre_hooks for one in module.modules())
+    return any(getattr(one, _PRE_HOOKS, None) for one in module.modules())
 
 
 def tensors_of(thing: Any) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
     """The tensors of a module or an optimizer, and the keys that each has in its state; a shared one for each name."""
     if isinstance(thing, torch.nn.Module):
         for prefix, module in thing.named_modules(remove_duplicate=False):
-            kept = {
-                name: one for name, one in module._buffers.items() if name not in module._non_persistent_buffers_set
-            }
-            for name, tensor in (module._parameters | kept).items():
-                if tensor is not None:
+            left_out = getattr(module, "_non_persistent_buffers_set", ())
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if tensor is not None and name not in left_out:
                     yield (f"{prefix}.{name}" if prefix else name,), tensor
     elif isinstance(thing, torch.optim.Optimizer) and loads_as_torch_does(thing):
         for number, values in thing.state_dict()["state"].items():
@@ -57,7 +56,7 @@ def tensors_of(thing: Any) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
 
 def _is_own(thing: Any, module: str, methods: tuple[str, ...], hooks: tuple[str, ...]) -> bool:
     kind = type(thing)
-    return not any(getattr(thing, hook) for hook in hooks) and all(
+    return not any(getattr(thing, hook, None) for hook in hooks) and all(
         name not in vars(thing) and _definer(kind, name).startswith(module) for name in methods
     )
 

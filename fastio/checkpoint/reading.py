@@ -1,4 +1,4 @@
-"""Reads a step: first all bytes that are needed, checked; then the state is made of them."""
+"""Reads a step: its bytes, checked; then the state that is made of them; last what goes straight into live tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from fastio.formats.pt_load import Archive, NotPlainError, Reader, damaged, open
 from fastio.job import Progress
 from fastio.loading import read_extents
 from fastio.outcome import publish
+from fastio.transport import Extent, Span
 from fastio.verify import checksum, verify
 
 _log = logging.getLogger("fastio.checkpoint")
@@ -74,19 +75,28 @@ def read_step(folder: str, manifest: Manifest, wish: Wish) -> Restored:
 
 
 def _read(folder: str, manifest: Manifest, wish: Wish) -> tuple[Any, _Told]:
-    """Read what is needed, check it, and only then unpickle the state and change anything of ``wish.into`` but tensors.
+    """Read and check a step, make its state, and restore it into ``wish.into``, if that is given.
 
-    Every storage that the state is made of holds bytes that were read and compared with their CRC-32 before, or zeros
-    where the state is not handed out: parts that ``wish.into`` does not have.
+    Every storage that the state is made of holds bytes that were read and compared with their CRC-32 before it is
+    unpickled, but for two kinds that code named by the pickle cannot look at: zeros, where the state is not handed out
+    (parts that ``wish.into`` does not have), and the memory of live tensors that are filled. These are filled, and
+    compared, once the state is unpickled and fits ``wish.into``: before that nothing of it changes.
     """
     with contextlib.ExitStack() as stack, held_back():
         files = [stack.enter_context(_opened(folder, file)) for file in manifest.files]
         step = StepRecords(files, manifest.elsewhere)
-        targets = _targets(step, wish)
-        memory = StepMemory(step, targets, wish.device)
-        told = _fill(step, memory, wish)
+        memory = StepMemory(step, _targets(step, wish), wish.device)
+        numbers = range(len(files))
+        new, live = map(memory.request, numbers), map(memory.request_live, numbers)
+        requests = [[*zip(files, new, strict=True)], [*zip(files, live, strict=True)]]
+        reads = _Reads(wish, sum(extent.nbytes for some in requests for _, (extents, _) in some for extent in extents))
+        reads.fill(requests[0])
         state = _unpickled(step, memory, wish)
-        return (state if wish.into is None else bind(wish.into, state)()), told
+        if wish.into is None:
+            return state, reads.told
+        apply = bind(wish.into, state)
+        reads.fill(requests[1])
+        return apply(), reads.told
 
 
 def _targets(step: StepRecords, wish: Wish) -> Targets | None:
@@ -155,25 +165,28 @@ def _unpickled(step: StepRecords, memory: StepMemory, wish: Wish) -> Any:
         ) from None
 
 
-def _fill(step: StepRecords, memory: StepMemory, wish: Wish) -> _Told:
-    """Read what is needed of every file, and compare it with its checksums."""
-    requests = [memory.request(number) for number in range(len(step.files))]
-    total = sum(extent.nbytes for extents, _ in requests for extent in extents)
-    done = 0
-    told = ("none", "nothing to read", total)
-    for archive, (extents, span) in zip(step.files, requests, strict=True):
-        if not extents:
-            continue
-        progress = wish.progress and _shifted(wish.progress, done, total)
-        size = os.fstat(archive.fd).st_size
-        transfer, values = read_extents(archive.path, archive.fd, size, extents, span, wish.policy, progress)
-        told = (transfer.tool, transfer.route, total)
-        for extent, value in zip(extents, values, strict=True):
-            if value != archive.records[extent.name].crc:
-                raise damaged(archive.path, archive.records[extent.name])
-        publish(replace(transfer, verified=True))
-        done += transfer.nbytes
-    return told
+class _Reads:
+    """Reads of ``total`` bytes in all, each compared with its checksum."""
+
+    def __init__(self, wish: Wish, total: int) -> None:
+        self._wish, self._total, self._done = wish, total, 0
+        self.told: _Told = ("none", "nothing to read", total)
+
+    def fill(self, requests: Iterable[tuple[Archive, tuple[list[Extent], Span | None]]]) -> None:
+        """Fill the memory of extents of open files. CorruptFileError names the record that is damaged."""
+        wish = self._wish
+        for archive, (extents, span) in requests:
+            if not extents:
+                continue
+            progress = wish.progress and _shifted(wish.progress, self._done, self._total)
+            size = os.fstat(archive.fd).st_size
+            transfer, values = read_extents(archive.path, archive.fd, size, extents, span, wish.policy, progress)
+            self.told = (transfer.tool, transfer.route, self._total)
+            for extent, value in zip(extents, values, strict=True):
+                if value != archive.records[extent.name].crc:
+                    raise damaged(archive.path, archive.records[extent.name])
+            publish(replace(transfer, verified=True))
+            self._done += transfer.nbytes
 
 
 def _shifted(progress: Progress, done: int, total: int) -> Progress:

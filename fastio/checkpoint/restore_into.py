@@ -90,7 +90,8 @@ class _Binding:
                 f"a tensor of shape {tuple(saved.shape)}" if isinstance(saved, torch.Tensor) else type(saved).__name__
             )
             raise CheckpointError(f"{path} is a tensor of shape {tuple(live.shape)}, but {found} was saved")
-        self._links.add(saved, live)
+        if (type(saved), saved.dtype, saved.device) == (type(live), live.dtype, live.device):
+            self._links.add(saved, live)
 
         def apply() -> torch.Tensor:
             if _has_memory_of(live, saved):
@@ -115,7 +116,9 @@ class _Binding:
 
         def apply() -> dict[Any, Any]:
             for key, part in parts.items():
-                live[key] = part()
+                value = part()
+                if dict.get(live, key) is not value:  # else nothing is set: a class may do more than that
+                    live[key] = value
             self._set_attributes(live, saved)
             return live
 

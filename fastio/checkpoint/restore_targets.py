@@ -33,12 +33,11 @@ def find_targets(live: Any, outline: Outline, sizes: Mapping[str, int]) -> Targe
     A record goes straight into a live tensor only if the tensor's memory is exactly what is saved, nothing else in the
     live tree has that memory, nothing else in the saved one has that record, and no code of the program's own is called
     before the tensor would be copied: else it could see the difference. What code that the pickle names may look at is
-    needed in any case. Where the two trees do not have the same shape, or that cannot be told, no tensor is filled.
+    needed in any case.
     """
     survey = _Survey(live, outline, sizes)
     survey.visit(live, outline.tree, True)
-    filled = survey.filled if survey.is_of_one_shape else {}
-    return Targets(filled, frozenset(survey.needed | outline.opaque) & sizes.keys())
+    return Targets(survey.filled, frozenset(survey.needed | outline.opaque) & sizes.keys())
 
 
 class _Survey:
@@ -48,7 +47,6 @@ class _Survey:
         self._users = Counter(map(_memory, _tensors(live, self._holding)))
         self._seen: set[tuple[int, int]] = set()
         self._is_exact = True  # whether no code of the program's own has been called up to here
-        self.is_of_one_shape = True
         self.filled: dict[str, torch.Tensor] = {}
         self.needed: set[str] = set()
 
@@ -61,7 +59,6 @@ class _Survey:
             self._is_exact = self._is_exact and changes_itself_alone(live)
         elif isinstance(live, torch.Tensor):
             self.needed |= records_of(noted)
-            self.is_of_one_shape &= type(noted) is NotedTensor and noted.shape == live.shape
             self._offer(live, noted)
         elif is_container(live) and (id(live) in self._holding or (is_top and isinstance(live, dict))):
             self._visit_entries(live, noted)
@@ -75,10 +72,8 @@ class _Survey:
         self._seen.add((id(live), id(noted)))
         if isinstance(live, dict) and isinstance(noted, dict):
             self.needed |= records_of(list(getattr(noted, "__dict__", {}).values()))
-            self.is_of_one_shape &= all(key in noted for key, _ in entries(live))
         else:
             self.needed |= records_of(noted)
-            self.is_of_one_shape &= type(noted) in (list, tuple) and len(noted) == len(live)
         for key, value in entries(live):
             self.visit(value, _entry(noted, (key,)))
 

@@ -92,15 +92,18 @@ class StepMemory:
         return self._storages[record.name] if record.nbytes else empty_storage()
 
     def request(self, number: int) -> tuple[list[Extent], Span | None]:
-        """What to read of a file: extents in its order, and the span if nothing of the file goes elsewhere."""
-        file, buffers = self._step.files[number], self._buffers[number]
-        extents = list(buffers.extents)
+        """What to read of a file into new memory: extents in its order, and the span if that is all of the file."""
+        buffers = self._buffers[number]
+        whole = len(buffers.extents) == len(self._step.files[number].storages)
+        return buffers.extents, buffers.span if whole else None
+
+    def request_live(self, number: int) -> tuple[list[Extent], Span | None]:
+        """What to read of a file into live tensors."""
+        extents = []
         for name, live in self._filled.items():
             at, record = self._step.places[name]
             if at == number:
-                region, owner = file.records[record], live.untyped_storage()
-                extents.append(
-                    Extent(region.offset, region.nbytes, owner.data_ptr(), True, live.device.type, owner, record)
-                )
-        whole = len(buffers.extents) == len(extents) == len(file.storages)
-        return sorted(extents, key=lambda extent: extent.offset), buffers.span if whole else None
+                region, owner = self._step.files[number].records[record], live.untyped_storage()
+                address, device = owner.data_ptr(), live.device.type
+                extents.append(Extent(region.offset, region.nbytes, address, True, device, owner, record))
+        return sorted(extents, key=lambda extent: extent.offset), None
