@@ -357,7 +357,7 @@ def test_no_flipped_bit_makes_a_checksum_one_that_never_was(tmp_path: Path) -> N
                 refused += 1
             else:
                 assert same(loaded, obj)
-                assert transfers[0].verified
+                assert transfers[0].verified or transfers[0].fallbacks[-1:] == (READ_AGAIN,)
     assert refused >= (4 + 4) * 8  # the bytes, and their CRC in the directory
 
 

@@ -13,7 +13,7 @@ from fastio.checkpoint.own_loading import has_load_hooks, tensors_of
 from fastio.checkpoint.relinking import Links
 from fastio.checkpoint.restore_targets import is_filled
 from fastio.checkpoint.state import attributes_of, entries, holders, is_container, is_stateful, like
-from fastio.errors import CheckpointError
+from fastio.errors import CheckpointError, quoted, shortened
 
 Apply = Callable[[], Any]
 """Changes the live tree, and gives what now stands in the place that it was made for."""
@@ -111,7 +111,8 @@ class _Binding:
         parts = {}
         for key, value in entries(live):
             if key not in values:
-                raise CheckpointError(f"{path}[{key!r}] was not saved: there are {', '.join(map(repr, values))}")
+                there = shortened(", ".join(map(quoted, values)))
+                raise CheckpointError(f"{path}[{quoted(key)}] was not saved: there are {there}")
             parts[key] = self.of(value, values[key], f"{path}[{key!r}]")
 
         def apply() -> dict[Any, Any]:

@@ -70,26 +70,27 @@ class StepMemory:
             for file, regions in zip(step.files, self._regions, strict=True)
         ]
         self._storages = {name: live.untyped_storage() for name, live in self._filled.items()}
-        self._storages |= {
-            name: self._buffers[number].storage(step.files[number].records[record])
-            for name, (number, record) in step.places.items()
-            if (number, record) in new and name in needed
-        }
-        left = [name for name in step.sizes if name not in self._storages]
+        left = [name for name in step.sizes if name not in needed]
         if left:
             with named(step.archive.path):
                 zeros = _native.Mapping(max(step.sizes[name] for name in left))
             self._storages |= {name: bytes_of(zeros, 0, step.sizes[name]).untyped_storage() for name in left}
-        self._step = step
+        self._step, self._device = step, device
 
     @property
     def is_on_cpu(self) -> bool:
         """Whether all of it is."""
-        return all(storage.device.type == "cpu" for storage in self._storages.values())
+        return all(device.type == "cpu" for device in {self._device, *(one.device for one in self._storages.values())})
 
     def storage(self, record: Record) -> torch.UntypedStorage:
-        """The storage of a record, by the name that the pickle has for it."""
-        return self._storages[record.name] if record.nbytes else empty_storage()
+        """The storage of a record, by the name that the pickle has for it; to be called when all is filled."""
+        if record.nbytes == 0:
+            return empty_storage()
+        found = self._storages.get(record.name)
+        if found is not None:
+            return found
+        number, name = self._step.places[record.name]
+        return self._buffers[number].storage(self._step.files[number].records[name])
 
     def request(self, number: int) -> tuple[list[Extent], Span | None]:
         """What to read of a file into new memory: extents in its order, and the span if that is all of the file."""
