@@ -44,23 +44,20 @@ class Unreturned:
     """Moves of what operators saved that were not seen to return."""
 
     def __init__(self) -> None:
-        self._moves: list[tuple[Operator, Move]] = []
+        self._moves: dict[Operator, list[Move]] = {}
 
     def add(self, operator: Operator, move: Move) -> None:
         """An operator saved a new blob."""
-        self._moves.append((operator, move))
+        self._moves.setdefault(operator, []).append(move)
 
     def take(self, operator: Operator | None = None) -> list[Move]:
         """The moves of operators that have returned now that their thread runs this one; of all, where None is given.
 
         Each move is given once.
         """
-        over: list[Move] = []
-        rest: list[tuple[Operator, Move]] = []
-        for by, move in self._moves:
-            if operator is None or (by.thread == operator.thread and by.number != operator.number):
-                over.append(move)
-            else:
-                rest.append((by, move))
-        self._moves = rest
-        return over
+        over = [
+            by
+            for by in self._moves
+            if operator is None or (by.thread == operator.thread and by.number != operator.number)
+        ]
+        return [move for by in over for move in self._moves.pop(by)]

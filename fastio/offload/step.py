@@ -47,7 +47,8 @@ class Step:
         self._stalled_s = 0.0  # for transfers alone
         self._table: dict[tuple[int, int, int], list[Blob]] = {}
         self._operator: Operator | None = None  # the latest that saved something
-        self._working: dict[int, int] = {}  # bytes of the blobs that it saved
+        self._saved: set[int] = set()  # the blobs that it saved, and their bytes
+        self._saved_nbytes = 0
         self._is_over = False
         self._device = torch.device("cpu")
         now = time.perf_counter()
@@ -87,9 +88,11 @@ class Step:
     def saved_by(self, operator: Operator, blob: Blob) -> None:
         """An operator saved a tensor with this blob's bytes. Backward needs all that one operator saved at once."""
         if operator != self._operator:
-            self._operator, self._working = operator, {}
-        self._working[blob.ordinal] = blob.nbytes
-        self.trace.working_set = max(self.trace.working_set, sum(self._working.values()))
+            self._operator, self._saved, self._saved_nbytes = operator, set(), 0
+        if blob.ordinal not in self._saved:
+            self._saved.add(blob.ordinal)
+            self._saved_nbytes += blob.nbytes
+            self.trace.working_set = max(self.trace.working_set, self._saved_nbytes)
 
     def decide(self) -> Choice:
         """For the newest blob."""

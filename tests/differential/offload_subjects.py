@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
+
+SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 Forward = Callable[[], tuple[list[Tensor], list[Tensor]]]
 """Computes; gives the outputs that have gradients, and the leaves to differentiate by."""
@@ -32,7 +34,6 @@ class Sample:
 
     forward: Forward
     twice: bool = False
-    steps: list[Tensor] = field(default_factory=list)
 
 
 def seeded(seed: int) -> None:
@@ -56,6 +57,7 @@ def groups() -> list[Group]:
             found.append(_operator(info, info.op, "", dtype))
             if info.inplace_variant is not None and info.supports_inplace_autograd:
                 found.append(_operator(info, info.inplace_variant, " in place", dtype))
+            found += [_operator(info, info.op, "", dtype, layout) for layout in SPARSE if _is_sampled(info, layout)]
     for info in module_db:
         dtypes = info.dtypes
         found += [_module(info, dtype, training) for dtype in DTYPES if dtype in dtypes for training in (True, False)]
@@ -99,11 +101,23 @@ def differentiable(outputs: Any) -> list[Tensor]:
     return [one if one.layout is torch.strided and not one.is_nested else one.to_dense() for one in found]
 
 
-def _operator(info: Any, called: Callable[..., Any], how: str, dtype: torch.dtype) -> Group:
-    twice = bool(info.supports_gradgrad) and not how
+def _is_sampled(info: Any, layout: torch.layout) -> bool:
+    """Whether an operator's entry has samples of a sparse layout."""
+    return getattr(info, f"sample_inputs_{str(layout)[6:]}_func").__name__ != "_sample_inputs_unspecified"
+
+
+def _operator(
+    info: Any, called: Callable[..., Any], how: str, dtype: torch.dtype, layout: torch.layout = torch.strided
+) -> Group:
+    dense = layout is torch.strided
+    twice = bool(info.supports_gradgrad) and not how and dense
 
     def samples() -> Iterator[Sample]:
-        for sample in info.sample_inputs("cpu", dtype, requires_grad=True):
+        if dense:
+            made = info.sample_inputs("cpu", dtype, requires_grad=True)
+        else:
+            made = info.sample_inputs_sparse(layout, "cpu", dtype, requires_grad=True)
+        for sample in made:
             yield Sample(forward_of(sample), twice)
 
     def forward_of(sample: Any) -> Forward:
@@ -116,7 +130,7 @@ def _operator(info: Any, called: Callable[..., Any], how: str, dtype: torch.dtyp
 
         return forward
 
-    return Group(f"{info.full_name}{how} {str(dtype)[6:]}", samples)
+    return Group(f"{info.full_name}{how} {str(dtype)[6:]}{'' if dense else f' {layout}'}", samples)
 
 
 def _module(info: Any, dtype: torch.dtype, training: bool) -> Group:
