@@ -31,10 +31,13 @@ def ran(*command: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "examples", "least"), [("offload.py", 150, 2500), ("hybrid.py", 120, 350)], ids=["offload", "hybrid"]
+    ("script", "examples", "least"), [("offload.py", 200, 2000), ("hybrid.py", 100, 300)], ids=["offload", "hybrid"]
 )
 def test_gradients_and_errors_are_those_of_plain_torch(script: str, examples: int, least: int) -> None:
-    """About 2,800 runs of Offload and 400 of Hybrid: `python tests/differential/...` runs others, and all."""
+    """About 2,900 runs of Offload and 400 of Hybrid, of each of which plain torch is run too.
+
+    ``python tests/differential/offload.py --examples 0 --seed 1`` runs each entry of the databases once.
+    """
     status, told = ran(str(FOLDER / script), "--seed", "8", "--examples", str(examples))
     assert status == 0, told
     runs = re.search(r"(\d+) runs", told)
