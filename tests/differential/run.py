@@ -139,7 +139,8 @@ def main() -> int:
     status = _run_all(given)
     offload = Path(__file__).with_name("offload.py")
     if status == 0 and offload.exists():
-        arguments = ["--examples", str(given.examples), "--seed", str(given.seed)]
+        count = max(1, given.examples // _OFFLOAD_SHARE)
+        arguments = ["--examples", str(count), "--seed", str(given.seed)]
         status = subprocess.run([sys.executable, str(offload), *arguments], cwd=_TESTS, check=False).returncode
     return status
 
