@@ -27,6 +27,7 @@ from differential.kinds import KINDS  # noqa: E402
 
 _PERTURBED = "165"  # memory from malloc is filled with 0x5a, freed memory with 0xa5
 _DONE, _AT = "done ", "at number "
+_OFFLOAD_SHARE = 20  # an example of Offload takes as long as so many of these
 
 
 class Piece(NamedTuple):
