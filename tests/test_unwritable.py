@@ -66,6 +66,7 @@ MADE: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
     "jagged": (lambda: nested(torch.jagged), "unbind"),
     "wrapper": (lambda: Pair(torch.ones(3), torch.ones(3)), "is a Pair, .*save what it holds.*full_tensor"),
     "meta": (lambda: torch.ones(3, device="meta"), "no data"),
+    "meta, empty": (lambda: torch.ones(0, device="meta"), "no data"),
     "meta, strided": (lambda: torch.ones(3, 4, device="meta").t(), "no data"),
     "fake": (fake, "no data"),
     "freed": (lambda: freed(torch.ones(100_000), 0), "400000 bytes.*which has only 0: .*FSDP"),

@@ -46,11 +46,11 @@ def _problem(tensor: Any) -> str:
         return "is a nested tensor; save the tensors of its unbind(), or save it as .pt"
     if tensor.layout != torch.strided or tensor.is_quantized:
         return "is sparse or quantized; call .to_dense() or .dequantize(), or save it as .pt"
-    if tensor.numel() == 0:
-        return ""
     storage = tensor.untyped_storage()
     if tensor.is_meta or (type(tensor) not in _PLAIN and storage.device.type == "meta"):
         return "has a shape, but no data (it is on the meta device, or fake); give it some first"
+    if tensor.numel() == 0:
+        return ""
     try:
         storage.data_ptr()
     except RuntimeError:
