@@ -57,10 +57,11 @@ native-test: $(VENV)/.tools
 	$(BIN)/ctest --test-dir $(NATIVE_BUILD) --output-on-failure --no-tests=error --timeout 300
 
 # The same under ThreadSanitizer, which takes ten times as long.
+# Some of them: make native-test-threads ONLY=ring
 native-test-threads: $(VENV)/.tools
 	$(BIN)/cmake -S native -B $(NATIVE_BUILD)-threads -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DFASTIO_NATIVE_TESTS=ON -DFASTIO_SANITIZER=thread
 	$(BIN)/cmake --build $(NATIVE_BUILD)-threads
-	$(BIN)/ctest --test-dir $(NATIVE_BUILD)-threads --output-on-failure --no-tests=error --timeout 600
+	$(BIN)/ctest --test-dir $(NATIVE_BUILD)-threads --output-on-failure --no-tests=error --timeout 600 $(if $(ONLY),-R '$(ONLY)')
 
 # On a machine that QEMU emulates, with NVMe disks and an IOMMU; some of its tests: make test-nvme ONLY=vfio
 test-nvme: $(VENV)/.tools

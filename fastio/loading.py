@@ -132,6 +132,7 @@ def _load_in_place(
         moved = job.wait(call.progress)
     corrected = source.confirm(buffers.span if moved.filled_span else None) if source.confirm else None
     if corrected is not None:
+        del buffers, request  # or there would be memory for two
         return _load_in_place(call, fd, size, form, started, corrected)
     verified = call.verify and source.checksummed
     if verified:
