@@ -33,6 +33,7 @@ class FolderLock:
     def __init__(self, folder: str) -> None:
         path = os.path.join(folder, _NAME)
         # No bare descriptor, which an interrupt could take away. Without O_NONBLOCK a pipe could make it wait.
+        self._path, self._folder = path, folder
         self._file = Descriptor(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             fd = self._file.open()
@@ -62,6 +63,18 @@ class FolderLock:
         with contextlib.suppress(OSError):  # a full disk: locked all the same, without a name
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+    def require(self) -> None:
+        """CheckpointError if the lock's file was removed or replaced, and others may write meanwhile."""
+        try:
+            is_there = os.path.samestat(os.stat(self._path, follow_symlinks=False), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            raise CheckpointError(
+                f"{self._folder}: its {_NAME} was removed or replaced while it was held, so another writer may use the "
+                "folder; close this Checkpointer and make another"
+            )
 
     def release(self) -> None:
         """Let others write; a second call does nothing."""

@@ -11,7 +11,7 @@ import torch
 from fastio.addresses import overwritten
 from fastio.checkpoint.own_loading import has_load_hooks, tensors_of
 from fastio.checkpoint.relinking import Links
-from fastio.checkpoint.restore_targets import is_filled
+from fastio.checkpoint.restore_targets import is_filled, takes_values
 from fastio.checkpoint.state import attributes_of, entries, holders, is_container, is_stateful, like
 from fastio.errors import CheckpointError, quoted, shortened
 
@@ -85,11 +85,18 @@ class _Binding:
         return self._bound[key]
 
     def _bind_tensor(self, live: torch.Tensor, saved: Any, path: str) -> Apply:
+        if not takes_values(live) or (isinstance(saved, torch.Tensor) and not takes_values(saved)):
+            return lambda: self._links.followed(saved)
         if not isinstance(saved, torch.Tensor) or saved.shape != live.shape:
             found = (
                 f"a tensor of shape {tuple(saved.shape)}" if isinstance(saved, torch.Tensor) else type(saved).__name__
             )
             raise CheckpointError(f"{path} is a tensor of shape {tuple(live.shape)}, but {found} was saved")
+        if live.is_meta != saved.is_meta:
+            raise CheckpointError(
+                f"{path} is on {live.device}, but a tensor on {saved.device} was saved, and the meta device has no "
+                "values; restore without into="
+            )
         if (type(saved), saved.dtype, saved.device) == (type(live), live.dtype, live.device):
             self._links.add(saved, live)
 
@@ -97,7 +104,10 @@ class _Binding:
             if _has_memory_of(live, saved):
                 overwritten(live)
             else:
-                _copy(live, saved)
+                try:
+                    _copy(live, saved)
+                except (RuntimeError, TypeError) as error:
+                    raise CheckpointError(f"{path} cannot take what was saved: {shortened(error)}") from error
             live.__dict__.update(self._links.followed_within(saved.__dict__))
             return live
 
@@ -217,7 +227,9 @@ def _has_memory_of(live: torch.Tensor, saved: torch.Tensor) -> bool:
 
 
 def _require_memory(live: torch.Tensor, path: str) -> None:
-    if type(live) not in _PLAIN or live.layout != torch.strided or live.numel() == 0 or live.device.type == "meta":
+    if type(live) not in _PLAIN or live.layout != torch.strided or not takes_values(live):
+        return
+    if live.is_meta or live.numel() == 0:
         return
     last = live.storage_offset() + sum((n - 1) * stride for n, stride in zip(live.shape, live.stride(), strict=True))
     needed = (last + 1) * live.element_size()

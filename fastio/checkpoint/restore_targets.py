@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from fastio.checkpoint.outline import NotedTensor, Outline, records_of
 from fastio.checkpoint.own_loading import changes_itself_alone, loads_as_torch_does, tensors_of
@@ -25,6 +26,11 @@ class Targets(NamedTuple):
 def is_filled(thing: Any) -> bool:
     """Whether it is restored as it is there, and not replaced: a tensor, a generator, or what has a state."""
     return is_stateful(thing) or isinstance(thing, (torch.Tensor, torch.Generator))
+
+
+def takes_values(tensor: torch.Tensor) -> bool:
+    """Whether the values of another tensor can be copied to it: it has a shape, which nested and lazy ones have not."""
+    return not (tensor.is_nested or is_lazy(tensor))
 
 
 def find_targets(live: Any, outline: Outline, sizes: Mapping[str, int]) -> Targets:
@@ -113,7 +119,8 @@ def _tensors(live: Any, holding: set[int]) -> Iterator[torch.Tensor]:
 
 def _memory(tensor: torch.Tensor) -> int:
     """What tells the memory of a plain tensor from that of others."""
-    is_plain = type(tensor) in _PLAIN and tensor.layout == torch.strided and not tensor.is_quantized
+    is_plain = type(tensor) in _PLAIN and tensor.layout == torch.strided
+    is_plain = is_plain and not (tensor.is_quantized or tensor.is_nested)
     return tensor.untyped_storage().data_ptr() if is_plain else 0
 
 

@@ -82,6 +82,7 @@ class Saver:
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
         """Save a step, when the one before is written; raise its error, if it had one."""
         self.wait()
+        self._lock.require()
         manner = self._manner
         still = Stillness()
         image = None
@@ -194,6 +195,7 @@ class Saver:
     def prune(self) -> list[int]:
         """Remove what is not to be kept, when nothing goes on; gives the numbers of those steps."""
         self.settle()
+        self._lock.require()
         gone = self._hide()
         self._remove_hidden()
         return gone

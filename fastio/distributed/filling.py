@@ -11,6 +11,7 @@ import io
 import logging
 import operator
 import os
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,6 +37,7 @@ from fastio.transport import Extent
 # Bytes that are read aside at a time; a larger item is read alone.
 _ASIDE = 256 << 20
 _ALIGNMENT = 64
+_NOT_ALLOWED = "Unsupported global"  # what torch says of a class that weights_only=True does not take
 
 logger = logging.getLogger("fastio.distributed")
 
@@ -213,7 +215,11 @@ class Filling:
                 return stored.tensor(bytes_of(memory, place, nbytes) if nbytes else torch.empty(0, dtype=torch.uint8))
             tensor: torch.Tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
             return tensor
+        except MemoryError:
+            raise
         except Exception as error:  # damaged bytes, or a shape that they do not make
+            if isinstance(error, pickle.UnpicklingError) and _NOT_ALLOWED in str(error):
+                raise  # torch's own words say how to allow the class
             raise CorruptFileError(self._path, stored.name, f"it makes no tensor: {shortened(error)}") from error
 
 
