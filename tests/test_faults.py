@@ -320,7 +320,7 @@ def test_and_through_it_where_direct_io_is_refused_too(server: Server, large_pat
     assert "does not take O_DIRECT" in result["transfers"][-1]["fallbacks"]
 
 
-@pytest.mark.parametrize("first", [9, 13, 17])
+@pytest.mark.parametrize("first", [13, 17, 21])
 @pytest.mark.parametrize("effect", [errno.EIO, errno.EINTR, SHORTER, NOTHING])
 def test_reads_past_the_page_cache_on_threads_that_fail_or_fall_short(
     server: Server, large_path: str, effect: int, first: int

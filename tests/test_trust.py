@@ -8,6 +8,7 @@ import os
 import pickle
 import socket
 import sys
+import tempfile
 import types
 import warnings
 from collections.abc import Callable
@@ -179,8 +180,9 @@ def learn() -> None:
 
 
 def as_socket(name: Path, _: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(name))
+    with socket.socket(socket.AF_UNIX) as made, tempfile.TemporaryDirectory(dir="/tmp") as short:  # paths of 107 bytes
+        made.bind(f"{short}/it")
+        os.rename(f"{short}/it", name)
 
 
 def as_dangling_link(name: Path, precious: Path) -> None:

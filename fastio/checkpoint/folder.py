@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 
+from fastio._native import Descriptor
 from fastio.checkpoint import manifest
 from fastio.checkpoint.damage import is_damage
 from fastio.checkpoint.long_path import ReachableFolder
@@ -18,6 +20,8 @@ _STEP = re.compile(r"step-(\d{10,})")
 # A manifest that is being written, or was hidden: only a Checkpointer has one, from before a step's first file is
 # written to after its last is removed.
 _MARK = re.compile(rf"\.{re.escape(manifest.NAME)}\.fastio-[^/]+\.tmp")
+_FIRST_MARK = f".{manifest.NAME}.fastio-new.tmp"
+_UNNAMED = re.compile(r"\.step-\d{10,}\.fastio-new")
 _OWN = re.compile(rf"(?:\.{manifest.FILE.pattern}\.fastio-[^/]+\.tmp)|{manifest.FILE.pattern}|{_MARK.pattern}")
 
 
@@ -47,20 +51,39 @@ class StepFolder:
     def make(self, step: int) -> tuple[str, set[str]]:
         """Make a step's folder, if it is not there; gives its path, and the names of what is in it already.
 
+        A new one has a mark in it before it has its name, so that it is known as a step's whenever its writer dies:
+        :meth:`unmark` removes that one, when there is another.
+
         CheckpointError if something is in its place, or in its manifest's, that no Checkpointer writes to.
         """
         path = self.of(step)
         try:
             if not _has_kind(path, stat.S_ISDIR):
-                os.makedirs(path)
-            before = set(os.listdir(path))
-        except FileExistsError:
+                os.rename(self._marked(step), path)
+            before = set(os.listdir(path)) - {_FIRST_MARK}
+        except NotADirectoryError:
             raise _in_the_way(path, "a folder") from None
         except OSError as error:
             raise TransferError(error.errno or 0, "making the folder of a step", path) from error
         if manifest.NAME in before and not _has_kind(os.path.join(path, manifest.NAME), stat.S_ISREG):
             raise _in_the_way(os.path.join(path, manifest.NAME), "a regular file")
         return path, before
+
+    def _marked(self, step: int) -> str:
+        """A new folder for a step, by another name; it holds nothing but a mark."""
+        path = os.path.join(self.path, f".{name_of(step)}.fastio-new")
+        try:
+            os.mkdir(path)
+        except FileExistsError:  # of a writer that died
+            if not _has_kind(path, stat.S_ISDIR):
+                raise _in_the_way(path, "a folder") from None
+        with Descriptor(os.path.join(path, _FIRST_MARK), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW):
+            return path
+
+    def unmark(self, step: int) -> None:
+        """Remove the first mark of a step's folder, if it has it."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.of(step), _FIRST_MARK))
 
     def visible(self) -> list[int]:
         """The steps that have a manifest, damaged or not, in ascending order."""
@@ -112,6 +135,10 @@ class StepFolder:
 
     def clear_leftovers(self) -> None:
         """Remove what writers that were killed left behind. Only for who holds the folder's lock."""
+        for name in filter(_UNNAMED.fullmatch, os.listdir(self.path)):
+            path = os.path.join(self.path, name)
+            if _has_kind(path, stat.S_ISDIR):
+                _remove_own(path)
         for step, path in self._all():
             try:
                 named = {file.name for file in manifest.read(self.of(step)).files}
