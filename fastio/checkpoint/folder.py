@@ -52,14 +52,14 @@ class StepFolder:
         """Make a step's folder, if it is not there; gives its path, and the names of what is in it already.
 
         A new one has a mark in it before it has its name, so that it is known as a step's whenever its writer dies:
-        :meth:`unmark` removes that one, when there is another.
+        :meth:`unmark` removes that, when the step is whole.
 
         CheckpointError if something is in its place, or in its manifest's, that no Checkpointer writes to.
         """
         path = self.of(step)
         try:
             if not _has_kind(path, stat.S_ISDIR):
-                os.rename(self._marked(step), path)
+                _make_marked(path)
             before = set(os.listdir(path)) - {_FIRST_MARK}
         except NotADirectoryError:
             raise _in_the_way(path, "a folder") from None
@@ -68,17 +68,6 @@ class StepFolder:
         if manifest.NAME in before and not _has_kind(os.path.join(path, manifest.NAME), stat.S_ISREG):
             raise _in_the_way(os.path.join(path, manifest.NAME), "a regular file")
         return path, before
-
-    def _marked(self, step: int) -> str:
-        """A new folder for a step, by another name; it holds nothing but a mark."""
-        path = os.path.join(self.path, f".{name_of(step)}.fastio-new")
-        try:
-            os.mkdir(path)
-        except FileExistsError:  # of a writer that died
-            if not _has_kind(path, stat.S_ISDIR):
-                raise _in_the_way(path, "a folder") from None
-        with Descriptor(os.path.join(path, _FIRST_MARK), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW):
-            return path
 
     def unmark(self, step: int) -> None:
         """Remove the first mark of a step's folder, if it has it."""
@@ -131,20 +120,26 @@ class StepFolder:
         """
         path = self.of(step)
         if not _may_be(os.path.join(path, manifest.NAME)):
-            _remove_own(path)
+            remove_own(path)
+
+    def abandon(self, step: int) -> None:
+        """After an error, remove the folder of a step if it was made for it; only its mark, if the step is whole."""
+        if is_marked(os.listdir(self.of(step))):
+            self.remove(step)
+            self.unmark(step)
 
     def clear_leftovers(self) -> None:
         """Remove what writers that were killed left behind. Only for who holds the folder's lock."""
         for name in filter(_UNNAMED.fullmatch, os.listdir(self.path)):
             path = os.path.join(self.path, name)
             if _has_kind(path, stat.S_ISDIR):
-                _remove_own(path)
+                remove_own(path)
         for step, path in self._all():
             try:
                 named = {file.name for file in manifest.read(self.of(step)).files}
             except FileNotFoundError:
                 if is_marked(os.listdir(path)):
-                    _remove_own(path)
+                    remove_own(path)
                 continue
             except FastIOError:
                 continue  # its files may still be of use
@@ -189,13 +184,46 @@ def remove_all(path: str, names: Iterable[str]) -> None:
             os.unlink(target)
 
 
-def _remove_own(path: str) -> None:
-    remove_all(path, leftovers(path, ()))
+def remove_own(path: str) -> None:
+    """Remove the files of a step's folder, and the folder if nothing else is in it.
+
+    Its mark goes last, when the folder has lost its name: one that is left behind is known whenever this is
+    interrupted.
+    """
+    own = leftovers(path, ())
+    marks = {name for name in own if _MARK.fullmatch(name)}
+    remove_all(path, own - marks)
+    if set(os.listdir(path)) <= marks and _STEP.fullmatch(os.path.basename(path)):
+        os.rename(path, path := _unnamed(path))
+    remove_all(path, marks)
     try:
         os.rmdir(path)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # others keep something there
             raise
+
+
+def _make_marked(path: str) -> None:
+    """Make a step's folder, with a mark in it before it has its name."""
+    new = _unnamed(path)
+    try:
+        os.mkdir(new)
+    except FileExistsError:  # of a writer that died
+        if not _has_kind(new, stat.S_ISDIR):
+            raise _in_the_way(new, "a folder") from None
+    try:
+        with Descriptor(os.path.join(new, _FIRST_MARK), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW):
+            os.rename(new, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove_own(new)
+        raise
+
+
+def _unnamed(path: str) -> str:
+    """What a step's folder is called while it holds nothing of a step."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}.fastio-new")
 
 
 def _may_be(path: str) -> bool:

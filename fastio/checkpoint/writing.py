@@ -78,18 +78,19 @@ def write_step(task: Task) -> Written:
         # First, as it marks the folder as a step's: what a writer that is killed leaves behind is known by it.
         with Replacement(os.path.join(path, manifest.NAME)) as new:
             try:
-                task.folder.unmark(task.step)
                 written = _write(task, path, before, new)
             except BaseException:
-                with contextlib.suppress(OSError):  # what is left is invisible, and cleared by the next writer
-                    _discard(path, before, task.order)
+                if before:
+                    with contextlib.suppress(OSError):  # what is left is invisible, and cleared by the next writer
+                        _discard(path, before, task.order)
                 raise
     except BaseException:
         if not before:
-            with contextlib.suppress(OSError):  # it is not empty: the step is in its place, or others use the folder
-                task.folder.unmark(task.step)
-                os.rmdir(path)
+            with contextlib.suppress(OSError):  # what is left is cleared by the next writer
+                task.folder.abandon(task.step)
         raise
+    with contextlib.suppress(OSError):  # the same
+        task.folder.unmark(task.step)
     if manifest.NAME in before or is_marked(before):
         with contextlib.suppress(OSError):  # the same
             named = {file.name for file in written.manifest.files}

@@ -57,8 +57,8 @@ class Filling:
         if getattr(info, "transform_descriptors", None):
             by = shortened(", ".join(map(str, info.transform_descriptors)))
             raise UnsupportedError(
-                f"{self._path}: {quoted(name)} was transformed by {by} when it was saved; load it with DCP's own reader "
-                "and those extensions"
+                f"{self._path}: {quoted(name)} was transformed by {by} when it was saved; load it with DCP's own "
+                "reader and those extensions"
             )
         if info.offset < 0 or info.length < 0 or info.offset + info.length > self._size:
             problem = (
