@@ -154,6 +154,8 @@ class LoadContract:
         for extent in extents:
             at = extent.offset - span.offset
             assert got[at : at + extent.nbytes] == whole[extent.offset : extent.offset + extent.nbytes], extent.name
+        if moved.filled_span:
+            assert got[: span.nbytes] == whole[span.offset : span.offset + span.nbytes], "what lies between extents"
         memory.check_guards()
         self.check_result(transport, moved, extents, whole)
         self.check_done(request.control, layout)
