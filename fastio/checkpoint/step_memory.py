@@ -61,13 +61,13 @@ class StepMemory:
         self._filled = {} if targets is None else dict(targets.filled)
         needed = step.sizes.keys() if targets is None else targets.needed
         new = {step.places[name] for name in needed if name not in self._filled}
-        self._regions = [
+        regions_of = [
             [record for record in file.storages if (number, record.name) in new]
             for number, file in enumerate(step.files)
         ]
         self._buffers = [
             LoadBuffers(file.path, regions, device, checksum=True)
-            for file, regions in zip(step.files, self._regions, strict=True)
+            for file, regions in zip(step.files, regions_of, strict=True)
         ]
         self._storages = {name: live.untyped_storage() for name, live in self._filled.items()}
         left = [name for name in step.sizes if name not in needed]

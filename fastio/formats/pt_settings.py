@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from fastio.formats.pt_load import Archive
+from fastio.formats.pt_load import PICKLE, Archive
 
 # What torch.save and torch.jit.save write. torch's reader takes a number from 1 to 10 (versions.h, kMinSupported... and
 # kMaxSupportedFileFormatVersion) with whatever stands behind it.
@@ -18,7 +18,7 @@ _LONGEST = 64  # bytes of such a record
 _LARGE = 64 << 20  # bytes that a record beside the tensors may have to be checked in memory
 _VERSIONS = (".data/version", "version")
 _ALIGNMENT, _IDENTITY, _ORDER = ".storage_alignment", ".data/serialization_id", "byteorder"
-_READ_ANYWAY = frozenset({"data.pkl", *_VERSIONS, _ALIGNMENT, _IDENTITY, _ORDER})
+_READ_ANYWAY = frozenset({PICKLE, *_VERSIONS, _ALIGNMENT, _IDENTITY, _ORDER})
 
 
 def why_torch_decides(archive: Archive, verify: bool) -> str:
