@@ -117,7 +117,10 @@ class Offload:
     def __enter__(self) -> Offload:
         self.check()
         if self._step is not None:
-            raise RuntimeError("this Offload is in use already: one forward pass at a time; make another for another")
+            raise RuntimeError(
+                "this Offload is in use already: one forward pass at a time; make another for another. After an "
+                "interrupt (Ctrl-C) that came as the with statement ended, close it and make another"
+            )
         if not self._finalizer.alive:
             raise RuntimeError("this Offload is closed")
         if os.getpid() != self._process:
@@ -186,7 +189,12 @@ class Offload:
         return len(self._blobs)
 
     def close(self) -> None:
-        """Wait for what is under way and give the store back. Graphs that are still alive cannot be run any more."""
+        """Wait for what is under way and give the store back. Graphs that are still alive cannot be run any more.
+
+        Ends a forward pass whose ``__exit__`` was interrupted before its first line (no Python code can prevent that).
+        """
+        if self._modules.thread == threading.get_ident():  # another thread cannot end it
+            self._leave()
         with self._lock:
             if self._finalizer.alive:
                 self._levels.close()  # interrupted, the next call does the rest

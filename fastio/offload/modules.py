@@ -22,7 +22,7 @@ class Modules:
     def __init__(self) -> None:
         self._running: list[str] = []
         self._removable: list[Any] = []
-        self._thread = 0
+        self.thread = 0  # that called watch, as threading.get_ident gives it
         self._pack: Any = None
         self._hooks = PushedHooks()
         self._warned: set[str] = set()
@@ -36,7 +36,7 @@ class Modules:
     def watch(self, pack: Any, unpack: Any) -> None:
         """Begin, with these hooks for saved tensors. Interrupted, ``unwatch`` takes back what was done."""
         self._hooks.push(pack, unpack)
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
         self._pack = pack
         self._removable.append(register_module_forward_pre_hook(self._enter))
         self._removable.append(register_module_forward_hook(self._leave, always_call=True))
@@ -51,7 +51,7 @@ class Modules:
         self._removable.clear()
 
     def _enter(self, module: Module, _arguments: Any) -> None:
-        if torch.compiler.is_compiling() or threading.get_ident() != self._thread or self._pack is None:
+        if torch.compiler.is_compiling() or threading.get_ident() != self.thread or self._pack is None:
             return
         name = type(module).__name__
         self._running.append(name)
@@ -69,7 +69,7 @@ class Modules:
             self._warn(what, f"{what} inside the forward pass: what {name} saves there is not offloaded")
 
     def _leave(self, _module: Module, _arguments: Any, _output: Any) -> None:
-        if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
+        if torch.compiler.is_compiling() or threading.get_ident() != self.thread:
             return
         if self._running:
             self._running.pop()
