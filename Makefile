@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 # The package is installed, not linked: what runs is what a user gets. (Python started here, at the root, would import
 # the source tree, which has no native part: hence demo's `cd`.) Folders are listed too, for removed files.
-SOURCES := $(shell find backends bench dicts fastio native -name __pycache__ -prune -o -print)
+SOURCES := $(shell find fastio fastio_bench native -name __pycache__ -prune -o -print)
 PROJECT := pyproject.toml constraints.txt README.md LICENSE $(SOURCES)
 CPP := $(filter %.cpp %.hpp,$(SOURCES)) $(wildcard tests/rig/guest/*.?pp)
 
@@ -29,7 +29,7 @@ RIG := build/rig
 .PHONY: demo test differential check format native-test native-test-threads test-nvme bench-docs dictionaries clean
 
 demo: $(VENV)/.user
-	cd $(VENV) && bin/python -m fastio.bench.demo
+	cd $(VENV) && bin/python -m fastio_bench.demo
 	cd $(VENV) && bin/python $(CURDIR)/examples
 
 test: $(VENV)/.developer
@@ -72,12 +72,12 @@ test-nvme: $(VENV)/.tools
 # docs/performance.md, from a folder of what `fastio-bench <command> --out` wrote: make bench-docs RESULTS=results
 bench-docs: $(VENV)/.user
 	@test -n "$(RESULTS)" || { echo "say where the results are: make bench-docs RESULTS=folder"; exit 2; }
-	cd $(VENV) && bin/python -m fastio.bench.performance_docs "$(abspath $(RESULTS))" "$(CURDIR)/docs/performance.md"
+	cd $(VENV) && bin/python -m fastio_bench.report.performance_docs "$(abspath $(RESULTS))" "$(CURDIR)/docs/performance.md"
 
 # The dictionaries that fastio begins with, from recordings: make dictionaries TRACES="one.csv two.csv"
 dictionaries: $(VENV)/.user
 	@test -n "$(TRACES)" || { echo "say what was recorded: make dictionaries TRACES=files"; exit 2; }
-	cd $(VENV) && bin/python -m fastio.bench.starting "$(CURDIR)/dicts" $(abspath $(TRACES))
+	cd $(VENV) && bin/python -m fastio_bench.tools.starting_dictionaries "$(CURDIR)/fastio/dicts" $(abspath $(TRACES))
 
 clean:
 	rm -rf $(VENV) build dist

@@ -1,4 +1,7 @@
-"""Where ``fastio-bench`` starts: outside of ``fastio``, whose import loads torch, which takes seconds."""
+"""``fastio-bench`` and the demo: what fastio and its peers reach on this machine.
+
+This module imports no other of the package: torch, which they load, takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import sys
 def main() -> None:
     """Run the command line. Ctrl-C while it is still being imported ends it with a line, not with a traceback."""
     try:
-        from fastio.bench.cli import main as run
+        from fastio_bench.cli import main as run
 
         run()
     except KeyboardInterrupt:

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from fastio.bench import limit, machine
-from fastio.bench.commands import cli
+from fastio_bench.commands import cli
+from fastio_bench.machine import disk_limit, machine
 
 MIB = 1 << 20
 # What measures the disk's limit, as a test's parameters.
 LIMITS = [
-    pytest.param(limit.FioLimit(), marks=pytest.mark.skipif(not limit.fio(), reason="fio is not installed"), id="fio"),
-    pytest.param(limit.RingLimit(), id="ring"),
+    pytest.param(
+        disk_limit.FioLimit(), marks=pytest.mark.skipif(not disk_limit.fio(), reason="fio is not installed"), id="fio"
+    ),
+    pytest.param(disk_limit.RingLimit(), id="ring"),
 ]
 
 

@@ -14,10 +14,10 @@ from statistics import mean
 from typing import Any
 
 from fastio._native import Prior, bucket_nbytes
-from fastio.bench import replaying
-from fastio.bench.replaying import Call, Timed, expected_over_oracle, share_best
 from fastio.dicts.priors import NOTHING, Rule, usual_doubt
 from fastio.dicts.tuner import Tuner
+from fastio_bench.tools import replaying
+from fastio_bench.tools.replaying import Call, Timed, expected_over_oracle, share_best
 
 TOOLS = ("uring", "posix", "torch", "numpy")
 BANDWIDTH = 2.9e9

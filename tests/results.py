@@ -14,39 +14,31 @@ from click.testing import CliRunner
 
 import fastio
 from fastio import dicts
-from fastio.bench import (
-    checkpoint_child,
-    contend_command,
-    contention,
-    doctor,
-    hogs,
-    hybrid_job,
-    hybrid_store,
-    model_runs,
-    offload_courses,
-    offload_networks,
-    offload_papers,
-    offload_timeline,
-    peers,
-    store_command,
-    tools_exhibits,
-    trace,
-    tune,
-)
-from fastio.bench import workloads as objects
-from fastio.bench.checkpoint_works import Job
-from fastio.bench.commands import cli
-from fastio.bench.exhibit import SIMULATED, Exhibit
-from fastio.bench.fresh import ChildError
-from fastio.bench.goals import Goal
-from fastio.bench.offload_accuracy import Accuracy
-from fastio.bench.offload_summary import Summary
-from fastio.bench.replays import ALL, Reached
-from fastio.bench.report import Report
-from fastio.bench.rounds import Contestant, Failure, Sample, Task, interleave
-from fastio.bench.spread import Model, Rebuild, Training
-from fastio.bench.training_job import Moved
-from fastio.bench.training_models import Size
+from fastio_bench.checkpoint import child
+from fastio_bench.checkpoint.works import Job
+from fastio_bench.commands import cli
+from fastio_bench.contend import command as contend_command
+from fastio_bench.contend import contention
+from fastio_bench.doctor import checks
+from fastio_bench.harness.fresh_process import ChildError
+from fastio_bench.harness.rounds import Contestant, Failure, Sample, Task, interleave
+from fastio_bench.harness.run_record import Report
+from fastio_bench.hybrid import job, store
+from fastio_bench.machine import bandwidth_loads
+from fastio_bench.model import runs
+from fastio_bench.offload import batch_growth, networks, simulated_papers, timeline
+from fastio_bench.offload.accuracy import Accuracy
+from fastio_bench.offload.summary import Summary
+from fastio_bench.offload.training_job import Moved
+from fastio_bench.peers import catalogue
+from fastio_bench.peers.goals import Goal
+from fastio_bench.report.table import SIMULATED, Exhibit
+from fastio_bench.store import command as store_command
+from fastio_bench.tools import tables, trace, tune
+from fastio_bench.tools.rebuilt_dictionaries import Model, Rebuild, Training
+from fastio_bench.tools.replays import ALL, Reached
+from fastio_bench.workloads import objects
+from fastio_bench.workloads.training_models import Size
 
 MIB = 1 << 20
 TOOLS = ("posix", "uring", "torch")
@@ -58,7 +50,7 @@ def make(folder: Path) -> Path:
     out, work = folder / "results", folder / "work"
     work.mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(doctor, "LIMIT_NBYTES", 16 * MIB)
+        patch.setattr(checks, "LIMIT_NBYTES", 16 * MIB)
         patch.setattr(tune, "QUICK_BATCHES", (1, 2))
         for command in (["doctor"], ["tune", "--rounds", "2"]):
             dicts.forget()
@@ -110,21 +102,21 @@ def _shrink(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(contention, "_LEARNING", 1)
     patch.setattr(contend_command, "QUICK_BATCH", 1)
     patch.setattr(contend_command, "QUICK_SIZE", Size("transformer", 8, 2, 64))
-    patch.setattr(hogs, "LEAST_NBYTES", 8 * MIB)
-    patch.setattr(hogs, "_CACHES", 0)
-    patch.setattr(hogs, "_WINDOW", 0.05)
+    patch.setattr(bandwidth_loads, "LEAST_NBYTES", 8 * MIB)
+    patch.setattr(bandwidth_loads, "_CACHES", 0)
+    patch.setattr(bandwidth_loads, "_WINDOW", 0.05)
     patch.setattr(store_command, "QUICK_TOTAL", 4 * MIB)
-    patch.setattr(model_runs, "_LEARNING", 1)
-    patch.setattr(model_runs, "tools", lambda: ([peers.find("torch"), peers.find("fastio")], ["gds: no GPU here"]))
-    patch.setattr(hybrid_store, "run", hybrid_job._run)
-    patch.setattr(checkpoint_child, "run", _here)
+    patch.setattr(runs, "_LEARNING", 1)
+    patch.setattr(runs, "tools", lambda: ([catalogue.find("torch"), catalogue.find("fastio")], ["gds: no GPU here"]))
+    patch.setattr(store, "run", job._run)
+    patch.setattr(child, "run", _here)
 
 
 def _here(jobs: Sequence[Job]) -> Iterator[Sample | Failure]:
     """A checkpoint's job in this process; what takes several fails."""
     if len(jobs) > 1:
         raise ChildError("no second process here")
-    yield from checkpoint_child.done(jobs[0])
+    yield from child.done(jobs[0])
 
 
 def sweep(folder: Path) -> Report:
@@ -162,7 +154,7 @@ def offloaded(folder: Path) -> Report:
         with offload:
             loss = model(torch.rand(64, 256)).sum()
         loss.backward()
-    told = offload_timeline.document(offload.report())
+    told = timeline.document(offload.report())
     assert told is not None
     assert told["predicted"] is not None
     seconds = offload.report().actual_s or told["actual"]["passes"][-1][2]
@@ -189,11 +181,11 @@ def chosen(folder: Path) -> Report:
     ]
     for training in trainings:
         training.found = {4096: [_rebuild("posix")] * 3 + [_rebuild("uring")], 1 << 20: [_rebuild("uring")] * 2}
-    report.exhibits += [*map(tools_exhibits.spread, trainings), tools_exhibits.reach(trainings), tools_exhibits.paper()]
+    report.exhibits += [*map(tables.spread, trainings), tables.reach(trainings), tables.paper()]
     alone = {"posix": 1.3, "uring": 1.5}
     reached = [Reached(work, 40, 1.02, 1.1, 1.0, 1.2, 0.9, 0.95, 1.2, alone) for work in ("pt save", ALL)]
-    report.exhibits.append(tools_exhibits.oracle("replayed", "Replayed", reached, "RECORDED", SIMULATED))
-    report.exhibits.append(tools_exhibits.oracle("live", "Live", reached, "told"))
+    report.exhibits.append(tables.oracle("replayed", "Replayed", reached, "RECORDED", SIMULATED))
+    report.exhibits.append(tables.oracle("live", "Live", reached, "told"))
     return report
 
 
@@ -207,13 +199,13 @@ def _rebuild(best: str) -> Rebuild:
 def imagined(folder: Path) -> Report:
     """What ``offload`` keeps of the papers' machines (one of them), and of training with a codec."""
     report = Report("offload", folder, {}, "imagined")
-    machine = offload_papers.V100_SSD
+    machine = simulated_papers.V100_SSD
     report.findings["simulated"] = {
         "label": SIMULATED,
         "machines": [asdict(machine)],
-        "capacities": [asdict(one) for one in offload_papers.capacities(machine)],
-        "courses": [asdict(one) for one in offload_courses.courses(machine)],
-        "networks": [asdict(one) for one in offload_networks.networks()],
+        "capacities": [asdict(one) for one in simulated_papers.capacities(machine)],
+        "courses": [asdict(one) for one in batch_growth.courses(machine)],
+        "networks": [asdict(one) for one in networks.networks()],
     }
     trained = [Accuracy(way, (0.9, 0.8), ((2.0, 1.0), (2.5, 0.5))) for way in ("plain", "all, fp16")]
     report.findings["accuracy"] = [{**asdict(one), "mean": one.mean, "spread": one.spread} for one in trained]

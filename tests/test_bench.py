@@ -18,29 +18,19 @@ from rich.console import Console
 
 import fastio
 from benching import MIB, FakeClock, on_disk
-from fastio.bench import (
-    cold,
-    compare,
-    fresh,
-    goals,
-    io_exhibits,
-    limit,
-    memory_limit,
-    model_tables,
-    shapes,
-    stats,
-    store_command,
-    summary_tables,
-    sweep,
-    tables,
-    timing,
-    warmup,
-)
-from fastio.bench import workloads as objects
-from fastio.bench.patience import Patience
-from fastio.bench.report import Report, interruptible
-from fastio.bench.reserve import Reserve
-from fastio.bench.rounds import Contestant, Failure, Measured, Sample, Task, interleave
+from fastio_bench.harness import fresh_process, page_cache, stats, timing, warmup
+from fastio_bench.harness.memory_reserve import Reserve
+from fastio_bench.harness.rounds import Contestant, Failure, Measured, Sample, Task, interleave
+from fastio_bench.harness.run_record import Report, interruptible
+from fastio_bench.harness.time_budget import Patience
+from fastio_bench.io import sweep
+from fastio_bench.io import tables as io_exhibits
+from fastio_bench.machine import disk_limit, memory_limit
+from fastio_bench.model import tables as model_tables
+from fastio_bench.peers import compare, goals
+from fastio_bench.report import summary_tables, terminal_tables
+from fastio_bench.store import command
+from fastio_bench.workloads import objects, shapes
 
 TASK = Task("save", "object", 2_000_000_000)
 
@@ -98,7 +88,7 @@ class TestRounds:
         efficiency = {row[0]: row[2:] for row in shown["io-ioef"].rows}
         assert efficiency[sweep.COLD] == [3000.0, 6000.0, 3]
         with (console := Console(width=150)).capture() as page:
-            console.print(tables.matrix("", summaries, []))
+            console.print(terminal_tables.matrix("", summaries, []))
         assert "1,500" in page.get()
         assert "3,000" in page.get()
 
@@ -182,12 +172,12 @@ class TestRounds:
         assert shown["io-durable-write"].rows[0][1:] == [1000.0, "failed", 3]
         (beside,) = summary_tables.sides(summaries, report.failures)
         assert beside.rows == [["torch", "1,000 (1.00)"], ["breaks", "failed"]]
-        assert store_command.exhibit(summaries, report.failures).rows[-1][2:4] == ["breaks", "failed"]
+        assert command.exhibit(summaries, report.failures).rows[-1][2:4] == ["breaks", "failed"]
         (failure,) = json.loads(json.dumps(report.document()))["failures"]
         assert (failure["tool"], failure["round"], failure["reason"]) == ("breaks", 1, "OSError: no space left")
         for table in (
-            tables.matrix("", summaries, report.failures),
-            tables.comparison("", summaries, report.failures, {sweep.DURABLE: sweep.DURABLE}),
+            terminal_tables.matrix("", summaries, report.failures),
+            terminal_tables.comparison("", summaries, report.failures, {sweep.DURABLE: sweep.DURABLE}),
         ):
             with (console := Console(width=150)).capture() as page:
                 console.print(table)
@@ -332,27 +322,27 @@ class TestCold:
     def test_cold_is_really_cold_and_warm_really_warm(self, disk: Path) -> None:
         path = disk / "file"
         path.write_bytes(os.urandom(3 * MIB + 5))
-        assert cold.resident(path) > 0
-        cold.drop(path)
-        assert cold.resident(path) == 0
-        cold.warm(path)
-        assert cold.resident(path) >= cold.WARM
+        assert page_cache.resident(path) > 0
+        page_cache.drop(path)
+        assert page_cache.resident(path) == 0
+        page_cache.warm(path)
+        assert page_cache.resident(path) >= page_cache.WARM
 
     def test_a_folder_counts_as_all_its_files(self, disk: Path) -> None:
         folder = disk / "checkpoint"
         folder.mkdir()
         for name in "ab":
             (folder / name).write_bytes(os.urandom(MIB))
-        cold.drop(folder)
-        cold.warm(folder / "a")
-        assert cold.resident(folder) == pytest.approx(0.5, abs=0.01)
+        page_cache.drop(folder)
+        page_cache.warm(folder / "a")
+        assert page_cache.resident(folder) == pytest.approx(0.5, abs=0.01)
 
     def test_what_stays_in_memory_is_no_cold_file(self) -> None:
         path = Path("/dev/shm") / f"fastio-bench-test-{os.getpid()}"
         path.write_bytes(bytes(MIB))
         try:
-            with pytest.raises(cold.ResidencyError, match="stays in the page cache"):
-                cold.drop(path)
+            with pytest.raises(page_cache.ResidencyError, match="stays in the page cache"):
+                page_cache.drop(path)
         finally:
             path.unlink()
 
@@ -360,28 +350,28 @@ class TestCold:
         """By the page cache itself: at random, the kernel reads no page ahead."""
         page, path = mmap.PAGESIZE, disk / "mapped"
         path.write_bytes(bytes(64 * page))
-        cold.drop(path)
+        page_cache.drop(path)
         with open(path, "rb") as stream:
             mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
         mapping.madvise(mmap.MADV_RANDOM)
         whole = torch.frombuffer(mapping, dtype=torch.uint8)
         across, one = whole[3 * page - 96 : 3 * page + 104], whole[10 * page : 11 * page]
         begins_within, next_to_it = whole[20 * page + 7 : 22 * page + 8], whole[23 * page - 1 : 23 * page]
-        assert cold.resident(path) == 0
+        assert page_cache.resident(path) == 0
         objects.touch({"a": begins_within, "b": across, "c": one, "d": next_to_it, "e": whole[:0]})
-        assert cold.resident(path) * 64 == 2 + 1 + 3
+        assert page_cache.resident(path) * 64 == 2 + 1 + 3
 
     def test_a_read_is_only_timed_while_the_file_is_as_it_should_be(self, disk: Path) -> None:
         path = disk / "file"
         path.write_bytes(os.urandom(MIB))
-        cold.drop(path)
-        cold.check(path, "cold")
-        with pytest.raises(cold.ResidencyError, match="would not be warm"):
-            cold.check(path, "warm")
-        cold.warm(path)
-        cold.check(path, "warm")
-        with pytest.raises(cold.ResidencyError, match="would not be cold"):
-            cold.check(path, "cold")
+        page_cache.drop(path)
+        page_cache.check(path, "cold")
+        with pytest.raises(page_cache.ResidencyError, match="would not be warm"):
+            page_cache.check(path, "warm")
+        page_cache.warm(path)
+        page_cache.check(path, "warm")
+        with pytest.raises(page_cache.ResidencyError, match="would not be cold"):
+            page_cache.check(path, "cold")
 
     def test_a_reserve_is_really_there_and_then_really_gone(self) -> None:
         peak = timing.Peak()
@@ -483,24 +473,24 @@ def children() -> set[int]:
 
 
 class TestFresh:
-    def job(self, disk: Path, **changes: Any) -> fresh.Job:
+    def job(self, disk: Path, **changes: Any) -> fresh_process.Job:
         path = disk / "file.pt"
         workload = objects.one_tensor(1)
         thing = workload.make()
         torch.save(thing, path)
         answers = {"fingerprint": objects.fingerprint(thing), "state": "warm", **changes}
-        return fresh.Job("torch", "load", workload=workload.name, path=str(path), **answers)
+        return fresh_process.Job("torch", "load", workload=workload.name, path=str(path), **answers)
 
     def test_what_was_loaded_is_looked_at(self, disk: Path) -> None:
-        with pytest.raises(fresh.ChildError, match="loaded something else"):
-            fresh.measure(self.job(disk, fingerprint=1))
+        with pytest.raises(fresh_process.ChildError, match="loaded something else"):
+            fresh_process.measure(self.job(disk, fingerprint=1))
 
     def test_what_was_warmed_since_is_no_cold_load(self, disk: Path) -> None:
         """Between dropping the file and the call another may read it: the figure would be of the page cache."""
         job = self.job(disk, state="cold")
-        fresh.measure(job)
-        with pytest.raises(fresh.ChildError, match=r"ResidencyError: .* this read would not be cold"):
-            fresh.measure(job, at_ready=lambda: cold.warm(job.path))
+        fresh_process.measure(job)
+        with pytest.raises(fresh_process.ChildError, match=r"ResidencyError: .* this read would not be cold"):
+            fresh_process.measure(job, at_ready=lambda: page_cache.warm(job.path))
 
     def test_what_libraries_print_does_not_disturb_the_answer(
         self, disk: Path, monkeypatch: pytest.MonkeyPatch
@@ -520,41 +510,41 @@ class TestFresh:
         )
         job = replace(self.job(disk), peer="safetensors")
         done = {"at_ready": lambda: heard.append("ready"), "at_done": lambda: heard.append("done")}
-        assert fresh.measure(job, **done).seconds > 0
+        assert fresh_process.measure(job, **done).seconds > 0
         assert heard == ["ready", "done"]
 
     def test_the_childs_own_words_come_back(self, disk: Path) -> None:
         job = self.job(disk)
         os.unlink(job.path)
-        with pytest.raises(fresh.ChildError, match="FileNotFoundError"):
-            fresh.measure(job)
+        with pytest.raises(fresh_process.ChildError, match="FileNotFoundError"):
+            fresh_process.measure(job)
 
     def test_a_child_that_dies_is_a_failure(self, disk: Path) -> None:
-        with pytest.raises(fresh.ChildError, match=r"status -?[0-9]+"):
-            fresh.measure(self.job(disk), {"LD_PRELOAD": "", "PYTHONHOME": str(disk)})
+        with pytest.raises(fresh_process.ChildError, match=r"status -?[0-9]+"):
+            fresh_process.measure(self.job(disk), {"LD_PRELOAD": "", "PYTHONHOME": str(disk)})
 
     def test_every_other_process_has_waited_for_its_job(self, disk: Path) -> None:
         job, before = self.job(disk), children()
-        with fresh.paired():
-            fresh.measure(job)
+        with fresh_process.paired():
+            fresh_process.measure(job)
             assert len(waiting := children() - before) == 1
-            fresh.measure(job, {"THP_MEM_ALLOC_ENABLE": "1"})  # that is no process which waited without it
+            fresh_process.measure(job, {"THP_MEM_ALLOC_ENABLE": "1"})  # that is no process which waited without it
             assert len(others := children() - before - waiting) == 1
-            fresh.measure(job)
+            fresh_process.measure(job)
             assert children() - before == others
         assert children() == before
-        fresh.measure(job)
+        fresh_process.measure(job)
         assert children() == before
 
     def test_what_waits_is_gone_after_an_error(self, disk: Path) -> None:
         before = children()
-        with pytest.raises(fresh.ChildError), fresh.paired():
-            fresh.measure(self.job(disk, fingerprint=1))
+        with pytest.raises(fresh_process.ChildError), fresh_process.paired():
+            fresh_process.measure(self.job(disk, fingerprint=1))
         assert children() == before
 
     def test_the_peak_of_a_load_is_beyond_the_object(self, disk: Path) -> None:
         """torch.load copies once, straight into the tensor; its peak is far below another copy of it."""
-        measured = fresh.measure(self.job(disk))
+        measured = fresh_process.measure(self.job(disk))
         assert measured.extra_bytes is not None
         assert measured.extra_bytes < 16 * MIB
 
@@ -579,7 +569,7 @@ class TestGoals:
                 self.summary(compare.DURABLE, "torch", 1e9, cpu_per_gb=0.31),
                 self.summary(compare.DURABLE, "torch, no CRC", 2e9),
                 self.summary(compare.DURABLE, "safetensors", 2.5e9),
-                self.summary(compare.DURABLE, limit.TOOL, 2e9),
+                self.summary(compare.DURABLE, disk_limit.TOOL, 2e9),
                 self.summary(compare.DURABLE, "fastio", 2.4e9, extra_bytes=65 * MIB),
             ],
             frozenset({"big"}),
@@ -588,7 +578,7 @@ class TestGoals:
         assert told == {
             "torch": (2.4, True),
             "torch, no CRC": (1.2, False),
-            limit.TOOL: (0.96, True),
+            disk_limit.TOOL: (0.96, True),
             "torch's CPU seconds": (0.323, True),
             "the best peer, safetensors": (0.96, False),
             "memory beyond the object": (65.0, False),
@@ -613,13 +603,15 @@ class TestGoals:
         (goal,) = goals.check(rows, frozenset({"big"}))
         assert (goal.against, goal.measured, goal.met) == ("the best peer, torchsnapshot", 0.75, False)
 
-    @pytest.mark.parametrize(("ring", "against", "asked"), [(2.2e9, limit.RING, 0.909), (1.8e9, limit.TOOL, 1.0)])
+    @pytest.mark.parametrize(
+        ("ring", "against", "asked"), [(2.2e9, disk_limit.RING, 0.909), (1.8e9, disk_limit.TOOL, 1.0)]
+    )
     def test_the_disks_limit_is_whichever_was_faster(self, ring: float, against: str, asked: float) -> None:
         for work in compare.LIMITED:
             found = goals.check(
                 [
-                    self.summary(work, limit.TOOL, 2e9),
-                    self.summary(work, limit.RING, ring),
+                    self.summary(work, disk_limit.TOOL, 2e9),
+                    self.summary(work, disk_limit.RING, ring),
                     self.summary(work, "fastio", 2.5e9),
                 ],
                 frozenset({"big"}),

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from benching import invoke
-from fastio.bench import limit
-from fastio.bench.agreement import agreement, exhibits
-from fastio.bench.documents import Document, read
-from fastio.bench.report import Report
-from fastio.bench.rounds import Sample
+from fastio_bench.harness.rounds import Sample
+from fastio_bench.harness.run_record import Report
+from fastio_bench.machine import disk_limit
+from fastio_bench.peers.agreement import agreement, exhibits
+from fastio_bench.report.documents import Document, read
 
 NBYTES = 10**9
 
@@ -58,9 +58,9 @@ def test_what_agrees(first: dict[str, float], second: dict[str, float], agrees: 
 def test_only_what_both_have_is_compared(tmp_path: Path) -> None:
     """And the disk's limit competes with nobody."""
     alone = {"torch": 1.0}
-    several = {"torch": 1.0, "fastio": 2.0, "DALI": 7.0, limit.TOOL: 9.0, limit.RING: 8.0}
+    several = {"torch": 1.0, "fastio": 2.0, "DALI": 7.0, disk_limit.TOOL: 9.0, disk_limit.RING: 8.0}
     one = run(tmp_path, "one", {"save": several, "cold load": alone})
-    other = run(tmp_path, "other", {"save": {"torch": 1.0, "fastio": 2.0, limit.TOOL: 0.1}, "cold load": alone})
+    other = run(tmp_path, "other", {"save": {"torch": 1.0, "fastio": 2.0, disk_limit.TOOL: 0.1}, "cold load": alone})
     (row,) = agreement(one, other)
     assert (row.work, row.agrees, row.winners) == ("save", True, ("fastio", "fastio"))
     elsewhere = run(tmp_path, "small", {"save": {"torch": 1.0, "fastio": 2.0}}, "small-tensors")

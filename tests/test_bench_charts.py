@@ -14,13 +14,17 @@ from matplotlib.patches import Rectangle
 
 import results as made
 from benching import invoke
-from fastio.bench import charts, offload_charts, offload_courses, offload_papers, tools_charts, tune_charts
-from fastio.bench.charts import Chart, Sheet
-from fastio.bench.exhibit import Exhibit
-from fastio.bench.offload_accuracy import Accuracy
 from fastio.dicts import Explanation
 from fastio.dicts.context import Context
 from fastio.dicts.explain import Entry
+from fastio_bench.offload import batch_growth, simulated_papers
+from fastio_bench.offload import charts as offload_charts
+from fastio_bench.offload.accuracy import Accuracy
+from fastio_bench.report import charts
+from fastio_bench.report.charts import Chart, Sheet
+from fastio_bench.report.table import Exhibit
+from fastio_bench.tools import charts as tools_charts
+from fastio_bench.tools import tune_charts
 
 MIB = 1 << 20
 
@@ -99,9 +103,9 @@ def test_tools_over_the_size_with_the_chosen_one_ringed() -> None:
 
 class TestOffload:
     def test_an_iteration_grows_with_the_batch_until_the_memory_ends(self) -> None:
-        found = {one.way: one for one in offload_courses.courses(offload_papers.V100_SSD)}
-        assert set(found) == set(offload_papers.WAYS)
-        largest = {one.way: one.runs for one in offload_papers.capacities(offload_papers.V100_SSD)}
+        found = {one.way: one for one in batch_growth.courses(simulated_papers.V100_SSD)}
+        assert set(found) == set(simulated_papers.WAYS)
+        largest = {one.way: one.runs for one in simulated_papers.capacities(simulated_papers.V100_SSD)}
         for way, course in found.items():
             assert course.slowdowns[0] >= 1
             assert 0 <= largest[way] - course.batches[-1] < 16, way
@@ -109,9 +113,9 @@ class TestOffload:
         assert found["flashneuron"].slowdowns[-1] > found["flashneuron"].slowdowns[0] == 1
 
     def test_nothing_trains_in_no_memory(self) -> None:
-        small = replace(offload_papers.V100_SSD, memory=1 << 20)
-        assert all(one.batches == () for one in offload_courses.courses(small))
-        findings = {"simulated": {"courses": [asdict(one) for one in offload_courses.courses(small)]}}
+        small = replace(simulated_papers.V100_SSD, memory=1 << 20)
+        assert all(one.batches == () for one in batch_growth.courses(small))
+        findings = {"simulated": {"courses": [asdict(one) for one in batch_growth.courses(small)]}}
         assert list(offload_charts.sheets(findings)) == []
 
     def test_losses_of_training_that_diverged_leave_a_gap(self) -> None:

@@ -16,10 +16,13 @@ import torch
 from click.testing import CliRunner, Result
 
 from benching import MIB, on_disk, processes
-from fastio.bench import checkpoint_child, checkpoint_runs, checkpoint_savers, checkpoint_tables, cold, limit
-from fastio.bench.checkpoint_command import checkpoint
-from fastio.bench.checkpoint_state import Shape, TrainingState, shape_of
-from fastio.bench.checkpoint_works import (
+from fastio.checkpoint import Checkpointer
+from fastio_bench.checkpoint import child as checkpoint_child
+from fastio_bench.checkpoint import runs as checkpoint_runs
+from fastio_bench.checkpoint import savers, tables
+from fastio_bench.checkpoint.command import checkpoint
+from fastio_bench.checkpoint.state import Shape, TrainingState, shape_of
+from fastio_bench.checkpoint.works import (
     BLOCKED,
     BUDGETED,
     COPY,
@@ -39,10 +42,11 @@ from fastio.bench.checkpoint_works import (
     WORKS,
     Job,
 )
-from fastio.bench.fresh import ChildError
-from fastio.bench.report import workspace
-from fastio.bench.rounds import Failure, Sample
-from fastio.checkpoint import Checkpointer
+from fastio_bench.harness import page_cache
+from fastio_bench.harness.fresh_process import ChildError
+from fastio_bench.harness.rounds import Failure, Sample
+from fastio_bench.harness.run_record import workspace
+from fastio_bench.machine import disk_limit
 
 # DCP remarks that there is no process group, which is meant.
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
@@ -110,16 +114,16 @@ class TestSavers:
     @pytest.mark.parametrize("tool", SAVERS)
     def test_it_saves_all_of_it_and_removes_it(self, tool: str, disk: Path) -> None:
         state = TrainingState(SMALL)
-        saver = checkpoint_savers.make(tool, state, disk / "saving")
+        saver = savers.make(tool, state, disk / "saving")
         for _ in range(2):
             saver.clear()
             saver.save()
             saver.wait()
-            assert sum(path.stat().st_size for path in cold.files(disk / "saving")) == pytest.approx(
+            assert sum(path.stat().st_size for path in page_cache.files(disk / "saving")) == pytest.approx(
                 state.nbytes, rel=1.0
             )
         saver.clear()
-        assert not [path for path in cold.files(disk / "saving") if path.exists() and path.stat().st_size > 4096]
+        assert not [path for path in page_cache.files(disk / "saving") if path.exists() and path.stat().st_size > 4096]
         saver.close()
 
     def test_a_peak_of_memory_is_that_of_one_snapshot(self, disk: Path) -> None:
@@ -128,7 +132,7 @@ class TestSavers:
         samples = [one for one in in_fresh_processes([mine]) if isinstance(one, Sample) and one.work == DURABLE]
         for sample in samples:
             assert sample.extra_bytes is not None
-            assert nbytes <= sample.extra_bytes <= nbytes + checkpoint_tables.GRANTED < 2 * nbytes
+            assert nbytes <= sample.extra_bytes <= nbytes + tables.GRANTED < 2 * nbytes
 
 
 class TestRestorers:
@@ -158,10 +162,10 @@ class TestCommand:
         counts = {(own["work"], own["tool"]): own["rounds"] for own in told["summaries"]}
         assert counts == (
             dict.fromkeys(((BLOCKED, tool) for tool in (COPY, FASTIO, DCP, DCP_CACHED, BUDGETED)), 2)
-            | dict.fromkeys(((DURABLE, tool) for tool in (*SAVERS, limit.TOOL)), 2)
+            | dict.fromkeys(((DURABLE, tool) for tool in (*SAVERS, disk_limit.TOOL)), 2)
             | dict.fromkeys(((work, tool) for work in (RANKS_SAVE, RANKS_LOAD) for tool in (DCP, FASTIO)), 1)
-            | {(RANKS_SAVE, limit.TOOL): 1}
-            | dict.fromkeys(((RESTORE, tool) for tool in (TORCH, MAPPED, FASTIO, limit.TOOL)), 1)
+            | {(RANKS_SAVE, disk_limit.TOOL): 1}
+            | dict.fromkeys(((RESTORE, tool) for tool in (TORCH, MAPPED, FASTIO, disk_limit.TOOL)), 1)
             | dict.fromkeys(((INCREMENTAL, tool) for tool in (FULL, FASTIO)), 2)
         )
         assert {sample["nbytes"] for sample in told["samples"] if sample["work"] == DURABLE} == {
@@ -189,7 +193,7 @@ class TestCommand:
             raise OSError("disk on fire")
 
         steps = checkpoint_runs.Runs.steps
-        monkeypatch.setattr(checkpoint_savers.ByTorch, "save", fail)
+        monkeypatch.setattr(savers.ByTorch, "save", fail)
         monkeypatch.setattr(
             checkpoint_runs.Runs,
             "steps",
@@ -208,7 +212,7 @@ class TestCommand:
         assert not list(disk.iterdir())
 
     def test_less_than_asked_is_said(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fastio.bench.checkpoint_command.available_memory", lambda: 8_000_000)
+        monkeypatch.setattr("fastio_bench.checkpoint.command.available_memory", lambda: 8_000_000)
         monkeypatch.setattr(checkpoint_runs.Runs, "steps", lambda runs: [])
         told = json.loads(invoke("--json", "--dir", disk).stdout)
         assert told["settings"]["size"] == 2_000_000
@@ -218,13 +222,13 @@ class TestCommand:
         out, work = disk / "out", disk / "work"
         work.mkdir()
         program = (
-            "from fastio.bench import checkpoint_runs as runs; runs.SAVES = 1000\n"
+            "from fastio_bench import checkpoint_runs as runs; runs.SAVES = 1000\n"
             "steps = runs.Runs.steps; runs.Runs.steps = lambda own: steps(own)[1:]\n"
             "take = runs.replace\n"
             "def told(*given, **changes):\n"
             "    print('sample', file=__import__('sys').stderr, flush=True); return take(*given, **changes)\n"
             "runs.replace = told\n"
-            "from fastio.bench.checkpoint_command import checkpoint; checkpoint()"
+            "from fastio_bench.checkpoint.command import checkpoint; checkpoint()"
         )
         options = ("--size", "1MB", "--dir", str(work), "--out", str(out))
         with open(disk / "complaints", "w+") as complaints:
@@ -275,7 +279,7 @@ class TestGoals:
             Sample(work, "state", tool, 0, 400 * MIB, took, took, 410 * MIB if tool == FASTIO else None)
             for (work, tool), took in seconds.items()
         ]
-        found = checkpoint_tables.goals(checkpoint_tables.summaries(samples))
+        found = tables.goals(tables.summaries(samples))
         measured = [(goal.work, goal.against, round(goal.measured, 3), goal.met) for goal in found]
         assert measured == [
             (BLOCKED, COPY, 0.9, True),
@@ -293,7 +297,7 @@ class TestGoals:
                 Sample(RESTORE, "state", FASTIO, 0, 800 * MIB, 1.0, 1.0, ours * MIB),
                 Sample(RESTORE, "state", TORCH, 0, 800 * MIB, 1.0, 1.0, theirs * MIB),
             ]
-            goals = checkpoint_tables.goals(checkpoint_tables.summaries(samples))
+            goals = tables.goals(tables.summaries(samples))
             return [goal.met for goal in goals if goal.unit == "MiB" or "memory" in goal.against]
 
         assert peaks(864, 164, 400, 800) == [True, True, True]

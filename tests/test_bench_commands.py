@@ -19,20 +19,24 @@ from click.testing import CliRunner
 import fastio
 from benching import MIB, invoke, on_disk
 from fastio import dicts, registry
-from fastio.bench import compare, doctor, host, limit, machine, peers, tune, workloads
-from fastio.bench.commands import cli
-from fastio.bench.conduct import Conduct, common
-from fastio.bench.machine_facts import facts
-from fastio.bench.models import MODELS
-from fastio.bench.report import workspace
-from fastio.bench.rounds import Measured
+from fastio_bench.commands import cli
+from fastio_bench.doctor import checks
+from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.harness.rounds import Measured
+from fastio_bench.harness.run_record import workspace
+from fastio_bench.machine import disk_limit, host, machine
+from fastio_bench.machine.machine_facts import facts
+from fastio_bench.peers import catalogue, compare
+from fastio_bench.tools import tune
+from fastio_bench.workloads import objects
+from fastio_bench.workloads.models import MODELS
 
 LOADS = (compare.COLD, compare.WARM)
 # A subcommand whose files take a moment to remove; its work ends with its input, or by a signal.
 MANY_FILES = """
 import sys
 import click
-from fastio.bench.conduct import common
+from fastio_bench.harness.command_run import common
 
 @click.command(name="trial")
 @common
@@ -120,10 +124,10 @@ class TestWriting:
 class TestCommands:
     @pytest.fixture(autouse=True)
     def small_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(doctor, "LIMIT_NBYTES", 32 * MIB)
+        monkeypatch.setattr(checks, "LIMIT_NBYTES", 32 * MIB)
 
     def test_the_module_runs_as_the_script_does(self) -> None:
-        for start in (["-m", "fastio.bench.cli"], ["-c", "from fastio_bench import main; main()"]):
+        for start in (["-m", "fastio_bench.cli"], ["-c", "from fastio_bench import main; main()"]):
             said = subprocess.run([sys.executable, *start, "--help"], check=True, capture_output=True, text=True).stdout
             assert all(f"  {name}  " in said for name in cli.commands)
 
@@ -162,17 +166,17 @@ class TestCommands:
 
     def test_doctor_knows_a_filesystem_without_direct_io(self) -> None:
         with workspace(Path("/dev/shm")) as folder:
-            assert "cannot be dropped" in doctor.page_cache(folder)
-            assert doctor.ways(folder, workloads.one_tensor(1))
+            assert "cannot be dropped" in checks.page_cache(folder)
+            assert checks.ways(folder, objects.one_tensor(1))
 
     def test_doctor_keeps_the_limit_as_far_as_it_was_measured(
         self, disk: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        class Interrupted(limit.RingLimit):
+        class Interrupted(disk_limit.RingLimit):
             def read(self, path: Path, nbytes: int) -> Measured:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(limit, "find", Interrupted)
+        monkeypatch.setattr(disk_limit, "find", Interrupted)
         out, work = disk / "out", disk / "work"
         work.mkdir()
         said = invoke("doctor", "--quick", "--dir", str(work), "--out", str(out), status=130).stdout
@@ -235,8 +239,8 @@ class TestCommands:
         out, work = disk / "out", disk / "work"
         work.mkdir()
         program = (
-            "from fastio.bench import probing, sweep; probing.BATCHES, sweep.QUICK_BATCHES = (1, 2), (2, 1)\n"
-            "from fastio.bench.cli import main; main()"
+            "from fastio_bench import probing, sweep; probing.BATCHES, sweep.QUICK_BATCHES = (1, 2), (2, 1)\n"
+            "from fastio_bench.cli import main; main()"
         )
         with open(disk / "complaints", "w+") as complaints:
             child = subprocess.Popen(
@@ -326,7 +330,7 @@ class TestCommands:
         ("command", "option", "names"),
         [
             ("model", "--model", list(MODELS)),
-            ("peers", "--tool", [peer.name for peer in peers.every()]),
+            ("peers", "--tool", [peer.name for peer in catalogue.every()]),
             ("io", "--tool", registry.names()),
         ],
     )
@@ -357,11 +361,11 @@ class TestCommands:
         for note in said:
             missing = note.partition(": ")[2].partition(". ")[0].split("; ")
             assert [*missing, *compare.QUICK_PEERS] == sorted(
-                (peer.name for peer in peers.every()), key=lambda name: name in compare.QUICK_PEERS
+                (peer.name for peer in catalogue.every()), key=lambda name: name in compare.QUICK_PEERS
             )
             assert "--tool NAME" in note
 
-    @pytest.mark.skipif(not limit.fio(), reason="fio is not installed")
+    @pytest.mark.skipif(not disk_limit.fio(), reason="fio is not installed")
     def test_fio_is_not_named_twice(self) -> None:
         number = machine.versions()["fio"]
         assert number[0].isdigit()
@@ -369,7 +373,7 @@ class TestCommands:
             assert facts({"versions": {"fio": one}})["Versions"] == f"fio {number}"
 
     def test_without_click_it_says_what_to_install(self) -> None:
-        code = "import sys; sys.modules['click'] = None; from fastio.bench.cli import main; main()"
+        code = "import sys; sys.modules['click'] = None; from fastio_bench.cli import main; main()"
         child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert child.returncode == 1
         assert "pip install 'fastio[bench]'" in child.stderr

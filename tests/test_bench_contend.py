@@ -16,14 +16,18 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from fastio.bench import compare, contend_command, contend_tables, contention, hog, hogs, workloads
-from fastio.bench.contended_training import PLAIN, TO_DISK, TO_HOST, WAYS, Training
-from fastio.bench.contention import STEP, Call
-from fastio.bench.exhibit import MEASURED
-from fastio.bench.hogs import HogError, Hogs, Traffic, chunk_seconds
-from fastio.bench.reserve import Reserve
-from fastio.bench.rounds import Failure
-from fastio.bench.training_models import Size
+from fastio_bench.contend import command as contend_command
+from fastio_bench.contend import contention, tables
+from fastio_bench.contend.contention import STEP, Call
+from fastio_bench.contend.training import PLAIN, TO_DISK, TO_HOST, WAYS, Training
+from fastio_bench.harness.memory_reserve import Reserve
+from fastio_bench.harness.rounds import Failure
+from fastio_bench.machine import bandwidth_load, bandwidth_loads
+from fastio_bench.machine.bandwidth_loads import HogError, Hogs, Traffic, chunk_seconds
+from fastio_bench.peers import compare
+from fastio_bench.report.table import MEASURED
+from fastio_bench.workloads import objects
+from fastio_bench.workloads.training_models import Size
 
 MIB = 1 << 20
 CORE = min(os.sched_getaffinity(0))
@@ -72,7 +76,7 @@ class TestThrottle:
     def run(rate: float, chunk: float, chunks: int, oversleep: float = 0.0) -> float:
         """Seconds in which so many chunks of 1000 bytes go, each taking ``chunk`` seconds by itself."""
         now = 100.0
-        throttle = hog.Throttle(rate, now)
+        throttle = bandwidth_load.Throttle(rate, now)
         for _ in range(chunks):
             now += chunk
             pause = throttle.pause(1000, now)
@@ -91,7 +95,7 @@ class TestThrottle:
 
     def test_what_is_lost_is_not_taken_later(self) -> None:
         """Kept from its bandwidth for ten seconds, a hog must not go faster than asked for the next ten."""
-        throttle, now, moved = hog.Throttle(1e6, 100.0), 110.0, 0
+        throttle, now, moved = bandwidth_load.Throttle(1e6, 100.0), 110.0, 0
         while now < 111.0:
             now += 0.0001
             moved += 1000
@@ -101,7 +105,7 @@ class TestThrottle:
     @pytest.mark.parametrize(("forgiven", "rate"), [(True, 1e6), (False, 1.16e6)])
     def test_a_stalled_start_is_forgiven_before_it_is_measured(self, forgiven: bool, rate: float) -> None:
         """Kept for 40 ms from its first chunk, it would go a sixth faster in the quarter of a second that counts."""
-        throttle, now, moved = hog.Throttle(1e6, 100.0), 100.04, 0
+        throttle, now, moved = bandwidth_load.Throttle(1e6, 100.0), 100.04, 0
         if forgiven:
             throttle.forgive(now)
         while now < 100.29:
@@ -114,20 +118,20 @@ class TestThrottle:
 class TestLatency:
     @pytest.mark.parametrize("seconds", [1e-6, 3e-6, 5e-4, 0.02, 1.7])
     def test_a_bin_is_four_percent_wide(self, seconds: float) -> None:
-        took = [0] * hog.BINS
-        took[hog.bin_of(seconds)] = 1
+        took = [0] * bandwidth_load.BINS
+        took[bandwidth_load.bin_of(seconds)] = 1
         assert seconds <= (chunk_seconds(took, 0.5) or 0.0) <= seconds * 1.05
 
     def test_what_is_out_of_range_is_at_its_end(self) -> None:
-        assert hog.bin_of(1e-9) == 0
-        assert hog.bin_of(1e9) == hog.BINS - 1
+        assert bandwidth_load.bin_of(1e-9) == 0
+        assert bandwidth_load.bin_of(1e9) == bandwidth_load.BINS - 1
 
     def test_shares(self) -> None:
-        took = [0] * hog.BINS
-        took[hog.bin_of(1e-3)], took[hog.bin_of(1.0)] = 95, 5
+        took = [0] * bandwidth_load.BINS
+        took[bandwidth_load.bin_of(1e-3)], took[bandwidth_load.bin_of(1.0)] = 95, 5
         assert chunk_seconds(took, 0.5) == chunk_seconds(took, 0.95) == pytest.approx(1e-3, rel=0.05)
         assert chunk_seconds(took, 0.99) == pytest.approx(1.0, rel=0.05)
-        assert chunk_seconds([0] * hog.BINS, 0.5) is None
+        assert chunk_seconds([0] * bandwidth_load.BINS, 0.5) is None
 
 
 class TestHogs:
@@ -135,8 +139,8 @@ class TestHogs:
         assert small_hogs.watched(0.05).moved == 0
         small_hogs.pace(400 * MIB)
         own = small_hogs.watched(0.3)
-        assert 0 < own.moved <= 400 * MIB * (own.seconds + 0.06) + 2 * hog.TRAFFIC
-        assert sum(own.took) * hog.TRAFFIC == own.moved
+        assert 0 < own.moved <= 400 * MIB * (own.seconds + 0.06) + 2 * bandwidth_load.TRAFFIC
+        assert sum(own.took) * bandwidth_load.TRAFFIC == own.moved
         small_hogs.pace(0)
         small_hogs.watched(0.05)  # it finishes its chunk
         assert small_hogs.watched(0.05).moved == 0
@@ -152,10 +156,10 @@ class TestHogs:
             before = small_hogs.begin()
             threading.Event().wait(0.2)
             own = small_hogs.reading() - before
-            assert own.moved <= pace * own.seconds + 2 * hog.TRAFFIC
+            assert own.moved <= pace * own.seconds + 2 * bandwidth_load.TRAFFIC
 
     def test_without_a_pace_it_goes_as_fast_as_it_can(self, small_hogs: Hogs, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(hogs, "_WINDOW", 0.1)
+        monkeypatch.setattr(bandwidth_loads, "_WINDOW", 0.1)
         limit = small_hogs.limit()
         assert limit > 400 * MIB  # what the slowest of machines moves
         assert small_hogs.watched(0.05).moved == 0
@@ -189,8 +193,8 @@ class TestHogs:
 
     def test_they_die_with_a_parent_that_is_killed(self) -> None:
         code = (
-            "import time; from fastio.bench.hogs import Hogs; own = Hogs(nbytes=8 << 20).__enter__(); "
-            "own.pace(1e9); print(*own.pids, flush=True); time.sleep(3600)"
+            "import time; from fastio_bench.machine.bandwidth_loads import Hogs; "
+            "own = Hogs(nbytes=8 << 20).__enter__(); own.pace(1e9); print(*own.pids, flush=True); time.sleep(3600)"
         )
         parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
         assert parent.stdout is not None
@@ -208,16 +212,16 @@ class TestHogs:
 
     def test_one_that_starts_after_its_parent_ended_goes_at_once(self) -> None:
         settings = {"fd": 0, "index": 0, "core": CORE, "nbytes": 8 * MIB, "parent": 1 << 30}
-        command = [sys.executable, "-I", hog.__file__, json.dumps(settings)]
+        command = [sys.executable, "-I", bandwidth_load.__file__, json.dumps(settings)]
         child = subprocess.run(command, capture_output=True, text=True, check=False)
         assert child.returncode == 1
         assert "parent" in child.stderr
 
     def test_buffers_are_far_larger_than_the_caches(self) -> None:
         own = Hogs([CORE])
-        assert own.nbytes >= max(hogs.LEAST_NBYTES, 4 * hogs.largest_cache())
-        assert own.nbytes % hog.CHUNK == 0
-        assert hogs.largest_cache() % 1024 == 0
+        assert own.nbytes >= max(bandwidth_loads.LEAST_NBYTES, 4 * bandwidth_loads.largest_cache())
+        assert own.nbytes % bandwidth_load.CHUNK == 0
+        assert bandwidth_loads.largest_cache() % 1024 == 0
 
 
 class TestTraining:
@@ -233,10 +237,10 @@ class TestTraining:
 
 def calls() -> list[Call]:
     """Two rounds in which torch, and a step, take twice as long beside hogs that keep three quarters of their pace."""
-    took = [0] * hog.BINS
-    took[hog.bin_of(1e-3)] = 100
-    slow = [0] * hog.BINS
-    slow[hog.bin_of(4e-3)] = 100
+    took = [0] * bandwidth_load.BINS
+    took[bandwidth_load.bin_of(1e-3)] = 100
+    slow = [0] * bandwidth_load.BINS
+    slow[bandwidth_load.bin_of(4e-3)] = 100
     alone, beside = Traffic(1.0, 4_000_000_000, tuple(took)), Traffic(2.0, 6_000_000_000, tuple(slow))
     found = []
     for number in range(2):
@@ -249,12 +253,12 @@ def calls() -> list[Call]:
 
 class TestTables:
     def test_losses_are_of_the_same_round(self) -> None:
-        free, half = contend_tables.losses(calls())[:2]
+        free, half = tables.losses(calls())[:2]
         assert (free.level, free.seconds, free.kept, free.hogs_kept) == (0.0, 2.5, 1.0, None)
         assert (half.level, half.seconds, half.kept, half.hogs_kept) == (0.5, 5.0, 0.5, 0.75)
 
     def test_both_sides_are_shown(self) -> None:
-        found = {own.name: own for own in contend_tables.exhibits(calls(), 8e9, "two cores")}
+        found = {own.name: own for own in tables.exhibits(calls(), 8e9, "two cores")}
         assert list(found) == ["memory", "files", "training", "hogs", "latency"]
         assert [list(row) for row in found["memory"].rows] == [["all they can", None, 8.0, 1.0], ["50%", 4.0, 4.0, 0.5]]
         assert [list(row) for row in found["files"].rows] == [["save", "torch", 400.0, 0.5, None, None]]
@@ -274,7 +278,7 @@ class TestTables:
             assert all(len(row) == len(own.columns) for row in own.rows)
 
     def test_nothing_measured_is_no_table(self) -> None:
-        assert contend_tables.exhibits([], 0.0, "") == []
+        assert tables.exhibits([], 0.0, "") == []
 
 
 class TestCommand:
@@ -285,9 +289,9 @@ class TestCommand:
         monkeypatch.setattr(contend_command, "QUICK_SIZE", SMALL)
         monkeypatch.setattr(contention, "_ALONE", 0.02)
         monkeypatch.setattr(contention, "_LEARNING", 1)
-        monkeypatch.setattr(hogs, "LEAST_NBYTES", 8 * MIB)
-        monkeypatch.setattr(hogs, "_CACHES", 0)
-        monkeypatch.setattr(hogs, "_WINDOW", 0.05)
+        monkeypatch.setattr(bandwidth_loads, "LEAST_NBYTES", 8 * MIB)
+        monkeypatch.setattr(bandwidth_loads, "_CACHES", 0)
+        monkeypatch.setattr(bandwidth_loads, "_WINDOW", 0.05)
 
     def test_both_sides_at_every_level(self, small: None, tmp_path: Path) -> None:
         arguments = ["--quick", "--rounds", "1", "--json", "--dir", str(tmp_path)]
@@ -311,7 +315,7 @@ class TestCommand:
         assert not list(tmp_path.iterdir())
 
     def test_levels_take_turns(self, small: None, small_hogs: Hogs, tmp_path: Path) -> None:
-        tensor, levels = workloads.one_tensor(1), (0.0, 0.5)
+        tensor, levels = objects.one_tensor(1), (0.0, 0.5)
         own = contention.Contention(tmp_path, 2, tensor, SMALL, small_hogs, 1e9, levels)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(contention, "WORKS", ())
@@ -342,13 +346,13 @@ class TestCommand:
         monkeypatch.setattr(contention, "Reserve", Noting)
         monkeypatch.setattr(contention, "WORKS", (compare.WARM,))
         monkeypatch.setattr(contention, "WAYS", ())
-        own = contention.Contention(tmp_path, 2, workloads.one_tensor(1), SMALL, small_hogs, 1e9)
+        own = contention.Contention(tmp_path, 2, objects.one_tensor(1), SMALL, small_hogs, 1e9)
         assert not [outcome for outcome in own.run() if isinstance(outcome, Failure)]
         calls = 2 * len(contention.LEVELS) * len(contention.TOOLS)
         assert seen[seen.index("watch") : -1] == ["watch", "hold", "release", "hold"] * calls
 
     def test_ctrl_c_leaves_no_files_and_no_children(self, tmp_path: Path) -> None:
-        code = "from fastio.bench.contend_command import contend; contend()"
+        code = "from fastio_bench.contend.command import contend; contend()"
         command = [sys.executable, "-c", code, "--quick", "--rounds", "1000", "--dir", str(tmp_path)]
         pipe = subprocess.PIPE
         child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)

@@ -10,8 +10,9 @@ import torch
 
 import fastio
 from benching import on_disk
-from fastio.bench import demo, workloads
-from fastio.bench.compare import WORKS
+from fastio_bench import demo
+from fastio_bench.peers.compare import WORKS
+from fastio_bench.workloads import objects
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def test_all_it_shows_is_as_it_should_be(
 ) -> None:
     monkeypatch.setattr(demo, "ROUNDS", 1)
     monkeypatch.setattr(demo, "LEARNING_ROUNDS", 1)
-    workload = workloads.find("toy")
+    workload = objects.find("toy")
     assert demo.main(workload) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert [title for title, _ in demo.STEPS if title not in said] == []
@@ -47,7 +48,7 @@ def test_where_time_is_short_it_has_fewer_rounds_and_says_so(
     monkeypatch.setattr(demo, "RACE_SECONDS", 0.0)
     monkeypatch.setattr(demo, "LEARNING_ROUNDS", 1)
     monkeypatch.setattr(demo, "STEPS", [("race", demo.race)])
-    assert demo.main(workloads.find("toy")) == 0
+    assert demo.main(objects.find("toy")) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.count("│ fastio │") == len(WORKS)
     assert "would take too long on this machine: durable save 1, save 1, cold load 1, warm load 1" in said
@@ -82,7 +83,7 @@ def test_it_says_what_is_wrong(
 
     monkeypatch.setattr(demo, "fastio", Broken())
     monkeypatch.setattr(demo, "STEPS", [("one", demo.read_with_torch), ("two", demo.flip_a_byte)])
-    assert demo.main(workloads.find("toy")) == 1
+    assert demo.main(objects.find("toy")) == 1
     said = capsys.readouterr().out
     assert f"wrong: {problem}" in said
     assert "all as it should be" not in said

@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 import results as made
-from fastio.bench import answers, markdown, offload_papers, papers, papers_memferry, summary_tables
-from fastio.bench.documents import read_folder
-from fastio.bench.exhibit import PAPER, SIMULATED, Exhibit
-from fastio.bench.performance_docs import citations, main, render
-from fastio.bench.report import Report
-from fastio.bench.rounds import Failure, Sample
-from fastio.bench.stats import summarise
+from fastio_bench.harness.rounds import Failure, Sample
+from fastio_bench.harness.run_record import Report
+from fastio_bench.harness.stats import summarise
+from fastio_bench.offload import simulated_papers
+from fastio_bench.papers import answers, figures, memferry
+from fastio_bench.report import markdown, summary_tables
+from fastio_bench.report.documents import read_folder
+from fastio_bench.report.performance_docs import citations, main, render
+from fastio_bench.report.table import PAPER, SIMULATED, Exhibit
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ class TestDocument:
         moved = tmp_path / "moved"
         shutil.copytree(results, moved)
         first, second = tmp_path / "docs" / "first.md", tmp_path / "second.md"
-        command = [sys.executable, "-m", "fastio.bench.performance_docs", str(results), str(first)]
+        command = [sys.executable, "-m", "fastio_bench.report.performance_docs", str(results), str(first)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         main([str(moved), str(second)])
         assert first.read_bytes() == second.read_bytes()
@@ -64,7 +66,7 @@ class TestDocument:
     def test_a_papers_table_stands_there_once(self, results: Path) -> None:
         text = render(read_folder(results))
         assert "Theirs again" not in text
-        for exhibit in papers.exhibits():
+        for exhibit in figures.exhibits():
             assert text.count(markdown.table(exhibit)) == 1, exhibit.name
 
     def test_of_several_runs_of_a_command_each_table_says_which_it_is_of(self, results: Path, tmp_path: Path) -> None:
@@ -122,7 +124,7 @@ class TestDocument:
         report.settings |= {"depth": 4, "width": 256, "batch": 64, "host_budget": 128 << 20}
         report.findings["depths"] = [{"way": "plain", "depth": 8, "fails_at": 9, "reason": "too deep"}]
         report.findings["depths"].append({"way": "all", "depth": 100, "fails_at": 0, "reason": ""})
-        report.findings["calibrated"] = {"rows": [asdict(one) for one in offload_papers.calibrated()]}
+        report.findings["calibrated"] = {"rows": [asdict(one) for one in simulated_papers.calibrated()]}
         report.write(results)
         made.chosen(tmp_path).write(results)
         text = render(read_folder(results))
@@ -149,7 +151,8 @@ class TestDocument:
 
     def test_a_papers_table_says_what_would_answer_it(self, results: Path, tmp_path: Path) -> None:
         """Once: not again for each table where the chapter has said it of all; and what needs a GPU in any case."""
-        gpu = "Needs a GPU: steps and memory of the GPU, `python -m fastio.bench.gpu_offload --dir DIR --out DIR`."
+        gpu = "Needs a GPU: steps and memory of the GPU, "
+        gpu += "`python -m fastio_bench.offload.gpu_offload --dir DIR --out DIR`."
         after = dict(
             re.findall(r"\*\*.*from the paper, (.*)\)\n\n(?:\|.*\n)+\n.*\n\n(.*)", render(read_folder(results)))
         )
@@ -165,7 +168,7 @@ class TestDocument:
         assert "bandwidth of the GPU's memory (nothing of fastio-bench measures it)" in after["vDNN, figure 13"]
 
     def test_every_answer_is_to_a_papers_table(self) -> None:
-        assert set(answers.ANSWERS) == {exhibit.name for exhibit in papers.exhibits()}
+        assert set(answers.ANSWERS) == {exhibit.name for exhibit in figures.exhibits()}
 
     def test_a_damaged_folder_is_said_on_one_line(self, tmp_path: Path) -> None:
         (tmp_path / "odd.json").write_text("{")
@@ -175,7 +178,7 @@ class TestDocument:
 
     def test_the_committed_one_has_the_papers_tables_of_today(self, repository: Path) -> None:
         text = (repository / "docs" / "performance.md").read_text()
-        for exhibit in papers.exhibits():
+        for exhibit in figures.exhibits():
             assert markdown.table(exhibit) in text, f"{exhibit.name}: run make bench-docs"
 
 
@@ -197,22 +200,22 @@ class TestPapers:
     """What the papers say of their own tables must follow from what was copied."""
 
     def rows(self, name: str) -> list[list[float]]:
-        (found,) = [exhibit for exhibit in papers.exhibits() if exhibit.name == name]
+        (found,) = [exhibit for exhibit in figures.exhibits() if exhibit.name == name]
         assert found.origin == PAPER
         assert citations(found.source)
         return [[cell if isinstance(cell, (int, float)) else 0.0 for cell in row[1:]] for row in found.rows]
 
     def best(self, name: str, column: int) -> float:
         """The share of cases in which the tool of that column was the best."""
-        (found,) = [exhibit for exhibit in papers.exhibits() if exhibit.name == name]
+        (found,) = [exhibit for exhibit in figures.exhibits() if exhibit.name == name]
         tools = {"pt": 1, "npy": 2, "cpy": 3}
         counts = [int(str(row[tools[str(row[column])]])) for row in found.rows]
         return sum(counts) / sum(int(str(row[place])) for row in found.rows for place in (1, 2, 3))
 
     def test_every_row_is_as_long_as_its_head(self) -> None:
-        for exhibit in papers.exhibits():
+        for exhibit in figures.exhibits():
             assert {len(row) for row in exhibit.rows} == {len(exhibit.columns)}
-        assert len({exhibit.name for exhibit in papers.exhibits()}) == len(papers.exhibits())
+        assert len({exhibit.name for exhibit in figures.exhibits()}) == len(figures.exhibits())
 
     def test_io_efficiency_is_bandwidth_over_utilisation(self) -> None:
         for row in [*self.rows("fastensor-5"), *self.rows("fastensor-6")]:
@@ -245,8 +248,8 @@ class TestPapers:
 
     def test_memory_that_memferry_saves(self) -> None:
         """As the note has it: what GO-MemFerry saves over MemFerry does not follow from what both save."""
-        (found,) = papers.of("MemFerry, figure 12")
-        averages = {str(row[0]): float(str(row[-1])) for row in found.rows if row[1] == papers_memferry.ALL}
+        (found,) = figures.of("MemFerry, figure 12")
+        averages = {str(row[0]): float(str(row[-1])) for row in found.rows if row[1] == memferry.ALL}
         own, offloaded = (1 - averages[way] / 100 for way in ("MemFerry", "GO-MemFerry"))
         both = next(row[-1] for row in found.rows if row[3] == "MemFerry")
         assert 100 * (1 - offloaded / own) == pytest.approx(21.7, abs=0.05)

@@ -9,9 +9,9 @@ import pytest
 
 import fastio.nvme
 from benching import MIB, invoke, on_disk
-from fastio.bench import doctor, doctor_nvme
 from fastio.nvme import controllers
 from fastio.nvme.facts import facts
+from fastio_bench.doctor import checks, nvme
 from machines import Machine
 
 ADDRESS = "0000:03:00.0"
@@ -26,13 +26,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made.partition("nvme0n1", 1)
     made.mount("nvme0n1p1", "/data")
     made.pci("0000:04:00.0", driver="vfio-pci", group=6)
-    monkeypatch.setattr(doctor_nvme, "controllers", lambda: controllers(made.root))
-    monkeypatch.setattr(doctor_nvme, "facts", lambda: facts(made.root))
+    monkeypatch.setattr(nvme, "controllers", lambda: controllers(made.root))
+    monkeypatch.setattr(nvme, "facts", lambda: facts(made.root))
     return made
 
 
 def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> str:
-    monkeypatch.setattr(doctor, "LIMIT_NBYTES", 16 * MIB)
+    monkeypatch.setattr(checks, "LIMIT_NBYTES", 16 * MIB)
     return invoke("doctor", "--quick", "--dir", str(on_disk(tmp_path)), *options).stdout
 
 
@@ -49,11 +49,11 @@ def test_controllers_and_what_is_in_the_way(machine: Machine, tmp_path: Path, mo
         "GPU memory for NVMe",
     ):
         assert expected in said, expected
-    assert doctor_nvme.NONE not in said
+    assert nvme.NONE not in said
 
 
 def test_the_same_as_json(machine: Machine) -> None:
-    first, second = json.loads(json.dumps(doctor_nvme.find().document()))
+    first, second = json.loads(json.dumps(nvme.find().document()))
     assert (first["address"], first["serial"], first["driver"]) == (ADDRESS, "S4EV1234", "nvme")
     (namespace,) = first["namespaces"]
     assert (namespace["lba_bytes"], namespace["nbytes"]) == (4096, 8 * MIB)
@@ -68,16 +68,16 @@ def test_a_driver_that_nothing_keeps_away_is_ready(tmp_path: Path) -> None:
     made.controller(ADDRESS, number=0, serial="S1", group=5)
     made.namespace(ADDRESS, nsid=1, nbytes=8 * MIB)
     told = facts(made.root)
-    found = doctor_nvme.Found(told, [(one, fastio.nvme.obstacles(one, told)) for one in controllers(made.root)])
-    table, ways = doctor_nvme.exhibits(found)
+    found = nvme.Found(told, [(one, fastio.nvme.obstacles(one, told)) for one in controllers(made.root)])
+    table, ways = nvme.exhibits(found)
     assert [row[-1] for row in table.rows] == ["nvme0n1: 0.0 GB, LBA 512, nobody's"]
     ready = {row[1] for row in ways.rows if row[2] == "ready"}
     assert ready == {"uring", "nvme"}
 
 
 def test_no_controller_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_nvme, "controllers", list)
+    monkeypatch.setattr(nvme, "controllers", list)
     told = json.loads(ask(tmp_path, monkeypatch, "--json"))
     assert told["findings"]["nvme"] == []
     assert told["exhibits"] == []
-    assert told["notes"] == [doctor_nvme.NONE]
+    assert told["notes"] == [nvme.NONE]

@@ -10,14 +10,14 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from fastio.bench import hybrid_memory, hybrid_papers, hybrid_store, hybrid_timelines, hybrid_utilisation
-from fastio.bench.documents import read_folder
-from fastio.bench.hybrid_command import hybrid
-from fastio.bench.hybrid_job import Job, Run, main
-from fastio.bench.hybrid_models import A100_NETWORKS, V100_NETWORKS
-from fastio.bench.hybrid_store import Stored
-from fastio.bench.page import page
 from fastio.hybrid.machines import A100
+from fastio_bench.hybrid import memory, simulated_papers, store, timelines, utilisation
+from fastio_bench.hybrid.command import hybrid
+from fastio_bench.hybrid.job import Job, Run, main
+from fastio_bench.hybrid.models import A100_NETWORKS, V100_NETWORKS
+from fastio_bench.hybrid.store import Stored
+from fastio_bench.report.documents import read_folder
+from fastio_bench.report.page import page
 
 
 def invoke(*arguments: object, status: int = 0) -> Result:
@@ -34,28 +34,28 @@ def test_the_papers_networks_have_the_sizes_that_their_names_say() -> None:
 
 
 def test_simulated_figures_are_in_the_papers_range() -> None:
-    for one in hybrid_papers.every():
-        assert 1.0 < one.speed_up(hybrid_papers.MEMFERRY) < 1.68, one.network.name
-        assert one.speed_up(hybrid_papers.OPTIMAL) >= one.speed_up(hybrid_papers.MEMFERRY) * 0.98
-        assert one.timelines[hybrid_papers.OFFLOADED].nbytes < one.timelines[hybrid_papers.ZERO].nbytes
-        assert one.timelines[hybrid_papers.MEMFERRY].nbytes <= one.timelines[hybrid_papers.ZERO].nbytes
+    for one in simulated_papers.every():
+        assert 1.0 < one.speed_up(simulated_papers.MEMFERRY) < 1.68, one.network.name
+        assert one.speed_up(simulated_papers.OPTIMAL) >= one.speed_up(simulated_papers.MEMFERRY) * 0.98
+        assert one.timelines[simulated_papers.OFFLOADED].nbytes < one.timelines[simulated_papers.ZERO].nbytes
+        assert one.timelines[simulated_papers.MEMFERRY].nbytes <= one.timelines[simulated_papers.ZERO].nbytes
 
 
 def test_the_more_gradients_stay_the_shorter_the_iteration() -> None:
     """MemFerry, section V-B of figure 10(b); with all of them it is MemFerry's own iteration."""
     network = A100_NETWORKS[3]
-    one = hybrid_papers.simulated(A100, network)
-    found = [hybrid_utilisation.reserved(A100, network, reserve) for reserve in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    one = simulated_papers.simulated(A100, network)
+    found = [utilisation.reserved(A100, network, reserve) for reserve in (0.0, 0.25, 0.5, 0.75, 1.0)]
     seconds, nbytes = [timeline.iteration_s for timeline in found], [timeline.nbytes for timeline in found]
     assert seconds == sorted(seconds, reverse=True)
     assert nbytes == sorted(nbytes)
-    assert seconds[0] == one.timelines[hybrid_papers.OFFLOADED].iteration_s
-    assert seconds[-1] == one.timelines[hybrid_papers.MEMFERRY].iteration_s
+    assert seconds[0] == one.timelines[simulated_papers.OFFLOADED].iteration_s
+    assert seconds[-1] == one.timelines[simulated_papers.MEMFERRY].iteration_s
 
 
 def test_memferry_keeps_the_gpu_busier() -> None:
     """As figure 10(a) has it of GPT-2; which ways need how much of the GPU's memory follows from what stays there."""
-    busy, _, largest = hybrid_utilisation.exhibits(hybrid_papers.every())
+    busy, _, largest = utilisation.exhibits(simulated_papers.every())
     for name, zero, memferry, *_ in busy.rows:
         assert 0 < float(str(zero)) < float(str(memferry)) < 100, name
     assert [row[1] for row in largest.rows] == pytest.approx([8, 8, 4], rel=0.01)
@@ -64,7 +64,7 @@ def test_memferry_keeps_the_gpu_busier() -> None:
 
 def test_the_memory_saved_stands_beside_the_papers_own_figure() -> None:
     """Figure 12 is of four networks, 13(b) of TransformerXL's five sizes; each has averages of its own in the text."""
-    found = hybrid_memory.exhibits(hybrid_papers.every())
+    found = memory.exhibits(simulated_papers.every())
     shown = {exhibit.source: [tuple(row) for row in exhibit.rows] for exhibit in found}
     saved = {str(row[0]): (float(str(row[4])), float(str(row[6]))) for row in found[0].rows}
     memferry, offloaded = ([saved[name][which] for name in list(saved)[:4]] for which in (0, 1))
@@ -83,8 +83,8 @@ def test_the_memory_saved_stands_beside_the_papers_own_figure() -> None:
 
 def test_timelines_on_the_page_are_those_that_were_simulated() -> None:
     """Layers that do the same one after the other are one bar: neither the time nor what is done first changes."""
-    (one,) = [one for one in hybrid_papers.every() if one.network.name == "BERT-base"]
-    (told,) = hybrid_timelines.documents([one])
+    (one,) = [one for one in simulated_papers.every() if one.network.name == "BERT-base"]
+    (told,) = timelines.documents([one])
     assert told["title"] == "BERT-base on A100, PCIe 3.0"
     for way, timeline in one.timelines.items():
         spans = told["ways"][way]["spans"]
@@ -142,8 +142,8 @@ def test_other_bits_would_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
     one, other = runs
     assert one.digest != other.digest
     found = Stored(one, replace(other, moved=[(5, 5)]), other, 0.1, "limit")
-    goals = {goal.against: goal.met for goal in hybrid_store.goals(Job(1, 2), found)}
+    goals = {goal.against: goal.met for goal in store.goals(Job(1, 2), found)}
     assert not goals["plain training's bits"]
     slow = Run(one.digest, [1.0, 1.0], [(5, 5)], 10, 600 << 20)
-    goals = {goal.against: goal.met for goal in hybrid_store.goals(Job(1, 2), Stored(one, slow, slow, 0.5, "limit"))}
+    goals = {goal.against: goal.met for goal in store.goals(Job(1, 2), Stored(one, slow, slow, 0.5, "limit"))}
     assert goals == {"plain training's bits": True, "disk limit": False, "memory beyond the parameters": False}

@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 
 from benching import processes
-from fastio.bench import interrupts, trace
-from fastio.bench.children import started
-from fastio.bench.report import Report, interruptible
-from fastio.bench.rounds import Failure
-from fastio.bench.trace import Row
+from fastio_bench.harness import interrupts
+from fastio_bench.harness.children import started
+from fastio_bench.harness.rounds import Failure
+from fastio_bench.harness.run_record import Report, interruptible
+from fastio_bench.tools import trace
+from fastio_bench.tools.trace import Row
 
 TRIES = 8
 PATIENCE = 120  # seconds
@@ -32,8 +33,13 @@ from dataclasses import replace
 
 import torch._dynamo  # as the first optimizer does, which takes seconds
 
-from fastio.bench import cli, commands, contend_command, contention, hogs, tools_command
-from fastio.bench.training_models import Size
+from fastio_bench import cli
+from fastio_bench import commands
+from fastio_bench.contend import command as contend_command
+from fastio_bench.contend import contention
+from fastio_bench.machine import bandwidth_loads
+from fastio_bench.tools import command as tools_command
+from fastio_bench.workloads.training_models import Size
 
 for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)  # whoever runs the tests in a shell's background hands on ignored ones

@@ -16,10 +16,15 @@ import pytest
 from matplotlib.figure import Figure
 
 from benching import MIB, FakeClock, invoke, on_disk
-from fastio.bench import conduct, io_command, io_exhibits, limit, peers, plots, probing, room, stats, sweep
-from fastio.bench import workloads as objects
-from fastio.bench.pace import Cost, Line, Pace, rounds_within, through
-from fastio.bench.rounds import Failure, Measured, Sample
+from fastio_bench.harness import command_run, room, stats
+from fastio_bench.harness.round_budget import Cost, Line, Pace, rounds_within, through
+from fastio_bench.harness.rounds import Failure, Measured, Sample
+from fastio_bench.io import command, sweep, tables
+from fastio_bench.io import cost_probe as probing
+from fastio_bench.machine import disk_limit
+from fastio_bench.peers import catalogue
+from fastio_bench.report import plots
+from fastio_bench.workloads import objects
 
 
 @pytest.fixture
@@ -81,10 +86,10 @@ class TestForecast:
     def test_it_says_how_long_how_much_and_what_gives_way(self) -> None:
         sizes = [objects.one_tensor(batch) for batch in (512, 1)]
         pace = Pace({sizes[0].name: Cost(30, 100), sizes[1].name: Cost(1, 10)}, 400, 5)
-        said = io_command.announcement(pace, sizes, 6 << 30)
+        said = command.announcement(pace, sizes, 6 << 30)
         assert said == "about 6 minutes, at most 6.0 GiB of disk, 5 rounds; to end in time: 1,568 MiB 3 rounds"
         pace = Pace({sizes[0].name: Cost(30, 1000), sizes[1].name: Cost(1, 10)}, 55, 5)
-        assert io_command.announcement(pace, sizes, 1 << 29).endswith("to end in time: 1,568 MiB left out")
+        assert command.announcement(pace, sizes, 1 << 29).endswith("to end in time: 1,568 MiB left out")
 
     @pytest.mark.parametrize(
         ("seconds", "disk", "said"),
@@ -95,13 +100,13 @@ class TestForecast:
         ],
     )
     def test_little_is_not_said_to_be_nothing(self, seconds: float, disk: int, said: str) -> None:
-        assert conduct.forecast(seconds, disk) == said
+        assert command_run.forecast(seconds, disk) == said
 
     def test_the_defaults_fit_into_ten_gibibytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Also where memory and disk are large: the tools on the CPU, whatever else there is."""
         monkeypatch.setattr(room, "available_memory", lambda: 1 << 40)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 44, 0, 1 << 44))
-        tools = [peers.find(f"{peers.TOOL}{name}") for name in ("torch", "numpy", "posix", "uring")]
+        tools = [catalogue.find(f"{catalogue.TOOL}{name}") for name in ("torch", "numpy", "posix", "uring")]
         assert sweep.files(tools) == 4  # torch's, numpy's, fastio's own, and the one being saved
         kept, cut = sweep.fitting(sweep.BATCHES, tmp_path, sweep.files(tools))
         assert (len(kept), cut) == (10, "")
@@ -110,9 +115,9 @@ class TestForecast:
         assert cut == "left out, for want of memory or disk: 1,568 MiB"
 
     def test_a_probe_costs_every_size(self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fastio.bench.fresh.measure", lambda *_: Measured(1.0, 0.0))
+        monkeypatch.setattr("fastio_bench.harness.fresh_process.measure", lambda *_: Measured(1.0, 0.0))
         sizes = [objects.one_tensor(batch) for batch in (512, 1)]
-        costs = probing.costs(disk, [peers.find(f"{peers.TOOL}posix")], "cpu", sizes)
+        costs = probing.costs(disk, [catalogue.find(f"{catalogue.TOOL}posix")], "cpu", sizes)
         assert set(costs) == {size.name for size in sizes}
         assert all(cost.round > 0 and cost.setup > 0 for cost in costs.values())
         assert not list(disk.iterdir())
@@ -145,8 +150,8 @@ class TestForecast:
 
         monkeypatch.setattr(probing, "time", SimpleNamespace(monotonic=clock.wall))
         monkeypatch.setattr(sweep, "Sweep", KnownSweep)
-        monkeypatch.setattr("fastio.bench.fresh.import_seconds", first_process)
-        tools = [peers.find(f"{peers.TOOL}{name}") for name in ("torch", "numpy", "posix", "uring")]
+        monkeypatch.setattr("fastio_bench.harness.fresh_process.import_seconds", first_process)
+        tools = [catalogue.find(f"{catalogue.TOOL}{name}") for name in ("torch", "numpy", "posix", "uring")]
         sizes = [objects.one_tensor(batch) for batch in (512, 64, 1)]
         found = probing.costs(tmp_path, tools, "cpu", sizes)
         for size in sizes:
@@ -165,7 +170,7 @@ class TestForecast:
     def test_on_a_small_disk_little_is_written_before_it_says_how_much(
         self, disk: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("fastio.bench.fresh.measure", lambda *_: Measured(1.0, 0.0))
+        monkeypatch.setattr("fastio_bench.harness.fresh_process.measure", lambda *_: Measured(1.0, 0.0))
         monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 30, 0, 24_000_000))
         made, place = [], sweep.place
 
@@ -191,7 +196,7 @@ class TestExhibits:
         return Sample(work, name, tool, 0, nbytes, seconds, seconds / 2, gpu_busy=gpu)
 
     def told(self, gpu: float | None = None) -> dict[str, list[list[object]]]:
-        sizes = (io_exhibits.BATCH_4, 4 * io_exhibits.BATCH_4)
+        sizes = (tables.BATCH_4, 4 * tables.BATCH_4)
         samples = [
             self.samples(work, tool, nbytes, nbytes / speed / 1e6, gpu)
             for work, speed in zip(sweep.WORKS, (100, 200, 300, 400), strict=True)
@@ -200,7 +205,7 @@ class TestExhibits:
             if not (tool == "uring" and work == sweep.WARM)
         ]
         failed = [Failure(sweep.WARM, "tensor-12.25", "uring", 0, "no")]
-        shown = io_exhibits.measured(stats.summarise(samples), failed)
+        shown = tables.measured(stats.summarise(samples), failed)
         assert len({exhibit.name for exhibit in shown}) == len(shown)
         assert all(len(row) == len(exhibit.columns) for exhibit in shown for row in exhibit.rows)
         return {exhibit.name: [list(row) for row in exhibit.rows] for exhibit in shown}
@@ -219,7 +224,7 @@ class TestExhibits:
     def test_each_row_says_of_how_many_rounds_it_is(self) -> None:
         whole = [replace(self.samples(sweep.WARM, "torch", MIB, 1.0), round=number) for number in range(3)]
         cut = [replace(sample, tool="uring") for sample in whole[:2]]  # Ctrl-C came before its third
-        (shown, *_) = io_exhibits.measured(stats.summarise([*whole, *cut]), [])
+        (shown, *_) = tables.measured(stats.summarise([*whole, *cut]), [])
         assert shown.columns[-1] == "rounds*"
         assert shown.rows[0][-1] == "2-3"
         assert "where it is one, what that round took" in shown.note
@@ -228,11 +233,11 @@ class TestExhibits:
         names = [objects.one_tensor(batch).name for batch in (1, 64)]
         samples = [self.samples(sweep.DURABLE, tool, objects.find(names[0]).nbytes, 1.0) for tool in ("torch", "uring")]
         failed = [Failure(sweep.DURABLE, names[1], tool, 0, "no space left") for tool in ("torch", "uring")]
-        shown = {exhibit.name: exhibit.rows for exhibit in io_exhibits.measured(stats.summarise(samples), failed)}
+        shown = {exhibit.name: exhibit.rows for exhibit in tables.measured(stats.summarise(samples), failed)}
         assert shown["io-durable-write"][0] == ["196", "failed", "failed", None]
         assert [row[:2] for row in shown["io-ioef"]] == [[sweep.DURABLE, "196"], [sweep.DURABLE, "3.0625"]]
         assert "io-cold-read" not in shown  # nobody came to it
-        assert io_exhibits.measured([], []) == []
+        assert tables.measured([], []) == []
 
     def test_batch_4_as_in_table_5(self) -> None:
         rows = self.told()["io-batch-4-cpu"]
@@ -241,9 +246,9 @@ class TestExhibits:
         assert rows[1] == ["uring", "failed", "failed", "failed", *cold_and_written]
 
     def test_who_took_no_part_at_batch_4_has_no_row_there(self) -> None:
-        own = self.samples(sweep.COLD, "torch", io_exhibits.BATCH_4, 1.0)
-        limited = self.samples(sweep.COLD, limit.TOOL, 16 * io_exhibits.BATCH_4, 1.0)
-        found = {exhibit.name: exhibit.rows for exhibit in io_exhibits.measured(stats.summarise([own, limited]), [])}
+        own = self.samples(sweep.COLD, "torch", tables.BATCH_4, 1.0)
+        limited = self.samples(sweep.COLD, disk_limit.TOOL, 16 * tables.BATCH_4, 1.0)
+        found = {exhibit.name: exhibit.rows for exhibit in tables.measured(stats.summarise([own, limited]), [])}
         assert [row[0] for row in found["io-batch-4-cpu"]] == ["torch"]
         assert [row[0] for row in found["io-cold-read"]] == ["196", "12.25"]
 
@@ -299,7 +304,12 @@ class TestCommand:
         assert told["failures"] == []
         per_task = [[sample["tool"] for sample in told["samples"] if sample["work"] == kind] for kind in sweep.WORKS]
         both = ["uring", "posix"]
-        assert per_task == [[*both, limit.TOOL] * 2, both * 2, [*both, limit.TOOL] * 2, both * 2]  # interleaved
+        assert per_task == [
+            [*both, disk_limit.TOOL] * 2,
+            both * 2,
+            [*both, disk_limit.TOOL] * 2,
+            both * 2,
+        ]  # interleaved
         assert set(told["findings"]["forecast"]) == {"seconds", "disk_bytes", "rounds"}
         assert told["settings"]["tools"]["uring"] == 'policy="uring", format="pt"'
         assert "io-ioef" in {exhibit["name"] for exhibit in told["exhibits"]}
@@ -308,7 +318,7 @@ class TestCommand:
         self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(probing, "costs", lambda *given: {workload.name: Cost(1, 1) for workload in given[-1]})
-        monkeypatch.setattr(io_command, "QUICK_SECONDS", 0.0)
+        monkeypatch.setattr(command, "QUICK_SECONDS", 0.0)
         result = invoke("io", "--quick", "--json", "--tool", "posix", "--dir", str(disk))
         told = json.loads(result.stdout)
         assert told["samples"] == []

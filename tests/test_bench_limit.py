@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from benching import LIMITS, MIB, on_disk
-from fastio.bench import cold, compare, limit, limit_exhibit, memory_limit, peers, stats, sweep
-from fastio.bench import workloads as objects
-from fastio.bench.rounds import Failure, Measured, Sample
+from fastio_bench.harness import page_cache, stats
+from fastio_bench.harness.rounds import Failure, Measured, Sample
+from fastio_bench.io import sweep
+from fastio_bench.machine import disk_limit, limit_tables, memory_limit
+from fastio_bench.peers import catalogue, compare
+from fastio_bench.workloads import objects
 
 
 @pytest.fixture
@@ -23,13 +26,13 @@ def disk(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("tool", LIMITS)
-def test_it_moves_what_it_says(tool: limit.Limit, disk: Path) -> None:
+def test_it_moves_what_it_says(tool: disk_limit.Limit, disk: Path) -> None:
     path = disk / "limit"
     for measured in (tool.write(path, 9 * MIB + 1), tool.read(path, 9 * MIB + 1)):
         assert measured.seconds > 0
         assert measured.way.startswith(tool.name)
     assert path.stat().st_size > 9 * MIB
-    assert cold.resident(path) == 0
+    assert page_cache.resident(path) == 0
 
 
 @pytest.fixture
@@ -58,7 +61,7 @@ def faults(heard: Path) -> int:
 
 def test_fio_times_no_page_faults_of_its_own(heard: Path, disk: Path) -> None:
     """It has 64 MiB to read into, which it would touch one by one as the first bytes come."""
-    path, tool = disk / "limit", limit.FioLimit()
+    path, tool = disk / "limit", disk_limit.FioLimit()
     assert "8 x 4 MiB" in tool.write(path, 72 * MIB).way
     assert faults(heard) < 100
     tool.overwrite(path, 72 * MIB)
@@ -72,7 +75,7 @@ def test_fio_times_no_page_faults_of_its_own(heard: Path, disk: Path) -> None:
 
 def test_where_fio_cannot_register_its_memory_it_reads_all_the_same_and_says_so(heard: Path, disk: Path) -> None:
     (heard.parent / "refused").write_text("--fixedbufs\n")
-    path, tool = disk / "limit", limit.FioLimit()
+    path, tool = disk / "limit", disk_limit.FioLimit()
     tool.write(path, 72 * MIB)
     for _ in range(2):
         way = tool.read(path, 72 * MIB).way
@@ -81,21 +84,21 @@ def test_where_fio_cannot_register_its_memory_it_reads_all_the_same_and_says_so(
 
 
 @pytest.mark.parametrize("tool", LIMITS)
-def test_a_read_only_reads(tool: limit.Limit, disk: Path) -> None:
+def test_a_read_only_reads(tool: disk_limit.Limit, disk: Path) -> None:
     """Some other's file, of a length that fills no block: it is dropped from the page cache and else left alone."""
     path, content = disk / "their:file", os.urandom(3 * MIB + 4321)  # fio parts names at colons
     path.write_bytes(content)
     path.chmod(0o400)
     before = path.stat()
     assert tool.read(path, 3 * MIB + 4321).seconds > 0
-    assert cold.resident(path) == 0
+    assert page_cache.resident(path) == 0
     after = path.stat()
     assert (after.st_mtime_ns, after.st_size, after.st_ino) == (before.st_mtime_ns, before.st_size, before.st_ino)
     assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("tool", LIMITS)
-def test_what_is_not_there_is_an_error(tool: limit.Limit, disk: Path) -> None:
+def test_what_is_not_there_is_an_error(tool: disk_limit.Limit, disk: Path) -> None:
     with pytest.raises(FileNotFoundError):
         tool.read(disk / "missing", MIB)
     (disk / "short").write_bytes(b"x")
@@ -104,7 +107,7 @@ def test_what_is_not_there_is_an_error(tool: limit.Limit, disk: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", LIMITS)
-def test_a_write_that_fails_leaves_nothing_to_read(tool: limit.Limit, disk: Path) -> None:
+def test_a_write_that_fails_leaves_nothing_to_read(tool: disk_limit.Limit, disk: Path) -> None:
     path = disk / "limit"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4 * MIB, before[1]))
@@ -136,10 +139,10 @@ class Noting:
 
 def test_a_cold_load_is_held_against_the_very_file_it_reads(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noting = Noting()
-    monkeypatch.setattr(limit, "find", lambda: noting)
-    monkeypatch.setattr(limit, "fio", lambda: False)
+    monkeypatch.setattr(disk_limit, "find", lambda: noting)
+    monkeypatch.setattr(disk_limit, "fio", lambda: False)
     loaded: list[tuple[str, int]] = []
-    drop = cold.drop
+    drop = page_cache.drop
 
     def measure(job: object, *_: object) -> Measured:
         path = Path(getattr(job, "path"))  # noqa: B009
@@ -147,25 +150,31 @@ def test_a_cold_load_is_held_against_the_very_file_it_reads(disk: Path, monkeypa
         loaded.append((path.name, path.stat().st_ino))
         return Measured(1.0, 0.0)
 
-    monkeypatch.setattr("fastio.bench.fresh.measure", measure)
+    monkeypatch.setattr("fastio_bench.harness.fresh_process.measure", measure)
     workload = replace(objects.one_tensor(1), large=True)
     plan = compare.Comparison(
-        disk, 2, [workload], [peers.find("torch"), peers.find("fastio")], (compare.COLD,), learning=1, memory=False
+        disk,
+        2,
+        [workload],
+        [catalogue.find("torch"), catalogue.find("fastio")],
+        (compare.COLD,),
+        learning=1,
+        memory=False,
     )
     outcomes = list(plan.run())
     assert not [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-    assert [o.tool for o in outcomes if isinstance(o, Sample)] == ["torch", "fastio", limit.TOOL] * 2
+    assert [o.tool for o in outcomes if isinstance(o, Sample)] == ["torch", "fastio", disk_limit.TOOL] * 2
     ours = {file for file in loaded if file[0] == "of-fastio"}
     assert set(noting.read_files) == ours
     assert len(loaded) == 4
 
 
 def test_fio_and_our_ring_stand_side_by_side_once(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limit, "fio", lambda: True)
+    monkeypatch.setattr(disk_limit, "fio", lambda: True)
     large = [objects.one_tensor(64), objects.one_tensor(128), objects.one_tensor(1)]
-    plan = compare.Comparison(disk, 1, large, [peers.find("torch")])
+    plan = compare.Comparison(disk, 1, large, [catalogue.find("torch")])
     told = {(step.workload.nbytes // MIB, step.work): step.limits for step in plan.steps if step.limits}
-    both, one, memory = (limit.TOOL, limit.RING), (limit.TOOL,), (memory_limit.TOOL,)
+    both, one, memory = (disk_limit.TOOL, disk_limit.RING), (disk_limit.TOOL,), (memory_limit.TOOL,)
     assert told == {
         (196, compare.DURABLE): both,
         (196, compare.COLD): both,
@@ -174,15 +183,15 @@ def test_fio_and_our_ring_stand_side_by_side_once(disk: Path, monkeypatch: pytes
         (392, compare.COLD): one,
         (392, compare.WARM): memory,
     }
-    monkeypatch.setattr(limit, "fio", lambda: False)
-    plan = compare.Comparison(disk, 1, large, [peers.find("torch")])
+    monkeypatch.setattr(disk_limit, "fio", lambda: False)
+    plan = compare.Comparison(disk, 1, large, [catalogue.find("torch")])
     assert {step.limits for step in plan.steps} == {(), one, memory}
 
 
 def test_a_warm_load_is_held_against_its_file_copied_from_the_page_cache(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastio.bench.fresh.measure", lambda *_: Measured(1.0, 0.0))
+    monkeypatch.setattr("fastio_bench.harness.fresh_process.measure", lambda *_: Measured(1.0, 0.0))
     real, copied = os.preadv, set[tuple[str, int, int]]()
 
     def preadv(fd: int, buffers: list[memoryview], offset: int) -> int:
@@ -193,7 +202,13 @@ def test_a_warm_load_is_held_against_its_file_copied_from_the_page_cache(
     monkeypatch.setattr(os, "preadv", preadv)
     workload = replace(objects.one_tensor(1), large=True)
     plan = compare.Comparison(
-        disk, 2, [workload], [peers.find("torch"), peers.find("fastio")], (compare.WARM,), learning=1, memory=False
+        disk,
+        2,
+        [workload],
+        [catalogue.find("torch"), catalogue.find("fastio")],
+        (compare.WARM,),
+        learning=1,
+        memory=False,
     )
     outcomes = list(plan.run())
     assert not [outcome for outcome in outcomes if isinstance(outcome, Failure)]
@@ -210,14 +225,14 @@ def test_a_warm_load_is_held_against_its_file_copied_from_the_page_cache(
 
 def test_the_sweeps_limit_reads_the_file_of_most_tools(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noting = Noting()
-    monkeypatch.setattr(limit, "find", lambda: noting)
-    monkeypatch.setattr("fastio.bench.fresh.measure", lambda *_: Measured(1.0, 0.0))
-    tools = [peers.find(f"{peers.TOOL}{name}") for name in ("torch", "posix", "uring")]
+    monkeypatch.setattr(disk_limit, "find", lambda: noting)
+    monkeypatch.setattr("fastio_bench.harness.fresh_process.measure", lambda *_: Measured(1.0, 0.0))
+    tools = [catalogue.find(f"{catalogue.TOOL}{name}") for name in ("torch", "posix", "uring")]
     monkeypatch.setattr(sweep, "_LEAST_LIMITED", MIB)
     outcomes = list(sweep.Sweep(disk, 1, [objects.one_tensor(1)], tools).run())
     assert not [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-    assert [name for name, _ in noting.read_files] == [f"of-{peers.find('tool:uring').owner}"]
-    limited = [o.work for o in outcomes if isinstance(o, Sample) and o.tool == limit.TOOL]
+    assert [name for name, _ in noting.read_files] == [f"of-{catalogue.find('tool:uring').owner}"]
+    limited = [o.work for o in outcomes if isinstance(o, Sample) and o.tool == disk_limit.TOOL]
     assert limited == [sweep.DURABLE, sweep.COLD]
 
 
@@ -227,8 +242,8 @@ def test_how_near_fastio_comes(disk: Path) -> None:
             Sample("cold load", "big", tool, number, 10**9, took, 0.1, way=way) for number, took in enumerate(seconds)
         ]
 
-    told = [*samples(limit.TOOL, "fio", 0.4, 0.5, 0.8), *samples(limit.RING, "ring", 0.25, 0.25, 0.25)]
-    (exhibit,) = limit_exhibit.limits(
+    told = [*samples(disk_limit.TOOL, "fio", 0.4, 0.5, 0.8), *samples(disk_limit.RING, "ring", 0.25, 0.25, 0.25)]
+    (exhibit,) = limit_tables.limits(
         stats.summarise([*told, *samples("fastio", "uring", 0.5, 0.5, 1.0), *samples("torch", "", 2.0)]), {"big": "Big"}
     )
     assert [list(row) for row in exhibit.rows] == [
@@ -236,8 +251,8 @@ def test_how_near_fastio_comes(disk: Path) -> None:
         ["cold load", "Big", "ring", 4000.0, 4000.0, 50.0, 50.0],
         ["cold load", "Big", "fastio", 2000.0, 2000.0, None, None],
     ]
-    assert not limit_exhibit.limits(stats.summarise(samples("fastio", "uring", 0.5)), {})
-    (exhibit,) = limit_exhibit.limits(
+    assert not limit_tables.limits(stats.summarise(samples("fastio", "uring", 0.5)), {})
+    (exhibit,) = limit_tables.limits(
         stats.summarise([*samples(memory_limit.TOOL, "copied", 0.5), *samples("fastio", "posix", 0.625)]), {}
     )
     assert list(exhibit.rows[0]) == ["cold load", "big", "copied", 2000.0, 2000.0, 80.0, 80.0]

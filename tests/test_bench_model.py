@@ -16,15 +16,20 @@ import torch
 from click.testing import CliRunner, Result
 
 from benching import processes
-from fastio.bench import compare, machine, model_runs, model_tables, papers, room, shapes, workloads
-from fastio.bench.exhibit import MEASURED, PAPER
-from fastio.bench.model_command import model
-from fastio.bench.models import MODELS
-from fastio.bench.rounds import Failure, Sample
-from fastio.bench.stats import summarise
+from fastio_bench.harness import room
+from fastio_bench.harness.rounds import Failure, Sample
+from fastio_bench.harness.stats import summarise
+from fastio_bench.machine import machine
+from fastio_bench.model import runs, tables
+from fastio_bench.model.command import model
+from fastio_bench.papers import figures
+from fastio_bench.peers import compare
+from fastio_bench.report.table import MEASURED, PAPER
+from fastio_bench.workloads import objects, shapes
+from fastio_bench.workloads.models import MODELS
 
 MIB = 1 << 20
-TOY = workloads.model("toy")
+TOY = objects.model("toy")
 
 
 @pytest.fixture
@@ -98,18 +103,18 @@ class TestShapes:
     def test_tensors_have_the_names_of_the_libraries(self, name: str, tensor: str, shape: shapes.Shape) -> None:
         assert MODELS[name].shapes()[tensor] == shape
 
-    @pytest.mark.parametrize("name", model_tables.PAPER_MIB)
+    @pytest.mark.parametrize("name", tables.PAPER_MIB)
     def test_a_model_has_the_papers_size(self, name: str, tmp_path: Path) -> None:
         """Small models by their files, as the paper's sizes are, the others by their tensors."""
-        nbytes = workloads.model(name).nbytes
+        nbytes = objects.model(name).nbytes
         if nbytes < 16 * MIB:
-            torch.save(workloads.model(name).make(), tmp_path / "model.pt")
+            torch.save(objects.model(name).make(), tmp_path / "model.pt")
             nbytes = (tmp_path / "model.pt").stat().st_size
-        assert nbytes / MIB == pytest.approx(model_tables.PAPER_MIB[name], rel=0.004)
+        assert nbytes / MIB == pytest.approx(tables.PAPER_MIB[name], rel=0.004)
 
     def test_an_object_is_as_large_as_it_says(self) -> None:
-        own = workloads.find("mobilenet-v3-small")
-        tensors = workloads.tensors(own.make())
+        own = objects.find("mobilenet-v3-small")
+        tensors = objects.tensors(own.make())
         assert sum(tensor.nbytes for tensor in tensors.values()) == own.nbytes
         assert len(tensors) == own.count
         kinds = {key.rpartition(".")[2]: tensor.dtype for key, tensor in tensors.items()}
@@ -126,17 +131,17 @@ class TestTables:
         samples += [sample("alexnet", "torch", 3.0, number) for number in range(3)]
         samples += [sample("alexnet", "fastio", seconds, number) for number, seconds in enumerate((9.0, 1.0, 2.0))]
         failures = [Failure(compare.CACHED, "toy", "fastio", 0, "OSError: disk on fire")]
-        (found,) = model_tables.exhibits(summarise(samples), failures)
+        (found,) = tables.exhibits(summarise(samples), failures)
         assert list(found.columns) == ["model", "MiB*", "rounds*", "torch s*", "fastio s*"]
         assert [list(row) for row in found.rows] == [["AlexNet", 2.0, 3, 3.0, 2.0], ["Toy", 2.0, 1, 0.5, "failed"]]
         assert (found.name, found.origin, found.source) == ("save", MEASURED, "Fastensor, table 9")
 
     def test_nothing_measured_is_no_table(self) -> None:
-        assert model_tables.exhibits([], []) == []
+        assert tables.exhibits([], []) == []
 
     def test_the_papers_table_is_the_papers(self) -> None:
         """Its text says that kvikio is 5.37 times as fast as torch for ViT-H/14."""
-        (found,) = papers.of(model_tables.SOURCE)
+        (found,) = figures.of(tables.SOURCE)
         rows = {row[0]: dict(zip(found.columns, row, strict=True)) for row in found.rows}
         assert len(rows) == 10
         large: dict[str, Any] = rows["ViT-H/14"]
@@ -146,7 +151,7 @@ class TestTables:
 
 class TestRuns:
     def test_all_tools_that_hold_a_state_dict_take_part(self) -> None:
-        tools, remarks = model_runs.tools()
+        tools, remarks = runs.tools()
         labels = [tool.label for tool in tools]
         assert labels[:3] == ["torch", "numpy", "fastio"]
         assert "posix" in labels
@@ -157,29 +162,29 @@ class TestRuns:
         assert not told & set(labels[1:])
 
     def test_rounds_are_cut_to_the_time(self, disk: Path) -> None:
-        own = [workloads.model(name) for name in ("alexnet", "vit-h-14", "toy")]
-        tools = model_runs.tools()[0]
-        plan = model_runs.ModelRuns(disk, 3, own, tools, math.inf)
+        own = [objects.model(name) for name in ("alexnet", "vit-h-14", "toy")]
+        tools = runs.tools()[0]
+        plan = runs.ModelRuns(disk, 3, own, tools, math.inf)
         assert set(plan.pace.plan().values()) == {3}
         enough = plan.pace.total()
         assert sum(plan.weights()) == pytest.approx(enough)
-        tight = model_runs.ModelRuns(disk, 3, own, tools, enough / 2)
+        tight = runs.ModelRuns(disk, 3, own, tools, enough / 2)
         assert tight.pace.total() <= enough / 2
         assert tight.pace.plan()["vit-h-14"] < tight.pace.plan()["toy"]
-        none = model_runs.ModelRuns(disk, 3, own, tools, 0.0)
+        none = runs.ModelRuns(disk, 3, own, tools, 0.0)
         assert list(none.run()) == []
         assert none.left_out == ["Toy", "AlexNet", "ViT-H/14"]
 
     def test_models_that_do_not_fit_are_cut_and_named(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(room, "available_memory", lambda: 40 * MIB)
-        kept, cut = room.fitting([workloads.model("alexnet"), TOY], disk, model_runs.FILES + 1)
+        kept, cut = room.fitting([objects.model("alexnet"), TOY], disk, runs.FILES + 1)
         assert kept == [TOY]
         assert "AlexNet (233.1 MiB)" in cut
 
 
 class TestCommand:
     def test_every_tool_saves_and_loads(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(model_runs, "_LEARNING", 1)
+        monkeypatch.setattr(runs, "_LEARNING", 1)
         result = invoke("--model", "toy", "--rounds", 1, "--json", "--dir", disk)
         told = json.loads(result.stdout)
         assert not told["failures"]
@@ -200,7 +205,7 @@ class TestCommand:
 
     def test_ctrl_c_leaves_no_files_and_no_children(self, disk: Path) -> None:
         # Whoever runs the tests in the background of a shell hands an ignored SIGINT on to them.
-        code = "from fastio.bench.model_command import model; model()"
+        code = "from fastio_bench.model.command import model; model()"
         command = [sys.executable, "-c", code, "--model", "mobilenet-v3-small", "--rounds", "1000", "--dir", str(disk)]
         child = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

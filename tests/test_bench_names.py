@@ -12,12 +12,12 @@ from click.testing import CliRunner, Result
 
 import results as made
 from benching import invoke
-from fastio.bench import hybrid_job, hybrid_store
-from fastio.bench.conduct import Conduct, common
-from fastio.bench.documents import read_folder
-from fastio.bench.performance_docs import render
-from fastio.bench.report import Report
-from fastio.bench.rounds import Sample
+from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.harness.rounds import Sample
+from fastio_bench.harness.run_record import Report
+from fastio_bench.hybrid import job, store
+from fastio_bench.report.documents import read_folder
+from fastio_bench.report.performance_docs import render
 
 
 @click.command(name="trial")
@@ -116,7 +116,7 @@ class TestModes:
     def test_each_has_a_name_of_its_own(
         self, command: tuple[str, ...], name: str, out: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(hybrid_store, "run", hybrid_job._run)
+        monkeypatch.setattr(store, "run", job._run)
         said = invoke(*command, "--dir", str(out.parent), "--out", str(out)).stderr
         assert f"written: {out / name}.json\n" in said
         assert [path.stem for path in out.glob("*.json")] == [name]

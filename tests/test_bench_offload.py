@@ -20,31 +20,31 @@ import torch
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from fastio.bench import (
-    beside_training,
-    offload_accuracy,
-    offload_compare,
-    offload_depth,
-    offload_networks,
-    offload_papers,
-    offload_summary,
-    offload_tables,
-    offload_traffic,
-    offload_ways,
-    simulated_tables,
-    training_child,
-    training_job,
-    training_models,
-    training_ways,
-)
-from fastio.bench.commands import cli
-from fastio.bench.documents import read_folder
-from fastio.bench.fresh import ChildError
-from fastio.bench.page import page
-from fastio.bench.rounds import Failure
-from fastio.bench.training_job import Job, Moved, Run, is_out_of_memory
 from fastio.offload.codec import EXACT
 from fastio.offload.vdnn import CONV, POOL
+from fastio_bench.commands import cli
+from fastio_bench.harness.fresh_process import ChildError
+from fastio_bench.harness.rounds import Failure
+from fastio_bench.offload import (
+    accuracy,
+    compare,
+    simulated_papers,
+    simulated_tables,
+    tables,
+    traffic,
+    training_child,
+    training_job,
+    training_ways,
+)
+from fastio_bench.offload import depth as offload_depth
+from fastio_bench.offload import networks as offload_networks
+from fastio_bench.offload import settings as offload_ways
+from fastio_bench.offload import summary as offload_summary
+from fastio_bench.offload.training_job import Job, Moved, Run, is_out_of_memory
+from fastio_bench.papers import beside_training
+from fastio_bench.report.documents import read_folder
+from fastio_bench.report.page import page
+from fastio_bench.workloads import training_models
 
 MIB = 1 << 20
 SMALL = {"mlp": 64, "cnn": 8, "transformer": 16, "lstm": 16, "vit": 16, "conv-stack": 8}
@@ -298,16 +298,16 @@ class TestComparison:
     @pytest.mark.slow
     def test_a_way_that_fails_is_shown_and_the_others_go_on(self, tmp_path: Path) -> None:
         ways = {"all": {**SETTINGS, "codec": "teleport"}, training_ways.TORCH: {}}
-        outcomes = list(offload_compare.Comparison(tmp_path, job(tmp_path), ways, 1).run())
-        failures = [outcome for outcome in outcomes if not isinstance(outcome, offload_compare.Record)]
+        outcomes = list(compare.Comparison(tmp_path, job(tmp_path), ways, 1).run())
+        failures = [outcome for outcome in outcomes if not isinstance(outcome, compare.Record)]
         assert [(failure.tool, "teleport" in failure.reason) for failure in failures] == [("all", True)]
-        assert [o.way for o in outcomes if isinstance(o, offload_compare.Record)] == ["plain", "torch"] * 2
+        assert [o.way for o in outcomes if isinstance(o, compare.Record)] == ["plain", "torch"] * 2
 
     def test_a_long_reason_hides_no_name(self) -> None:
         failure = Failure("training step", "transformer", "synchronous", 0, "ChildError: " + "no space left " * 20)
         for width in (80, 150):
             with (console := Console(width=width)).capture() as page:
-                console.print(offload_tables.training("", [], [failure]))
+                console.print(tables.training("", [], [failure]))
             assert "\u2026" not in page.get()
             rows = [line.split("\u2502")[1:-1] for line in page.get().splitlines() if "\u2502" in line]
             named, *_, told, loss = ("".join(row[column].strip() for row in rows) for column in range(len(rows[0])))
@@ -318,14 +318,14 @@ class TestComparison:
         one, other = tmp_path / "one", tmp_path / "other"
         torch.save({"a": torch.tensor([1.0, -4.0]), "b": torch.zeros(2)}, one)
         torch.save({"a": torch.tensor([1.0, -3.0]), "b": torch.zeros(2)}, other)
-        assert offload_compare.largest_difference(one, other) == 0.25
-        assert offload_compare.largest_difference(one, one) == 0
+        assert compare.largest_difference(one, other) == 0.25
+        assert compare.largest_difference(one, one) == 0
 
     @pytest.mark.slow
     def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(self, tmp_path: Path) -> None:
         out, work = tmp_path / "out", tmp_path / "work"
         work.mkdir()
-        command = [sys.executable, "-c", "from fastio.bench.cli import main; main()", "offload"]
+        command = [sys.executable, "-c", "from fastio_bench.cli import main; main()", "offload"]
         more = [*small("mlp", "--steps", 100_000, "--dir", work, "--out", out)]
         child = subprocess.Popen([*command, *map(str, more)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         pause = threading.Event()
@@ -384,9 +384,9 @@ class TestGoals:
         assert ("step time", "plain") not in self.told(target, plain, slow)
 
     def test_medians_of_rounds(self) -> None:
-        def record(way: str, number: int, *steps: float) -> offload_compare.Record:
+        def record(way: str, number: int, *steps: float) -> compare.Record:
             run = Run(list(steps), 0.5, 7, [1.0], 1, 2.0, None, None)
-            return offload_compare.Record(way, 4, number, False, run, True, True, 0.0)
+            return compare.Record(way, 4, number, False, run, True, True, 0.0)
 
         records = [
             record("plain", 0, 1.0, 9.0, 2.0),
@@ -465,16 +465,12 @@ class TestAccuracy:
     @pytest.mark.parametrize("codec", EXACT)
     def test_an_exact_codec_changes_no_answer(self, codec: str, tmp_path: Path) -> None:
         pytest.importorskip("sklearn")
-        found = [
-            offload_accuracy.score(way, 0, tmp_path, {**SETTINGS, "codec": codec}, epochs=1) for way in ("plain", "all")
-        ]
+        found = [accuracy.score(way, 0, tmp_path, {**SETTINGS, "codec": codec}, epochs=1) for way in ("plain", "all")]
         assert found[0] == found[1]  # answers and losses
 
     def test_noise_is_at_least_one_image(self) -> None:
-        assert offload_accuracy.noise(offload_accuracy.Accuracy("plain", (0.9, 0.9)), 450) == 1 / 450
-        assert offload_accuracy.noise(offload_accuracy.Accuracy("plain", (0.8, 1.0)), 450) == pytest.approx(
-            0.1414, abs=1e-3
-        )
+        assert accuracy.noise(accuracy.Accuracy("plain", (0.9, 0.9)), 450) == 1 / 450
+        assert accuracy.noise(accuracy.Accuracy("plain", (0.8, 1.0)), 450) == pytest.approx(0.1414, abs=1e-3)
 
 
 class TestPapers:
@@ -493,13 +489,13 @@ class TestPapers:
 
     def test_operations_are_those_of_vgg(self) -> None:
         """19.6 billion multiply-adds for one image, as published for this network (torchvision's vgg19: 19.63)."""
-        slow = replace(offload_papers.TITAN_X, operations_per_s=1.0, memory_bandwidth=math.inf)
-        assert offload_papers.workload(slow, 1).forward_s / 2 == pytest.approx(19.63e9, rel=0.005)
-        assert [blob.kind for blob in offload_papers.workload(slow, 1).blobs].count(CONV) == 16
-        assert [blob.kind for blob in offload_papers.workload(slow, 1).blobs].count(POOL) == 5
+        slow = replace(simulated_papers.TITAN_X, operations_per_s=1.0, memory_bandwidth=math.inf)
+        assert simulated_papers.workload(slow, 1).forward_s / 2 == pytest.approx(19.63e9, rel=0.005)
+        assert [blob.kind for blob in simulated_papers.workload(slow, 1).blobs].count(CONV) == 16
+        assert [blob.kind for blob in simulated_papers.workload(slow, 1).blobs].count(POOL) == 5
 
     def test_offload_trains_larger_batches_than_plain(self) -> None:
-        found = {one.way: one for one in offload_papers.capacities(offload_papers.V100_SSD)}
+        found = {one.way: one for one in simulated_papers.capacities(simulated_papers.V100_SSD)}
         assert found["flashneuron"].runs > found["plain"].runs
         assert found["flashneuron"].as_fast >= found["plain"].as_fast == found["plain"].runs
         assert found["flashneuron, fp16"].as_fast > found["flashneuron"].as_fast
@@ -541,13 +537,13 @@ class TestPapers:
 
     def test_convolutions_seldom_need_all_the_bandwidth(self) -> None:
         """vDNN, section V-B: they rarely do, and at most 16 / 336 is added."""
-        found = offload_traffic.traffic()
+        found = traffic.traffic()
         assert len(found) == 16
-        machine = offload_papers.TITAN_X
+        machine = simulated_papers.TITAN_X
         assert [one.layer for one in found if one.own > 0.5 * machine.memory_bandwidth] == ["convolution 1"]
         for one in found:
             assert 0 < one.added <= machine.channel_bandwidth
             assert one.share * machine.memory_bandwidth == pytest.approx(one.own + one.added)
 
     def test_the_calibration_gives_back_the_table(self) -> None:
-        assert all(one.batch == one.paper_batch for one in offload_papers.calibrated())
+        assert all(one.batch == one.paper_batch for one in simulated_papers.calibrated())

@@ -16,12 +16,15 @@ from safetensors.torch import load_file
 
 import fastio
 from benching import MIB, invoke, on_disk
-from fastio.bench import cold, fresh, goals, machine, peers, rivals, rivals_optional, sweep
-from fastio.bench import workloads as objects
-from fastio.bench.contestants import Contestants
-from fastio.bench.peer import Peer
-from fastio.bench.reserve import Reserve
-from fastio.bench.rounds import Failure, Sample, Task, interleave
+from fastio_bench.harness import fresh_process, page_cache
+from fastio_bench.harness.memory_reserve import Reserve
+from fastio_bench.harness.rounds import Failure, Sample, Task, interleave
+from fastio_bench.io import sweep
+from fastio_bench.machine import machine
+from fastio_bench.peers import catalogue, goals, libraries, optional_libraries
+from fastio_bench.peers.contestants import Contestants
+from fastio_bench.peers.peer import Peer
+from fastio_bench.workloads import objects
 from faults import build_shim
 
 # Other packages may be made for an older torch, which then warns.
@@ -31,7 +34,8 @@ SMALL = objects.small_tensors()
 COUNTING = """
 import ctypes, json, os, sys, warnings
 import torch
-from fastio.bench import contestants, peers
+from fastio_bench.peers import contestants
+from fastio_bench.peers import catalogue
 
 warnings.simplefilter("ignore")
 folder, names, shorter, always = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
@@ -58,7 +62,7 @@ def disk(tmp_path: Path) -> Path:
 
 
 def installed(name: str) -> Peer:
-    found = peers.find(name)
+    found = catalogue.find(name)
     problems = [found.unable(operation, "tensor") for operation in ("save", "load")]
     if any("installed" in problem for problem in problems):
         pytest.skip(f"{name}: {' '.join(problems)}")
@@ -68,12 +72,15 @@ def installed(name: str) -> Peer:
 @pytest.mark.parametrize(
     "workload", [objects.one_tensor(1), pytest.param(SMALL, marks=pytest.mark.slow)], ids=lambda w: w.kind
 )
-@pytest.mark.parametrize("name", [peer.name for peer in peers.every()])
+@pytest.mark.parametrize("name", [peer.name for peer in catalogue.every()])
 def test_round_trip_in_fresh_processes(name: str, workload: objects.Workload, disk: Path) -> None:
     peer = installed(name)
     if peer.unable("load", workload.kind):
-        with pytest.raises(LookupError) if peer.load is None else pytest.raises(fresh.ChildError):
-            _ = peer.loader(), fresh.measure(fresh.Job(peer.name, "load", "cold", workload.name, str(disk)))
+        with pytest.raises(LookupError) if peer.load is None else pytest.raises(fresh_process.ChildError):
+            _ = (
+                peer.loader(),
+                fresh_process.measure(fresh_process.Job(peer.name, "load", "cold", workload.name, str(disk))),
+            )
         return
     thing = workload.make()
     make = Contestants(disk, workload, thing, objects.fingerprint(thing), Reserve(8 * MIB))
@@ -85,21 +92,21 @@ def test_round_trip_in_fresh_processes(name: str, workload: objects.Workload, di
     assert outcome.extra_bytes is not None
 
 
-@pytest.mark.parametrize("name", [peer.name for peer in peers.every() if peer.save])
+@pytest.mark.parametrize("name", [peer.name for peer in catalogue.every() if peer.save])
 def test_a_durable_save_is_on_the_disk(name: str, disk: Path) -> None:
     """DONTNEED passes over dirty pages: if it can drop all of them at once, they had been written out."""
     path, peer = disk / "saved", installed(name)
     thing = torch.rand(2 * MIB)
     peer.saver()(thing if peer.adopt is None else peer.adopt(thing), str(path), True)
-    for file in cold.files(path):
+    for file in page_cache.files(path):
         with open(file, "rb") as stream:
             os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    assert cold.resident(path) == 0
+    assert page_cache.resident(path) == 0
 
 
 def test_durable_includes_the_fsync_and_only_durable_does(compiler: str, disk: Path) -> None:
     """Counted below libc, by the library of the fault tests: a benchmark that forgot it would flatter everyone."""
-    names = [peer.name for peer in peers.every() if peer.save and not peer.unable("save", "tensor")]
+    names = [peer.name for peer in catalogue.every() if peer.save and not peer.unable("save", "tensor")]
     assert {"torch", "torch, no CRC", "safetensors", "numpy", "DCP", "fastio"} <= set(names)
     arguments = [str(disk), json.dumps(names), "-1", str(1 << 40)]  # -1: shorter, which leaves an fsync as it is
     child = subprocess.run(
@@ -120,18 +127,18 @@ def test_checksums_are_on_again(disk: Path) -> None:
     from torch.serialization import get_crc32_options
 
     assert get_crc32_options()
-    rivals.torch_save_without_crc(torch.rand(4), str(disk / "a"), False)
+    libraries.torch_save_without_crc(torch.rand(4), str(disk / "a"), False)
     assert get_crc32_options()
 
 
 def test_every_peer_tells_its_mode() -> None:
-    assert [peer.name for peer in peers.every() if not peer.settings] == []
-    packages = {peer.package for peer in peers.every()} - {"fastio"}
+    assert [peer.name for peer in catalogue.every() if not peer.settings] == []
+    packages = {peer.package for peer in catalogue.every()} - {"fastio"}
     assert packages <= set(machine.PACKAGES)
 
 
 def test_who_maps_is_said_to_and_known_to_the_goals() -> None:
-    mapping = [peer for peer in peers.every() if peer.mapped]
+    mapping = [peer for peer in catalogue.every() if peer.mapped]
     assert [peer.name for peer in mapping] == ["torch, mmap", "safetensors"]
     assert {peer.name for peer in mapping} == set(goals.MAPPED)
     assert all("until a byte of every page is read" in peer.settings for peer in mapping)
@@ -143,9 +150,9 @@ def test_dcp_writes_by_a_thread_a_processor(
 ) -> None:
     """Each thread of its writer has a file; the settings shown say how many there are."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(processors)))
-    rivals.dcp_save({str(number): torch.rand(64) for number in range(8)}, str(disk / "saved"), False)
+    libraries.dcp_save({str(number): torch.rand(64) for number in range(8)}, str(disk / "saved"), False)
     assert len(list((disk / "saved").glob("*.distcp"))) == threads
-    assert f"thread_count={threads})" in peers.find("DCP").settings
+    assert f"thread_count={threads})" in catalogue.find("DCP").settings
 
 
 def test_the_extra_brings_every_peer_that_needs_no_compiler(repository: Path) -> None:
@@ -153,14 +160,14 @@ def test_the_extra_brings_every_peer_that_needs_no_compiler(repository: Path) ->
     extras = project["optional-dependencies"]
     compiled = {"deepspeed", "tensornvme"}
     brought = {re.split("[<>=]", line)[0] for line in (*project["dependencies"], *extras["peers"])}
-    assert {peer.package for peer in peers.every()} - {"fastio"} <= brought | compiled
+    assert {peer.package for peer in catalogue.every()} - {"fastio"} <= brought | compiled
     assert set(extras["dali"]) <= set(extras["peers"])
     pinned = {line.partition("==")[0] for line in (repository / "constraints.txt").read_text().splitlines()}
     assert {re.split("[<>=]", line)[0] for line in (*extras["bench"], *extras["peers"])} <= pinned
 
 
 def test_peers_that_few_have_take_part() -> None:
-    told = {peer.name: (peer.save is not None, peer.load is not None, peer.owner) for peer in peers.every()}
+    told = {peer.name: (peer.save is not None, peer.load is not None, peer.owner) for peer in catalogue.every()}
     assert told["fastsafetensors"] == (True, True, "safetensors")
     assert told["runai-model-streamer"] == (False, True, "safetensors")
     assert told["torchsnapshot"] == (True, True, "torchsnapshot")
@@ -173,11 +180,11 @@ def test_fastsafetensors_saves_all_that_it_is_given(disk: Path) -> None:
     peer, thing = installed("fastsafetensors"), {name: torch.rand(1000 + place) for place, name in enumerate("abc")}
     peer.saver()(thing, str(disk / "saved"), True)
     loaded: dict[str, torch.Tensor] = {}
-    for file in cold.files(disk / "saved"):
+    for file in page_cache.files(disk / "saved"):
         loaded |= load_file(file)
     assert objects.fingerprint(loaded) == objects.fingerprint(thing)
     peer.saver()(thing["b"], str(disk / "lone"), False)
-    (lone,) = [own for file in cold.files(disk / "lone") for own in load_file(file).values()]
+    (lone,) = [own for file in page_cache.files(disk / "lone") for own in load_file(file).values()]
     assert torch.equal(lone, thing["b"])
 
 
@@ -190,18 +197,18 @@ def test_numpy_holds_a_state_dict_of_what_it_has_a_dtype_for(disk: Path) -> None
         "mask": torch.tensor([True, False]),
     }
     for durable in (True, False):
-        rivals.numpy_save(state, str(disk / "saved"), durable)
-        loaded, _ = rivals.numpy_load(str(disk / "saved"))
+        libraries.numpy_save(state, str(disk / "saved"), durable)
+        loaded, _ = libraries.numpy_load(str(disk / "saved"))
         assert objects.fingerprint(loaded) == objects.fingerprint(state)
     with pytest.raises(TypeError, match="BFloat16"):
-        rivals.numpy_save({**state, "brain": torch.rand(3).bfloat16()}, str(disk / "refused"), True)
+        libraries.numpy_save({**state, "brain": torch.rand(3).bfloat16()}, str(disk / "refused"), True)
 
 
 def test_what_dali_loads_is_its_own_when_the_pipeline_is_gone(disk: Path) -> None:
     """The tensors are views of the pipeline's memory, and not of the file, which would have been read by nobody yet."""
     load, things = installed("DALI").loader(), [torch.rand(2 * MIB) for _ in range(3)]
     for place, thing in enumerate(things):
-        rivals.numpy_save(thing, str(disk / f"{place}.npy"), False)
+        libraries.numpy_save(thing, str(disk / f"{place}.npy"), False)
     loaded = [load(str(disk / f"{place}.npy"))[0] for place in range(len(things))]
     assert all(map(torch.equal, loaded, things))
     spans = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if ".npy" in line]
@@ -251,7 +258,7 @@ def test_half_finished_transfers_are_no_success() -> None:
         def wait() -> int:
             return 2
 
-    drain = rivals_optional._drain
+    drain = optional_libraries._drain
     assert drain(Handle(), 1, 2) == 1
     assert drain(Handle(), 2, 2) == 0
     with pytest.raises(OSError, match="2 transfers of 3"):
@@ -283,7 +290,7 @@ def test_an_object_is_adopted_once(disk: Path) -> None:
 @pytest.mark.slow
 def test_every_transport_can_be_asked_for_by_name(disk: Path) -> None:
     workload = objects.one_tensor(1)
-    tools = [peers.find(f"{peers.TOOL}{status.name}") for status in fastio.tools() if status.available]
+    tools = [catalogue.find(f"{catalogue.TOOL}{status.name}") for status in fastio.tools() if status.available]
     outcomes = list(sweep.Sweep(disk, 1, [workload], tools).run())
     assert not [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     used = {(o.tool, o.work): o.way for o in outcomes if isinstance(o, Sample)}
@@ -294,7 +301,9 @@ def test_every_transport_can_be_asked_for_by_name(disk: Path) -> None:
 
 def test_fastios_own_tools_read_one_file(disk: Path) -> None:
     """Where a file lies on the disk makes it faster or slower to read: tools are compared on the same one."""
-    owners = {name: peers.find(f"{peers.TOOL}{name}").owner for name in ("torch", "numpy", "posix", "uring", "memory")}
+    owners = {
+        name: catalogue.find(f"{catalogue.TOOL}{name}").owner for name in ("torch", "numpy", "posix", "uring", "memory")
+    }
     assert owners["torch"] == "tool:torch"
     assert owners["numpy"] == "tool:numpy"
     assert owners["posix"] == owners["uring"] == owners["memory"]
@@ -302,10 +311,10 @@ def test_fastios_own_tools_read_one_file(disk: Path) -> None:
 
 
 def test_the_import_is_timed_in_a_fresh_process() -> None:
-    assert fresh.import_seconds() > 0
+    assert fresh_process.import_seconds() > 0
 
 
 def test_an_import_that_fails_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(fresh.ChildError, match=r"status 1: ModuleNotFoundError: No module named 'torch'"):
-        fresh.import_seconds()
+    with pytest.raises(fresh_process.ChildError, match=r"status 1: ModuleNotFoundError: No module named 'torch'"):
+        fresh_process.import_seconds()

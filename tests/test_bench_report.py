@@ -20,12 +20,13 @@ from matplotlib import image
 from rich.console import Console
 
 import results as made
-from fastio.bench import cells, findings_tables, tables
-from fastio.bench.commands import cli
-from fastio.bench.conduct import Conduct, common
-from fastio.bench.exhibit import MEASURED, PAPER, SIMULATED, Cell, Exhibit
-from fastio.bench.goals import Goal
-from fastio.bench.report_command import report
+from fastio_bench.commands import cli
+from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.peers.goals import Goal
+from fastio_bench.report import cells, findings_tables
+from fastio_bench.report import terminal_tables as tables
+from fastio_bench.report.command import report
+from fastio_bench.report.table import MEASURED, PAPER, SIMULATED, Cell, Exhibit
 
 PLOTS = {"bandwidth": 4, "IOef": 4, "dictionary": 4, "learned": 4, "steps": 1, "timeline": 1}
 PLOTS |= {"spread": 2, "reach": 2, "oracle": 2, "batches": 1, "networks": 1, "accuracy": 2}

@@ -12,21 +12,15 @@ from typing import Any
 import pytest
 
 from benching import MIB, invoke, on_disk
-from fastio.bench import (
-    contend_command,
-    contention,
-    doctor,
-    probing,
-    room,
-    training_child,
-    training_models,
-    training_room,
-    training_ways,
-)
-from fastio.bench import workloads as objects
-from fastio.bench.pace import Line, through
-from fastio.bench.training_job import Job, Run
-from fastio.bench.training_models import Size
+from fastio_bench.contend import command, contention
+from fastio_bench.doctor import checks
+from fastio_bench.harness import room
+from fastio_bench.harness.round_budget import Line, through
+from fastio_bench.io import cost_probe
+from fastio_bench.offload import training_child, training_room, training_ways
+from fastio_bench.offload.training_job import Job, Run
+from fastio_bench.workloads import objects, training_models
+from fastio_bench.workloads.training_models import Size
 
 CUT = "for want of memory or disk"
 
@@ -87,7 +81,7 @@ def test_contend_takes_a_smaller_tensor(
     monkeypatch.setattr(contention, "WORKS", ())
     monkeypatch.setattr(contention, "WAYS", ())
     monkeypatch.setattr(contention, "_LEARNING", 1)
-    monkeypatch.setattr(contend_command, "QUICK_BATCH", 4)
+    monkeypatch.setattr(command, "QUICK_BATCH", 4)
     free(24 * MIB)
     found = told("contend", "--quick", "--rounds", "1", disk=disk)
     tensor, training = found["cut"].split("; ")
@@ -174,8 +168,8 @@ def test_hybrid_keeps_less_state_on_the_disk(disk: Path, free: Callable[[int], N
 
 def test_io_probes_no_size_that_does_not_fit() -> None:
     small, large = objects.one_tensor(1), objects.one_tensor(512)
-    assert [size.name for size in probing.sizes([small])] == [small.name]
-    sizes = [size.nbytes for size in probing.sizes([small, large])]
+    assert [size.name for size in cost_probe.sizes([small])] == [small.name]
+    sizes = [size.nbytes for size in cost_probe.sizes([small, large])]
     assert sizes[0] == small.nbytes < sizes[1] <= large.nbytes
     assert through((10, 3.0), (10, 5.0)) == Line(3.0, 0.0)
 
@@ -185,4 +179,4 @@ def test_where_nothing_fits_all_is_named(disk: Path, free: Callable[[int], None]
     found = told("io", "--quick", "--tool", "posix", disk=disk)
     assert found["cut"] == "left out, for want of memory or disk: 196, 3.0625 MiB"
     assert found["samples"] == []
-    assert room.one_size(doctor.PROBE_BATCH, disk, 3)[0].name == "tensor-3.0625"
+    assert room.one_size(checks.PROBE_BATCH, disk, 3)[0].name == "tensor-3.0625"

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from benching import LIMITS, MIB, invoke, on_disk
-from fastio.bench import limit, stats, store_command, store_rounds
-from fastio.bench.rounds import Failure, Measured, Sample
-from fastio.bench.store_rounds import READ, STORE, WRITE, StoreRounds, goals
 from fastio.offload.store import BlockStore
+from fastio_bench.harness import stats
+from fastio_bench.harness.rounds import Failure, Measured, Sample
+from fastio_bench.machine import disk_limit
+from fastio_bench.store import command
+from fastio_bench.store import rounds as store_rounds
+from fastio_bench.store.rounds import READ, STORE, WRITE, StoreRounds, goals
 
 
 @pytest.fixture
@@ -45,11 +48,11 @@ class Noting:
 
 def test_all_use_one_file_in_turns(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noting = Noting()
-    monkeypatch.setattr(limit, "find", lambda: noting)
+    monkeypatch.setattr(disk_limit, "find", lambda: noting)
     outcomes = list(StoreRounds(disk, [MIB, 300_001], rounds=2, total=3 * MIB).run())
     assert not [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     told = [(o.work, o.workload, o.tool) for o in outcomes if isinstance(o, Sample)]
-    turn = [STORE, limit.TOOL, limit.RING]
+    turn = [STORE, disk_limit.TOOL, disk_limit.RING]
     sizes = [store_rounds.label(MIB), store_rounds.label(300_001)]
     assert told == [(work, size, tool) for size in sizes for work in (WRITE, READ) for _ in range(2) for tool in turn]
     blocks = 74 * 4096  # of 300,001 bytes; ten of them fit into the total
@@ -70,7 +73,7 @@ def test_small_activations_are_counted_by_what_they_take(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", LIMITS)
-def test_overwriting_keeps_the_file(tool: limit.Limit, disk: Path) -> None:
+def test_overwriting_keeps_the_file(tool: disk_limit.Limit, disk: Path) -> None:
     path = disk / "file"
     path.write_bytes(b"x" * (3 * MIB))
     inode = path.stat().st_ino
@@ -100,15 +103,15 @@ def test_the_goals() -> None:
     def samples(tool: str, cpu: float, *seconds: float) -> list[Sample]:
         return [Sample(WRITE, "2 MB", tool, number, 10**9, took, cpu) for number, took in enumerate(seconds)]
 
-    told = [*samples(STORE, 0.035, 0.5, 0.5, 1.0), *samples(limit.TOOL, 0.02, 0.4, 0.47, 0.8)]
-    bandwidth, cpu = goals(stats.summarise(told, baseline=limit.TOOL))
+    told = [*samples(STORE, 0.035, 0.5, 0.5, 1.0), *samples(disk_limit.TOOL, 0.02, 0.4, 0.47, 0.8)]
+    bandwidth, cpu = goals(stats.summarise(told, baseline=disk_limit.TOOL))
     assert (bandwidth.measured, bandwidth.met) == (pytest.approx(0.94), False)
     assert (cpu.measured, cpu.met) == (pytest.approx(0.015), True)
-    assert list(goals(stats.summarise(samples(STORE, 0.1, 1.0), baseline=limit.TOOL))) == []
+    assert list(goals(stats.summarise(samples(STORE, 0.1, 1.0), baseline=disk_limit.TOOL))) == []
 
 
 def test_as_a_user_runs_it(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_command, "QUICK_TOTAL", 4 * MIB)
+    monkeypatch.setattr(command, "QUICK_TOTAL", 4 * MIB)
     out = disk / "out"
     arguments = ("store", "--quick", "--sizes", "1MB,2MiB", "--rounds", "2", "--out", str(out), "--dir", str(disk))
     said = invoke(*arguments).stdout
@@ -123,7 +126,7 @@ def test_as_a_user_runs_it(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_memory_cannot_hold_is_left_out(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_command, "available_memory", lambda: 8 * MIB)
-    monkeypatch.setattr(store_command, "QUICK_TOTAL", MIB)
+    monkeypatch.setattr(command, "available_memory", lambda: 8 * MIB)
+    monkeypatch.setattr(command, "QUICK_TOTAL", MIB)
     said = invoke("store", "--quick", "--sizes", "1MiB,5MiB", "--rounds", "1", "--dir", str(disk)).stdout
     assert "left out, for want of memory or disk: activations of 5.243 MB" in said

@@ -15,26 +15,21 @@ from rich.table import Table
 from rich.text import Text
 
 from fastio import plan
-from fastio.bench import (
-    compare,
-    exhibit_table,
-    findings_tables,
-    goals,
-    io_exhibits,
-    model_tables,
-    papers,
-    summary_tables,
-    sweep,
-    tables,
-)
-from fastio.bench import workloads as objects
-from fastio.bench.exhibit import Exhibit
-from fastio.bench.meter import Meter
-from fastio.bench.rounds import Failure, Sample
-from fastio.bench.stats import Summary, summarise
 from fastio.dicts import Explanation
 from fastio.dicts.explain import Entry
 from fastio.formats.sense import PT
+from fastio_bench.harness.progress_meter import Meter
+from fastio_bench.harness.rounds import Failure, Sample
+from fastio_bench.harness.stats import Summary, summarise
+from fastio_bench.io import sweep
+from fastio_bench.io import tables as io_exhibits
+from fastio_bench.model import tables as model_tables
+from fastio_bench.papers import figures as papers
+from fastio_bench.peers import compare, goals
+from fastio_bench.report import findings_tables, summary_tables, terminal_table
+from fastio_bench.report import terminal_tables as tables
+from fastio_bench.report.table import Exhibit
+from fastio_bench.workloads import objects
 
 WIDTHS = (40, 60, 80, 120)
 TOOLS = ("torch", "uring", "posix", "numpy", "dali", "disk limit")
@@ -102,8 +97,8 @@ class TestNarrow:
     @pytest.mark.parametrize("width", WIDTHS)
     def test_every_exhibit_is_there_whole(self, width: int) -> None:
         for exhibit in exhibits():
-            text = " ".join(cell for row in exhibit.rows for cell in exhibit_table.cells.texts(exhibit, row))
-            said = printed(exhibit_table.table(exhibit), width)
+            text = " ".join(cell for row in exhibit.rows for cell in terminal_table.cells.texts(exhibit, row))
+            said = printed(terminal_table.table(exhibit), width)
             assert not figures(text) - figures(said), exhibit.name
             assert not words(text) - words(said), exhibit.name
 

@@ -20,9 +20,14 @@ from click.testing import CliRunner, Result
 
 import fastio
 from fastio import dicts
-from fastio.bench import cold, live, replays, spread, spreading, tools_exhibits, trace
-from fastio.bench.informed import informed
-from fastio.bench.replaying import (
+from fastio.dicts import Context
+from fastio_bench.harness import page_cache
+from fastio_bench.harness.rounds import Failure
+from fastio_bench.tools import live, rebuilt_dictionaries, rebuilt_tables, replays, tables, trace
+from fastio_bench.tools.command import tools
+from fastio_bench.tools.informed import informed
+from fastio_bench.tools.rebuilt_dictionaries import Model, Rebuild, RebuildingStore, Training
+from fastio_bench.tools.replaying import (
     Call,
     Timed,
     expected_over_oracle,
@@ -33,11 +38,7 @@ from fastio.bench.replaying import (
     slowed,
     timed,
 )
-from fastio.bench.rounds import Failure
-from fastio.bench.spread import Model, Rebuild, RebuildingStore, Training
-from fastio.bench.tools_command import tools
-from fastio.bench.trace import Row
-from fastio.dicts import Context
+from fastio_bench.tools.trace import Row
 
 MIB = 1 << 20
 SMALL = Model("transformer", "a transformer", 4, 2, 16, "Fastensor, table 13", "BERT")
@@ -240,7 +241,7 @@ class TestOracle:
 class TestSpread:
     def test_the_papers_own_figures_come_out_of_its_own_table(self) -> None:
         """79.59, 88.52 and 16.01 % (section 5.2.3) are shares of cases, not of time."""
-        found = {share.way: share for share in spreading.shares(papers_rebuilds())}
+        found = {share.way: share for share in rebuilt_tables.shares(papers_rebuilds())}
         assert 100 * found["first"].cases == pytest.approx(79.59, abs=0.01)
         assert 100 * found["best"].cases == pytest.approx(88.52, abs=0.01)
         assert 100 * found["pt alone"].cases == pytest.approx(16.01, abs=0.01)
@@ -248,12 +249,12 @@ class TestSpread:
         assert found["pt alone"].time == pytest.approx(2 / (2 * 0.1600507 + 3 * (1 - 0.1600507)), rel=1e-4)
 
     def test_a_line_a_size(self) -> None:
-        lines = spreading.sizes({100: [rebuild("npy"), rebuild("pt"), rebuild("pt")]})
-        assert lines == [spreading.Size(100, 3, {"npy": 1, "pt": 2}, "npy", "pt")]
-        assert spreading.shares({}) == []
+        lines = rebuilt_tables.sizes({100: [rebuild("npy"), rebuild("pt"), rebuild("pt")]})
+        assert lines == [rebuilt_tables.Size(100, 3, {"npy": 1, "pt": 2}, "npy", "pt")]
+        assert rebuilt_tables.shares({}) == []
 
     def test_every_tool_takes_its_turn_and_gives_the_bytes_back(self, tmp_path: Path) -> None:
-        among = spread.tools()
+        among = rebuilt_dictionaries.tools()
         assert {"uring", "posix", "torch", "numpy"} <= set(among)
         store = RebuildingStore(tmp_path, among)
         blobs = [torch.full((8192,), index, dtype=torch.uint8) for index in range(3 * (len(among) + 1))]
@@ -280,7 +281,7 @@ class TestSpread:
         assert sum(passed) == pytest.approx(0.1)
         assert training.steps >= 1
         assert training.found
-        shown = tools_exhibits.spread(training)
+        shown = tables.spread(training)
         assert all(len(row) == len(shown.columns) for row in shown.rows)
         for row in shown.rows:
             assert sum(int(count) for count in row[2:-2]) == row[1]  # each rebuild has one best tool
@@ -321,7 +322,7 @@ class TestLive:
         def at_times(path: Path, is_cold: bool) -> None:
             brought.append(path)
             if len(brought) % 5 == 0:  # the second contestant of each second row
-                raise cold.ResidencyError("a page stays")
+                raise page_cache.ResidencyError("a page stays")
             bring(path, False)
 
         monkeypatch.setattr(live, "_bring", at_times)
@@ -472,7 +473,7 @@ class TestCommand:
     def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(self, tmp_path: Path, traced: Path) -> None:
         work = tmp_path / "work"
         work.mkdir()
-        command = [sys.executable, "-c", "from fastio.bench.tools_command import tools; tools()"]
+        command = [sys.executable, "-c", "from fastio_bench.tools.command import tools; tools()"]
         more = ["--quick", "--calls", 40_000, "--seconds", 0, "--trace", traced, "--dir", work, "--json"]
         child = subprocess.Popen([*command, *map(str, more)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         pause = threading.Event()

@@ -12,9 +12,11 @@ import pytest
 import results as made
 from benching import MIB, invoke
 from disks import tmpfs
-from fastio.bench import live, plots, stats, trace, whole
-from fastio.bench.rounds import Failure, Sample
-from fastio.bench.trace import Row
+from fastio_bench.harness import stats, whole_files
+from fastio_bench.harness.rounds import Failure, Sample
+from fastio_bench.report import plots
+from fastio_bench.tools import live, trace
+from fastio_bench.tools.trace import Row
 
 OLD = "of another day"
 ROWS = [Row("pt save", 1 << 20, {"a": 0.001, "b": 0.002}) for _ in range(2000)]
@@ -50,28 +52,28 @@ class TestReplacing:
         path.write_text(OLD)
         fill(small_disk)
         with pytest.raises(OSError, match="No space left"):
-            whole.write(path, "x" * MIB)
+            whole_files.write(path, "x" * MIB)
         assert path.read_text() == OLD
         assert sorted(entry.name for entry in small_disk.iterdir()) == ["full", "it"]
 
     def test_room_is_taken_beforehand_and_what_is_not_wanted_given_back(self, small_disk: Path) -> None:
         path = small_disk / "it"
-        with whole.replacing(path, MIB) as keep:
+        with whole_files.replacing(path, MIB) as keep:
             fill(small_disk)
             keep(b"y" * (MIB // 2))
         assert path.read_bytes() == b"y" * (MIB // 2)
         with open(small_disk / "more", "wb") as stream:
             stream.write(bytes(MIB // 4))
-        with pytest.raises(OSError, match="No space left"), whole.replacing(path, MIB):
+        with pytest.raises(OSError, match="No space left"), whole_files.replacing(path, MIB):
             raise AssertionError("there is not so much room")
         assert path.stat().st_size == MIB // 2
 
     def test_a_link_stays_one_and_a_device_is_written_as_it_is(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(tmp_path / "file")
-        whole.write(tmp_path / "link", "through it")
+        whole_files.write(tmp_path / "link", "through it")
         assert (tmp_path / "link").is_symlink()
         assert (tmp_path / "file").read_text() == "through it"
-        whole.write(Path("/dev/null"), "nobody reads it")
+        whole_files.write(Path("/dev/null"), "nobody reads it")
         assert Path("/dev/null").is_char_device()
         assert len(list(tmp_path.iterdir())) == 2
 

@@ -14,8 +14,8 @@ import torch
 import fastio
 from benching import on_disk
 from fastio import direct_io
-from fastio.bench import doctor
 from fastio.offload.store import BlockStore
+from fastio_bench.doctor import checks
 from faults import ALWAYS, NOTHING, Fault, Server, objects
 
 NBYTES = 9 << 20  # several requests in flight, and a last one that is none of whole pages
@@ -92,7 +92,7 @@ def test_a_filesystem_that_takes_none(journaled: Path) -> None:
         fastio.load(path, policy="uring")
     with BlockStore(journaled) as store:
         assert store.notes == (f"{journaled}: no direct I/O, so through the page cache",)
-    assert doctor.direct_io(journaled) == (
+    assert checks.direct_io(journaled) == (
         f"{journaled} takes no direct I/O, its filesystem says; saves and loads go through the page cache"
     )
 
@@ -101,7 +101,7 @@ def test_what_doctor_says_of_this_disk(tmp_path: Path) -> None:
     on_disk(tmp_path)
     with open(tmp_path / "file", "w+b") as file:
         told = direct_io.told(file.name, file.fileno())
-    said = doctor.direct_io(tmp_path)
+    said = checks.direct_io(tmp_path)
     if told is None:
         assert said == "yes; the kernel does not tell the alignment, fastio's is 4096 bytes"
     else:

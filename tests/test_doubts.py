@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fastio.bench import starting
-from fastio.bench.doubts import LEAST, doubts
-from fastio.bench.trace import Row
 from fastio.dicts import Dictionary
 from fastio.dicts.priors import usual_doubt
 from fastio.errors import DictionaryError
+from fastio_bench.tools import starting_dictionaries
+from fastio_bench.tools.prior_uncertainty import LEAST, doubts
+from fastio_bench.tools.trace import Row
 
 SIZES = [str(1 << octave) for octave in range(12, 24)]
 TRUE = {"posix": 0.02, "numpy": 0.02, "uring": 0.1, "dali": 0.4}
@@ -69,7 +69,7 @@ def rows(*ratios: float) -> list[Row]:
 
 def test_a_dictionary_of_two_machines_says_how_far_they_are_apart_and_one_of_a_single_one_does_not() -> None:
     (alone,), (far,), (near,) = (
-        starting.rules(own)["save"]
+        starting_dictionaries.rules(own)["save"]
         for own in ([rows(*[0.5] * 6)], [rows(*[0.5] * 6), rows(*[1.5] * 6)], [rows(*[0.5] * 6), rows(*[0.51] * 6)])
     )
     assert "doubt" not in alone

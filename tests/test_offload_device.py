@@ -323,7 +323,7 @@ def test_other_devices_are_passed_through() -> None:
 def test_the_benchmark_measures_nothing_without_a_gpu() -> None:
     from click.testing import CliRunner
 
-    from fastio.bench.gpu_offload import gpu_offload
+    from fastio_bench.offload.gpu_offload import gpu_offload
 
     ended = CliRunner().invoke(gpu_offload, [])
     assert ended.exit_code == 1

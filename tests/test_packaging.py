@@ -19,7 +19,7 @@ import fastio._native as native
 
 PACKAGED = {".css", ".csv", ".cu", ".json", ".py", ".pyi", ".typed"}
 HEAVY = {"click", "cupy", "kvikio", "matplotlib", "nvidia", "rich", "safetensors"}
-HEAVY_ROOMS = ("fastio.bench", "fastio.backends.dali", "fastio.backends.gds", "fastio.backends.pinned")
+HEAVY_ROOMS = ("fastio_bench", "fastio.backends.dali", "fastio.backends.gds", "fastio.backends.pinned")
 
 NEWLY_IMPORTED = """
 import sys, torch
@@ -43,10 +43,9 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def package_files(root: Path) -> set[str]:
-    """The files of the packages in the source tree ``root``, through the links, by their installed names."""
-    package = root / "fastio"
-    rooms = [package, *(path for path in package.iterdir() if path.is_symlink()), root / "fastio_bench"]
-    found = (path for room in rooms for path in room.rglob("*") if path.suffix in PACKAGED)
+    """The files of the packages in the source tree ``root``, by their installed names."""
+    packages = [root / "fastio", root / "fastio_bench"]
+    found = (path for package in packages for path in package.rglob("*") if path.suffix in PACKAGED)
     return {path.relative_to(root).as_posix() for path in found}
 
 
@@ -70,7 +69,7 @@ def test_sdist_holds_every_source_once(built: Path, repository: Path) -> None:
     assert package_files(repository) | native_sources <= names | links
     # The kernels' source is compiled at run time, and the recorded trace is replayed by the command and its tests.
     assert links == {"fastio/offload/csr.cu", "tests/data/recorded.csv"}
-    assert {"native/csr.cu", "fastio/bench/recorded.csv"} <= names
+    assert {"native/csr.cu", "fastio_bench/tools/recorded.csv"} <= names
     assert not [name for name in names if name.split("/")[0] in {"backends", "bench", "dicts"}]
 
 

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastio
-from fastio.bench import cold
 from fastio.torch_loading import READ_AGAIN
+from fastio_bench.harness import page_cache
 from objects import DTYPES, assorted, same, tensor_of
 
 TOOLS = ["uring", "posix", "torch", "numpy", "memory"]
@@ -56,7 +56,7 @@ def test_torch_checks_sparse_tensors_by_their_own_bytes(tmp_path: Path, tool: st
     with torch.sparse.check_sparse_tensor_invariants(True):
         tensor = torch.ones(elements).to_sparse()
         fastio.save(tensor, path, policy=tool)
-        for bring in (cold.drop, cold.warm):
+        for bring in (page_cache.drop, page_cache.warm):
             bring(path)
             loaded = fastio.load(path, policy=tool)
             assert torch.equal(loaded.values(), tensor.values())

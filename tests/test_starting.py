@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fastio.bench import starting, trace
-from fastio.bench.trace import Row
 from fastio.dicts import Dictionary, storage
 from fastio.dicts.context import Context
 from fastio.dicts.priors import parse_rules, rule_for
 from fastio.dicts.tuner import Tuner
+from fastio_bench.tools import starting_dictionaries, trace
+from fastio_bench.tools.trace import Row
 
 SHIPPED = Path(storage.__file__).parent
 SAVE = Context("save", "pt", "cpu", durable=False)
@@ -29,7 +29,7 @@ def rows(work: str, *sizes: int) -> list[Row]:
 
 
 def test_a_bandwidth_is_a_median_and_its_ratios_are_those_within_a_line() -> None:
-    found = starting.bandwidths(rows("pt save", *[1 << 20] * 9, *[1 << 24] * 4))
+    found = starting_dictionaries.bandwidths(rows("pt save", *[1 << 20] * 9, *[1 << 24] * 4))
     assert found == {str(1 << 20): {"posix": 1000.0, "uring": 500.0}}  # four lines are too few
 
 
@@ -38,11 +38,11 @@ def test_a_tool_that_took_no_part_in_some_lines_is_not_listed() -> None:
         row if place else row._replace(seconds={**row.seconds, "dali": 1.0})
         for place, row in enumerate(rows("npy cold load", *[4096] * 6))
     ]
-    assert set(starting.bandwidths(some)["4096"]) == {"posix", "uring"}
+    assert set(starting_dictionaries.bandwidths(some)["4096"]) == {"posix", "uring"}
 
 
 def test_rules_of_one_format_come_before_those_of_all() -> None:
-    made = starting.rules([[*rows("pt cold load", *[4096] * 5), *rows("npy cold load", *[4096] * 5)]])
+    made = starting_dictionaries.rules([[*rows("pt cold load", *[4096] * 5), *rows("npy cold load", *[4096] * 5)]])
     assert made["save"] == []
     assert [rule["where"] for rule in made["load"]] == [
         {"op": "load", "device": "cpu", "format": "npy", "resident": False},
@@ -53,11 +53,11 @@ def test_rules_of_one_format_come_before_those_of_all() -> None:
 
 def test_what_is_written_is_a_dictionary_that_keeps_what_no_trace_has(tmp_path: Path) -> None:
     before = {}
-    for name in starting.FILES.values():
+    for name in starting_dictionaries.FILES.values():
         shutil.copy(SHIPPED / name, tmp_path)
         before[name] = json.loads((tmp_path / name).read_text())["priors"]
-    starting.main(str(tmp_path), str(trace.SHIPPED))
-    for op, name in starting.FILES.items():
+    starting_dictionaries.main(str(tmp_path), str(trace.SHIPPED))
+    for op, name in starting_dictionaries.FILES.items():
         after = json.loads((tmp_path / name).read_text())["priors"]
         many = [rule for rule in before[name] if "small" in rule["where"]]
         assert after[: len(many)] == many != []
@@ -68,22 +68,22 @@ def test_what_is_written_is_a_dictionary_that_keeps_what_no_trace_has(tmp_path: 
 def test_traces_of_loads_alone_write_nothing(tmp_path: Path) -> None:
     path = tmp_path / "loads.csv"
     path.write_text(trace.text(rows("pt cold load", *[4096] * 5), []))
-    for name in starting.FILES.values():
+    for name in starting_dictionaries.FILES.values():
         shutil.copy(SHIPPED / name, tmp_path)
     with pytest.raises(ValueError, match=r"loads.csv: got no line of a save"):
-        starting.main(str(tmp_path), str(path))
-    for name in starting.FILES.values():
+        starting_dictionaries.main(str(tmp_path), str(path))
+    for name in starting_dictionaries.FILES.values():
         assert (tmp_path / name).read_bytes() == (SHIPPED / name).read_bytes()
 
 
 def test_the_files_that_ship_are_as_they_are_written() -> None:
-    for name in starting.FILES.values():
+    for name in starting_dictionaries.FILES.values():
         shipped = (SHIPPED / name).read_text()
-        assert starting.text(json.loads(shipped)) == shipped
+        assert starting_dictionaries.text(json.loads(shipped)) == shipped
 
 
 @pytest.mark.parametrize("work", ["pt durable save", "pt save", "pt cold load", "pt warm load", "npy cold load"])
 def test_a_tuner_begins_with_the_tool_that_was_the_fastest(work: str) -> None:
-    made = starting.rules([rows(work, *[1 << 20] * 7)])
+    made = starting_dictionaries.rules([rows(work, *[1 << 20] * 7)])
     rule = rule_for(parse_rules([*made["save"], *made["load"]]), trace.context(work, 1 << 20))
     assert Tuner(rule).choose(1 << 20, ("uring", "posix")).tool == "posix"

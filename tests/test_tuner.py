@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastio._native import Prior, bucket_nbytes, bucket_of
-from fastio.bench import replays, trace
-from fastio.bench.replaying import expected_over_oracle, share_best
 from fastio.dicts.context import LAST_BUCKET, small_class
 from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.storage import shipped_rules
 from fastio.dicts.tuner import Tuner
+from fastio_bench.tools import replays, trace
+from fastio_bench.tools.replaying import expected_over_oracle, share_best
 from replay import (
     BANDWIDTH,
     MACHINES,

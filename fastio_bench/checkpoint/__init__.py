@@ -1,0 +1,1 @@
+"""``fastio-bench checkpoint``: saving and restoring a training's state."""

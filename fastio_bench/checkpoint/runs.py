@@ -1,0 +1,148 @@
+"""Which fresh processes run, in which order, and how long that takes: interleaved rounds of who saves and restores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fastio_bench.checkpoint import child
+from fastio_bench.checkpoint.state import Shape
+from fastio_bench.checkpoint.works import (
+    DCP,
+    DURABLE,
+    FASTIO,
+    INCREMENTAL,
+    OF_TORCH,
+    RANKS_SAVE,
+    RESTORE,
+    RESTORERS,
+    SAVERS,
+    TORCH,
+    WORLD,
+    Job,
+    works_of,
+)
+from fastio_bench.harness.fresh_process import ChildError
+from fastio_bench.harness.rounds import Failure, Sample, describe
+from fastio_bench.machine import disk_limit
+from fastio_bench.peers.contestants import remove
+
+SAVES = 2  # of one process, after a first one that does not count
+MEMORY, DISK = 4, 4  # the most that processes take together, and all files at once, in sizes of the state
+_KEPT = "of-"  # how names of files begin that other processes will read
+_LIMITED = ((DURABLE, TORCH), (RANKS_SAVE, DCP), (RESTORE, TORCH))  # after each of these the disk's limit is measured
+_START = 4.0  # seconds until a fresh process has imported everything
+# Seconds for 10^9 bytes, with what comes before and after: making the state, saving it once, learning.
+_MAKE, _SAVE, _LEARN = 2.0, 1.0, 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One or more processes at the same time. ``works`` is what ``tool`` has failed at if they do.
+
+    ``weight`` is a rough guess of the seconds that it takes.
+    """
+
+    what: str
+    tool: str
+    works: tuple[str, ...]
+    jobs: tuple[Job, ...]
+    weight: float
+
+
+@dataclass
+class Runs:
+    """Everything that is measured of a state of ``nbytes``, files below ``folder``, in so many rounds.
+
+    ``tell(what, weight)`` hears what is being done and is done.
+    """
+
+    folder: Path
+    shape: Shape
+    nbytes: int
+    rounds: int
+    tell: Callable[[str, float], None] = field(default=lambda what, weight: None)
+
+    def run(self) -> Generator[Sample | Failure, None, None]:
+        """Every outcome, as soon as it is known. Who failed takes no part in later rounds."""
+        failed = set()
+        counts: dict[tuple[str, str], int] = {}
+        for step in self.steps():
+            self.tell(step.what, 0)
+            if (step.works, step.tool) not in failed:
+                limited: list[Sample] = []
+                with closing(self._outcomes(step)) as outcomes:
+                    for outcome in outcomes:
+                        if isinstance(outcome, Failure):
+                            failed.add((step.works, step.tool))
+                            yield outcome
+                            continue
+                        key = outcome.work, outcome.tool
+                        counts[key] = counts.get(key, -1) + 1
+                        sample = replace(outcome, round=counts[key])
+                        yield sample
+                        if key in _LIMITED:
+                            limited.append(sample)
+                for sample in limited:
+                    yield self._limit(sample)
+            self.tell(step.what, step.weight)
+
+    def _limit(self, sample: Sample) -> Sample | Failure:
+        """What the disk takes for as many bytes. Here, not in a fresh process: fio would outlive one that is killed."""
+        try:
+            if sample.work == RESTORE:
+                took = disk_limit.find().read(self.folder / OF_TORCH, sample.nbytes)
+            else:
+                took = disk_limit.fresh_file(self.folder, sample.nbytes)
+        except OSError as error:
+            return Failure(sample.work, sample.workload, disk_limit.TOOL, sample.round, describe(error))
+        own = disk_limit.TOOL, sample.round, sample.nbytes, took.seconds, took.cpu_seconds
+        return Sample(sample.work, sample.workload, *own, way=took.way)
+
+    def _outcomes(self, step: Step) -> Generator[Sample | Failure, None, None]:
+        """What the step's processes tell; if they fail, that. Their files go with them."""
+        try:
+            with closing(child.run(step.jobs)) as outcomes:
+                yield from outcomes
+        except ChildError as error:
+            for work in step.works:
+                yield Failure(work, self.shape.name, step.tool, 0, describe(error))
+        finally:
+            for path in self.folder.iterdir():
+                if not path.name.startswith(_KEPT):
+                    remove(path)
+
+    def steps(self) -> list[Step]:
+        """All of them, in order."""
+        size = self.nbytes / 1e9
+        made, saved = _START + _MAKE * size, _SAVE * size
+        counted = self.rounds * SAVES
+        ranks = tuple(self._job("ranks.run", saves=self.rounds, rank=rank) for rank in range(WORLD))
+        return [
+            Step("fastio learns", FASTIO, (DURABLE,), (self._job("saving.learn"),), made + _LEARN * size),
+            *(self._saves(tool, made, saved) for _ in range(self.rounds) for tool in SAVERS),
+            Step("2 ranks", FASTIO, (RANKS_SAVE,), ranks, made + _START + 4 * (self.rounds + 3) * saved),
+            Step(
+                "a tenth changed",
+                FASTIO,
+                (INCREMENTAL,),
+                (self._job("saving.save_changes", saves=counted),),
+                made + 2 * (counted + 1) * saved,
+            ),
+            Step("writing", TORCH, (RESTORE,), (self._job("restoring.prepare", TORCH),), made + 3 * saved),
+            *(
+                Step(f"{tool}: restores", tool, (RESTORE,), (self._job("restoring.restore", tool),), made + 1.5 * saved)
+                for _ in range(self.rounds)
+                for tool in RESTORERS
+            ),
+        ]
+
+    def _saves(self, tool: str, made: float, saved: float) -> Step:
+        calls = (SAVES + 1) * (2 if tool == FASTIO else 1)  # fastio's take turns with plain copies
+        jobs = (self._job("saving.save", tool, SAVES),)
+        return Step(f"{tool}: saves", tool, works_of(tool), jobs, made + calls * saved)
+
+    def _job(self, task: str, tool: str = "", saves: int = 0, rank: int = 0) -> Job:
+        return Job(task, str(self.folder), self.shape.depth, self.shape.width, tool, saves, rank)

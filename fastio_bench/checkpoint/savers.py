@@ -1,0 +1,167 @@
+"""Those who save a training's state, each as its own documentation says is fastest on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from fastio.checkpoint import Checkpointer
+from fastio.outcome import record
+from fastio_bench.checkpoint.state import TrainingState
+from fastio_bench.checkpoint.works import BUDGET_PART, BUDGETED, COPY, DCP, DCP_CACHED, FASTIO, TORCH
+from fastio_bench.peers import catalogue, libraries
+from fastio_bench.peers.contestants import remove
+
+SETTINGS = {
+    TORCH: "torch.save of the state dicts, fsync",
+    DCP: f"async_save with FileSystemWriter(thread_count={libraries.dcp_threads()}); it makes a copy in new memory "
+    "each time",
+    DCP_CACHED: "async_save with a DefaultStager that is kept, and so its copy's memory",
+    FASTIO: "Checkpointer, asynchronous",
+    BUDGETED: f"memory_budget=nbytes // {BUDGET_PART}",
+    COPY: "copy_ of every tensor into memory that is there, all threads",
+}
+
+
+class Saver(Protocol):
+    """Saves again and again. ``save`` returns when training may go on, ``wait`` when all of it is on the disk."""
+
+    def save(self) -> None: ...
+
+    def wait(self) -> str:
+        """Gives the way that the bytes took, if the tool tells."""
+
+    def clear(self) -> None:
+        """Remove what was saved."""
+
+    def close(self) -> None: ...
+
+
+class ByCheckpointer:
+    """fastio's Checkpointer. With ``keep`` it removes old steps itself, else ``clear`` does, as for the others."""
+
+    def __init__(self, state: TrainingState, folder: Path, keep: int | None = None, **settings: Any) -> None:
+        self._state, self._folder = state.tree(), folder
+        self._kept_by_itself = keep is not None
+        self._checkpointer = Checkpointer(folder, keep=keep, **settings)
+        self._recording = record()
+        self._transfers = self._recording.__enter__()
+        self._step = 0
+
+    def save(self) -> None:
+        self._checkpointer.save(self._step, self._state)
+        self._step += 1
+
+    def wait(self) -> str:
+        self._checkpointer.wait()
+        return catalogue.way(self._transfers[-1])
+
+    def clear(self) -> None:
+        if not self._kept_by_itself:
+            for path in self._folder.iterdir():
+                if path.is_dir():
+                    remove(path)
+
+    def close(self) -> None:
+        self._recording.__exit__(None, None, None)
+        self._checkpointer.close()
+
+
+class ByTorch:
+    """torch.save and fsync: training waits for all of it."""
+
+    def __init__(self, state: TrainingState, folder: Path) -> None:
+        self._state, self._path = state, folder / "state.pt"
+        folder.mkdir()
+
+    def save(self) -> None:
+        libraries.torch_save(self._state.dicts(), str(self._path), durable=True)
+
+    def wait(self) -> str:
+        return ""
+
+    def clear(self) -> None:
+        remove(self._path)
+
+    def close(self) -> None:
+        self.clear()
+
+
+class ByDCP:
+    """DCP's async_save by a thread, durable as its writer understands it: it syncs its files by default.
+
+    With ``cached``, one stager serves all saves and keeps its memory. (A process in the thread's place would be given
+    the same copy, so training would wait as long.)
+    """
+
+    def __init__(self, state: TrainingState, folder: Path, cached: bool) -> None:
+        from torch.distributed.checkpoint import state_dict_saver
+
+        self._save: Callable[..., Any] = state_dict_saver.async_save
+        self._state, self._path = state, folder
+        self._settings: dict[str, Any] = {}
+        self._future: Any = None
+        if cached:
+            from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+            # What is switched off needs a GPU, or another process.
+            options = StagingOptions(
+                use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
+            )
+            self._settings["async_stager"] = DefaultStager(options)
+
+    def save(self) -> None:
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+        writer = FileSystemWriter(self._path, thread_count=libraries.dcp_threads())
+        self._future = self._save(self._state.dicts(), storage_writer=writer, **self._settings)
+
+    def wait(self) -> str:
+        self._future.result()
+        self._future = None
+        return ""
+
+    def clear(self) -> None:
+        remove(self._path)
+
+    def close(self) -> None:
+        self.clear()
+        if "async_stager" in self._settings:
+            self._settings["async_stager"].close()
+
+
+class ByCopy:
+    """No save at all: a copy into memory that is there, which no snapshot can be faster than."""
+
+    def __init__(self, state: TrainingState) -> None:
+        sources = [tensor.reshape(-1).view(torch.uint8) for tensor in state.tensors().values()]
+        self._pairs = [(torch.zeros_like(source), source) for source in sources]
+        for target, source in self._pairs:
+            target.copy_(source)  # zeros may be no memory yet
+
+    def save(self) -> None:
+        for target, source in self._pairs:
+            target.copy_(source)
+
+    def wait(self) -> str:
+        return ""
+
+    def clear(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self._pairs = []
+
+
+def make(tool: str, state: TrainingState, folder: Path) -> Saver:
+    """The saver of that name; its files lie in ``folder``, which is not there yet."""
+    if tool == FASTIO:
+        return ByCheckpointer(state, folder)
+    if tool == BUDGETED:
+        return ByCheckpointer(state, folder, memory_budget=state.nbytes // BUDGET_PART)
+    if tool == TORCH:
+        return ByTorch(state, folder)
+    return ByDCP(state, folder, cached=tool == DCP_CACHED)

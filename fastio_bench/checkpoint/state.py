@@ -1,0 +1,116 @@
+"""What is saved and restored: a transformer and the moments that AdamW keeps of it, whole or one rank's part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from fastio_bench.workloads import objects
+from fastio_bench.workloads.training_models import ARCHITECTURES
+
+_BUILD = ARCHITECTURES["transformer"].build
+_COPIES, _ITEM = 3, 4  # parameters and two moments, fp32
+_WIDTHS, _LEAST_DEPTH = (1024, 512, 256, 128), 8
+_SMALLEST = 64
+_SHRINK = 0.01  # of a parameter, for a moment that is not the same
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A transformer of ``depth`` blocks, each of 12 ``width``^2 parameters and a few more."""
+
+    depth: int
+    width: int
+
+    @property
+    def name(self) -> str:
+        """For samples."""
+        return f"adamw-{self.depth}x{self.width}"
+
+
+def shape_of(nbytes: int) -> Shape:
+    """The network that takes about so many bytes with AdamW's moments: as wide as leaves it eight blocks."""
+    for width in (*_WIDTHS, _SMALLEST):
+        depth = round(nbytes / (12 * width**2 * _ITEM * _COPIES))
+        if depth >= _LEAST_DEPTH:
+            return Shape(depth, width)
+    return Shape(max(depth, 1), _SMALLEST)
+
+
+class TrainingState:
+    """A model and its AdamW after a first step, the same values in every process."""
+
+    def __init__(self, shape: Shape) -> None:
+        torch.manual_seed(0)
+        self.model = _BUILD(shape.depth, shape.width)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        for parameter in self.model.parameters():
+            value = parameter.detach()
+            moments = {"exp_avg": value * _SHRINK, "exp_avg_sq": value.square()}
+            self.optimizer.state[parameter] = {"step": torch.tensor(1.0), **moments}
+
+    def tree(self) -> dict[str, Any]:
+        """As a Checkpointer takes it."""
+        return {"model": self.model, "optimizer": self.optimizer}
+
+    def dicts(self) -> dict[str, Any]:
+        """As torch.save and DCP take it. No tensor is copied."""
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Every tensor by a name, a parameter followed by its moments."""
+        found = {}
+        for name, parameter in self.model.named_parameters():
+            found[name] = parameter.detach()
+            found |= {f"{name}.{key}": value for key, value in self.optimizer.state[parameter].items()}
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors().values())
+
+    def fingerprint(self) -> int:
+        """A CRC-32 of all of it."""
+        return objects.fingerprint(self.tensors())
+
+    def erase(self) -> None:
+        """Zero everything, so that a restore has all of it to bring back."""
+        for tensor in self.tensors().values():
+            tensor.zero_()
+
+    def change(self, share: float) -> None:
+        """Change every byte of the last storages, which hold up to ``share`` of all bytes (and of the storages)."""
+        left = share * self.nbytes
+        for tensor in reversed(self.tensors().values()):
+            left -= tensor.nbytes
+            if left < 0:
+                return
+            tensor.add_(1.0)
+
+
+def sharded(shape: Shape, mesh: Any) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    """One rank's part of such a state, as FSDP2 shards it and DCP names it; and the memory that it takes here."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    with torch.device("meta"):
+        network: nn.Module = _BUILD(shape.depth, shape.width)
+    rank, world = mesh.get_local_rank(), mesh.size()
+    generator = torch.Generator().manual_seed(rank)
+    local: list[torch.Tensor] = []
+
+    def part(whole: torch.Tensor) -> Any:
+        mine = torch.empty(whole.shape[0] // world, *whole.shape[1:]).uniform_(generator=generator)
+        local.append(mine)
+        return DTensor.from_local(mine, mesh, [Shard(0)], run_check=False)
+
+    parameters = dict(network.named_parameters())
+    model = {name: part(whole) for name, whole in parameters.items()}
+    moments = {
+        name: {"step": torch.tensor(1.0), "exp_avg": part(whole), "exp_avg_sq": part(whole)}
+        for name, whole in parameters.items()
+    }
+    return {"model": model, "optimizer": {"state": moments}}, local

@@ -1,0 +1,118 @@
+"""What ``fastio-bench checkpoint`` found, as tables, and beside what was asked. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fastio.checkpoint.passing import LEAST
+from fastio_bench.checkpoint.works import (
+    BASELINES,
+    BLOCKED,
+    BUDGET_PART,
+    BUDGETED,
+    COPY,
+    DCP,
+    DCP_CACHED,
+    DURABLE,
+    FASTIO,
+    FULL,
+    INCREMENTAL,
+    RANKS_LOAD,
+    RANKS_SAVE,
+    RESTORE,
+    TORCH,
+    WORKS,
+)
+from fastio_bench.harness.rounds import Failure, Sample
+from fastio_bench.harness.stats import Summary, summarise
+from fastio_bench.peers.goals import Goal
+from fastio_bench.report.table import Cell, Exhibit
+from fastio_bench.report.terminal_tables import MIB, spread
+
+GRANTED = 64 << 20  # bytes beside the snapshot: what any save by fastio may take beside the object
+_NOTES = {
+    BLOCKED: "Until save returns; each process's first is not counted. The copy is of the same tensors, by all "
+    "threads, into memory that is there.",
+    DURABLE: "Until the bytes would survive a power cut. Beyond: the peak of memory above the state, first save "
+    "included. The disk's limit: as many bytes in one fresh file, past the page cache, synced.",
+    RANKS_SAVE: "Until all ranks have saved; tensors are sharded over both, as FSDP2 does it. dcp.save with the "
+    "storage of either: FileSystemWriter, the processors shared out as its threads, which syncs its files, or fastio's "
+    "Writer. The disk's limit: one writer of all.",
+    RANKS_LOAD: "Into tensors that are there, the files not in the page cache: dcp.load with the storage of either.",
+    RESTORE: "In fresh processes, files not in the page cache. Beyond: the peak of memory above the live state. "
+    "The disk's limit: torch's file, into memory that is there.",
+    INCREMENTAL: "Until the bytes would survive a power cut.",
+}
+
+
+def summaries(samples: Sequence[Sample]) -> list[Summary]:
+    """One for each work and tool, each work beside its own baseline."""
+    return [
+        summary
+        for work in WORKS
+        for summary in summarise([sample for sample in samples if sample.work == work], BASELINES[work])
+    ]
+
+
+def exhibits(found: Sequence[Summary], failures: Sequence[Failure]) -> list[Exhibit]:
+    """A table for each work: medians, and "failed" with the reason where a tool failed."""
+    shown = []
+    for number, work in enumerate(WORKS):
+        rows: list[list[Cell]] = [_row(own) for own in found if own.work == work]
+        rows += [
+            [failure.tool, "failed", None, None, "", None, None, None, failure.reason]
+            for failure in failures
+            if failure.work == work
+        ]
+        if rows:
+            columns = (
+                *("tool", "ms*", "MB/s*", f"x {BASELINES[work]}*", "spread", "CPU s*"),
+                *("rounds*", "beyond MiB*", "way"),
+            )
+            title = work[0].upper() + work[1:]
+            shown.append(Exhibit(f"checkpoint-{number}", title, columns, rows, note=_NOTES.get(work, "")))
+    return shown
+
+
+def _row(own: Summary) -> list[Cell]:
+    beyond = None if own.extra_bytes is None else own.extra_bytes / MIB
+    cpu = own.cpu_per_gb * own.nbytes / 1e9
+    rate, ratio = own.bandwidth / 1e6, own.ratio
+    return [own.tool, own.seconds * 1e3, rate, ratio, spread(own), cpu, own.rounds, beyond, "; ".join(own.ways)]
+
+
+def goals(found: Sequence[Summary]) -> list[Goal]:
+    """Every goal that these summaries can tell of."""
+    by_name = {(own.work, own.tool): own for own in found}
+    return [*_times(by_name), *_memory(by_name)]
+
+
+def _times(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:
+    """Ratios of medians of seconds: the other's by fastio's, but for what training is blocked by beside DCP."""
+    for work, other, asked in (
+        (BLOCKED, COPY, 0.8),
+        (DURABLE, TORCH, 2.3),
+        (RANKS_SAVE, DCP, 2.0),
+        (RESTORE, TORCH, 1.7),
+        (INCREMENTAL, FULL, 5.0),
+    ):
+        own, theirs = found.get((work, FASTIO)), found.get((work, other))
+        if own and theirs:
+            yield Goal(work, own.workload, other, asked, theirs.seconds / own.seconds)
+    for other in (DCP, DCP_CACHED):
+        own, theirs = found.get((BLOCKED, FASTIO)), found.get((BLOCKED, other))
+        if own and theirs:
+            yield Goal(BLOCKED, own.workload, f"{other}'s", 0.2, own.seconds / theirs.seconds, least=False)
+
+
+def _memory(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:
+    own, theirs = found.get((RESTORE, FASTIO)), found.get((RESTORE, TORCH))
+    if own and theirs and own.extra_bytes is not None and theirs.extra_bytes:
+        share = own.extra_bytes / theirs.extra_bytes
+        yield Goal(RESTORE, own.workload, "torch's peak of memory", 0.5, share, least=False)
+    for tool, against, part in ((FASTIO, "one snapshot", 1), (BUDGETED, "memory_budget", BUDGET_PART)):
+        own = found.get((DURABLE, tool))
+        if own and own.extra_bytes is not None:
+            room = max(own.nbytes // part, LEAST if part > 1 else 0)
+            named = f"memory: {against} and {GRANTED // MIB} MiB"
+            yield Goal(DURABLE, own.workload, named, (room + GRANTED) / MIB, own.extra_bytes / MIB, "MiB", least=False)

@@ -1,0 +1,1 @@
+"""``fastio-bench contend``: files and training beside processes that take memory bandwidth."""

@@ -1,0 +1,157 @@
+"""What is here and what is not: the answers to "why is it slow" that nobody should have to search for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fastio
+import fastio._native as native
+from fastio import config
+from fastio import direct_io as alignment
+from fastio_bench.harness import new_memory, room, warmup
+from fastio_bench.harness import page_cache as cold
+from fastio_bench.harness.memory_reserve import Reserve, available_memory
+from fastio_bench.harness.rounds import Contestant, Failure, Sample, Task, interleave
+from fastio_bench.machine import disk_limit, machine
+from fastio_bench.workloads.objects import MIB, Workload
+
+PROBE_BATCH = 16  # 49 MiB: large enough for every path, small enough for a moment
+PROBE_FILES = 3  # of which two lie on the disk at once, while one save takes the place of another
+LIMIT_NBYTES = 512 * MIB
+LIMIT_ROUNDS = 5  # about ten seconds
+
+_CACHED = "saves and loads go through the page cache"
+
+Answers = list[tuple[str, str]]
+
+
+def system(folder: Path) -> Answers:
+    """Machine, filesystem and what the kernel allows, as questions and answers."""
+    fs = machine.filesystem(folder)
+    gpus = machine.gpus()
+    found = machine.versions()
+    return [
+        ("processor", f"{machine.processor()}, {len(os.sched_getaffinity(0))} cores"),
+        ("memory", f"{available_memory() / 1e9:.1f} GB available"),
+        ("new memory", new_memory.told()),
+        ("kernel", machine.describe(folder)["kernel"]),
+        ("versions", ", ".join(f"{name} {number}" for name, number in found.items())),
+        ("GPU", ", ".join(gpus) or "none that torch sees"),
+        ("native module", f"{native.__file__} (CRC-32: {native.crc32_kernel()})"),
+        ("dictionaries", str(config.get("dictionary_dir") or "in the user's cache folder")),
+        ("filesystem", f"{fs.kind} on {fs.device}, {fs.free_bytes / 1e9:.1f} GB free"),
+        ("direct I/O", direct_io(folder)),
+        ("io_uring", machine.io_uring_problem() or "allowed"),
+        ("page cache", page_cache(folder)),
+        ("GPUDirect Storage", gds()),
+    ]
+
+
+def direct_io(folder: Path) -> str:
+    """Whether files here take direct I/O, and the alignment they ask for."""
+    probe = folder / "direct"
+    probe.write_bytes(bytes(4096))
+    try:
+        fd = os.open(probe, os.O_RDONLY | os.O_DIRECT)
+    except OSError as error:
+        return f"O_DIRECT is refused ({error.strerror}); {_CACHED}"
+    finally:
+        probe.unlink()
+    try:
+        told = alignment.told(str(folder), fd)
+        taken = alignment.alignment(str(folder), fd)
+    except fastio.FastIOError as error:
+        return f"{error}; {_CACHED}"
+    finally:
+        os.close(fd)
+    if told is None:
+        return f"yes; the kernel does not tell the alignment, fastio's is {taken} bytes"
+    return f"yes; memory aligned to {told[0]} and offsets to {told[1]} bytes, fastio's are to {taken}"
+
+
+def page_cache(folder: Path) -> str:
+    """Whether files here can be dropped from the page cache, so that a cold read can be measured."""
+    probe = folder / "cached"
+    probe.write_bytes(os.urandom(MIB))
+    try:
+        before = cold.resident(probe)
+        try:
+            cold.drop(probe)
+        except cold.ResidencyError:
+            return "files cannot be dropped from it here (tmpfs?): cold reads cannot be measured"
+        return f"works: {before:.0%} of a new file was resident, none after it was dropped"
+    finally:
+        probe.unlink()
+
+
+def gds() -> str:
+    """Whether bytes can go between GPU and disk without touching host memory."""
+    status = next(status for status in fastio.tools() if status.name == "gds")
+    if not status.available:
+        return f"no: {status.reason}"
+    driver = Path("/proc/driver/nvidia-fs/stats").exists()
+    return "yes" if driver else "kvikio is here, the nvidia-fs driver is not: transfers bounce through host memory"
+
+
+def tool_rows() -> list[tuple[str, bool, str]]:
+    """fastio's tools: what they do, or why they are not there and the cure."""
+    rows = []
+    for status in fastio.tools():
+        able = f"{', '.join(sorted(status.operations))} on {', '.join(sorted(status.devices))}"
+        if not status.operations:
+            able = f"no files; fastio.Offload(store='{status.name}:...')"
+        missing = f"{status.reason}; {status.cure}" if status.cure else status.reason
+        rows.append((status.name, status.available, able if status.available else missing))
+    return rows
+
+
+def ways(folder: Path, workload: Workload) -> Answers:
+    """The ways that bytes really take with ``policy="auto"``: saved durably and not, loaded cold and warm."""
+    thing, path = workload.make(), folder / "probe.pt"
+    fastio.save(thing, path)  # the first call of a process pays for what the later ones reuse
+    calls: dict[str, Callable[[], Any]] = {
+        "durable save": lambda: fastio.save(thing, path),
+        "save": lambda: fastio.save(thing, path, durable=False),
+        "cold load": lambda: fastio.load(path),
+        "warm load": lambda: fastio.load(path),
+    }
+    rows = []
+    try:
+        for name, call in calls.items():
+            if name == "cold load":
+                try:
+                    cold.drop(path)
+                except cold.ResidencyError as error:
+                    rows.append((name, str(error)))
+                    continue
+            elif name == "warm load":
+                cold.warm(path)
+            with warmup.ready(Reserve(2 * LIMIT_NBYTES)), fastio.record() as transfers:
+                call()
+            done = transfers[-1]
+            told = "; ".join([done.reason, *map(str, done.fallbacks)])
+            rows.append((name, f"{done.tool}, {done.route}, {done.nbytes / done.seconds / 1e6:,.0f} MB/s: {told}"))
+    finally:
+        path.unlink(missing_ok=True)
+    return rows
+
+
+def limit_nbytes(folder: Path) -> int:
+    """The bytes at which the disk's limit is measured: whole MiB, at most half of what is free there."""
+    return min(LIMIT_NBYTES, room.most(folder, 2) // MIB * MIB)
+
+
+def disk(folder: Path, rounds: int, nbytes: int) -> Iterator[Sample | Failure]:
+    """What the disk gives to plain direct writes and reads of so many bytes, in interleaved rounds, as known."""
+    path, tool = folder / "limit", disk_limit.find()
+    contestants = [
+        Contestant("write", lambda: tool.write(path, nbytes), os.sync),
+        Contestant("read", lambda: tool.read(path, nbytes), os.sync),
+    ]
+    try:
+        yield from interleave(Task(disk_limit.TOOL, f"{nbytes // MIB} MiB", nbytes), contestants, rounds)
+    finally:
+        path.unlink(missing_ok=True)

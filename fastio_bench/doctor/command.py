@@ -1,0 +1,63 @@
+"""``fastio-bench doctor``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fastio_bench.doctor import checks as doctors
+from fastio_bench.doctor import nvme as doctor_nvme
+from fastio_bench.harness import room
+from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.harness.stats import summarise
+from fastio_bench.report import terminal_tables
+from fastio_bench.workloads.objects import MIB
+
+_TITLES = {"machine": "Machine", "tools": "Tools", "ways": 'The way bytes take here (policy="auto")'}
+
+
+@click.command(short_help="What is here, the way bytes take, the disk's limit.")
+@partial(common, quick="Fewer rounds of the disk's limit: some seconds in all.")
+def doctor(conduct: Conduct) -> None:
+    """What is here and what is not, the path that bytes really take, NVMe controllers, and the limit of the disk.
+
+    Takes about fifteen seconds and half a gigabyte of disk.
+    """
+
+    probe, cut = room.one_size(doctors.PROBE_BATCH, conduct.parent, doctors.PROBE_FILES)
+    nbytes = doctors.limit_nbytes(conduct.parent)
+    conduct.report.settings |= {"ways": probe.label, "limit": f"{nbytes // MIB} MiB"}
+    conduct.report.notes += [cut] if cut else []
+    if nbytes < doctors.LIMIT_NBYTES:
+        conduct.report.notes.append(f"limit of the disk: {nbytes // MIB} MiB at a time, {room.WANT}")
+
+    def work(folder: Path) -> None:
+        with conduct.meter([1.0, 2.0, 2.0, 10.0]) as meter:
+            nvme = doctor_nvme.find()
+            steps: list[tuple[str, float, Any]] = [
+                ("machine", 1.0, lambda folder: [*doctors.system(folder), *doctor_nvme.answers(nvme.facts)]),
+                ("tools", 2.0, lambda folder: doctors.tool_rows()),
+                ("ways", 2.0, lambda folder: doctors.ways(folder, probe)),
+            ]
+            for name, weight, ask in steps:
+                meter(name, 0)
+                rows = conduct.report.findings[name] = ask(folder)
+                table = terminal_tables.tools if name == "tools" else terminal_tables.answers
+                conduct.show(table(f"{_TITLES[name]}, {probe.label}" if name == "ways" else _TITLES[name], rows))
+                meter(name, weight)
+            conduct.report.findings["nvme"] = nvme.document()
+            conduct.report.exhibits += doctor_nvme.exhibits(nvme)
+            conduct.report.notes += [] if nvme.controllers else [doctor_nvme.NONE]
+            meter("limit of the disk", 0)
+            rounds = 2 if conduct.quick else doctors.LIMIT_ROUNDS
+            for _ in conduct.report.take(doctors.disk(folder, rounds, nbytes)):
+                meter("limit of the disk", 10.0 / rounds / 2)
+
+    def show() -> list[Any]:
+        summaries, failures = summarise(conduct.report.samples), conduct.report.failures
+        return [terminal_tables.matrix("Limit of the disk, past the page cache", summaries, failures)]
+
+    conduct.run(work, show)

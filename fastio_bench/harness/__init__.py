@@ -1,0 +1,1 @@
+"""Measuring: rounds, fresh processes, timing, the page cache, interrupts and progress."""

@@ -1,0 +1,156 @@
+"""How every subcommand runs: its options, its folder, its progress, its end."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import RenderableType
+from rich.table import Table
+
+from fastio.offload.arguments import parsed_bytes
+from fastio_bench.harness import plain_json, writable
+from fastio_bench.harness.interrupts import STATUS, undisturbed
+from fastio_bench.harness.progress_meter import Meter
+from fastio_bench.harness.rounds import describe
+from fastio_bench.harness.run_record import Report, consoles, interruptible, workspace
+from fastio_bench.harness.stats import summarise
+from fastio_bench.report import plots, terminal_table
+
+
+class Conduct:
+    """One run of a subcommand, from its common options to its exit status."""
+
+    def __init__(self, command: str, parent: Path, quick: bool, out: Path | None, as_json: bool) -> None:
+        self.parent, self.quick, self.out, self.as_json = parent, quick, out, as_json
+        self.report = Report(command, parent, {"quick": quick})
+        self._tables, self._progress = consoles()
+
+    @contextmanager
+    def meter(self, weights: Sequence[float]) -> Iterator[Callable[[str, float], None]]:
+        """Progress with the time left; yields ``tell(what, weight)``, to be called before and after each step."""
+        with Meter(self._progress, weights) as meter:
+            yield meter.tell
+
+    def show(self, table: RenderableType) -> None:
+        """Print a table or a line, unless JSON is asked for or the table is empty (of what Ctrl-C came before)."""
+        if not self.as_json and not (isinstance(table, Table) and not table.row_count):
+            self._tables.print(table)
+
+    def run(
+        self,
+        work: Callable[[Path], None],
+        tables: Callable[[], Iterable[RenderableType]] = tuple,
+        draw: Callable[[Path], Iterable[Path]] | None = None,
+    ) -> None:
+        """Do the work in a folder of its own; then show what came of it, also when Ctrl-C or the system ended it early.
+
+        ``draw`` writes plots, where they are not bars of bandwidth, given the document's path without its suffix, with
+        which the names of theirs begin. Folders that cannot be used are found out beforehand; results that cannot be
+        written after all are an error, once they are shown.
+        """
+        writable.folder(self.parent, "--dir")
+        if self.out is not None:
+            writable.folder(self.out, "--out")
+        unwritten, before = "", set[Path]()
+        with undisturbed():
+            with workspace(self.parent) as folder, interruptible(self.report):
+                work(folder)
+            self.report.tell_again()
+            shown = [*tables()]  # which may add exhibits
+            try:
+                before = set() if self.out is None else {*self.out.glob("*.json")}
+                written = None if self.out is None else self.report.write(self.out)
+            except OSError as error:
+                unwritten = describe(error)
+        exhibits = [terminal_table.table(exhibit) for exhibit in self.report.exhibits if exhibit.rows]
+        for piece in (*shown, *exhibits, *self.report.notes):
+            self.show(piece)
+        if self.as_json:
+            click.echo(plain_json.text(self.report.document()))
+        if unwritten:
+            raise click.ClickException(
+                f"--out {self.out}: {unwritten}; nothing was kept but what is shown: make room there"
+            )
+        if written is not None:
+            click.echo(f"written: {written}{self._instead(written, before)}", err=True)
+            self._plot(written.with_suffix(""), draw or self._bars)
+        if self.report.interrupted:
+            sys.exit(1 if self.report.broken else STATUS)
+
+    def _instead(self, written: Path, before: Set[Path]) -> str:
+        """What a reader must know of a name that was taken."""
+        if written in before:
+            return ", in the place of an earlier run with the same settings"
+        if written.stem != self.report.name:
+            return f"; {self.report.name}.json is another run's, and stays"
+        return ""
+
+    def _bars(self, beginning: Path) -> list[Path]:
+        return plots.draw(beginning, summarise(self.report.samples))
+
+    def _plot(self, beginning: Path, draw: Callable[[Path], Iterable[Path]]) -> None:
+        try:
+            for path in draw(beginning):
+                click.echo(f"written: {path}", err=True)
+        except ImportError as error:
+            click.echo(f"no plots: {error}; pip install matplotlib", err=True)
+        except OSError as error:
+            raise click.ClickException(f"--out {self.out}: no plots: {describe(error)}; make room there") from error
+
+
+_OPTIONS = (
+    click.option(
+        "--dir",
+        "parent",
+        type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
+        default=".",
+        help="Where to measure: a temporary folder is made there, and removed.  [default: the current folder]",
+    ),
+    click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write JSON and plots here."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables."),
+)
+
+
+def forecast(seconds: float, disk: int) -> str:
+    """How long something takes and how much disk, said before it begins."""
+    takes = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{max(seconds, 1):.0f} seconds"
+    room = f"{disk / (1 << 30):.1f} GiB" if disk >= 1 << 29 else f"{disk / (1 << 20):.0f} MiB"
+    return f"about {takes}, at most {room} of disk"
+
+
+def as_bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """The callback of an option that is bytes: a number, or a number with a unit."""
+    try:
+        return parsed_bytes(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
+
+
+def as_some_bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """The same of an option that is more than nothing."""
+    nbytes = as_bytes(context, parameter, value)
+    if nbytes == 0:
+        raise click.BadParameter(f"{value} is nothing: expected more", context, parameter)
+    return nbytes
+
+
+def common(
+    function: Callable[..., None], quick: str = "Fewer sizes and rounds: a minute or two."
+) -> Callable[..., None]:
+    """The options that every subcommand has; they arrive as one :class:`Conduct`. ``quick`` is the help of that one."""
+
+    def command(context: click.Context, parent: Path, quick: bool, out: Path | None, as_json: bool, **own: Any) -> None:
+        function(Conduct(context.info_name or "", parent, quick, out, as_json), **own)
+
+    functools.update_wrapper(command, function)
+    result: Callable[..., None] = click.pass_context(command)
+    where, *others = _OPTIONS
+    for option in reversed((where, click.option("--quick", is_flag=True, help=quick), *others)):
+        result = option(result)
+    return result

@@ -1,0 +1,1 @@
+"""``fastio-bench hybrid``: training with parameters in host memory."""

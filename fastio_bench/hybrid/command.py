@@ -1,0 +1,98 @@
+"""``fastio-bench hybrid``: the paper's machines (simulated), a GPU where there is one, and state on disk (measured)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from fastio.errors import ToolUnavailableError
+from fastio.hybrid import plot
+from fastio_bench.harness import room
+from fastio_bench.harness.command_run import Conduct, as_some_bytes, common
+from fastio_bench.harness.fresh_process import ChildError
+from fastio_bench.harness.rounds import Failure, describe
+from fastio_bench.hybrid import gpu, memory, simulated_papers, timelines, utilisation
+from fastio_bench.hybrid import store as hybrid_store
+from fastio_bench.hybrid.job import Job
+from fastio_bench.report import plots, terminal_tables
+
+_BYTES, _QUICK_BYTES, _QUICK_STEPS = 1_200_000_000, 200_000_000, 5
+_FILES = 3  # as large as the parameters that lie on the disk at once: gradients and the two moments of AdamW
+_MEMORIES = 6  # times the parameters' bytes: plain training has these in memory, and what its steps make
+
+
+@click.command(short_help="Training with parameters and gradients in host memory.")
+@click.option("--optimizer-store", "store", is_flag=True, help="Instead: AdamW with its state on disk, measured.")
+@click.option("--parameters", metavar="SIZE", callback=as_some_bytes, help="Of the model on disk.  [default: 1.2GB]")
+@click.option("--steps", type=click.IntRange(2), help="Steps to train; 20, with --quick 5.")
+@common
+def hybrid(conduct: Conduct, store: bool, parameters: int | None, steps: int | None) -> None:
+    """Hybrid training: speed and memory against ZeRO-Offload, and the optimizer's state on disk."""
+    steps = steps or (_QUICK_STEPS if conduct.quick else 20)
+    if store:
+        asked = parameters or (_QUICK_BYTES if conduct.quick else _BYTES)
+        nbytes = min(asked, room.most(conduct.parent, _FILES, _MEMORIES))
+        if nbytes < asked:
+            sizes = f"{nbytes / 1e9:,.3f} GB of parameters instead of {asked / 1e9:,.3f} GB"
+            conduct.report.notes.append(f"{sizes}, {room.WANT}")
+        _measure_store(conduct, Job(nbytes, steps))
+    else:
+        _simulate(conduct, steps)
+
+
+def _simulate(conduct: Conduct, steps: int) -> None:
+    found: list[simulated_papers.Simulated] = []
+
+    def work(folder: Path) -> None:
+        found.extend(simulated_papers.every())
+        for module in (simulated_papers, memory, utilisation):
+            conduct.report.exhibits += module.exhibits(found)
+        conduct.report.findings["timelines"] = timelines.documents(found)
+        if torch.cuda.is_available():
+            with conduct.meter([1.0] * len(gpu.WAYS)) as tell:
+                conduct.report.settings["steps"] = steps
+                shape = (768, 4, 8, 128) if conduct.quick else (1024, 24, 8, 384)
+                conduct.report.exhibits.append(gpu.measure(*shape, steps, tell))
+        else:
+            conduct.report.notes.append("no GPU here: nothing of hybrid training's speed was measured")
+
+    def draw(beginning: Path) -> list[Path]:
+        drawn = []
+        for one in found:
+            name = f"{one.machine.name.partition(',')[0]}-{one.network.name}".lower().replace(" ", "-")
+            path = plots.named(beginning, name)
+            told = f"simulated: {one.network.name} on {one.machine.name}"
+            try:
+                plot.draw(one.timelines, path, told)
+            except ToolUnavailableError as error:
+                raise ImportError(str(error)) from error
+            drawn.append(path)
+        return drawn
+
+    conduct.run(work, draw=draw)
+
+
+def _measure_store(conduct: Conduct, job: Job) -> None:
+    shown: list[Any] = []
+    conduct.report.mode = "optimizer-store"
+    conduct.report.settings |= asdict(job)
+
+    def work(folder: Path) -> None:
+        with conduct.meter(hybrid_store.weights(job)) as tell:
+            try:
+                found = hybrid_store.measure(job, folder, tell)
+            except ChildError as error:
+                conduct.report.failures.append(Failure(hybrid_store.WORK, "AdamW", "hybrid", 0, describe(error)))
+                shown.append(describe(error))
+                return
+        conduct.report.exhibits.append(hybrid_store.exhibit(job, found))
+        goals = list(hybrid_store.goals(job, found))
+        conduct.report.findings["runs"] = asdict(found)
+        conduct.report.findings["goals"] = [goal.document() for goal in goals]
+        shown.append(terminal_tables.goals(goals))
+
+    conduct.run(work, lambda: shown)

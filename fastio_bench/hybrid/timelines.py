@@ -1,0 +1,46 @@
+"""The timelines of some simulated iterations as plain data for JSON, from which a report's page draws. Seconds. Pure.
+
+``{"title": network and machine, "ways": {way: {"iteration_s": seconds, "spans": [[lane, what, begin, end], ...]}}}``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from fastio.hybrid.timeline import Timeline
+from fastio_bench.hybrid.simulated_papers import Simulated
+
+Run: TypeAlias = list[Any]
+"""Of one lane: lane, what it does, begin, end."""
+
+_SHOWN = {"BERT-base", "GPT-2-medium", "Transformer-XL 2.4B"}  # small and large, copying more and computing more
+_GAP = 1e-3  # of the iteration: what is shorter no picture shows
+_DIGITS = 6  # of seconds
+
+
+def documents(found: Iterable[Simulated]) -> list[dict[str, Any]]:
+    """Of a few networks, every way's iteration."""
+    return [
+        {
+            "title": f"{one.network.name} on {one.machine.name}",
+            "ways": {
+                way: {"iteration_s": timeline.iteration_s, "spans": _runs(timeline)}
+                for way, timeline in one.timelines.items()
+            },
+        }
+        for one in found
+        if one.network.name in _SHOWN
+    ]
+
+
+def _runs(timeline: Timeline) -> list[Run]:
+    """Its spans, where layers that follow each other in doing the same are one."""
+    runs: list[Run] = []
+    for span in sorted(timeline.spans, key=lambda span: (span.lane, span.start_s)):
+        lane, what, _, end = runs[-1] if runs else ("", "", 0.0, 0.0)
+        if (lane, what) == (span.lane, span.what) and span.start_s - end <= _GAP * timeline.iteration_s:
+            runs[-1][3] = max(end, span.end_s)
+        else:
+            runs.append([span.lane, span.what, span.start_s, span.end_s])
+    return [[lane, what, round(begin, _DIGITS), round(end, _DIGITS)] for lane, what, begin, end in runs]

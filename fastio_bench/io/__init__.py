@@ -1,0 +1,1 @@
+"""``fastio-bench io``: every tool at every size."""

@@ -1,0 +1,116 @@
+"""``fastio-bench io``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+
+import fastio
+from fastio import registry
+from fastio_bench.harness import fresh_process, timing
+from fastio_bench.harness.command_run import Conduct, common, forecast
+from fastio_bench.harness.round_budget import Pace
+from fastio_bench.harness.stats import summarise
+from fastio_bench.io import cost_probe, sweep
+from fastio_bench.io import tables as io_exhibits
+from fastio_bench.machine import disk_limit
+from fastio_bench.peers import catalogue
+from fastio_bench.peers.peer import Peer
+from fastio_bench.report import terminal_tables
+from fastio_bench.workloads.objects import MIB, Workload
+
+ROUNDS, QUICK_ROUNDS = 5, 3
+SECONDS, QUICK_SECONDS = 14 * 60.0, 100.0  # what the rounds are chosen to fit into
+_PROBING = "probing how long it will take"
+
+
+@click.command(short_help="Bandwidth and processor time by tool and size.")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds of every size, however long they take.")
+@click.option("--device", default="cpu", show_default=True, help="Where the tensors lie: cpu, cuda, cuda:1, ...")
+@click.option(
+    "--tool",
+    "chosen",
+    multiple=True,
+    metavar="NAME",
+    help=f"Only this; may be repeated: {', '.join(registry.names())}.  [default: all that dictionaries pick]",
+)
+@common
+def io(conduct: Conduct, rounds: int | None, device: str, chosen: tuple[str, ...]) -> None:
+    """Bandwidth by tool, size, write and read, cold and warm, and what it costs in processor time.
+
+    The tables 2 to 6 of the Fastensor paper: one tensor of 3.0625 to 1,568 MiB, as (batch, 256, 56, 56) fp32. Says
+    beforehand how long it takes and how much disk it needs: within 15 minutes (two with --quick) and 10 GiB, for which
+    large sizes get fewer than five rounds (three) where they must.
+    """
+    device = "cpu" if device.partition(":")[0] == "cpu" else device
+    tools = _tools(conduct, device, chosen)
+    batches = sweep.QUICK_BATCHES if conduct.quick else sweep.BATCHES
+    kept, cut = sweep.fitting(batches, conduct.parent, sweep.files(tools))
+    conduct.report.notes += [cut] if cut else []
+    unknown = "the tensors lie in host memory, no GPU takes part" if device == "cpu" else timing.gpu_problem(device)
+    conduct.report.notes += [f"no GPU utilisation: {unknown}"] if unknown else []
+    most = rounds or (QUICK_ROUNDS if conduct.quick else ROUNDS)
+    seconds = math.inf if rounds else QUICK_SECONDS if conduct.quick else SECONDS
+    settings = {tool.label: tool.settings for tool in tools}
+    conduct.report.mode = "" if device == "cpu" else device.replace(":", "-")
+    conduct.report.settings |= {"rounds": most, "device": device, "tools": settings, "limit": disk_limit.find().name}
+
+    def work(folder: Path) -> None:
+        most_probed = max((workload.nbytes for workload in cost_probe.sizes(kept)), default=0) * sweep.files(tools[:1])
+        click.echo(f"{_PROBING}: {most_probed / MIB:,.0f} MiB of files, at most", err=True)
+        with conduct.meter([1.0]) as tell, fresh_process.paired():
+            tell(_PROBING, 0)
+            costs = cost_probe.costs(folder, tools, device, kept)
+        pace = Pace(costs, seconds, most)
+        disk = max((workload.nbytes for workload in kept), default=0) * sweep.files(tools)
+        conduct.report.findings["forecast"] = {"seconds": pace.total(), "disk_bytes": disk, "rounds": pace.plan()}
+        click.echo(announcement(pace, kept, disk), err=True)
+        plan = sweep.Sweep(folder, most, kept, tools, device, pace)
+        with conduct.meter(plan.weights()) as plan.tell, fresh_process.paired():
+            for _ in conduct.report.take(plan.run()):
+                pass
+        conduct.report.notes += [fewer] if (fewer := _fewer(kept, pace.given, most)) else []
+
+    def show() -> list[Any]:
+        summaries, failures = summarise(conduct.report.samples), conduct.report.failures
+        conduct.report.exhibits += io_exhibits.measured(summaries, failures)
+        return [terminal_tables.matrix("fastio's tools", summaries, failures)]
+
+    conduct.run(work, show)
+
+
+def _tools(conduct: Conduct, device: str, chosen: tuple[str, ...]) -> list[Peer]:
+    """The tools to be measured; a note on each that is missing."""
+    kind, used, known = device.partition(":")[0], [], fastio.tools()
+    strange = set(chosen) - {status.name for status in known}
+    for status in known:
+        tool = registry.find(status.name)
+        if chosen and status.name not in chosen:
+            continue
+        if tool.transport is None:
+            conduct.report.notes.append(f"{tool.name}: {tool.reason}; {tool.cure}".rstrip("; "))
+        elif kind in status.devices and (chosen or tool.transport.capabilities.automatic):
+            used.append(catalogue.find(f"{catalogue.TOOL}{tool.name}", device))
+    if strange or not used:
+        named = [f"{status.name} ({', '.join(status.devices)})" for status in known if status.available]
+        missing = f"no tool {', '.join(sorted(strange))}" if strange else f"no such tool here for {device}"
+        raise click.UsageError("\n".join([f"{missing}; there are {', '.join(named)}", *conduct.report.notes]))
+    return used
+
+
+def announcement(pace: Pace, sizes: list[Workload], disk: int) -> str:
+    """What is about to be done: how long, how much disk, how many rounds of each size."""
+    told = [f"{forecast(pace.total(), disk)}, {pace.most} rounds"]
+    fewer = _fewer(sizes, pace.plan(), pace.most)
+    return "; ".join([*told, fewer] if fewer else told)
+
+
+def _fewer(sizes: list[Workload], rounds: dict[str, int], most: int) -> str:
+    """Which sizes get fewer rounds than most, so that all ends in time; empty if none does."""
+    less = [(size.nbytes / MIB, rounds[size.name]) for size in sizes if rounds.get(size.name, most) < most]
+    words = {0: "left out", 1: "one round"}
+    said = [f"{mib:,.10g} MiB {words.get(count, f'{count} rounds')}" for mib, count in less]
+    return f"to end in time: {', '.join(said)}" if said else ""

@@ -1,0 +1,85 @@
+"""What ``fastio-bench io`` will cost at each size, from one round of its first tool at two sizes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastio_bench.harness import fresh_process
+from fastio_bench.harness.round_budget import Cost, through
+from fastio_bench.io import sweep
+from fastio_bench.peers.peer import Peer
+from fastio_bench.workloads.objects import Workload, one_tensor
+
+BATCHES = (1, 64)
+
+
+def sizes(workloads: Sequence[Workload]) -> list[Workload]:
+    """The sizes that are probed: a small and a larger one, none larger than what fits here."""
+    if not workloads:
+        return []
+    largest = max(workloads, key=lambda workload: workload.nbytes)
+    found = [min(one_tensor(batch), largest, key=lambda workload: workload.nbytes) for batch in BATCHES]
+    return list({size.name: size for size in found}.values())
+
+
+def costs(folder: Path, tools: Sequence[Peer], device: str, workloads: Sequence[Workload]) -> dict[str, Cost]:
+    """What each size will cost in seconds.
+
+    Of each the tensor is made once, every file that is loaded is saved once, and a round calls every tool.
+    """
+    fresh_process.import_seconds()  # the first process of all reads torch from the disk: the others would look as slow
+    points = [_probe(folder, tools[:1], device, workload) for workload in sizes(workloads)]
+    if not points:
+        return {}
+    small, large = points[0], points[-1]
+    making = through((small.nbytes, small.making), (large.nbytes, large.making))
+    saving = through((small.nbytes, small.saving), (large.nbytes, large.saving))
+    calls = through((small.nbytes, small.calls), (large.nbytes, large.calls))
+    saved = sweep.files(tools) - 1  # one more is only there while it is being timed
+    width = len(tools) + 0.5  # the limit takes part in half of the works, and in no fresh process
+    return {
+        own.name: Cost(making.at(own.nbytes) + saved * saving.at(own.nbytes), width * calls.at(own.nbytes))
+        for own in workloads
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """Seconds of one tool's round at one size: making the tensor, saving the file that is loaded, and the calls."""
+
+    nbytes: int
+    making: float
+    saving: float
+    calls: float
+
+
+def _probe(folder: Path, tools: Sequence[Peer], device: str, workload: Workload) -> _Point:
+    watch = _Watch()
+    for _ in sweep.Sweep(folder, 1, [workload], tools, device, limited=False, tell=watch.tell).run():
+        pass
+    return watch.point(workload.nbytes)
+
+
+class _Watch:
+    """Hears a sweep of one size and tells the seconds of its calls, of what is before the first, and of the rest."""
+
+    def __init__(self) -> None:
+        self._calls = self._making = 0.0
+        self._start = self._since = time.monotonic()
+
+    def tell(self, what: str, weight: float) -> None:
+        """A call ends where there is weight; otherwise one begins, or the making of the tensor."""
+        now = time.monotonic()
+        if weight:
+            self._calls += now - self._since
+        elif not self._calls:
+            self._making = now - self._start
+        self._since = now
+
+    def point(self, nbytes: int) -> _Point:
+        """What was heard until now."""
+        passed = time.monotonic() - self._start
+        return _Point(nbytes, self._making, passed - self._making - self._calls, self._calls)

@@ -1,0 +1,128 @@
+"""Every tool at every size, as ``fastio-bench io`` shows it (Fastensor, tables 2 to 6)."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fastio_bench.harness import room
+from fastio_bench.harness.memory_reserve import Reserve
+from fastio_bench.harness.round_budget import Pace
+from fastio_bench.harness.rounds import Contestant, Failure, Sample, Task, describe, interleave
+from fastio_bench.machine import disk_limit
+from fastio_bench.peers.contestants import Contestants, remove
+from fastio_bench.peers.peer import Peer
+from fastio_bench.workloads.objects import MIB, Workload, fingerprint, one_tensor, place
+
+BATCHES = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)  # the largest first, as in the paper's tables
+QUICK_BATCHES = (64, 1)
+DURABLE, CACHED, COLD, WARM = "durable write", "write", "cold read", "warm read"
+WORKS = (DURABLE, CACHED, COLD, WARM)
+MOST_DISK = 10 << 30
+_LEAST_LIMITED = 49 * MIB  # below this fio's clock, which counts milliseconds, says little
+
+
+def files(tools: Sequence[Peer]) -> int:
+    """How many files of one size lie on the disk at once: those that are loaded, and the one being saved."""
+    return len({tool.owner for tool in tools if tool.load is not None}) + 1
+
+
+def fitting(batches: Sequence[int], folder: Path, count: int = 8) -> tuple[list[Workload], str]:
+    """The papers' sizes that memory and disk hold here, and a remark on those that were cut (empty if none was).
+
+    A size needs ``count`` files: 10 GiB of disk at most.
+    """
+    most = min(room.most(folder, count), MOST_DISK // count)
+    everything = [one_tensor(batch) for batch in batches]
+    kept = [workload for workload in everything if workload.nbytes <= most]
+    cut = [f"{workload.nbytes / MIB:,.10g}" for workload in everything if workload.nbytes > most]
+    return kept, room.remark([f"{', '.join(cut)} MiB"] if cut else [])
+
+
+@dataclass
+class Sweep:
+    """Tools over sizes. Loads run in fresh processes; ``tell(what, weight)`` hears what is being done and is done.
+
+    Each size gets ``rounds`` rounds, or as many as ``pace`` gives it. If ``limited``, the disk's limit takes part from
+    49 MiB on.
+    """
+
+    folder: Path
+    rounds: int
+    workloads: Sequence[Workload]
+    tools: Sequence[Peer]
+    device: str = "cpu"
+    pace: Pace | None = None
+    limited: bool = True
+    tell: Callable[[str, float], None] = field(default=lambda what, weight: None)
+
+    def weights(self) -> list[float]:
+        """The weight of every size to come: of each of its rounds, for each work."""
+        planned = self._planned()
+        return [
+            self._weight(workload) for workload in self.workloads for _ in range(planned[workload.name] * len(WORKS))
+        ]
+
+    def run(self) -> Iterator[Sample | Failure]:
+        """Every outcome, as soon as it is known."""
+        for workload in self.workloads:
+            start, rounds = time.monotonic(), self._planned()[workload.name]
+            if rounds:
+                yield from self._size(workload, rounds)
+            if self.pace is not None:
+                self.pace.done(workload.name, rounds, time.monotonic() - start)
+
+    def _planned(self) -> dict[str, int]:
+        return {w.name: self.rounds for w in self.workloads} if self.pace is None else self.pace.plan()
+
+    def _weight(self, workload: Workload) -> float:
+        return 2.0 + workload.nbytes / 1e9 if self.pace is None else self.pace.costs[workload.name].round / len(WORKS)
+
+    def _size(self, workload: Workload, rounds: int) -> Iterator[Sample | Failure]:
+        self.tell(f"{workload.label}: making it", 0)
+        thing = place(workload.make(), self.device)
+        with Reserve(2 * workload.nbytes) as reserve:
+            make = Contestants(self.folder, workload, thing, fingerprint(thing), reserve, self.device)
+            for work in WORKS:
+                yield from self._compare(workload, work, rounds, make)
+        for path in self.folder.iterdir():
+            remove(path)
+
+    def _compare(self, workload: Workload, work: str, rounds: int, make: Contestants) -> Iterator[Sample | Failure]:
+        contestants: list[Contestant] = []
+        for name, maker in self._makers(workload, work, make).items():
+            try:
+                contestants.append(maker())
+            except Exception as error:  # its file could not even be made: a result to show like any other
+                yield Failure(work, workload.name, name, 0, describe(error))
+        if not contestants:
+            return
+        what, weight = f"{workload.label}: {work}", self._weight(workload) / len(contestants)
+        self.tell(what, 0)
+        for outcome in interleave(Task(work, workload.name, workload.nbytes), contestants, rounds):
+            self.tell(what, weight)
+            yield outcome
+
+    def _makers(self, workload: Workload, work: str, make: Contestants) -> dict[str, Callable[[], Contestant]]:
+        operation = "save" if work in (DURABLE, CACHED) else "load"
+        able = [tool for tool in self.tools if not tool.unable(operation, workload.kind)]
+        makers: dict[str, Callable[[], Contestant]] = {}
+        for tool in able:
+            if operation == "save":
+                makers[tool.label] = functools.partial(make.saver, tool, work == DURABLE)
+            else:
+                makers[tool.label] = functools.partial(make.loader, tool, "cold" if work == COLD else "warm")
+        if able and self.limited and workload.nbytes >= _LEAST_LIMITED and work in (DURABLE, COLD):
+            makers[disk_limit.TOOL] = functools.partial(self._limit, able, work, make)
+        return makers
+
+    @staticmethod
+    def _limit(able: Sequence[Peer], work: str, make: Contestants) -> Contestant:
+        """A read is of the very file that most of fastio's tools load."""
+        if work == DURABLE:
+            return make.write_limit(disk_limit.find())
+        owners = [tool.owner for tool in able]
+        return make.read_limit(disk_limit.find(), make.saved(max(able, key=lambda tool: owners.count(tool.owner))))

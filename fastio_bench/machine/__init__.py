@@ -1,0 +1,1 @@
+"""What the figures are measured on, and its limits: disk, memory, bandwidth."""

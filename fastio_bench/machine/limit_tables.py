@@ -1,0 +1,40 @@
+"""How near fastio comes to the disk's limit, by fio's reckoning and our own ring's, and to that of memory. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastio_bench.harness.stats import Summary
+from fastio_bench.machine import disk_limit, memory_limit
+from fastio_bench.report.table import Cell, Exhibit
+
+COLUMNS = ("work", "object", "by", "MB/s*", "best*", "fastio reaches %*", "of the best %*")
+_NOTE = (
+    "reads are of the very file that fastio loads, dropped from the page cache; the disk is read into memory that is "
+    "there already, while a load also makes the tensors' memory and verifies checksums; where our own ring stands "
+    "beside fio, the goals are held against the faster of the two. Warm: the page cache copied into new memory, which "
+    "the kernel clears first"
+)
+_LIMITS = (disk_limit.TOOL, disk_limit.RING, memory_limit.TOOL)
+
+
+def limits(summaries: Sequence[Summary], labels: dict[str, str]) -> list[Exhibit]:
+    """One table of all works and workloads at which a limit was measured; none if it never was.
+
+    ``labels`` has the workloads' names for people.
+    """
+    rows: list[list[Cell]] = []
+    for own in summaries:
+        task = {other.tool: other for other in summaries if (other.work, other.workload) == (own.work, own.workload)}
+        if not task.keys() & {*_LIMITS} or own.tool not in (*_LIMITS, "fastio"):
+            continue
+        fastio = task.get("fastio")
+        shares: list[Cell] = [None, None]
+        if fastio is not None and own is not fastio:
+            shares = [fastio.bandwidth / own.bandwidth * 100, fastio.bandwidth / own.best_bandwidth * 100]
+        name = "fastio" if own.tool == "fastio" else "; ".join(own.ways)
+        label = labels.get(own.workload, own.workload)
+        rows.append([own.work, label, name, own.bandwidth / 1e6, own.best_bandwidth / 1e6, *shares])
+    if not rows:
+        return []
+    return [Exhibit("limit", "The limits of disk and memory, and how near fastio comes", COLUMNS, rows, note=_NOTE)]

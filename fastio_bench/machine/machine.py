@@ -1,0 +1,109 @@
+"""What the figures were measured on: processor, memory, kernel, filesystem, versions."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fastio_bench.harness.children import completed
+
+PACKAGES = (
+    *("fastio", "torch", "numpy", "safetensors", "nvidia-dali-cuda120", "kvikio-cu12", "cupy-cuda12x"),
+    *("fastsafetensors", "runai-model-streamer", "torchsnapshot", "deepspeed", "tensornvme"),
+)
+_IO_URING_SETUP = 425  # the same number on every architecture but alpha
+
+
+@dataclass(frozen=True, slots=True)
+class Filesystem:
+    """The filesystem below a folder. ``device`` and ``options`` are as in ``/proc/self/mountinfo``."""
+
+    kind: str
+    device: str
+    mount_point: str
+    options: str
+    total_bytes: int
+    free_bytes: int
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """The machine, for a report: no names of hosts or users in it."""
+    fs = filesystem(folder)
+    return {
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "architecture": platform.machine(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "gpus": gpus(),
+        "filesystem": {"kind": fs.kind, "device": fs.device, "options": fs.options, "total_bytes": fs.total_bytes},
+        "huge_pages": _text("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what is compared, of those that are installed."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    if shutil.which("fio"):
+        found["fio"] = completed(["fio", "--version"]).stdout.strip().removeprefix("fio-")
+    return found
+
+
+def processor() -> str:
+    """The processor's name."""
+    for line in _text("/proc/cpuinfo").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def gpus() -> list[str]:
+    """The names of the CUDA devices that torch sees."""
+    import torch
+
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def filesystem(folder: Path) -> Filesystem:
+    """The mounted filesystem that holds the folder."""
+    number = os.stat(folder).st_dev
+    wanted = f"{os.major(number)}:{os.minor(number)}"
+    space = shutil.disk_usage(folder)
+    for line in reversed(_text("/proc/self/mountinfo").splitlines()):
+        before, _, after = line.partition(" - ")
+        fields, (kind, device, *_rest) = before.split(), after.split()
+        if fields[2] == wanted:
+            return Filesystem(kind, device, fields[4], fields[5], space.total, space.free)
+    return Filesystem("unknown", wanted, "", "", space.total, space.free)
+
+
+def io_uring_problem() -> str:
+    """Why a ring cannot be made here; empty if one can (one was made and closed)."""
+    parameters = ctypes.create_string_buffer(120)
+    fd = ctypes.CDLL(None, use_errno=True).syscall(_IO_URING_SETUP, 1, parameters)
+    if fd >= 0:
+        os.close(fd)
+        return ""
+    switch = _text("/proc/sys/kernel/io_uring_disabled")
+    hint = f"kernel.io_uring_disabled = {switch}" if switch not in ("", "0") else "a seccomp filter, as in Docker?"
+    return f"io_uring_setup: {os.strerror(ctypes.get_errno())} ({hint})"
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

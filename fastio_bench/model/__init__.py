@@ -1,0 +1,1 @@
+"""``fastio-bench model``: the state dicts of real models."""

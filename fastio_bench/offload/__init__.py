@@ -1,0 +1,1 @@
+"""``fastio-bench offload``: training with activation offload."""

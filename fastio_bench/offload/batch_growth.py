@@ -1,0 +1,34 @@
+"""Simulated: how long an iteration takes as the batch grows, on the papers' machines. Nothing here is measured."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from fastio.offload.capacity import iterate
+from fastio.offload.infeasible import InfeasibleBudget
+from fastio_bench.offload.simulated_papers import WAYS, Machine, workload
+
+_STEP, _MOST = 16, 1 << 12  # batches
+
+
+@dataclass(frozen=True)
+class Course:
+    """One way of training VGG-16 on a machine: the iteration over its own compute, by batch, as long as it trains."""
+
+    machine: str
+    way: str
+    batches: tuple[int, ...]
+    slowdowns: tuple[float, ...]
+
+
+def courses(machine: Machine) -> list[Course]:
+    """Every way."""
+    found = []
+    for name, (policy, ratio) in WAYS.items():
+        slowdowns: dict[int, float] = {}
+        with suppress(InfeasibleBudget):
+            for batch in range(_STEP, _MOST, _STEP):
+                slowdowns[batch] = iterate(workload(machine, batch, ratio=ratio), machine.memory, policy).slowdown
+        found.append(Course(machine.name, name, tuple(slowdowns), tuple(slowdowns.values())))
+    return found

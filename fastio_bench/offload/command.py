@@ -1,0 +1,250 @@
+"""``fastio-bench offload``: training beside plain training, and what the papers' machines would do (simulated)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fastio.offload.codec import CODECS
+from fastio.offload.schedule import POLICIES
+from fastio_bench.harness import room
+from fastio_bench.harness.command_run import Conduct, as_bytes, as_some_bytes, common
+from fastio_bench.harness.fresh_process import ChildError
+from fastio_bench.harness.rounds import Failure, describe
+from fastio_bench.offload import accuracy as offload_accuracy
+from fastio_bench.offload import batch_growth, simulated_papers, simulated_tables, summary, traffic, training_room
+from fastio_bench.offload import charts as offload_charts
+from fastio_bench.offload import depth as offload_depth
+from fastio_bench.offload import networks as offload_networks
+from fastio_bench.offload import settings as offload_ways
+from fastio_bench.offload import steps as offload_steps
+from fastio_bench.offload import tables as offload_tables
+from fastio_bench.offload.training_job import Job
+from fastio_bench.offload.training_ways import PLAIN
+from fastio_bench.peers.goals import Goal
+from fastio_bench.report import charts, terminal_table, terminal_tables
+from fastio_bench.tools import rebuilt_dictionaries
+from fastio_bench.workloads.training_models import ARCHITECTURES, Size
+
+_QUICK_DEPTH, _QUICK_BATCH = 4, 8
+_ALSO = ("courses", "saved", "traffic")  # what is simulated and has no table of its own for the terminal
+_GRADIENTS = 2  # files of them that lie on the disk at once: plain training's and those of the way compared with it
+
+
+@click.command(short_help="Training with activations offloaded.")
+@click.option(
+    "--model",
+    default="transformer",
+    show_default=True,
+    type=click.Choice(list(ARCHITECTURES)),
+    help="What is trained.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    default=("all",),
+    show_default=True,
+    type=click.Choice(POLICIES),
+    help="Which tensors leave; may be repeated.",
+)
+@click.option(
+    "--codec",
+    "codecs",
+    multiple=True,
+    type=click.Choice(CODECS),
+    help="May be repeated.  [default: lossless; fp16 with --accuracy]",
+)
+@click.option(
+    "--tool",
+    "tools",
+    multiple=True,
+    metavar="NAME",
+    help="Also Fastensor's way by this tool alone; may be repeated: uring, posix, torch, ...",
+)
+@click.option("--budget", metavar="SIZE", callback=as_bytes, help="Memory that saved tensors may take, as 512MiB.")
+@click.option("--host-budget", metavar="SIZE", callback=as_bytes, help="Host memory to use before the disk.")
+@click.option(
+    "--batch",
+    "batches",
+    multiple=True,
+    type=click.IntRange(1),
+    help="Examples in a batch; may be repeated.  [default: the model's]",
+)
+@click.option("--depth", type=click.IntRange(1), help="Layers or blocks.  [default: the model's]")
+@click.option("--width", type=click.IntRange(1), help="Features or channels.  [default: the model's]")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds; 3, with --quick 1.")
+@click.option("--steps", type=click.IntRange(1), help="Steps that count, a round; 5, with --quick 2.")
+@click.option(
+    "--memory-limit", metavar="SIZE", callback=as_some_bytes, help="Instead: the largest depth that trains in it."
+)
+@click.option("--accuracy", is_flag=True, help="Instead: accuracy on scikit-learn's digits, plain and with the codec.")
+@click.option("--simulate", is_flag=True, help="Instead: the papers' machines, simulated.")
+@common
+def offload(
+    conduct: Conduct,
+    model: str,
+    policies: tuple[str, ...],
+    codecs: tuple[str, ...],
+    tools: tuple[str, ...],
+    batches: tuple[int, ...],
+    budget: int | None,
+    host_budget: int | None,
+    memory_limit: int | None,
+    accuracy: bool,
+    simulate: bool,
+    **sizes: int | None,
+) -> None:
+    """Step time, peak memory and gradients with activations offloaded, beside plain training and others' ways.
+
+    Every --batch with every --policy and --codec, a row each.
+    """
+    if simulate:
+        conduct.report.mode = "simulated"
+        _simulate(conduct)
+        return
+    codecs = codecs or ("fp16" if accuracy else "lossless",)
+    shared: dict[str, Any] = {"budget": budget}
+    if host_budget is not None:
+        shared["host_budget"] = host_budget
+    if (accuracy or memory_limit is not None) and (tools or max(map(len, (policies, codecs, batches))) > 1):
+        option = "--accuracy" if accuracy else "--memory-limit"
+        raise click.UsageError(f"{option} takes one --policy, one --codec and one --batch, and no --tool")
+    settings: dict[str, Any] = {"policy": policies[0], "codec": codecs[0], **shared}
+    if accuracy:
+        conduct.report.mode = "accuracy"
+        _accuracy(conduct, settings)
+        return
+    known = ARCHITECTURES[model]
+    batches = tuple(dict.fromkeys(batches)) or (min(_QUICK_BATCH, known.batch) if conduct.quick else known.batch,)
+    depth = sizes["depth"] or (min(_QUICK_DEPTH, known.depth) if conduct.quick else known.depth)
+    width, steps = sizes["width"] or known.width, sizes["steps"] or (2 if conduct.quick else 5)
+    if memory_limit is not None:
+        conduct.report.mode = f"memory-limit-{model}"
+        job = Job(policies[0], model, batches[0], depth, width, steps, "", memory_limit=memory_limit)
+        conduct.report.settings |= {"model": model, "batch": job.batch, "depth": depth, "width": width, **settings}
+        conduct.report.settings["memory_limit"] = memory_limit
+        size = Size(model, job.batch, depth, width)
+        _deepest(conduct, job, settings, training_room.deepest(size, conduct.parent, offload_depth.MOST))
+        return
+    missing = [tool for tool in tools if tool not in rebuilt_dictionaries.tools()]
+    if missing:
+        raise click.UsageError(
+            f"--tool {missing[0]}: not one that can be used here: {', '.join(rebuilt_dictionaries.tools())}"
+        )
+    kept = []
+    for batch in batches:
+        size, cut = training_room.fitting(Size(model, batch, depth, width), conduct.parent, gradients=_GRADIENTS)
+        conduct.report.notes += [cut] if cut else []
+        kept += [size] if size not in kept else []
+    rounds = sizes["rounds"] or (1 if conduct.quick else 3)
+    conduct.report.mode = model
+    trained = {"model": model, "batch": [size.batch for size in kept], "depth": depth, "width": width}
+    moved = {"policy": policies, "codec": codecs, "tool": tools, **shared}
+    conduct.report.settings |= {**trained, **moved, "steps": steps, "rounds": rounds}
+    own = offload_ways.asked(policies, codecs, shared)
+    offload_steps.compare(conduct, kept, steps, rounds, own, offload_ways.all_of(own, tools, shared))
+
+
+def _deepest(conduct: Conduct, job: Job, settings: dict[str, Any], most: int) -> None:
+    """``most``: the depth that the disk has room for."""
+    found: list[offload_depth.Deepest] = []
+    limit = f"{(job.memory_limit or 0) / terminal_tables.MIB:,.0f} MiB"
+    limit += " beyond an idle process (RLIMIT_DATA, freed blocks given back)"
+    title = f"{job.architecture}, width {job.width}, batch {job.batch}, in {limit}"
+
+    def work(folder: Path) -> None:
+        with conduct.meter([]) as tell:
+            search = offload_depth.deepest(
+                job, {job.way: settings}, folder, not conduct.quick, lambda what: tell(what, 0), most
+            )
+            try:
+                for one in search:
+                    found.append(one)  # one by one: an interruption keeps what is known
+            except ChildError as error:
+                way = job.way if found else PLAIN
+                conduct.report.failures.append(
+                    Failure("largest depth", job.architecture, way, 0, describe(error)),
+                )
+
+    def show() -> list[Any]:
+        depths = {one.way: one.depth for one in found}
+        goals = []
+        if depths.get(job.way) == most < offload_depth.MOST:
+            conduct.report.notes.append(f"{job.way}: no depth above {most:,} is tried, {room.WANT}")
+        if job.way in depths and 0 < offload_depth.GOAL * depths[PLAIN] <= most:
+            ratio = depths[job.way] / depths[PLAIN]
+            goals.append(Goal("largest depth", title, PLAIN, offload_depth.GOAL, ratio))
+        conduct.report.findings["depths"] = [asdict(one) for one in found]
+        _keep(conduct, goals)
+        failed = [f"{failure.tool}: {failure.reason}" for failure in conduct.report.failures]
+        return [offload_tables.depths(f"Largest depth: {title}", found), terminal_tables.goals(goals), *failed]
+
+    conduct.run(work, show, lambda beginning: _draw(conduct, beginning))
+
+
+def _accuracy(conduct: Conduct, settings: dict[str, Any]) -> None:
+    seeds = 2 if conduct.quick else offload_accuracy.SEEDS
+    epochs = 2 if conduct.quick else offload_accuracy.EPOCHS
+    way = f"{settings['policy']}, {settings['codec']}"
+    found: list[offload_accuracy.Accuracy] = []
+    conduct.report.settings |= {**settings, "seeds": seeds, "epochs": epochs}
+    try:
+        tests = len(offload_accuracy.load(0).test[1])
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f"--accuracy needs scikit-learn ({error}): pip install 'fastio[bench]'") from error
+
+    def work(folder: Path) -> None:
+        with conduct.meter([1.0] * seeds * 2) as tell:
+            found.extend(offload_accuracy.compare(way, folder, settings, seeds, epochs, tell))
+
+    def show() -> list[Any]:
+        goals = []
+        if found:
+            plain, own = found
+            apart = abs(own.mean - plain.mean) / offload_accuracy.noise(plain, tests)
+            asked = summary.ACCURACY_GOAL
+            goals.append(Goal("accuracy on digits", way, PLAIN, asked, apart, "deviations apart", least=False))
+        conduct.report.findings["accuracy"] = [{**asdict(o), "mean": o.mean, "spread": o.spread} for o in found]
+        _keep(conduct, goals)
+        title = f"Accuracy on {tests} test images of scikit-learn's digits, {seeds} seeds, {epochs} epochs"
+        return [offload_tables.accuracies(title, found), terminal_tables.goals(goals)]
+
+    conduct.run(work, show, lambda beginning: _draw(conduct, beginning))
+
+
+def _simulate(conduct: Conduct) -> None:
+    findings: dict[str, Any] = {"label": "simulated", "machines": [asdict(m) for m in simulated_papers.MACHINES]}
+    conduct.report.findings["simulated"] = findings
+    shown: list[Any] = []
+
+    def work(folder: Path) -> None:
+        for machine in simulated_papers.MACHINES:
+            found = simulated_papers.capacities(machine)
+            findings.setdefault("capacities", []).extend(asdict(one) for one in found)
+            findings.setdefault("courses", []).extend(asdict(one) for one in batch_growth.courses(machine))
+            shown.append(offload_tables.capacities(machine, found))
+        networks = offload_networks.networks()
+        findings["networks"] = [asdict(one) for one in networks]
+        findings["traffic"] = [asdict(one) for one in traffic.traffic()]
+        rows = simulated_papers.calibrated()
+        conduct.report.findings["calibrated"] = {"label": "calibrated", "rows": [asdict(one) for one in rows]}
+        shown.extend((offload_tables.networks(networks), offload_tables.calibrated(rows)))
+        shown.extend(terminal_table.table(own) for own in simulated_tables.simulated(findings) if own.name in _ALSO)
+
+    conduct.report.notes.append(
+        "simulated: bytes and operations from VGG's shapes, layers at the GPU's peak rates, reads as slow as writes; "
+        "nothing of this was measured. calibrated: fitted to the paper's own table."
+    )
+    conduct.run(work, lambda: shown, lambda beginning: _draw(conduct, beginning))
+
+
+def _draw(conduct: Conduct, beginning: Path) -> list[Path]:
+    return charts.write(beginning, offload_charts.sheets(conduct.report.findings))
+
+
+def _keep(conduct: Conduct, goals: list[Goal]) -> None:
+    conduct.report.findings["goals"] = [goal.document() for goal in goals]

@@ -1,0 +1,195 @@
+"""Offload on a GPU: step time and peak device memory beside the ways that users have today, and the codecs' speed.
+
+    python -m fastio_bench.offload.gpu_offload --dir /nvme/scratch --out results
+
+Seconds are wall time between two points where the GPU is idle, bytes those of torch's allocator.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+
+import fastio
+from fastio.offload import decode, encode
+from fastio.offload.hooks import is_parameter
+from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.harness.rounds import Contestant, Measured, SystemClock, Task, interleave
+from fastio_bench.harness.stats import summarise
+from fastio_bench.report import terminal_tables
+
+Around = Callable[[], AbstractContextManager[Any]]
+
+_PLAIN = "plain"
+_WARM_UP = 3  # steps: one is profiled, one planned, one settled
+_CODECS = ("csr", "fp16", "bf16", "csr+fp16")
+_ZEROS = 0.6  # of what a ReLU leaves, as FlashNeuron has it
+
+
+class PinnedCopies(saved_tensors_hooks):
+    """torchtune's method, as its documentation describes it, written anew.
+
+    Each saved tensor of 1024 bytes and more goes to pinned memory of its own on a side stream; the compute stream waits
+    for a copy only when five newer ones were begun, and keeps its source alive until then. All come back on the side
+    stream, waited for where they are asked for.
+    """
+
+    def __init__(self) -> None:
+        side = torch.cuda.Stream()
+        going: deque[tuple[Tensor, torch.cuda.Event]] = deque()
+
+        def pack(tensor: Tensor) -> Tensor | tuple[Tensor, torch.device]:
+            if not tensor.is_cuda or tensor.nbytes < 1024 or is_parameter(tensor):
+                return tensor
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                kept = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+                kept.copy_(tensor, non_blocking=True)
+            going.append((tensor.detach(), side.record_event()))
+            if len(going) > 5:
+                torch.cuda.current_stream().wait_event(going.popleft()[1])
+            return kept, tensor.device
+
+        def unpack(packed: Tensor | tuple[Tensor, torch.device]) -> Tensor:
+            here = torch.cuda.current_stream()
+            here.wait_stream(side)  # the copies of what is let go now
+            going.clear()
+            if isinstance(packed, Tensor):
+                return packed
+            with torch.cuda.stream(side):
+                back = packed[0].to(packed[1], non_blocking=True)
+            here.wait_stream(side)
+            back.record_stream(here)
+            return back
+
+        super().__init__(pack, unpack)
+
+
+def ways(folder: Path, budget: int, host_budget: str, stack: ExitStack) -> dict[str, Around]:
+    """What makes the context of a forward pass, by name; made once for all rounds. ``budget`` in bytes."""
+
+    def offload(**settings: Any) -> Around:
+        made = fastio.Offload(store=str(folder), **settings)
+        stack.callback(made.close)
+        return lambda: made
+
+    return {
+        _PLAIN: nullcontext,
+        "fastio, disk": offload(policy="all", codec="none"),
+        "fastio, host then disk": offload(policy="all", codec="none", host_budget=host_budget),
+        "fastio, flashneuron": offload(budget=budget, host_budget=host_budget),
+        "save_on_cpu, pinned": lambda: save_on_cpu(pin_memory=True),
+        "torchtune's method": PinnedCopies,
+    }
+
+
+@click.command()
+@click.option("--layers", default=24, show_default=True, help="Of a transformer encoder.")
+@click.option("--width", default=1024, show_default=True, help="Of the model; a multiple of 64.")
+@click.option("--tokens", default=512, show_default=True, help="In a sequence.")
+@click.option("--batch", default=4, show_default=True, help="Sequences.")
+@click.option("--host-budget", default="4GiB", show_default=True, help="Pinned memory for fastio.")
+@click.option("--rounds", default=5, show_default=True, help="Each way trains one step a round.")
+@common
+def gpu_offload(
+    conduct: Conduct, layers: int, width: int, tokens: int, batch: int, host_budget: str, rounds: int
+) -> None:
+    """Train on a GPU with what backward needs moved out of its memory, and without."""
+    if not torch.cuda.is_available():
+        raise click.ClickException("torch finds no CUDA device: there is nothing to measure")
+    conduct.report.settings |= {"layers": layers, "width": width, "tokens": tokens, "batch": batch, "rounds": rounds}
+    layer = nn.TransformerEncoderLayer(width, width // 64, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+    model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).cuda()
+    x = torch.randn(batch, tokens, width, device="cuda")
+
+    def step(around: Around) -> Measured:
+        model.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before, clock = torch.cuda.memory_allocated(), SystemClock()
+        cpu, wall = clock.cpu(), clock.wall()
+        with around():
+            loss = model(x).square().mean()
+        loss.backward()
+        torch.cuda.synchronize()
+        wall, cpu = clock.wall() - wall, clock.cpu() - cpu
+        return Measured(wall, cpu, torch.cuda.max_memory_allocated() - before)
+
+    def work(folder: Path) -> None:
+        saved = step(nullcontext).extra_bytes or 1
+        task = Task("step", f"{layers} layers, batch {batch}", saved)
+        with ExitStack() as stack:
+            found = ways(folder, saved // 2, host_budget, stack)
+            contestants = [Contestant(name, partial(step, around)) for name, around in found.items()]
+            for _ in interleave(task, contestants, _WARM_UP):
+                pass
+            for _ in conduct.report.take(interleave(task, contestants, rounds)):
+                pass
+        conduct.report.findings["codecs, GB/s"] = codecs(256 << 20, rounds)
+
+    conduct.run(work, lambda: [_steps(conduct), _speeds(conduct)], draw=lambda _: ())
+
+
+def codecs(nbytes: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Bytes of the plain float32 tensor over seconds, in 10^9 bytes/s, and the ratio, by codec."""
+    tensor = torch.rand(nbytes // 4, device="cuda")
+    tensor *= torch.rand_like(tensor) >= _ZEROS
+    found: dict[str, dict[str, float]] = {}
+    for codec in _CODECS:
+        try:
+            encoded = encode(tensor, codec)
+            decode(encoded)  # kernels are compiled with their first use
+            found[codec] = {
+                "encode": nbytes / _seconds(partial(encode, tensor, codec), rounds) / 1e9,
+                "decode": nbytes / _seconds(partial(decode, encoded), rounds) / 1e9,
+                "ratio": encoded.ratio,
+            }
+        except fastio.ToolUnavailableError as error:
+            click.echo(f"{codec}: {error}", err=True)
+    return found
+
+
+def _seconds(call: Callable[[], object], rounds: int) -> float:
+    taken = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        taken.append(time.perf_counter() - began)
+    return median(taken)
+
+
+def _steps(conduct: Conduct) -> Any:
+    table = terminal_tables.blank("A training step", "way", "ms*", "speed x plain*", "spread", "peak MiB*", "")
+    for own in summarise(conduct.report.samples, _PLAIN):
+        times = "-" if own.ratio is None else f"{own.ratio:.2f}"
+        spread = terminal_tables.spread(own)
+        table.add_row(
+            own.tool, f"{own.seconds * 1e3:,.1f}", times, spread, terminal_tables.mebibytes(own.extra_bytes), ""
+        )
+    for failure in conduct.report.failures:
+        table.add_row(failure.tool, "-", "-", "", "-", failure.reason)
+    return table
+
+
+def _speeds(conduct: Conduct) -> Any:
+    table = terminal_tables.blank("Codecs on 256 MiB, 60 % zeros", "codec", "in GB/s*", "out GB/s*", "ratio*")
+    for codec, row in conduct.report.findings.get("codecs, GB/s", {}).items():
+        table.add_row(codec, f"{row['encode']:.1f}", f"{row['decode']:.1f}", f"{row['ratio']:.2f}")
+    return table
+
+
+if __name__ == "__main__":
+    gpu_offload(prog_name="gpu-offload")

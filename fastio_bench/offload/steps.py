@@ -1,0 +1,73 @@
+"""``fastio-bench offload`` without another mode: steps, memory and gradients by batch, policy, codec and tool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fastio.offload.codec import is_exact
+from fastio_bench.harness.command_run import Conduct
+from fastio_bench.harness.rounds import Failure
+from fastio_bench.offload import compare as offload_compare
+from fastio_bench.offload import summary as offload_summary
+from fastio_bench.offload import tables as offload_tables
+from fastio_bench.offload.settings import Ways
+from fastio_bench.offload.training_job import Job
+from fastio_bench.report import plots, terminal_tables
+from fastio_bench.workloads.training_models import Size
+
+_RSS = (
+    "peak RSS: the most resident memory of a process of its own (VmHWM, freed blocks given back at once) above what it "
+    "held with model, gradients, optimizer state and one plain step behind it; host memory that offload takes counts"
+)
+
+
+def compare(conduct: Conduct, sizes: Sequence[Size], steps: int, rounds: int, own: Ways, ways: Ways) -> None:
+    """Train every size by all ``ways``, of which the goals are asked of fastio's ``own``."""
+    several = f"{sizes[0].architecture}, depth {sizes[0].depth}, width {sizes[0].width}"
+    title = str(sizes[0]) if len(sizes) == 1 else several
+    records: list[offload_compare.Record] = []
+    runs: list[dict[str, Any]] = []
+    conduct.report.findings["runs"] = runs
+    conduct.report.notes.append(_RSS)
+
+    def work(folder: Path) -> None:
+        jobs = [Job("", size.architecture, size.batch, size.depth, size.width, steps, "") for size in sizes]
+        plans = [offload_compare.Comparison(folder, job, ways, rounds) for job in jobs]
+        with conduct.meter([weight for plan in plans for weight in plan.weights()]) as tell:
+            for plan in plans:
+                plan.tell = tell
+                for outcome in plan.run():
+                    if isinstance(outcome, Failure):
+                        conduct.report.failures.append(outcome)
+                    else:
+                        records.append(outcome)
+                        runs.append(asdict(outcome))
+
+    def show() -> list[Any]:
+        summaries = offload_summary.summarise(records)
+        goals = [
+            goal
+            for size in sizes
+            for way, settings in own.items()
+            for goal in offload_summary.check(
+                [one for one in summaries if one.batch == size.batch],
+                Job(way, size.architecture, size.batch, size.depth, size.width, steps, "", settings),
+                str(size) if len(own) == 1 else f"{size}, {way}",
+                is_exact(settings["codec"]),
+            )
+        ]
+        conduct.report.findings["ways"] = [asdict(summary) for summary in summaries]
+        conduct.report.findings["goals"] = [goal.document() for goal in goals]
+        shown = offload_tables.training(title, summaries, conduct.report.failures)
+        return [shown, offload_tables.transfers(summaries), terminal_tables.goals(goals)]
+
+    def draw(beginning: Path) -> list[Path]:
+        shown = [s for s in offload_summary.summarise(records) if s.step_s is not None]
+        names = [s.way if len(sizes) == 1 else f"{s.way}, {s.batch}" for s in shown]
+        steps, peaks = [s.step_s or 0.0 for s in shown], [s.peak_bytes or 0 for s in shown]
+        return [plots.ways(beginning, title, names, steps, peaks)] if shown else []
+
+    conduct.run(work, show, draw)

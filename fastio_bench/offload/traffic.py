@@ -1,0 +1,39 @@
+"""Simulated: how much of the GPU's memory bandwidth VGG-16's convolutions need, on vDNN's machine (its figure 13)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastio.offload.shapes import vgg
+from fastio.offload.vdnn import CONV
+from fastio_bench.offload.simulated_papers import TITAN_X, workload
+
+_BATCH = 64  # any: all figures are alike
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """A convolution's forward pass, in bytes a second: what it moves itself, and what offloading its input adds.
+
+    Each value moves once, in the time of the roofline of :mod:`fastio_bench.offload.simulated_papers`. ``share`` is
+    both together over the bandwidth of the memory.
+    """
+
+    layer: str
+    own: float
+    added: float
+    share: float
+
+
+def traffic() -> list[Traffic]:
+    """The convolutions of VGG-16, in order."""
+    found: list[Traffic] = []
+    began_s = 0.0
+    for layer, blob in zip(vgg(_BATCH)[1:], workload(TITAN_X, _BATCH).blobs, strict=True):
+        seconds, began_s = blob.ready_s - began_s, blob.ready_s
+        if layer.kind == CONV:
+            own = (blob.nbytes + layer.nbytes) / seconds
+            added = min(TITAN_X.channel_bandwidth, blob.nbytes / seconds)
+            share = (own + added) / TITAN_X.memory_bandwidth
+            found.append(Traffic(f"convolution {len(found) + 1}", own, added, share))
+    return found

@@ -1,0 +1,1 @@
+"""``fastio-bench peers``: the same work with other libraries and with fastio."""

@@ -1,0 +1,125 @@
+"""``fastio-bench peers``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fastio_bench.harness import fresh_process, room, warmup
+from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.harness.rounds import describe
+from fastio_bench.harness.stats import summarise
+from fastio_bench.io import sweep
+from fastio_bench.machine import disk_limit, limit_tables
+from fastio_bench.peers import catalogue as every
+from fastio_bench.peers import compare, goals
+from fastio_bench.peers.peer import Peer
+from fastio_bench.report import summary_tables, terminal_tables
+from fastio_bench.report.table import Exhibit
+from fastio_bench.tools import tune
+from fastio_bench.workloads import objects
+
+_NAMES = [workload.name for workload in objects.standard()]
+_PEERS = [peer.name for peer in every.every()]
+_MOST_IMPORTS = 9
+_LEFT_OUT = (
+    f"left out with --quick: {'; '.join(name for name in _PEERS if name not in compare.QUICK_PEERS)}. Each takes part "
+    "with --tool NAME, and all do without --quick; pip install 'fastio[peers]' has those that need no compiler"
+)
+
+
+@click.command(short_help="The same work by other libraries and by fastio.")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
+@click.option("--workload", "names", multiple=True, type=click.Choice(_NAMES), help="Only this; may be repeated.")
+@click.option(
+    "--tool",
+    "chosen",
+    multiple=True,
+    type=click.Choice(_PEERS),
+    metavar="NAME",
+    help=f"Only this; may be repeated: {'; '.join(_PEERS)}.",
+)
+@click.option("--work", "works", multiple=True, type=click.Choice(compare.WORKS), help="Only this; may be repeated.")
+@partial(common, quick="torch and fastio alone, no other library; one workload, fewer rounds: two or three minutes.")
+def peers(
+    conduct: Conduct, rounds: int | None, names: tuple[str, ...], chosen: tuple[str, ...], works: tuple[str, ...]
+) -> None:
+    """The same work with other libraries and with fastio, the limits of disk and memory, and fastio's goals.
+
+    torch and, without --quick, safetensors, numpy, DCP and DALI, and fastsafetensors, runai-model-streamer,
+    torchsnapshot, DeepNVMe and TensorNVMe where they are installed (pip install 'fastio[peers]' has those that need no
+    compiler). Each works in the fastest mode that its documentation names; the settings are shown. Loads run in fresh
+    processes, and what they load is compared with what was saved.
+    """
+    rounds = rounds or (3 if conduct.quick else 5)
+    conduct.report.mode = names[0] if len(names) == 1 else ""
+    names = names or (("bert-large",) if conduct.quick else tuple(_NAMES))
+    if conduct.quick and not chosen:
+        conduct.report.notes.append(_LEFT_OUT)
+    chosen = chosen or (compare.QUICK_PEERS if conduct.quick else tuple(_PEERS))
+    works = works or compare.WORKS
+    tools = [every.find(name) for name in chosen]
+    picked, cut = room.fitting([objects.find(name) for name in names], conduct.parent, _files(tools, works))
+    conduct.report.notes += [cut] if cut else []
+    conduct.report.settings |= {"rounds": rounds, "workloads": [own.name for own in picked], "works": works}
+    conduct.report.settings["tools"] = {peer.name: peer.settings for peer in tools}
+    conduct.report.settings["limit"] = disk_limit.find().name
+
+    def work(folder: Path) -> None:
+        learning = tune.QUICK_ROUNDS if conduct.quick else warmup.MOST_ROUNDS
+        plan = compare.Comparison(folder, rounds, picked, tools, works, learning, memory=not conduct.quick)
+        with conduct.meter([*plan.weights(), 3.0]) as plan.tell:
+            with fresh_process.paired():
+                for _ in conduct.report.take(plan.run()):
+                    pass
+            try:
+                conduct.report.findings["import_seconds"] = sorted(
+                    fresh_process.import_seconds() for _ in range(min(rounds, _MOST_IMPORTS))
+                )
+            except fresh_process.ChildError as error:
+                conduct.report.notes.append(f"import fastio: {describe(error)}")
+
+    def show() -> list[Any]:
+        summaries, failures = summarise(conduct.report.samples), conduct.report.failures
+        imports = conduct.report.findings.get("import_seconds", [])
+        rows = goals.check(
+            summaries, frozenset(w.name for w in picked if w.large), imports[len(imports) // 2] if imports else None
+        )
+        conduct.report.findings["goals"] = [goal.document() for goal in rows]
+        conduct.report.exhibits += summary_tables.sides(
+            [s for s in summaries if s.work in works], [f for f in failures if f.work in works]
+        )
+        conduct.report.exhibits += limit_tables.limits(summaries, {w.name: w.label for w in picked})
+        conduct.report.exhibits.append(settings(tools))
+        return [
+            *(
+                terminal_tables.comparison(
+                    workload.label,
+                    [s for s in summaries if s.workload == workload.name],
+                    [f for f in failures if f.workload == workload.name],
+                    {name: compare.MEMORY.get(name, name) for name in works},
+                )
+                for workload in picked
+            ),
+            terminal_tables.goals(rows),
+        ]
+
+    conduct.run(work, show)
+
+
+def _files(tools: list[Peer], works: tuple[str, ...]) -> int:
+    """How many files of one workload lie on the disk at once: two at least, where a save takes another's place."""
+    loads = (
+        [peer for peer in tools if not peer.unable("load", "tensor")] if {compare.COLD, compare.WARM} & {*works} else []
+    )
+    return max(2, sweep.files(loads))
+
+
+def settings(tools: list[Peer]) -> Exhibit:
+    """In which mode each tool was used, and which version of it."""
+    rows = [[peer.name, peer.version or None, peer.settings] for peer in tools]
+    note = "what a tool saves durably is synced by it, or file by file after it"
+    return Exhibit("peers-settings", "How the tools are used", ("tool", "version", "settings"), rows, note=note)

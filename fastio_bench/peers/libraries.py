@@ -1,0 +1,168 @@
+"""How each peer saves and loads, as its own documentation says: one pair of functions a peer.
+
+A saver takes (object, path, durable), a loader the path; both also return the way the bytes took, if the tool tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from importlib import import_module
+from typing import Any
+
+from fastio_bench.harness import page_cache
+
+DALI_THREADS = 2
+MAPPED = "mapped, every page touched"  # the way of bytes that a timed load has only mapped
+_MOST_DCP_THREADS = 8  # each writes a file of its own
+
+
+def sync(path: str) -> None:
+    """fsync a file, or every file of a folder: what a user does who wants a save of a peer to last."""
+    for file in page_cache.files(path):
+        fd = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def torch_save(thing: Any, path: str, durable: bool) -> str:
+    """torch.save, and fsync if it is to last."""
+    import torch
+
+    torch.save(thing, path)
+    if durable:
+        sync(path)
+    return ""
+
+
+def torch_save_without_crc(thing: Any, path: str, durable: bool) -> str:
+    """torch.save as an informed user speeds it up: without checksums."""
+    from torch.serialization import get_crc32_options, set_crc32_options
+
+    before = get_crc32_options()
+    set_crc32_options(False)
+    try:
+        return torch_save(thing, path, durable)
+    finally:
+        set_crc32_options(before)
+
+
+def torch_load(path: str) -> tuple[Any, str]:
+    """torch.load as it comes."""
+    import torch
+
+    return torch.load(path), ""
+
+
+def torch_load_mapped(path: str) -> tuple[Any, str]:
+    """torch.load(mmap=True): it maps the file and copies nothing."""
+    import torch
+
+    return torch.load(path, mmap=True), MAPPED
+
+
+def safetensors_save(thing: Any, path: str, durable: bool) -> str:
+    """safetensors.torch.save_file."""
+    from safetensors.torch import save_file
+
+    save_file(thing if isinstance(thing, dict) else {"tensor": thing}, path)
+    if durable:
+        sync(path)
+    return ""
+
+
+def safetensors_load(path: str) -> tuple[Any, str]:
+    """safetensors.torch.load_file: on the CPU it maps the file and copies nothing."""
+    from safetensors.torch import load_file
+
+    loaded = load_file(path)
+    return loaded["tensor"] if loaded.keys() == {"tensor"} else loaded, MAPPED
+
+
+def numpy_save(thing: Any, path: str, durable: bool) -> str:
+    """numpy.save of one array, numpy.savez of a state dict. TypeError for a dtype that numpy lacks, as bfloat16."""
+    import numpy
+
+    with open(path, "wb") as stream:
+        if isinstance(thing, dict):
+            numpy.savez(stream, **{name: tensor.numpy() for name, tensor in thing.items()})
+        else:
+            numpy.save(stream, thing.numpy(), allow_pickle=False)
+        if durable:
+            stream.flush()
+            os.fsync(stream.fileno())
+    return ""
+
+
+def numpy_load(path: str) -> tuple[Any, str]:
+    """numpy.load of either, as tensors."""
+    import numpy
+    import torch
+
+    loaded = numpy.load(path, allow_pickle=False)
+    if isinstance(loaded, numpy.ndarray):
+        return torch.from_numpy(loaded), ""
+    with loaded:
+        return {name: torch.from_numpy(array) for name, array in loaded.items()}, ""
+
+
+def dcp_threads(ranks: int = 1) -> int:
+    """Threads of DCP's writer in each of so many processes: its default is one, and more are faster."""
+    return max(1, min(_MOST_DCP_THREADS, len(os.sched_getaffinity(0)) // ranks))
+
+
+def dcp_save(thing: Any, path: str, durable: bool) -> str:
+    """torch.distributed.checkpoint.save, in one process."""
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it remarks that there is no process group, which is meant
+        state = thing if isinstance(thing, dict) else {"tensor": thing}
+        save(state, storage_writer=FileSystemWriter(path, sync_files=durable, thread_count=dcp_threads()))
+    if durable:
+        sync(path)  # its own fsync comes before Python's buffer is flushed, so that of .metadata writes nothing
+    return ""
+
+
+def dcp_load(path: str) -> tuple[Any, str]:
+    """torch.distributed.checkpoint.load, into tensors made from its own metadata."""
+    import torch
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reader = FileSystemReader(path)
+        state = {
+            name: torch.empty(entry.size, dtype=entry.properties.dtype)
+            for name, entry in reader.read_metadata().state_dict_metadata.items()
+            if isinstance(entry, TensorStorageMetadata)
+        }
+        load(state, storage_reader=reader)
+    return state["tensor"] if state.keys() == {"tensor"} else state, ""
+
+
+def dali_ready() -> None:
+    """What DALI would import while it makes its first pipeline."""
+    import_module("nvidia.dali.fn")
+    with contextlib.suppress(ImportError):
+        import_module("nvidia.dali._debug_mode")
+
+
+def dali_load(path: str) -> tuple[Any, str]:
+    """DALI's numpy reader, pipeline and all, since a file is loaded once; the tensor is a view of its buffer."""
+    from torch.utils.dlpack import from_dlpack
+
+    dali = import_module("nvidia.dali")
+    # One file is wanted once: by default the reader reads it twice more beforehand, which takes up to twice as long.
+    pipeline = dali.Pipeline(batch_size=1, num_threads=DALI_THREADS, device_id=None, prefetch_queue_depth=1)
+    with pipeline:
+        pipeline.set_outputs(import_module("nvidia.dali.fn").readers.numpy(device="cpu", files=[path]))
+    pipeline.build()
+    (batch,) = pipeline.run()
+    return from_dlpack(batch[0]), ""  # which keeps the buffer when the pipeline is gone

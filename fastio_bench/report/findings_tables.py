@@ -1,0 +1,186 @@
+"""What subcommands found besides samples, as tables: goals, answers, dictionaries, ways to train. Pure.
+
+A finding of a shape that is known by none of these is shown as a table if it is one (rows alike, plain values).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fastio.dicts import Explanation
+from fastio.dicts.context import Context
+from fastio.dicts.explain import Entry
+from fastio_bench.offload import simulated_tables
+from fastio_bench.peers import goals
+from fastio_bench.report import cells
+from fastio_bench.report.table import MEASURED, Cell, Exhibit
+
+_MIB = 1 << 20
+RAW = frozenset({"runs", "timeline", "timelines"})
+"""Findings that others sum up: the page draws from them, no table shows them."""
+
+
+def exhibits(findings: Mapping[str, Any]) -> list[Exhibit]:
+    """A table for each finding that is one. KeyError, TypeError or ValueError where a known one is damaged."""
+    shown: list[Exhibit] = []
+    for name, found in findings.items():
+        if name in RAW or not found:
+            continue
+        known = _KNOWN.get(name)
+        if known is not None and isinstance(found, list) and isinstance(found[0], Mapping):
+            shown += [replace(known(own), origin=origin) for origin, own in _by_origin(found).items()]
+        elif name in _LABELLED:
+            shown += _LABELLED[name](found)
+        else:
+            shown += _plain(name, found)
+    return shown
+
+
+def learned(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, Explanation]]:
+    """The answers of the dictionaries, as ``tune`` keeps them."""
+    return [
+        (
+            one["work"],
+            Explanation(
+                Context(*one["context"]),
+                one["nbytes"],
+                one["tool"],
+                one["reason"],
+                one["confidence"],
+                tuple(Entry(*entry) for entry in one["entries"]),
+            ),
+        )
+        for one in found
+    ]
+
+
+def _by_origin(found: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Rows by the label that they bear; those without one were measured."""
+    parts: dict[str, list[Mapping[str, Any]]] = {}
+    for one in found:
+        parts.setdefault(one.get("origin", MEASURED), []).append(one)
+    return parts
+
+
+def _goals(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+    columns = ("work", "workload", "against", "asked*", "measured*", "unit", "")
+    rows: list[list[Cell]] = []
+    for goal in found:
+        asked, measured = goals.figures(goal["asked"], goal["measured"])
+        sign, verdict = "at least" if goal["least"] else "at most", "met" if goal["met"] else "missed"
+        rows.append(
+            [goal["work"], goal["workload"], goal["against"], f"{sign} {asked}", measured, goal["unit"], verdict]
+        )
+    return Exhibit("goals", "Goals", columns, rows)
+
+
+def _learned(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+    columns = ("work", "uses now", "fastest", "sure %*", "takes ms*", "the others take", "why")
+    rows: list[list[Cell]] = []
+    for work, answer in learned(found):
+        best, *others = answer.entries
+        rows.append(
+            [
+                work,
+                answer.tool,
+                best.tool,
+                round(answer.confidence * 100),
+                None if best.seconds is None else best.seconds * 1e3,
+                ", ".join(f"{other.tool} {other.relative:.2f} x" for other in others),
+                answer.reason,
+            ]
+        )
+    return Exhibit("learned", "What the dictionaries learned", columns, rows)
+
+
+def _training(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+    columns = (
+        *("way", "batch*", "step ms*", "x plain*", "spread", "CPU ms*", "peak MiB*", "written MiB*", "stalled ms*"),
+        *("predicted ms*", "actual ms*", "gradients"),
+    )
+    rows: list[list[Cell]] = []
+    for one in found:
+        moved = one["moved"] or {}
+        low, high = one["ratio_low"], one["ratio_high"]
+        rows.append(
+            [
+                one["way"],
+                one.get("batch"),
+                _scaled(one["step_s"], 1e3),
+                one["ratio"],
+                None if low is None or high is None else f"{low:.2f}-{high:.2f}",
+                _scaled(one["cpu_s"], 1e3),
+                _scaled(one["peak_bytes"], 1 / _MIB),
+                sum(tier["written_bytes"] for tier in moved["tiers"].values()) / _MIB if moved else None,
+                *(_scaled(moved.get(key), 1e3) for key in ("stalled_s", "predicted_s", "actual_s")),
+                "same bits" if one["same_gradients"] else f"off by {one['difference']:.1e}",
+            ]
+        )
+    return Exhibit("ways", "Ways to train", columns, rows, source="Fastensor, tables 10-11")
+
+
+def _depths(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+    columns = ("way", "largest depth that trains*", "smallest that does not*", "which says")
+    rows = [[one["way"], one["depth"], one["fails_at"] if one["reason"] else None, one["reason"]] for one in found]
+    return Exhibit("depths", "Largest depth in the memory given", columns, rows, source="Fastensor, table 12")
+
+
+def _accuracy(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+    columns = ("way", "mean*", "deviation*", "each seed")
+    rows = [[o["way"], o["mean"], o["spread"], ", ".join(f"{score:.4f}" for score in o["scores"])] for o in found]
+    title = "Accuracy on scikit-learn's digits"
+    return Exhibit("accuracy", title, columns, rows, source="Fastensor, tables 10-11")
+
+
+_KNOWN: dict[str, Callable[[Sequence[Mapping[str, Any]]], Exhibit]] = {
+    "goals": _goals,
+    "learned": _learned,
+    "ways": _training,
+    "depths": _depths,
+    "accuracy": _accuracy,
+}
+_LABELLED: dict[str, Callable[[Mapping[str, Any]], list[Exhibit]]] = {
+    "simulated": simulated_tables.simulated,
+    "calibrated": simulated_tables.calibrated,
+}
+
+
+_TITLES = {
+    "machine": "Machine",
+    "tools": "Tools",
+    "ways": 'The way that bytes take with policy="auto"',
+    "import_seconds": "Seconds to import fastio after torch",
+}
+
+
+def _plain(name: str, found: Any) -> list[Exhibit]:
+    """Rows of plain values as the table that they are; single values and lists of them as one row. Nothing nested."""
+    title = _TITLES.get(name, name.replace("_", " "))
+    if isinstance(found, Mapping) and _flat(found.values()):
+        return [Exhibit(name, title, ("", ""), [[str(key), value] for key, value in found.items()])]
+    if _flat([found]):
+        return [Exhibit(name, title, (f"{title}*",), [[found]])]
+    if not isinstance(found, list):
+        return []
+    if _flat(found):
+        return [Exhibit(name, title, (title,), [[", ".join(map(cells.text, found))]])]
+    if all(isinstance(row, list) and len(row) == len(found[0]) and _flat(row) for row in found):
+        return [Exhibit(name, title, ("",) * len(found[0]), found)]
+    if all(isinstance(row, Mapping) and row.keys() == found[0].keys() and _flat(row.values()) for row in found):
+        columns = [f"{key}*" if _numbers(row[key] for row in found) else str(key) for key in found[0]]
+        return [Exhibit(name, title, columns, [list(row.values()) for row in found], MEASURED)]
+    return []
+
+
+def _flat(values: Any) -> bool:
+    return all(value is None or isinstance(value, (str, int, float)) for value in values)
+
+
+def _numbers(values: Any) -> bool:
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

@@ -1,0 +1,83 @@
+"""Plots of summaries, where matplotlib is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastio_bench.harness import whole_files
+from fastio_bench.harness.stats import Summary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MIB = 1 << 20
+_BESIDE = 70  # characters of names that have room beside each other; more are turned
+
+
+def draw(beginning: Path, summaries: Sequence[Summary]) -> list[Path]:
+    """One PNG a work, bars of MB/s by workload and tool: ``<beginning>-<work>.png``. ImportError without matplotlib."""
+    from matplotlib.figure import Figure
+
+    written = []
+    for work in dict.fromkeys(summary.work for summary in summaries):
+        own = [summary for summary in summaries if summary.work == work]
+        workloads = list(dict.fromkeys(summary.workload for summary in own))
+        tools = list(dict.fromkeys(summary.tool for summary in own))
+        figure = Figure(figsize=(9, 5), layout="constrained")
+        axes = figure.add_subplot()
+        for number, tool in enumerate(tools):
+            values = {s.workload: s.bandwidth / 1e6 for s in own if s.tool == tool}
+            places = [workloads.index(workload) for workload in values]
+            width = 0.8 / len(tools)
+            left = (number + 0.5) * width - 0.4
+            axes.bar([place + left for place in places], list(values.values()), width, label=tool)
+        axes.set_xticks(range(len(workloads)), workloads)
+        _turn(axes, workloads, _BESIDE)
+        axes.set(title=work, ylabel="MB/s (median)", ylim=(0, None))
+        axes.legend()
+        path = named(beginning, work.replace(",", "").replace(" ", "-"))
+        save(figure, path)
+        written.append(path)
+    return written
+
+
+def ways(beginning: Path, title: str, names: Sequence[str], seconds: Sequence[float], peaks: Sequence[int]) -> Path:
+    """``<beginning>-ways.png``: seconds of a step, and bytes of peak memory. ImportError without matplotlib."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.bar(names, [value * 1e3 for value in seconds])
+    for axes in (left, right):
+        _turn(axes, names, _BESIDE // 2)
+    left.set(title="step", ylabel="ms (median)")
+    right.bar(names, [value / MIB for value in peaks])
+    right.set(title="peak of resident memory above the base", ylabel="MiB")
+    figure.suptitle(title)
+    path = named(beginning, "ways")
+    save(figure, path)
+    return path
+
+
+def _turn(axes: Axes, names: Sequence[str], room: int) -> None:
+    if len(" ".join(names)) > room:
+        axes.tick_params("x", labelrotation=30)
+        for label in axes.get_xticklabels():
+            label.set(ha="right", rotation_mode="anchor")
+
+
+def named(beginning: Path, name: str) -> Path:
+    """The path of a plot of the document whose path, without its suffix, is ``beginning``."""
+    return beginning.with_name(f"{beginning.name}-{name}.png")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """The figure as a whole PNG; OSError where that fails, and what was there stays."""
+    picture = BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    with whole_files.replacing(path) as keep:
+        keep(picture.getvalue())

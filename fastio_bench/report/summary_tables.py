@@ -1,0 +1,120 @@
+"""Summaries of samples as tables: works side by side, and every figure. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fastio_bench.harness.rounds import Failure
+from fastio_bench.harness.stats import Summary
+from fastio_bench.report.table import Cell, Exhibit
+
+_MIB = 1 << 20
+
+
+def works(summaries: Iterable[Summary | Failure]) -> list[str]:
+    """The works that were measured, in order."""
+    return list(dict.fromkeys(summary.work for summary in summaries))
+
+
+def tools(summaries: Iterable[Summary | Failure]) -> list[str]:
+    """The tools that took part, in order."""
+    return list(dict.fromkeys(summary.tool for summary in summaries))
+
+
+def is_sweep(summaries: Sequence[Summary]) -> bool:
+    """Whether these are several sizes of one tensor, so that a line over the size means something."""
+    sizes = {summary.nbytes for summary in summaries}
+    return len(sizes) > 1 and all(summary.workload.startswith("tensor-") for summary in summaries)
+
+
+def size(nbytes: int) -> str:
+    """Bytes in MiB, as the papers' tables have them."""
+    return f"{nbytes / _MIB:,.6g}" if nbytes < 1000 * _MIB else f"{nbytes / _MIB:,.0f}"
+
+
+def busy(summary: Summary) -> float:
+    """Cores that the work kept busy."""
+    return summary.cpu_per_gb * summary.bandwidth / 1e9
+
+
+def io_efficiency(summary: Summary) -> float | None:
+    """IOef of the Fastensor paper (section 3.3): MB/s over the utilisation, here in cores. None where that is 0."""
+    used = busy(summary)
+    return summary.bandwidth / 1e6 / used if used > 0 else None
+
+
+def sides(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[Exhibit]:
+    """For each workload, works side by side: a row for each tool, MB/s and how many times torch's that is.
+
+    "failed" where a tool failed, a gap where it took no part.
+    """
+    shown = []
+    tried: list[Summary | Failure] = [*summaries, *(failure for failure in failures if not failure.refused)]
+    for workload in dict.fromkeys(one.workload for one in tried):
+        own = [one for one in tried if one.workload == workload]
+        named = works(own)
+        figures = {(one.tool, one.work): _beside(one) for one in own}  # of a tool that failed later, the failure
+        rows: list[list[Cell]] = [[tool, *(figures.get((tool, work)) for work in named)] for tool in tools(own)]
+        title = f"{workload}, MB/s (x torch)"
+        shown.append(Exhibit(f"{workload} side by side", title, ("tool", *(f"{work}*" for work in named)), rows))
+    return shown
+
+
+def _beside(summary: Summary | Failure) -> str:
+    if isinstance(summary, Failure):
+        return "failed"
+    bandwidth = f"{summary.bandwidth / 1e6:,.0f}"
+    return bandwidth if summary.ratio is None else f"{bandwidth} ({summary.ratio:.2f})"
+
+
+def figures(summaries: Sequence[Summary]) -> Exhibit:
+    """Every summary with all that it says; columns that nothing was measured for are left out."""
+    columns = (
+        *("work", "workload", "tool", "rounds*", "MB/s*", "best*", "x torch*", "spread", "CPU s/GB*", "CPU busy %*"),
+        *("IOef*", "GPU busy %*", "beyond MiB*", "way"),
+    )
+    rows: list[list[Cell]] = []
+    for own in summaries:
+        low, high = own.ratio_low, own.ratio_high
+        rows.append(
+            [
+                own.work,
+                own.workload,
+                own.tool,
+                own.rounds,
+                own.bandwidth / 1e6,
+                own.best_bandwidth / 1e6,
+                own.ratio,
+                None if low is None or high is None else f"{low:.2f}-{high:.2f}",
+                own.cpu_per_gb,
+                busy(own) * 100,
+                io_efficiency(own),
+                None if own.gpu_busy is None else own.gpu_busy * 100,
+                None if own.extra_bytes is None else own.extra_bytes / _MIB,
+                "; ".join(own.ways) or None,
+            ]
+        )
+    kept = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
+    return Exhibit(
+        "figures",
+        "Every figure",
+        [columns[place] for place in kept],
+        [[row[place] for place in kept] for row in rows],
+        note="medians over the rounds; best is the fastest round, spread the least and the most ratio of any",
+    )
+
+
+def failures(failed: Sequence[Failure]) -> Exhibit:
+    """What failed, where and why: a row for each tool and reason."""
+    groups: dict[tuple[str, str], list[Failure]] = {}
+    for one in failed:
+        groups.setdefault((one.tool, one.reason), []).append(one)
+    rows: list[list[Cell]] = [
+        [tool, len(own), _distinct(one.work for one in own), _distinct(one.workload for one in own), reason]
+        for (tool, reason), own in groups.items()
+    ]
+    return Exhibit("failures", "Failed", ("tool", "times*", "work", "workload", "why"), rows)
+
+
+def _distinct(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))

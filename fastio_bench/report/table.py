@@ -1,0 +1,46 @@
+"""A table as data: what the terminal prints, a report's page draws and JSON keeps, and where its figures come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+MEASURED, PAPER, SIMULATED, CALIBRATED = "measured here", "from the paper", "simulated", "calibrated"
+
+Cell: TypeAlias = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exhibit:
+    """One table. ``name`` is a slug, unique within its command; a column whose name ends with * holds numbers.
+
+    ``origin`` is one of the four labels above, or says that each row has its own (:mod:`fastio_bench.papers.beside`).
+    Numbers are rounded where they are shown, never here. ``source`` names the paper's table or figure that it answers
+    or repeats, ``note`` says what a reader must know.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    origin: str = MEASURED
+    source: str = ""
+    note: str = ""
+
+    @property
+    def reference(self) -> str:
+        """The source in words: a paper's own table is named, what is to be held against it is "cf." that table."""
+        return self.source if self.origin == PAPER or not self.source else f"cf. {self.source}"
+
+    def document(self) -> dict[str, Any]:
+        """The table for JSON."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "columns": list(self.columns),
+            "rows": [list(row) for row in self.rows],
+            "origin": self.origin,
+            "source": self.source,
+            "note": self.note,
+        }

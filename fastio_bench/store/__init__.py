@@ -1,0 +1,1 @@
+"""``fastio-bench store``: the block store beside fio."""

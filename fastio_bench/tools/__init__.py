@@ -1,0 +1,1 @@
+"""``fastio-bench tools`` and ``tune``: how near the dictionaries come to the best tool."""

@@ -1,0 +1,164 @@
+"""``fastio-bench tools``: how the best tool spreads, and how near the dictionaries come to always choosing it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fastio.dicts.storage import shipped_rules
+from fastio_bench.harness import room
+from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.machine import host
+from fastio_bench.report import charts, terminal_tables
+from fastio_bench.report.table import SIMULATED
+from fastio_bench.tools import charts as tools_charts
+from fastio_bench.tools import live, recording, replays, trace
+from fastio_bench.tools import tables as tools_exhibits
+from fastio_bench.tools.rebuilt_dictionaries import Model, Training
+from fastio_bench.tools.trace import Row
+
+_MODELS = (
+    Model("transformer", "a transformer", 32, 6, 256, "Fastensor, table 13", "BERT of 12 layers, width 768"),
+    Model("vit", "a vision transformer", 64, 6, 192, "Fastensor, table 14", "ViT-H/14 of 32 layers, width 1,280"),
+)
+_QUICK_MODELS = tuple(replace(model, batch=8, depth=2) for model in _MODELS)
+_CALLS, _QUICK_CALLS = 1000, 160
+_SECONDS, _QUICK_SECONDS = 150.0, 8.0
+_REPLAY_SECONDS = 20.0
+_TRAINING_NBYTES = 1 << 30  # of disk, at most: the feature maps of one step
+_ORACLE = (
+    "The oracle uses the tool whose median over the calls nearest in size is the least; which tool is the luckiest of "
+    "a call nobody can know beforehand."
+)
+
+
+def _finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """What click's ranges let pass is refused: not a number, and what never ends."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number of seconds", context, parameter)
+    return value
+
+
+@click.command(short_help="How the best tool spreads, and how near auto comes.")
+@click.option("--calls", type=click.IntRange(8), help=f"Saves and loads of the live comparison; {_CALLS:,}.")
+@click.option(
+    "--seconds", type=click.FloatRange(0), callback=_finite, help=f"How long each model trains; {_SECONDS:.0f}."
+)
+@click.option(
+    "--trace",
+    "traced",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Replay this trace.  [default: the one that ships]",
+)
+@click.option(
+    "--record",
+    "target",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help=f"Instead: time every tool {recording.CALLS:,} times at mixed sizes, and write a trace.",
+)
+@common
+def tools(conduct: Conduct, calls: int | None, seconds: float | None, traced: Path | None, target: Path | None) -> None:
+    """How the best tool spreads over rebuilt dictionaries, and how near the tuner comes to always using it."""
+    if target is not None:
+        recording.record(conduct, target, calls or recording.CALLS)
+        return
+    calls = calls or (_QUICK_CALLS if conduct.quick else _CALLS)
+    seconds = seconds if seconds is not None else (_QUICK_SECONDS if conduct.quick else _SECONDS)
+    trainings = [Training(model) for model in _fitting(conduct, _QUICK_MODELS if conduct.quick else _MODELS)]
+    conduct.report.settings |= {"calls": calls, "seconds": seconds, "models": [asdict(one.model) for one in trainings]}
+    conduct.report.settings |= {"trace": traced.name} if traced else {}
+    try:
+        rows = trace.read(traced or trace.SHIPPED)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    comparison = recording.comparison(conduct, recording.LIVE, calls, auto=True)
+    _measure(conduct, rows, trainings, seconds, comparison)
+
+
+def _measure(
+    conduct: Conduct, rows: list[Row], trainings: list[Training], seconds: float, comparison: live.Comparison
+) -> None:
+    compared: list[Row] = []
+    replayed: list[replays.Reached] = []
+    slower: list[replays.Recovered] = []
+    bounds: list[replays.Reached] = []
+
+    def work(folder: Path) -> None:
+        weights = [_REPLAY_SECONDS, *(max(seconds, 1.0) for _ in trainings), *comparison.weights()]
+        recording.announce(weights, comparison, _TRAINING_NBYTES)
+        with conduct.meter(weights) as tell:
+            comparison.tell = tell
+            what = "replaying a recorded trace"
+            tell(what, 0)
+            rules = shipped_rules()
+            replayed.extend(replays.replays(rows, rules))
+            slower.extend(replays.recoveries(rows, rules))
+            bounds.extend(replays.bounds(rows))
+            tell(what, _REPLAY_SECONDS)
+            for training in trainings:
+                what = f"training {training.model.label}"
+                tell(what, 0)
+                training.run(folder, seconds, partial(tell, what))
+            with live.fresh_dictionaries(folder):
+                recording.take(conduct, compared, comparison.run(folder))
+
+    def show() -> list[Any]:
+        exhibits = conduct.report.exhibits
+        trained = [training for training in trainings if training.found]
+        exhibits.extend(map(tools_exhibits.spread, trained))
+        if trained:
+            exhibits.extend((tools_exhibits.reach(trained), tools_exhibits.paper()))
+        if replayed:
+            others = replays.ORDERS - replays.BEGINNINGS
+            orders = f"in the recorded order from {replays.BEGINNINGS} beginnings and in {others} others"
+            note = f"RECORDED timings, {orders}. {_ORACLE}"
+            title = "The tuner on a recorded trace"
+            exhibits.append(tools_exhibits.oracle("replayed", title, replayed, note, SIMULATED))
+            exhibits.append(
+                tools_exhibits.bounds("bounds", "The recorded calls by a learner that is told everything", bounds)
+            )
+            exhibits.append(tools_exhibits.recovered(slower))
+        by_auto = [row for row in compared if live.AUTO in row.seconds]
+        lived, left_out = replays.lived(by_auto, live.AUTO, comparison.chosen)
+        conduct.report.notes += [f"live, {remark}" for remark in left_out]
+        conduct.report.notes += host.remark(comparison.again)
+        if lived:
+            note = f"Every tool did the same as auto right before or after it, in random order. {_ORACLE}"
+            exhibits.append(tools_exhibits.oracle("live", 'policy="auto", with nothing learned before', lived, note))
+            told = replays.lived_bounds(by_auto, live.AUTO)
+            exhibits.append(
+                tools_exhibits.bounds("live-bounds", "The same calls by a learner that is told everything", told)
+            )
+        judged = iter(comparison.chosen)
+        conduct.report.findings["compared"] = [
+            {**row._asdict(), "chosen": next(judged) if live.AUTO in row.seconds else None} for row in compared
+        ]
+        conduct.report.findings["rebuilds"] = {
+            training.model.name: {str(nbytes): list(map(asdict, found)) for nbytes, found in training.found.items()}
+            for training in trained
+        }
+        goals = tools_exhibits.goals(replayed, slower, lived)
+        conduct.report.findings["goals"] = [goal.document() for goal in goals]
+        return [terminal_tables.goals(goals)] if goals else []
+
+    def draw(beginning: Path) -> list[Path]:
+        return charts.write(beginning, tools_charts.sheets(conduct.report.exhibits))
+
+    conduct.run(work, show, draw)
+
+
+def _fitting(conduct: Conduct, models: Sequence[Model]) -> list[Model]:
+    """The models, in smaller batches where there is no room for the feature maps of a step."""
+    whole, found = {model.name: model.batch for model in _MODELS}, []
+    for model in models:
+        batch = max(1, whole[model.name] * room.most(conduct.parent, 1) // _TRAINING_NBYTES)
+        if batch < model.batch:
+            conduct.report.notes.append(f"{model.label}: batch {batch} instead of {model.batch}, {room.WANT}")
+        found.append(replace(model, batch=min(batch, model.batch)))
+    return found

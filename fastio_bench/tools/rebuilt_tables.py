@@ -1,0 +1,75 @@
+"""The spread of best tools over rebuilds, and how near *first*, *best* and the live tuner come to always the best."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fastio_bench.tools.rebuilt_dictionaries import Rebuild
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One size: how often each tool was best over ``rebuilds``, the first rebuild's best, and the most frequent one."""
+
+    nbytes: int
+    rebuilds: int
+    best_of: Mapping[str, int]
+    first: str
+    best: str
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How near a way of choosing comes to the best tool of each rebuild, over all sizes.
+
+    ``cases``: the share of rebuilds whose best tool it chose, which is the figure that the paper gives. ``time``: the
+    least possible time over that of its choices.
+    """
+
+    way: str
+    cases: float
+    time: float
+
+
+def sizes(found: Mapping[int, Sequence[Rebuild]]) -> list[Size]:
+    """One line of the paper's tables a size."""
+    result = []
+    for nbytes, rebuilds in found.items():
+        bests = [_best(rebuild) for rebuild in rebuilds]
+        counts = Counter(bests)
+        result.append(Size(nbytes, len(rebuilds), counts, bests[0], max(counts, key=counts.__getitem__)))
+    return result
+
+
+def shares(found: Mapping[int, Sequence[Rebuild]]) -> list[Share]:
+    """*First*, *best*, the live tuner, and each tool alone."""
+    lines = {size.nbytes: size for size in sizes(found)}
+    ways: dict[str, Callable[[int, Rebuild], str]] = {
+        "first": lambda nbytes, rebuild: lines[nbytes].first,
+        "best": lambda nbytes, rebuild: lines[nbytes].best,
+        "live tuner": lambda nbytes, rebuild: rebuild.live,
+    }
+    every = dict.fromkeys(tool for rebuilds in found.values() for rebuild in rebuilds for tool in rebuild.written)
+    for tool in every:
+        ways[f"{tool} alone"] = lambda nbytes, rebuild, tool=tool: tool  # type: ignore[misc]
+    return [_share(way, choose, found) for way, choose in ways.items()] if found else []
+
+
+def _share(way: str, choose: Callable[[int, Rebuild], str], found: Mapping[int, Sequence[Rebuild]]) -> Share:
+    right = cases = 0
+    least = took = 0.0
+    for nbytes, rebuilds in found.items():
+        for rebuild in rebuilds:
+            sums, chosen = rebuild.sums(), choose(nbytes, rebuild)
+            right += chosen == _best(rebuild)
+            cases += 1
+            least += min(sums.values())
+            took += sums[chosen]
+    return Share(way, right / cases, least / took)
+
+
+def _best(rebuild: Rebuild) -> str:
+    sums = rebuild.sums()
+    return min(sums, key=sums.__getitem__)

@@ -1,0 +1,112 @@
+"""``make dictionaries``: the starting dictionaries that ship, from traces of ``fastio-bench tools --record``.
+
+What the tools took for one tensor is written anew, by operation, durability or residency, and for DALI's format apart.
+Every trace is of another machine: how far they are from each other says how far each tool may be off on the next.
+Rules of many small tensors, which no trace has, stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from fastio.dicts.files import read_plain
+from fastio_bench.tools import trace
+from fastio_bench.tools.prior_uncertainty import doubts
+from fastio_bench.tools.trace import Row
+
+NEAR = 0.75  # octaves either way: the rows of which a bandwidth is the median
+FEWEST = 5  # of them
+FILES = {"save": "wdic.json", "load": "rdic.json"}
+_BY_SIZE = ("bandwidth", "doubt")
+_USUAL = "pt"  # what holds for its files holds for formats that no trace has
+
+
+def rules(machines: Sequence[Sequence[Row]]) -> dict[str, list[dict[str, Any]]]:
+    """By operation, a rule for each work of the traces of some machines: those of one format alone come first."""
+    made: dict[str, list[dict[str, Any]]] = {op: [] for op in FILES}
+    works = [trace.by_work(rows) for rows in machines]
+    for work, own in trace.by_work([row for rows in machines for row in rows]).items():
+        context = trace.context(work, 1)
+        where: dict[str, object] = {"op": context.op, "device": context.device}
+        if context.format != _USUAL:
+            where["format"] = context.format
+        name = "durable" if context.op == "save" else "resident"
+        where[name] = getattr(context, name)
+        low, high = (f"{of(row.nbytes for row in own):,}" for of in (min, max))
+        source = (
+            f"medians of {len(own)} interleaved {work}s of one tensor of {low} to {high} bytes, whole calls, timed as "
+            "`fastio-bench tools --record` does, written by `make dictionaries`"
+        )
+        told = bandwidths(own)
+        rule = {"where": where, "source": source, "bandwidth": told}
+        if apart := doubts([bandwidths(machine[work]) for machine in works if work in machine]):
+            rule["doubt"] = {
+                size: {tool: doubt for tool, doubt in tools.items() if tool in told[size]}
+                for size, tools in apart.items()
+            }
+        made[context.op].insert(0 if "format" in where else len(made[context.op]), rule)
+    return made
+
+
+def bandwidths(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """MB/s of each tool at every octave, in bytes, that enough rows are near: the ratios are medians of a row's own."""
+    tools = [tool for tool in rows[0].seconds if all(tool in row.seconds for row in rows)]
+    usual = tools[0]
+    found = {}
+    for octave in range(math.floor(math.log2(min(row.nbytes for row in rows))), 64):
+        nbytes = 1 << octave
+        near = [row for row in rows if abs(math.log2(row.nbytes / nbytes)) <= NEAR]
+        if len(near) < FEWEST:
+            continue
+        level = median(row.nbytes / row.seconds[usual] for row in near) / 1e6
+        ratios = {tool: median(row.seconds[usual] / row.seconds[tool] for row in near) for tool in tools}
+        found[str(nbytes)] = {tool: float(f"{level * ratio:.3g}") for tool, ratio in ratios.items()}
+    return found
+
+
+def merged(before: dict[str, Any], new: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A dictionary file with new rules in place of all but those of many small tensors, which are asked first."""
+    return {**before, "priors": [*(rule for rule in before["priors"] if "small" in rule["where"]), *new]}
+
+
+def text(dictionary: dict[str, Any]) -> str:
+    """A dictionary file as it is kept: what is said of a size in one line."""
+    lines: dict[str, str] = {}
+
+    def folded(tools: dict[str, float]) -> str:
+        key = f"<{len(lines)}>"
+        lines[json.dumps(key)] = json.dumps(tools)
+        return key
+
+    priors = [
+        {
+            key: {size: folded(tools) for size, tools in value.items()} if key in _BY_SIZE else value
+            for key, value in rule.items()
+        }
+        for rule in dictionary["priors"]
+    ]
+    told = json.dumps({**dictionary, "priors": priors}, indent=2)
+    for key, line in lines.items():
+        told = told.replace(key, line, 1)
+    return told + "\n"
+
+
+def main(folder: str, *traces: str) -> None:
+    """Write the dictionaries in ``folder`` anew. ValueError, and nothing written, where traces lack an operation."""
+    made = rules([trace.read(Path(path)) for path in traces])
+    lacking = [op for op, found in made.items() if not found]
+    if lacking:
+        raise ValueError(f"{', '.join(traces)}: got no line of a {lacking[0]}; expected saves and loads, as recorded")
+    for op, name in FILES.items():
+        path = Path(folder, name)
+        path.write_text(text(merged(read_plain(path), made[op])))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

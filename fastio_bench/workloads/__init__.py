@@ -1,0 +1,1 @@
+"""The tensors and networks that are saved, loaded and trained."""
