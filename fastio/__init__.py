@@ -3,13 +3,13 @@
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from fastio.collector import held_back as _held_back
+from fastio.runtime.gc_pause import held_back as _held_back
 
 # All that is imported stays: a walk over what torch made meanwhile (100 ms) finds nothing.
 with _held_back():
     from fastio import dicts as _dicts
-    from fastio import registry as _registry
     from fastio.api import load, save
+    from fastio.engine.verify import Verification, verify
     from fastio.errors import (
         CheckpointError,
         CorruptFileError,
@@ -21,12 +21,12 @@ with _held_back():
         ToolUnavailableError,
         TransferError,
     )
-    from fastio.explaining import explain
-    from fastio.formats import probe as _probe
-    from fastio.outcome import SaveResult, Transfer, record
-    from fastio.patching import patch_torch
-    from fastio.tools import ToolStatus, tools
-    from fastio.verify import Verification, verify
+    from fastio.formats.pt import torch_probe as _probe
+    from fastio.inspect.explain import explain
+    from fastio.inspect.tools import ToolStatus, tools
+    from fastio.results import SaveResult, Transfer, record
+    from fastio.torch_patch import patch_torch
+    from fastio.transports import registry as _registry
 
 if _TYPE_CHECKING:
     from fastio.checkpoint import Checkpointer

@@ -417,7 +417,7 @@ def cached_read(
 def why_no_spdk() -> str: ...
 
 class BlockStore:
-    """Blocks on files or devices, by index; see fastio/offload/store.py."""
+    """Blocks on files or devices, by index; see fastio/offload/stores/block_store.py."""
     def __init__(
         self, devices: Sequence[tuple[int, int]] | Sequence[str], limit_blocks: int, driver: str, memory_alignment: int
     ) -> None: ...

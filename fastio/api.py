@@ -6,17 +6,17 @@ import os
 import pickle
 from typing import Any
 
-from fastio import streams
-from fastio.choosing import check
-from fastio.formats import sense
-from fastio.formats.pt_clone import cloning
-from fastio.loading import load_file
-from fastio.opening import is_path
-from fastio.outcome import SaveResult, publish
-from fastio.progress import shown
-from fastio.saving import SaveCall, save_file
-from fastio.torch_loading import LoadCall
-from fastio.transport import LOAD, SAVE
+from fastio.engine import file_objects
+from fastio.engine.load import load_file
+from fastio.engine.progress import shown
+from fastio.engine.save import SaveCall, save_file
+from fastio.engine.tool_selection import check
+from fastio.engine.torch_fallback import LoadCall
+from fastio.files.open_file import is_path
+from fastio.formats import detect
+from fastio.formats.pt.view_clones import cloning
+from fastio.results import SaveResult, publish
+from fastio.transports.transport import LOAD, SAVE
 
 
 def save(
@@ -66,18 +66,18 @@ def save(
     form = _format(format, f)
     check(policy, SAVE)
     name = _name(f)
-    if clone and form == sense.PT:
+    if clone and form == detect.PT:
         torch_save_arguments["pickle_module"] = cloning(torch_save_arguments.get("pickle_module") or pickle)
     with shown(progress, f"saving {os.path.basename(name)}") as told:
         call = SaveCall(obj, name, form, policy, bool(durable), told, torch_save_arguments)
-        result = save_file(call) if is_path(f) else streams.save_stream(call, f)
+        result = save_file(call) if is_path(f) else file_objects.save_stream(call, f)
     publish(result)
     return result
 
 
 def save_over_link(obj: Any, path: str) -> SaveResult:
     """:func:`save` as ``pt``, durably, in the place of what is at the path: a symbolic link is replaced, too."""
-    result = save_file(SaveCall(obj, path, sense.PT, "auto", True, None, {}, follow_link=False))
+    result = save_file(SaveCall(obj, path, detect.PT, "auto", True, None, {}, follow_link=False))
     publish(result)
     return result
 
@@ -131,21 +131,21 @@ def load_as_torch(
 
 
 def _name(f: Any) -> str:
-    return os.fsdecode(f) if is_path(f) else streams.name_of(f)
+    return os.fsdecode(f) if is_path(f) else file_objects.name_of(f)
 
 
 def _load(f: Any, call: LoadCall, progress: Any) -> Any:
     check(call.policy, LOAD)
     with shown(progress, f"loading {os.path.basename(call.path)}") as told:
         call = call._replace(progress=told)
-        obj, transfer = load_file(call) if is_path(f) else streams.load_stream(call, f)
+        obj, transfer = load_file(call) if is_path(f) else file_objects.load_stream(call, f)
     publish(transfer)
     return obj
 
 
 def _format(format: str | None, f: Any) -> str:
     if format is None:
-        return sense.from_name(os.fsdecode(f)) if is_path(f) else sense.PT
-    if format not in sense.FORMATS:
-        raise ValueError(f"format={format!r}: expected one of {', '.join(sense.FORMATS)}, or None to go by the suffix")
+        return detect.from_name(os.fsdecode(f)) if is_path(f) else detect.PT
+    if format not in detect.FORMATS:
+        raise ValueError(f"format={format!r}: expected one of {', '.join(detect.FORMATS)}, or None to go by the suffix")
     return format

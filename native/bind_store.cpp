@@ -98,7 +98,7 @@ nb::dict stats(BlockStore& store) {
 
 void bind_store(nb::module_& module) {
     module.def("why_no_spdk", &why_no_spdk, "Why this build has no driver over SPDK; empty where it has.");
-    nb::class_<BlockStore>(module, "BlockStore", "Blocks on files or devices, by index; see fastio/offload/store.py.")
+    nb::class_<BlockStore>(module, "BlockStore", "Blocks on files or devices, by index; see fastio/offload/stores/block_store.py.")
         .def(nb::new_(&make), "devices"_a, "limit_blocks"_a, "driver"_a, "memory_alignment"_a)
         .def(nb::new_(&make_by_name), "devices"_a, "limit_blocks"_a, "driver"_a, "memory_alignment"_a)
         .def(

@@ -1,5 +1,5 @@
 // CSR-128 on a GPU: the payload of csr.hpp, byte for byte. Compiled at run time through CuPy
-// (fastio/offload/csr_cuda.py).
+// (fastio/offload/codecs/csr_cuda.py).
 //
 // A warp takes a row. Packing has two kernels with a running sum between them: csr_find_* gives the bits and the number
 // of non-zeros of each row; the sum (inclusive, `ends`) says where each row's values go; csr_pack_* writes the payload.

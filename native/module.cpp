@@ -9,10 +9,10 @@ namespace nb = nanobind;
 
 namespace {
 
-// Raised as (kind, ...) values; fastio/native_errors.py, which knows the path, makes the public errors of them.
+// Raised as (kind, ...) values; fastio/runtime/native_errors.py, which knows the path, makes the public errors of them.
 template <typename... Fields>
 void raise(const char* kind, Fields... fields) {
-    nb::object error = nb::module_::import_("fastio.native_errors").attr("NativeError")(kind, fields...);
+    nb::object error = nb::module_::import_("fastio.runtime.native_errors").attr("NativeError")(kind, fields...);
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
 }
 

@@ -23,7 +23,7 @@ void for_each_tuple(nb::handle sequence, Py_ssize_t fields, const Take& take) {
     for (Py_ssize_t index = 0; index < count; ++index) {
         PyObject* item = PySequence_Fast_GET_ITEM(fast.ptr(), index);
         if (!PyTuple_Check(item) || PyTuple_GET_SIZE(item) < fields) {
-            throw nb::type_error("expected tuples: see fastio.transport");
+            throw nb::type_error("expected tuples: see fastio.transports.transport");
         }
         take(item);
     }

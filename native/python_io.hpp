@@ -10,7 +10,7 @@
 
 namespace fastio {
 
-// Sequences of fastio.transport.Extent and Patch (any tuples with the same first fields).
+// Sequences of fastio.transports.transport.Extent and Patch (any tuples with the same first fields).
 std::vector<Extent> extents_from(nanobind::handle sequence);
 std::vector<Patch> patches_from(nanobind::handle sequence, size_t extents);
 Span span_from(nanobind::handle span);

@@ -87,4 +87,4 @@ def server(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Iterator[
 @pytest.fixture
 def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints tell of their progress from the first moment on."""
-    monkeypatch.setattr("fastio.checkpoint.patience._SECONDS", 0.0)
+    monkeypatch.setattr("fastio.checkpoint.delayed_progress._SECONDS", 0.0)

@@ -22,11 +22,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from fastio import registry
 from fastio._native import Control
 from fastio.backends.memory import MemoryTransport
 from fastio.errors import CorruptFileError, RefusedError, TransferError
-from fastio.transport import LOAD, SAVE, Extent, Moved, Patch, ReadRequest, Transport, WriteRequest
+from fastio.transports import registry
+from fastio.transports.transport import LOAD, SAVE, Extent, Moved, Patch, ReadRequest, Transport, WriteRequest
 from layouts import MIB, PAGE, Layout, Memory, Run, layouts
 
 ROUTES = {"direct", "cached", "bounce", "gds"}

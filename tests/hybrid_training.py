@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fastio.hybrid import Hybrid, LayerCosts
-from fastio.hybrid.memories import TwoBuffers
+from fastio.hybrid.memory.device_memory import TwoBuffers
 
 VOCABULARY, CLASSES, BATCH, LENGTH = 31, 5, 6, 7
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fastio.errors import RefusedError
-from fastio.offload.copies import Target
+from fastio.offload.stores.copies import Target
 
 
 @dataclass

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from hypothesis import strategies as st
 
-from fastio.transport import Extent, Patch, Span
+from fastio.transports.transport import Extent, Patch, Span
 
 PAGE = 4096
 MIB = 1 << 20

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastio.offload.arena import Arena, ArenaFullError
+from fastio.offload.stores.arena import Arena, ArenaFullError
 
 ALIGNMENT = 64
 NBYTES = 64 * ALIGNMENT

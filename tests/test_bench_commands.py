@@ -18,7 +18,8 @@ from click.testing import CliRunner
 
 import fastio
 from benching import MIB, invoke, on_disk
-from fastio import dicts, registry
+from fastio import dicts
+from fastio.transports import registry
 from fastio_bench.commands import cli
 from fastio_bench.doctor import checks
 from fastio_bench.harness.command_run import Conduct, common

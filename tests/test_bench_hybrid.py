@@ -10,7 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from fastio.hybrid.machines import A100
+from fastio.hybrid.simulation.machines import A100
 from fastio_bench.hybrid import memory, simulated_papers, store, timelines, utilisation
 from fastio_bench.hybrid.command import hybrid
 from fastio_bench.hybrid.job import Job, Run, main

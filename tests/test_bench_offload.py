@@ -20,8 +20,8 @@ import torch
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from fastio.offload.codec import EXACT
-from fastio.offload.vdnn import CONV, POOL
+from fastio.offload.codecs.encoding import EXACT
+from fastio.offload.planning.vdnn import CONV, POOL
 from fastio_bench.commands import cli
 from fastio_bench.harness.fresh_process import ChildError
 from fastio_bench.harness.rounds import Failure

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benching import LIMITS, MIB, invoke, on_disk
-from fastio.offload.store import BlockStore
+from fastio.offload.stores.block_store import BlockStore
 from fastio_bench.harness import stats
 from fastio_bench.harness.rounds import Failure, Measured, Sample
 from fastio_bench.machine import disk_limit

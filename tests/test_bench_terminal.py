@@ -14,10 +14,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fastio import plan
 from fastio.dicts import Explanation
 from fastio.dicts.explain import Entry
-from fastio.formats.sense import PT
+from fastio.engine import candidates
+from fastio.formats.detect import PT
 from fastio_bench.harness.progress_meter import Meter
 from fastio_bench.harness.rounds import Failure, Sample
 from fastio_bench.harness.stats import Summary, summarise
@@ -138,7 +138,7 @@ class TestNarrow:
             Entry("posix", 0.0053, 0.005, 0.006, 1.06, 1, 2, "this size", None),
             Entry("numpy", None, None, None, 1.5, 0, 0, "what ships", None),
         )
-        context = plan.save_context(PT, frozenset({"cpu"}), False, 3_211_264, 1)
+        context = candidates.save_context(PT, frozenset({"cpu"}), False, 3_211_264, 1)
         answer = Explanation(context, 3_211_264, "posix", "tries it once more", 0.62, entries)
         table = tables.learned([("3.0625 MiB, save", answer)])
         assert [str(column.header) for column in table.columns][1:5] == ["uses now", "fastest", "sure", "takes"]

@@ -24,10 +24,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from disks import tmpfs
 from fastio.errors import DeviceInUseError, FastIOError, FolderMissingError, TransferError
-from fastio.offload.copies import HostCopies
-from fastio.offload.endurance import Drive
-from fastio.offload.staged_store import StagedStore
-from fastio.offload.store import BLOCK, BlockStore, StoreGoneError
+from fastio.offload.stores.block_store import BLOCK, BlockStore, StoreGoneError
+from fastio.offload.stores.copies import HostCopies
+from fastio.offload.stores.endurance import Drive
+from fastio.offload.stores.staged_store import StagedStore
 from faults import ALWAYS, NOTHING, SHORTER, Fault, Server
 from sharing import problems_of_sharing
 
@@ -326,7 +326,7 @@ def test_memory_that_cannot_be_pinned_is_refused_and_the_store_goes_on(tmp_path:
 
 NOTHING_PINNED = """
 import os, resource, sys, torch
-from fastio.offload.store import BlockStore
+from fastio.offload.stores.block_store import BlockStore
 hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 20, hard))  # enough for the ring itself
 os.chdir(sys.argv[1])
@@ -537,7 +537,7 @@ def test_a_full_disk(tmp_path: Path, driver: str) -> None:
 
 FORK = """
 import os, sys, torch
-from fastio.offload.store import BlockStore
+from fastio.offload.stores.block_store import BlockStore
 with BlockStore(sys.argv[1], driver=sys.argv[2]) as store:
     data = torch.arange(1 << 20)
     store.write(0, data.data_ptr(), data.nbytes)

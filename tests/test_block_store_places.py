@@ -16,10 +16,10 @@ import torch
 
 from fastio._native import nvme_status
 from fastio.errors import DeviceInUseError, TransferError
-from fastio.offload.namespaces import passthrough
-from fastio.offload.store import BlockStore
-from fastio.offload.store_errors import transfer_error
-from fastio.offload.store_opening import chosen, pci_address
+from fastio.offload.stores.block_store import BlockStore
+from fastio.offload.stores.namespaces import passthrough
+from fastio.offload.stores.store_errors import transfer_error
+from fastio.offload.stores.store_opening import chosen, pci_address
 
 MIB = 1 << 20
 

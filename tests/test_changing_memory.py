@@ -19,11 +19,12 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import fastio
-from fastio import checksums, registry, resealing
 from fastio.distributed import Reader, Writer
-from fastio.formats import pt_save
-from fastio.saving import save_layout
-from fastio.transport import WriteRequest
+from fastio.engine import checksum_repair, checksums
+from fastio.engine.save import save_layout
+from fastio.formats.pt import writer
+from fastio.transports import registry
+from fastio.transports.transport import WriteRequest
 
 TOOLS = ["uring", "posix", "torch", "numpy", "memory"]
 NBYTES = 24 << 20
@@ -99,7 +100,7 @@ def test_a_layout(tmp_path: Path, tool: str) -> None:
     path = tmp_path / "a.pt"
     with changing() as state:
         for _ in range(SAVES):
-            layout = pt_save.layout(state, str(path))
+            layout = writer.layout(state, str(path))
             _, values = save_layout(layout, str(path), tool, None)
             check(path)
             with zipfile.ZipFile(path) as archive:
@@ -128,13 +129,13 @@ def test_what_torch_wrote_is_looked_at(tmp_path: Path) -> None:
         (info,) = (info for info in archive.infolist() if info.filename.endswith("/data/0"))
     with path.open("r+b") as file:
         fd, size = file.fileno(), path.stat().st_size
-        assert resealing.reseal_archive(str(path), fd, size) == ()
+        assert checksum_repair.reseal_archive(str(path), fd, size) == ()
         os.pwrite(fd, b"changed", info.header_offset + 1_000_000)
         with pytest.raises(fastio.CorruptFileError):
             fastio.verify(path)
-        (note,) = resealing.reseal_archive(str(path), fd, size)
+        (note,) = checksum_repair.reseal_archive(str(path), fd, size)
         assert note.startswith("one checksum")
-        assert resealing.reseal_archive(str(path), fd, size) == ()
+        assert checksum_repair.reseal_archive(str(path), fd, size) == ()
     check(path)
     assert fastio.load(path)["large"].count_nonzero() > 0
 
@@ -143,7 +144,7 @@ def test_what_torch_wrote_is_looked_at(tmp_path: Path) -> None:
 def test_what_a_tool_wrote_that_computes_no_checksums_is_looked_at(tmp_path: Path, changed: tuple[str, ...]) -> None:
     path = tmp_path / "a.pt"
     state = {"large": torch.zeros(3 << 20), "odd": torch.arange(30001), "other": torch.ones(1 << 16)}
-    layout = pt_save.layout(state, str(path))
+    layout = writer.layout(state, str(path))
     values = checksums.seal(layout)
     for name in changed:
         state[name][7] = 9
@@ -151,7 +152,7 @@ def test_what_a_tool_wrote_that_computes_no_checksums_is_looked_at(tmp_path: Pat
         file.truncate(layout.size)
         registry.get("memory").write(WriteRequest(str(path), file.fileno(), layout.size, layout.extents))
         state["odd"][7] = 7
-        notes = resealing.reseal(layout, values, str(path), file.fileno())
+        notes = checksum_repair.reseal(layout, values, str(path), file.fileno())
     assert len(notes) == bool(changed)
     assert fastio.verify(path).checksummed
     with zipfile.ZipFile(path) as archive:

@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Steps are written once this event is set."""
-    from fastio.checkpoint import writing
+    from fastio.checkpoint.saving import writing
 
     go = threading.Event()
     save = writing.save_layout
@@ -98,7 +98,7 @@ def test_one_that_is_forgotten_finishes_its_work(folder: Path, held: threading.E
 
 
 def test_an_error_of_the_thread_is_raised_by_the_next_call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastio.checkpoint import writing
+    from fastio.checkpoint.saving import writing
 
     def fail(*_: Any) -> None:
         raise OSError(5, "the disk is gone")
@@ -122,7 +122,8 @@ def test_an_error_of_the_thread_is_raised_by_the_next_call(folder: Path, monkeyp
 def test_a_program_that_just_ends(folder: Path, fails: bool) -> None:
     code = f"""
 import torch
-from fastio.checkpoint import Checkpointer, writing
+from fastio.checkpoint.saving import writing
+from fastio.checkpoint import Checkpointer
 save = writing.save_layout
 def slow(*arguments):
     import time
@@ -179,7 +180,7 @@ def test_a_budget_bounds_the_memory(folder: Path) -> None:
 def test_a_step_larger_than_the_memory_is_refused_while_the_one_before_is_not_removed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastio.checkpoint import folder as steps
+    from fastio.checkpoint.folder import step_folders as steps
 
     state = {"large": torch.ones(33 << 20, dtype=torch.uint8)}
     remove_all, go = steps.remove_all, threading.Event()
@@ -208,7 +209,7 @@ def test_a_step_larger_than_the_memory_is_refused_while_the_one_before_is_not_re
 def test_a_step_larger_than_the_memory_that_cannot_be_written_is_an_error_of_its_save(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastio.checkpoint import writing
+    from fastio.checkpoint.saving import writing
 
     def fail(*_: Any) -> None:
         raise OSError(errno.EIO, "the disk is gone")
@@ -227,9 +228,9 @@ def test_a_step_larger_than_the_memory_that_cannot_be_written_is_an_error_of_its
 def test_what_is_logged_and_told(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastio.checkpoint import patience
+    from fastio.checkpoint import delayed_progress
 
-    monkeypatch.setattr(patience, "_SECONDS", 0.0)
+    monkeypatch.setattr(delayed_progress, "_SECONDS", 0.0)
     told: list[tuple[int, int]] = []
     with (
         caplog.at_level(logging.INFO, "fastio.checkpoint"),
@@ -252,7 +253,7 @@ def test_what_is_logged_and_told(
 
 
 def test_nothing_is_told_in_the_first_second() -> None:
-    from fastio.checkpoint.patience import after_a_second
+    from fastio.checkpoint.delayed_progress import after_a_second
 
     told: list[int] = []
     tell = after_a_second(lambda done, total: told.append(done))

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fastio.checkpoint import Checkpointer, copying, saver, snapshot
+from fastio.checkpoint import Checkpointer
+from fastio.checkpoint.saving import parallel_copy, saver, snapshot
 from parted import changed_once, check, files_of, make
 from trainings import folder_of
 
@@ -24,12 +25,12 @@ class Looking:
     """Stops a Checkpointer after its first look at a snapshot, calls ``meanwhile`` there, then lets it go on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]) -> None:
-        def copy_all(copies: Sequence[copying.Copy], *rest: Any) -> set[int]:
+        def copy_all(copies: Sequence[parallel_copy.Copy], *rest: Any) -> set[int]:
             nonlocal calls
             calls += 1
             if calls % 2 == 0:
                 meanwhile()
-            return copying.copy_all(copies, *rest)
+            return parallel_copy.copy_all(copies, *rest)
 
         calls = 0
         monkeypatch.setattr(snapshot, "copy_all", copy_all)
@@ -134,7 +135,7 @@ def test_a_look_that_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_writing_that_fails_while_the_rest_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastio.checkpoint import writing
+    from fastio.checkpoint.saving import writing
 
     failed = threading.Event()
 

@@ -188,7 +188,7 @@ def test_a_step_under_another_name(saved: Path) -> None:
 
 
 def test_read_back_finds_what_the_disk_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastio.checkpoint import writing
+    from fastio.checkpoint.saving import writing
 
     save = writing.save_layout
 
@@ -290,9 +290,9 @@ def test_what_the_program_raises_while_a_step_is_restored_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, by_torch: bool
 ) -> None:
     if by_torch:
-        from fastio.formats import probe
+        from fastio.formats.pt import torch_probe
 
-        monkeypatch.setattr(probe, "why_not", lambda: "another torch")
+        monkeypatch.setattr(torch_probe, "why_not", lambda: "another torch")
     with Checkpointer(tmp_path) as checkpointer:
         for step in (0, 1):
             checkpointer.save(step, {"loader": Refusing(error), "tensor": torch.ones(3)})
@@ -304,12 +304,12 @@ def test_what_the_program_raises_while_a_step_is_restored_is_no_damage(
 
 @pytest.mark.parametrize("error", ERRORS_OF_THE_PROGRAM, ids=repr)
 def test_what_a_progress_raises_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    from fastio.checkpoint import patience
+    from fastio.checkpoint import delayed_progress
 
     def tell(done: int, total: int) -> None:
         raise error
 
-    monkeypatch.setattr(patience, "_SECONDS", 0.0)
+    monkeypatch.setattr(delayed_progress, "_SECONDS", 0.0)
     with Checkpointer(tmp_path) as checkpointer:
         for step in (0, 1):
             checkpointer.save(step, {"tensor": torch.ones(3)})

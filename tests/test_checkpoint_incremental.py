@@ -101,7 +101,7 @@ def test_the_same_step_again(tmp_path: Path) -> None:
 
 
 def test_a_save_that_failed_is_no_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastio.checkpoint import writing
+    from fastio.checkpoint.saving import writing
 
     def fail(*_: Any) -> None:
         raise OSError(5, "the disk is gone")

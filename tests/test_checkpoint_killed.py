@@ -16,7 +16,7 @@ import torch
 
 import trainings
 from fastio.checkpoint import Checkpointer
-from fastio.checkpoint.folder import StepFolder
+from fastio.checkpoint.folder.step_folders import StepFolder
 from faults import Server
 
 KILLS = 100  # for each of two kinds of checkpoints

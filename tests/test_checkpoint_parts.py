@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from fastio.checkpoint import Checkpointer, copying, folder
+from fastio.checkpoint import Checkpointer
+from fastio.checkpoint.folder import step_folders
+from fastio.checkpoint.saving import parallel_copy
 from trainings import folder_of
 
 PIECE = 1 << 20
@@ -51,12 +53,12 @@ def test_a_copy_that_breaks_off(
             ctypes.memmove(*arguments)
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # the main thread copies all, as Ctrl-C meets it
-    monkeypatch.setattr(copying, "_PIECE", PIECE)
+    monkeypatch.setattr(parallel_copy, "_PIECE", PIECE)
     with Checkpointer(tmp_path, policy=policy, incremental=False) as checkpointer:
         checkpointer.save(0, state)
         checkpointer.wait()
         with monkeypatch.context() as patch:
-            patch.setattr(copying, "ctypes", Breaking)
+            patch.setattr(parallel_copy, "ctypes", Breaking)
             with pytest.raises(error):
                 checkpointer.save(1, state)
         checkpointer.wait()  # nothing of it was begun
@@ -84,7 +86,7 @@ def test_what_is_replaced_goes_afterwards(tmp_path: Path, monkeypatch: pytest.Mo
     import threading
 
     go = threading.Event()
-    remove = folder.remove_all
+    remove = step_folders.remove_all
 
     def slowly(*arguments: Any) -> None:
         assert go.wait(30)
@@ -93,7 +95,7 @@ def test_what_is_replaced_goes_afterwards(tmp_path: Path, monkeypatch: pytest.Mo
     with Checkpointer(tmp_path, keep=1) as checkpointer:
         checkpointer.save(0, {"tensor": torch.zeros(3)})
         checkpointer.wait()
-        monkeypatch.setattr(folder, "remove_all", slowly)
+        monkeypatch.setattr(step_folders, "remove_all", slowly)
         checkpointer.save(1, {"tensor": torch.ones(3)})
         checkpointer.wait()
         assert checkpointer.steps() == [1]
@@ -115,7 +117,7 @@ def test_what_cannot_be_removed_is_said_by_a_later_call(tmp_path: Path, monkeypa
         checkpointer.save(0, {"tensor": torch.zeros(3)})
         checkpointer.wait()
         with monkeypatch.context() as patch:
-            patch.setattr(folder, "remove_all", fail)
+            patch.setattr(step_folders, "remove_all", fail)
             checkpointer.save(1, {"tensor": torch.ones(3)})
             with pytest.raises(OSError, match="the disk is gone"):
                 checkpointer.prune()

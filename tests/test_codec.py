@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from fastio import _native
 from fastio.errors import FastIOError, PayloadError, ToolUnavailableError, UnsupportedError
-from fastio.native_errors import NativeError
-from fastio.offload import csr_cuda
-from fastio.offload.codec import CODECS, EXACT, Encoded, decode, encode, is_exact
+from fastio.offload.codecs import csr_cuda
+from fastio.offload.codecs.encoding import CODECS, EXACT, Encoded, decode, encode, is_exact
+from fastio.runtime.native_errors import NativeError
 
 KERNELS = _native.csr_kernels()
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.complex64, torch.complex128]

@@ -15,9 +15,9 @@ import pytest
 from numpy.lib import format as npy
 
 from contract import LoadContract
-from fastio import registry
 from fastio.errors import RefusedError
-from fastio.transport import LOAD, Extent, Moved, ReadRequest, Transport, WriteRequest
+from fastio.transports import registry
+from fastio.transports.transport import LOAD, Extent, Moved, ReadRequest, Transport, WriteRequest
 from layouts import MIB, Memory
 
 dali = registry.find("dali")

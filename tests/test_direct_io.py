@@ -13,8 +13,8 @@ import torch
 
 import fastio
 from benching import on_disk
-from fastio import direct_io
-from fastio.offload.store import BlockStore
+from fastio.files import direct_io
+from fastio.offload.stores.block_store import BlockStore
 from fastio_bench.doctor import checks
 from faults import ALWAYS, NOTHING, Fault, Server, objects
 

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from fastio.distributed import Writer
-from fastio.distributed.rare_passes import RarePasses
+from fastio.distributed.rare_gc import RarePasses
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),

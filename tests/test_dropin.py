@@ -20,7 +20,7 @@ import torch
 
 import fastio
 from fastio._native import Control
-from fastio.job import WORTH_A_THREAD, under_way
+from fastio.engine.background_job import WORTH_A_THREAD, under_way
 from objects import assorted, same
 
 
@@ -449,7 +449,7 @@ else:
     original = torch.serialization._save
     torch.serialization._save = lambda obj, zip_file, *a: original(obj, zip_file.the_new_method(), *a)
 import fastio
-from fastio.formats import probe
+from fastio.formats.pt import torch_probe
 print(probe.why_not())
 """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
@@ -457,7 +457,7 @@ print(probe.why_not())
 
 
 def test_where_the_probe_fails_torch_does_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastio.formats.probe.why_not", lambda: "this torch is from the future")
+    monkeypatch.setattr("fastio.formats.pt.torch_probe.why_not", lambda: "this torch is from the future")
     path, obj = tmp_path / "a.pt", assorted()
     result = fastio.save(obj, path)
     assert (result.tool, result.route, result.reason) == ("torch", "library", "this torch is from the future")

@@ -63,8 +63,10 @@ def test_no_child_waits_for_a_thread_that_it_does_not_have(tmp_path: Path) -> No
 
 GUARDED = """
 import os, sys, threading
-from fastio import outcome, patching, registry
-from fastio.integrations import replaced
+from fastio import results
+from fastio import torch_patch
+from fastio.transports import registry
+from fastio.integrations import safetensors_patch
 
 lock = {"outcome": outcome, "patching": patching, "registry": registry, "replaced": replaced}[sys.argv[1]]._lock
 held, let_go = threading.Event(), threading.Event()

@@ -20,10 +20,10 @@ import pytest
 import torch
 
 from contract import TransportContract
-from fastio import registry
 from fastio.backends.gds import GdsTransport
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
-from fastio.transport import ReadRequest, WriteRequest
+from fastio.transports import registry
+from fastio.transports.transport import ReadRequest, WriteRequest
 from layouts import MIB, PAGE, Layout, Run
 
 has_kvikio = importlib.util.find_spec("kvikio") is not None

@@ -15,7 +15,7 @@ import torch
 from fastio.errors import RefusedError
 from fastio.nvme import gpu_memory
 from fastio.nvme.gpu_memory import GpuWindow, Libraries
-from fastio.offload.store import BlockStore
+from fastio.offload.stores.block_store import BlockStore
 
 GPU, SIZE = 0x7F0000000000, 1 << 20
 ABSENT = "libfastio-absent.so.1"

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from fastio.errors import FastIOError, RefusedError, TransferError
-from fastio.offload.arena import ArenaFullError
-from fastio.offload.copies import HostCopies
-from fastio.offload.host_store import HostStore
-from fastio.offload.slab import Slab
-from fastio.offload.staged_store import StagedStore
-from fastio.offload.store import BlockStore
+from fastio.offload.stores.arena import ArenaFullError
+from fastio.offload.stores.block_store import BlockStore
+from fastio.offload.stores.copies import HostCopies
+from fastio.offload.stores.host_store import HostStore
+from fastio.offload.stores.slab import Slab
+from fastio.offload.stores.staged_store import StagedStore
 from late_copies import LateCopies
 from slow_store import SlowStore
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from fastio.hybrid import Hybrid, memories
+from fastio.hybrid import Hybrid
+from fastio.hybrid.memory import device_memory
 from hybrid_training import MODELS, PLANNERS, adamw, batch
 
 gpu = pytest.mark.gpu
@@ -78,8 +79,8 @@ def compute(monkeypatch: pytest.MonkeyPatch) -> Stream:
     return current[0]
 
 
-def cuda() -> memories.Cuda:
-    return memories.Cuda(torch.device("cuda:0"))
+def cuda() -> device_memory.Cuda:
+    return device_memory.Cuda(torch.device("cuda:0"))
 
 
 def test_compute_waits_for_what_is_brought_and_the_copy_for_what_was_computed_before(compute: Stream) -> None:

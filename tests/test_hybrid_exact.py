@@ -11,7 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from fastio.hybrid import Hybrid, manager, pieces, states, worker
+from fastio.hybrid import Hybrid, manager
+from fastio.hybrid.memory import chunks
+from fastio.hybrid.optimizer import cpu_optimizer
+from fastio.hybrid.optimizer import update_states as states
 from hybrid_training import MODELS, PLANNERS, LateMemories, Trained, rotated, train
 
 RESERVES = (0.0, 0.25, 0.5, 1.0)
@@ -75,16 +78,16 @@ def test_a_bucket_is_updated_while_the_gradients_behind_it_are_on_their_way(monk
             arrival.wait = lambda: (told.append(("waited", host.data_ptr())), wait())  # type: ignore[method-assign]
             return arrival
 
-    update = worker.Worker.update
+    update = cpu_optimizer.Worker.update
 
-    def updated(self: worker.Worker, parts: Any, states: Any) -> None:
+    def updated(self: cpu_optimizer.Worker, parts: Any, states: Any) -> None:
         chosen = list(parts)
         told.extend(("updated", tensor.grad.data_ptr()) for _, tensor in chosen)
         update(self, chosen, states)
 
     monkeypatch.setattr(manager, "memories_of", lambda device: Told())
-    monkeypatch.setattr(worker.Worker, "update", updated)
-    monkeypatch.setattr(states, "whole", partial(pieces.whole, bucket=2048))
+    monkeypatch.setattr(cpu_optimizer.Worker, "update", updated)
+    monkeypatch.setattr(states, "whole", partial(chunks.whole, bucket=2048))
     torch.manual_seed(0)
     model = MODELS["mlp"]()
     hybrid = Hybrid(model, torch.optim.SGD(model.parameters(), lr=0.1), device="cpu")

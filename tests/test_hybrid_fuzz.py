@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fastio.hybrid import Hybrid, manager, stored_states
+from fastio.hybrid import Hybrid, manager
+from fastio.hybrid.optimizer import ssd_states
 from hybrid_training import MODELS, LateMemories, adamw, assert_same_bits, batch, cloned, one_thread
 
 ACTIONS = (
@@ -88,7 +89,7 @@ def test_any_loop_gives_what_it_gives_plainly(
 ) -> None:
     with one_thread(), pytest.MonkeyPatch.context() as patch, TemporaryDirectory(dir=Path.cwd()) as folder:
         patch.setattr(manager, "memories_of", lambda device: LateMemories())
-        patch.setattr(stored_states.OnStore.__init__, "__defaults__", (4096,))
+        patch.setattr(ssd_states.OnStore.__init__, "__defaults__", (4096,))
         store = {"optimizer_store": folder} if stored else {}
         planned = {"planner": lambda costs: plan[: len(costs)], "gradient_reserve": reserve}
         assert_same_bits(run(name, actions, {**planned, **store}), run(name, actions, None))

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastio.hybrid import GpuBudgetError, LayerCosts, plan, simulate
-from fastio.hybrid.gradients import stay_on_gpu
-from fastio.hybrid.late_copies import in_time
+from fastio.hybrid.planning.backward_prefetch import in_time
+from fastio.hybrid.planning.gradient_placement import stay_on_gpu
 
 GFGB, DHA, DFGB = "GFGB", "DHA", "DFGB"
 

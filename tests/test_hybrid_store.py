@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from fastio.errors import TransferError
-from fastio.hybrid import Hybrid, StateLostError, manager, stored_states
+from fastio.hybrid import Hybrid, StateLostError, manager
+from fastio.hybrid.optimizer import ssd_states
 from fastio.offload import BlockStore
 from hybrid_training import MODELS, LateMemories, adamw, assert_same_bits, batch, cloned, one_thread, rotated, train
 
@@ -34,7 +35,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one block: more of them than buffers, and parameters that are cut."""
-    monkeypatch.setattr(stored_states.OnStore.__init__, "__defaults__", (4096,))
+    monkeypatch.setattr(ssd_states.OnStore.__init__, "__defaults__", (4096,))
 
 
 def wide() -> nn.Module:

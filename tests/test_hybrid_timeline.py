@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastio.hybrid import Hybrid, HybridError, LayerCosts, Plan, machines, plan
-from fastio.hybrid.machines import A100, Work
-from fastio.hybrid.timeline import COMPUTE, LANES, TO_GPU, TO_HOST, UPDATE, iterate
+from fastio.hybrid import Hybrid, HybridError, LayerCosts, Plan, plan
+from fastio.hybrid.simulation import machines
+from fastio.hybrid.simulation.machines import A100, Work
+from fastio.hybrid.simulation.timeline import COMPUTE, LANES, TO_GPU, TO_HOST, UPDATE, iterate
 from hybrid_training import MODELS, adamw, batch
 
 

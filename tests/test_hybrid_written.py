@@ -17,8 +17,8 @@ from disks import tmpfs
 from fastio.errors import TransferError
 from fastio.hybrid import Hybrid
 from fastio.hybrid.errors import HybridError, StateLostError
-from fastio.hybrid.memories import memories_of
-from fastio.hybrid.vector import HostVector
+from fastio.hybrid.memory.device_memory import memories_of
+from fastio.hybrid.memory.flat_buffer import HostVector
 from hybrid_training import adamw, assert_same_bits, cloned, one_thread, rotated
 
 PLACES = pytest.mark.parametrize("stored", [False, True], ids=["in memory", "on a store"])

@@ -251,7 +251,7 @@ def test_the_last_context_to_be_left_puts_everything_back(hub: SimpleNamespace) 
 def test_a_module_that_nobody_had_imported_yet_keeps_nothing(
     hub: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastio.integrations.replaced import Place, replaced
+    from fastio.integrations.safetensors_patch import Place, replaced
 
     (tmp_path / "late_library.py").write_text("from safetensors.torch import load_file as safe_load_file\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -300,7 +300,7 @@ def test_files_of_other_formats_are_none_to_safetensors(hub: SimpleNamespace, tm
 
 
 def test_a_name_that_a_library_has_given_up_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    from fastio.integrations.replaced import Place, replaced
+    from fastio.integrations.safetensors_patch import Place, replaced
 
     with caplog.at_level(logging.WARNING, "fastio.integrations"), replaced([Place("json", "save_file")], []):
         assert not hasattr(json, "save_file")

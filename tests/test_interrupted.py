@@ -84,7 +84,7 @@ assert len(descriptors()) <= len(before), descriptors()
 DESCRIPTORS = """
 import os, sys
 from fastio._native import Descriptor
-from fastio.direct_io import OpenedAgain
+from fastio.files.direct_io import OpenedAgain
 from interrupting import Interrupts, descriptors
 
 folder = sys.argv[1]
@@ -119,7 +119,7 @@ SNAPSHOTS = """
 import faulthandler, os, sys, time
 import torch
 import fastio
-from fastio.checkpoint import copying
+from fastio.checkpoint.saving import parallel_copy
 from interrupting import Interrupts, moving, only_one_thread
 
 faulthandler.dump_traceback_later(150, exit=True)

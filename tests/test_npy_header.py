@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fastio.npy_header import NpyHeader, parse
+from fastio.files.npy_header import NpyHeader, parse
 
 
 def written(array: np.ndarray, version: tuple[int, int]) -> bytes:

@@ -17,11 +17,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 from fastio.errors import FastIOError
-from fastio.offload.infeasible import InfeasibleBudget
 from fastio.offload.manager import Offload
-from fastio.offload.schedule import Schedule
-from fastio.offload.tiers import ActivationLostError
-from fastio.offload.tool_store import ToolStore
+from fastio.offload.planning.infeasible import InfeasibleBudget
+from fastio.offload.planning.schedule import Schedule
+from fastio.offload.stores.tiers import ActivationLostError
+from fastio.offload.stores.tool_store import ToolStore
 from slow_store import SlowStore
 
 # Budgets here are smaller than what one operator saves: each Offload says so once.

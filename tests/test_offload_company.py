@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import fastio
-from fastio.offload.store import BlockStore
+from fastio.offload.stores.block_store import BlockStore
 from test_offload import TOLD_OF_HOOKS, cnn, gradients, mlp, noise, same, seeded, trained, transformer
 
 # Budgets here are smaller than what one operator saves: each Offload says so once.
@@ -40,7 +40,7 @@ import contextlib, sys, warnings
 import torch, torch.distributed as dist
 from torch import nn
 import fastio
-from fastio.offload.store import BlockStore
+from fastio.offload.stores.block_store import BlockStore
 
 rank, folder, capacity, unused = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4] == "unused"
 torch.set_num_threads(1)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import fastio
-from fastio.offload import counters
+from fastio.offload.autograd import version_counters
 
 Function = Callable[[Tensor, Tensor], Tensor]
 POLICIES = ["all", "flashneuron", "fastensor"]
@@ -36,22 +36,22 @@ def run(function: Function, around: contextlib.AbstractContextManager[object], t
 
 
 def test_torch_keeps_counters_where_they_are_looked_for() -> None:
-    assert counters.OFFSET is not None
+    assert version_counters.OFFSET is not None
     one = torch.zeros(4)
     akin, apart = (one.detach(), one[1:], one.view(2, 2), one.numpy()), (one.data, torch.zeros(4), one.clone())
-    number = counters.counter_of(one)
-    assert {counters.counter_of(tensor) for tensor in akin if isinstance(tensor, Tensor)} == {number}
-    assert number not in {counters.counter_of(tensor) for tensor in apart}
-    witness = counters.witness_of(one)
-    assert counters.counter_of(witness) == number
+    number = version_counters.counter_of(one)
+    assert {version_counters.counter_of(tensor) for tensor in akin if isinstance(tensor, Tensor)} == {number}
+    assert number not in {version_counters.counter_of(tensor) for tensor in apart}
+    witness = version_counters.witness_of(one)
+    assert version_counters.counter_of(witness) == number
     one.add_(1)
     assert witness._version == one._version == 1
 
 
 def test_where_they_are_elsewhere_nothing_is_shared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(counters, "OFFSET", None)
+    monkeypatch.setattr(version_counters, "OFFSET", None)
     one = torch.zeros(4)
-    assert counters.counter_of(one) != counters.counter_of(one)
+    assert version_counters.counter_of(one) != version_counters.counter_of(one)
     with contextlib.closing(fastio.Offload(store=tmp_path, policy="all")) as offload:
         plain = run(pool, contextlib.nullcontext())
         assert all(map(torch.equal, run(pool, offload), plain))

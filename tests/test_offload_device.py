@@ -18,15 +18,17 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fastio.errors import RefusedError
-from fastio.offload import blob, copies, csr_cuda, hooks
-from fastio.offload.blob import Blob, Span
-from fastio.offload.copies import CudaCopies, HostCopies
-from fastio.offload.counters import witness_of
-from fastio.offload.host_store import HostStore
+from fastio.offload.autograd import hooks, saved_tensor
+from fastio.offload.autograd.saved_tensor import Blob, Span
+from fastio.offload.autograd.version_counters import witness_of
+from fastio.offload.codecs import csr_cuda
 from fastio.offload.manager import Offload
 from fastio.offload.report import Counts
-from fastio.offload.staged_store import StagedStore
-from fastio.offload.tiers import Tier
+from fastio.offload.stores import copies
+from fastio.offload.stores.copies import CudaCopies, HostCopies
+from fastio.offload.stores.host_store import HostStore
+from fastio.offload.stores.staged_store import StagedStore
+from fastio.offload.stores.tiers import Tier
 from late_copies import LateCopies
 from slow_store import SlowStore
 
@@ -309,9 +311,9 @@ def test_a_default_device_of_the_users_changes_nothing(codec: str) -> None:
 
 
 def test_a_slice_keeps_its_place_in_a_line_of_its_device() -> None:
-    view = blob.View.of(torch.empty(100_000)[1000:1100])
-    assert blob.span_to_save(view, 400_000) == blob.Span(3968, 448)
-    assert blob.span_to_save(view, 400_000, torch.device("cuda", 1)) == blob.Span(3584, 1024)
+    view = saved_tensor.View.of(torch.empty(100_000)[1000:1100])
+    assert saved_tensor.span_to_save(view, 400_000) == saved_tensor.Span(3968, 448)
+    assert saved_tensor.span_to_save(view, 400_000, torch.device("cuda", 1)) == saved_tensor.Span(3584, 1024)
 
 
 def test_other_devices_are_passed_through() -> None:

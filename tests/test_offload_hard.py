@@ -26,11 +26,11 @@ from torch import Tensor, nn
 
 import fastio
 from disks import tmpfs
-from fastio.offload.blob import Blob
-from fastio.offload.hooks import Handle, Kept
-from fastio.offload.step import Step
-from fastio.offload.store import BlockStore
-from fastio.offload.tiers import ActivationLostError, Tier
+from fastio.offload.autograd.forward_pass import Step
+from fastio.offload.autograd.hooks import Handle, Kept
+from fastio.offload.autograd.saved_tensor import Blob
+from fastio.offload.stores.block_store import BlockStore
+from fastio.offload.stores.tiers import ActivationLostError, Tier
 from faults import ALWAYS, NOTHING, SHORTER, build_shim
 from slow_store import SlowStore
 from test_offload import gradients, mlp, noise, same, seeded, trained, transformer

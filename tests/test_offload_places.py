@@ -11,8 +11,8 @@ import pytest
 import fastio
 from fastio.errors import FastIOError
 from fastio.offload.arguments import opened
-from fastio.offload.store import BlockStore
-from fastio.offload.tool_store import ToolStore
+from fastio.offload.stores.block_store import BlockStore
+from fastio.offload.stores.tool_store import ToolStore
 
 
 @pytest.mark.parametrize("place", ["nvme:/dev/fastio-absent", "vfio:0000:ff:1f.7", "spdk:trtype=TCP traddr=192.0.2.1"])

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastio.errors import FastIOError
-from fastio.offload.infeasible import InfeasibleBudget
-from fastio.offload.overlap import finish_seconds, transfer_seconds
-from fastio.offload.schedule import POLICIES, Blob, Schedule, plan
+from fastio.offload.planning.infeasible import InfeasibleBudget
+from fastio.offload.planning.overlap import finish_seconds, transfer_seconds
+from fastio.offload.planning.schedule import POLICIES, Blob, Schedule, plan
 
 MIB = 1 << 20
 FORWARD_S = 1.0

@@ -17,7 +17,7 @@ from fastio.errors import FolderMissingError
 from fastio.offload import Offload
 from fastio.offload.plot import draw
 from fastio.offload.report import Event, Iteration, Report, Traffic
-from fastio.offload.timeline import Timeline, Transfer
+from fastio.offload.simulation.timeline import Timeline, Transfer
 
 pytest.importorskip("matplotlib")
 

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 import fastio
 from fastio.errors import FastIOError
 from fastio.offload import BlockStore
-from fastio.offload.copies import HostCopies
-from fastio.offload.hooks import Handle
-from fastio.offload.operators import Unreturned
-from fastio.offload.planner import _REMEMBERED, Planner
-from fastio.offload.staged_store import StagedStore
-from fastio.offload.trace import Made, Trace
+from fastio.offload.autograd.hooks import Handle
+from fastio.offload.autograd.operators import Unreturned
+from fastio.offload.autograd.trace import Made, Trace
+from fastio.offload.planning.planner import _REMEMBERED, Planner
+from fastio.offload.stores.copies import HostCopies
+from fastio.offload.stores.staged_store import StagedStore
 
 
 def rrelu(x: Tensor) -> Tensor:
@@ -316,7 +316,7 @@ def test_special_files_are_no_store(special: str, policy: str, tmp_path: Path) -
 
 
 def test_unreturned_moves_are_given_once_and_by_thread() -> None:
-    from fastio.offload.operators import Operator
+    from fastio.offload.autograd.operators import Operator
 
     waiting, moves = Unreturned(), [object() for _ in range(4)]
     for operator, move in zip([(1, 5), (1, 5), (2, 9), (1, 6)], moves, strict=True):

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 import fastio
 from fastio.offload import BlockStore
-from fastio.offload.planner import Planner
-from fastio.offload.tiering import soonest
-from fastio.offload.trace import Made, Trace
-from fastio.offload.write_behind import Move, predict
+from fastio.offload.autograd.trace import Made, Trace
+from fastio.offload.planning.planner import Planner
+from fastio.offload.planning.tiering import soonest
+from fastio.offload.simulation.write_behind import Move, predict
 from slow_store import SlowStore
 
 LAYERS, WIDTH, ROWS = 6, 256, 128

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastio.offload.capacity import Workload, calibrated_batch, iterate, largest_as_fast, largest_runnable
-from fastio.offload.infeasible import InfeasibleBudget
-from fastio.offload.overlap import Blob
-from fastio.offload.schedule import plan
-from fastio.offload.timeline import Timeline, Transfer, simulate
+from fastio.offload.planning.infeasible import InfeasibleBudget
+from fastio.offload.planning.overlap import Blob
+from fastio.offload.planning.schedule import plan
+from fastio.offload.simulation.capacity import Workload, calibrated_batch, iterate, largest_as_fast, largest_runnable
+from fastio.offload.simulation.timeline import Timeline, Transfer, simulate
 
 FORWARD_S, BACKWARD_S = 4.0, 8.0
 CHAIN = [Blob(10, 0.5, 1.0, float(at)) for at in range(4)]

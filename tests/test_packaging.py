@@ -68,7 +68,7 @@ def test_sdist_holds_every_source_once(built: Path, repository: Path) -> None:
     native_sources = {f"native/{path.name}" for path in (repository / "native").glob("*.?pp")}
     assert package_files(repository) | native_sources <= names | links
     # The kernels' source is compiled at run time, and the recorded trace is replayed by the command and its tests.
-    assert links == {"fastio/offload/csr.cu", "tests/data/recorded.csv"}
+    assert links == {"fastio/offload/codecs/csr.cu", "tests/data/recorded.csv"}
     assert {"native/csr.cu", "fastio_bench/tools/recorded.csv"} <= names
     assert not [name for name in names if name.split("/")[0] in {"backends", "bench", "dicts"}]
 

@@ -12,9 +12,9 @@ import torch
 
 import fastio
 from fastio._native import Control
+from fastio.engine.contiguous_chunks import write_packed
 from fastio.errors import RefusedError
 from fastio.formats.layout import Strided
-from fastio.packing import write_packed
 
 TOOLS = ["uring", "posix", "torch", "numpy", "memory"]
 

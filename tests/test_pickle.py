@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import fastio
-from fastio.formats import pt_pickle
+from fastio.formats.pt import pickler
 from test_unpickle import made
 
 # Some records tell how the storages are laid out, which is fastio's own.
@@ -115,7 +115,7 @@ VALUES: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", VALUES)
 def test_natively(tmp_path: Path, name: str) -> None:
     value = VALUES[name]()
-    assert pt_pickle.pickle(value) is not None
+    assert pickler.pickle(value) is not None
     same(value, tmp_path)
 
 
@@ -123,7 +123,7 @@ def test_natively(tmp_path: Path, name: str) -> None:
 def test_tensors_on_a_gpu(tmp_path: Path) -> None:
     tensor = torch.ones(5, device="cuda")
     value = [tensor, tensor[1:], torch.ones(2), nn.Parameter(tensor), torch.ones(3, device="cuda")]
-    assert pt_pickle.pickle(value) is not None
+    assert pickler.pickle(value) is not None
     ours, theirs = (records(save, value, tmp_path)["data.pkl"] for save in (fastio.save, torch.save))
     assert ours == theirs
 
@@ -186,7 +186,7 @@ LEFT: dict[str, Callable[[], Any]] = {
 def test_left_to_torch(tmp_path: Path, name: str) -> None:
     tensor = torch.ones(2)
     value = [tensor, LEFT[name](), tensor]
-    assert pt_pickle.pickle(value) is None
+    assert pickler.pickle(value) is None
     same(value, tmp_path)
 
 
@@ -214,7 +214,7 @@ def reduced_otherwise() -> Iterator[None]:
 
 @pytest.mark.usefixtures("reduced_otherwise")
 def test_a_programs_own_way_to_reduce_tensors_is_taken(tmp_path: Path) -> None:
-    assert pt_pickle.pickle([torch.ones(2, 3)]) is None
+    assert pickler.pickle([torch.ones(2, 3)]) is None
     same([torch.ones(2, 3)], tmp_path)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastio import plan
-from fastio.transport import LOAD, SAVE, Capabilities
+from fastio.engine import candidates
+from fastio.transports.transport import LOAD, SAVE, Capabilities
 
 FORMATS = ["pt", "safetensors", "npy", "raw"]
 operations = st.sampled_from([SAVE, LOAD])
@@ -30,7 +30,7 @@ tools = st.dictionaries(st.sampled_from("abcdefgh"), capabilities)
 def test_candidates_can_do_it_and_are_left_to_dictionaries(
     tools: dict[str, Capabilities], operation: str, form: str, devices: frozenset[str]
 ) -> None:
-    found = plan.candidates(tools, operation, form, devices)
+    found = candidates.candidates(tools, operation, form, devices)
     assert len(set(found)) == len(found)
     for name, own in tools.items():
         able = operation in own.operations and (own.formats is None or form in own.formats)
@@ -44,7 +44,7 @@ def test_candidates_come_in_the_order_of_the_work_that_they_make(
 ) -> None:
     work = [
         (not own.direct, not own.checksums, bool(own.whole))
-        for own in (tools[name] for name in plan.candidates(tools, operation, form, devices))
+        for own in (tools[name] for name in candidates.candidates(tools, operation, form, devices))
     ]
     assert work == sorted(work)
 
@@ -53,12 +53,12 @@ def test_candidates_come_in_the_order_of_the_work_that_they_make(
 def test_a_key_tells_apart_what_takes_another_time(
     form: str, devices: frozenset[str], state: bool, nbytes: int, extents: int
 ) -> None:
-    save = plan.save_context(form, devices, state, nbytes, extents)
-    load = plan.load_context(form, devices, state, nbytes, extents)
+    save = candidates.save_context(form, devices, state, nbytes, extents)
+    load = candidates.load_context(form, devices, state, nbytes, extents)
     assert (save.op, save.durable, save.resident) == (SAVE, state, None)
     assert (load.op, load.durable, load.resident) == (LOAD, None, state)
     for key in (save, load):
         assert key.format == form
         assert key.device == ("cpu" if devices <= {"cpu"} else min(devices - {"cpu"}))
-    assert plan.save_context(form, devices, not state, nbytes, extents) != save
-    assert plan.load_context(form, devices, not state, nbytes, extents) != load
+    assert candidates.save_context(form, devices, not state, nbytes, extents) != save
+    assert candidates.load_context(form, devices, not state, nbytes, extents) != load

@@ -15,7 +15,7 @@ import torch
 
 import fastio
 from fastio.errors import FolderMissingError, NotReplaceableError
-from fastio.replacement import Replacement
+from fastio.files.atomic_file import Replacement
 from objects import same
 
 FORMS = ("pt", "safetensors", "npy")

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fastio import _native
-from fastio.offload.store import BlockStore
+from fastio.offload.stores.block_store import BlockStore
 
 TARGET = os.environ.get("FASTIO_TEST_SPDK", "")
 pytestmark = [

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import fastio
-from fastio import _native, registry
+from fastio import _native
 from fastio.backends.spdk import SpdkTransport
 from fastio.errors import RefusedError, TransferError
-from fastio.transport import ReadRequest, Span, WriteRequest
+from fastio.transports import registry
+from fastio.transports.transport import ReadRequest, Span, WriteRequest
 
 BUILT = not _native.why_no_spdk()
 

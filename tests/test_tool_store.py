@@ -20,9 +20,9 @@ import torch
 from disks import tmpfs
 from fastio import dicts
 from fastio.errors import FolderMissingError, RefusedError, TransferError
-from fastio.offload.store import BlockStore
-from fastio.offload.tiers import Store
-from fastio.offload.tool_store import ToolStore
+from fastio.offload.stores.block_store import BlockStore
+from fastio.offload.stores.tiers import Store
+from fastio.offload.stores.tool_store import ToolStore
 from faults import build_shim
 from sharing import problems_of_sharing
 
@@ -419,7 +419,7 @@ def test_a_file_that_was_cut_short(tmp_path: Path) -> None:
 FAULTS = """
 import ctypes, errno, json, os, sys, torch
 from fastio.errors import FastIOError
-from fastio.offload.tool_store import ToolStore
+from fastio.offload.stores.tool_store import ToolStore
 
 folder, rounds = sys.argv[1], json.loads(sys.argv[2])
 shim = ctypes.CDLL(None)

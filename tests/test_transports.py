@@ -13,7 +13,7 @@ from fastio.backends.posix import PosixTransport
 from fastio.backends.torch_ import TorchTransport
 from fastio.backends.uring import UringTransport
 from fastio.errors import RefusedError
-from fastio.transport import Extent
+from fastio.transports.transport import Extent
 
 
 class TestMemory(ChecksumContract):

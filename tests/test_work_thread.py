@@ -17,10 +17,10 @@ import pytest
 import torch
 
 import fastio
-from fastio import job
 from fastio._native import Control, Latch, Outlast
-from fastio.checkpoint import pending
-from fastio.work_thread import WorkThread
+from fastio.checkpoint import background_write
+from fastio.engine import background_job
+from fastio.runtime.interrupt_safe_thread import WorkThread
 from interrupting import Interrupts
 
 
@@ -144,11 +144,11 @@ def test_one_that_dies_before_it_works_is_not_waited_for(name: str, deaths: list
 
 
 def test_a_transfer_whose_thread_dies_is_its_waiters(monkeypatch: pytest.MonkeyPatch, deaths: list[object]) -> None:
-    monkeypatch.setattr(job, "WorkThread", Dies)
+    monkeypatch.setattr(background_job, "WorkThread", Dies)
     told: list[tuple[int, int]] = []
-    with job.under_way(lambda: "done", Control(), job.WORTH_A_THREAD) as one:
+    with background_job.under_way(lambda: "done", Control(), background_job.WORTH_A_THREAD) as one:
         assert one.wait(lambda *seen: told.append(seen)) == "done"
-    assert told[-1] == (job.WORTH_A_THREAD, job.WORTH_A_THREAD)
+    assert told[-1] == (background_job.WORTH_A_THREAD, background_job.WORTH_A_THREAD)
     assert deaths == [MemoryError]
 
 
@@ -159,7 +159,7 @@ def test_a_step_whose_thread_dies_is_an_error_once(
         checkpointer.save(0, {"tensor": torch.zeros(3)})
         checkpointer.wait()
         with monkeypatch.context() as patch:
-            patch.setattr(pending, "WorkThread", Dies)
+            patch.setattr(background_write, "WorkThread", Dies)
             checkpointer.save(1, {"tensor": torch.zeros(3)})
             with pytest.raises(fastio.CheckpointError, match="no memory"):
                 checkpointer.wait()
@@ -176,7 +176,7 @@ def test_a_step_larger_than_the_memory_whose_thread_dies_is_an_error_of_its_save
     state = {"large": torch.ones(33 << 20, dtype=torch.uint8)}
     with fastio.Checkpointer(tmp_path, memory_budget="32MiB") as checkpointer:
         with monkeypatch.context() as patch:
-            patch.setattr(pending, "WorkThread", Dies)
+            patch.setattr(background_write, "WorkThread", Dies)
             with pytest.raises(fastio.CheckpointError, match="no memory"):
                 checkpointer.save(0, state)
         checkpointer.save(1, state)

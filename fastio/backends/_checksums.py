@@ -8,7 +8,7 @@ from typing import Protocol
 from fastio._native import crc32_at
 from fastio.backends._windows import Window
 from fastio.errors import RefusedError
-from fastio.transport import Extent, Patch
+from fastio.transports.transport import Extent, Patch
 
 _PATCH_BYTES = 4
 

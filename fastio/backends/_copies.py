@@ -13,11 +13,11 @@ from typing import ClassVar, Protocol
 
 import torch
 
-from fastio.addresses import host_bytes
 from fastio.backends import _memory
-from fastio.buffers import copy_errors
 from fastio.errors import ToolUnavailableError
-from fastio.transport import Extent
+from fastio.memory.raw_memory import host_bytes
+from fastio.memory.staging_buffers import copy_errors
+from fastio.transports.transport import Extent
 
 
 class Copies(Protocol):

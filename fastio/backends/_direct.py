@@ -10,11 +10,11 @@ import errno
 import os
 from types import TracebackType
 
-from fastio import direct_io
 from fastio.backends._files import failure, read_all, truncated, write_all
-from fastio.buffers import PAGE
 from fastio.errors import RefusedError
-from fastio.transport import ReadRequest, WriteRequest
+from fastio.files import direct_io
+from fastio.memory.staging_buffers import PAGE
+from fastio.transports.transport import ReadRequest, WriteRequest
 
 
 class DirectFile:

@@ -7,7 +7,7 @@ import os
 
 from fastio._native import Control
 from fastio.errors import CorruptFileError, RefusedError, TransferError
-from fastio.transport import ReadRequest, WriteRequest
+from fastio.transports.transport import ReadRequest, WriteRequest
 
 
 def failure(error: OSError, operation: str, path: str, offset: int | None = None) -> TransferError:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from fastio import addresses
-from fastio.addresses import cuda_bytes, host_bytes, storage_bytes
 from fastio.errors import RefusedError
-from fastio.transport import Extent
+from fastio.memory import raw_memory
+from fastio.memory.raw_memory import cuda_bytes, host_bytes, storage_bytes
+from fastio.transports.transport import Extent
 
 
 def tensor(extent: Extent) -> torch.Tensor:
@@ -33,8 +33,8 @@ def tensor(extent: Extent) -> torch.Tensor:
 
 
 def settle(extents: Sequence[Extent]) -> None:
-    """As :func:`fastio.addresses.settle`, of the devices on which the memory of extents lies."""
-    addresses.settle({tensor(extent).device for extent in extents if extent.device != "cpu"})
+    """As :func:`fastio.memory.raw_memory.settle`, of the devices on which the memory of extents lies."""
+    raw_memory.settle({tensor(extent).device for extent in extents if extent.device != "cpu"})
 
 
 def why_no_cuda() -> tuple[str, str]:

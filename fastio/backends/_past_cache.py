@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 
-from fastio import _native, direct_io
+from fastio import _native
 from fastio.errors import TransferError
-from fastio.native_errors import named
-from fastio.transport import Moved, ReadRequest, WriteRequest
+from fastio.files import direct_io
+from fastio.runtime.native_errors import named
+from fastio.transports.transport import Moved, ReadRequest, WriteRequest
 
 _WRITE_BLOCK, _WRITE_DEPTH = 512 << 10, 16
 _READ_BLOCK, _READ_DEPTH = 512 << 10, 64  # into a span: straight into its memory

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fastio._native import Control
 from fastio.backends._files import stop_if_cancelled
 from fastio.backends._windows import Window
-from fastio.buffers import Lease, StagingRing
+from fastio.memory.staging_buffers import Lease, StagingRing
 
 Wait = Callable[[], object]
 Step = Callable[[Window, Lease], Wait]

@@ -14,7 +14,7 @@ import numpy as np
 from fastio.backends import _files
 from fastio.backends._checksums import Checksums
 from fastio.backends._windows import part, windows
-from fastio.transport import Extent, ReadRequest, WriteRequest
+from fastio.transports.transport import Extent, ReadRequest, WriteRequest
 
 Copy = Callable[[Extent, int], object]
 """Called with an extent and the address in the block that its bytes are copied to, or from."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fastio.errors import RefusedError
-from fastio.transport import Extent, ReadRequest, WriteRequest
+from fastio.transports.transport import Extent, ReadRequest, WriteRequest
 
 
 class Piece(NamedTuple):

@@ -20,8 +20,8 @@ import torch
 from fastio.backends import _files, _memory
 from fastio.backends._windows import check
 from fastio.errors import RefusedError, ToolUnavailableError
-from fastio.npy_header import parse
-from fastio.transport import LOAD, Capabilities, Extent, Moved, ReadRequest, WriteRequest
+from fastio.files.npy_header import parse
+from fastio.transports.transport import LOAD, Capabilities, Extent, Moved, ReadRequest, WriteRequest
 
 _REGION = 16 << 20
 _LONGEST = 2**31 - 1
@@ -57,8 +57,8 @@ class DaliTransport:
     def read(self, request: ReadRequest) -> Moved:
         """Fill the memory of ``request.extents``, which lie in the array's data.
 
-        Raises as :class:`fastio.transport.Transport` says; RefusedError for what DALI has no type for, for arrays in
-        Fortran's order, which it would turn round, and for axes of 2^31 items or more.
+        Raises as :class:`fastio.transports.transport.Transport` says; RefusedError for what DALI has no type for, for
+        arrays in Fortran's order, which it would turn round, and for axes of 2^31 items or more.
         """
         check(request)
         _files.check_length(request)

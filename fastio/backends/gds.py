@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
-from fastio import addresses
 from fastio.backends import _files, _memory
 from fastio.backends._windows import check, part, windows
-from fastio.buffers import PAGE
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
-from fastio.transport import Capabilities, Extent, Moved, ReadRequest, WriteRequest
+from fastio.memory import raw_memory
+from fastio.memory.staging_buffers import PAGE
+from fastio.transports.transport import Capabilities, Extent, Moved, ReadRequest, WriteRequest
 
 _PART = 16 << 20  # one task of kvikio's: of a part in several, one that fails would leave others at work
 _IN_FLIGHT = 16
@@ -48,7 +48,7 @@ class GdsTransport:
         self.capabilities = Capabilities(devices=frozenset({device}), direct=True)
 
     def write(self, request: WriteRequest) -> Moved:
-        """Write ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
+        """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         _files.status(request)
         _memory.settle(request.extents)
@@ -66,7 +66,7 @@ class GdsTransport:
         return self._kvikio.moved(transfers)
 
     def read(self, request: ReadRequest) -> Moved:
-        """Fill the memory of ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
+        """Fill the memory of ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         _files.check_length(request)
         _memory.settle(request.extents)
@@ -76,7 +76,7 @@ class GdsTransport:
                     transfers.start(extent)
                 else:
                     _files.stop_if_cancelled(request.control, request.path)
-                    memory = addresses.view(extent.address, extent.nbytes)
+                    memory = raw_memory.view(extent.address, extent.nbytes)
                     _files.read_all(request.path, request.fd, memory, extent.offset, extent.name)
                     request.control.advance(extent.nbytes)
             transfers.finish()
@@ -174,7 +174,7 @@ class _Transfers:
     def _submit(self, extent: Extent) -> Any:
         on_host = extent.device == "cpu"
         self.sizes.append(extent.nbytes)
-        memory = (addresses.view if on_host else addresses.CudaBytes)(extent.address, extent.nbytes)
+        memory = (raw_memory.view if on_host else raw_memory.CudaBytes)(extent.address, extent.nbytes)
         with self._refusals():
             move = self._file.pwrite if self._operation == "write" else self._file.pread
             return move(memory, extent.nbytes, extent.offset, max(extent.nbytes, 1))

@@ -8,7 +8,7 @@ import os
 import zlib
 
 from fastio.errors import CorruptFileError, RefusedError, TransferError
-from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest
+from fastio.transports.transport import Capabilities, Moved, ReadRequest, WriteRequest
 
 _STEP = 1 << 20
 
@@ -23,7 +23,7 @@ class MemoryTransport:
     capabilities = Capabilities(checksums=True, automatic=False)
 
     def write(self, request: WriteRequest) -> Moved:
-        """Write ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
+        """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         _check(request)
         if not request.extents:
             return Moved("cached", [])
@@ -56,7 +56,7 @@ class MemoryTransport:
         return Moved("cached", checksums)
 
     def read(self, request: ReadRequest) -> Moved:
-        """Fill the memory of ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
+        """Fill the memory of ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         _check(request)
         checksums = []
         for extent in request.extents:

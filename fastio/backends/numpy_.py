@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastio import addresses
 from fastio._native import crc32_at
 from fastio.backends import _files, _staged
 from fastio.backends._windows import check, part, windows
-from fastio.transport import Capabilities, Extent, Moved, ReadRequest, WriteRequest
+from fastio.memory import raw_memory
+from fastio.transports.transport import Capabilities, Extent, Moved, ReadRequest, WriteRequest
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -32,7 +32,7 @@ class NumpyTransport:
     capabilities = Capabilities(checksums=True)
 
     def write(self, request: WriteRequest) -> Moved:
-        """Write ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
+        """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         if request.patches or any(extent.checksum for extent in request.extents):
             return Moved("cached", _staged.write(request, _BLOCK, _gather))
@@ -45,7 +45,7 @@ class NumpyTransport:
         return Moved("cached", [0] * len(request.extents))
 
     def read(self, request: ReadRequest) -> Moved:
-        """Fill the memory of ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
+        """Fill the memory of ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         _files.check_length(request)
         checksums = [0] * len(request.extents)
@@ -76,4 +76,4 @@ def _gather(extent: Extent, address: int) -> None:
 
 
 def _array(address: int, nbytes: int) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(addresses.view(address, nbytes), dtype=np.uint8)
+    return np.frombuffer(raw_memory.view(address, nbytes), dtype=np.uint8)

@@ -15,8 +15,8 @@ from fastio.backends._copies import Copies, CudaCopies
 from fastio.backends._direct import DirectFile
 from fastio.backends._pipeline import Pipeline, Wait
 from fastio.backends._windows import Window, check, part, windows
-from fastio.buffers import PAGE, Lease, StagingRing
-from fastio.transport import Capabilities, Extent, Moved, ReadRequest, WriteRequest
+from fastio.memory.staging_buffers import PAGE, Lease, StagingRing
+from fastio.transports.transport import Capabilities, Extent, Moved, ReadRequest, WriteRequest
 
 _BUFFERS = 4
 _BUFFER_BYTES = 8 << 20
@@ -38,7 +38,7 @@ class PinnedTransport:
         self._copies = copies
 
     def write(self, request: WriteRequest) -> Moved:
-        """Write ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
+        """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         checksums = Checksums(request.extents, request.patches)
         copies = self._copies()
@@ -71,7 +71,7 @@ class PinnedTransport:
         return Moved("bounce", checksums.result(), file.notes)
 
     def read(self, request: ReadRequest) -> Moved:
-        """Fill the memory of ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
+        """Fill the memory of ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         _files.check_length(request)
         checksums = Checksums(request.extents)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from fastio import _native, config
 from fastio.backends import _past_cache
 from fastio.errors import RefusedError
-from fastio.native_errors import named
-from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest, is_resident
+from fastio.runtime.native_errors import named
+from fastio.transports.transport import Capabilities, Moved, ReadRequest, WriteRequest, is_resident
 
 # Measured: a write block must stay in the processor's cache between being gathered and being copied by the kernel,
 # and the huge page that a read faults in between being cleared and being filled.

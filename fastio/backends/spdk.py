@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fastio import _native
 from fastio.errors import RefusedError, ToolUnavailableError
-from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest
+from fastio.transports.transport import Capabilities, Moved, ReadRequest, WriteRequest
 
 _WHY = "SPDK drives whole NVMe namespaces, and files lie in filesystems"
 

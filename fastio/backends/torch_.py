@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import torch
 
-from fastio import addresses
 from fastio.backends import _files, _memory, _staged
 from fastio.backends._windows import check
-from fastio.transport import Capabilities, Extent, Moved, ReadRequest, WriteRequest
+from fastio.memory import raw_memory
+from fastio.transports.transport import Capabilities, Extent, Moved, ReadRequest, WriteRequest
 
 # A copy on the host must stay in the processor's cache until the kernel has made its own; each one to or from a device
 # costs its beginning.
@@ -37,14 +37,14 @@ class TorchTransport:
         self.capabilities = Capabilities(devices=_devices(), whole=frozenset({"pt"}), checksums=True)
 
     def write(self, request: WriteRequest) -> Moved:
-        """Write ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
+        """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         _memory.settle(request.extents)
         route, block = _way(request)
         return Moved(route, _staged.write(request, block, _gather))
 
     def read(self, request: ReadRequest) -> Moved:
-        """Fill the memory of ``request.extents``. Raises as :class:`fastio.transport.Transport` says."""
+        """Fill the memory of ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         _files.check_length(request)
         _memory.settle(request.extents)
@@ -53,11 +53,11 @@ class TorchTransport:
 
 
 def _gather(extent: Extent, address: int) -> None:
-    addresses.host_bytes(address, extent.nbytes).copy_(_memory.tensor(extent))
+    raw_memory.host_bytes(address, extent.nbytes).copy_(_memory.tensor(extent))
 
 
 def _scatter(extent: Extent, address: int) -> None:
-    _memory.tensor(extent).copy_(addresses.host_bytes(address, extent.nbytes))
+    _memory.tensor(extent).copy_(raw_memory.host_bytes(address, extent.nbytes))
 
 
 def _way(request: WriteRequest | ReadRequest) -> tuple[str, int]:

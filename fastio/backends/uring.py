@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastio.backends import _past_cache
 from fastio.errors import RefusedError, ToolUnavailableError
-from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest
+from fastio.transports.transport import Capabilities, Moved, ReadRequest, WriteRequest
 
 
 class UringTransport:

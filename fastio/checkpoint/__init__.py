@@ -2,6 +2,6 @@
 
 from fastio.checkpoint.checkpointer import Checkpointer
 from fastio.checkpoint.random_state import RandomState
-from fastio.checkpoint.reading import Restored
+from fastio.checkpoint.restoring.reading import Restored
 
 __all__ = ["Checkpointer", "RandomState", "Restored"]

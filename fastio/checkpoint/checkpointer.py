@@ -11,16 +11,16 @@ from typing import Any, TypeVar
 
 import torch
 
-from fastio.checkpoint import at_end
-from fastio.checkpoint.damage import is_about, is_damage
-from fastio.checkpoint.folder import steps_in
-from fastio.checkpoint.manifest import LIMIT, Manifest, checked_metadata
-from fastio.checkpoint.patience import after_a_second
-from fastio.checkpoint.reading import Restored, Wish, check_step, read_step
-from fastio.checkpoint.saver import Manner, Saver
+from fastio.checkpoint import at_exit
+from fastio.checkpoint.delayed_progress import after_a_second
+from fastio.checkpoint.folder.corruption import is_about, is_damage
+from fastio.checkpoint.folder.manifest import LIMIT, Manifest, checked_metadata
+from fastio.checkpoint.folder.step_folders import steps_in
+from fastio.checkpoint.restoring.reading import Restored, Wish, check_step, read_step
+from fastio.checkpoint.saving.saver import Manner, Saver
 from fastio.checkpoint.sizes import check_count, parsed
+from fastio.engine.progress import check_progress, shown
 from fastio.errors import CheckpointError, CorruptFileError, TransferError
-from fastio.progress import check_progress, shown
 
 _log = logging.getLogger("fastio.checkpoint")
 
@@ -105,7 +105,7 @@ class Checkpointer:
                 self._steps,
                 Manner(keep, keep_every, asynchronous, budget, incremental, read_back, policy, progress),
             )
-            at_end.close_at_exit(self)
+            at_exit.close_at_exit(self)
         self._is_open = True
 
     def save(self, step: int, state: Any, metadata: dict[str, Any] | None = None) -> bool:

@@ -19,7 +19,7 @@ from fastio.dicts.priors import Rule, parse_rules, rule_for
 from fastio.dicts.renewal import Renewal
 from fastio.dicts.tuner import Tuner
 from fastio.errors import DictionaryError
-from fastio.forking import lock_across_forks
+from fastio.runtime.fork_safe_lock import lock_across_forks
 
 if TYPE_CHECKING:
     from fastio.dicts.explain import Explanation

@@ -13,7 +13,7 @@ from typing import Any
 
 from fastio.dicts.codec import SCHEMA
 from fastio.errors import DictionaryError, quoted
-from fastio.opening import opened_lock
+from fastio.files.open_file import opened_lock
 
 MOST_NBYTES = 16 << 20
 LEFTOVER_SECONDS = 3600.0

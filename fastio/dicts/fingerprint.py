@@ -9,7 +9,7 @@ from hashlib import blake2b
 from importlib import metadata
 from typing import NamedTuple
 
-from fastio import registry
+from fastio.transports import registry
 
 _MOUNTS = "/proc/self/mountinfo"
 _GPUS = "/proc/driver/nvidia/gpus"

@@ -10,7 +10,7 @@ Example::
 """
 
 from fastio.distributed.reader import Reader
-from fastio.distributed.sharing import share_dictionaries
+from fastio.distributed.shared_dictionaries import share_dictionaries
 from fastio.distributed.writer import Writer
 
 __all__ = ["Reader", "Writer", "share_dictionaries"]

@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from fastio import _native
 from fastio._native import Descriptor
 from fastio.errors import TransferError
-from fastio.native_errors import named
-from fastio.opening import not_regular
-from fastio.replacement import sync_folder
+from fastio.files.atomic_file import sync_folder
+from fastio.files.open_file import not_regular
+from fastio.runtime.native_errors import named
 
 _SUFFIX = ".distcp"
 # A commit writes a small file and removes some: longer than this none has the lock.

@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio import _native, choosing
-from fastio.addresses import cuda_bytes, host_bytes
-from fastio.distributed.stored import FORMAT, Record
+from fastio import _native
+from fastio.distributed.stored_items import FORMAT, Record
+from fastio.engine import tool_selection
 from fastio.errors import UnsupportedError
-from fastio.formats import probe, pt_save
 from fastio.formats.layout import Layout, LayoutBuilder, storage_bytes
-from fastio.formats.pt_records import pickled
-from fastio.transport import SAVE
+from fastio.formats.pt import torch_probe, writer
+from fastio.formats.pt.records import pickled
+from fastio.memory.raw_memory import cuda_bytes, host_bytes
+from fastio.transports.transport import SAVE
 
 _TORCH_ALIGNMENT = 64
 # Up to this size bytes cost less copied into the file's own than moved as an extent.
@@ -169,15 +170,20 @@ class ImageBuilder:
 
     def _align(self, start: int) -> None:
         """Go on to where the byte ``start`` of an item lies on a page."""
-        self._put(bytes(-(self._at + start) % pt_save.PAGE))
+        self._put(bytes(-(self._at + start) % writer.PAGE))
 
 
 def _movable(tensor: torch.Tensor) -> torch.Tensor | None:
     """The tensor as bytes that a transport can move, copied only where it must be; None for torch.save's own."""
-    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided or tensor.is_quantized or probe.why_not():
+    if (
+        type(tensor) is not torch.Tensor
+        or tensor.layout != torch.strided
+        or tensor.is_quantized
+        or torch_probe.why_not()
+    ):
         return None
     kind = tensor.device.type
-    if kind != "cpu" and not choosing.candidates(SAVE, FORMAT, frozenset({kind}))[0]:
+    if kind != "cpu" and not tool_selection.candidates(SAVE, FORMAT, frozenset({kind}))[0]:
         tensor = tensor.cpu()
     return tensor.resolve_conj().resolve_neg().contiguous()
 

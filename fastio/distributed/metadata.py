@@ -16,12 +16,12 @@ from typing import Any
 from torch.distributed.checkpoint.metadata import Metadata
 
 from fastio import _native
-from fastio.collector import held_back
 from fastio.distributed.data_file import clear, one_at_a_time
-from fastio.distributed.unpickling import unpickle
+from fastio.distributed.metadata_unpickler import unpickle
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, shortened
-from fastio.opening import opened_in_folder
-from fastio.replacement import Replacement, write_all
+from fastio.files.atomic_file import Replacement, write_all
+from fastio.files.open_file import opened_in_folder
+from fastio.runtime.gc_pause import held_back
 
 _NAME = ".metadata"
 _OURS = re.compile(rf"(__\d+)?{re.escape(_NAME)}")

@@ -14,9 +14,9 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from fastio.distributed import metadata as metadata_file
-from fastio.distributed.filling import Filling
+from fastio.distributed.load_file import Filling
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, quoted
-from fastio.opening import opened_in_folder
+from fastio.files.open_file import opened_in_folder
 
 
 class Reader(StorageReader):

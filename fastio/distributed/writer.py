@@ -14,15 +14,15 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from fastio.collector import held_back
 from fastio.distributed import metadata as metadata_file
 from fastio.distributed.data_file import DataFile, logger, make_folder
 from fastio.distributed.items import Image, ImageBuilder
-from fastio.distributed.rare_passes import RarePasses
-from fastio.distributed.stored import FORMAT, annotate
-from fastio.outcome import publish
-from fastio.progress import shown
-from fastio.saving import write_layout
+from fastio.distributed.rare_gc import RarePasses
+from fastio.distributed.stored_items import FORMAT, annotate
+from fastio.engine.progress import shown
+from fastio.engine.save import write_layout
+from fastio.results import publish
+from fastio.runtime.gc_pause import held_back
 
 
 class Writer(StorageWriter):

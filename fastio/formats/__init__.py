@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from fastio.formats import dense
+from fastio.formats import dense_tensors
+from fastio.formats.detect import SAFETENSORS
 from fastio.formats.layout import Layout
-from fastio.formats.sense import SAFETENSORS
 
 
 def module(form: str) -> Any:
@@ -24,6 +24,6 @@ def lay_out(form: str, obj: Any, path: str, arguments: dict[str, Any]) -> Layout
     unknown = arguments.keys() - ({"metadata"} if form == SAFETENSORS else set())
     if unknown:
         raise TypeError(f"{form} takes none of torch.save's arguments, got {', '.join(sorted(unknown))}")
-    dense.check_mode(path, form)
+    dense_tensors.check_mode(path, form)
     found: Layout = module(form).layout(obj, path, **arguments)
     return found

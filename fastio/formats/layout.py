@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio.addresses import settle
-from fastio.transport import Extent, Patch
+from fastio.memory.raw_memory import settle
+from fastio.transports.transport import Extent, Patch
 
 
 class Strided(NamedTuple):

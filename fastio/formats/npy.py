@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from fastio.errors import CorruptFileError, FormatError, quoted
-from fastio.formats import dense, shapes
+from fastio.files.npy_header import parse
+from fastio.formats import dense_tensors, shapes
 from fastio.formats.layout import Layout, LayoutBuilder
-from fastio.formats.reading import read_at
+from fastio.formats.small_reads import read_at
 from fastio.formats.source import Source, StorageOf
-from fastio.landing import Region, is_aligned
-from fastio.npy_header import parse
+from fastio.memory.load_buffers import Region, is_aligned
 
 _PAGE = 4096
 _MAGIC = b"\x93NUMPY\x01\x00"
@@ -41,7 +41,7 @@ def layout(obj: Any, path: str) -> Layout:
         obj = _as_tensor(obj)
     if not isinstance(obj, torch.Tensor):
         raise FormatError(f"{path}: npy holds one tensor, got {type(obj).__name__}; save it as .pt")
-    dense.check(path, "the tensor", obj)
+    dense_tensors.check(path, "the tensor", obj)
     if obj.dim() > _MOST_DIMENSIONS:
         raise FormatError(f"{path}: the tensor {_no_array(tuple(obj.shape), 1)}; reshape it, or save it as .pt")
     if obj.dtype not in _DESCRIPTIONS:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio.landing import Region
-from fastio.transport import Span
+from fastio.memory.load_buffers import Region
+from fastio.transports.transport import Span
 
 StorageOf = Callable[[Region], torch.UntypedStorage]
 

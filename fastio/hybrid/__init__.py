@@ -5,9 +5,9 @@
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from fastio.hybrid.costs import GpuBudgetError, LayerCosts, simulate
 from fastio.hybrid.errors import HybridError, StateLostError
-from fastio.hybrid.planning import Plan, plan
+from fastio.hybrid.planning.costs import GpuBudgetError, LayerCosts, simulate
+from fastio.hybrid.planning.plan import Plan, plan
 
 if _TYPE_CHECKING:
     from fastio.hybrid.manager import Hybrid

@@ -13,27 +13,28 @@ from torch.autograd.graph import increment_version
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from fastio.hybrid import machines, refusals
-from fastio.hybrid.costs import LayerCosts, forward_ends
+from fastio.hybrid import requirements
 from fastio.hybrid.errors import HybridError
-from fastio.hybrid.gradient_copies import Gradients, Taken
-from fastio.hybrid.late_copies import copies
-from fastio.hybrid.layers import Layer, Slot, as_called, found, moved_to_host
+from fastio.hybrid.first_step import Survey
 from fastio.hybrid.measuring import Measuring
 from fastio.hybrid.measuring import costs as measured
-from fastio.hybrid.memories import Memories, memories_of
-from fastio.hybrid.optimizer_hooks import OptimizerHooks, refuse_taken
-from fastio.hybrid.planning import Plan, Planner, check, plan
+from fastio.hybrid.memory.device_memory import Memories, memories_of
+from fastio.hybrid.memory.flat_buffer import HostVector
+from fastio.hybrid.memory.gradient_copies import Gradients, Taken
+from fastio.hybrid.memory.layers import Layer, Slot, as_called, found, moved_to_host
+from fastio.hybrid.memory.shadow_model import Shadow
+from fastio.hybrid.module_hooks import Watch
+from fastio.hybrid.optimizer.cpu_optimizer import Worker, refuse, to_host
+from fastio.hybrid.optimizer.optimizer_hooks import OptimizerHooks, refuse_taken
+from fastio.hybrid.optimizer.ssd_states import OnStore
+from fastio.hybrid.optimizer.update_states import InMemory, States
+from fastio.hybrid.planning.backward_prefetch import copies
+from fastio.hybrid.planning.costs import LayerCosts, forward_ends
+from fastio.hybrid.planning.plan import Plan, Planner, check, plan
 from fastio.hybrid.report import Report
-from fastio.hybrid.shadow import Shadow
-from fastio.hybrid.states import InMemory, States
-from fastio.hybrid.stored_states import OnStore
-from fastio.hybrid.survey import Survey
-from fastio.hybrid.vector import HostVector
-from fastio.hybrid.watch import Watch
-from fastio.hybrid.worker import Worker, refuse, to_host
+from fastio.hybrid.simulation import machines
 from fastio.offload.arguments import parsed_bytes
-from fastio.offload.store import BlockStore
+from fastio.offload.stores.block_store import BlockStore
 
 MACHINE = machines.A100  # whose costs are planned with where this machine's mean nothing
 
@@ -98,10 +99,10 @@ class Hybrid:
         self._model = model
         self._optimizer = optimizer
         self._memories: Memories = memories_of(device)
-        refusals.strangers(model, optimizer)
+        requirements.strangers(model, optimizer)
         groups = found(model)
         sizes = [(name, sum(p.numel() * p.element_size() for _, p in own)) for name, _, own in groups]
-        refusals.budget(sizes, self._budget)
+        requirements.budget(sizes, self._budget)
         store = None if optimizer_store is None else BlockStore(optimizer_store)
         self._finalizer = weakref.finalize(self, store.close if store is not None else _nothing)
 
@@ -152,7 +153,7 @@ class Hybrid:
         groups = {p: number for number, group in enumerate(self._optimizer.param_groups) for p in group["params"]}
         self._refuse_closed()
         self._watch.refuse_forked()
-        refusals.changes(self._model, groups, self._slots, self._gradients.of)
+        requirements.changes(self._model, groups, self._slots, self._gradients.of)
         self._memories.settle()
         reached = self._gradients.reached()
         # Before anything is changed, for it may refuse. A step without backward tells nothing.
@@ -202,7 +203,7 @@ class Hybrid:
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw the planned iteration as it is predicted: see :func:`fastio.hybrid.plot.draw`. HybridError before."""
         from fastio.hybrid.plot import draw
-        from fastio.hybrid.timeline import iterate
+        from fastio.hybrid.simulation.timeline import iterate
 
         if self.plan is None or self._costs is None:
             raise HybridError("nothing is planned yet: train a step first")
@@ -240,7 +241,7 @@ class Hybrid:
         """What is to be done when this step is over: from the first to those that are measured, and to the plan."""
         if self._measuring is None:
             layers = as_called(self._model, self._layers, self._survey.order, reached)
-            refusals.budget([(layer.name, layer.nbytes) for layer in layers], self._budget)
+            requirements.budget([(layer.name, layer.nbytes) for layer in layers], self._budget)
             if self._memories.measures:
                 return lambda: self._listen(layers, copied=False)
             works = [self._survey.work(layer) for layer in layers]

@@ -15,17 +15,17 @@ import torch
 from torch.nn import Module
 from torch.utils._pytree import tree_leaves
 
-from fastio.hybrid.costs import DHA, GFGB, LayerCosts
-from fastio.hybrid.layers import Layer, Slot
-from fastio.hybrid.memories import Memories
-from fastio.hybrid.shadow import Shadow
-from fastio.hybrid.vector import HostVector
+from fastio.hybrid.memory.device_memory import Memories
+from fastio.hybrid.memory.flat_buffer import HostVector
+from fastio.hybrid.memory.layers import Layer, Slot
+from fastio.hybrid.memory.shadow_model import Shadow
+from fastio.hybrid.planning.costs import DHA, GFGB, LayerCosts
 
 Interval = tuple[Any, Any]
 
 
 class Measuring(Shadow):
-    """One step. Listens to forward passes, and to gradients (see :class:`fastio.hybrid.gradient_copies.Listener`)."""
+    """One step: listens to forward passes and gradients (:class:`fastio.hybrid.memory.gradient_copies.Listener`)."""
 
     def __init__(self, layers: Sequence[Layer], vector: HostVector, memories: Memories, copied: bool) -> None:
         for layer in layers:

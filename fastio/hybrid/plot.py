@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fastio.errors import ToolUnavailableError
-from fastio.hybrid.timeline import LANES, Timeline
-from fastio.replacement import Replacement
+from fastio.files.atomic_file import Replacement
+from fastio.hybrid.simulation.timeline import LANES, Timeline
 
 SUFFIXES = (".png", ".svg", ".pdf")
 _COLORS = {  # Okabe and Ito's, which the colour-blind can tell apart

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fastio.hybrid.costs import MODES, LayerCosts
-from fastio.hybrid.planning import Plan
+from fastio.hybrid.planning.costs import MODES, LayerCosts
+from fastio.hybrid.planning.plan import Plan
 
 _MIB = 1 << 20
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from fastio.integrations.absent import missing
-from fastio.integrations.replaced import Place, replaced
+from fastio.integrations.missing_library import missing
+from fastio.integrations.safetensors_patch import Place, replaced
 
 try:
     import accelerate.checkpointing  # noqa: F401

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fastio.integrations.absent import missing
-from fastio.integrations.checkpoint_files import CheckpointFiles
+from fastio.integrations.lightning_files import CheckpointFiles
+from fastio.integrations.missing_library import missing
 
 try:
     from lightning.pytorch.plugins.io import TorchCheckpointIO

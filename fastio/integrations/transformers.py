@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 
 from fastio.integrations import accelerate
-from fastio.integrations.absent import missing
-from fastio.integrations.replaced import Place, replaced
+from fastio.integrations.missing_library import missing
+from fastio.integrations.safetensors_patch import Place, replaced
 
 try:
     import transformers.modeling_utils  # noqa: F401

@@ -1,6 +1,7 @@
 """NVMe controllers without the kernel in the way: what is here, what stands in the way, and what must not be written.
 
-Nothing in this package writes to a device. The drivers themselves are native: see ``fastio.offload.store``.
+Nothing in this package writes to a device. The drivers themselves are native: see
+``fastio.offload.stores.block_store``.
 """
 
 from fastio.nvme.controllers import Controller, Namespace, controllers

@@ -11,7 +11,7 @@ FlashNeuron's (section 3.4) devices are a GPU and SSDs; for GPU memory see ``fas
 from __future__ import annotations
 
 from fastio import _native
-from fastio.native_errors import named
+from fastio.runtime.native_errors import named
 
 
 class BarWindow:

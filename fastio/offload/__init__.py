@@ -4,13 +4,13 @@ The parts have doors of their own: the planners (:func:`plan`), the codecs (:fun
 store (:class:`BlockStore`) and the two-ended :class:`Arena`.
 """
 
-from fastio.offload.arena import Arena
-from fastio.offload.codec import Encoded, decode, encode, is_exact
+from fastio.offload.codecs.encoding import Encoded, decode, encode, is_exact
 from fastio.offload.manager import Offload
-from fastio.offload.schedule import Blob, InfeasibleBudget, Schedule, plan
-from fastio.offload.store import BlockStore
-from fastio.offload.tiers import ActivationLostError
-from fastio.offload.timeline import Timeline, simulate
+from fastio.offload.planning.schedule import Blob, InfeasibleBudget, Schedule, plan
+from fastio.offload.simulation.timeline import Timeline, simulate
+from fastio.offload.stores.arena import Arena
+from fastio.offload.stores.block_store import BlockStore
+from fastio.offload.stores.tiers import ActivationLostError
 
 __all__ = [
     "ActivationLostError",

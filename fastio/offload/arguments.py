@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any, cast
 
-from fastio.offload.tiers import Store
+from fastio.offload.stores.tiers import Store
 
 _UNITS = {"": 1, "B": 1} | {
     f"{letter}{suffix}": base**power
@@ -45,13 +45,13 @@ def opened(store: Any, policy: Any, force: Any = None) -> tuple[Store, bool]:
         return cast(Store, store), False
     if not isinstance(store, str | os.PathLike | list | tuple):
         raise TypeError(f"store is a {type(store).__name__}: expected a folder, a list of places, or an open store")
-    from fastio.offload.store import BlockStore
-    from fastio.offload.store_opening import chosen
+    from fastio.offload.stores.block_store import BlockStore
+    from fastio.offload.stores.store_opening import chosen
 
     if policy == "fastensor" and not isinstance(store, list | tuple):
         driver, _ = chosen([store], None)
         if driver == "uring" and os.path.isdir(store):
-            from fastio.offload.tool_store import ToolStore
+            from fastio.offload.stores.tool_store import ToolStore
 
             return ToolStore(store), True
     return BlockStore(store, force=force), True

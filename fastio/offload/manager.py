@@ -16,20 +16,20 @@ from typing import Any
 import torch
 
 from fastio._native import Bell
-from fastio.offload import hooks
 from fastio.offload.arguments import opened, parsed_bytes
-from fastio.offload.blob import Blob, State, Ticket, View
-from fastio.offload.codec import is_exact
-from fastio.offload.hooks import Handle, Kept
-from fastio.offload.levels import Levels
-from fastio.offload.modules import Modules
-from fastio.offload.operators import Move, Unreturned, running
-from fastio.offload.packing import pack, unpack
-from fastio.offload.planner import Planner
+from fastio.offload.autograd import hooks
+from fastio.offload.autograd.forward_pass import Step
+from fastio.offload.autograd.hooks import Handle, Kept
+from fastio.offload.autograd.module_hooks import Modules
+from fastio.offload.autograd.operators import Move, Unreturned, running
+from fastio.offload.autograd.saved_tensor import Blob, State, Ticket, View
+from fastio.offload.codecs.blob_encoding import pack, unpack
+from fastio.offload.codecs.encoding import is_exact
+from fastio.offload.planning.planner import Planner
+from fastio.offload.planning.schedule import Policy
 from fastio.offload.report import Counts, Report, report
-from fastio.offload.schedule import Policy
-from fastio.offload.step import Step
-from fastio.offload.tiers import ActivationLostError
+from fastio.offload.stores.tier_set import Levels
+from fastio.offload.stores.tiers import ActivationLostError
 
 _PATIENCE = 1.0  # seconds
 _SMALLEST = 4096  # bytes: less is not worth a block of the device
@@ -39,9 +39,9 @@ class Offload:
     """A context manager for the forward pass; backward may run inside or after it.
 
     ``store``: a folder, an empty block device, a list of such to stripe over, or an open store (see
-    :class:`fastio.offload.tiers.Store`). An NVMe namespace without the kernel in the way is "nvme:/dev/ng0n1" (the
-    kernel's passthrough), "vfio:0000:03:00.0" (driven by this process) or "spdk:trtype=TCP traddr=..." (by SPDK): see
-    ``fastio-bench doctor`` for what stands in the way. A device that is in use is never taken, nor one that holds a
+    :class:`fastio.offload.stores.tiers.Store`). An NVMe namespace without the kernel in the way is "nvme:/dev/ng0n1"
+    (the kernel's passthrough), "vfio:0000:03:00.0" (driven by this process) or "spdk:trtype=TCP traddr=..." (by SPDK):
+    see ``fastio-bench doctor`` for what stands in the way. A device that is in use is never taken, nor one that holds a
     filesystem or a partition table, unless ``force`` is its serial number. ``budget``: bytes (or "8GiB") that saved
     tensors may take in memory. Backward needs all that one operator saved at once: where that is more, the budget is
     exceeded then, and a UserWarning says by how much. With 0 (for "all" and "fastensor") no tensor waits for its write
@@ -50,14 +50,16 @@ class Offload:
 
     ``policy``: "all" moves every saved tensor, asynchronously; "fastensor" the same, waiting for each transfer, to
     compare with (into one folder it writes files, by the tools that WRDic chooses). The others of
-    :func:`fastio.offload.schedule.plan` (or a function as it takes) profile the first forward pass, in which everything
-    is moved and waited for, plan, and then move what was selected; a forward pass of another shape is profiled anew.
-    Without a budget flashneuron and optimal select as if nothing might stay; but what backward wants before it could be
-    out and back stays then, under "all" too. The vDNN policies know a layer by the class of its module.
+    :func:`fastio.offload.planning.schedule.plan` (or a function as it takes) profile the first forward pass, in which
+    everything is moved and waited for, plan, and then move what was selected; a forward pass of another shape is
+    profiled anew. Without a budget flashneuron and optimal select as if nothing might stay; but what backward wants
+    before it could be out and back stays then, under "all" too. The vDNN policies know a layer by the class of its
+    module.
 
-    ``codec``: what :func:`fastio.offload.codec.encode` takes. "lossless" encodes in the profiled pass, and then only
-    where the bytes as they are would not hide behind the forward pass (FlashNeuron's two phases). Those that round do
-    not round integers, nor what looks like statistics (tensors of one dimension, or whose last has one element).
+    ``codec``: what :func:`fastio.offload.codecs.encoding.encode` takes. "lossless" encodes in the profiled pass, and
+    then only where the bytes as they are would not hide behind the forward pass (FlashNeuron's two phases). Those that
+    round do not round integers, nor what looks like statistics (tensors of one dimension, or whose last has one
+    element).
 
     Tensors of less than 4096 bytes, parameters (also cast or viewed), subclasses, nested tensors, tensors that are not
     strided and those of other devices than the CPU and CUDA's stay where they are. With an exact codec gradients are

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastio.errors import ToolUnavailableError
+from fastio.files.atomic_file import Replacement
 from fastio.offload.report import Event, Iteration, Report
-from fastio.offload.timeline import Timeline
-from fastio.replacement import Replacement
+from fastio.offload.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,11 +7,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from fastio.offload.schedule import Schedule, policy_name
-from fastio.offload.timeline import Timeline
+from fastio.offload.planning.schedule import Schedule, policy_name
+from fastio.offload.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
-    from fastio.offload.planner import Planner
+    from fastio.offload.planning.planner import Planner
 
 _REMEMBERED = 20_000  # events: a few steps of a large model
 _ITERATIONS = 64

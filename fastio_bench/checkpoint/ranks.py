@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from fastio._native import crc32_at
 from fastio.distributed import Reader, Writer
-from fastio.outcome import record
+from fastio.results import record
 from fastio_bench.checkpoint.state import Shape, sharded
 from fastio_bench.checkpoint.works import FASTIO, RANKS_LOAD, RANKS_SAVE, RANKS_TOOLS, WORLD, Job
 from fastio_bench.harness import page_cache, warmup

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from fastio.checkpoint import Checkpointer
-from fastio.outcome import record
+from fastio.results import record
 from fastio_bench.checkpoint.state import Shape, TrainingState
 from fastio_bench.checkpoint.works import FASTIO, MAPPED, OF_FASTIO, OF_TORCH, RESTORE, Job
 from fastio_bench.harness import page_cache

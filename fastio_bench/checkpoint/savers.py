@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from fastio.checkpoint import Checkpointer
-from fastio.outcome import record
+from fastio.results import record
 from fastio_bench.checkpoint.state import TrainingState
 from fastio_bench.checkpoint.works import BUDGET_PART, BUDGETED, COPY, DCP, DCP_CACHED, FASTIO, TORCH
 from fastio_bench.peers import catalogue, libraries

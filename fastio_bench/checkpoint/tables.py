@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fastio.checkpoint.passing import LEAST
+from fastio.checkpoint.saving.chunked_save import LEAST
 from fastio_bench.checkpoint.works import (
     BASELINES,
     BLOCKED,

@@ -10,7 +10,7 @@ from typing import Any
 import fastio
 import fastio._native as native
 from fastio import config
-from fastio import direct_io as alignment
+from fastio.files import direct_io as alignment
 from fastio_bench.harness import new_memory, room, warmup
 from fastio_bench.harness import page_cache as cold
 from fastio_bench.harness.memory_reserve import Reserve, available_memory

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import fastio
-from fastio import dicts, plan, registry
-from fastio.formats.sense import PT
+from fastio import dicts
+from fastio.engine import candidates
+from fastio.formats.detect import PT
+from fastio.transports import registry
 from fastio_bench.harness import page_cache
 from fastio_bench.harness.memory_reserve import Reserve
 from fastio_bench.workloads.objects import Object, Workload
@@ -129,16 +131,16 @@ def learned(folder: Path, workload: Workload) -> dict[str, dicts.Explanation]:
     """What the dictionaries of the folder's filesystem now say of each work on the workload."""
     size = workload.nbytes, workload.count
     contexts = {
-        "durable save": plan.save_context(PT, _CPU, True, *size),
-        "save": plan.save_context(PT, _CPU, False, *size),
-        "cold load": plan.load_context(PT, _CPU, False, *size),
-        "warm load": plan.load_context(PT, _CPU, True, *size),
+        "durable save": candidates.save_context(PT, _CPU, True, *size),
+        "save": candidates.save_context(PT, _CPU, False, *size),
+        "cold load": candidates.load_context(PT, _CPU, False, *size),
+        "warm load": candidates.load_context(PT, _CPU, True, *size),
     }
     tools = {name: registry.find(name).transport for name in registry.names()}
     able = {name: transport.capabilities for name, transport in tools.items() if transport is not None}
     return {
         work: dicts.default(context.op, str(folder)).explain(
-            context, workload.nbytes, plan.candidates(able, context.op, PT, _CPU)
+            context, workload.nbytes, candidates.candidates(able, context.op, PT, _CPU)
         )
         for work, context in contexts.items()
     }

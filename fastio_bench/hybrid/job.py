@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastio.addresses import view
+from fastio.memory.raw_memory import view
 from fastio_bench.harness.children import completed
 from fastio_bench.harness.fresh_process import ChildError
 from fastio_bench.harness.rounds import describe

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import mean
 
-from fastio.hybrid.machines import A100, Machine
+from fastio.hybrid.simulation.machines import A100, Machine
 from fastio_bench.hybrid.models import ASSUMED
 from fastio_bench.hybrid.simulated_papers import MEMFERRY, OFFLOADED, SETTINGS, ZERO, Simulated
 from fastio_bench.papers import memferry as paper

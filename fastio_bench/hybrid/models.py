@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fastio.hybrid.machines import Work
+from fastio.hybrid.simulation.machines import Work
 
 ITEM = 4  # bytes of a parameter: single precision
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fastio.hybrid.costs import LayerCosts
-from fastio.hybrid.machines import A100, V100, Machine, Work, costs
-from fastio.hybrid.planning import plan
-from fastio.hybrid.timeline import Timeline, iterate
+from fastio.hybrid.planning.costs import LayerCosts
+from fastio.hybrid.planning.plan import plan
+from fastio.hybrid.simulation.machines import A100, V100, Machine, Work, costs
+from fastio.hybrid.simulation.timeline import Timeline, iterate
 from fastio_bench.hybrid.models import A100_NETWORKS, ASSUMED, ITEM, V100_NETWORKS, Network
 from fastio_bench.report.table import SIMULATED, Exhibit
 

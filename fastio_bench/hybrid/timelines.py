@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from fastio.hybrid.timeline import Timeline
+from fastio.hybrid.simulation.timeline import Timeline
 from fastio_bench.hybrid.simulated_papers import Simulated
 
 Run: TypeAlias = list[Any]

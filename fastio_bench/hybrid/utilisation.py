@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastio.hybrid.machines import A100, V100, Machine, costs
-from fastio.hybrid.planning import plan
-from fastio.hybrid.timeline import COMPUTE, Timeline, iterate
+from fastio.hybrid.planning.plan import plan
+from fastio.hybrid.simulation.machines import A100, V100, Machine, costs
+from fastio.hybrid.simulation.timeline import COMPUTE, Timeline, iterate
 from fastio_bench.hybrid.models import A100_NETWORKS, ASSUMED, Network
 from fastio_bench.hybrid.simulated_papers import MEMFERRY, OFFLOADED, WAYS, ZERO, Simulated, update_seconds
 from fastio_bench.report.table import SIMULATED, Cell, Exhibit

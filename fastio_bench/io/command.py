@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import fastio
-from fastio import registry
+from fastio.transports import registry
 from fastio_bench.harness import fresh_process, timing
 from fastio_bench.harness.command_run import Conduct, common, forecast
 from fastio_bench.harness.round_budget import Pace

@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from fastio import registry
-from fastio.transport import Extent, ReadRequest, Span, WriteRequest
+from fastio.transports import registry
+from fastio.transports.transport import Extent, ReadRequest, Span, WriteRequest
 from fastio_bench.harness import page_cache
 from fastio_bench.harness.children import completed
 from fastio_bench.harness.rounds import Measured

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from fastio.addresses import view
+from fastio.memory.raw_memory import view
 from fastio_bench.harness import page_cache
 from fastio_bench.harness.rounds import Measured, SystemClock, clocked
 from fastio_bench.machine import disk_limit

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import fastio
-from fastio import registry
+from fastio.transports import registry
 from fastio_bench.harness.round_budget import Cost, Pace
 from fastio_bench.harness.rounds import Failure, Sample
 from fastio_bench.peers import catalogue

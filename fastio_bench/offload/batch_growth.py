@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from fastio.offload.capacity import iterate
-from fastio.offload.infeasible import InfeasibleBudget
+from fastio.offload.planning.infeasible import InfeasibleBudget
+from fastio.offload.simulation.capacity import iterate
 from fastio_bench.offload.simulated_papers import WAYS, Machine, workload
 
 _STEP, _MOST = 16, 1 << 12  # batches

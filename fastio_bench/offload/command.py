@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from fastio.offload.codec import CODECS
-from fastio.offload.schedule import POLICIES
+from fastio.offload.codecs.encoding import CODECS
+from fastio.offload.planning.schedule import POLICIES
 from fastio_bench.harness import room
 from fastio_bench.harness.command_run import Conduct, as_bytes, as_some_bytes, common
 from fastio_bench.harness.fresh_process import ChildError

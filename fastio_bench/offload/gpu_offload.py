@@ -23,7 +23,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 import fastio
 from fastio.offload import decode, encode
-from fastio.offload.hooks import is_parameter
+from fastio.offload.autograd.hooks import is_parameter
 from fastio_bench.harness.command_run import Conduct, common
 from fastio_bench.harness.rounds import Contestant, Measured, SystemClock, Task, interleave
 from fastio_bench.harness.stats import summarise

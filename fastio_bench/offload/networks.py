@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import mean
 
-from fastio.offload.capacity import iterate
-from fastio.offload.infeasible import InfeasibleBudget
-from fastio.offload.schedule import Policy
-from fastio.offload.shapes import baseline_nbytes, input_nbytes, parameter_nbytes, vgg
-from fastio.offload.vdnn import KINDS
-from fastio.offload.vdnn_dynamic import Configuration, Offloading, dynamic, usage
+from fastio.offload.planning.infeasible import InfeasibleBudget
+from fastio.offload.planning.schedule import Policy
+from fastio.offload.planning.vdnn import KINDS
+from fastio.offload.planning.vdnn_dynamic import Configuration, Offloading, dynamic, usage
+from fastio.offload.simulation.capacity import iterate
+from fastio.offload.simulation.vgg_shapes import baseline_nbytes, input_nbytes, parameter_nbytes, vgg
 from fastio_bench.offload.simulated_papers import TITAN_X, plain, workload
 
 _ALL, _CONV, _DYN = "vdnn-all", "vdnn-conv", "vdnn-dyn"

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fastio.offload.capacity import Workload, calibrated_batch, largest_as_fast, largest_runnable
-from fastio.offload.overlap import Blob
-from fastio.offload.schedule import Policy
-from fastio.offload.shapes import ITEM, SIDE, parameter_nbytes, vgg
-from fastio.offload.vdnn import CONV, POOL
+from fastio.offload.planning.overlap import Blob
+from fastio.offload.planning.schedule import Policy
+from fastio.offload.planning.vdnn import CONV, POOL
+from fastio.offload.simulation.capacity import Workload, calibrated_batch, largest_as_fast, largest_runnable
+from fastio.offload.simulation.vgg_shapes import ITEM, SIDE, parameter_nbytes, vgg
 
 GIB = 1 << 30
 _TAPS = 9  # of a 3 x 3 convolution

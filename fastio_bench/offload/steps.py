@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fastio.offload.codec import is_exact
+from fastio.offload.codecs.encoding import is_exact
 from fastio_bench.harness.command_run import Conduct
 from fastio_bench.harness.rounds import Failure
 from fastio_bench.offload import compare as offload_compare

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fastio.offload.report import Iteration, Report
-from fastio.offload.timeline import Timeline
+from fastio.offload.simulation.timeline import Timeline
 
 Pass = tuple[str, float, float]
 Move = tuple[str, str, float, float, int]

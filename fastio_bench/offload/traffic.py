@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastio.offload.shapes import vgg
-from fastio.offload.vdnn import CONV
+from fastio.offload.planning.vdnn import CONV
+from fastio.offload.simulation.vgg_shapes import vgg
 from fastio_bench.offload.simulated_papers import TITAN_X, workload
 
 _BATCH = 64  # any: all figures are alike

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from fastio.offload.hooks import is_parameter
+from fastio.offload.autograd.hooks import is_parameter
 from fastio_bench.harness import room
 from fastio_bench.offload.training_job import is_out_of_memory
 from fastio_bench.workloads import training_models

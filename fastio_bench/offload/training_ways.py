@@ -12,9 +12,9 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 import fastio
-from fastio.offload.hooks import is_parameter, is_takeable
+from fastio.offload.autograd.hooks import is_parameter, is_takeable
 from fastio.offload.report import Report
-from fastio.offload.tool_store import ToolStore
+from fastio.offload.stores.tool_store import ToolStore
 
 PLAIN, SYNCHRONOUS, TORCH = "plain", "fastensor", "torch"
 TOOL = "tool"  # the setting that is not fastio.Offload's: the one tool of a store of files

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fastio.hybrid.timeline import LANES
+from fastio.hybrid.simulation.timeline import LANES
 from fastio_bench.report import svg
 from fastio_bench.report.documents import Document
 from fastio_bench.report.page_plots import PATCH, Gallery, Plot

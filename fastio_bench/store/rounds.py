@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from fastio.offload.store import BLOCK, BlockStore
+from fastio.offload.stores.block_store import BLOCK, BlockStore
 from fastio_bench.harness.rounds import Contestant, Failure, Measured, Sample, Task, interleave
 from fastio_bench.harness.stats import Summary
 from fastio_bench.machine import disk_limit

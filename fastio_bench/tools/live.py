@@ -15,8 +15,10 @@ from pathlib import Path
 import torch
 
 import fastio
-from fastio import choosing, dicts, registry
-from fastio.transport import LOAD, SAVE
+from fastio import dicts
+from fastio.engine import tool_selection
+from fastio.transports import registry
+from fastio.transports.transport import LOAD, SAVE
 from fastio_bench.harness import page_cache
 from fastio_bench.harness.interrupts import held
 from fastio_bench.harness.memory_reserve import Reserve
@@ -52,7 +54,7 @@ def tools(work: str) -> tuple[str, ...]:
     for name in registry.names():
         registry.find(name)  # which imports the libraries of those that are installed
     form, _, what = work.partition(" ")
-    return choosing.candidates(LOAD if what.endswith("load") else SAVE, form, _CPU)[0]
+    return tool_selection.candidates(LOAD if what.endswith("load") else SAVE, form, _CPU)[0]
 
 
 @contextmanager

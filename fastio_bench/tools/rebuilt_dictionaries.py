@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
-from fastio import choosing
 from fastio.dicts import RDic, WDic, WRDic
+from fastio.engine import tool_selection
 from fastio.offload import Offload
-from fastio.offload.tool_store import FORMAT, ToolStore
-from fastio.transport import LOAD, SAVE
+from fastio.offload.stores.tool_store import FORMAT, ToolStore
+from fastio.transports.transport import LOAD, SAVE
 from fastio_bench.workloads import training_models
 
 LIVE = "live"
@@ -29,7 +29,7 @@ _LEARNING_RATE = 0.01
 
 def tools() -> tuple[str, ...]:
     """The tools that can both write and read a feature map."""
-    saving, loading = (choosing.candidates(op, FORMAT, _CPU)[0] for op in (SAVE, LOAD))
+    saving, loading = (tool_selection.candidates(op, FORMAT, _CPU)[0] for op in (SAVE, LOAD))
     return tuple(tool for tool in saving if tool in loading)
 
 
@@ -47,7 +47,7 @@ class Rebuild:
 
 
 class RebuildingStore:
-    """A :class:`fastio.offload.tiers.Store` that gives the feature maps of each size to the tools in turn.
+    """A :class:`fastio.offload.stores.tiers.Store` that gives the feature maps of each size to the tools in turn.
 
     In each turn one more is moved by the live tuner, a WRDic that learns from its own calls alone, as a user's does.
     """

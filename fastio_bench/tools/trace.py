@@ -10,9 +10,9 @@ from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
-from fastio import plan
 from fastio.dicts import Context
-from fastio.formats.sense import FORMATS
+from fastio.engine import candidates
+from fastio.formats.detect import FORMATS
 from fastio_bench.machine import machine
 
 SHIPPED = Path(__file__).with_name("recorded.csv")
@@ -42,8 +42,8 @@ def context(work: str, nbytes: int) -> Context:
     if what not in WORKS:
         raise ValueError(f"work {work!r}: expected a format and one of {', '.join(WORKS)}")
     if what in (DURABLE, CACHED):
-        return plan.save_context(form, _CPU, what == DURABLE, nbytes, 1)
-    return plan.load_context(form, _CPU, what == WARM, nbytes, 1)
+        return candidates.save_context(form, _CPU, what == DURABLE, nbytes, 1)
+    return candidates.load_context(form, _CPU, what == WARM, nbytes, 1)
 
 
 def text(rows: Sequence[Row], remarks: Iterable[str]) -> str:

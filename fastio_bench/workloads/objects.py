@@ -132,7 +132,7 @@ def touch(thing: Object) -> None:
 
     Tensors on the same or on neighbouring pages are read by one call: ten thousand calls would take longer than that.
     """
-    from fastio.addresses import host_bytes
+    from fastio.memory.raw_memory import host_bytes
 
     lying = ((t.data_ptr(), t.nbytes) for t in tensors(thing).values() if t.nbytes)
     pages = sorted((address // mmap.PAGESIZE, (address + nbytes - 1) // mmap.PAGESIZE) for address, nbytes in lying)

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 import trainings
-from fastio.checkpoint import Checkpointer, saver
+from fastio.checkpoint import Checkpointer
+from fastio.checkpoint.saving import saver
 from faults import programs
 
 Json = dict[str, Any]

@@ -23,8 +23,8 @@ import torch
 import fastio
 from fastio.backends._copies import ThreadCopies
 from fastio.backends.pinned import PinnedTransport
-from fastio.offload.store import BlockStore
-from fastio.transport import Extent, ReadRequest, WriteRequest
+from fastio.offload.stores.block_store import BlockStore
+from fastio.transports.transport import Extent, ReadRequest, WriteRequest
 from faults import objects
 
 Json = dict[str, Any]

@@ -1,4 +1,4 @@
-"""A plug-in of fastio: it needs the two methods of ``fastio.transport.Transport``, a name, and what it can do."""
+"""A plug-in of fastio: the two methods of ``fastio.transports.transport.Transport``, a name, what it can do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 from fastio.errors import CorruptFileError, RefusedError, ToolUnavailableError, TransferError
-from fastio.transport import Capabilities, Moved, ReadRequest, WriteRequest
+from fastio.transports.transport import Capabilities, Moved, ReadRequest, WriteRequest
 
 
 class TortoiseTransport:

@@ -1,0 +1,1 @@
+"""A checkpoint folder: one folder a step, its manifest, its lock."""

@@ -1,0 +1,158 @@
+"""The manifest of a step: what belongs to it, and how its bytes can be checked. Versioned JSON, one file a step.
+
+A step is there if its manifest is: the manifest is put in its place last, when everything that it names is on the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any, NamedTuple
+
+from fastio import _native
+from fastio.checkpoint.folder.regular_file import opened_regular
+from fastio.errors import CheckpointError, CorruptFileError
+from fastio.files.atomic_file import Replacement, write_all
+from fastio.formats.small_reads import read_at
+
+NAME = "manifest.json"
+HIDDEN = f".{NAME}.fastio-hidden.tmp"
+"""The name of the manifest of a step that is about to be removed."""
+FILE = re.compile(r"(?:step-\d{10,}\.\d+\.)?(?:state|changes)(?:\.\d+)?\.pt")
+"""The names of the files that hold tensors: bare, so none leads out of the step's folder."""
+LIMIT = 1 << 63
+"""Numbers of a manifest, the step's own among them, are below it."""
+_FORMAT = "fastio-checkpoint"
+_VERSION = 1
+_MOST_BYTES = 256 << 20
+
+
+class File(NamedTuple):
+    """A file of a step: its name in the step's folder, its size in bytes and the CRC-32 of all of it."""
+
+    name: str
+    nbytes: int
+    crc32: int
+
+
+class Manifest(NamedTuple):
+    """One step.
+
+    ``order`` counts the saves into this folder. ``files[0]`` holds the pickled object, and the storages that are not
+    ``elsewhere``: there, (number of the file, name of the record in it) is given for each storage that did not change.
+    ``nbytes`` counts the tensor bytes of the whole step, ``saved`` is the time in UTC, ``metadata`` the caller's.
+    """
+
+    step: int
+    order: int
+    saved: str
+    nbytes: int
+    files: tuple[File, ...]
+    elsewhere: dict[str, tuple[int, str]]
+    metadata: dict[str, Any]
+
+
+def write(new: Replacement, manifest: Manifest) -> None:
+    """Make a step visible, durably; ``new`` is the manifest's file. TransferError if the system refuses.
+
+    CheckpointError if the manifest could not be read again: the step is not there then, either.
+    """
+    data = _text(manifest).encode()
+    if len(data) > _MOST_BYTES or _parsed(new.path, data) != manifest:
+        raise CheckpointError(f"{new.path}: this manifest could not be read again; give less metadata")
+    write_all(new, data)
+    new.commit(durable=True)
+
+
+def read(folder: str) -> Manifest:
+    """The manifest of a step's folder.
+
+    CorruptFileError if it is no regular file or a byte of it is not as it was written, FileNotFoundError if there is
+    none, TransferError if it cannot be read, CheckpointError if a later fastio wrote it.
+    """
+    path = os.path.join(folder, NAME)
+    with opened_regular(path) as (fd, size):
+        if size > _MOST_BYTES:
+            raise _damaged(path)
+        data = read_at(path, fd, 0, size)
+    return _parsed(path, data)
+
+
+def checked_metadata(metadata: Any) -> dict[str, Any]:
+    """What JSON keeps of the caller's metadata. TypeError or ValueError for what it has no place for."""
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, dict):
+        raise TypeError(f"metadata is a {type(metadata).__name__}: expected a dict of what JSON holds")
+    kept: dict[str, Any] = json.loads(json.dumps(metadata, allow_nan=False))
+    return kept
+
+
+def _parsed(path: str, data: bytes) -> Manifest:
+    try:
+        text = data.decode()
+        fields = json.loads(text, parse_constant=_refused)
+        version = fields["version"]
+        if fields["format"] == _FORMAT and _is_number(version) and version > _VERSION:
+            if _sealed({**fields, "crc32": ""}) != text:
+                raise _damaged(path)
+            raise CheckpointError(
+                f"{path}: is of version {version}, this fastio reads up to {_VERSION}; install a newer"
+            )
+        manifest = Manifest(
+            fields["step"],
+            fields["order"],
+            fields["saved"],
+            fields["nbytes"],
+            tuple(File(file["name"], file["nbytes"], int(file["crc32"], 16)) for file in fields["files"]),
+            {name: (number, record) for name, (number, record) in fields["elsewhere"].items()},
+            fields["metadata"],
+        )
+        whole = _is_valid(manifest) and _text(manifest) == text
+    # Whatever the bytes are: numbers of any size, any types, any nesting, no UTF-8.
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise _damaged(path)
+    return manifest
+
+
+def _is_valid(manifest: Manifest) -> bool:
+    """Whether every field has its type and a value that a Checkpointer writes."""
+    return (
+        all(map(_is_number, (manifest.step, manifest.order, manifest.nbytes)))
+        and type(manifest.saved) is str
+        and len(manifest.files) > 0
+        and all(FILE.fullmatch(file.name) is not None and _is_number(file.nbytes) for file in manifest.files)
+        and all(
+            _is_number(number) and 0 < number < len(manifest.files) and type(record) is str
+            for number, record in manifest.elsewhere.values()
+        )
+        and type(manifest.metadata) is dict
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < LIMIT
+
+
+def _refused(constant: str) -> Any:
+    """For NaN and infinities, which JSON does not have."""
+    raise ValueError(constant)
+
+
+def _damaged(path: str) -> CorruptFileError:
+    return CorruptFileError(path, None, "is not what was written: the step cannot be trusted")
+
+
+def _text(manifest: Manifest) -> str:
+    files = [{"name": f.name, "nbytes": f.nbytes, "crc32": f"{f.crc32:08x}"} for f in manifest.files]
+    fields = manifest._asdict() | {"files": files}
+    return _sealed({"format": _FORMAT, "version": _VERSION, **fields, "crc32": ""})
+
+
+def _sealed(fields: dict[str, Any]) -> str:
+    """The text of a manifest, its own CRC-32 (of the text without it) in it."""
+    value = _native.crc32(json.dumps(fields).encode())
+    return json.dumps({**fields, "crc32": f"{value:08x}"}) + "\n"

@@ -1,0 +1,1 @@
+"""Restoring a step: its outline, its bytes, its objects."""

@@ -1,0 +1,240 @@
+"""Restores a saved tree into a live one."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fastio.checkpoint.restoring.load_state_dicts import has_load_hooks, tensors_of
+from fastio.checkpoint.restoring.relinking import Links
+from fastio.checkpoint.restoring.restore_targets import is_filled, takes_values
+from fastio.checkpoint.state import attributes_of, entries, holders, is_container, is_stateful, like
+from fastio.errors import CheckpointError, quoted, shortened
+from fastio.memory.raw_memory import overwritten
+
+Apply = Callable[[], Any]
+"""Changes the live tree, and gives what now stands in the place that it was made for."""
+
+_DICTS = (dict, OrderedDict, Counter, defaultdict)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def require_memory(live: Any) -> None:
+    """CheckpointError, naming the place, for a tensor of a live tree whose memory was freed: a copy to it would crash.
+
+    Modules that have code of others called before they are loaded, which may give them memory, are left out.
+    """
+    holding = holders(live, is_filled)
+    seen: set[int] = set()
+    left = [("state", live)]
+    while left:
+        path, one = left.pop()
+        if isinstance(one, torch.Tensor):
+            _require_memory(one, path)
+        elif isinstance(one, torch.nn.Module) and not has_load_hooks(one):
+            for (name,), tensor in tensors_of(one):
+                _require_memory(tensor, f"{path}: its {name}")
+        elif id(one) in holding and id(one) not in seen:
+            seen.add(id(one))
+            left.extend((f"{path}[{key!r}]", value) for key, value in entries(one))
+
+
+def bind(live: Any, saved: Any) -> Apply:
+    """How to restore ``saved``, all of it read and checked, into ``live``, of which nothing is changed before.
+
+    Dicts and lists with tensors, generators or objects that have a state in them are gone through, and what is in
+    them restored: objects by their ``load_state_dict``, tensors by a copy, unless a tensor has the memory of the saved
+    one already. Other dicts and lists get the contents, and all else is replaced by what was saved. What dicts, lists
+    and tuples have of a saved dict, list or tensor that was restored into a live one is that one afterwards.
+
+    CheckpointError, naming the place, where the two trees do not have the same shape.
+    """
+    binding = _Binding(holders(live, is_filled))
+    return binding.of(live, saved, "state")
+
+
+class _Binding:
+    def __init__(self, holding: set[int]) -> None:
+        self._holding = holding
+        self._bound: dict[tuple[int, int], _Once] = {}
+        self._links = Links()
+
+    def of(self, live: Any, saved: Any, path: str) -> Apply:
+        if is_stateful(live):
+            return lambda: _loaded(live, saved)
+        if isinstance(live, torch.Tensor):
+            return self._bind_tensor(live, saved, path)
+        if isinstance(live, torch.Generator):
+            return lambda: live.set_state(saved.cpu())
+        if not is_container(live):
+            return lambda: self._links.followed(saved)
+        key = (id(live), id(saved))
+        if key not in self._bound:
+            self._bound[key] = once = _Once(live)
+            if isinstance(live, dict) and (path == "state" or id(live) in self._holding):
+                once.call = self._bind_dict(live, saved, path)
+            elif id(live) in self._holding:
+                once.call = self._bind_sequence(live, saved, path)
+            else:
+                once.call = self._bind_plain(live, saved)
+        elif isinstance(live, tuple) and self._bound[key].call is None:
+            raise CheckpointError(f"{path} is a tuple that holds itself: it cannot be restored into; leave out into=")
+        return self._bound[key]
+
+    def _bind_tensor(self, live: torch.Tensor, saved: Any, path: str) -> Apply:
+        if not takes_values(live) or (isinstance(saved, torch.Tensor) and not takes_values(saved)):
+            return lambda: self._links.followed(saved)
+        if not isinstance(saved, torch.Tensor) or saved.shape != live.shape:
+            found = (
+                f"a tensor of shape {tuple(saved.shape)}" if isinstance(saved, torch.Tensor) else type(saved).__name__
+            )
+            raise CheckpointError(f"{path} is a tensor of shape {tuple(live.shape)}, but {found} was saved")
+        if live.is_meta != saved.is_meta:
+            raise CheckpointError(
+                f"{path} is on {live.device}, but a tensor on {saved.device} was saved, and the meta device has no "
+                "values; restore without into="
+            )
+        if (type(saved), saved.dtype, saved.device) == (type(live), live.dtype, live.device):
+            self._links.add(saved, live)
+
+        def apply() -> torch.Tensor:
+            if _has_memory_of(live, saved):
+                overwritten(live)
+            else:
+                try:
+                    _copy(live, saved)
+                except (RuntimeError, TypeError) as error:
+                    raise CheckpointError(f"{path} cannot take what was saved: {shortened(error)}") from error
+            live.__dict__.update(self._links.followed_within(saved.__dict__))
+            return live
+
+        return apply
+
+    def _bind_dict(self, live: dict[Any, Any], saved: Any, path: str) -> Apply:
+        if not isinstance(saved, dict):
+            raise CheckpointError(f"{path} is a dict, but {type(saved).__name__} was saved")
+        self._links.add(saved, live)
+        values = dict(entries(saved))
+        parts = {}
+        for key, value in entries(live):
+            if key not in values:
+                there = shortened(", ".join(map(quoted, values)))
+                raise CheckpointError(f"{path}[{quoted(key)}] was not saved: there are {there}")
+            parts[key] = self.of(value, values[key], f"{path}[{key!r}]")
+
+        def apply() -> dict[Any, Any]:
+            for key, part in parts.items():
+                value = part()
+                if dict.get(live, key) is not value:  # else nothing is set: a class may do more than that
+                    live[key] = value
+            self._set_attributes(live, saved)
+            return live
+
+        return apply
+
+    def _bind_sequence(self, live: Any, saved: Any, path: str) -> Apply:
+        if not isinstance(saved, (list, tuple)) or len(saved) != len(live):
+            found = f"{len(saved)}" if isinstance(saved, (list, tuple)) else type(saved).__name__
+            raise CheckpointError(f"{path} has {len(live)} entries, but {found} was saved")
+        self._links.add(saved, live)
+        pairs = zip(entries(live), entries(saved), strict=True)
+        parts = [self.of(one, value, f"{path}[{at}]") for (at, one), (_, value) in pairs]
+
+        def apply() -> Any:
+            values = [part() for part in parts]
+            if isinstance(live, list):
+                live[:] = values
+            elif any(one is not value for (_, one), value in zip(entries(live), values, strict=True)):
+                return like(live, path, values)
+            return live
+
+        return apply
+
+    def _bind_plain(self, live: Any, saved: Any) -> Apply:
+        """A list or dict that is there keeps its identity, so that whoever holds it sees what was saved."""
+        if type(live) is list and type(saved) is list:
+            self._links.add(saved, live)
+
+            def fill_list() -> Any:
+                live[:] = self._links.followed_within(saved)
+                return live
+
+            return fill_list
+        if type(live) in _DICTS and type(saved) in _DICTS:
+            self._links.add(saved, live)
+
+            def fill_dict() -> Any:
+                contents = self._links.followed_within(saved)
+                live.clear()
+                live.update(contents)
+                self._set_attributes(live, saved)
+                return live
+
+            return fill_dict
+        return lambda: self._links.followed(saved)
+
+    def _set_attributes(self, live: Any, saved: Any) -> None:
+        """Those of a dict: its ``default_factory``, and what a program set on it."""
+        if isinstance(live, defaultdict) and isinstance(saved, defaultdict):
+            live.default_factory = saved.default_factory
+        if attributes := attributes_of(saved):
+            attributes_of(live).update(self._links.followed_within(attributes))
+
+
+class _Once:
+    """Calls ``call`` once, and gives what it gave; ``live``, while it runs."""
+
+    def __init__(self, live: Any) -> None:
+        self.call: Apply | None = None
+        self._result = live
+        self._is_called = False
+
+    def __call__(self) -> Any:
+        if not self._is_called and self.call is not None:
+            self._is_called = True
+            self._result = self.call()
+        return self._result
+
+
+def _loaded(live: Any, state: Any) -> Any:
+    # What was filled in place is copied onto itself, which torch knows to be nothing; hooks and checks see it all.
+    live.load_state_dict(state)
+    return live
+
+
+@torch.no_grad()
+def _copy(live: torch.Tensor, saved: torch.Tensor) -> None:
+    """Copy a tensor to a live one. Of rows that share their memory in both, to which torch copies none, copy one."""
+    if type(live) in _PLAIN and live.layout == saved.layout == torch.strided:
+        for at, strides in enumerate(zip(live.stride(), saved.stride(), strict=True)):
+            if strides == (0, 0) and live.shape[at] > 1:
+                live, saved = live.narrow(at, 0, 1), saved.narrow(at, 0, 1)
+    live.copy_(saved)
+
+
+def _has_memory_of(live: torch.Tensor, saved: torch.Tensor) -> bool:
+    """Whether the live tensor was filled in place: the saved one was made over its very memory then."""
+    return (
+        type(live) in _PLAIN
+        and type(saved) in _PLAIN
+        and live.layout == saved.layout == torch.strided
+        and live.device == saved.device
+        and live.data_ptr() == saved.data_ptr() != 0
+    )
+
+
+def _require_memory(live: torch.Tensor, path: str) -> None:
+    if type(live) not in _PLAIN or live.layout != torch.strided or not takes_values(live):
+        return
+    if live.is_meta or live.numel() == 0:
+        return
+    last = live.storage_offset() + sum((n - 1) * stride for n, stride in zip(live.shape, live.stride(), strict=True))
+    needed = (last + 1) * live.element_size()
+    if (found := live.untyped_storage().nbytes()) < needed:
+        raise CheckpointError(
+            f"{path} is a tensor of shape {tuple(live.shape)} whose storage has {found} bytes, expected {needed}: its "
+            "memory was freed; give it back before the restore (untyped_storage().resize_)"
+        )

@@ -1,0 +1,1 @@
+"""Saving a step: a snapshot, then the files."""

@@ -1,0 +1,70 @@
+"""Tensors that are not contiguous, on their way into a file: packed a piece at a time, never a second copy of one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from fastio._native import Control
+from fastio.errors import RefusedError, TransferError
+from fastio.formats.layout import Strided
+from fastio.memory.raw_memory import view
+
+_PIECE = 8 << 20  # bytes; two pieces are in memory at a time
+
+
+def packed(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The elements of a tensor of any shape, strides and device, row by row: contiguous pieces on the host.
+
+    Each is gone when the next one is asked for.
+    """
+    room = torch.empty(min(tensor.nbytes, _PIECE), dtype=torch.uint8, device="cpu")
+    for part in _parts(tensor):
+        piece = room[: part.nbytes].view(part.dtype).view(part.shape)
+        # First as it lies, then in order: torch transposes what lies dense four times as fast as a part of a matrix.
+        yield piece.copy_(part.clone())
+
+
+def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    if tensor.nbytes <= _PIECE:
+        yield tensor
+        return
+    rows = max(1, _PIECE * len(tensor) // tensor.nbytes)
+    for part in tensor.split(rows):
+        yield from _parts(part[0] if len(part) == 1 else part)
+
+
+def write_packed(tensors: Sequence[Strided], path: str, fd: int, control: Control) -> tuple[str, ...]:
+    """Write the tensors where they belong, over zeros; gives what is to be said about it.
+
+    Through the page cache: pieces have no alignment. TransferError if the system refuses, RefusedError if the transfer
+    is cancelled.
+    """
+    for offset, _, tensor in tensors:
+        at = offset
+        for piece in packed(tensor):
+            if control.cancelled:
+                raise RefusedError(f"{path}: the transfer was cancelled")
+            write_at(path, fd, view(piece.data_ptr(), piece.nbytes), at)
+            at += piece.nbytes
+            control.advance(piece.nbytes)
+    if not tensors:
+        return ()
+    nbytes = sum(tensor.nbytes for tensor in tensors)
+    return (f"{len(tensors)} tensors of {nbytes} bytes were packed into the page cache: they are not contiguous",)
+
+
+def write_at(path: str, fd: int, memory: memoryview, offset: int) -> None:
+    """Write all of ``memory`` (bytes) to an open file at ``offset``. TransferError if the system refuses."""
+    done = 0
+    while done < len(memory):
+        try:
+            count = os.pwrite(fd, memory[done:], offset + done)
+        except OSError as error:
+            raise TransferError(error.errno or errno.EIO, "write", path, offset + done) from error
+        if count == 0:
+            raise TransferError(errno.EIO, "write", path, offset + done)
+        done += count

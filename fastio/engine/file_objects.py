@@ -1,0 +1,106 @@
+"""File objects: torch reads and writes them; the formats that torch lacks go by way of memory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from fastio import formats
+from fastio.engine import sequential_write
+from fastio.engine.load import load_open
+from fastio.engine.progress import tell_end
+from fastio.engine.save import SaveCall
+from fastio.engine.torch_fallback import LoadCall, call_torch
+from fastio.errors import TransferError
+from fastio.formats.detect import HEAD_BYTES, PT, sense
+from fastio.results import SaveResult, Transfer
+from fastio.transports.transport import LOAD, SAVE
+
+_REASON = "f is a file object"
+_STEP = 1 << 20
+
+
+def name_of(f: Any) -> str:
+    """What results and errors call a file object. The name of one that was made from a descriptor is that number."""
+    try:
+        name = getattr(f, "name", None)
+    except Exception:  # it is for messages alone: whatever a property of the program's raises
+        name = None
+    if name is None:
+        return "<file object>"
+    return os.fsdecode(name) if isinstance(name, bytes) else str(name)
+
+
+def save_stream(call: SaveCall, f: Any) -> SaveResult:
+    """Write to a file object at its position, as torch.save does. Durability is its owner's."""
+    started = time.perf_counter()
+    if call.form == PT:
+        sequential_write.write_by_torch(call.obj, f, call.path, call.arguments)
+        nbytes, tool = 0, "torch"
+    else:
+        layout = formats.lay_out(call.form, call.obj, call.path, call.arguments)
+        sequential_write.write(layout, sequential_write.whole(f, call.path))
+        if callable(flush := getattr(f, "flush", None)):
+            flush()  # as torch does: what was saved can be loaded, by another process, too
+        nbytes, tool = layout.payload, "memory"
+    tell_end(call.progress, nbytes)
+    seconds = time.perf_counter() - started
+    return SaveResult(SAVE, call.path, call.form, tool, "stream", _REASON, nbytes, seconds, False, False)
+
+
+def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:
+    """Load from a file object, from its position to its end.
+
+    What torch.load reads is not verified: the file object may be one that cannot be read twice.
+    """
+    started = time.perf_counter()
+    form = _sense(f)
+    if form is not None:
+        with _in_memory(f, call.path) as (fd, size):
+            obj, transfer = load_open(call._replace(policy="torch"), fd, size, form, started)
+        return obj, replace(transfer, tool="memory", route="stream", reason=_REASON)
+    obj = call_torch(call, f)
+    tell_end(call.progress, 0)
+    seconds = time.perf_counter() - started
+    notes = ("not verified: f is a file object",) if call.verify else ()
+    return obj, Transfer(LOAD, call.path, PT, "torch", "stream", _REASON, 0, seconds, False, False, notes)
+
+
+def _sense(f: Any) -> str | None:
+    """The format of what lies from the position on, which stays where it is; None for what torch must judge."""
+    try:
+        at = f.tell()
+        f.seek(at)
+        first = _head(f)
+        f.seek(at)
+    except (AttributeError, OSError):
+        return None  # it cannot be read twice: torch says what it asks of a file object
+    form = sense(bytes(first), name_of(f)) if isinstance(first, bytes | bytearray) else None
+    return None if form == PT else form
+
+
+def _head(f: Any) -> Any:
+    """The first bytes, or whatever else a file object reads."""
+    first = more = f.read(HEAD_BYTES)
+    # A raw file may give less than it has.
+    while isinstance(first, bytes | bytearray) and more and len(first) < HEAD_BYTES:
+        more = f.read(HEAD_BYTES - len(first))
+        first = first + more
+    return first
+
+
+@contextlib.contextmanager
+def _in_memory(f: Any, name: str) -> Iterator[tuple[int, int]]:
+    """The file descriptor and the size of a file in memory that holds the rest of a file object."""
+    with open(os.memfd_create("fastio"), "w+b") as file:
+        while piece := f.read(_STEP):
+            file.write(piece)
+        if piece is None:
+            raise TransferError(errno.EAGAIN, "read from a file object that does not block", name)
+        file.flush()
+        yield file.fileno(), file.tell()

@@ -1,0 +1,110 @@
+"""A layout written from its first byte to its last: for file objects, pipes and devices, which take bytes in order."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fastio.engine.contiguous_chunks import packed
+from fastio.errors import TransferError
+from fastio.formats.layout import Layout, Strided
+from fastio.memory.raw_memory import storage_bytes, view
+from fastio.transports.transport import Extent
+
+_PIECE = 8 << 20  # bytes; a file object may copy what it is given
+
+
+def write(layout: Layout, f: Any) -> None:
+    """Write the file of a layout to a file object, at its position."""
+    at, at_once = 0, _takes_at_once(f)
+    parts: list[Extent | Strided] = [*layout.extents, *layout.strided]
+    for part in sorted(parts, key=lambda part: part.offset):
+        if part.offset > at:
+            f.write(bytes(part.offset - at))
+        for piece in _pieces(part):
+            f.write(piece if at_once else bytes(piece))
+        at = part.offset + part.nbytes
+
+
+def _takes_at_once(f: Any) -> bool:
+    """Whether a file object is surely through with what it was given when ``write`` returns; another may keep it."""
+    inner = f.raw if type(f) in (_Whole, io.BufferedWriter, io.BufferedRandom) else f
+    return type(inner) in (io.FileIO, io.BytesIO)
+
+
+def _pieces(part: Extent | Strided) -> Iterator[memoryview]:
+    """The bytes of a part, in memory of the host. Each piece is gone when the next one is asked for."""
+    if isinstance(part, Strided):
+        for piece in packed(part.tensor):
+            yield view(piece.data_ptr(), piece.nbytes).toreadonly()
+        return
+    for start in range(0, part.nbytes, _PIECE):
+        nbytes = min(_PIECE, part.nbytes - start)
+        if part.device == "cpu":
+            yield view(part.address + start, nbytes).toreadonly()
+        else:
+            storage: torch.UntypedStorage = part.owner
+            at = part.address - storage.data_ptr() + start
+            copy = storage_bytes(storage)[at : at + nbytes].cpu()
+            yield view(copy.data_ptr(), nbytes).toreadonly()
+
+
+def write_by_torch(obj: Any, f: Any, name: str, arguments: dict[str, Any]) -> None:
+    """torch.save to a file object. TransferError names ``name``."""
+    try:
+        torch.serialization.save(obj, whole(f, name), **arguments)
+    except RuntimeError as error:
+        # After a write that failed, or was interrupted, torch ends the archive, and says only that this failed, too.
+        before = error.__context__
+        if isinstance(before, TransferError) or not isinstance(before, Exception | None):
+            raise before from None
+        raise
+
+
+def whole(f: Any, name: str) -> Any:
+    """``f``, or a file object in its place each of whose writes takes all it is given, or raises TransferError.
+
+    A raw file may take less than that, and torch does not look. Any other file object takes all.
+    """
+    # What tempfile gives has the raw file inside.
+    return _Whole(f, name) if isinstance(f, io.RawIOBase) or isinstance(getattr(f, "file", None), io.RawIOBase) else f
+
+
+class _Whole:
+    """A raw file object that writes all. Everything else is its own."""
+
+    def __init__(self, raw: Any, name: str) -> None:
+        self.raw = raw
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self.raw, attribute)
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        nbytes = len(rest)
+        while rest:
+            try:
+                count = self.raw.write(rest)
+            except OSError as error:
+                if error.errno is None:  # raised by a Python class: its author's own
+                    raise
+                raise TransferError(error.errno, f"write of {len(rest)} bytes", self._name) from error
+            if count is None and self._is_blocking():
+                break  # it is no file of the system's, and its author forgot to say how much it took
+            if not count:
+                number = errno.EAGAIN if count is None else errno.EIO
+                raise TransferError(number, f"write of {len(rest)} bytes to a raw file object", self._name)
+            rest = rest[count:]
+        return nbytes
+
+    def _is_blocking(self) -> bool:
+        try:
+            return os.get_blocking(self.raw.fileno())
+        except (OSError, ValueError):
+            return True

@@ -1,0 +1,140 @@
+"""Loads that are torch's own: which they are, and torch.load with what fastio adds to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, NamedTuple
+
+import torch
+
+from fastio.engine.background_job import Progress
+from fastio.engine.progress import tell_end
+from fastio.engine.verify import verify_archive
+from fastio.errors import UnsupportedError
+from fastio.formats import dense_tensors
+from fastio.formats.detect import PT
+from fastio.formats.pt import torch_probe
+from fastio.formats.pt.reader import NotPlainError, open_archive
+from fastio.results import Transfer
+from fastio.transports.transport import LOAD
+
+# Why torch judges a file whose first bytes say nothing.
+NO_FORMAT = "it is in torch's legacy format, or none"
+UNSEALED = "not verified: the file carries no checksums of its tensors"
+READ_AGAIN = "not verified in memory: the file's checksums were right, then torch read it by itself"
+_TORCH_DECIDES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
+
+
+class LoadCall(NamedTuple):
+    """The arguments of one load.
+
+    ``as_torch``: what torch.load ignores is ignored, not refused. ``by_default``: the caller left ``weights_only`` to
+    torch.load, whose environment variables decide then.
+    """
+
+    path: str
+    map_location: Any
+    weights_only: bool
+    mmap: bool | None
+    policy: Any
+    verify: bool
+    progress: Progress | None
+    arguments: dict[str, Any]
+    as_torch: bool = False
+    by_default: bool = False
+
+
+def call_torch(call: LoadCall, f: Any) -> Any:
+    """torch.load itself."""
+    weights_only = None if call.by_default else call.weights_only
+    return torch.serialization.load(f, call.map_location, weights_only=weights_only, mmap=call.mmap, **call.arguments)
+
+
+def given_arguments(call: LoadCall) -> list[str]:
+    """Which of torch.load's further arguments say something."""
+    return [name for name, value in call.arguments.items() if value is not None]
+
+
+def without_ignored(call: LoadCall) -> tuple[LoadCall, list[str]]:
+    """A load of safetensors without what torch.load ignores for them, and notes of it."""
+    ignored = [*(["mmap"] if call.mmap else []), *given_arguments(call)]
+    plain = call._replace(mmap=None, arguments={}, as_torch=False)
+    return plain, [f"torch.load ignores {', '.join(ignored)} for safetensors"] if ignored else []
+
+
+def device_named(where: str | bytes | torch.device) -> torch.device | None:
+    """The device of that name; None where torch has none: there may be a package registered that knows it."""
+    try:
+        return torch.device(where.decode() if isinstance(where, bytes) else where)
+    except (RuntimeError, UnicodeDecodeError):
+        return None
+
+
+def torch_only(call: LoadCall, form: str | None) -> str | None:
+    """Why this call is torch's own, if it is."""
+    if form is None:
+        return NO_FORMAT
+    if form != PT:
+        if call.mmap:
+            raise UnsupportedError(f"{call.path}: mmap=True is for .pt files; leave it out for .{form}")
+        dense_tensors.check_mode(call.path, form)
+        return None
+    serialization: Any = torch.serialization
+    if call.mmap or (call.mmap is None and _config_mmap()):
+        return "mmap: its pages are read, unverified, when they are used"
+    if call.arguments.get("pickle_module") is not None:
+        return "a pickle module was given"
+    if torch_probe.why_not():
+        return torch_probe.why_not()
+    if any(name in os.environ for name in _TORCH_DECIDES):
+        return "an environment variable of torch's decides about weights_only"
+    if serialization._serialization_tls.skip_data:
+        return "the call is inside skip_data()"
+    where = call.map_location
+    device = device_named(where) if isinstance(where, (str, bytes, torch.device)) else None
+    if torch._guards.detect_fake_mode(None) is not None or (device is not None and device.type == "meta"):
+        return "only shapes are wanted (fake or meta tensors)"
+    if device is None and isinstance(where, (str, bytes)):
+        return f"map_location={where!r} is no device: what was registered with torch decides"
+    call.arguments.pop("pickle_module", None)
+    return None
+
+
+def _config_mmap() -> bool:
+    """torch's own setting, which nobody can have changed before its module (since torch 2.7) was imported."""
+    config: Any = sys.modules.get("torch.utils.serialization.config")
+    return config is not None and bool(config.load.mmap)
+
+
+def load_by_torch(
+    call: LoadCall, fd: int, size: int, form: str | None, started: float, why: str
+) -> tuple[Any, Transfer]:
+    """torch.load itself, on the very file that is open here, which is compared with its checksums before.
+
+    The result is not ``verified``: what torch put into memory was compared with nothing.
+    """
+    mapped = call.mmap or (call.mmap is None and _config_mmap())
+    notes = _verify_first(call.path, fd, size) if form == PT and call.verify and not mapped else ()
+    link = f"/proc/self/fd/{fd}"
+    # torch goes by a safetensors' suffix, fastio by what is in the file.
+    by_link = (form == PT or call.path.endswith(".safetensors")) and os.path.exists(link)
+    path = link if by_link else call.path
+    obj = call_torch(call, path)
+    tell_end(call.progress, size)
+    seconds = time.perf_counter() - started
+    route = "mmap" if mapped else "library"
+    return obj, Transfer(LOAD, call.path, form or PT, "torch", route, why, size, seconds, False, False, notes)
+
+
+def _verify_first(path: str, fd: int, size: int) -> tuple[str, ...]:
+    """Compare the file with its checksums before torch reads it; gives what the result says of that."""
+    try:
+        archive = open_archive(path, fd, size, careful=True)
+    except NotPlainError as reason:
+        archive = reason.archive
+    if not archive.checksummed:
+        return (UNSEALED,)
+    _, notes = verify_archive(archive, size)
+    return (*notes, READ_AGAIN if archive.sealed else UNSEALED)

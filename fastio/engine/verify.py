@@ -1,0 +1,130 @@
+"""Checking files: every byte against its CRC-32, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastio import _native, formats
+from fastio.errors import FormatError, RefusedError
+from fastio.files.open_file import opened
+from fastio.formats.detect import HEAD_BYTES, NPY, PT, SAFETENSORS, sense
+from fastio.formats.pt.reader import Archive, NotPlainError, Record, damaged, open_archive
+from fastio.formats.pt.zip_members import verify_members
+from fastio.formats.small_reads import head
+from fastio.runtime.native_errors import named
+from fastio.transports import registry
+from fastio.transports.transport import Extent, Moved, ReadRequest, Span, is_resident
+
+_WINDOW = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was checked: ``records`` of ``nbytes`` bytes in all.
+
+    ``checksummed`` is False where the file carries no checksums of its tensors (safetensors, npy, torch.save with CRCs
+    off, or inside ``skip_data()``): then only its structure was checked, and of a ``.pt`` the other records that have
+    one.
+    """
+
+    path: str
+    format: str
+    records: int
+    nbytes: int
+    checksummed: bool
+
+
+def verify(path: str | os.PathLike[str]) -> Verification:
+    """Check every byte of a file against the CRC-32 stored with it; the result says where there is none.
+
+    Reads the file once, in 32 MiB windows. Raises CorruptFileError naming the record that is damaged, FormatError for
+    a file that is none of pt, safetensors or npy, and what ``open`` raises (FileNotFoundError, IsADirectoryError,
+    PermissionError). A zip file that is none of torch.save's is FormatError as well; its message says what opens it.
+
+    >>> fastio.verify("model.pt").checksummed
+    True
+    """
+    name = os.fsdecode(path)
+    with opened(name) as (fd, size):
+        form = sense(head(name, fd, size, HEAD_BYTES), name)
+        if form == PT:
+            try:
+                archive = open_archive(name, fd, size, careful=True)
+            except NotPlainError as reason:
+                archive = reason.archive
+            nbytes = verify_archive(archive, size)[0] if archive.checksummed else 0
+            return Verification(name, form, len(archive.records), nbytes, archive.sealed)
+        if form in (SAFETENSORS, NPY):
+            source = formats.module(form).source(name, fd, size)
+            return Verification(name, form, len(source.regions), 0, False)
+    raise FormatError(f"{name}: this is no .pt (zip), .safetensors or .npy file, so it carries no checksums to verify")
+
+
+def checksum(path: str, fd: int, size: int) -> int:
+    """The CRC-32 of all ``size`` bytes of an open file. CorruptFileError if it is shorter."""
+    return _checksums(path, fd, [Record("", 0, size, 0)], size, {})[0] if size else 0
+
+
+def verify_archive(archive: Archive, size: int) -> tuple[int, tuple[str, ...]]:
+    """Check all records of a ``.pt`` file, or all but the storages where these carry no CRC.
+
+    Gives the number of bytes, and what was read another way than wished.
+
+    CorruptFileError names the damaged record.
+    """
+    if archive.inflates:
+        return verify_members(archive.path, archive.fd, archive.directory), ()
+    unsealed = set() if archive.sealed else set(archive.storages)
+    records = sorted((r for r in archive.records.values() if r.nbytes and r not in unsealed), key=lambda r: r.offset)
+    notes: dict[str, None] = {}
+    values = _checksums(archive.path, archive.fd, records, size, notes)
+    for record, value in zip(records, values, strict=True):
+        if value != record.crc:
+            raise damaged(archive.path, record)
+    return sum(record.nbytes for record in records), tuple(notes)
+
+
+def _checksums(path: str, fd: int, records: Sequence[Record], size: int, notes: dict[str, None]) -> list[int]:
+    """The CRC-32 of each record's bytes (records sorted by offset), read through one window of memory."""
+    values = [0] * len(records)
+    done = [0] * len(records)
+    if not records:
+        return values
+    with named(path):
+        window = _native.Mapping(min(_WINDOW, size + 4096))
+        resident = is_resident(fd, size)
+    first = 0
+    end = max(record.offset + record.nbytes for record in records)
+    for begin in range(records[0].offset // 4096 * 4096, end, _WINDOW):
+        stop = min(begin + _WINDOW, end)
+        while records[first].offset + records[first].nbytes <= begin:
+            first += 1
+        inside = []
+        for index in range(first, len(records)):
+            if records[index].offset >= stop:
+                break
+            inside.append(index)
+        extents = []
+        for index in inside:
+            at = max(records[index].offset, begin)
+            nbytes = min(records[index].offset + records[index].nbytes, stop) - at
+            extents.append(Extent(at, nbytes, window.address + at - begin, True, "cpu", window, records[index].name))
+        span = Span(begin, stop - begin, window.address)
+        moved = _read(ReadRequest(path, fd, size, extents, span, resident), notes)
+        for index, extent, value in zip(inside, extents, moved.checksums or (), strict=True):
+            values[index] = _native.crc32_combine(values[index], value, extent.nbytes) if done[index] else value
+            done[index] += extent.nbytes
+    return values
+
+
+def _read(request: ReadRequest, notes: dict[str, None]) -> Moved:
+    """Around the page cache for a file that is not in it: checking must not push other files out."""
+    uring = registry.find("uring").transport
+    if not request.resident and uring is not None:
+        try:
+            return uring.read(request)
+        except RefusedError as refusal:
+            notes[f"verifying, uring: {refusal}"] = None
+    return registry.get("posix").read(request)

@@ -1,0 +1,1 @@
+"""Files: opened, replaced atomically, with permissions and direct I/O."""

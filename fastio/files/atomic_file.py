@@ -1,0 +1,189 @@
+"""A new version of a file, invisible until it is whole: written beside the old one, then renamed over it.
+
+At any instant the path holds the whole old file or the whole new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+from collections.abc import Iterator
+from types import TracebackType
+
+from fastio import _native
+from fastio._native import Descriptor
+from fastio.errors import NotReplaceableError, TransferError
+from fastio.files import temporary_file
+from fastio.files.permissions import Rights
+from fastio.files.save_target import find
+from fastio.runtime.native_errors import named
+
+# Below this an old file is freed in the time that a thread takes to start.
+_WORTH_A_THREAD = 1 << 20
+_MOUNTED = (
+    "this file is a mount point of its own (as of a container's volume), over which no new file can be renamed; mount "
+    "its folder instead, or name another path"
+)
+_SWAPPED = (
+    "while it was saved, another program removed or replaced the temporary file {name!r} beside it; save into a folder "
+    "that only you may write to, and keep programs that tidy up away from it"
+)
+
+
+class Replacement:
+    """The file that will take the place of ``path``. Use as a context: it is discarded unless committed.
+
+    ``fd`` is open for reading and writing, ``temporary`` its name in its folder. Where ``path`` is a symbolic link, the
+    file behind it is replaced, or without ``follow_link`` the link itself. Raises as
+    :func:`fastio.files.save_target.find` does.
+
+    Where other users may write to the folder, they may also replace the file, before and after the save. It is
+    guaranteed that nothing is written to, or given rights to, but the file that was created here, and that the commit
+    raises NotReplaceableError where the temporary name is another file's by then.
+    """
+
+    def __init__(self, path: str, follow_link: bool = True) -> None:
+        self.path = path
+        _native.wait_closed()
+        self._target = find(path, follow_link)
+        name, old = self._target.name, self._target.old
+        try:
+            self._folder = temporary_file.Folder(self._target.folder)
+        except OSError as error:
+            raise TransferError(error.errno or 0, "opening its folder", path) from error
+        if old is None:
+            self._file, self.temporary = temporary_file.create(self._folder, self._target, path)
+            self._mode = None
+        else:
+            rights = Rights(name, old)
+            self._file, self.temporary = temporary_file.create(self._folder, self._target, path, rights.first_mode)
+            self._mode = self._take_over(rights)
+
+    @property
+    def fd(self) -> int:
+        """The descriptor; ValueError once it is committed or discarded."""
+        return self._file.fileno()
+
+    @property
+    def file(self) -> io.FileIO:
+        """The same as a file object, at the beginning of the file."""
+        return self._file
+
+    def __enter__(self) -> Replacement:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not self._file.closed:
+            self._discard()
+
+    def allocate(self, nbytes: int) -> None:
+        """Set the size and reserve the blocks: a full disk shows before the first byte is written."""
+        with named(self.path):
+            _native.allocate(self.fd, nbytes)
+
+    def commit(self, durable: bool) -> None:
+        """Put the file in its place. With ``durable``, it survives a power cut once this returns."""
+        with self._old_held():
+            try:
+                if self._mode is not None:
+                    os.fchmod(self.fd, self._mode)
+                if durable:
+                    os.fsync(self.fd)
+                self._rename()
+            except TransferError:
+                raise
+            except OSError as error:
+                if error.errno == errno.EBUSY:
+                    raise NotReplaceableError(errno.EBUSY, _MOUNTED, self.path) from error
+                raise TransferError(error.errno or 0, "fsync and rename", self.path) from error
+            try:
+                self._file.close()
+                if durable:
+                    self._sync_folder()
+                self._folder.close()
+            except OSError as error:
+                raise TransferError(error.errno or 0, "fsync of the folder", self.path) from error
+
+    def _rename(self) -> None:
+        """Give the file its name. NotReplaceableError if the temporary name is another file's."""
+        folder, base = self._folder, self._target.base
+        if not folder.has(self.temporary, self.fd):
+            raise NotReplaceableError(errno.ESTALE, _SWAPPED.format(name=self.temporary), self.path)
+        os.rename(self.temporary, base, src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
+        # A file that has no name any more was replaced by the next save of this path.
+        if not folder.has(base, self.fd) and os.fstat(self.fd).st_nlink:
+            raise NotReplaceableError(errno.ESTALE, _SWAPPED.format(name=self.temporary), self.path)
+
+    def _sync_folder(self) -> None:
+        if self._folder.readable:
+            _sync(self._folder.fd)
+        else:
+            os.sync()  # all that there is to sync, for want of a descriptor that takes fsync
+
+    def _take_over(self, rights: Rights) -> int | None:
+        """Let the new file have the old one's rights; gives the mode that is still to come, if there is one."""
+        try:
+            mode = rights.take_over(self.fd)
+        except BaseException as error:
+            self._discard()
+            if isinstance(error, OSError):
+                raise TransferError(error.errno or 0, "giving it the old file's mode", self.path) from error
+            raise
+        return mode if mode & 0o600 != 0o600 else None
+
+    @contextlib.contextmanager
+    def _old_held(self) -> Iterator[None]:
+        """Inside, the rename does not free the old file: that is left to another thread, once the new one is in place.
+
+        The next save waits for it. Where room is scarce the rename frees it, before anybody else is told that there is
+        none.
+        """
+        held = Descriptor(self._target.name, os.O_PATH | os.O_NOFOLLOW)
+        old = 0 if self._target.old is None else self._target.old.st_size
+        if old >= _WORTH_A_THREAD:
+            with contextlib.suppress(OSError):  # then it is freed in the rename, too
+                disk = os.statvfs(self._folder.fd)
+                if disk.f_bavail * disk.f_frsize >= 2 * old:
+                    held.open()
+        try:
+            yield
+        finally:
+            held.close_later()
+
+    def _discard(self) -> None:
+        try:
+            if self._folder.has(self.temporary, self.fd):
+                os.unlink(self.temporary, dir_fd=self._folder.fd)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self._file.truncate(0)  # the name stays, without a lock: the next save clears it
+        finally:
+            self._file.close()
+            self._folder.close()
+
+
+def write_all(new: Replacement, data: bytes) -> None:
+    """Make ``data`` the contents of a new file. TransferError if the system refuses."""
+    at = 0
+    while at < len(data):
+        try:
+            at += os.pwrite(new.fd, data[at:], at)
+        except OSError as error:
+            raise TransferError(error.errno or 0, "write", new.path, at) from error
+
+
+def sync_folder(folder: str) -> None:
+    """Make what was created, renamed or removed in a folder survive a power cut."""
+    with Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        _sync(fd)
+
+
+def _sync(folder: int) -> None:
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a filesystem whose folders need no sync
+            raise

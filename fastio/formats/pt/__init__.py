@@ -1,0 +1,1 @@
+"""``.pt``: torch's zip archives, written and read."""

@@ -1,0 +1,38 @@
+"""Whether this torch's serialization is one that fastio can stand in for: tried once, on a tensor of three numbers.
+
+fastio uses two private functions of torch. Where they moved or changed, torch saves and loads by itself, and says so:
+that costs speed, never correctness.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from fastio.formats.pt.reader import Reader, unpickle
+from fastio.formats.pt.records import pickled
+from fastio.memory.load_buffers import Region
+
+
+@functools.cache
+def why_not() -> str:
+    """Empty if a tensor can be pickled and unpickled in place; else what went wrong."""
+    try:
+        tensor = torch.arange(3)
+        records = pickled(tensor, pickle_protocol=2)
+        small = dict(records.small)
+        ((name, storage, nbytes),) = records.storages
+        regions = {key: Region(key, 0, len(data), 0) for key, data in small.items()}
+        regions[name] = Region(name, 0, nbytes, 0)
+        archive: Any = SimpleNamespace(path="", records=regions, read=lambda record, _: small[record])
+        arguments: dict[str, Any]
+        for arguments in {"encoding": "utf-8"}, {}:  # by torch's unpickler, and by our own
+            loaded = unpickle(Reader(archive, False, lambda _: storage), None, True, arguments)
+            if not torch.equal(loaded, tensor):
+                return "this torch's serialization gives other values back"
+    except Exception as error:  # whatever a later torch may raise
+        return f"this torch's serialization is not the one known: {type(error).__name__}: {error}"
+    return ""

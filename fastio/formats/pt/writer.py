@@ -1,0 +1,90 @@
+"""``.pt``, writing: a layout that any transport can fill, byte for byte as torch's, each large storage on a page."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from typing import Any
+
+import torch
+
+from fastio import _native
+from fastio.formats.layout import Layout, LayoutBuilder
+from fastio.formats.pt.records import Records, pickled
+from fastio.runtime.gc_pause import held_back
+
+PAGE = 4096
+ARGUMENTS = {"pickle_protocol", "_disable_byteorder_record", "pickle_module"}  # torch.save's that a layout depends on
+_TORCH_ALIGNMENT = 64
+# Padding every storage to a page may cost this share of their bytes at most.
+_LARGEST_WASTE = 1 / 8
+# Up to this size a storage costs less copied into the file's own bytes than moved on its own.
+_WORTH_AN_EXTENT = 8 << 10
+# Padding and copies are held in memory while the file is written, and what is loaded holds the padding again: so many
+# bytes at most.
+_MOST_HELD = 32 << 20
+# What the zip format adds to a storage, about; and what of that lies between two storages, besides the name.
+_HEADERS = 256
+_BETWEEN = 50
+
+
+def layout(
+    obj: Any,
+    path: str,
+    pickle_protocol: int = 2,
+    _disable_byteorder_record: bool = False,
+    pickle_module: Any = pickle,
+) -> Layout:
+    """Pickle ``obj`` as torch.save does and lay the file out; storages stay where they are, on any device.
+
+    What cannot be pickled raises what torch.save raises.
+    """
+    with held_back():
+        records = pickled(obj, pickle_protocol, _disable_byteorder_record, pickle_module)
+        return lay_out(records, archive_name(path))
+
+
+def lay_out(records: Records, archive: str) -> Layout:
+    """A file of these records; ``archive`` is the folder inside it."""
+    sizes = [nbytes for _, _, nbytes in records.storages]
+    padding = _page_padding(records, archive)
+    paged = padding <= min(sum(sizes) * _LARGEST_WASTE, _MOST_HELD)
+    alignment, held = (PAGE, padding) if paged else (_TORCH_ALIGNMENT, 0)
+    largest = _WORTH_AN_EXTENT
+    while (small := sum(nbytes for nbytes in sizes if nbytes <= largest)) > _MOST_HELD - held:
+        largest //= 2
+    zip_file = _native.ZipBuilder(archive, alignment)
+    zip_file.reserve(held + small + _HEADERS * len(sizes))
+    builder = LayoutBuilder()
+    identity = hashlib.blake2b(digest_size=16)
+    for name, data in records.small:
+        record = str(alignment).encode() if name == ".storage_alignment" else data
+        identity.update(name.encode() + record)
+        zip_file.add_bytes(name, record)
+    copied = 0
+    cpu = torch.device("cpu")
+    for name, storage, nbytes in records.storages:
+        if nbytes <= largest and storage.device == cpu:
+            copied += nbytes
+            zip_file.add_memory(name, storage.data_ptr(), nbytes)
+        else:
+            builder.add_storage(zip_file.add_extent(name, nbytes), storage, nbytes, name, checksum=True)
+    builder.add_payload(copied)
+    zip_file.add_bytes("version", b"3\n")
+    zip_file.add_bytes(".data/serialization_id", str(int.from_bytes(identity.digest(), "big")).zfill(40)[:40].encode())
+    zip_file.finish()
+    return builder.build(memoryview(zip_file), zip_file.runs(), zip_file.patches(), zip_file.size)
+
+
+def _page_padding(records: Records, archive: str) -> int:
+    """The bytes lost where every storage starts on a page: nearly a page each, if their sizes are whole pages."""
+    headers = _BETWEEN + len(archive) + len("/")
+    return sum(-(nbytes + headers + len(name)) % PAGE for name, _, nbytes in records.storages)
+
+
+def archive_name(path: str) -> str:
+    """The folder name inside the zip, which torch takes from the file's own name."""
+    base = os.path.basename(path)
+    name = base.rpartition(".")[0] if "." in base else base
+    return name if name and name.isascii() else "archive"

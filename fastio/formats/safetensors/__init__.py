@@ -1,0 +1,1 @@
+"""``.safetensors``: written and read."""

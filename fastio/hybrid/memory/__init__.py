@@ -1,0 +1,1 @@
+"""Host and device memory of hybrid training, and the copies between them."""

@@ -1,0 +1,175 @@
+"""A model's parameters in host memory, and the layers that they form: what moves together.
+
+A layer has the parameters of one module, and those of modules below it that are never called themselves (a
+MultiheadAttention computes with its projection's weights without calling it).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn import Module, Parameter
+from torch.nn.parameter import is_lazy
+
+from fastio.hybrid.errors import HybridError
+from fastio.hybrid.memory.device_memory import Arrival, Memories
+from fastio.hybrid.memory.flat_buffer import HostVector, is_dense, laid_out
+from fastio.hybrid.memory.freed_memory import Freed
+from fastio.hybrid.planning.costs import DHA
+
+
+@dataclass(eq=False)
+class Slot:
+    """A parameter and its place. ``host`` is its memory as the update sees it, ``seen`` the same as compute sees it.
+
+    ``device`` is its place in the device's memory, for layers that are copied there, and ``version`` the parameter's
+    when it was copied. ``address`` is that of ``seen`` when it was laid out.
+    """
+
+    name: str
+    parameter: Parameter
+    offset: int
+    host: torch.Tensor
+    seen: torch.Tensor
+    layer: Layer
+    device: torch.Tensor | None = None
+    version: int = -1
+    address: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.address = self.seen.data_ptr()
+
+    @property
+    def nbytes(self) -> int:
+        """Of the parameter."""
+        return self.host.numel() * self.host.element_size()
+
+
+@dataclass(eq=False)
+class Layer:
+    """Parameters that move together. ``arrival`` is their copy on the device, None where there is none to be used."""
+
+    name: str
+    module: Module
+    slots: list[Slot] = field(default_factory=list)
+    mode: str = DHA
+    runs: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # on the device, and in host memory
+    arrival: Arrival | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Of its parameters."""
+        return sum(slot.nbytes for slot in self.slots)
+
+
+Group = tuple[str, Module, list[tuple[str, Parameter]]]
+
+
+def found(model: Module) -> list[Group]:
+    """Modules with parameters of their own, by name, in the model's order; a tied parameter is in the first one.
+
+    Raises HybridError for parameters that have no values yet, and for two whose memory overlaps.
+    """
+    seen: set[Parameter] = set()
+    groups: list[Group] = []
+    for name, module in model.named_modules():
+        own = []
+        for key, parameter in module.named_parameters(recurse=False):
+            if parameter in seen:
+                continue
+            seen.add(parameter)
+            full = f"{name}.{key}" if name else key
+            if is_lazy(parameter) or parameter.is_meta:
+                raise HybridError(f"parameter {full} has no values yet: materialize the model (call it once) first")
+            if parameter.numel():
+                own.append((full, parameter))
+        if own:
+            groups.append((name or type(module).__name__, module, own))
+    _refuse_overlaps([pair for *_, own in groups for pair in own])
+    return groups
+
+
+def _refuse_overlaps(named: Iterable[tuple[str, Parameter]]) -> None:
+    spans = []
+    for name, parameter in named:
+        length = 1 + sum((n - 1) * abs(s) for n, s in zip(parameter.shape, parameter.stride(), strict=True))
+        start = parameter.data_ptr()
+        spans.append((str(parameter.device), start, start + length * parameter.element_size(), name))
+    spans.sort()
+    for (device, _, end, name), (other_device, start, _, other) in itertools.pairwise(spans):
+        if device == other_device and start < end:
+            raise HybridError(
+                f"parameters {name} and {other} share memory and are two parameters: to tie them, assign one and the "
+                f"same Parameter to both modules; to part them, clone one"
+            )
+
+
+def moved_to_host(groups: Sequence[Group], memories: Memories) -> tuple[list[Layer], HostVector]:
+    """Move these parameters into one long host vector, where it stays; a layer for each module.
+
+    Each is copied and its old memory let go before the next, so that little is there twice.
+    """
+    parameters = [parameter for *_, own in groups for _, parameter in own]
+    offsets, end = laid_out(p.numel() * p.element_size() for p in parameters)
+    vector = HostVector(end, memories)
+    place = iter(offsets)
+    layers = []
+    freed = Freed()
+    for name, module, own in groups:
+        layer = Layer(name, module)
+        for full, parameter in own:
+            offset = next(place)
+            # Without gaps, and in the same order of strides: which way a matrix lies decides what a product rounds.
+            like = parameter.data if is_dense(parameter) else parameter.data.clone()
+            host = vector.view(offset, like)
+            host.copy_(like)
+            slot = Slot(full, parameter, offset, host, vector.seen(offset, like), layer)
+            parameter.data = slot.seen
+            layer.slots.append(slot)
+            freed.add(slot.nbytes)
+        layers.append(layer)
+    return layers, vector
+
+
+def as_called(
+    model: Module, layers: Sequence[Layer], order: Sequence[Module], reached: Container[torch.Tensor]
+) -> list[Layer]:
+    """The layers in the order in which forward called their modules; those of uncalled modules join the caller's.
+
+    ``reached``: the parameters that backward has come to. What has no gradient or no caller among the modules (frozen,
+    or used outside of any) stays where it is, in no layer.
+    Raises HybridError for a layer that took no part: its module was not called and its parameters have no gradient.
+    """
+    ranks = {id(module): rank for rank, module in enumerate(order)}
+    called = {
+        id(layer.module): Layer(layer.name, layer.module, list(layer.slots))
+        for layer in layers
+        if id(layer.module) in ranks
+    }
+    parents: dict[int, Module] = {}
+    for module in model.modules():
+        for child in module.children():
+            parents.setdefault(id(child), module)
+    for layer in layers:
+        if id(layer.module) in called:
+            continue
+        trained = [slot for slot in layer.slots if slot.parameter.requires_grad]
+        idle = [slot.name for slot in trained if slot.parameter not in reached]
+        if idle:
+            raise HybridError(
+                f"layer {layer.name} was never called in the first step, and {', '.join(idle)} got no gradient: "
+                f"call it in the first forward pass, freeze it with requires_grad_(False), or remove it"
+            )
+        home = parents.get(id(layer.module))
+        while home is not None and id(home) not in ranks:
+            home = parents.get(id(home))
+        if trained and home is not None:
+            called.setdefault(id(home), Layer(_name_of(model, home), home)).slots.extend(layer.slots)
+    return sorted(called.values(), key=lambda layer: ranks[id(layer.module)])
+
+
+def _name_of(model: Module, module: Module) -> str:
+    return next(name for name, other in model.named_modules() if other is module) or type(module).__name__

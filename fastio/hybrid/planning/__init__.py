@@ -1,0 +1,1 @@
+"""Which layers move how (MemFerry, section IV). Pure."""

@@ -1,0 +1,73 @@
+"""Which layers are read in place in forward and copied before backward: DFGB (MemFerry, section IV). Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastio.hybrid.planning.costs import DFGB, DHA, GFGB, LayerCosts, forward_ends
+
+
+def admit(costs: Sequence[LayerCosts], modes: Sequence[str], room: float = math.inf) -> tuple[str, ...]:
+    """The same modes, with DFGB for those DHA layers whose copies are over when their backward begins.
+
+    Best first: most seconds of backward saved for each second of copying. ``room``: bytes of parameters that the GPU
+    still has room for. A layer is admitted where the copies of all that were, taken by earliest deadline, are in time.
+    """
+    found = list(modes)
+    ends = forward_ends(costs, modes)
+    candidates = [i for i, mode in enumerate(modes) if mode == DHA and costs[i].backward_dha_s > costs[i].backward_s]
+    candidates.sort(key=lambda i: _worth(costs[i]), reverse=True)
+    for i in candidates:
+        if costs[i].nbytes > room:
+            continue
+        found[i] = DFGB
+        if in_time(costs, found, ends):
+            room -= costs[i].nbytes
+        else:
+            found[i] = DHA
+    return tuple(found)
+
+
+def in_time(costs: Sequence[LayerCosts], modes: Sequence[str], forward_ends_s: Sequence[float]) -> bool:
+    """Whether every DFGB layer's copy is over when its backward begins."""
+    return all(copy.end_s <= copy.due_s for copy in copies(costs, modes, forward_ends_s))
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A DFGB layer's copy, in seconds since forward began, and when the layer's backward would begin."""
+
+    layer: int
+    start_s: float
+    end_s: float
+    due_s: float
+
+
+def copies(costs: Sequence[LayerCosts], modes: Sequence[str], forward_ends_s: Sequence[float]) -> list[Copy]:
+    """The copies of DFGB layers in their order: behind those of GFGB layers, the earliest deadline first.
+
+    One may begin when the layer's forward is over and the copy engine is free; copies are not interrupted.
+    """
+    engine = sum(layer.copy_s for layer, mode in zip(costs, modes, strict=True) if mode == GFGB)
+    due: dict[int, float] = {}
+    now = forward_ends_s[-1] if forward_ends_s else 0.0
+    for i in reversed(range(len(costs))):
+        if modes[i] == DFGB:
+            due[i] = now
+        now += costs[i].backward_dha_s if modes[i] == DHA else costs[i].backward_s
+    found: list[Copy] = []
+    waiting = set(due)
+    while waiting:
+        start = max(engine, min(forward_ends_s[i] for i in waiting))
+        first = min((i for i in waiting if forward_ends_s[i] <= start), key=lambda i: due[i])
+        engine = start + costs[first].copy_s
+        found.append(Copy(first, start, engine, due[first]))
+        waiting.remove(first)
+    return found
+
+
+def _worth(layer: LayerCosts) -> float:
+    saved = layer.backward_dha_s - layer.backward_s
+    return saved / layer.copy_s if layer.copy_s > 0 else math.inf

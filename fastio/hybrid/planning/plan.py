@@ -1,0 +1,107 @@
+"""A mode for each layer, and whose gradients go to host memory: the door to the planners. Pure. Seconds and bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fastio.hybrid.planning.backward_prefetch import admit
+from fastio.hybrid.planning.costs import DHA, GFGB, GpuBudgetError, LayerCosts, simulate
+from fastio.hybrid.planning.gradient_placement import stay_on_gpu
+from fastio.hybrid.planning.memferry import memferry
+from fastio.hybrid.planning.optimal import optimal
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``modes``: "GFGB", "DHA" or "DFGB" for each layer. ``forward_s``: the simulated forward pass.
+
+    ``gradients_on_host``: the layers whose gradients are produced in host memory, ascending.
+    """
+
+    modes: tuple[str, ...]
+    forward_s: float
+    gradients_on_host: tuple[int, ...]
+
+
+def _zero_offload(costs: Sequence[LayerCosts]) -> tuple[str, ...]:
+    return (GFGB,) * len(costs)
+
+
+Planner = Callable[[Sequence[LayerCosts]], Sequence[str]]
+
+_PLANNERS: dict[str, Callable[[Sequence[LayerCosts]], tuple[str, ...]]] = {
+    "memferry": memferry,
+    "optimal": optimal,
+    "zero-offload": _zero_offload,
+}
+PLANNERS = tuple(_PLANNERS)
+
+
+def check(planner: str | Planner, gradient_reserve: float) -> None:
+    """Raise ValueError for an unknown planner, or a share that is none."""
+    if not callable(planner) and planner not in _PLANNERS:
+        raise ValueError(f"planner={planner!r}: expected one of {', '.join(PLANNERS)}")
+    if not 0 <= gradient_reserve <= 1:
+        raise ValueError(f"gradient_reserve is {gradient_reserve}: expected a share from 0 to 1")
+
+
+def plan(
+    costs: Sequence[LayerCosts],
+    planner: str | Planner = "memferry",
+    gpu_bytes: int | None = None,
+    gradient_reserve: float = 1.0,
+) -> Plan:
+    """Plan one iteration.
+
+    ``planner``: "memferry" (the paper's algorithm 1), "optimal", or "zero-offload" (every layer is copied, to compare
+    with); or a function that gives a mode for each of the layers' costs, which then stands as it is. ``gpu_bytes``: for
+    parameters on the GPU, None for no limit; layers that are copied give way to it, those first that cost the least
+    time for their bytes. ``gradient_reserve``: the share of all gradients' bytes that may stay on the GPU, 0 to 1.
+
+    Raises GpuBudgetError where ``gpu_bytes`` is less than the largest layer, or than what "zero-offload" or the
+    function copies, and ValueError for an unknown planner or a share that is none.
+    """
+    check(planner, gradient_reserve)
+    modes = tuple(planner(costs)) if callable(planner) else _PLANNERS[planner](costs)
+    if gpu_bytes is not None:
+        modes = _within(costs, modes, gpu_bytes, planner)
+    if not callable(planner) and planner != "zero-offload":
+        modes = admit(costs, modes, math.inf if gpu_bytes is None else gpu_bytes - _on_gpu(costs, modes))
+    sizes = [layer.nbytes for layer in costs]
+    room = math.floor(gradient_reserve * sum(sizes))
+    gains = [layer.backward_dha_s - layer.backward_s for layer in costs]
+    stay = range(len(costs)) if gradient_reserve == 1 else stay_on_gpu(sizes, gains, room)
+    host = tuple(i for i in range(len(costs)) if i not in stay)
+    return Plan(modes, simulate(costs, modes), host)
+
+
+def _on_gpu(costs: Sequence[LayerCosts], modes: Sequence[str]) -> int:
+    return sum(layer.nbytes for layer, mode in zip(costs, modes, strict=True) if mode != DHA)
+
+
+def _within(
+    costs: Sequence[LayerCosts], modes: tuple[str, ...], gpu_bytes: int, planner: str | Planner
+) -> tuple[str, ...]:
+    """The modes with as few copies given up as the bytes ask for."""
+    largest = max((layer.nbytes for layer in costs), default=0)
+    if gpu_bytes < largest:
+        raise GpuBudgetError(
+            f"gpu_bytes is {gpu_bytes}, and the largest layer has {largest}: allow more, or split the layer"
+        )
+    found = list(modes)
+    if (callable(planner) or planner == "zero-offload") and _on_gpu(costs, found) > gpu_bytes:
+        name = "the function given" if callable(planner) else "'zero-offload'"
+        raise GpuBudgetError(
+            f"planner {name} copies {_on_gpu(costs, found)} bytes in all, and gpu_bytes is {gpu_bytes}: "
+            f"use planner 'memferry', which reads layers in place, or allow more"
+        )
+
+    def price(i: int) -> float:
+        without = [*found[:i], DHA, *found[i + 1 :]]
+        return (simulate(costs, without) - simulate(costs, found)) / costs[i].nbytes
+
+    while _on_gpu(costs, found) > gpu_bytes:
+        found[min((i for i, mode in enumerate(found) if mode == GFGB and costs[i].nbytes > 0), key=price)] = DHA
+    return tuple(found)

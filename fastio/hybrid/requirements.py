@@ -1,0 +1,62 @@
+"""What Hybrid cannot train with, told before anything is changed; each message says what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from fastio.hybrid.errors import HybridError
+from fastio.hybrid.memory.layers import Slot
+from fastio.hybrid.planning.costs import GpuBudgetError
+
+
+def strangers(model: Module, optimizer: Optimizer) -> None:
+    """Raise HybridError for an optimizer of parameters that the model has not."""
+    known = set(model.parameters())
+    for number, group in enumerate(optimizer.param_groups):
+        if not known.issuperset(group["params"]):
+            raise HybridError(
+                f"group {number} of the optimizer has a parameter that is not the model's: make the optimizer from "
+                f"model.parameters(), after the last change of the model"
+            )
+
+
+def budget(layers: Sequence[tuple[str, int]], nbytes: int | None) -> None:
+    """Raise GpuBudgetError where the largest of these layers, with their names and bytes, has more than ``nbytes``."""
+    name, most = max(layers, key=lambda layer: layer[1], default=("", 0))
+    if nbytes is not None and nbytes < most:
+        raise GpuBudgetError(
+            f"gpu_budget is {nbytes} bytes, and the largest layer, {name}, has {most}: allow more, or split the layer"
+        )
+
+
+def changes(
+    model: Module,
+    updated: Iterable[torch.Tensor],
+    slots: Mapping[torch.Tensor, Slot],
+    trained: Container[torch.Tensor],
+) -> None:
+    """Raise HybridError for parameters that were added, exchanged, moved or thawed since they were laid out.
+
+    ``updated``: the optimizer's. ``slots``: what was laid out, by parameter, and ``trained``: what had gradients then.
+    """
+    added = [name for name, p in model.named_parameters() if p not in slots and p.numel()]
+    if added or any(p not in slots and p.numel() for p in updated):
+        raise HybridError(
+            f"{', '.join(added) or 'a parameter of the optimizer'} was added or exchanged after Hybrid was made: "
+            f"close() it and make another"
+        )
+    for slot in slots.values():
+        # A storage may also move under all that view it (share_memory_(), a queue of torch.multiprocessing).
+        if not slot.parameter.data_ptr() == slot.seen.data_ptr() == slot.address:
+            raise HybridError(
+                f"the memory of {slot.name} was exchanged after Hybrid was made (by model.to(), data = ..., or "
+                f"share_memory_()): copy_() values into it instead, or close() Hybrid before and make another after"
+            )
+        if slot.parameter.requires_grad and slot.parameter not in trained:
+            raise HybridError(
+                f"{slot.name} was frozen when Hybrid was made, and is not any more: close() it and make another"
+            )

@@ -1,0 +1,93 @@
+"""What an iteration does in time under a plan: a simulation over a compute stream, two copy engines and the CPU. Pure.
+
+Seconds and bytes. Copies to the GPU and to the host have an engine each, first in, first out; the update is the CPU's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastio.hybrid.planning.backward_prefetch import copies
+from fastio.hybrid.planning.costs import DHA, GFGB, LayerCosts, forward_ends
+from fastio.hybrid.planning.plan import Plan
+
+COMPUTE, TO_GPU, TO_HOST, UPDATE = LANES = ("compute", "to the GPU", "to the host", "update on the CPU")
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a lane does for a layer. ``what``: forward, backward, copy, late copy, gradient or update."""
+
+    lane: str
+    layer: int
+    what: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A simulated iteration. ``nbytes``: the most that parameters and gradients take on the GPU."""
+
+    spans: tuple[Span, ...]
+    forward_s: float
+    backward_s: float
+    iteration_s: float
+    nbytes: int
+
+
+def iterate(
+    costs: Sequence[LayerCosts],
+    plan: Plan,
+    update_s: Sequence[float] | None = None,
+    *,
+    update_waits: bool = False,
+) -> Timeline:
+    """Run one iteration. ``update_s``: what the update of each layer takes, 0 without it.
+
+    A gradient takes as long to the host as its layer's parameters to the GPU, and none where backward writes it there.
+    The update begins when backward is over and goes on as gradients arrive; with ``update_waits`` when all of them have
+    (ZeRO-Offload).
+    """
+    layers = range(len(costs))
+    ends = forward_ends(costs, plan.modes)
+    spans = list(_forward(costs, plan.modes, ends))
+    late: dict[int, float] = {}
+    for copy in copies(costs, plan.modes, ends):
+        late[copy.layer] = copy.end_s
+        spans.append(Span(TO_GPU, copy.layer, "late copy", copy.start_s, copy.end_s))
+    now = forward_s = ends[-1] if ends else 0.0
+    done: dict[int, float] = {}
+    for i in reversed(layers):
+        in_place = plan.modes[i] == DHA or i in plan.gradients_on_host
+        start = max(now, late.get(i, 0.0))
+        now = done[i] = start + (costs[i].backward_dha_s if in_place else costs[i].backward_s)
+        spans.append(Span(COMPUTE, i, "backward", start, now))
+    backward_end, engine = now, 0.0
+    arrived = dict(done)
+    for i in reversed(layers):
+        if i not in plan.gradients_on_host:
+            start = max(engine, done[i])
+            engine = arrived[i] = start + costs[i].copy_s
+            spans.append(Span(TO_HOST, i, "gradient", start, engine))
+    cpu = max(arrived.values(), default=0.0) if update_waits else backward_end
+    for i in reversed(layers):
+        start = max(cpu, arrived[i])
+        cpu = start + (update_s[i] if update_s is not None else 0.0)
+        spans.append(Span(UPDATE, i, "update", start, cpu))
+    on_gpu = sum(costs[i].nbytes for i in layers if plan.modes[i] != DHA)
+    on_gpu += sum(costs[i].nbytes for i in layers if i not in plan.gradients_on_host)
+    return Timeline(tuple(spans), forward_s, backward_end - forward_s, max(cpu, backward_end, engine), on_gpu)
+
+
+def _forward(costs: Sequence[LayerCosts], modes: Sequence[str], ends: Sequence[float]) -> list[Span]:
+    spans, copied = [], 0.0
+    for i, (layer, mode, end) in enumerate(zip(costs, modes, ends, strict=True)):
+        if mode == GFGB:
+            spans.append(Span(TO_GPU, i, "copy", copied, copied + layer.copy_s))
+            copied += layer.copy_s
+        computed = end - layer.between_s
+        took = layer.forward_s if mode == GFGB else layer.forward_dha_s
+        spans.append(Span(COMPUTE, i, "forward", computed - took, computed))
+    return spans

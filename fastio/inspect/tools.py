@@ -1,0 +1,39 @@
+"""What tools there are, and why some are unavailable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastio.formats.detect import FORMATS
+from fastio.transports import registry
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStatus:
+    """One tool: whether it can be used here, else why not and what to do about it.
+
+    ``operations`` are ``save`` and ``load``; ``formats`` those it fills; ``devices`` where the memory may be.
+    """
+
+    name: str
+    available: bool
+    reason: str
+    cure: str
+    operations: tuple[str, ...]
+    formats: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+def tools() -> list[ToolStatus]:
+    """Every tool, built in or plugged in. Imports the libraries behind them, so it can take a second."""
+    found = []
+    for name in registry.names():
+        tool = registry.find(name)
+        if tool.transport is None:
+            found.append(ToolStatus(name, False, tool.reason, tool.cure, (), (), ()))
+            continue
+        can = tool.transport.capabilities
+        formats = tuple(form for form in FORMATS if can.formats is None or form in can.formats)
+        devices = tuple(sorted(filter(registry.is_here, can.devices)))
+        found.append(ToolStatus(name, True, "", "", tuple(sorted(can.operations)), formats, devices))
+    return found

@@ -1,0 +1,1 @@
+"""Memory that bytes are moved through and into: staging buffers, load buffers, raw addresses."""

@@ -1,0 +1,1 @@
+"""Saved tensors: autograd's hooks, modules, operators and versions."""

@@ -1,0 +1,1 @@
+"""What bytes become before they leave the device."""

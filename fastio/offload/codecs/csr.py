@@ -1,0 +1,89 @@
+"""CSR-128 on tensors: the format of ``native/csr.hpp``, by the processor's kernels or by the GPU's."""
+
+from __future__ import annotations
+
+import torch
+
+from fastio import _native
+from fastio.errors import FastIOError
+from fastio.offload.codecs import csr_cuda
+from fastio.offload.stores import fresh_memory
+from fastio.runtime.native_errors import NativeError
+
+COLUMNS = 128
+MAX_ELEMENTS = 2**32 - 1  # what a row pointer can count
+
+_PIECES = 16  # looked at before all of a large tensor is
+_PIECE = 32 * COLUMNS
+
+
+class DamagedError(FastIOError):
+    """A payload does not agree with itself, or with the number of elements. The message names the row."""
+
+
+def words_of(dtype: torch.dtype) -> tuple[int, int]:
+    """How many elements of CSR-128 one of ``dtype`` is, and of how many bytes; (0, 0): it cannot be packed."""
+    if dtype.itemsize == 16:
+        return 2, 8
+    return (1, dtype.itemsize) if dtype.itemsize in {2, 4, 8} else (0, 0)
+
+
+def pack(plain: torch.Tensor, least_ratio: float = 0.0) -> torch.Tensor | None:
+    """The payload of a contiguous tensor, as uint8 on its device.
+
+    None where it cannot be packed (elements of one byte, more than 2**32 - 1 of them), or where the ratio would be
+    below ``least_ratio``: a large tensor on the CPU is judged by a sample of 16 pieces of 4096 elements before all
+    its elements are counted.
+    """
+    words, itemsize = words_of(plain.dtype)
+    elements = plain.numel() * words
+    if words == 0 or elements > MAX_ELEMENTS:
+        return None
+    if plain.is_cuda:
+        return csr_cuda.pack(plain, elements, itemsize, least_ratio)
+    address = plain.data_ptr()
+    if least_ratio > 0 and not _sample_pays(address, elements, itemsize, least_ratio):
+        return None
+    nbytes = _native.csr_nbytes(elements, itemsize, _native.csr_count(address, elements, itemsize))
+    if nbytes * least_ratio > plain.nbytes:
+        return None
+    payload = fresh_memory.empty((nbytes,), torch.uint8, plain.device)
+    try:
+        _native.csr_encode(address, elements, itemsize, payload.data_ptr(), nbytes)
+    except NativeError as error:  # another thread changed the tensor
+        raise RuntimeError(error.args[1]) from None
+    return payload
+
+
+def unpack(payload: torch.Tensor, elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """``elements`` elements of ``dtype`` on ``device``, one-dimensional. Raises DamagedError."""
+    words, itemsize = words_of(dtype)
+    if words == 0 or elements * words > MAX_ELEMENTS:
+        raise DamagedError(f"{elements} elements of {dtype} cannot have been packed")
+    if device.type == "cuda" and csr_cuda.is_available():
+        tensor = torch.empty(elements, dtype=dtype, device=device)
+        if not csr_cuda.unpack(aligned(payload.to(device), 8), tensor, elements * words, itemsize):
+            raise DamagedError("its rows, pointers and values do not agree")
+        return tensor
+    payload = payload.cpu()
+    tensor = fresh_memory.empty((elements,), dtype, payload.device)
+    try:
+        _native.csr_decode(payload.data_ptr(), payload.nbytes, tensor.data_ptr(), elements * words, itemsize)
+    except NativeError as error:
+        raise DamagedError(error.args[1]) from None
+    return tensor.to(device)
+
+
+def aligned(payload: torch.Tensor, itemsize: int) -> torch.Tensor:
+    """The payload, or a copy of it, beginning where elements of that size may."""
+    unaligned = payload.data_ptr() % itemsize or payload.storage_offset() % itemsize
+    return payload.clone() if unaligned else payload
+
+
+def _sample_pays(address: int, elements: int, itemsize: int, least_ratio: float) -> bool:
+    if elements < 4 * _PIECES * _PIECE:
+        return True
+    step = elements // _PIECES
+    found = sum(_native.csr_count(address + i * step * itemsize, _PIECE, itemsize) for i in range(_PIECES))
+    sampled = _PIECES * _PIECE
+    return _native.csr_nbytes(sampled, itemsize, found) * least_ratio <= sampled * itemsize

@@ -1,0 +1,126 @@
+"""vDNN's dynamic policy (section III-C): offload no more, and compute no slower, than memory forces one to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from fastio.offload.planning.infeasible import InfeasibleBudget
+from fastio.offload.planning.vdnn import KINDS, last_consumers, next_prefetch
+
+Offloading = Literal["none", "conv", "all"]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to compute a layer, forward and backward together in seconds, with the workspace it needs in bytes."""
+
+    time_s: float
+    workspace_nbytes: int
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer: its kind, the bytes of its output, the layers whose outputs it reads, and the ways to compute it."""
+
+    kind: str
+    nbytes: int
+    inputs: tuple[int, ...] = ()
+    algorithms: tuple[Algorithm, ...] = (Algorithm(0.0, 0),)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What leaves, and by which of its algorithms each layer computes."""
+
+    offloading: Offloading
+    algorithms: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """The configuration to train with, and every pass that was tried, in order, with whether it fitted."""
+
+    configuration: Configuration
+    passes: tuple[tuple[Configuration, bool], ...]
+
+
+def dynamic(
+    layers: tuple[Layer, ...], budget: int, fixed_nbytes: int = 0, fits: Callable[[Configuration], bool] | None = None
+) -> Dynamic:
+    """Choose the configuration by the paper's profiling passes.
+
+    ``budget`` is all the memory there is and ``fixed_nbytes`` what weights and the like take of it, in bytes. ``fits``
+    tries a pass for real (train one iteration; False for out of memory); without it :func:`usage` decides.
+
+    all(m) first: without it nothing trains. Then none(p), conv(p), all(p); then, under conv and under all, layer by
+    layer the fastest algorithm that the budget allows; then all(m). (p) is the fastest algorithm everywhere, (m) the
+    one with the least workspace. Raises InfeasibleBudget where all(m) does not fit.
+    """
+    fast = tuple(min(range(len(n.algorithms)), key=lambda a: n.algorithms[a].time_s) for n in layers)
+    small = tuple(min(range(len(n.algorithms)), key=lambda a: n.algorithms[a].workspace_nbytes) for n in layers)
+    least = Configuration("all", small)
+    tried: list[tuple[Configuration, bool]] = []
+    for configuration in (
+        least,
+        Configuration("none", fast),
+        Configuration("conv", fast),
+        Configuration("all", fast),
+        Configuration("conv", _downgraded(layers, "conv", small, budget - fixed_nbytes)),
+        Configuration("all", _downgraded(layers, "all", small, budget - fixed_nbytes)),
+    ):
+        peak = fixed_nbytes + max(usage(layers, configuration), default=0)
+        tried.append((configuration, peak <= budget if fits is None else fits(configuration)))
+        if configuration is least and not tried[-1][1]:
+            cure = "make the batch smaller: vDNN has no way to train with less"
+            raise InfeasibleBudget("vDNN-all with the least workspace", peak, budget, cure)
+        if configuration is not least and tried[-1][1]:
+            return Dynamic(configuration, tuple(tried))
+    return Dynamic(least, tuple(tried))
+
+
+def usage(layers: tuple[Layer, ...], configuration: Configuration) -> list[int]:
+    """Bytes resident for each layer, in its forward or its backward step, whichever is more.
+
+    Counted are the outputs that are there, gradients of outputs from their first to their last use (backward), and the
+    workspace of the layer that runs. What is offloaded is gone when the next layer starts, and what is prefetched
+    during a layer's backward step is there from its start, as vDNN synchronises it (section III-B).
+    """
+    bare = _resident(layers, configuration.offloading)
+    chosen = zip(layers, configuration.algorithms, strict=True)
+    return [nbytes + layer.algorithms[a].workspace_nbytes for nbytes, (layer, a) in zip(bare, chosen, strict=True)]
+
+
+def _resident(layers: tuple[Layer, ...], offloading: Offloading) -> list[int]:
+    """What :func:`usage` counts, less the workspaces."""
+    last = last_consumers([layer.inputs for layer in layers])
+    ends = [b if reader is None else reader for b, reader in enumerate(last)]
+    leaving = {b for layer in layers if layer.kind in KINDS[offloading] for b in layer.inputs}
+    resident = [
+        sum(layers[b].nbytes for b in range(n + 1) if b not in leaving or ends[b] >= n) for n in range(len(layers))
+    ]
+    kinds = [layer.kind for layer in layers]
+    out = [any(b in leaving and ends[b] == n for b in layer.inputs) for n, layer in enumerate(layers)]
+    back = [False] * len(layers)
+    present = set(range(len(layers))) - leaving
+    for n in reversed(range(len(layers))):
+        ahead = next_prefetch(n, kinds, out, back)
+        for fetched in (n,) if ahead is None else (n, ahead):
+            back[fetched] = True
+            present.update(layers[fetched].inputs)
+        outputs = sum(layers[b].nbytes for b in present if b <= n)
+        gradients = sum(layers[b].nbytes for b in range(n + 1) if layers[b].inputs and ends[b] >= n)
+        resident[n] = max(resident[n], outputs + gradients)
+    return resident
+
+
+def _downgraded(
+    layers: tuple[Layer, ...], offloading: Offloading, small: tuple[int, ...], budget: int
+) -> tuple[int, ...]:
+    """Each layer's fastest algorithm whose workspace the budget still holds, else the one with the least workspace."""
+    chosen = []
+    for layer, nbytes, least in zip(layers, _resident(layers, offloading), small, strict=True):
+        able = [a for a, each in enumerate(layer.algorithms) if nbytes + each.workspace_nbytes <= budget]
+        chosen.append(min(able, key=lambda a: layer.algorithms[a].time_s, default=least))
+    return tuple(chosen)

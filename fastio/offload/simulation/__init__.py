@@ -1,0 +1,1 @@
+"""Simulated iterations: time, memory, the largest batch. Pure."""

@@ -1,0 +1,107 @@
+"""What an iteration of :class:`fastio.Offload` takes: writes behind compute, reads ahead of it, each in a byte window.
+
+A simulation like :mod:`fastio.offload.simulation.timeline`'s, of the run as it is instead of one that fills a memory:
+writes are not drained before backward starts, and what is wanted before its write is over is handed back from memory.
+No clock, file or device. Units: bytes and seconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from fastio.offload.simulation.timeline import Timeline, Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One blob of an iteration, in forward order: bytes; seconds of its way out and back; when it is made, in seconds
+    of forward compute, and wanted, in seconds of backward compute (None: never).
+    """
+
+    nbytes: int
+    write_s: float
+    read_s: float
+    ready_s: float
+    needed_s: float | None
+
+
+def predict(
+    moves: Sequence[Move], selected: Collection[int], forward_s: float, backward_s: float, window: int, ahead: int
+) -> Timeline:
+    """Run one iteration in which the ``selected`` blobs move out and back.
+
+    Compute waits while more than ``window`` bytes wait for their write, and for what it wants and is not back. At each
+    use of a blob, reads are begun of what is wanted next, as far as it fits into ``ahead`` bytes.
+    """
+    chosen = frozenset(selected)
+    writes, stall, peak = _forward(moves, chosen, window)
+    written_s = {write.blob: write.finish_s for write in writes}
+    reads, waited, backward_peak = _backward(moves, chosen, written_s, forward_s + stall, ahead)
+    return Timeline(forward_s, backward_s, stall, waited, writes, reads, max(peak, backward_peak))
+
+
+def _forward(moves: Sequence[Move], chosen: frozenset[int], window: int) -> tuple[tuple[Transfer, ...], float, int]:
+    """The writes, what compute waited for room in the window, and the peak."""
+    writes: list[Transfer] = []
+    under_way: deque[Transfer] = deque()
+    stall = idle_from = 0.0
+    kept = waiting = peak = 0
+    for i, move in enumerate(moves):
+        if i not in chosen:
+            kept += move.nbytes
+            peak = max(peak, kept + waiting)
+            continue
+        now = move.ready_s + stall
+        waiting += move.nbytes
+        begin = max(now, idle_from)
+        idle_from = begin + move.write_s
+        writes.append(Transfer(i, begin, idle_from))
+        under_way.append(writes[-1])
+        peak = max(peak, kept + waiting)
+        while under_way and (under_way[0].finish_s <= now or waiting > window):
+            over = under_way.popleft()
+            stall += max(0.0, over.finish_s - now)
+            now = max(now, over.finish_s)
+            waiting -= moves[over.blob].nbytes
+    return tuple(writes), stall, peak
+
+
+def _backward(
+    moves: Sequence[Move], chosen: frozenset[int], written_s: dict[int, float], start: float, ahead: int
+) -> tuple[tuple[Transfer, ...], float, int]:
+    """The reads, what compute waited for them, and the peak."""
+    wanted = [(move.needed_s, -i) for i, move in enumerate(moves) if move.needed_s is not None]
+    uses = [-i for _, i in sorted(wanted)]
+    resident = peak = sum(move.nbytes for i, move in enumerate(moves) if i not in chosen)
+    coming = deque(i for i in uses if i in chosen)
+    reads: list[Transfer] = []
+    ready: dict[int, float] = {}
+    stall, idle_from, held = 0.0, start, 0
+
+    def fetch(i: int, now: float) -> None:
+        nonlocal idle_from, held, peak
+        held += moves[i].nbytes
+        peak = max(peak, resident + held)
+        if written_s[i] > now:  # still in memory, and so it stays
+            ready[i] = now
+            return
+        begin = max(now, idle_from)
+        idle_from = begin + moves[i].read_s
+        reads.append(Transfer(i, begin, idle_from))
+        ready[i] = idle_from
+
+    for use in uses:
+        now = start + (moves[use].needed_s or 0.0) + stall
+        if use in chosen:
+            if use not in ready:
+                fetch(coming.popleft(), now)
+            stall += max(0.0, ready[use] - now)
+            now = max(now, ready[use])
+            held -= moves[use].nbytes
+        else:
+            resident -= moves[use].nbytes
+        while coming and held + moves[coming[0]].nbytes <= ahead:
+            fetch(coming.popleft(), now)
+    return tuple(reads), stall, peak

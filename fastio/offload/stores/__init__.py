@@ -1,0 +1,1 @@
+"""Where saved tensors go: host memory, a block store, files."""

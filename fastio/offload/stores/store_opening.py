@@ -1,0 +1,187 @@
+"""Opening a block store: which driver its places ask for, and that nobody's data lie there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fastio import _native
+from fastio.errors import RefusedError, TransferError
+from fastio.memory.raw_memory import view
+from fastio.nvme.safety import refuse_contents, refuse_controller_in_use
+from fastio.offload.stores.namespaces import close_namespace, open_namespaces
+from fastio.offload.stores.store_errors import BLOCK
+from fastio.offload.stores.store_places import close_places, open_places
+from fastio.runtime.native_errors import named
+
+_NAMED = ("nvme", "vfio", "spdk")  # whose places have the driver's name before a colon
+DRIVERS = ("uring", "threads", *_NAMED)
+_ALIGNMENT = 4  # of an address in an NVMe command; a driver may ask for more
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStore:
+    """A native store and what is known of it. ``lba_bytes`` is of each place; ``claims`` are to be closed after it."""
+
+    native: _native.BlockStore
+    driver: str
+    places: tuple[str, ...]
+    lba_bytes: tuple[int, ...]
+    drive_nbytes: int
+    whole_pages: bool
+    notes: tuple[str, ...] = ()
+    claims: tuple[int, ...] = ()
+
+
+def open_store(
+    places: Sequence[str | os.PathLike[str]], capacity: int, driver: str | None, force: str | None
+) -> OpenStore:
+    """Open a store of ``capacity`` bytes (0: all there is). Raises as :class:`fastio.offload.BlockStore` says."""
+    name, paths = chosen(places, driver)
+    limit = capacity // BLOCK
+    if name == "nvme":
+        return _on_namespaces(paths, limit, force)
+    if name in ("vfio", "spdk"):
+        return _on_controllers(paths, limit, name, force)
+    return _on_places(paths, limit, name, force)
+
+
+def chosen(places: Sequence[str | os.PathLike[str]], driver: str | None) -> tuple[str, list[str]]:
+    """The driver that places such as "nvme:/dev/ng0n1" ask for, and the places without that; or that which was named.
+
+    ValueError for a driver that there is not, or places of several kinds.
+    """
+    if driver is not None and driver not in DRIVERS:
+        raise ValueError(f"unknown driver {driver!r}: expected one of {', '.join(DRIVERS)}")
+    if not places:
+        raise ValueError("a block store needs at least one place")
+    paths, kinds = [], set()
+    told = [os.fspath(place) for place in places]
+    for place in told:
+        prefix, colon, rest = place.partition(":")
+        paths.append(rest if colon and prefix in _NAMED else place)
+        kinds.add(prefix if colon and prefix in _NAMED else driver or "uring")
+    if len(kinds) > 1 or (driver is not None and kinds != {driver}):
+        asked = f" ({driver!r} was asked for)" if driver is not None else ""
+        raise ValueError(f"all places of a store are of one driver{asked}, but these are not: {', '.join(told)}")
+    return kinds.pop(), paths
+
+
+def _on_places(paths: Sequence[str], limit: int, driver: str, force: str | None) -> OpenStore:
+    opened = open_places(paths, force)
+    told = tuple(place.path for place in opened)
+    alignment = max(place.memory_alignment for place in opened)
+    notes: list[str] = []
+    try:
+        devices = [(place.fd, place.fixed_blocks) for place in opened]
+        native, driver = _by_ring_or_threads(devices, told, limit, driver, alignment, notes)
+    except Exception:  # not Ctrl-C: it may come when the native store has them, which closes them itself
+        close_places(opened)
+        raise
+    notes += [f"{place.path}: no direct I/O, so through the page cache" for place in opened if not place.direct]
+    drives = {place.drive: place.drive_nbytes for place in opened}
+    return OpenStore(
+        native=native,
+        driver=driver,
+        places=told,
+        lba_bytes=(BLOCK,) * len(opened),
+        drive_nbytes=sum(drives.values()),
+        whole_pages=all(place.bears_changes for place in opened),
+        notes=tuple(notes),
+    )
+
+
+def _on_namespaces(paths: Sequence[str], limit: int, force: str | None) -> OpenStore:
+    opened = open_namespaces(paths, force)
+    told = tuple(namespace.path for namespace in opened)
+    try:
+        native = _native_store([(namespace.fd, 0) for namespace in opened], told, limit, "nvme", _ALIGNMENT)
+    except Exception as error:  # not Ctrl-C, as above
+        for namespace in opened:
+            close_namespace(namespace)
+        if isinstance(error, RefusedError):
+            raise _unusable("nvme", error, told) from None
+        raise
+    return _on_devices(native, "nvme", told, tuple(namespace.claim for namespace in opened if namespace.claim >= 0))
+
+
+def _on_controllers(names: Sequence[str], limit: int, driver: str, force: str | None) -> OpenStore:
+    """On controllers that the driver takes from the kernel: only it can look at what they hold."""
+    for name in names:
+        address = pci_address(driver, name)
+        if address:
+            refuse_controller_in_use(address, force)
+    try:
+        native = _native_store(names, names, limit, driver, _ALIGNMENT)
+    except RefusedError as error:
+        raise _unusable(driver, error, names) from None
+    try:
+        for number, (name, blocks, _, _, serial) in enumerate(native.devices()):
+            refuse_contents(name, serial, _reader(native, driver, number, name), blocks * BLOCK, force)
+    except BaseException:
+        native.close()
+        raise
+    return _on_devices(native, driver, tuple(names), ())
+
+
+def pci_address(driver: str, name: str) -> str:
+    """The controller of "0000:03:00.0/2" or "trtype=PCIe traddr=0000:03:00.0"; "" for one across a network."""
+    if driver == "vfio":
+        return name.partition("/")[0]
+    told = {key.lower(): value for key, value in re.findall(r"(\w+)[=:](\S+)", name)}
+    return told.get("traddr", "") if told.get("trtype", "").lower() == "pcie" else ""
+
+
+def _on_devices(native: _native.BlockStore, driver: str, places: tuple[str, ...], claims: tuple[int, ...]) -> OpenStore:
+    devices = native.devices()
+    return OpenStore(
+        native=native,
+        driver=driver,
+        places=places,
+        lba_bytes=tuple(lba_bytes for _, _, lba_bytes, _, _ in devices),
+        drive_nbytes=sum(blocks * BLOCK for _, blocks, _, _, _ in devices),
+        whole_pages=True,  # there is nobody between to take checksums
+        claims=claims,
+    )
+
+
+def _reader(native: _native.BlockStore, driver: str, number: int, name: str) -> Callable[[int, int], bytes]:
+    """A function of (offset, nbytes) that reads whatever lies on a device of the store."""
+
+    def read(offset: int, nbytes: int) -> bytes:
+        memory = torch.empty(nbytes, dtype=torch.uint8)
+        with named(name):
+            failure = native.peek(number, offset // BLOCK, memory.data_ptr(), nbytes)
+        if failure is not None:
+            raise TransferError(failure[0], f"driver {driver}: reading what is there", name, offset)
+        return bytes(view(memory.data_ptr(), nbytes))
+
+    return read
+
+
+def _by_ring_or_threads(
+    devices: Sequence[tuple[int, int]], told: Sequence[str], limit: int, driver: str, alignment: int, notes: list[str]
+) -> tuple[_native.BlockStore, str]:
+    try:
+        return _native_store(devices, told, limit, driver, alignment), driver
+    except RefusedError as error:
+        if driver != "uring":
+            raise _unusable(driver, error, told) from None
+        notes.append(f"driver 'threads' instead of 'uring': {error}")
+    return _by_ring_or_threads(devices, told, limit, "threads", alignment, notes)
+
+
+def _native_store(
+    devices: Sequence[tuple[int, int]] | Sequence[str], told: Sequence[str], limit: int, driver: str, alignment: int
+) -> _native.BlockStore:
+    with named(", ".join(told)):
+        return _native.BlockStore(devices, limit, driver, alignment)
+
+
+def _unusable(driver: str, error: RefusedError, told: Sequence[str]) -> TransferError:
+    return TransferError(errno.EIO, f"driver {driver} ({error})", ", ".join(told))

@@ -1,0 +1,165 @@
+"""The files and devices that a block store lies on: opened so that nothing of them is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastio._native import Descriptor
+from fastio.dicts import fingerprint
+from fastio.errors import FolderMissingError, TransferError
+from fastio.files import direct_io
+from fastio.nvme.safety import refuse_in_use
+
+_BLOCK = 4096
+_SPECIAL = ((stat.S_ISCHR, "character device"), (stat.S_ISFIFO, "FIFO"), (stat.S_ISSOCK, "socket"))
+# Filesystems without unnamed files, and kernels before 3.11, answer with one of these.
+_PLAIN = ("ext2", "ext3", "ext4", "xfs")  # filesystems that take no checksums of data
+_NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An open file or block device.
+
+    ``fixed_blocks`` of 4096 bytes is a device's size, 0 for a file; ``drive`` and ``drive_nbytes`` name the drive or
+    filesystem below and its size; ``memory_alignment`` is what direct I/O asks of addresses. ``bears_changes``: nobody
+    takes checksums or parity of bytes while they are written, so those that nobody will want may change meanwhile.
+    """
+
+    fd: int
+    path: str
+    direct: bool
+    fixed_blocks: int
+    memory_alignment: int
+    drive: int
+    drive_nbytes: int
+    bears_changes: bool
+
+
+def open_places(paths: Sequence[str | os.PathLike[str]], force: str | None = None) -> list[Place]:
+    """Open all of them, or none.
+
+    A folder gets a file without a name, an empty file is used as it is, a block device whole: never one in use, nor
+    one that holds something unless ``force`` is its serial number. Raises FolderMissingError, DeviceInUseError,
+    ValueError for a file with contents, TransferError.
+    """
+    places: list[Place] = []
+    try:
+        for path in paths:
+            places.append(_open_place(os.fspath(path), force))
+    except BaseException:
+        close_places(places)
+        raise
+    return places
+
+
+def close_places(places: Sequence[Place]) -> None:
+    """Close them; unnamed files are gone with that."""
+    for place in places:
+        os.close(place.fd)
+
+
+def unnamed(folder: str, flags: int) -> Descriptor:
+    """A new file without a name in a folder, opened with these flags. Raises OSError."""
+    file = Descriptor(folder, flags | os.O_TMPFILE | os.O_EXCL, 0o600)
+    try:
+        file.open()
+        return file
+    except OSError as error:
+        if error.errno not in _NO_UNNAMED_FILES:
+            raise
+    path = os.path.join(folder, f".fastio-store-{secrets.token_hex(8)}")
+    file = Descriptor(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        file.open()
+    finally:  # some filesystems make the file and then refuse O_DIRECT
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    return file
+
+
+def _open_place(path: str, force: str | None) -> Place:
+    try:
+        kind = os.stat(path)
+        if stat.S_ISBLK(kind.st_mode):
+            refuse_in_use(path, force)
+        elif not (stat.S_ISDIR(kind.st_mode) or stat.S_ISREG(kind.st_mode)):
+            raise ValueError(_no_place(path, kind))
+        fd, direct = _open_direct(path, kind)
+    except FileNotFoundError:
+        raise FolderMissingError(path) from None
+    except OSError as error:
+        raise TransferError(error.errno or errno.EIO, "opening the block store", path) from None
+    try:
+        return _describe(fd, path, direct)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _no_place(path: str, kind: os.stat_result) -> str:
+    """What is wrong with a path that is neither a folder, a file nor a block device."""
+    what = next((name for test, name in _SPECIAL if test(kind.st_mode)), "special file")
+    cure = "name a folder, an empty file or a block device"
+    if what == "character device":
+        cure += " (an NVMe namespace by its passthrough device: 'nvme:/dev/ng0n1')"
+    return f"{path} is a {what}, which keeps no bytes: {cure}"
+
+
+def _open_direct(path: str, kind: os.stat_result) -> tuple[int, bool]:
+    """Around the page cache, or through it where the filesystem has no other way for blocks of 4096 bytes."""
+    try:
+        fd = _open(path, kind, os.O_DIRECT)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return _open(path, kind, 0), False
+    try:
+        memory, offset = direct_io.asked(path, fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    if memory and offset and _BLOCK % memory == _BLOCK % offset == 0:
+        return fd, True
+    os.close(fd)
+    return _open(path, kind, 0), False
+
+
+def _open(path: str, kind: os.stat_result, flags: int) -> int:
+    flags |= os.O_RDWR | os.O_CLOEXEC
+    if stat.S_ISDIR(kind.st_mode):
+        return unnamed(path, flags).detach()
+    if stat.S_ISBLK(kind.st_mode):
+        return os.open(path, flags | os.O_EXCL)  # EBUSY for one that is mounted
+    if kind.st_size > 0:
+        raise ValueError(f"{path}: this file has contents, which a block store would overwrite; name an empty one")
+    return os.open(path, flags)
+
+
+def _describe(fd: int, path: str, direct: bool) -> Place:
+    state = os.fstat(fd)
+    alignment = direct_io.asked(path, fd)[0] if direct else 1
+    if stat.S_ISBLK(state.st_mode):
+        nbytes = os.lseek(fd, 0, os.SEEK_END)
+        bears = direct and not _wants_stable_bytes(state.st_rdev)
+        return Place(fd, path, direct, nbytes // _BLOCK, alignment, state.st_rdev, nbytes, bears)
+    filesystem = os.fstatvfs(fd)
+    drive_nbytes = filesystem.f_blocks * filesystem.f_frsize
+    folder = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
+    bears = direct and fingerprint.of(folder).filesystem in _PLAIN and not _wants_stable_bytes(state.st_dev)
+    return Place(fd, path, direct, 0, alignment, state.st_dev, drive_nbytes, bears)
+
+
+def _wants_stable_bytes(device: int) -> bool:
+    """Whether a block device (or what it lies on) takes checksums or parity of what it writes; also if unknown."""
+    folder = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
+    for queue in (f"{folder}/queue", f"{folder}/../queue"):  # a partition has its disk's
+        with contextlib.suppress(OSError), open(f"{queue}/stable_writes") as told:
+            return told.read().strip() != "0"
+    return True

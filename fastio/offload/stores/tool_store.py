@@ -1,0 +1,275 @@
+"""Feature maps in files of their own, each by the tool that WRDic chooses for its size (Fastensor, sections 4 and 5).
+
+Synchronous, as the paper has it: ``write`` and ``read`` return when all bytes have moved. A file is read back by the
+tool that wrote it, and both times are told to the dictionary, so that the tool is chosen by their sum.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastio import _native, dicts
+from fastio._native import Descriptor
+from fastio.engine import candidates
+from fastio.engine.executor import Attempts
+from fastio.engine.tool_selection import Decision, decide
+from fastio.engine.transport_errors import asked
+from fastio.errors import CorruptFileError, FastIOError, FolderMissingError, TransferError
+from fastio.offload.stores.endurance import Drive
+from fastio.offload.stores.store_errors import StoreGoneError
+from fastio.offload.stores.store_places import unnamed
+from fastio.runtime.native_errors import named
+from fastio.transports import registry
+from fastio.transports.transport import LOAD, SAVE, Extent, Moved, ReadRequest, Span, Transport, WriteRequest
+
+FORMAT = "raw"  # the files hold the bytes and nothing else; what they take disturbs no other format's dictionary
+_BLOCK = 4096
+_HOST = frozenset({"cpu"})
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStats:
+    """What a store has done since it was opened. Bytes are whole blocks of 4096; ``tools`` counts blobs by writer."""
+
+    bytes_written: int
+    bytes_read: int
+    bytes_used: int
+    tools: dict[str, int]
+    seconds: float  # since the store was opened
+    drive_nbytes: int
+    drive_writes_per_day: float
+    lifetime_days: float  # of a drive rated at 3 drive writes a day for 5 years
+
+
+@dataclass(slots=True)
+class _File:
+    """A blob's file, and the tools to read it with: the one that wrote it comes first."""
+
+    descriptor: Descriptor
+    nbytes: int
+    tools: tuple[str, ...] = ()
+
+    @property
+    def fd(self) -> int:
+        return self.descriptor.fileno()
+
+
+class ToolStore:
+    """Blobs in files without a name in a folder; a :class:`fastio.offload.stores.tiers.Store` and a context manager.
+
+    ``policy`` is what :func:`fastio.save` takes: a mode (``"w+r"`` is WRDic), a dictionary or its path, or the name of
+    a tool. Files are not synced, and what a tool that uses the page cache wrote may stay there. Each blob is an open
+    file: their number is limited by ``ulimit -n``. Any thread may call any method; one transfer runs at a time.
+
+    Raises FolderMissingError, TransferError, and ValueError for a policy that is none; what moves bytes StoreGoneError
+    after ``close``. A tool that refuses is passed over for the next, and :attr:`notes` say so.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], policy: Any = "w+r") -> None:
+        dicts.resolve(policy, SAVE, registry.names())
+        self.folder = os.fspath(folder)
+        self._policy = policy
+        try:
+            filesystem = os.statvfs(os.path.join(self.folder, ""))
+        except FileNotFoundError:
+            raise FolderMissingError(self.folder) from None
+        except OSError as error:
+            raise TransferError(error.errno or errno.EIO, "opening the tool store", self.folder) from None
+        self._drive = Drive(filesystem.f_blocks * filesystem.f_frsize)
+        self._opened = time.monotonic()
+        self._files: dict[int, _File] = {}
+        self._written = self._read = 0
+        self._tools: Counter[str] = Counter()
+        self._notes: Counter[str] = Counter()
+        # Reentrant: the garbage collector may free a blob of another Offload while this thread is in a transfer.
+        self._lock = threading.RLock()
+        self._finalizer = weakref.finalize(self, _close, self._files)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What went another way than wished, and how often."""
+        return tuple(note if count == 1 else f"{note} ({count} times)" for note, count in self._notes.items())
+
+    def write(self, index: int, address: int, nbytes: int) -> None:
+        """Write a new blob. ValueError if the index is taken, TransferError (ENOSPC) if it has no room."""
+        with self._lock:
+            self._require_open()
+            if index in self._files:
+                raise ValueError(f"index {index} is in the tool store of {self.folder} already; free it first")
+            began = time.perf_counter()
+            file = self._files[index] = _File(self._create(index), nbytes)
+            try:
+                if nbytes:
+                    file.tools = self._fill(index, file, address, began)
+                    self._written += _blocks(nbytes)
+            except BaseException:
+                self.free(index)
+                raise
+
+    def read(self, index: int, address: int, nbytes: int) -> None:
+        """Read a blob's first ``nbytes``. IndexError if there is no such blob, ValueError if it is shorter.
+
+        A read that failed may be tried again.
+        """
+        with self._lock:
+            file = self._file(index)
+            if nbytes > file.nbytes:
+                raise ValueError(f"cannot read {nbytes} bytes of index {index}, which has {file.nbytes}")
+            if nbytes:
+                self._fetch(index, file, address, nbytes)
+                self._read += _blocks(nbytes)
+
+    def update(self) -> int:
+        """Nothing is ever under way."""
+        self._require_open()
+        return 0
+
+    def is_done(self, index: int) -> bool:
+        """True: what was asked for is done, or has raised its error. IndexError if there is no such blob."""
+        self._file(index)
+        return True
+
+    def wait(self, index: int) -> None:
+        """Nothing to wait for. IndexError if there is no such blob."""
+        self._file(index)
+
+    def free(self, index: int) -> None:
+        """Forget a blob and give its space back. IndexError if there is none."""
+        with self._lock:
+            file = self._file(index)
+            del self._files[index]  # first: interrupted after that, it is not closed again, as another file's number
+            file.descriptor.close()
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._files
+
+    @property
+    def stats(self) -> ToolStats:
+        """What was moved, by which tools, and what that means for the drive; of a closed store too."""
+        with self._lock:
+            seconds = time.monotonic() - self._opened
+            return ToolStats(
+                bytes_written=self._written,
+                bytes_read=self._read,
+                bytes_used=sum(_blocks(file.nbytes) for file in list(self._files.values())),
+                tools=dict(self._tools),
+                seconds=seconds,
+                drive_nbytes=self._drive.nbytes,
+                drive_writes_per_day=self._drive.drive_writes_per_day(self._written, seconds),
+                lifetime_days=self._drive.lifetime_days(self._written / seconds if seconds > 0 else 0.0),
+            )
+
+    def close(self) -> None:
+        """Give the space back. Twice is fine."""
+        with self._lock:
+            if self._finalizer.alive:
+                _close(self._files)  # interrupted, the next call does the rest
+                self._finalizer.detach()
+
+    def __enter__(self) -> ToolStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _require_open(self) -> None:
+        if not self._finalizer.alive:
+            raise StoreGoneError(f"the tool store of {self.folder} is closed")
+
+    def _file(self, index: int) -> _File:
+        self._require_open()
+        file = self._files.get(index)
+        if file is None:
+            raise IndexError(f"index {index} is not in the tool store of {self.folder}")
+        return file
+
+    def _create(self, index: int) -> Descriptor:
+        try:
+            return unnamed(self.folder, os.O_RDWR)
+        except OSError as error:
+            operation = f"making a file for index {index}"
+            if error.errno == errno.EMFILE:
+                operation += f" beside {len(self._files)} others (each is an open file: raise `ulimit -n`)"
+            raise TransferError(error.errno or errno.EIO, operation, self.folder) from None
+
+    def _fill(self, index: int, file: _File, address: int, began: float) -> tuple[str, ...]:
+        """Let the first tool that can do it write the file; the tools, that one first."""
+        context = candidates.save_context(FORMAT, _HOST, False, file.nbytes, 1)
+        decision = decide(self._policy, SAVE, FORMAT, _HOST, context, file.nbytes, self.folder)
+        request = WriteRequest(self.folder, file.fd, file.nbytes, [Extent(0, file.nbytes, address, False)], (), False)
+
+        def move(transport: Transport) -> Moved:
+            os.ftruncate(file.fd, 0)  # of what a tool wrote before it refused
+            _native.allocate(file.fd, file.nbytes)
+            return asked(lambda: transport.write(request), request)
+
+        tool = self._move(index, "write", decision.order, decision, move)
+        decision.learn(tool, time.perf_counter() - began)
+        self._tools[tool] += 1
+        return (tool, *(other for other in decision.order if other != tool))
+
+    def _fetch(self, index: int, file: _File, address: int, nbytes: int) -> None:
+        began = time.perf_counter()
+        # Whether the page cache holds the file follows from the tool that wrote it. As a circumstance of the key it
+        # would part the tools, and WRDic needs all of them in one place.
+        context = candidates.load_context(FORMAT, _HOST, False, file.nbytes, 1)
+        writer = file.tools[0]
+        decision = decide(self._policy, LOAD, FORMAT, _HOST, context, file.nbytes, self.folder, (writer,))
+        # A tool may fill memory up to the end of the page that a span ends in.
+        whole = address % _BLOCK == 0 and nbytes % _BLOCK == 0
+        span = Span(0, nbytes, address) if whole else None
+        request = ReadRequest(self.folder, file.fd, file.nbytes, [Extent(0, nbytes, address, False)], span)
+
+        def fetch(transport: Transport) -> Moved:
+            return asked(lambda: transport.read(request), request)
+
+        tool = self._move(index, "read", file.tools, decision, fetch)
+        if nbytes == file.nbytes:
+            decision.learn(tool, time.perf_counter() - began)
+
+    def _move(
+        self, index: int, operation: str, tools: tuple[str, ...], decision: Decision, move: Callable[[Transport], Moved]
+    ) -> str:
+        """The tool that did it."""
+        attempts = Attempts(decision, f"{operation} index {index} of {self.folder}", tools)
+
+        def attempt(tool: str) -> Moved:
+            with named(self.folder):
+                return move(registry.get(tool))
+
+        try:
+            moved = attempts.run(attempt)
+        except (OSError, CorruptFileError) as error:
+            raise self._about(index, f"{attempts.tool}: {operation}" if attempts.tool else operation, error) from error
+        finally:
+            for note in attempts.notes[len(decision.missing) :]:
+                self._notes[f"{operation}: {note}"] += 1
+        for note in moved.notes:
+            self._notes[f"{operation}: {attempts.tool}: {note}"] += 1
+        return attempts.tool
+
+    def _about(self, index: int, operation: str, error: OSError | CorruptFileError) -> FastIOError:
+        """The same error, saying which index it is about, and what was done by which tool."""
+        if isinstance(error, CorruptFileError):
+            return CorruptFileError(self.folder, f"index {index}", f"{operation}: {error.problem}")
+        what, offset = f"{operation} of index {index}", None
+        if isinstance(error, TransferError):
+            what, offset = f"{what} ({error.operation})", error.offset
+        return TransferError(error.errno or errno.EIO, what, self.folder, offset)
+
+
+def _blocks(nbytes: int) -> int:
+    return -(-nbytes // _BLOCK) * _BLOCK
+
+
+def _close(files: dict[int, _File]) -> None:
+    while files:
+        files.popitem()[1].descriptor.close()

@@ -1,0 +1,77 @@
+"""What a save or a load did: results, and the recorder that collects them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fastio.runtime.fork_safe_lock import lock_across_forks
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One save or load.
+
+    ``tool`` moved the bytes by ``route`` (``direct``, ``cached``, ``bounce``, ``gds``, ``library`` for a library's own
+    save or load, ``mmap`` for pages that torch maps, ``stream`` for file objects); ``reason`` says why that tool.
+    ``nbytes`` counts tensor bytes; where only torch knows them it is the file's size, and 0 where there is none
+    (``.pt`` in file objects, pipes, devices).
+    ``seconds`` is the time the caller waited. ``durable``: what was saved survives a power cut. ``verified``: of a
+    load, the bytes of every tensor were compared with their CRC-32 after they were put into memory; of a save, all
+    carry one. ``fallbacks`` says what was tried before, and what went another way than wished.
+    """
+
+    op: str
+    path: str
+    format: str
+    tool: str
+    route: str
+    reason: str
+    nbytes: int
+    seconds: float
+    durable: bool
+    verified: bool
+    fallbacks: tuple[str, ...] = ()
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second."""
+        return self.nbytes / self.seconds if self.seconds > 0 else 0.0
+
+
+class SaveResult(Transfer):
+    """What :func:`fastio.save` returns: the transfer it was."""
+
+    __slots__ = ()
+
+
+_lock = lock_across_forks()
+_recorders: list[list[Transfer]] = []
+
+
+@contextlib.contextmanager
+def record() -> Iterator[list[Transfer]]:
+    """Collect every transfer of this process, from any thread, in a list.
+
+    >>> with fastio.record() as transfers:
+    ...     fastio.save(model.state_dict(), "model.pt")
+    >>> transfers[0].tool, transfers[0].route
+    """
+    transfers: list[Transfer] = []
+    with _lock:
+        _recorders.append(transfers)
+    try:
+        yield transfers
+    finally:
+        with _lock:
+            # By identity: two recorders may hold equal lists.
+            _recorders[:] = [other for other in _recorders if other is not transfers]
+
+
+def publish(transfer: Transfer) -> None:
+    """Give a transfer to every open recorder."""
+    if _recorders:
+        with _lock:
+            for transfers in _recorders:
+                transfers.append(transfer)

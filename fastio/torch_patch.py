@@ -1,0 +1,118 @@
+"""torch.save and torch.load replaced by fastio's, for code that is not yours."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fastio import api
+from fastio.runtime.fork_safe_lock import lock_across_forks
+
+_lock = lock_across_forks()
+_depth = 0
+_originals: tuple[Any, Any] | None = None
+
+
+# torch.compile follows Python's frames by this, and leaves torch's own functions alone. Ours do what
+# torch.compiler.disable does, without the import of torch._dynamo, which takes a second.
+_frames: Any = torch._C._dynamo.eval_frame
+
+
+def _save(
+    obj: Any,
+    f: Any,
+    pickle_module: Any = pickle,
+    pickle_protocol: int = 2,
+    _use_new_zipfile_serialization: bool = True,
+    _disable_byteorder_record: bool = False,
+) -> None:
+    """torch.save, by fastio."""
+    arguments: dict[str, Any] = {
+        "pickle_protocol": pickle_protocol,
+        "_use_new_zipfile_serialization": _use_new_zipfile_serialization,
+        "_disable_byteorder_record": _disable_byteorder_record,
+    }
+    if pickle_module is not pickle:
+        arguments["pickle_module"] = pickle_module
+    compiling = _frames.set_eval_frame(None)
+    try:
+        api.save(obj, f, format="pt", **arguments)
+    finally:
+        _frames.set_eval_frame(compiling)
+
+
+def _load(
+    f: Any,
+    map_location: Any = None,
+    pickle_module: Any = None,
+    *,
+    weights_only: bool | None = None,
+    mmap: bool | None = None,
+    **pickle_load_args: Any,
+) -> Any:
+    """torch.load, by fastio."""
+    if pickle_module is not None:
+        pickle_load_args["pickle_module"] = pickle_module
+    compiling = _frames.set_eval_frame(None)
+    try:
+        return api.load_as_torch(f, map_location, weights_only, mmap, pickle_load_args)
+    finally:
+        _frames.set_eval_frame(compiling)
+
+
+def _leave_uncompiled(function: Any) -> None:
+    """Have torch.compile call a function as it is, and neither trace into it nor compile its frame."""
+    function._torchdynamo_disable = True
+    if hasattr(_frames, "skip_code"):  # torch 2.6
+        _frames.skip_code(function.__code__)
+    elif hasattr(_frames, "set_code_exec_strategy"):
+        skip = _frames._FrameAction.SKIP
+        _frames.set_code_exec_strategy(function.__code__, _frames._FrameExecStrategy(skip, skip))
+
+
+_leave_uncompiled(_save)
+_leave_uncompiled(_load)
+
+
+def _script_alike(originals: tuple[Any, Any], ours: tuple[Any, Any]) -> None:
+    """Have torch.jit.script compile calls of our functions as those of the originals.
+
+    It has a table of functions for which TorchScript has operators, by id; others are compiled from their source.
+    Where a later torch has no such table, TorchScript that saves is not compiled inside.
+    """
+    table: Any = getattr(getattr(torch.jit, "_builtins", None), "_get_builtin_table", dict)
+    operators = table()
+    for original, own in zip(originals, ours, strict=True):
+        if id(original) in operators:
+            operators[id(own)] = operators[id(original)]
+
+
+@contextlib.contextmanager
+def patch_torch() -> Iterator[None]:
+    """Inside, ``torch.save`` and ``torch.load`` are fastio's, in every thread.
+
+    Nests; what was there before comes back when the last context is left, in whatever way. fastio's own calls of
+    torch go to ``torch.serialization``, which stays as it is. TorchScript that calls the two is compiled as outside.
+
+    >>> with fastio.patch_torch():
+    ...     trainer.train()
+    """
+    global _depth, _originals
+    with _lock:
+        if _depth == 0:
+            _originals = torch.save, torch.load
+            _script_alike(_originals, (_save, _load))
+            torch.save, torch.load = _save, _load
+        _depth += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if _depth == 0 and _originals is not None:
+                torch.save, torch.load = _originals
+                _originals = None

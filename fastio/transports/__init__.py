@@ -1,0 +1,1 @@
+"""What a transport is, and the registry of all."""

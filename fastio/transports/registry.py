@@ -1,0 +1,144 @@
+"""Tool name -> where it lives, and why it is unavailable. Nobody else imports a backend."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib import metadata
+from typing import NamedTuple
+
+import torch
+
+from fastio.errors import ToolUnavailableError
+from fastio.runtime.fork_safe_lock import lock_across_forks
+from fastio.transports.transport import Transport
+
+ENTRY_POINT_GROUP = "fastio.transports"
+
+_BUILT_IN = {
+    "uring": "fastio.backends.uring:UringTransport",
+    "posix": "fastio.backends.posix:PosixTransport",
+    "torch": "fastio.backends.torch_:TorchTransport",
+    "numpy": "fastio.backends.numpy_:NumpyTransport",
+    "memory": "fastio.backends.memory:MemoryTransport",
+    "dali": "fastio.backends.dali:DaliTransport",
+    "gds": "fastio.backends.gds:GdsTransport",
+    "pinned": "fastio.backends.pinned:PinnedTransport",
+    "spdk": "fastio.backends.spdk:SpdkTransport",
+}
+# Tools over heavy libraries: a dictionary considers them once the program has imported the library by itself. Asked
+# for by name, they import it.
+_LIBRARIES = {"dali": "nvidia.dali", "gds": "kvikio"}
+# Tools that only matter to memory of an accelerator.
+_ACCELERATED = {"gds", "pinned"}
+# No dictionary considers these: the reference is for tests, SPDK's namespaces have no files.
+_ASIDE = {"memory", "spdk"}
+
+
+class Tool(NamedTuple):
+    """One line of :func:`fastio.tools`: the transport, or why there is none."""
+
+    name: str
+    transport: Transport | None
+    reason: str = ""
+    cure: str = ""
+
+
+_lock = lock_across_forks()
+_tools: dict[str, Tool] = {}
+
+
+def _installed_plugins() -> dict[str, metadata.EntryPoint]:
+    """By name, what ``entry_points(group=...)`` gives, for a third of its time: that parses what every package offers.
+
+    A plug-in never takes a built-in tool's name, nor that of one that lies before it on the path.
+    """
+    found: dict[str, metadata.EntryPoint] = {}
+    for package in metadata.distributions():
+        if ENTRY_POINT_GROUP in (package.read_text("entry_points.txt") or ""):
+            for entry in package.entry_points.select(group=ENTRY_POINT_GROUP):
+                if entry.name not in _BUILT_IN:
+                    found.setdefault(entry.name, entry)
+    return found
+
+
+# Found at import, so that no first save or load has to look for them.
+_plugins = _installed_plugins()
+
+
+def names() -> list[str]:
+    """The names of all tools, the built-in ones first."""
+    return [*_BUILT_IN, *_plugins]
+
+
+def plugin_versions() -> dict[str, str]:
+    """The packages that plug-ins come from, and their versions."""
+    return {entry.dist.name: entry.dist.version for entry in _plugins.values() if entry.dist}
+
+
+def warm_up() -> None:
+    """Make the light built-in tools, so that no first save or load waits for their imports."""
+    for name in _BUILT_IN:
+        if name not in _LIBRARIES and name not in _ACCELERATED and name not in _ASIDE:
+            find(name)
+
+
+def imported() -> tuple[bool, ...]:
+    """Which heavy libraries the program has imported: nothing else changes what :func:`at_hand` says."""
+    return tuple(library in sys.modules for library in _LIBRARIES.values())
+
+
+def at_hand(devices: frozenset[str]) -> list[Tool]:
+    """The tools that a dictionary may consider for memory on ``devices``, unavailable ones with their reason."""
+    on_cpu = devices <= {"cpu"}
+    return [
+        find(name)
+        for name in names()
+        if name not in _ASIDE
+        and not (on_cpu and name in _ACCELERATED)
+        and (name not in _LIBRARIES or _LIBRARIES[name] in sys.modules)
+    ]
+
+
+def is_here(kind: str) -> bool:
+    """Whether there is a device of that kind, of which a tool may only say that it could use one."""
+    return kind != "cuda" or torch.cuda.is_available()
+
+
+def find(name: str) -> Tool:
+    """The tool of that name, made on first use and kept; an unknown name is a tool that is unavailable."""
+    tool = _tools.get(name)
+    if tool is None:
+        with _lock:
+            tool = _tools.get(name)
+            if tool is None:
+                tool = _tools[name] = _make(name)
+    return tool
+
+
+def get(name: str) -> Transport:
+    """The transport of that name; raises ToolUnavailableError with the reason and the cure."""
+    tool = find(name)
+    if tool.transport is None:
+        raise ToolUnavailableError(name, tool.reason, tool.cure)
+    return tool.transport
+
+
+def _make(name: str) -> Tool:
+    try:
+        if name in _BUILT_IN:
+            module, _, attribute = _BUILT_IN[name].partition(":")
+            factory = getattr(importlib.import_module(module), attribute)
+        elif name in _plugins:
+            factory = _plugins[name].load()
+        else:
+            known = ", ".join([*_BUILT_IN, *_plugins])
+            return Tool(name, None, "no tool has that name", f"known tools: {known}")
+        transport = factory()
+    except ToolUnavailableError as error:
+        return Tool(name, None, error.reason, error.cure)
+    except (Exception, SystemExit) as error:  # a plug-in may fail in any way, and must not take the others with it
+        return Tool(name, None, f"{type(error).__name__}: {error}", "see the tool's own documentation")
+    if not isinstance(transport, Transport):
+        return Tool(name, None, f"{factory!r} does not make a fastio.transports.transport.Transport", "ask its author")
+    return Tool(name, transport)
