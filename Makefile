@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 # the source tree, which has no native part: hence demo's `cd`.) Folders are listed too, for removed files.
 SOURCES := $(shell find fastio fastio_bench native -name __pycache__ -prune -o -print)
 PROJECT := pyproject.toml constraints.txt README.md LICENSE $(SOURCES)
-CPP := $(filter %.cpp %.hpp,$(SOURCES)) $(wildcard tests/rig/guest/*.?pp)
+CPP := $(filter %.cpp %.hpp,$(SOURCES)) $(wildcard tests/emulator/guest/*.?pp)
 
 # kvikio alone (10 MB) is enough to test that the GPUDirect tool says why it is unavailable; with all it needs to move
 # bytes on a GPU it weighs 2.7 GB, and that is the extra `gds`.
@@ -37,7 +37,7 @@ test: $(VENV)/.developer
 
 # fastio against torch on generated objects; goes on where it stopped. One example again: make differential SEED=1 ONLY=7
 differential: $(VENV)/.developer
-	cd tests && $(abspath $(BIN))/python -m differential.run --seed $(SEED) --examples $(EXAMPLES) $(if $(ONLY),--only $(ONLY)) $(if $(ALL),--all)
+	cd tests/support && $(abspath $(BIN))/python -m differential.run --seed $(SEED) --examples $(EXAMPLES) $(if $(ONLY),--only $(ONLY)) $(if $(ALL),--all)
 
 check: $(VENV)/.developer
 	$(BIN)/ruff check
@@ -65,9 +65,9 @@ native-test-threads: $(VENV)/.tools
 
 # On a machine that QEMU emulates, with NVMe disks and an IOMMU; some of its tests: make test-nvme ONLY=vfio
 test-nvme: $(VENV)/.tools
-	$(BIN)/cmake -S tests/rig/guest -B $(RIG)/guest -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
+	$(BIN)/cmake -S tests/emulator/guest -B $(RIG)/guest -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 	$(BIN)/cmake --build $(RIG)/guest
-	$(BIN)/python tests/rig/run.py $(RIG) $(RIG)/guest/rig "$(ONLY)"
+	$(BIN)/python tests/emulator/run.py $(RIG) $(RIG)/guest/rig "$(ONLY)"
 
 # docs/performance.md, from a folder of what `fastio-bench <command> --out` wrote: make bench-docs RESULTS=results
 bench-docs: $(VENV)/.user

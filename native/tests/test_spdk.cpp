@@ -1,6 +1,6 @@
 // The driver "spdk" against a model of SPDK in memory (fake_spdk/, NOT SPDK): full queues, errors with their status,
 // lost queues, resets, timeouts, memory that no DMA reaches. It says nothing of SPDK itself: see
-// tests/test_spdk_store.py.
+// tests/block_store/test_spdk_store.py.
 #include <sys/wait.h>
 #include <unistd.h>
 

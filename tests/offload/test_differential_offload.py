@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("expecttest", reason="torch's databases need it: pip install expecttest")
 
-FOLDER = Path(__file__).parent / "differential"
+FOLDER = Path(__file__).parents[1] / "support" / "differential"
 BROKEN = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -36,7 +36,7 @@ def ran(*command: str) -> tuple[int, str]:
 def test_gradients_and_errors_are_those_of_plain_torch(script: str, examples: int, least: int) -> None:
     """About 2,900 runs of Offload and 400 of Hybrid, of each of which plain torch is run too.
 
-    ``python tests/differential/offload.py --examples 0 --seed 1`` runs each entry of the databases once.
+    ``python tests/support/differential/offload.py --examples 0 --seed 1`` runs each entry of the databases once.
     """
     status, told = ran(str(FOLDER / script), "--seed", "8", "--examples", str(examples))
     assert status == 0, told

@@ -18,7 +18,7 @@ from torch import nn
 
 import fastio
 from fastio.formats.pt import pickler
-from test_unpickle import made
+from state_objects import made
 
 # Some records tell how the storages are laid out, which is fastio's own.
 LAYOUT = (".storage_alignment", ".data/serialization_id")

@@ -1,8 +1,8 @@
 """Made-up machines for the tuner to choose on, against an oracle that knows the fastest tool of each call.
 
 The machines and noises here are SYNTHETIC: they are made up to be like the spreads in which real tools lie, and no
-number that comes out is a measurement of a disk. ``python tests/replay.py`` prints a table of them; what the tuner
-reaches on RECORDED timings of real tools ``fastio-bench tools`` prints.
+number that comes out is a measurement of a disk. ``python tests/support/replay.py`` prints a table of them; what the
+tuner reaches on RECORDED timings of real tools ``fastio-bench tools`` prints.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from replay import (
 )
 
 MIB = 1 << 20
-TRACES = sorted((Path(__file__).parent / "data").glob("*.csv"))
+TRACES = sorted((Path(__file__).parents[1] / "data").glob("*.csv"))
 NOISES = (0.05, 0.10, 0.15)
 WRONG = {name: MACHINES["parallel" if name == "reversed" else "reversed"] for name in MACHINES}
 RULES = {

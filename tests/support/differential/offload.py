@@ -1,6 +1,6 @@
 """Differential test of ``fastio.Offload``: gradients bit for bit those of plain torch, errors of the same type.
 
-    python tests/differential/offload.py --examples 200 --seed 1 [--start 0]
+    python tests/support/differential/offload.py --examples 200 --seed 1 [--start 0]
 
 An example is one entry of torch's databases (operators also in place, modules in training and not) in one dtype, with
 all its samples, each under settings of its own. Which examples there are, and in which order, follows from the seed;

@@ -21,7 +21,7 @@ def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     build = tmp_path_factory.mktemp("build")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
     offline = ("--no-deps", "--no-build-isolation", "--no-index", f"--config-settings=build-dir={build}")
-    subprocess.run([*pip, *offline, "--target", target, repository / "tests" / "plugin"], check=True)
+    subprocess.run([*pip, *offline, "--target", target, repository / "tests" / "support" / "plugin"], check=True)
     return target
 
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fastio
 from fastio.offload.stores.block_store import BlockStore
-from test_offload import TOLD_OF_HOOKS, cnn, gradients, mlp, noise, same, seeded, trained, transformer
+from offloading import TOLD_OF_HOOKS, cnn, gradients, mlp, noise, same, seeded, trained, transformer
 
 # Budgets here are smaller than what one operator saves: each Offload says so once.
 pytestmark = pytest.mark.filterwarnings("ignore:budget is:UserWarning")

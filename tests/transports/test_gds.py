@@ -74,7 +74,7 @@ def test_without_kvikio_the_tool_says_what_to_install() -> None:
 
 @pytest.mark.skipif(not has_kvikio and may_skip, reason="kvikio is not installed")
 def test_the_contract_over_the_real_kvikio(tmp_path: Path, repository: Path, compiler: str) -> None:
-    tests = repository / "tests" / "kvikio_on_host"
+    tests = repository / "tests" / "support" / "kvikio_on_host"
     library = tmp_path / "libcuda.so.1"
     flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{library.name}"]
     subprocess.run([compiler, *flags, "-o", library, tests / "driver.c"], check=True)

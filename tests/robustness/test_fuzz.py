@@ -38,7 +38,9 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str
         folder = tmp_path_factory.mktemp(file_format)
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join(
+                [str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
+            ),
             "FASTIO_DICTIONARY_DIR": str(folder / "dictionaries"),
             "MALLOC_ARENA_MAX": "1",  # else every thread reserves address space, which is what the test limits
             "OMP_NUM_THREADS": "1",

@@ -32,8 +32,8 @@ from fastio.offload.autograd.saved_tensor import Blob
 from fastio.offload.stores.block_store import BlockStore
 from fastio.offload.stores.tiers import ActivationLostError, Tier
 from faults import ALWAYS, NOTHING, SHORTER, build_shim
+from offloading import gradients, mlp, noise, same, seeded, trained, transformer
 from slow_store import SlowStore
-from test_offload import gradients, mlp, noise, same, seeded, trained, transformer
 
 # Budgets here are smaller than what one operator saves: each Offload says so once.
 pytestmark = pytest.mark.filterwarnings("ignore:budget is:UserWarning")

@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-_TESTS = Path(__file__).resolve().parent.parent
+_SUPPORT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
-    sys.path.insert(0, str(_TESTS))
+    sys.path.insert(0, str(_SUPPORT))
 
 from differential import schedules  # noqa: E402  # run by its path, the package has to be found first
 from differential.kinds import KINDS  # noqa: E402
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 
 def environment(kind: str, folder: Path) -> dict[str, str]:
     """What the process of a kind is started with; ``folder`` gets the schedules' library."""
-    made = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_TESTS), os.environ.get("PYTHONPATH", "")])}
+    made = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_SUPPORT), os.environ.get("PYTHONPATH", "")])}
     if kind == "perturbed":
         made["MALLOC_PERTURB_"] = _PERTURBED
     elif kind in ("schedule", "one-cpu"):
@@ -63,7 +63,7 @@ def run(kind: str, folder: Path, arguments: list[str]) -> Piece:
     process = subprocess.run(
         [sys.executable, "-m", "differential.examples", "--kind", kind, *arguments],
         env=environment(kind, folder),
-        cwd=_TESTS,  # not the root of the repository, whose package has no native part
+        cwd=_SUPPORT,  # not the root of the repository, whose package has no native part
         preexec_fn=lambda: _pin(kind),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -131,7 +131,7 @@ def main() -> int:
     parser.add_argument("--piece", type=int, default=4000, help="after so many the state is written")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes at once")
     parser.add_argument("--all", action="store_true", help="go on after a difference")
-    parser.add_argument("--state", type=Path, default=_TESTS.parent / "build" / "differential", help="a folder")
+    parser.add_argument("--state", type=Path, default=_SUPPORT.parents[1] / "build" / "differential", help="a folder")
     given = parser.parse_args()
     given.state = given.state.resolve()
     schedules.build(given.state)
@@ -142,7 +142,7 @@ def main() -> int:
     if status == 0 and offload.exists():
         count = max(1, given.examples // _OFFLOAD_SHARE)
         arguments = ["--examples", str(count), "--seed", str(given.seed)]
-        status = subprocess.run([sys.executable, str(offload), *arguments], cwd=_TESTS, check=False).returncode
+        status = subprocess.run([sys.executable, str(offload), *arguments], cwd=_SUPPORT, check=False).returncode
     return status
 
 

@@ -1,6 +1,6 @@
 """Differential test of ``fastio.Hybrid``: training bit for bit that of plain torch, errors of the same type.
 
-    python tests/differential/hybrid.py --examples 100 --seed 1 [--start 0]
+    python tests/support/differential/hybrid.py --examples 100 --seed 1 [--start 0]
 
 An example is one module of torch's database in one dtype, in training or not, with its samples, each trained for some
 steps by an optimizer of torch's database with the settings listed there, under settings of Hybrid of its own. Losses,

@@ -11,7 +11,7 @@ from typing import Any
 import fastio
 from faults.fuzz import same
 
-_DOCUMENT = Path(__file__).parents[2] / "docs" / "acceptance.md"
+_DOCUMENT = Path(__file__).parents[3] / "docs" / "acceptance.md"
 _ROW = re.compile(r"^\| (?P<names>`[^|]+`) \| (?P<differs>accepts|refuses) \|", re.MULTILINE)
 LONGEST_MESSAGE = 1200  # characters; of what a file says it may quote some 200 at each place
 

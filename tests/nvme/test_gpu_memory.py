@@ -25,7 +25,7 @@ ABSENT = "libfastio-absent.so.1"
 def stand_ins(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """One library that has the functions of both."""
     made = tmp_path_factory.mktemp("gpu") / "libraries.so"
-    source = Path(__file__).parent / "gpu_libraries" / "libraries.c"
+    source = Path(__file__).parents[1] / "support" / "gpu_libraries" / "libraries.c"
     subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", made, source], check=True)
     return str(made)
 

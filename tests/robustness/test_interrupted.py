@@ -294,7 +294,7 @@ assert all(map(torch.equal, model.parameters(), plain.parameters())), "other val
 
 
 def run(tmp_path: Path, script: str, *arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "support"), *sys.path])}
     folder = tmp_path / "folder"
     folder.mkdir()
     command = [sys.executable, "-X", "faulthandler", "-c", script, *arguments]

@@ -22,53 +22,11 @@ from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.schedule import Schedule
 from fastio.offload.stores.tiers import ActivationLostError
 from fastio.offload.stores.tool_store import ToolStore
+from offloading import TOLD_OF_HOOKS, cnn, gradients, mlp, noise, same, seeded, trained, transformer
 from slow_store import SlowStore
 
 # Budgets here are smaller than what one operator saves: each Offload says so once.
 pytestmark = pytest.mark.filterwarnings("ignore:budget is:UserWarning")
-
-# Since 2.7 torch tells whose saved-tensor hooks are on top, and only then can Offload warn of others inside its own.
-TOLD_OF_HOOKS = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
-
-Loss = Callable[[], Tensor]
-
-
-def seeded(make: Callable[[], nn.Module]) -> nn.Module:
-    torch.manual_seed(0)
-    return make()
-
-
-def noise(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(1))
-
-
-def mlp() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
-    model = seeded(
-        lambda: nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 64))
-    )
-    x = noise(48, 64)
-    return model, lambda m: m(x).square().mean()
-
-
-def cnn() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
-    def make() -> nn.Module:
-        layers: list[nn.Module] = []
-        for inputs, outputs in ((3, 16), (16, 16), (16, 32)):
-            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
-            layers += [nn.MaxPool2d(2), nn.Dropout(0.1)]
-        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * 16, 10))
-
-    x = noise(8, 3, 32, 32)
-    return seeded(make), lambda m: m(x).log_softmax(1)[:, 3].mean()
-
-
-def transformer() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
-    def make() -> nn.Module:
-        layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
-        return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
-
-    x = noise(4, 32, 64)
-    return seeded(make), lambda m: m(x).square().mean()
 
 
 def lstm() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
@@ -135,33 +93,6 @@ class Checkpointed(nn.Module):
 
 
 MODELS = {make.__name__: make for make in (mlp, cnn, transformer, lstm, complex_, views, amp)}
-
-
-def gradients(model: nn.Module) -> list[Tensor]:
-    found = []
-    for parameter in model.parameters():
-        assert parameter.grad is not None
-        found.append(parameter.grad.clone())
-        parameter.grad = None
-    return found
-
-
-def same(mine: list[Tensor], plain: list[Tensor]) -> None:
-    assert len(mine) == len(plain)
-    for one, other in zip(mine, plain, strict=True):
-        # As bits: NaN and -0.0 count too.
-        assert torch.equal(
-            torch.view_as_real(one) if one.is_complex() else one,
-            torch.view_as_real(other) if other.is_complex() else other,
-        )
-
-
-def trained(model: nn.Module, loss: Callable[[nn.Module], Tensor], around: Any = None) -> list[Tensor]:
-    torch.manual_seed(7)
-    with around if around is not None else contextlib.nullcontext():
-        value = loss(model)
-    value.backward()
-    return gradients(model)
 
 
 @pytest.fixture

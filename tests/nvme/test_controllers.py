@@ -215,7 +215,7 @@ def test_the_facts_of_a_machine(machine: Machine) -> None:
 
 def test_a_machine_as_linux_showed_it(tmp_path: Path) -> None:
     """Recorded in the guest of tests/rig, with its second controller bound to vfio-pci."""
-    recorded(tmp_path, Path(__file__).parent / "data" / "nvme-guest.txt")
+    recorded(tmp_path, Path(__file__).parents[1] / "data" / "nvme-guest.txt")
     first, second = controllers(tmp_path)
     assert (first.name, first.address, first.driver, first.iommu_group) == ("nvme0", "0000:00:03.0", "nvme", "1")
     assert (first.model, first.serial, first.firmware) == ("QEMU NVMe Ctrl", "rig512", "7.2.22")

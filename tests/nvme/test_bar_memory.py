@@ -1,4 +1,4 @@
-"""Windows into other devices' memory: what is refused here. With a device and a disk they are tried in tests/rig."""
+"""Windows into other devices' memory: what is refused here. With a device: tests/emulator."""
 
 from __future__ import annotations
 
