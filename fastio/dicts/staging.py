@@ -1,6 +1,6 @@
 """Whether large direct reads of a disk go through staging memory: what they found out, kept beside the dictionaries.
 
-Finding it out takes a gigabyte of reads (native/staging_choice.hpp), more than most processes load.
+Finding it out takes a gigabyte of reads (native/transfer/staging_choice.hpp), more than most processes load.
 """
 
 from __future__ import annotations

@@ -65,11 +65,11 @@ def test_sdist_holds_every_source_once(built: Path, repository: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {member.name.partition("/")[2] for member in archive if member.isfile()}
         links = {member.name.partition("/")[2] for member in archive if member.issym() or member.islnk()}
-    native_sources = {f"native/{path.name}" for path in (repository / "native").glob("*.?pp")}
+    native_sources = {path.relative_to(repository).as_posix() for path in (repository / "native").rglob("*.?pp")}
     assert package_files(repository) | native_sources <= names | links
     # The kernels' source is compiled at run time, and the recorded trace is replayed by the command and its tests.
     assert links == {"fastio/offload/codecs/csr.cu", "tests/data/recorded.csv"}
-    assert {"native/csr.cu", "fastio_bench/tools/recorded.csv"} <= names
+    assert {"native/codec/csr.cu", "fastio_bench/tools/recorded.csv"} <= names
     assert not [name for name in names if name.split("/")[0] in {"backends", "bench", "dicts"}]
 
 

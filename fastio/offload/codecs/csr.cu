@@ -1,1 +1,1 @@
-../../../native/csr.cu
+../../../native/codec/csr.cu

@@ -1,4 +1,4 @@
-"""CSR-128 on tensors: the format of ``native/csr.hpp``, by the processor's kernels or by the GPU's."""
+"""CSR-128 on tensors: the format of ``native/codec/csr.hpp``, by the processor's kernels or by the GPU's."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _find() -> tuple[Any, Any] | ToolUnavailableError:
     """CuPy and the module (which it compiles and loads for each device that it is used on), or why not."""
     try:
         cupy: Any = importlib.import_module("cupy")
-        source = importlib.resources.files("fastio.offload").joinpath("csr.cu").read_text(encoding="utf-8")
+        source = importlib.resources.files("fastio.offload.codecs").joinpath("csr.cu").read_text(encoding="utf-8")
         module = cupy.RawModule(code=source, options=("--std=c++17",))
         module.compile()
     except Exception as error:  # it loads the libraries of CUDA while it is imported, and fails in their ways

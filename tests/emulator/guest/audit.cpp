@@ -4,12 +4,12 @@
 #include <cerrno>
 #include <cstring>
 
-#include "../../../native/tests/check.hpp"
 #include "extents.hpp"
 #include "faults.hpp"
 #include "host.hpp"
-#include "memory.hpp"
+#include "memory/memory.hpp"
 #include "model.hpp"
+#include "tests/support/check.hpp"
 
 namespace rig {
 

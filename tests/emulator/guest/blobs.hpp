@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "../../../native/tests/check.hpp"
-#include "block_store.hpp"
-#include "memory.hpp"
+#include "block_store/store.hpp"
+#include "memory/memory.hpp"
 #include "said.hpp"
+#include "tests/support/check.hpp"
 
 namespace rig {
 

@@ -6,11 +6,11 @@
 #include <cerrno>
 #include <cstring>
 
-#include "../../../native/tests/check.hpp"
 #include "host.hpp"
-#include "memory.hpp"
+#include "memory/memory.hpp"
 #include "said.hpp"
-#include "vfio_peer.hpp"
+#include "tests/support/check.hpp"
+#include "vfio/peer.hpp"
 
 namespace rig {
 

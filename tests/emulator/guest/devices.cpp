@@ -9,8 +9,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "../../../native/tests/check.hpp"
-#include "block_store_vfio.hpp"
+#include "block_store/vfio.hpp"
+#include "tests/support/check.hpp"
 
 namespace rig {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "block_store.hpp"
-#include "block_store_driver.hpp"
+#include "block_store/driver.hpp"
+#include "block_store/store.hpp"
 
 namespace rig {
 

@@ -10,9 +10,9 @@
 #include <cstdlib>
 
 #include "blobs.hpp"
-#include "errors.hpp"
 #include "host.hpp"
 #include "model.hpp"
+#include "support/errors.hpp"
 
 namespace rig {
 

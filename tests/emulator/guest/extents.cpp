@@ -8,12 +8,12 @@
 #include <cstring>
 #include <random>
 
-#include "../../../native/tests/check.hpp"
 #include "faults.hpp"
 #include "host.hpp"
-#include "memory.hpp"
+#include "memory/memory.hpp"
 #include "model.hpp"
 #include "said.hpp"
+#include "tests/support/check.hpp"
 
 namespace rig {
 

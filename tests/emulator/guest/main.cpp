@@ -11,7 +11,7 @@
 #include "extents.hpp"
 #include "peer.hpp"
 #include "stores.hpp"
-#include "vfio_peer.hpp"
+#include "vfio/peer.hpp"
 
 namespace {
 

@@ -2,7 +2,7 @@
 
 #include <fstream>
 
-#include "../../../native/tests/check.hpp"
+#include "tests/support/check.hpp"
 
 namespace rig {
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "../../../native/tests/check.hpp"
 #include "host.hpp"
-#include "memory.hpp"
+#include "memory/memory.hpp"
 #include "said.hpp"
-#include "vfio_peer.hpp"
+#include "tests/support/check.hpp"
+#include "vfio/peer.hpp"
 
 namespace rig {
 

@@ -6,10 +6,10 @@
 #include <cstring>
 #include <string>
 
-#include "../../../native/tests/check.hpp"
-#include "block_store.hpp"
+#include "block_store/store.hpp"
 #include "devices.hpp"
-#include "nvme_status.hpp"
+#include "nvme/status.hpp"
+#include "tests/support/check.hpp"
 
 namespace rig {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "block_store_devices.hpp"
+#include "block_store/devices.hpp"
 
 namespace rig {
 

@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "blobs.hpp"
-#include "errors.hpp"
 #include "faults.hpp"
 #include "host.hpp"
+#include "support/errors.hpp"
 
 namespace rig {
 

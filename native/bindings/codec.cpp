@@ -1,0 +1,63 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "bindings/values.hpp"
+#include "codec/csr.hpp"
+#include "support/errors.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace fastio {
+
+namespace {
+
+// The kernel of that name; no name is the fastest.
+const CsrKernel& kernel_named(const std::string& name) {
+    for (const CsrKernel& kernel : csr_kernels()) {
+        if (name.empty() || name == kernel.name) return kernel;
+    }
+    throw Refused("this processor has no CSR-128 kernel \"" + name + "\"");
+}
+
+nb::list kernel_names() {
+    nb::list names;
+    for (const CsrKernel& kernel : csr_kernels()) names.append(kernel.name);
+    return names;
+}
+
+}  // namespace
+
+void bind_codec(nb::module_& module) {
+    module.def("csr_kernels", &kernel_names);
+    module.def("csr_nbytes", &csr_nbytes, "elements"_a, "itemsize"_a, "nonzeros"_a);
+    module.def(
+        "csr_count",
+        [](uintptr_t source, uint64_t elements, uint64_t itemsize, const std::string& kernel) {
+            nb::gil_scoped_release release;
+            return csr_count(kernel_named(kernel), reinterpret_cast<const void*>(source), elements, itemsize);
+        },
+        "source"_a, "elements"_a, "itemsize"_a, "kernel"_a = "");
+    module.def(
+        "csr_encode",
+        [](uintptr_t source, uint64_t elements, uint64_t itemsize, uintptr_t payload, uint64_t nbytes,
+           const std::string& kernel) {
+            nb::gil_scoped_release release;
+            csr_encode(kernel_named(kernel), reinterpret_cast<const void*>(source), elements, itemsize,
+                       reinterpret_cast<void*>(payload), nbytes);
+        },
+        "source"_a, "elements"_a, "itemsize"_a, "payload"_a, "nbytes"_a, "kernel"_a = "");
+    module.def(
+        "csr_decode",
+        [](uintptr_t payload, uint64_t nbytes, uintptr_t destination, uint64_t elements, uint64_t itemsize,
+           const std::string& kernel) {
+            nb::gil_scoped_release release;
+            csr_decode(kernel_named(kernel), reinterpret_cast<const void*>(payload), nbytes,
+                       reinterpret_cast<void*>(destination), elements, itemsize);
+        },
+        "payload"_a, "nbytes"_a, "destination"_a, "elements"_a, "itemsize"_a, "kernel"_a = "");
+}
+
+}  // namespace fastio

@@ -1,0 +1,97 @@
+#include "memory/memory.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+
+#include "bindings/values.hpp"
+#include "checksum/crc32.hpp"
+#include "checksum/digests.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace fastio {
+
+namespace {
+
+// A slice is a writable buffer: torch.frombuffer() makes a tensor of it and keeps it alive.
+int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+    auto* slice = nb::inst_ptr<Slice>(nb::handle(self));
+    return PyBuffer_FillInfo(view, self, slice->data(), static_cast<Py_ssize_t>(slice->nbytes()), 0, flags);
+}
+
+PyType_Slot slice_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
+
+// Large buffers are checked without the GIL.
+constexpr size_t kLarge = 64 << 10;
+
+uint32_t checksum(uint32_t value, const void* data, size_t nbytes) {
+    if (nbytes < kLarge) return crc32(value, data, nbytes);
+    nb::gil_scoped_release release;
+    return crc32(value, data, nbytes);
+}
+
+uint32_t checksum_of(nb::handle data, uint32_t value) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(data.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
+    uint32_t result = checksum(value, view.buf, static_cast<size_t>(view.len));
+    PyBuffer_Release(&view);
+    return result;
+}
+
+}  // namespace
+
+void bind_memory(nb::module_& module) {
+    nb::class_<Mapping>(module, "Mapping",
+                        "Anonymous memory, in huge pages where the kernel has them: zero, or used before.")
+        .def(
+            "__init__",
+            [](Mapping* self, uint64_t nbytes, bool used) {
+                new (self) Mapping(nbytes, used ? Pages::kUsed : Pages::kFresh);
+            },
+            "nbytes"_a, "used"_a = false)
+        .def_prop_ro("address", [](const Mapping& mapping) { return reinterpret_cast<uintptr_t>(mapping.data()); })
+        .def_prop_ro("nbytes", &Mapping::nbytes);
+    nb::class_<Slice>(module, "Slice", nb::type_slots(slice_slots),
+                      "A part of a mapping, as a writable buffer. Its own pages go back to the system when it dies.")
+        .def(nb::init<std::shared_ptr<Mapping>, uint64_t, uint64_t>(), "mapping"_a, "offset"_a, "nbytes"_a)
+        .def_prop_ro("address", [](const Slice& slice) { return reinterpret_cast<uintptr_t>(slice.data()); })
+        .def_prop_ro("nbytes", &Slice::nbytes);
+    nb::class_<Digests>(module, "Digests",
+                        "What copied memory held, block by block: to find what changed in its source.")
+        .def(nb::init<size_t>(), "blocks"_a)
+        .def_prop_ro_static("BLOCK", [](nb::handle) { return Digests::kBlock; })
+        .def(
+            "copy",
+            [](Digests& digests, size_t first, uintptr_t target, uintptr_t source, uint64_t nbytes, bool compare) {
+                nb::gil_scoped_release release;
+                return digests.copy(first, reinterpret_cast<uint8_t*>(target), reinterpret_cast<const uint8_t*>(source),
+                                    nbytes, compare);
+            },
+            "first"_a, "target"_a, "source"_a, "nbytes"_a, "compare"_a)
+        .def(
+            "differs",  // too short to let go of the GIL
+            [](const Digests& digests, size_t first, uintptr_t source, uint64_t nbytes) {
+                return digests.differs(first, reinterpret_cast<const uint8_t*>(source), nbytes);
+            },
+            "first"_a, "source"_a, "nbytes"_a);
+    module.def("crc32", &checksum_of, "data"_a, "value"_a = 0);
+    module.def(
+        "crc32_at",
+        [](uintptr_t address, uint64_t nbytes, uint32_t value) {
+            return checksum(value, reinterpret_cast<const void*>(address), nbytes);
+        },
+        "address"_a, "nbytes"_a, "value"_a = 0);
+    module.def(
+        "crc32_copy",
+        [](uintptr_t destination, uintptr_t source, uint64_t nbytes, uint32_t value) {
+            nb::gil_scoped_release release;
+            return crc32_copy(value, reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source),
+                              nbytes);
+        },
+        "destination"_a, "source"_a, "nbytes"_a, "value"_a = 0);
+    module.def("crc32_combine", &crc32_combine, "first"_a, "second"_a, "second_nbytes"_a);
+    module.def("crc32_kernel", &crc32_kernel);
+}
+
+}  // namespace fastio

@@ -1,0 +1,52 @@
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "bindings/values.hpp"
+#include "pickle/pickler.hpp"
+#include "pickle/unpickler.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace fastio {
+
+namespace {
+
+// The function, but None at once for what is exactly of one of these types.
+nb::object unless_of(nb::tuple types, nb::object function) {
+    std::vector<nb::object> spared;
+    for (nb::handle type : types) spared.push_back(nb::borrow(type));
+    auto asked = [spared, function](nb::handle value) -> nb::object {
+        nb::handle type = value.type();
+        auto is = [type](const nb::object& other) { return other.is(type); };
+        return std::any_of(spared.begin(), spared.end(), is) ? nb::none() : function(value);
+    };
+    return nb::cpp_function(asked, nb::arg("value").none());
+}
+
+// What the pickle holds, in a tuple; None if it is not of the kind that is understood.
+nb::object unpickle(nb::bytes data, nb::dict names, nb::dict calls, nb::object load) {
+    nb::object result;
+    if (!Unpickler(names, calls, load).run({data.c_str(), data.size()}, result)) return nb::none();
+    return nb::make_tuple(result);
+}
+
+// The pickle and its storages; None if the object is not of the kind that is understood.
+nb::object pickle(nb::handle object, nb::dict names, nb::dict storages, nb::tuple rebuild, nb::object locate,
+                  nb::object cpu) {
+    Pickler pickler(names, storages, rebuild, locate, cpu);
+    if (!pickler.run(object)) return nb::none();
+    return nb::make_tuple(nb::bytes(pickler.data().data(), pickler.data().size()), pickler.storages());
+}
+
+}  // namespace
+
+void bind_pickle(nb::module_& module) {
+    module.def("unpickle", &unpickle, "data"_a, "names"_a, "calls"_a, "load"_a);
+    module.def("pickle", &pickle, "object"_a.none(), "names"_a, "storages"_a, "rebuild"_a, "locate"_a, "cpu"_a.none());
+    module.def("unless_of", &unless_of, "types"_a, "function"_a);
+}
+
+}  // namespace fastio

@@ -1,0 +1,95 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/values.hpp"
+#include "transfer/cached.hpp"
+#include "transfer/control.hpp"
+#include "transfer/direct.hpp"
+#include "transfer/io_uring.hpp"
+#include "transfer/staging_choice.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace fastio {
+
+namespace {
+
+std::pair<std::vector<uint32_t>, bool> py_direct_write(int fd, uint64_t size, nb::handle extents, nb::handle patches,
+                                                       uint64_t block, unsigned depth, uint64_t alignment,
+                                                       Control& control) {
+    Extents image(extents_from(extents), size);
+    std::vector<Patch> sites = patches_from(patches, image.all().size());
+    nb::gil_scoped_release release;
+    DirectWritten written = direct_write(fd, size, image, sites, {block, depth, alignment, 0}, control);
+    return {std::move(written.checksums), written.copied};
+}
+
+std::vector<uint32_t> py_direct_read(int fd, uint64_t size, nb::handle extents, nb::handle span, uint64_t block,
+                                     unsigned depth, uint64_t alignment, unsigned threads, Control& control) {
+    Extents image(extents_from(extents), size);
+    Span region = span_from(span);
+    nb::gil_scoped_release release;
+    return direct_read(fd, size, std::move(image), region, {block, depth, alignment, threads}, control);
+}
+
+std::vector<uint32_t> py_cached_write(int fd, uint64_t size, nb::handle extents, nb::handle patches, uint64_t block,
+                                      unsigned threads, bool write_back, Control& control) {
+    Extents image(extents_from(extents), size);
+    std::vector<Patch> sites = patches_from(patches, image.all().size());
+    nb::gil_scoped_release release;
+    return cached_write(fd, size, image, sites, {block, threads, write_back}, control);
+}
+
+std::vector<uint32_t> py_cached_read(int fd, uint64_t size, nb::handle extents, nb::handle span, uint64_t block,
+                                     unsigned threads, bool cold, Control& control) {
+    Extents image(extents_from(extents), size);
+    Span region = span_from(span);
+    nb::gil_scoped_release release;
+    return cached_read(fd, image, region, {block, threads, cold}, control);
+}
+
+using Learned = std::tuple<bool, double, double, uint64_t, uint64_t>;
+
+std::optional<Learned> py_staging_learned(uint64_t device) {
+    auto found = SharedStagingChoice::of(device).learned();
+    if (!found) return {};
+    return Learned{found->staged, found->landing, found->staging, found->since, found->spell};
+}
+
+void py_staging_adopt(uint64_t device, bool staged, double landing, double staging, uint64_t since, uint64_t spell) {
+    SharedStagingChoice::of(device).adopt({staged, landing, staging, since, spell});
+}
+
+}  // namespace
+
+void bind_transfers(nb::module_& module) {
+    nb::class_<Control>(
+        module, "Control",
+        "Shared by the caller and a running transfer: bytes done so far, the wish to stop, and what its "
+        "memory is like.")
+        .def(nb::init<>())
+        .def_prop_ro("done", [](const Control& control) { return control.done.load(); })
+        .def_prop_ro("cancelled", [](const Control& control) { return control.cancelled.load(); })
+        .def_prop_rw(
+            "still", [](const Control& control) { return control.still.load(); },
+            [](Control& control, bool still) { control.still = still; })
+        .def("advance", &Control::advance, "nbytes"_a)
+        .def("cancel", [](Control& control) { control.cancelled = true; });
+    module.def("probe_ring", [] { Ring probe(1); });
+    module.def("direct_write", &py_direct_write, "fd"_a, "size"_a, "extents"_a, "patches"_a, "block"_a, "depth"_a,
+               "alignment"_a, "control"_a);
+    module.def("direct_read", &py_direct_read, "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "depth"_a,
+               "alignment"_a, "threads"_a, "control"_a);
+    module.def("staging_learned", &py_staging_learned, "device"_a);
+    module.def("staging_adopt", &py_staging_adopt, "device"_a, "staged"_a, "landing"_a, "staging"_a, "since"_a,
+               "spell"_a);
+    module.def("cached_write", &py_cached_write, "fd"_a, "size"_a, "extents"_a, "patches"_a, "block"_a, "threads"_a,
+               "write_back"_a, "control"_a);
+    module.def("cached_read", &py_cached_read, "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "threads"_a,
+               "cold"_a, "control"_a);
+}
+
+}  // namespace fastio

@@ -1,0 +1,45 @@
+// Aligned memory for what a device cannot reach as it lies: unaligned addresses, and the last, partial block.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "memory/memory.hpp"
+
+namespace fastio {
+
+// A few slices of one mapping. The one given back last is taken first: it is still in the cache.
+class Bounce {
+  public:
+    static constexpr uint64_t kSlice = 512 << 10;
+
+    // Throws SystemError where there is no memory.
+    Bounce() {
+        // The driver may have the kernel pin these pages, and fork would copy pinned ones at once.
+        madvise(mapping_.data(), mapping_.nbytes(), MADV_DONTFORK);
+        for (uint64_t slice = kSlices; slice > 0; --slice) free_.push_back(mapping_.data() + (slice - 1) * kSlice);
+    }
+
+    // A slice, or null while all are in use.
+    uint8_t* take() {
+        if (free_.empty()) return nullptr;
+        uint8_t* slice = free_.back();
+        free_.pop_back();
+        return slice;
+    }
+
+    void give_back(uint8_t* slice) { free_.push_back(slice); }
+
+    uint8_t* data() const { return mapping_.data(); }
+    uint64_t nbytes() const { return mapping_.nbytes(); }
+
+  private:
+    static constexpr uint64_t kSlices = 8;  // 4 MiB: half of what a user may usually have pinned (RLIMIT_MEMLOCK)
+
+    Mapping mapping_{kSlices * kSlice};
+    std::vector<uint8_t*> free_;
+};
+
+}  // namespace fastio

@@ -1,0 +1,121 @@
+// The driver "nvme": NVMe commands by io_uring on the kernel's passthrough devices, past block layer and file system.
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "block_store/devices.hpp"
+#include "block_store/ring.hpp"
+#include "nvme/passthrough.hpp"
+#include "nvme/wire.hpp"
+#include "support/errors.hpp"
+
+namespace fastio {
+
+namespace {
+
+constexpr unsigned kDepth = 64;
+constexpr uint16_t kAbortedByHost = 0x371;  // what the kernel calls commands that a reset cancelled
+
+static_assert(sizeof(PassthroughCommand) <= Ring::kCommandBytes);
+
+constexpr uint32_t kPassthroughIo = _IOWR('N', 0x80, PassthroughCommand);
+
+class NvmeDriver final : public RingDriver {
+  public:
+    explicit NvmeDriver(const std::vector<int>& fds) : RingDriver(kDepth, Ring::Entries::kLarge) {
+        for (int fd : fds) namespaces_.push_back(identify_passthrough(fd));
+        for (unsigned device = 0; device < namespaces_.size(); ++device) try_out(device);
+    }
+
+    unsigned depth() const override { return kDepth; }
+
+    bool reaches(const uint8_t* memory, uint64_t) const override {
+        return std::all_of(namespaces_.begin(), namespaces_.end(), [memory](const PassthroughNamespace& space) {
+            return reinterpret_cast<uintptr_t>(memory) % space.memory_alignment == 0;
+        });
+    }
+
+    uint64_t largest_transfer() const override {
+        uint64_t most = StoreDriver::largest_transfer();
+        for (const PassthroughNamespace& space : namespaces_) most = std::min(most, space.largest_transfer);
+        return most;
+    }
+
+    std::vector<Device> devices() const override {
+        std::vector<Device> list;
+        for (const PassthroughNamespace& space : namespaces_) {
+            list.push_back({space.name, space.nbytes / kStoreBlock, space.lba_bytes, space.model, space.serial});
+        }
+        return list;
+    }
+
+    std::vector<std::string> notes() const override {
+        if (registered_works_) return {};
+        return {"this kernel takes no registered memory for NVMe commands (Invalid argument), so it maps it each time"};
+    }
+
+    void send(const DeviceCommand& command) override {
+        const PassthroughNamespace& space = namespaces_[command.device];
+        PassthroughCommand asked{};
+        asked.opcode = command.write ? nvme::kWrite : nvme::kRead;
+        asked.nsid = space.nsid;
+        asked.memory = reinterpret_cast<uintptr_t>(command.memory);
+        asked.nbytes = command.nbytes;
+        nvme::set_lbas(asked, command.offset / space.lba_bytes, command.nbytes / space.lba_bytes);
+        const int registered = registered_works_ ? ring_.registered(command.memory, command.nbytes) : -1;
+        sent_[command.tag] = {command.nbytes, registered >= 0};
+        ring_.queue_command(space.fd, kPassthroughIo, &asked, sizeof asked, registered, command.tag);
+    }
+
+    bool reap(DeviceCompletion& completion) override {
+        Ring::Completion taken;
+        if (!ring_.reap(taken)) return false;
+        const Sent& sent = sent_[taken.tag];
+        if (taken.result > 0) {
+            completion = {taken.tag, -EIO, static_cast<uint16_t>(taken.result)};
+        } else if (taken.result == -EINTR) {
+            completion = {taken.tag, -EIO, kAbortedByHost};
+        } else if (taken.result == -EINVAL && sent.registered) {
+            // Kernels before 6.12 count the pages up to the end of the registered piece, and find them too many.
+            registered_works_ = false;
+            completion = {taken.tag, -EAGAIN};
+        } else {
+            completion = {taken.tag, taken.result == 0 ? static_cast<int32_t>(sent.nbytes) : taken.result};
+        }
+        return true;
+    }
+
+  private:
+    struct Sent {
+        uint32_t nbytes = 0;
+        bool registered = false;
+    };
+
+    std::vector<PassthroughNamespace> namespaces_;
+    std::array<Sent, kDepth> sent_{};
+    bool registered_works_ = true;
+
+    // A kernel that forbids passthrough, or lacks it, says so when it is asked for data and not before.
+    void try_out(unsigned device) {
+        alignas(kStoreBlock) uint8_t block[kStoreBlock] = {};
+        send({false, device, -1, block, kStoreBlock, 0, 0});
+        ring_.submit(1);
+        Ring::Completion taken;
+        while (!ring_.reap(taken)) ring_.wait();
+        if (taken.result >= 0 || taken.result == -EINTR) return;  // the store reports what NVMe says
+        const bool forbidden = taken.result == -EACCES || taken.result == -EPERM;
+        throw Refused(namespaces_[device].name + " refuses NVMe commands by io_uring (" + std::strerror(-taken.result) +
+                      (forbidden ? "): before Linux 6.2 they are root's (CAP_SYS_ADMIN)"
+                                 : "): they need Linux 5.19 and the passthrough device /dev/ngXnY; the block device"
+                                   " /dev/nvmeXnY without \"nvme:\" is the other way"));
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<StoreDriver> make_nvme_driver(const std::vector<int>& fds) { return std::make_unique<NvmeDriver>(fds); }
+
+}  // namespace fastio

@@ -1,0 +1,227 @@
+// The table and what callers ask of it; queue.cpp moves the commands, memory.cpp knows memory.
+#include "block_store/store.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "memory/memory.hpp"
+#include "support/errors.hpp"
+
+namespace fastio {
+
+namespace {
+
+std::out_of_range missing(int64_t index) {
+    return std::out_of_range("index " + std::to_string(index) + " is not in the block store");
+}
+
+}  // namespace
+
+BlockStore::BlockStore(std::unique_ptr<StoreDevices> devices, std::unique_ptr<StoreDriver> driver,
+                       uint64_t memory_alignment)
+    : devices_(std::move(devices)),
+      driver_(std::move(driver)),
+      memory_alignment_(memory_alignment),
+      largest_transfer_(driver_->largest_transfer()),
+      owner_(getpid()),
+      slots_(driver_->depth()) {
+    for (unsigned slot = driver_->depth(); slot > 0; --slot) free_slots_.push_back(slot - 1);
+}
+
+BlockStore::~BlockStore() {
+    if (getpid() != owner_) {
+        // Its threads and its ring are the parent's: letting go of them would wait for ever, or unmap what is not ours.
+        static_cast<void>(driver_.release());
+        static_cast<void>(bounce_.release());  // nor is it mapped here: see Bounce
+        return;
+    }
+    drain();
+    driver_.reset();  // before the memory that it has adopted
+    devices_->discard();
+}
+
+void BlockStore::check_owner() const {
+    if (getpid() == owner_) return;
+    throw std::runtime_error("this block store belongs to process " + std::to_string(owner_) +
+                             ", which forked this one: open a store of your own here");
+}
+
+std::unique_lock<std::mutex> BlockStore::enter() {
+    check_owner();  // before the lock, which a thread of the parent may have held at the fork
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (closed_) throw std::runtime_error("this block store is closed");
+    return lock;
+}
+
+const std::shared_ptr<BlockStore::Entry>& BlockStore::entry_of(int64_t index) const {
+    auto found = table_.find(index);
+    if (found == table_.end()) throw missing(index);
+    return found->second;
+}
+
+void BlockStore::issue(int64_t index, uint8_t* memory, uint64_t nbytes, bool write) {
+    std::unique_lock<std::mutex> lock = enter();
+    if (write) {
+        if (table_.count(index) != 0) {
+            throw std::invalid_argument("index " + std::to_string(index) + " is in the block store: free it first");
+        }
+        auto entry = std::make_shared<Entry>();
+        allocate(*entry, nbytes);
+        table_.emplace(index, entry);
+        enqueue(entry, memory, nbytes, true);
+        return;
+    }
+    const std::shared_ptr<Entry>& entry = entry_of(index);
+    if (nbytes > entry->nbytes) {
+        throw std::invalid_argument("cannot read " + std::to_string(nbytes) + " bytes of index " +
+                                    std::to_string(index) + ", which has " + std::to_string(entry->nbytes));
+    }
+    if (entry->writing) {
+        entry->reads.push_back({memory, nbytes});
+    } else if (!entry->failure || !entry->failure->write) {
+        entry->failure.reset();  // another try of a read
+        enqueue(entry, memory, nbytes, false);
+    }
+}
+
+void BlockStore::allocate(Entry& entry, uint64_t nbytes) {
+    entry.nbytes = nbytes;
+    entry.blocks = (nbytes + kStoreBlock - 1) / kStoreBlock;
+    if (entry.blocks == 0) return;
+    std::optional<uint64_t> first = allocator_.allocate(entry.blocks);
+    if (!first) {
+        allocator_.provision(devices_->grow(allocator_.needed(entry.blocks)));
+        first = allocator_.allocate(entry.blocks);
+    }
+    entry.first = first.value();
+}
+
+uint64_t BlockStore::update() {
+    std::unique_lock<std::mutex> lock = enter();
+    pump();
+    return reads_.size() + writes_.size() + in_flight();
+}
+
+bool BlockStore::is_done(int64_t index, std::optional<Failure>& failure) {
+    std::unique_lock<std::mutex> lock = enter();
+    std::shared_ptr<Entry> entry = entry_of(index);
+    if (entry->pending > 0) pump();
+    if (entry->pending > 0) return false;
+    failure = entry->failure;
+    return true;
+}
+
+void BlockStore::wait(int64_t index, std::optional<Failure>& failure) {
+    std::unique_lock<std::mutex> lock = enter();
+    std::shared_ptr<Entry> entry = entry_of(index);
+    while (entry->pending > 0) advance(lock);
+    failure = entry->failure;
+}
+
+void BlockStore::free(int64_t index) {
+    std::unique_lock<std::mutex> lock = enter();
+    std::shared_ptr<Entry> entry = entry_of(index);
+    drop(entry);
+    // A read in flight would write into memory that the caller takes for his own again.
+    while (entry->in_flight > 0 && !entry->writing) {
+        advance(lock);
+        if (entry->freed) throw missing(index);  // by another thread
+        drop(entry);
+    }
+    table_.erase(index);
+    entry->freed = true;
+    if (entry->pending == 0) release(*entry);
+}
+
+bool BlockStore::contains(int64_t index) {
+    std::unique_lock<std::mutex> lock = enter();
+    return table_.count(index) != 0;
+}
+
+std::vector<StoreDriver::Device> BlockStore::devices() {
+    std::unique_lock<std::mutex> lock = enter();
+    return driver_->devices();
+}
+
+void BlockStore::peek(unsigned device, uint64_t block, uint8_t* memory, uint64_t nbytes,
+                      std::optional<Failure>& failure) {
+    std::unique_lock<std::mutex> lock = enter();
+    if (device >= devices_->count()) throw std::out_of_range("there is no device " + std::to_string(device));
+    auto entry = std::make_shared<Entry>();
+    for (uint64_t done = 0; done < nbytes;) {
+        Command command;
+        command.entry = entry;
+        command.bounced = true;
+        command.memory = memory + done;
+        command.place = {device, block + done / kStoreBlock, 0};
+        command.payload = std::min({nbytes - done, largest_transfer_, Bounce::kSlice});
+        command.nbytes = round_up(command.payload, kStoreBlock);
+        done += command.payload;
+        reads_.push_back(std::move(command));
+        ++entry->pending;
+    }
+    while (entry->pending > 0) advance(lock);
+    failure = entry->failure;
+}
+
+void BlockStore::close() {
+    check_owner();
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+    woken_.wait(lock, [this] { return !waiter_; });
+    drain();
+    notes_ = all_notes();
+    stats_ = totals();
+    driver_.reset();
+    bounce_.reset();
+    devices_->discard();
+    devices_->close();
+}
+
+void BlockStore::set_recording(bool recording) {
+    std::unique_lock<std::mutex> lock = enter();
+    recording_ = recording;
+    trace_.clear();
+}
+
+std::vector<BlockStore::Traced> BlockStore::trace() {
+    std::unique_lock<std::mutex> lock = enter();
+    return {trace_.begin(), trace_.end()};
+}
+
+std::vector<std::string> BlockStore::notes() {
+    check_owner();
+    std::lock_guard<std::mutex> lock(mutex_);
+    return all_notes();
+}
+
+BlockStore::Stats BlockStore::stats() {
+    check_owner();
+    std::lock_guard<std::mutex> lock(mutex_);  // a closed store still knows what it did
+    return totals();
+}
+
+std::vector<std::string> BlockStore::all_notes() const {
+    std::vector<std::string> notes = notes_;
+    if (!driver_) return notes;
+    for (std::string& note : driver_->notes()) notes.push_back(std::move(note));
+    return notes;
+}
+
+BlockStore::Stats BlockStore::totals() const {
+    Stats stats = stats_;
+    stats.bytes_used = allocator_.used() * kStoreBlock;
+    stats.bytes_provisioned = allocator_.provisioned() * kStoreBlock;
+    stats.commands_under_way = reads_.size() + writes_.size() + in_flight();
+    if (!driver_) return stats;
+    stats.doorbells = driver_->doorbells();
+    stats.system_calls = driver_->system_calls();
+    return stats;
+}
+
+}  // namespace fastio

@@ -1,0 +1,50 @@
+// The driver "uring": one io_uring for all devices of a store.
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "block_store/ring.hpp"
+
+namespace fastio {
+
+namespace {
+
+constexpr unsigned kDepth = 32;
+
+class UringDriver final : public RingDriver {
+  public:
+    UringDriver() : RingDriver(kDepth) {}
+
+    unsigned depth() const override { return kDepth; }
+
+    void send(const DeviceCommand& command) override {
+        sent_[command.tag] = command;
+        ring_.queue(command.write, command.fd, command.memory, command.nbytes, command.offset, command.tag);
+    }
+
+    bool reap(DeviceCompletion& completion) override {
+        Ring::Completion taken;
+        if (!ring_.reap(taken)) return false;
+        completion = {taken.tag, taken.result == -ECANCELED ? move_here(sent_[taken.tag]) : taken.result};
+        return true;
+    }
+
+  private:
+    std::array<DeviceCommand, kDepth> sent_{};  // by tag
+
+    // What the kernel gave up: the thread that submitted it has ended, as autograd's do; or the kernel wanted a thread
+    // of its own for it, and the limit of processes (of the user, or of the container) is reached.
+    static int32_t move_here(const DeviceCommand& command) {
+        const auto offset = static_cast<off_t>(command.offset);
+        ssize_t moved = command.write ? ::pwrite(command.fd, command.memory, command.nbytes, offset)
+                                      : ::pread(command.fd, command.memory, command.nbytes, offset);
+        return moved < 0 ? -errno : static_cast<int32_t>(moved);
+    }
+};
+
+}  // namespace
+
+std::unique_ptr<StoreDriver> make_uring_driver() { return std::make_unique<UringDriver>(); }
+
+}  // namespace fastio

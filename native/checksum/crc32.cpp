@@ -1,0 +1,130 @@
+#include "checksum/crc32.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "checksum/crc32_polynomial.hpp"
+
+#if defined(__x86_64__)
+#include "checksum/crc32_x86.hpp"
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+
+#include "checksum/crc32_arm.hpp"
+#endif
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the tables and registers take bytes in little-endian order");
+
+namespace fastio {
+namespace detail {
+
+uint32_t slice_update(uint32_t state, const uint8_t* source, size_t nbytes) noexcept {
+    for (; nbytes >= 8; nbytes -= 8, source += 8) {
+        uint64_t word;
+        std::memcpy(&word, source, 8);
+        word ^= state;
+        state = 0;
+        for (size_t i = 0; i < 8; ++i) state ^= SLICES[7 - i][(word >> (8 * i)) & 0xFFu];
+    }
+    for (; nbytes > 0; --nbytes, ++source) state = (state >> 8) ^ SLICES[0][(state ^ *source) & 0xFFu];
+    return state;
+}
+
+namespace {
+
+using Update = uint32_t (*)(uint32_t, const uint8_t*, size_t) noexcept;
+
+// Copies a piece that stays in the first-level cache, then checksums the copy: never the source, which may change.
+template <Update update>
+uint32_t copy_then_update(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept {
+    constexpr size_t PIECE = 12288;
+    for (size_t at = 0; at < nbytes; at += PIECE) {
+        const size_t piece = std::min(PIECE, nbytes - at);
+        std::memcpy(destination + at, source + at, piece);
+        state = update(state, destination + at, piece);
+    }
+    return state;
+}
+
+#if defined(__x86_64__)
+
+uint32_t sse_update(uint32_t state, const uint8_t* source, size_t nbytes) noexcept {
+    return nbytes < 64 ? slice_update(state, source, nbytes) : fold_sse<false>(state, nullptr, source, nbytes);
+}
+
+uint32_t sse_copy(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept {
+    return nbytes < 64 ? copy_then_update<slice_update>(state, destination, source, nbytes)
+                       : fold_sse<true>(state, destination, source, nbytes);
+}
+
+uint32_t avx2_update(uint32_t state, const uint8_t* source, size_t nbytes) noexcept {
+    return nbytes < 128 ? sse_update(state, source, nbytes) : fold_avx2<false>(state, nullptr, source, nbytes);
+}
+
+uint32_t avx2_copy(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept {
+    return nbytes < 128 ? sse_copy(state, destination, source, nbytes)
+                        : fold_avx2<true>(state, destination, source, nbytes);
+}
+
+uint32_t avx512_update(uint32_t state, const uint8_t* source, size_t nbytes) noexcept {
+    return nbytes < 256 ? sse_update(state, source, nbytes) : fold_avx512<false>(state, nullptr, source, nbytes);
+}
+
+uint32_t avx512_copy(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept {
+    return nbytes < 256 ? sse_copy(state, destination, source, nbytes)
+                        : fold_avx512<true>(state, destination, source, nbytes);
+}
+
+#endif
+
+// Chosen on first use; the compiler's feature tests also ask whether the system saves the wide registers.
+const Crc32Kernel& best() noexcept {
+    static const Crc32Kernel kernel = crc32_kernels().front();
+    return kernel;
+}
+
+}  // namespace
+
+std::vector<Crc32Kernel> crc32_kernels() {
+    std::vector<Crc32Kernel> kernels;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    const bool pclmul = __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("pclmul");
+    const bool wide = pclmul && __builtin_cpu_supports("vpclmulqdq");
+    if (wide && __builtin_cpu_supports("avx512f")) kernels.push_back({"avx512-vpclmulqdq", avx512_update, avx512_copy});
+    if (wide && __builtin_cpu_supports("avx2")) kernels.push_back({"avx2-vpclmulqdq", avx2_update, avx2_copy});
+    if (pclmul) kernels.push_back({"pclmulqdq", sse_update, sse_copy});
+#elif defined(__aarch64__)
+    if (getauxval(AT_HWCAP) & HWCAP_CRC32) {
+        kernels.push_back({"armv8-crc", arm_update, copy_then_update<arm_update>});
+    }
+#endif
+    kernels.push_back({"slice-by-8", slice_update, copy_then_update<slice_update>});
+    return kernels;
+}
+
+}  // namespace detail
+
+uint32_t crc32(uint32_t value, const void* data, size_t nbytes) noexcept {
+    return ~detail::best().update(~value, static_cast<const uint8_t*>(data), nbytes);
+}
+
+uint32_t crc32_copy(uint32_t value, void* destination, const void* source, size_t nbytes) noexcept {
+    return ~detail::best().copy(~value, static_cast<uint8_t*>(destination), static_cast<const uint8_t*>(source),
+                                nbytes);
+}
+
+// Appending bytes multiplies what came before by x^(8 * bytes); the inversions of the two values cancel out.
+uint32_t crc32_combine(uint32_t first, uint32_t second, uint64_t second_nbytes) noexcept {
+    const uint64_t exponent = second_nbytes % detail::CRC32_ORDER * 8 % detail::CRC32_ORDER;
+    for (size_t k = 0; k < 4; ++k) {
+        const size_t byte = (exponent >> (8 * k)) & 0xFFu;
+        if (byte != 0) first = detail::multiply(first, detail::POWERS[k][byte]);
+    }
+    return first ^ second;
+}
+
+const char* crc32_kernel() noexcept { return detail::best().name; }
+
+}  // namespace fastio

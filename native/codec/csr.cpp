@@ -1,0 +1,165 @@
+#include "codec/csr.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "support/errors.hpp"
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a payload is little-endian");
+
+namespace fastio {
+
+namespace {
+
+constexpr size_t BATCH = 32;  // rows at a time: their elements stay in the first-level cache
+
+// Where things lie in a payload.
+struct Geometry {
+    uint64_t rows;
+    uint64_t pointers;
+    uint64_t values;
+
+    Geometry(uint64_t elements, uint64_t itemsize)
+        : rows((elements + CSR_COLUMNS - 1) / CSR_COLUMNS), pointers(rows * 16), values((rows * 20 + 7) / 8 * 8) {
+        if (itemsize != 2 && itemsize != 4 && itemsize != 8) {
+            throw Refused("CSR-128 packs elements of 2, 4 or 8 bytes, not " + std::to_string(itemsize));
+        }
+        if (elements > CSR_MAX_ELEMENTS) {
+            throw Refused("CSR-128 packs at most 2^32 - 1 elements, not " + std::to_string(elements));
+        }
+    }
+};
+
+const CsrRows& rows_of(const CsrKernel& kernel, uint64_t itemsize) {
+    return kernel.rows[itemsize == 2 ? 0 : itemsize == 4 ? 1 : 2];
+}
+
+// Rows in memory of our own: the last one padded with zeros, or values with the slack that a kernel needs.
+struct Scratch {
+    alignas(64) uint8_t bytes[BATCH * CSR_COLUMNS * 8 + CSR_SLACK];
+};
+
+// The rows from `row` on that go together: a full batch, or what full rows are left, or the partial one alone.
+size_t batch_from(uint64_t row, uint64_t elements) {
+    return static_cast<size_t>(std::min<uint64_t>(BATCH, std::max<uint64_t>(1, elements / CSR_COLUMNS - row)));
+}
+
+// The elements of those rows.
+size_t elements_of(uint64_t row, size_t rows, uint64_t elements) {
+    return static_cast<size_t>(std::min<uint64_t>(rows * CSR_COLUMNS, elements - row * CSR_COLUMNS));
+}
+
+const uint8_t* padded(const uint8_t* source, size_t elements, uint64_t itemsize, Scratch& scratch) {
+    if (elements % CSR_COLUMNS == 0) return source;
+    std::memset(scratch.bytes, 0, CSR_COLUMNS * itemsize);
+    std::memcpy(scratch.bytes, source, elements * itemsize);
+    return scratch.bytes;
+}
+
+[[noreturn]] void damaged(uint64_t row, const char* problem) {
+    throw Refused("the CSR-128 payload is damaged at row " + std::to_string(row) + ": " + problem);
+}
+
+}  // namespace
+
+uint64_t csr_count(const CsrKernel& kernel, const void* source, uint64_t elements, uint64_t itemsize) {
+    const Geometry geometry(elements, itemsize);
+    const auto* data = static_cast<const uint8_t*>(source);
+    const uint64_t whole = elements / CSR_COLUMNS;
+    const CsrRows& kernels = rows_of(kernel, itemsize);
+    uint64_t nonzeros = kernels.count(data, static_cast<size_t>(whole));
+    if (whole < geometry.rows) {
+        Scratch last;
+        const size_t left = static_cast<size_t>(elements % CSR_COLUMNS);
+        nonzeros += kernels.count(padded(data + whole * CSR_COLUMNS * itemsize, left, itemsize, last), 1);
+    }
+    return nonzeros;
+}
+
+void csr_encode(const CsrKernel& kernel, const void* source, uint64_t elements, uint64_t itemsize, void* payload,
+                uint64_t nbytes) {
+    const Geometry geometry(elements, itemsize);
+    const char* const changed = "the tensor changed while it was encoded: its non-zeros are not as many as before";
+    if (nbytes < geometry.values) throw Refused(changed);
+    const auto* data = static_cast<const uint8_t*>(source);
+    auto* const out = static_cast<uint8_t*>(payload);
+    uint8_t* values = out + geometry.values;
+    uint64_t left = nbytes - geometry.values;
+    uint64_t nonzeros = 0;
+    Scratch last;
+    Scratch near_the_end;
+    for (uint64_t row = 0; row < geometry.rows;) {
+        const size_t rows = batch_from(row, elements);
+        const size_t here = elements_of(row, rows, elements);
+        uint64_t bits[2 * BATCH];
+        uint32_t pointers[BATCH];
+        const bool roomy = left >= rows * CSR_COLUMNS * itemsize + CSR_SLACK;
+        rows_of(kernel, itemsize)
+            .pack(padded(data, here, itemsize, last), rows, bits, roomy ? values : near_the_end.bytes);
+        const uint64_t after = kernel.tally(bits, rows, nonzeros, pointers);
+        const uint64_t packed = (after - nonzeros) * itemsize;
+        if (packed > left) throw Refused(changed);
+        if (!roomy) std::memcpy(values, near_the_end.bytes, packed);
+        std::memcpy(out + row * 16, bits, rows * 16);
+        std::memcpy(out + geometry.pointers + row * 4, pointers, rows * 4);
+        values += packed;
+        left -= packed;
+        nonzeros = after;
+        data += here * itemsize;
+        row += rows;
+    }
+    if (left != 0) throw Refused(changed);
+    for (uint64_t at = geometry.rows * 20; at < geometry.values; ++at) out[at] = 0;
+}
+
+void csr_decode(const CsrKernel& kernel, const void* payload, uint64_t nbytes, void* destination, uint64_t elements,
+                uint64_t itemsize) {
+    const Geometry geometry(elements, itemsize);
+    if (nbytes < geometry.values) damaged(geometry.rows, "it ends before the values");
+    const auto* const in = static_cast<const uint8_t*>(payload);
+    auto* out = static_cast<uint8_t*>(destination);
+    const uint8_t* values = in + geometry.values;
+    uint64_t left = nbytes - geometry.values;
+    uint64_t nonzeros = 0;
+    Scratch last;
+    Scratch near_the_end;
+    for (uint64_t row = 0; row < geometry.rows;) {
+        const size_t rows = batch_from(row, elements);
+        const size_t here = elements_of(row, rows, elements);
+        // Copies: what was checked is what is used.
+        uint64_t bits[2 * BATCH];
+        uint32_t pointers[BATCH];
+        std::memcpy(bits, in + row * 16, rows * 16);
+        const uint64_t after = kernel.tally(bits, rows, nonzeros, pointers);
+        if (std::memcmp(in + geometry.pointers + row * 4, pointers, rows * 4) != 0) {
+            damaged(row, "its pointer is not the number of non-zeros before it");
+        }
+        const uint64_t packed = (after - nonzeros) * itemsize;
+        if (packed > left) damaged(row, "it has more non-zeros than there are values");
+        const bool roomy = left >= packed + CSR_SLACK;
+        if (!roomy) std::memcpy(near_the_end.bytes, values, packed);
+        const bool partial = here % CSR_COLUMNS != 0;
+        rows_of(kernel, itemsize).unpack(bits, rows, roomy ? values : near_the_end.bytes, partial ? last.bytes : out);
+        if (partial) {
+            const uint64_t words[2] = {here < 64 ? bits[0] >> here : 0, here < 64 ? bits[1] : bits[1] >> (here - 64)};
+            if ((words[0] | words[1]) != 0) damaged(row, "it has non-zeros past the last element");
+            std::memcpy(out, last.bytes, here * itemsize);
+        }
+        values += packed;
+        left -= packed;
+        nonzeros = after;
+        out += here * itemsize;
+        row += rows;
+    }
+    if (left != 0) damaged(geometry.rows, "there are more values than non-zeros");
+    for (uint64_t at = geometry.rows * 20; at < geometry.values; ++at) {
+        if (in[at] != 0) damaged(geometry.rows, "the padding before the values is not zero");
+    }
+}
+
+uint64_t csr_nbytes(uint64_t elements, uint64_t itemsize, uint64_t nonzeros) {
+    return Geometry(elements, itemsize).values + nonzeros * itemsize;
+}
+
+}  // namespace fastio

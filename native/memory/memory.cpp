@@ -1,0 +1,148 @@
+#include "memory/memory.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <mutex>
+#include <vector>
+
+#include "memory/populate.hpp"
+#include "support/errors.hpp"
+#include "support/fork_safe_singleton.hpp"
+
+namespace fastio {
+
+namespace {
+
+// Slices below this are not worth a system call when they die.
+constexpr uint64_t kSmallestReturn = 64 << 10;
+
+// Staging kept between calls: enough for one large transfer or a few small ones, little enough to forget about.
+constexpr uint64_t kKeptBytes = 32 << 20;
+
+struct Shelf {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Mapping>> free;
+    uint64_t nbytes = 0;
+};
+
+// Regions that died, the last ones. As many bytes as malloc, too, keeps for the next of the same size.
+constexpr uint64_t kUsedBytes = 32 << 20;
+constexpr size_t kUsedRegions = 64;
+
+struct Used {
+    std::mutex mutex;
+    std::vector<Region> regions;
+    uint64_t nbytes = 0;
+
+    Used() { regions.reserve(kUsedRegions + 1); }  // so that a mapping's death needs no memory
+};
+
+// The last one kept that is large enough, and not more than twice that.
+bool take_used(uint64_t nbytes, Region& taken) {
+    Used& kept = of_process<Used>();
+    std::lock_guard<std::mutex> lock(kept.mutex);
+    for (auto it = kept.regions.rbegin(); it != kept.regions.rend(); ++it) {
+        if (it->nbytes < nbytes || it->nbytes > 2 * nbytes) continue;
+        taken = *it;
+        kept.nbytes -= taken.nbytes;
+        kept.regions.erase(std::next(it).base());
+        return true;
+    }
+    return false;
+}
+
+bool keep_used(const Region& region) {
+    if (region.nbytes > kUsedBytes) return false;
+    Used& kept = of_process<Used>();
+    std::lock_guard<std::mutex> lock(kept.mutex);
+    kept.regions.push_back(region);
+    kept.nbytes += region.nbytes;
+    while (kept.nbytes > kUsedBytes || kept.regions.size() > kUsedRegions) {
+        const Region& oldest = kept.regions.front();
+        munmap(oldest.base, oldest.reserved);
+        kept.nbytes -= oldest.nbytes;
+        kept.regions.erase(kept.regions.begin());
+    }
+    return true;
+}
+
+// Whole pages; whole huge pages, where that takes a third more at most: one costs what 30 pages of 4 KiB cost.
+uint64_t generous_size(uint64_t nbytes) {
+    uint64_t huge = round_up(nbytes, kHugePage);
+    return huge - nbytes <= nbytes / 3 ? huge : nbytes;
+}
+
+Region map(uint64_t nbytes) {
+    uint64_t alignment = nbytes >= kHugePage ? kHugePage : kPage;
+    Region made{nullptr, nbytes + alignment - kPage, nullptr, nbytes};
+    made.base =
+        mmap(nullptr, made.reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (made.base == MAP_FAILED) throw SystemError(errno, "mmap of " + std::to_string(nbytes) + " bytes", 0);
+    made.data = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(made.base), alignment));
+    // Advice only: without huge pages everything works, slower.
+    if (alignment == kHugePage) madvise(made.data, nbytes, MADV_HUGEPAGE);
+    return made;
+}
+
+}  // namespace
+
+Mapping::Mapping(uint64_t nbytes, Pages pages) : pages_(pages) {
+    uint64_t wanted = round_up(nbytes == 0 ? 1 : nbytes, kPage);
+    if (pages == Pages::kUsed) wanted = generous_size(wanted);
+    if (pages == Pages::kUsed && take_used(wanted, region_)) return;
+    region_ = map(wanted);
+}
+
+Mapping::~Mapping() {
+    if (pages_ == Pages::kUsed && !has_holes_ && keep_used(region_)) return;
+    munmap(region_.base, region_.reserved);
+}
+
+Slice::Slice(std::shared_ptr<Mapping> mapping, uint64_t offset, uint64_t nbytes)
+    : mapping_(std::move(mapping)), offset_(offset), nbytes_(nbytes) {
+    if (offset > mapping_->nbytes() || nbytes > mapping_->nbytes() - offset) {
+        throw Refused("a slice must lie inside its mapping");
+    }
+    mapping_->slices().fetch_add(1);
+}
+
+Slice::~Slice() {
+    uint64_t begin = round_up(offset_, kPage);
+    uint64_t end = (offset_ + nbytes_) / kPage * kPage;
+    bool is_last = mapping_->slices().fetch_sub(1) == 1;  // then the whole mapping goes
+    if (!is_last && end > begin && end - begin >= kSmallestReturn) {
+        madvise(mapping_->data() + begin, end - begin, MADV_DONTNEED);
+        mapping_->has_holes_ = true;
+    }
+}
+
+Staging::Staging(uint64_t nbytes, uint64_t alignment) {
+    if (alignment > kPage) nbytes = std::max(nbytes, kHugePage);  // a smaller mapping is aligned to a page
+    {
+        Shelf& kept = of_process<Shelf>();
+        std::lock_guard<std::mutex> lock(kept.mutex);
+        for (auto it = kept.free.begin(); it != kept.free.end(); ++it) {
+            if ((*it)->nbytes() >= nbytes && (*it)->nbytes() <= 4 * nbytes) {
+                mapping_ = std::move(*it);
+                kept.nbytes -= mapping_->nbytes();
+                kept.free.erase(it);
+                return;
+            }
+        }
+    }
+    mapping_ = std::make_unique<Mapping>(nbytes);
+    populate(mapping_->data(), mapping_->nbytes());
+}
+
+Staging::~Staging() {
+    Shelf& kept = of_process<Shelf>();
+    std::lock_guard<std::mutex> lock(kept.mutex);
+    if (kept.nbytes + mapping_->nbytes() > kKeptBytes) return;
+    kept.nbytes += mapping_->nbytes();
+    kept.free.push_back(std::move(mapping_));
+}
+
+}  // namespace fastio

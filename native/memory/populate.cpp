@@ -1,0 +1,78 @@
+#include "memory/populate.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <ctime>
+#include <mutex>
+#include <vector>
+
+#include "memory/memory.hpp"
+#include "support/fork_safe_singleton.hpp"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace fastio {
+
+namespace {
+
+// More than small pages cost, 0.9 ms, and far more than a huge one that the host has there, 0.2.
+constexpr double kDearSeconds = 1.5e-3, kDearNbytes = kHugePage;
+constexpr double kClearSeconds = 1e-4;  // less, and the huge page was there before
+
+// The thread's own: neither other programs nor other threads lengthen it, but what the host does for it counts.
+double seconds_of_processor() {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+struct Shared {
+    std::mutex mutex;
+    PageChoice choice;
+};
+
+}  // namespace
+
+void PageChoice::hear(uint64_t nbytes, double seconds) {
+    const double huge_pages = static_cast<double>(nbytes) / kDearNbytes;
+    bool dear = seconds > kDearSeconds * std::max(1.0, huge_pages);
+    if (small() && seconds < kClearSeconds * huge_pages) return;  // they were there before
+    if (!small()) {
+        left_ = dear ? spell_ : 0;
+        if (dear) spell_ = std::min(2 * spell_, kMostSpell);
+        if (!dear && seconds > kClearSeconds) spell_ = kLeastSpell;
+    } else {
+        left_ = dear ? 0 : left_ - std::min(left_, nbytes);
+    }
+}
+
+bool is_populated(const uint8_t* address, uint64_t nbytes) {
+    const uint64_t begin = reinterpret_cast<uintptr_t>(address) / kPage * kPage;
+    const uint64_t end = round_up(reinterpret_cast<uintptr_t>(address) + nbytes, kPage);
+    std::vector<unsigned char> pages((end - begin) / kPage);
+    if (mincore(reinterpret_cast<void*>(begin), end - begin, pages.data()) != 0) return false;
+    return std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
+}
+
+void populate(uint8_t* address, uint64_t nbytes) noexcept {
+    uint64_t begin = reinterpret_cast<uintptr_t>(address) / kPage * kPage;
+    uint64_t end = round_up(reinterpret_cast<uintptr_t>(address) + nbytes, kPage);
+    void* data = reinterpret_cast<void*>(begin);
+    Shared& all = of_process<Shared>();
+    bool small = false;
+    {
+        std::lock_guard<std::mutex> lock(all.mutex);
+        small = all.choice.small();
+    }
+    if (small) madvise(data, end - begin, MADV_NOHUGEPAGE);
+    double began = seconds_of_processor();
+    if (madvise(data, end - begin, MADV_POPULATE_WRITE) != 0) return;
+    double took = seconds_of_processor() - began;
+    std::lock_guard<std::mutex> lock(all.mutex);
+    if (small == all.choice.small()) all.choice.hear(end - begin, took);
+}
+
+}  // namespace fastio

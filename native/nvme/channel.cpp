@@ -1,0 +1,115 @@
+#include "nvme/channel.hpp"
+
+#include <cerrno>
+
+#include "nvme/prp.hpp"
+
+namespace fastio {
+
+namespace {
+
+// "Command Aborted By Host", which Linux, too, says of those that it gave up; and the same with "Do Not Retry".
+constexpr uint16_t kAbortedByHost = 0x371, kGivenUp = 0x4371;
+constexpr size_t kMostNotes = 16;  // of a controller that fails again and again
+
+}  // namespace
+
+NvmeChannel::NvmeChannel(NvmeController& controller, const NvmeNamespace& space)
+    : controller_(controller), space_(space), slots_(controller.slots()) {
+    for (unsigned slot = controller.slots(); slot > 0; --slot) free_.push_back(static_cast<uint16_t>(slot - 1));
+}
+
+void NvmeChannel::send(bool write, uint64_t offset, uint32_t nbytes, uint64_t address, uint64_t tag) {
+    if (dead_) return settle(tag, -ENODEV, 0);
+    const uint16_t slot = free_.back();
+    free_.pop_back();
+    slots_[slot] = {true, nbytes, tag, controller_.now_ms()};
+    const Prps prps = make_prps(address, nbytes, controller_.prp_list(slot), controller_.prp_list_address(slot));
+    nvme::Command command{};
+    command.opcode = write ? nvme::kWrite : nvme::kRead;
+    command.id = slot;
+    command.nsid = space_.id;
+    command.prp1 = prps.first;
+    command.prp2 = prps.second;
+    nvme::set_lbas(command, offset / space_.lba_bytes, nbytes / space_.lba_bytes);
+    controller_.queue(write).push(command);
+}
+
+void NvmeChannel::flush() {
+    for (NvmeQueue& queue : controller_.queues()) queue.ring();
+}
+
+bool NvmeChannel::ready() const {
+    if (any_settled_.load(std::memory_order_relaxed)) return true;
+    for (const NvmeQueue& queue : controller_.queues()) {
+        if (queue.ready()) return true;
+    }
+    return false;
+}
+
+bool NvmeChannel::reap(DeviceCompletion& completion) {
+    if (!settled_.empty()) {
+        completion = settled_.front();
+        settled_.pop_front();
+        any_settled_ = !settled_.empty();
+        return true;
+    }
+    for (NvmeQueue& queue : controller_.queues()) {
+        nvme::Completion taken;
+        if (!queue.pop(taken)) continue;
+        if (taken.id >= slots_.size() || !slots_[taken.id].used) {
+            restart("it completed a command that nobody sent");
+            return reap(completion);
+        }
+        Slot& slot = slots_[taken.id];
+        slot.used = false;
+        free_.push_back(taken.id);
+        const auto status = static_cast<uint16_t>(taken.status >> 1);
+        completion = {slot.tag, status == 0 ? static_cast<int32_t>(slot.nbytes) : -EIO, status};
+        return true;
+    }
+    if (free_.size() < slots_.size()) look();
+    return !settled_.empty() && reap(completion);
+}
+
+void NvmeChannel::settle(uint64_t tag, int32_t result, uint16_t status) {
+    settled_.push_back({tag, result, status});
+    any_settled_ = true;
+}
+
+// Nothing has come. Seldom, ask why.
+void NvmeChannel::look() {
+    const uint64_t now = controller_.now_ms();
+    if (now - looked_ms_ < kLookMs) return;
+    looked_ms_ = now;
+    const std::string stopped = controller_.why_stopped();
+    if (!stopped.empty()) return restart(stopped);
+    unsigned overdue = 0;
+    for (const Slot& slot : slots_) overdue += slot.used && now - slot.sent_ms > controller_.timeout_ms() ? 1 : 0;
+    if (overdue == 0) return;
+    restart(std::to_string(overdue) + " commands timed out after " + std::to_string(controller_.timeout_ms()) + " ms");
+}
+
+void NvmeChannel::restart(const std::string& reason) {
+    const uint64_t now = controller_.now_ms();
+    const std::string refusal = controller_.restart();
+    dead_ = !refusal.empty();
+    free_.clear();
+    for (size_t number = slots_.size(); number > 0; --number) {
+        Slot& slot = slots_[number - 1];
+        free_.push_back(static_cast<uint16_t>(number - 1));
+        if (!slot.used) continue;
+        slot.used = false;
+        if (now - slot.sent_ms > controller_.timeout_ms()) {
+            settle(slot.tag, -ETIMEDOUT, kGivenUp);
+        } else {
+            settle(slot.tag, dead_ ? -ENODEV : -EIO, dead_ ? kGivenUp : kAbortedByHost);
+        }
+    }
+    if (notes_.size() == kMostNotes) return;
+    const std::string name = "controller " + controller_.name();
+    notes_.push_back(dead_ ? name + " is given up: " + reason + ", and then: " + refusal
+                           : name + " was restarted: " + reason);
+}
+
+}  // namespace fastio

@@ -1,0 +1,79 @@
+// What torch writes for tensors and parameters: how to make them again of a storage, which is named by a persistent id.
+#include "bindings/objects.hpp"
+#include "pickle/pickler.hpp"
+
+namespace nb = nanobind;
+
+namespace fastio {
+
+bool Pickler::tensor(nb::handle value, bool is_shared) {
+    bool is_cpu;
+    if (!is_plain(value, is_cpu) || !global(rebuild_tensor_)) return false;
+    op('(');
+    if (!storage(call(value, words_.untyped_storage), ask(value, words_.dtype), is_cpu)) return false;
+    nb::object size = call(value, words_.size), stride = call(value, words_.stride);
+    if (!integer(call(value, words_.storage_offset)) || !tuple(size, false) || !tuple(stride, false)) return false;
+    if (!save(ask(value, words_.requires_grad)) || !no_hooks()) return false;
+    op('t');
+    put_new();
+    op('R');
+    is_shared ? put(value) : put_new();
+    return true;
+}
+
+bool Pickler::parameter(nb::handle value) {
+    if (is_true(ask(value, words_.dict)) || !global(rebuild_parameter_)) return false;
+    nb::object data = ask(value, words_.data);
+    if (!data.type().is(tensor_) || !tensor(data, false)) return false;
+    if (!save(ask(value, words_.requires_grad)) || !no_hooks()) return false;
+    op(0x87);  // TUPLE3
+    put_new();
+    op('R');
+    put(value);
+    return true;
+}
+
+// Its persistent id: a word, the class that tells its dtype, its key, where it lies, and how many elements it has.
+bool Pickler::storage(nb::handle value, nb::handle dtype, bool is_cpu) {
+    PyObject* kind = PyDict_GetItemWithError(classes_.ptr(), dtype.ptr());
+    if (kind == nullptr) return false;  // one that torch rebuilds in another way
+    const auto address = unsigned_of(call(value, words_.data_ptr));
+    if (address != 0 && !dtypes_.try_emplace(address, nb::borrow(dtype)).first->second.is(dtype)) return false;
+    const auto nbytes = unsigned_of(call(value, words_.nbytes));
+    auto [known, is_new] = keys_.try_emplace(unsigned_of(ask(value, words_.cdata)));
+    if (is_new) {
+        known->second = nb::str(nb::int_(keys_.size() - 1));
+        found_.append(nb::make_tuple(nb::str("data/") + known->second, value, nbytes));
+    }
+    nb::object key = known->second;
+    nb::object location = is_cpu && !cpu_.is_none() ? cpu_ : locate_(value);
+    op('(');
+    if (!save(words_.storage) || !global(kind) || !save(key) || !save(location)) return false;
+    write(static_cast<int64_t>(nbytes / unsigned_of(ask(dtype, words_.itemsize))));
+    op('t');
+    put_new();
+    op('Q');  // BINPERSID
+    return true;
+}
+
+// Whether torch reduces it to a storage and how it lies there, and nothing else, without a word of warning.
+bool Pickler::is_plain(nb::handle value, bool& is_cpu) const {
+    if (!ask(value, words_.layout).is(strided_)) return false;
+    is_cpu = is_true(ask(value, words_.is_cpu));
+    if (!is_cpu && !is_true(ask(value, words_.is_cuda))) return false;
+    for (const nb::object* unusual : {&words_.is_quantized, &words_.is_nested, &words_.backward_hooks, &words_.dict}) {
+        if (is_true(ask(value, *unusual))) return false;
+    }
+    return !is_true(call(value, words_.is_conj)) && !is_true(call(value, words_.is_neg));
+}
+
+// The hooks of a tensor, which are not saved: a new OrderedDict each time.
+bool Pickler::no_hooks() {
+    if (!global(ordered_dict_)) return false;
+    op(')');
+    op('R');
+    put_new();
+    return true;
+}
+
+}  // namespace fastio

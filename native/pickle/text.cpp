@@ -1,0 +1,116 @@
+#include "pickle/text.hpp"
+
+#include <array>
+#include <cstdint>
+
+namespace fastio {
+namespace {
+
+// What follows an opcode: a fixed number of bytes, bytes after their count, one line or two, or nothing that is known.
+enum class After : uint8_t { kUnknown, kBytes, kCounted, kText, kLine, kTextLine, kTwoLines, kStop };
+
+struct Opcode {
+    After after = After::kUnknown;
+    uint8_t nbytes = 0;  // of the argument, or of its count
+};
+
+// Protocols 0 to 5, as Python's pickletools has them.
+constexpr std::array<Opcode, 256> opcodes() {
+    std::array<Opcode, 256> table{};
+    for (char code : {'(', '0', '1', '2', 'N', 'R', 'a', 'b', 'd', '}', 'e', 'l', ']', 'o', 's', 't', ')', 'u', 'Q'}) {
+        table[static_cast<uint8_t>(code)] = {After::kBytes, 0};
+    }
+    for (int code : {0x81, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8f, 0x90, 0x91, 0x92, 0x93, 0x94, 0x97, 0x98}) {
+        table[code] = {After::kBytes, 0};
+    }
+    for (int code : {int{'K'}, int{'h'}, int{'q'}, 0x80, 0x82}) table[code] = {After::kBytes, 1};
+    for (int code : {int{'M'}, 0x83}) table[code] = {After::kBytes, 2};
+    for (int code : {int{'J'}, int{'j'}, int{'r'}, 0x84}) table[code] = {After::kBytes, 4};
+    for (int code : {int{'G'}, 0x95}) table[code] = {After::kBytes, 8};
+    for (int code : {int{'C'}, 0x8a}) table[code] = {After::kCounted, 1};
+    for (int code : {int{'B'}, 0x8b}) table[code] = {After::kCounted, 4};
+    for (int code : {0x8e, 0x96}) table[code] = {After::kCounted, 8};
+    for (int code : {int{'U'}, 0x8c}) table[code] = {After::kText, 1};
+    for (int code : {int{'T'}, int{'X'}}) table[code] = {After::kText, 4};
+    table[0x8d] = {After::kText, 8};
+    for (char code : {'I', 'F', 'L', 'P', 'g', 'p'}) table[static_cast<uint8_t>(code)] = {After::kLine, 0};
+    for (char code : {'S', 'V'}) table[static_cast<uint8_t>(code)] = {After::kTextLine, 0};
+    for (char code : {'c', 'i'}) table[static_cast<uint8_t>(code)] = {After::kTwoLines, 0};
+    table['.'] = {After::kStop, 0};
+    return table;
+}
+
+constexpr std::array<Opcode, 256> kOpcodes = opcodes();
+
+// The rest of the line, without its end; false where it has none.
+bool take_line(std::string_view& rest, std::string_view& line) {
+    size_t end = rest.find('\n');
+    if (end == std::string_view::npos) return false;
+    line = rest.substr(0, end);
+    rest.remove_prefix(end + 1);
+    return true;
+}
+
+bool take(std::string_view& rest, uint64_t nbytes, std::string_view& taken) {
+    if (nbytes > rest.size()) return false;
+    taken = rest.substr(0, nbytes);
+    rest.remove_prefix(nbytes);
+    return true;
+}
+
+// Bytes after their count, which is little-endian.
+bool take_counted(std::string_view& rest, uint8_t width, std::string_view& taken) {
+    std::string_view number;
+    if (!take(rest, width, number)) return false;
+    uint64_t count = 0;
+    for (size_t at = width; at-- > 0;) count = count << 8 | static_cast<uint8_t>(number[at]);
+    return take(rest, count, taken);
+}
+
+// Protocol 0 writes text in quotes.
+std::string_view unquoted(std::string_view line) {
+    const bool is_quoted = line.size() >= 2 && (line.front() == '\'' || line.front() == '"');
+    return is_quoted ? line.substr(1, line.size() - 2) : line;
+}
+
+}  // namespace
+
+PickleText pickle_text(const void* data, size_t nbytes, size_t longest) {
+    PickleText text;
+    std::string_view rest(static_cast<const char*>(data), nbytes), taken;
+    while (!rest.empty()) {
+        const Opcode opcode = kOpcodes[static_cast<uint8_t>(rest[0])];
+        rest.remove_prefix(1);
+        switch (opcode.after) {
+            case After::kStop:
+                text.complete = true;
+                return text;
+            case After::kUnknown:
+                return text;
+            case After::kBytes:
+                if (!take(rest, opcode.nbytes, taken)) return text;
+                break;
+            case After::kCounted:
+                if (!take_counted(rest, opcode.nbytes, taken)) return text;
+                break;
+            case After::kText:
+                if (!take_counted(rest, opcode.nbytes, taken)) return text;
+                if (taken.size() <= longest) text.found.insert(taken);
+                break;
+            case After::kLine:
+                if (!take_line(rest, taken)) return text;
+                break;
+            case After::kTextLine:
+                if (!take_line(rest, taken)) return text;
+                taken = unquoted(taken);
+                if (taken.size() <= longest) text.found.insert(taken);
+                break;
+            case After::kTwoLines:
+                if (!take_line(rest, taken) || !take_line(rest, taken)) return text;
+                break;
+        }
+    }
+    return text;
+}
+
+}  // namespace fastio

@@ -1,0 +1,79 @@
+// One NVMe namespace, driven by SPDK over one queue pair. Compiled only with FASTIO_SPDK.
+#pragma once
+
+#include <spdk/nvme.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "block_store/driver.hpp"
+
+namespace fastio {
+
+// A controller that this process is connected to; its namespaces share it.
+class SpdkController {
+  public:
+    // Throws Refused.
+    explicit SpdkController(const spdk_nvme_transport_id& where, const std::string& name);
+    ~SpdkController();
+    SpdkController(const SpdkController&) = delete;
+    SpdkController& operator=(const SpdkController&) = delete;
+
+    bool is_at(const spdk_nvme_transport_id& where) const;
+    spdk_nvme_ctrlr* get() const { return controller_; }
+    // A command took too long: what is to be done is the queue pair's business.
+    bool timed_out = false;
+
+  private:
+    spdk_nvme_transport_id where_;
+    spdk_nvme_ctrlr* controller_;
+};
+
+// Not for several threads at once. Whatever is given to send() ends up in `completions`, once.
+class SpdkDevice {
+  public:
+    // `id`: SPDK's transport id, with ns=N for another namespace than the first. Throws Refused.
+    SpdkDevice(std::shared_ptr<SpdkController> controller, const std::string& id,
+               std::deque<DeviceCompletion>& completions);
+    ~SpdkDevice();
+    SpdkDevice(const SpdkDevice&) = delete;
+    SpdkDevice& operator=(const SpdkDevice&) = delete;
+
+    StoreDriver::Device describe() const;
+    uint64_t largest_transfer() const;
+    // Its own memory for queue entries may be full: then the command waits here until others are done.
+    void send(const DeviceCommand& command);
+    // Hand over what waits, take what is done, and bring a queue pair back that has failed.
+    void poll();
+
+  private:
+    struct Running {
+        SpdkDevice* device;
+        uint64_t tag;
+        uint32_t nbytes;
+    };
+
+    std::shared_ptr<SpdkController> controller_;
+    std::string id_;
+    std::deque<DeviceCompletion>& completions_;
+    uint32_t nsid_ = 0;
+    spdk_nvme_ns* namespace_ = nullptr;
+    spdk_nvme_qpair* queue_ = nullptr;
+    std::deque<DeviceCommand> waiting_;
+    unsigned running_ = 0;
+    unsigned recoveries_ = 0;  // since the last command that succeeded
+    unsigned polls_ = 0;
+
+    void find_namespace();
+    // Gives a negative errno: -ENOMEM where there is no room now.
+    int submit(const DeviceCommand& command);
+    void submit_waiting();
+    void recover();
+    // For good: everything ends with this errno.
+    void give_up(int error);
+    static void done(void* argument, const spdk_nvme_cpl* completion);
+};
+
+}  // namespace fastio

@@ -1,0 +1,149 @@
+// NH by every kernel against its definition, and digests against comparing the bytes: whatever changes is copied, and
+// nothing else.
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "checksum/digests.hpp"
+#include "checksum/nh_hash.hpp"
+#include "support/errors.hpp"
+#include "tests/support/check.hpp"
+
+namespace {
+
+using fastio::Digests;
+using Bytes = std::vector<uint8_t>;
+
+constexpr uint64_t kBlock = Digests::kBlock;
+
+std::mt19937_64 generator{20261121};
+
+uint64_t below(uint64_t bound) { return generator() % bound; }
+
+size_t blocks_of(uint64_t nbytes) { return static_cast<size_t>((nbytes + kBlock - 1) / kBlock); }
+
+// The definition, with indices as the paper has them, and sums that cannot overflow unseen.
+fastio::NhDigest reference(const uint32_t* key, const uint8_t* data, size_t nbytes) {
+    fastio::NhDigest sums{};
+    for (size_t pass = 0; pass < sums.size(); ++pass) {
+        for (size_t pair = 0; pair < nbytes / 8; ++pair) {
+            uint64_t factors[2];
+            for (size_t i : {0, 1}) {
+                uint32_t word;
+                std::memcpy(&word, data + 8 * pair + 4 * i, sizeof(word));
+                factors[i] = (uint64_t{word} + key[2 * pair + i + 2 * pass]) % (uint64_t{1} << 32);
+            }
+            sums[pass] += factors[0] * factors[1];
+        }
+    }
+    return sums;
+}
+
+void check_kernels() {
+    for (size_t nbytes = 0; nbytes <= 10 * fastio::kNhStride; nbytes += fastio::kNhStride) {
+        std::vector<uint32_t> key(nbytes / 4 + fastio::kNhKeyBeyond);
+        for (uint32_t& word : key) word = static_cast<uint32_t>(generator());
+        const size_t shift = below(64);
+        for (bool ones : {false, true}) {
+            Bytes data(shift + nbytes, 0xFF);
+            if (!ones) {
+                for (uint8_t& byte : data) byte = static_cast<uint8_t>(generator());
+            }
+            const auto expected = reference(key.data(), data.data() + shift, nbytes);
+            for (const auto& kernel : fastio::detail::nh_kernels()) {
+                CHECK(kernel.digest(key.data(), data.data() + shift, nbytes) == expected, "%s, %zu bytes", kernel.name,
+                      nbytes);
+            }
+        }
+    }
+    for (const auto& kernel : fastio::detail::nh_kernels()) std::printf("%s\n", kernel.name);
+}
+
+// Buffers of exactly the size needed, at odd addresses, so that the address sanitizer sees a byte too far.
+void check_changes(uint64_t nbytes, bool zeros) {
+    const size_t shift = below(8), first = below(3);
+    Bytes source(shift + nbytes), target(shift + nbytes, 0xA5);
+    if (!zeros) {
+        for (uint8_t& byte : source) byte = static_cast<uint8_t>(generator());
+    }
+    Digests digests(first + blocks_of(nbytes));
+    auto copy = [&](bool compare) {
+        return digests.copy(first, target.data() + shift, source.data() + shift, nbytes, compare);
+    };
+    auto same = [&] { return nbytes == 0 || std::memcmp(target.data() + shift, source.data() + shift, nbytes) == 0; };
+
+    CHECK(copy(false) == (nbytes > 0) && same(), "%zu bytes were not copied", static_cast<size_t>(nbytes));
+    CHECK(!copy(true), "%zu bytes were copied though none had changed", static_cast<size_t>(nbytes));
+    for (int change = 0; nbytes > 0 && change < 40; ++change) {
+        // The first and the last byte, and any; one bit, or two that a sum would not see.
+        const uint64_t at = change == 0 ? 0 : change == 1 ? nbytes - 1 : below(nbytes);
+        source[shift + at] ^= static_cast<uint8_t>(1u << below(8));
+        if (change % 3 == 2 && at + 8 < nbytes) std::swap(source[shift + at], source[shift + at + 8]);
+        const bool differs = !same(), first_differs = differs && at < kBlock;
+        // What was swapped may lie on both sides of the first block's end.
+        if (!first_differs || at + 8 < std::min(kBlock, nbytes)) {
+            CHECK(digests.differs(first, source.data() + shift, nbytes) == first_differs, "a first look at %zu bytes",
+                  static_cast<size_t>(nbytes));
+        }
+        CHECK(copy(true) == differs && same(), "a change at %zu of %zu bytes", static_cast<size_t>(at),
+              static_cast<size_t>(nbytes));
+    }
+    // Only what changed is written: a block that did not is left as it is.
+    if (nbytes > 2 * kBlock) {
+        target[shift] ^= 1;
+        source[shift + kBlock] ^= 1;
+        CHECK(copy(true) && target[shift] != source[shift], "a block that had not changed was written");
+        CHECK(target[shift + kBlock] == source[shift + kBlock], "a block that had changed was not");
+        CHECK(copy(false) && same(), "not all was copied");
+    }
+}
+
+// Words that change places, or move by as much as the second pass does, are other bytes.
+void check_order() {
+    Bytes source(kBlock), target(kBlock);
+    for (uint8_t& byte : source) byte = static_cast<uint8_t>(generator());
+    Digests digests(1);
+    digests.copy(0, target.data(), source.data(), kBlock, false);
+    for (size_t by : {4, 8, 16, 32, 64, 4096}) {
+        Bytes moved(source);
+        std::rotate(moved.begin(), moved.begin() + static_cast<ptrdiff_t>(by), moved.end());
+        CHECK(digests.copy(0, target.data(), moved.data(), kBlock, true), "moved by %zu bytes", by);
+        digests.copy(0, target.data(), source.data(), kBlock, false);
+    }
+}
+
+void check_limits() {
+    Bytes source(kBlock + 1), target(kBlock + 1);
+    for (size_t first : {size_t{1}, size_t{3}, SIZE_MAX}) {
+        bool refused = false;
+        try {
+            Digests(2).copy(first, target.data(), source.data(), kBlock + 1, true);
+        } catch (const fastio::Refused&) {
+            refused = true;
+        }
+        CHECK(refused, "blocks from %zu on passed", first);
+        refused = false;
+        try {
+            Digests(2).differs(first, source.data(), kBlock + 1);
+        } catch (const fastio::Refused&) {
+            refused = true;
+        }
+        CHECK(refused, "a look at blocks from %zu on passed", first);
+    }
+}
+
+}  // namespace
+
+int main() {
+    check_kernels();
+    for (uint64_t nbytes : {uint64_t{0}, uint64_t{1}, uint64_t{63}, uint64_t{64}, uint64_t{65}, kBlock - 1, kBlock,
+                            kBlock + 1, 3 * kBlock, 5 * kBlock + 17}) {
+        check_changes(nbytes, false);
+        check_changes(nbytes, true);
+    }
+    check_order();
+    check_limits();
+    std::printf("ok\n");
+}

@@ -1,0 +1,105 @@
+// Mappings: those alive are apart, fresh ones are zero whatever died before, and used ones come back.
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "memory/memory.hpp"
+#include "tests/support/check.hpp"
+
+namespace {
+
+using fastio::kHugePage;
+using fastio::kPage;
+using fastio::Mapping;
+using fastio::Pages;
+
+void check_sizes() {
+    for (uint64_t nbytes : {0, 1, 4096, 4097, 1 << 20, (1 << 20) + 1, 3 << 19, (2 << 20) + 1, 3 << 20, 50000000}) {
+        Mapping exact(nbytes), mapping(nbytes, Pages::kUsed);
+        CHECK(exact.nbytes() == fastio::round_up(nbytes ? nbytes : 1, kPage), "%zu for %zu", exact.nbytes(), nbytes);
+        CHECK(mapping.nbytes() >= exact.nbytes(), "%zu for %zu", mapping.nbytes(), nbytes);
+        CHECK(mapping.nbytes() <= exact.nbytes() + exact.nbytes() / 3, "%zu for %zu", mapping.nbytes(), nbytes);
+        bool huge = mapping.nbytes() >= kHugePage;
+        CHECK(reinterpret_cast<uintptr_t>(mapping.data()) % (huge ? kHugePage : kPage) == 0, "aligned");
+        std::memset(mapping.data(), 1, mapping.nbytes());
+    }
+}
+
+void check_used() {
+    uint8_t* address = nullptr;
+    {
+        Mapping mapping(100000, Pages::kUsed);
+        address = mapping.data();
+        std::memset(address, 7, mapping.nbytes());
+    }
+    Mapping fresh(100000);
+    CHECK(fresh.data() != address && fresh.data()[0] == 0, "fresh pages are zero");
+    Mapping large(300000, Pages::kUsed);
+    CHECK(large.data() != address, "too small for that");
+    Mapping again(90000, Pages::kUsed), other(90000, Pages::kUsed);
+    CHECK(again.data() == address && other.data() != address, "used once");
+}
+
+// What died last is kept, up to 32 MiB, but for what has given pages back.
+void check_kept() {
+    uint8_t* large = nullptr;
+    {
+        Mapping mapping(20 << 20, Pages::kUsed);
+        large = mapping.data();
+        std::memset(large, 7, mapping.nbytes());
+    }
+    CHECK(Mapping(20 << 20, Pages::kUsed).data()[0] == 7, "a large one comes back");
+    {
+        Mapping larger(33 << 20, Pages::kUsed);
+    }
+    CHECK(Mapping(20 << 20, Pages::kUsed).data()[0] == 7, "what is too large to be kept drives nothing out");
+    {
+        Mapping other(8 << 20, Pages::kUsed), another(8 << 20, Pages::kUsed);
+    }
+    CHECK(Mapping(20 << 20, Pages::kUsed).data()[0] == 0, "what died before has gone");
+    auto shared = std::make_shared<Mapping>(24 << 20, Pages::kUsed);
+    std::memset(shared->data(), 9, shared->nbytes());
+    {
+        auto first = std::make_unique<fastio::Slice>(shared, 0, 1 << 20);
+        fastio::Slice second(shared, 1 << 20, 1 << 20);
+        first.reset();
+    }
+    shared.reset();
+    for (uint64_t nbytes = 16 << 20; nbytes <= 24 << 20; nbytes += 1 << 20) {
+        CHECK(Mapping(nbytes, Pages::kUsed).data()[3 << 20] != 9, "with holes it is of no use");
+    }
+}
+
+void check_apart() {
+    std::mt19937 random(1);
+    struct Alive {
+        std::unique_ptr<Mapping> mapping;
+        uint8_t mark;
+    };
+    std::vector<Alive> alive;
+    for (int turn = 0; turn < 5000; ++turn) {
+        if (alive.size() > 40 || (!alive.empty() && random() % 2)) {
+            size_t index = random() % alive.size();
+            const Mapping& mapping = *alive[index].mapping;
+            for (uint64_t at = 0; at < mapping.nbytes(); at += kPage) {
+                CHECK(mapping.data()[at] == alive[index].mark, "someone wrote into it");
+            }
+            alive.erase(alive.begin() + static_cast<ptrdiff_t>(index));
+            continue;
+        }
+        auto made = std::make_unique<Mapping>(random() % 700000, random() % 4 ? Pages::kUsed : Pages::kFresh);
+        uint8_t mark = static_cast<uint8_t>(turn % 251 + 1);
+        std::memset(made->data(), mark, made->nbytes());
+        alive.push_back({std::move(made), mark});
+    }
+}
+
+}  // namespace
+
+int main() {
+    check_sizes();
+    check_used();
+    check_kept();
+    check_apart();
+}

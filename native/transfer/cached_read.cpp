@@ -1,0 +1,107 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "memory/memory.hpp"
+#include "memory/populate.hpp"
+#include "transfer/cached.hpp"
+#include "transfer/read_ahead.hpp"
+#include "transfer/workers.hpp"
+
+namespace fastio {
+
+namespace {
+
+// Bytes that are read and then checked while they are still in the processor's cache.
+constexpr uint64_t kBite = 512 << 10;
+
+// Of memory that is not there yet, as much as is worth another thread: the huge pages that it takes may be cold ones.
+// On virtual machines that give free memory back to their host, such a page takes 5 ms instead of 0.1.
+constexpr uint64_t kFreshShare = 8 << 20;
+
+unsigned useful_threads(unsigned wanted, const Span& span, uint64_t nbytes) {
+    const auto fresh = static_cast<unsigned>(std::min<uint64_t>(std::max<uint64_t>(nbytes / kFreshShare, 1), wanted));
+    if (fresh == wanted || span.address == nullptr) return fresh;
+    return is_populated(span.address, span.nbytes) ? wanted : fresh;
+}
+
+void read_all(int fd, uint8_t* memory, uint64_t nbytes, uint64_t offset) {
+    while (nbytes > 0) {
+        ssize_t got = pread(fd, memory, nbytes, static_cast<off_t>(offset));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) throw SystemError(errno, "read", offset);
+        if (got == 0) throw Truncated(offset);
+        memory += got;
+        nbytes -= static_cast<uint64_t>(got);
+        offset += static_cast<uint64_t>(got);
+    }
+}
+
+// [begin, end) into the span, in bites.
+void read_span(int fd, const Extents& extents, const Span& span, uint64_t begin, uint64_t end, ReadAhead* ahead,
+               std::vector<Part>& parts) {
+    uint8_t* memory = span.address + (begin - span.offset);
+    populate(memory, end - begin);
+    for (uint64_t at = begin; at < end; at += kBite) {
+        uint64_t stop = std::min(at + kBite, end);
+        uint8_t* target = memory + (at - begin);
+        if (ahead) ahead->reach(at);
+        read_all(fd, target, stop - at, at);
+        extents.measure(at, stop, target, parts);
+    }
+}
+
+// The extents' parts of [begin, end), each straight into its own memory.
+void read_extents(int fd, const Extents& extents, uint64_t begin, uint64_t end, ReadAhead* ahead,
+                  std::vector<Part>& parts) {
+    const auto& all = extents.all();
+    for (size_t index = extents.first_after(begin); index < all.size() && all[index].offset < end; ++index) {
+        uint64_t from = std::max(all[index].offset, begin);
+        uint64_t to = std::min(all[index].end(), end);
+        for (uint64_t at = from; at < to; at += kBite) {
+            uint64_t stop = std::min(at + kBite, to);
+            uint8_t* target = all[index].address + (at - all[index].offset);
+            if (ahead) ahead->reach(at);
+            read_all(fd, target, stop - at, at);
+            extents.measure(at, stop, target, parts);
+        }
+    }
+}
+
+}  // namespace
+
+std::vector<uint32_t> cached_read(int fd, const Extents& extents, const Span& span, const CachedReadOptions& options,
+                                  Control& control) {
+    Checksums checksums(extents.all().size());
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    if (span.address != nullptr) {
+        begin = span.offset;
+        end = span.offset + span.nbytes;
+    } else if (!extents.all().empty()) {
+        begin = extents.all().front().offset;
+        end = extents.all().back().end();
+    }
+    uint64_t first = begin / options.block;
+    uint64_t count = end > begin ? (end - 1) / options.block + 1 - first : 0;
+    std::vector<std::vector<Part>> parts(count);
+    const unsigned threads = useful_threads(options.threads, span, end - begin);
+    ReadAhead told(fd, extents, begin, end, span.address != nullptr);
+    ReadAhead* ahead = options.cold && threads == 1 ? &told : nullptr;
+    run_workers(threads, count, [&](unsigned, uint64_t number) {
+        control.check();
+        uint64_t from = std::max((first + number) * options.block, begin);
+        uint64_t to = std::min((first + number + 1) * options.block, end);
+        if (span.address != nullptr) {
+            read_span(fd, extents, span, from, to, ahead, parts[number]);
+        } else {
+            read_extents(fd, extents, from, to, ahead, parts[number]);
+        }
+        control.advance(to - from);
+    });
+    for (const std::vector<Part>& measured : parts) checksums.add(measured);
+    return checksums.values();
+}
+
+}  // namespace fastio

@@ -1,0 +1,96 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+
+#include "memory/memory.hpp"
+#include "transfer/cached.hpp"
+#include "transfer/workers.hpp"
+
+namespace fastio {
+
+namespace {
+
+void write_all(int fd, const uint8_t* memory, uint64_t nbytes, uint64_t offset) {
+    while (nbytes > 0) {
+        ssize_t written = pwrite(fd, memory, nbytes, static_cast<off_t>(offset));
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0) throw SystemError(errno, "write", offset);
+        if (written == 0) throw SystemError(EIO, "write", offset);
+        memory += written;
+        nbytes -= static_cast<uint64_t>(written);
+        offset += static_cast<uint64_t>(written);
+    }
+}
+
+// Blocks take their turn here: the checksums of all earlier blocks are in when a block is patched.
+class Turns {
+  public:
+    // Waits for the turn of block `number`; false if another thread failed.
+    template <typename Work>
+    bool take(uint64_t number, const Work& work) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        changed_.wait(lock, [&] { return next_ == number || failed_; });
+        if (failed_) return false;
+        work();
+        ++next_;
+        changed_.notify_all();
+        return true;
+    }
+    void fail() {
+        std::lock_guard<std::mutex> lock(mutex_);
+        failed_ = true;
+        changed_.notify_all();
+    }
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    uint64_t next_ = 0;
+    bool failed_ = false;
+};
+
+}  // namespace
+
+std::vector<uint32_t> cached_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
+                                   const CachedOptions& options, Control& control) {
+    Checksums checksums(extents.all().size());
+    Turns turns;
+    std::vector<std::optional<Staging>> stagings(std::max(options.threads, 1U));  // each made when first needed
+    std::vector<std::vector<Part>> all_parts(stagings.size());
+    auto work = [&](unsigned thread, uint64_t number) {
+        control.check();
+        uint64_t begin = number * options.block;
+        uint64_t end = std::min(begin + options.block, size);
+        if (extents.is_gap(begin, end)) {  // a new file is zeros already
+            if (turns.take(number, [] {})) control.advance(end - begin);
+            return;
+        }
+        if (!stagings[thread]) stagings[thread].emplace(options.block);
+        uint8_t* staging = stagings[thread]->data();
+        std::vector<Part>& parts = all_parts[thread];
+        parts.clear();
+        // One read of the source gives both the copy and its checksum, so the file is consistent
+        // with itself even when another thread changes the tensor meanwhile.
+        extents.gather(begin, end, staging, parts);
+        bool go_on = turns.take(number, [&] {
+            checksums.add(parts);
+            checksums.apply(patches, begin, end, staging);
+        });
+        if (!go_on) return;
+        write_all(fd, staging, end - begin, begin);
+        if (options.write_back) {
+            // Advice only: fsync reports what goes wrong.
+            sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(end - begin), SYNC_FILE_RANGE_WRITE);
+        }
+        control.advance(end - begin);
+    };
+    run_workers(options.threads, (size + options.block - 1) / options.block, work, [&] { turns.fail(); });
+    return checksums.values();
+}
+
+}  // namespace fastio

@@ -1,0 +1,46 @@
+// Threads that read and write, each one request at a time: an engine for where io_uring is forbidden.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "transfer/io_engine.hpp"
+
+namespace fastio {
+
+class IoThreads final : public Engine {
+  public:
+    // As many as the system has, `threads` at most. Throws Refused where it has none.
+    explicit IoThreads(unsigned threads);
+    // What is handed over is finished first.
+    ~IoThreads() override;
+    IoThreads(const IoThreads&) = delete;
+
+    void queue(bool write, int fd, void* memory, uint32_t nbytes, uint64_t offset, uint64_t tag) override;
+    void submit(unsigned wait) override;
+    unsigned queued() const override { return 0; }
+    bool reap(Completion& completion) override;
+
+  private:
+    struct Request {
+        bool write;
+        int fd;
+        void* memory;
+        uint32_t nbytes;
+        uint64_t offset, tag;
+    };
+
+    std::mutex mutex_;
+    std::condition_variable wanted_, finished_;
+    std::deque<Request> requests_;
+    std::deque<Completion> completions_;
+    bool stopping_ = false;
+    std::vector<std::thread> threads_;  // last: they use all of the above
+
+    void work();
+};
+
+}  // namespace fastio

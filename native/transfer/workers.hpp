@@ -1,0 +1,61 @@
+// A few threads that share the blocks of one piece of work, for the length of one call.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "support/thread_affinity.hpp"
+
+namespace fastio {
+
+// Run `work(thread_number, block)` for each block from 0 to `blocks` - 1, the lowest first, on `threads` threads, the
+// calling one being number 0. Fewer run if the system has none.
+// After an error no more are begun. Those under way are finished, and the lowest failed block's exception is rethrown,
+// whichever thread was first. `on_error` is called as soon as one fails, so that others that wait can stop.
+inline void run_workers(unsigned threads, uint64_t blocks, const std::function<void(unsigned, uint64_t)>& work,
+                        const std::function<void()>& on_error = {}) {
+    std::atomic<uint64_t> next{0};
+    std::atomic<bool> failed{false};
+    std::mutex mutex;
+    std::exception_ptr failure;
+    uint64_t failure_block = blocks;
+    auto take_blocks = [&](unsigned number) {
+        while (!failed) {
+            const uint64_t block = next.fetch_add(1);
+            if (block >= blocks) return;
+            try {
+                work(number, block);
+            } catch (...) {
+                {
+                    std::lock_guard<std::mutex> lock(mutex);
+                    if (block < failure_block) {
+                        failure = std::current_exception();
+                        failure_block = block;
+                    }
+                }
+                failed = true;
+                if (on_error) on_error();
+            }
+        }
+    };
+    std::vector<std::thread> others;
+    for (unsigned number = 1; number < threads; ++number) {
+        try {
+            others.emplace_back(take_blocks, number);
+            move_apart(others.back());
+        } catch (const std::system_error&) {
+            break;
+        }
+    }
+    take_blocks(0);
+    for (std::thread& thread : others) thread.join();
+    if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace fastio

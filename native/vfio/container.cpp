@@ -1,0 +1,162 @@
+#include "vfio/container.hpp"
+
+#include <fcntl.h>
+#include <linux/vfio.h>
+#include <pthread.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "support/errors.hpp"
+#include "vfio/in_use.hpp"
+#include "vfio/sysfs.hpp"
+
+namespace fastio {
+
+namespace {
+
+constexpr const char* kContainer = "/dev/vfio/vfio";
+
+std::string group_path(unsigned number) { return "/dev/vfio/" + std::to_string(number); }
+
+// The devices that keep a group from being used: those that are with neither VFIO nor no driver, bridges aside.
+std::string strangers(unsigned number) {
+    const std::string folder = "/sys/kernel/iommu_groups/" + std::to_string(number) + "/devices";
+    std::string found;
+    for (const std::string& pci : sysfs::names(folder)) {
+        const std::string driver = sysfs::link(folder + "/" + pci + "/driver");
+        if (driver.empty() || driver == "vfio-pci" || driver == "pcieport" || driver == "pci-stub") continue;
+        found += (found.empty() ? "" : ", ") + pci + " (driver " + driver + ")";
+    }
+    return found;
+}
+
+}  // namespace
+
+VfioContainer& VfioContainer::of_process() {
+    static auto* instance = new VfioContainer;  // never destroyed: stores may be closed at exit
+    return *instance;
+}
+
+VfioContainer::VfioContainer() {
+    pthread_atfork([] { of_process().mutex_.lock(); }, [] { of_process().mutex_.unlock(); },
+                   [] {
+                       of_process().forget_in_child();
+                       of_process().mutex_.unlock();
+                   });
+}
+
+void VfioContainer::forget_in_child() noexcept {
+    for (auto& [number, group] : groups_) {
+        for (auto& [pci, fd] : group.devices) ::close(fd);
+        ::close(group.fd);
+        for (VfioClaim& claim : group.claims) claim.disclaim();
+    }
+    groups_.clear();
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+    addresses_ = IovaAllocator();
+}
+
+void VfioContainer::open_container() {
+    if (fd_ >= 0) return;
+    int fd = ::open(kContainer, O_RDWR | O_CLOEXEC);
+    if (fd < 0) {
+        const int error = errno;
+        const char* cure = error == ENOENT || error == ENODEV ? "modprobe vfio-pci" : "it belongs to root";
+        throw Refused(std::string(kContainer) + ": " + std::strerror(error) + ": " + cure);
+    }
+    if (ioctl(fd, VFIO_GET_API_VERSION) != VFIO_API_VERSION ||
+        ioctl(fd, VFIO_CHECK_EXTENSION, VFIO_TYPE1v2_IOMMU) <= 0) {
+        ::close(fd);
+        throw Refused("this kernel's VFIO has no type 1 IOMMU: modprobe vfio_iommu_type1");
+    }
+    fd_ = fd;
+}
+
+VfioContainer::Group& VfioContainer::open_group(unsigned number, const std::string& pci) {
+    if (auto found = groups_.find(number); found != groups_.end()) return found->second;
+    const std::string path = group_path(number);
+    int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (fd < 0) {
+        const int error = errno;
+        std::string text = pci + ": " + path + ": " + std::strerror(error);
+        if (error == EBUSY) {
+            const std::string who = processes_with(path);
+            text += ": in use by " + (who.empty() ? "another process" : who);
+        }
+        if (error == EACCES || error == EPERM) text += ": sudo chown $USER " + path;
+        throw Refused(text);
+    }
+    groups_[number].fd = fd;
+    vfio_group_status status{};
+    status.argsz = sizeof status;
+    if (ioctl(fd, VFIO_GROUP_GET_STATUS, &status) < 0 || !(status.flags & VFIO_GROUP_FLAGS_VIABLE)) {
+        throw Refused(pci + ": its IOMMU group " + std::to_string(number) +
+                      " has other devices that the kernel uses: " + strangers(number) +
+                      ". A group goes to one process as a whole: unbind them, name them as devices of the same store, "
+                      "or move the drive to a slot with a group of its own");
+    }
+    if (ioctl(fd, VFIO_GROUP_SET_CONTAINER, &fd_) < 0) {
+        throw Refused(pci + ": its IOMMU group cannot join this process's container: " + std::strerror(errno));
+    }
+    if (groups_.size() == 1 && ioctl(fd_, VFIO_SET_IOMMU, VFIO_TYPE1v2_IOMMU) < 0) {
+        const int error = errno;
+        throw Refused(pci + ": VFIO_SET_IOMMU: " + std::strerror(error) +
+                      (error == EPERM ? ": the platform cannot remap interrupts; where you trust the drive: echo 1 > "
+                                        "/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"
+                                      : ""));
+    }
+    learn_ranges();
+    return groups_[number];
+}
+
+int VfioContainer::open(VfioClaim&& claim) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const std::string pci = claim.pci();
+    const unsigned number = claim.group();
+    try {
+        open_container();
+        Group& group = open_group(number, pci);
+        if (group.devices.count(pci) != 0) throw Refused(pci + ": this process has it open already");
+        int fd = ioctl(group.fd, VFIO_GROUP_GET_DEVICE_FD, pci.c_str());
+        if (fd < 0) throw Refused(pci + ": VFIO_GROUP_GET_DEVICE_FD: " + std::strerror(errno));
+        group.devices.emplace(pci, fd);
+        claim.inherit();
+        group.claims.push_back(std::move(claim));
+        return fd;
+    } catch (...) {
+        close_if_empty(number);
+        throw;
+    }
+}
+
+void VfioContainer::close(const std::string& pci) noexcept {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& [number, group] : groups_) {
+        auto found = group.devices.find(pci);
+        if (found == group.devices.end()) continue;
+        ::close(found->second);
+        group.devices.erase(found);
+        return close_if_empty(number);
+    }
+}
+
+// The group's descriptor first: while it is open, no driver of the kernel's gets a device of the group.
+void VfioContainer::close_if_empty(unsigned number) noexcept {
+    auto found = groups_.find(number);
+    if (found != groups_.end() && found->second.devices.empty()) {
+        ::close(found->second.fd);
+        groups_.erase(found);  // and the claims with it
+    }
+    if (!groups_.empty() || fd_ < 0) return;
+    ::close(fd_);
+    fd_ = -1;
+    addresses_ = IovaAllocator();
+}
+
+}  // namespace fastio

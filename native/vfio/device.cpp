@@ -1,0 +1,95 @@
+#include "vfio/device.hpp"
+
+#include <linux/pci_regs.h>
+#include <linux/vfio.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "support/errors.hpp"
+#include "vfio/container.hpp"
+
+namespace fastio {
+
+namespace {
+
+constexpr int kResetTries = 50;  // every 100 ms, while somebody else resets it
+
+vfio_region_info region(int fd, unsigned number, const std::string& pci) {
+    vfio_region_info info{};
+    info.argsz = sizeof info;
+    info.index = number;
+    if (ioctl(fd, VFIO_DEVICE_GET_REGION_INFO, &info) < 0) {
+        throw Refused(pci + ": VFIO_DEVICE_GET_REGION_INFO: " + std::strerror(errno));
+    }
+    return info;
+}
+
+}  // namespace
+
+VfioDevice::VfioDevice(VfioClaim&& claim)
+    : pci_(claim.pci()), owner_(getpid()), fd_(VfioContainer::of_process().open(std::move(claim))) {
+    try {
+        config_ = region(fd_, VFIO_PCI_CONFIG_REGION_INDEX, pci_).offset;
+    } catch (...) {
+        leave();
+        throw;
+    }
+    set_bus_master(false);
+}
+
+VfioDevice::~VfioDevice() {
+    if (getpid() != owner_) return;
+    leave();
+    for (const Bar& bar : bars_) munmap(bar.memory, bar.nbytes);
+}
+
+VfioDevice::Bar VfioDevice::map_bar(unsigned number) {
+    const vfio_region_info info = region(fd_, VFIO_PCI_BAR0_REGION_INDEX + number, pci_);
+    const std::string what = pci_ + ": BAR " + std::to_string(number);
+    if (info.size == 0) throw Refused(what + ": the device has none");
+    if ((info.flags & VFIO_REGION_INFO_FLAG_MMAP) == 0) {
+        throw Refused(what + ": it cannot be mapped (it is smaller than a page, or no memory)");
+    }
+    void* memory = mmap(nullptr, info.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, static_cast<off_t>(info.offset));
+    if (memory == MAP_FAILED) throw Refused(what + ": mmap: " + std::strerror(errno));
+    madvise(memory, info.size, MADV_DONTFORK);
+    bars_.push_back({static_cast<uint8_t*>(memory), info.size});
+    return bars_.back();
+}
+
+void VfioDevice::set_bus_master(bool on) noexcept {
+    const auto at = static_cast<off_t>(config_ + PCI_COMMAND);
+    uint16_t command = 0;
+    // A device that does not answer here is gone, and reaches nothing. One that does not obey is reset as it is left.
+    if (pread(fd_, &command, sizeof command, at) != sizeof command) return;
+    command |= PCI_COMMAND_MEMORY;
+    command = static_cast<uint16_t>(on ? command | PCI_COMMAND_MASTER : command & ~PCI_COMMAND_MASTER);
+    [[maybe_unused]] const ssize_t written = pwrite(fd_, &command, sizeof command, at);
+}
+
+bool VfioDevice::reset() noexcept {
+    for (int tries = 0; tries < kResetTries; ++tries) {
+        if (ioctl(fd_, VFIO_DEVICE_RESET) == 0) return true;
+        if (errno != EAGAIN) return false;
+        usleep(100'000);
+    }
+    return false;
+}
+
+void VfioDevice::leave() noexcept {
+    if (fd_ < 0 || getpid() != owner_) return;
+    fd_ = -1;
+    // The kernel waits for mappings as for descriptors before it takes a device away from VFIO.
+    for (const Bar& bar : bars_) {
+        mmap(bar.memory, bar.nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+             -1, 0);
+    }
+    VfioContainer::of_process().close(pci_);
+}
+
+}  // namespace fastio

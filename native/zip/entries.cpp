@@ -1,0 +1,77 @@
+#include "zip/entries.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "zip/directory.hpp"
+
+// Offsets and signatures: PKWARE's APPNOTE 6.3, sections 4.3.7 (local header) and 4.3.9 (descriptor).
+
+namespace fastio {
+
+namespace {
+
+constexpr uint64_t kHeaderBytes = 30;
+constexpr uint32_t kMax32 = 0xFFFFFFFF;
+constexpr uint16_t kHasDescriptor = 1 << 3;
+
+// Where the data of a record starts by its own local header.
+uint64_t data_offset(const ZipRecord& record, const uint8_t* header) {
+    if (std::memcmp(header, "PK\3\4", 4) != 0) throw Malformed(record.name, "no local header where the directory says");
+    if (number_at<uint16_t>(header + 26) != record.name.size()) {
+        throw Malformed(record.name, "the name in its local header has another length than in the directory");
+    }
+    return record.header + kHeaderBytes + record.name.size() + number_at<uint16_t>(header + 28);
+}
+
+void place(std::vector<ZipRecord>& records, int fd, uint64_t directory, bool careful) {
+    for (size_t index = 0; index < records.size(); ++index) {
+        ZipRecord& record = records[index];
+        uint64_t limit = index + 1 < records.size() ? records[index + 1].header : directory;
+        uint64_t earliest = record.header + kHeaderBytes + record.name.size();
+        if (earliest > limit || record.nbytes > limit - earliest) {
+            throw Malformed(record.name, "is said to have " + std::to_string(record.nbytes) +
+                                             " bytes, more than the file has room for before the next record");
+        }
+        uint64_t descriptor = 0;
+        if ((record.flags & kHasDescriptor) != 0 && record.nbytes > 0) {
+            descriptor = record.header >= kMax32 || record.nbytes >= kMax32 ? 24 : 16;
+        }
+        record.offset = limit - descriptor - record.nbytes;
+        if (careful || limit < earliest + record.nbytes + descriptor || record.offset - earliest > 65535) {
+            record.offset = data_offset(record, read_bytes(fd, record.header, kHeaderBytes).data());
+            if (record.offset > limit || record.nbytes > limit - record.offset) {
+                throw Malformed(record.name, "runs into the next record");
+            }
+        }
+    }
+}
+
+}  // namespace
+
+std::vector<ZipRecord> read_directory(int fd, uint64_t size, bool careful, bool* usual) {
+    Directory directory = find_directory(fd, size);
+    if (usual != nullptr) *usual = directory.usual;
+    std::vector<ZipRecord> records = read_entries(fd, size, directory);
+    std::stable_sort(records.begin(), records.end(),
+                     [](const ZipRecord& one, const ZipRecord& other) { return one.header < other.header; });
+    place(records, fd, directory.offset, careful);
+    return records;
+}
+
+bool check_headers(const std::vector<ZipRecord>& records, const uint8_t* memory, uint64_t offset, uint64_t nbytes) {
+    for (const ZipRecord& record : records) {
+        if (record.header < offset || record.offset - offset > nbytes ||
+            record.nbytes > nbytes - (record.offset - offset)) {
+            continue;
+        }
+        const uint8_t* header = memory + (record.header - offset);
+        if (std::memcmp(header, "PK\3\4", 4) != 0 || number_at<uint16_t>(header + 26) != record.name.size() ||
+            record.header + kHeaderBytes + record.name.size() + number_at<uint16_t>(header + 28) != record.offset) {
+            return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace fastio
