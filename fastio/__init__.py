@@ -3,7 +3,7 @@
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from fastio.runtime.gc_pause import held_back as _held_back
+from fastio.runtime.gc_pause import gc_paused as _held_back
 
 # All that is imported stays: a walk over what torch made meanwhile (100 ms) finds nothing.
 with _held_back():
@@ -51,7 +51,7 @@ __version__ = "0.1.0"
 with _held_back():
     _dicts.warm_up()
     _registry.warm_up()
-    _probe.why_not()
+    _probe.unsupported_reason()
 
 __all__ = [
     "CheckpointError",

@@ -32,9 +32,9 @@ def tensor(extent: Extent) -> torch.Tensor:
     raise RefusedError(f"memory on {extent.device} is reached through its storage, and this extent names none")
 
 
-def settle(extents: Sequence[Extent]) -> None:
-    """As :func:`fastio.memory.raw_memory.settle`, of the devices on which the memory of extents lies."""
-    raw_memory.settle({tensor(extent).device for extent in extents if extent.device != "cpu"})
+def synchronize(extents: Sequence[Extent]) -> None:
+    """As :func:`fastio.memory.raw_memory.synchronize`, of the devices on which the memory of extents lies."""
+    raw_memory.synchronize({tensor(extent).device for extent in extents if extent.device != "cpu"})
 
 
 def why_no_cuda() -> tuple[str, str]:

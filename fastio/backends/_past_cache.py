@@ -14,8 +14,8 @@ import os
 from fastio import _native
 from fastio.errors import TransferError
 from fastio.files import direct_io
-from fastio.runtime.native_errors import named
-from fastio.transports.transport import Moved, ReadRequest, WriteRequest
+from fastio.runtime.native_errors import translate_native_errors
+from fastio.transports.transport import ReadRequest, TransportResult, WriteRequest
 
 _WRITE_BLOCK, _WRITE_DEPTH = 512 << 10, 16
 _READ_BLOCK, _READ_DEPTH = 512 << 10, 64  # into a span: straight into its memory
@@ -25,14 +25,14 @@ _COPIED = "a tensor changed while it was being saved: everything was written onc
 
 def check_ring() -> None:
     """RefusedError where io_uring is forbidden or missing."""
-    with named("io_uring"):
+    with translate_native_errors("io_uring"):
         _native.probe_ring()
 
 
-def write(request: WriteRequest) -> Moved:
+def write(request: WriteRequest) -> TransportResult:
     """Write by io_uring. RefusedError where the system has none, or the filesystem no O_DIRECT."""
     alignment = direct_io.alignment(request.path, request.fd)
-    with named(request.path), direct_io.OpenedAgain(request.path, request.fd, os.O_WRONLY) as fd:
+    with translate_native_errors(request.path), direct_io.OpenedAgain(request.path, request.fd, os.O_WRONLY) as fd:
         checksums, copied = _native.direct_write(
             fd,
             request.size,
@@ -45,10 +45,10 @@ def write(request: WriteRequest) -> Moved:
         )
     if request.size % alignment:
         _truncate(request)
-    return Moved("direct", checksums, (_COPIED,) if copied else ())
+    return TransportResult("direct", checksums, (_COPIED,) if copied else ())
 
 
-def read(request: ReadRequest, threads: int = 0) -> Moved:
+def read(request: ReadRequest, threads: int = 0) -> TransportResult:
     """Read by io_uring, or by so many threads.
 
     RefusedError where the system has no such thing, or the filesystem no O_DIRECT.
@@ -56,11 +56,11 @@ def read(request: ReadRequest, threads: int = 0) -> Moved:
     alignment = direct_io.alignment(request.path, request.fd)
     span = request.span if alignment == direct_io.LEAST else None  # it is aligned to pages, and to nothing larger
     block, depth = (_READ_BLOCK, _READ_DEPTH) if span else (_STAGED_BLOCK, _STAGED_DEPTH)
-    with direct_io.OpenedAgain(request.path, request.fd, os.O_RDONLY) as fd, named(request.path):
+    with direct_io.OpenedAgain(request.path, request.fd, os.O_RDONLY) as fd, translate_native_errors(request.path):
         checksums = _native.direct_read(
             fd, request.size, request.extents, span, block, depth, alignment, threads, request.control
         )
-    return Moved("direct", checksums, filled_span=span is not None)
+    return TransportResult("direct", checksums, filled_span=span is not None)
 
 
 def _truncate(request: WriteRequest) -> None:

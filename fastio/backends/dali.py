@@ -21,7 +21,7 @@ from fastio.backends import _files, _memory
 from fastio.backends._windows import check
 from fastio.errors import RefusedError, ToolUnavailableError
 from fastio.files.npy_header import parse
-from fastio.transports.transport import LOAD, Capabilities, Extent, Moved, ReadRequest, WriteRequest
+from fastio.transports.transport import LOAD, Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
 _REGION = 16 << 20
 _LONGEST = 2**31 - 1
@@ -50,11 +50,11 @@ class DaliTransport:
             operations=frozenset({LOAD}), formats=frozenset({"npy"}), devices=frozenset(devices)
         )
 
-    def write(self, request: WriteRequest) -> Moved:
+    def write(self, request: WriteRequest) -> TransportResult:
         """DALI reads only: always a RefusedError."""
         raise RefusedError(f"{request.path}: DALI only reads")
 
-    def read(self, request: ReadRequest) -> Moved:
+    def read(self, request: ReadRequest) -> TransportResult:
         """Fill the memory of ``request.extents``, which lie in the array's data.
 
         Raises as :class:`fastio.transports.transport.Transport` says; RefusedError for what DALI has no type for, for
@@ -64,7 +64,7 @@ class DaliTransport:
         _files.check_length(request)
         extents = [extent for extent in request.extents if extent.nbytes]
         if not extents:
-            return Moved("cached")
+            return TransportResult("cached")
         devices = {_memory.tensor(extent).device for extent in extents}
         if len(devices) > 1:
             raise RefusedError(f"{request.path}: one DALI reader fills memory on one device, not on {len(devices)}")
@@ -81,8 +81,10 @@ class DaliTransport:
             except RuntimeError as error:
                 raise RefusedError(f"{request.path}: DALI does not read it: {error}") from error
         if device.type == "cpu":
-            return Moved("cached")
-        return Moved("gds", notes=("cuFile under DALI does not say whether it had to copy through host memory",))
+            return TransportResult("cached")
+        return TransportResult(
+            "gds", notes=("cuFile under DALI does not say whether it had to copy through host memory",)
+        )
 
     def _read(
         self, request: ReadRequest, extents: list[Extent], array: _Array, name: str, device: torch.device

@@ -25,7 +25,7 @@ from fastio.backends._windows import check, part, windows
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.memory import raw_memory
 from fastio.memory.staging_buffers import PAGE
-from fastio.transports.transport import Capabilities, Extent, Moved, ReadRequest, WriteRequest
+from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
 _PART = 16 << 20  # one task of kvikio's: of a part in several, one that fails would leave others at work
 _IN_FLIGHT = 16
@@ -47,11 +47,11 @@ class GdsTransport:
         self._kvikio = _Kvikio()
         self.capabilities = Capabilities(devices=frozenset({device}), direct=True)
 
-    def write(self, request: WriteRequest) -> Moved:
+    def write(self, request: WriteRequest) -> TransportResult:
         """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         _files.status(request)
-        _memory.settle(request.extents)
+        _memory.synchronize(request.extents)
         with _Transfers(self._kvikio, request) as transfers:
             for extent in _parts(request):
                 ends, body = _cut(extent) if self._is_far(extent) else ([extent], None)
@@ -65,11 +65,11 @@ class GdsTransport:
             transfers.finish()
         return self._kvikio.moved(transfers)
 
-    def read(self, request: ReadRequest) -> Moved:
+    def read(self, request: ReadRequest) -> TransportResult:
         """Fill the memory of ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         _files.check_length(request)
-        _memory.settle(request.extents)
+        _memory.synchronize(request.extents)
         with _Transfers(self._kvikio, request) as transfers:
             for extent in _parts(request):
                 if self._is_far(extent):
@@ -107,17 +107,17 @@ class _Kvikio:
                 settings.enter_context(self._defaults.set("compat_mode", self._library.CompatMode.OFF))
             return self._library.CuFile(path, flags)
 
-    def moved(self, transfers: _Transfers) -> Moved:
+    def moved(self, transfers: _Transfers) -> TransportResult:
         """The way that bytes took, and why it was not the best one for all."""
         why = self._why_bounced()
         if why:
-            return Moved("bounce", notes=(why,))
+            return TransportResult("bounce", notes=(why,))
         least = self._defaults.get("gds_threshold")
         small = sum(nbytes for nbytes in transfers.sizes if nbytes < least)
         if not small:
-            return Moved("gds")
+            return TransportResult("gds")
         note = f"{small} bytes went through host memory, in parts of less than kvikio's gds_threshold of {least} bytes"
-        return Moved("gds" if any(nbytes >= least for nbytes in transfers.sizes) else "bounce", notes=(note,))
+        return TransportResult("gds" if any(nbytes >= least for nbytes in transfers.sizes) else "bounce", notes=(note,))
 
     def _why_bounced(self) -> str:
         if self._defaults.is_compat_mode_preferred():

@@ -8,7 +8,7 @@ import os
 import zlib
 
 from fastio.errors import CorruptFileError, RefusedError, TransferError
-from fastio.transports.transport import Capabilities, Moved, ReadRequest, WriteRequest
+from fastio.transports.transport import Capabilities, ReadRequest, TransportResult, WriteRequest
 
 _STEP = 1 << 20
 
@@ -22,11 +22,11 @@ class MemoryTransport:
     name = "memory"
     capabilities = Capabilities(checksums=True, automatic=False)
 
-    def write(self, request: WriteRequest) -> Moved:
+    def write(self, request: WriteRequest) -> TransportResult:
         """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         _check(request)
         if not request.extents:
-            return Moved("cached", [])
+            return TransportResult("cached", [])
         start = request.extents[0].offset
         image = bytearray(request.extents[-1].offset + request.extents[-1].nbytes - start)
         for extent in request.extents:
@@ -53,9 +53,9 @@ class MemoryTransport:
                 raise TransferError(errno.EIO, "write", request.path, start + done)
             request.control.advance(count)
             done += count
-        return Moved("cached", checksums)
+        return TransportResult("cached", checksums)
 
-    def read(self, request: ReadRequest) -> Moved:
+    def read(self, request: ReadRequest) -> TransportResult:
         """Fill the memory of ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         _check(request)
         checksums = []
@@ -78,7 +78,7 @@ class MemoryTransport:
                 request.control.advance(len(data))
                 done += len(data)
             checksums.append(checksum if extent.checksum else 0)
-        return Moved("cached", checksums)
+        return TransportResult("cached", checksums)
 
 
 def _check(request: WriteRequest | ReadRequest) -> None:

@@ -16,7 +16,7 @@ from fastio._native import crc32_at
 from fastio.backends import _files, _staged
 from fastio.backends._windows import check, part, windows
 from fastio.memory import raw_memory
-from fastio.transports.transport import Capabilities, Extent, Moved, ReadRequest, WriteRequest
+from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,20 +31,20 @@ class NumpyTransport:
     name = "numpy"
     capabilities = Capabilities(checksums=True)
 
-    def write(self, request: WriteRequest) -> Moved:
+    def write(self, request: WriteRequest) -> TransportResult:
         """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         if request.patches or any(extent.checksum for extent in request.extents):
-            return Moved("cached", _staged.write(request, _BLOCK, _gather))
+            return TransportResult("cached", _staged.write(request, _BLOCK, _gather))
         for window in windows(request.extents, _WINDOW):
             _files.stop_if_cancelled(request.control, request.path)
             for piece in window.pieces:
                 source = _array(part(request.extents, piece).address, piece.nbytes)
                 _files.write_all(request.path, request.fd, source.data, piece.offset)
             request.control.advance(window.nbytes)
-        return Moved("cached", [0] * len(request.extents))
+        return TransportResult("cached", [0] * len(request.extents))
 
-    def read(self, request: ReadRequest) -> Moved:
+    def read(self, request: ReadRequest) -> TransportResult:
         """Fill the memory of ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         _files.check_length(request)
@@ -68,7 +68,7 @@ class NumpyTransport:
                 if extent.checksum:
                     checksums[piece.extent] = crc32_at(extent.address, extent.nbytes, checksums[piece.extent])
             request.control.advance(window.nbytes)
-        return Moved("cached", checksums, filled_span=span is not None and at == span.offset + span.nbytes)
+        return TransportResult("cached", checksums, filled_span=span is not None and at == span.offset + span.nbytes)
 
 
 def _gather(extent: Extent, address: int) -> None:

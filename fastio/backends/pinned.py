@@ -16,7 +16,7 @@ from fastio.backends._direct import DirectFile
 from fastio.backends._pipeline import Pipeline, Wait
 from fastio.backends._windows import Window, check, part, windows
 from fastio.memory.staging_buffers import PAGE, Lease, StagingRing
-from fastio.transports.transport import Capabilities, Extent, Moved, ReadRequest, WriteRequest
+from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
 _BUFFERS = 4
 _BUFFER_BYTES = 8 << 20
@@ -37,7 +37,7 @@ class PinnedTransport:
         self.ring = StagingRing(_BUFFERS, _BUFFER_BYTES, pin=copies.pinned)
         self._copies = copies
 
-    def write(self, request: WriteRequest) -> Moved:
+    def write(self, request: WriteRequest) -> TransportResult:
         """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         checksums = Checksums(request.extents, request.patches)
@@ -68,9 +68,9 @@ class PinnedTransport:
 
             pipeline = Pipeline(self.ring, request.control, request.path, ahead=1)
             pipeline.run(windows(request.extents, _BUFFER_BYTES), gather, store, settle)
-        return Moved("bounce", checksums.result(), file.notes)
+        return TransportResult("bounce", checksums.result(), file.notes)
 
-    def read(self, request: ReadRequest) -> Moved:
+    def read(self, request: ReadRequest) -> TransportResult:
         """Fill the memory of ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         _files.check_length(request)
@@ -97,7 +97,7 @@ class PinnedTransport:
 
             pipeline = Pipeline(self.ring, request.control, request.path, ahead=_BUFFERS)
             pipeline.run(windows(request.extents, _BUFFER_BYTES), fetch, scatter, settle)
-        return Moved("bounce", checksums.result(), file.notes)
+        return TransportResult("bounce", checksums.result(), file.notes)
 
 
 def _whole_pages(window: Window, size: int) -> tuple[int, int]:

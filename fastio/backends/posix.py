@@ -8,8 +8,8 @@ from __future__ import annotations
 from fastio import _native, config
 from fastio.backends import _past_cache
 from fastio.errors import RefusedError
-from fastio.runtime.native_errors import named
-from fastio.transports.transport import Capabilities, Moved, ReadRequest, WriteRequest, is_resident
+from fastio.runtime.native_errors import translate_native_errors
+from fastio.transports.transport import Capabilities, ReadRequest, TransportResult, WriteRequest, is_resident
 
 # Measured: a write block must stay in the processor's cache between being gathered and being copied by the kernel,
 # and the huge page that a read faults in between being cleared and being filled.
@@ -34,8 +34,8 @@ class PosixTransport:
     def __init__(self, past_cache: bool | None = None) -> None:
         self._past_cache = past_cache
 
-    def write(self, request: WriteRequest) -> Moved:
-        with named(request.path):
+    def write(self, request: WriteRequest) -> TransportResult:
+        with translate_native_errors(request.path):
             checksums = _native.cached_write(
                 request.fd,
                 request.size,
@@ -46,9 +46,9 @@ class PosixTransport:
                 request.durable,
                 request.control,
             )
-        return Moved("cached", checksums)
+        return TransportResult("cached", checksums)
 
-    def read(self, request: ReadRequest) -> Moved:
+    def read(self, request: ReadRequest) -> TransportResult:
         threads, notes = _threads(request.size, _LEAST_READ), tuple[str, ...]()
         cold = request.size >= _LEAST_AHEAD and not _is_resident(request)
         if cold and threads > 1:
@@ -60,7 +60,7 @@ class PosixTransport:
                     if request.control.cancelled:
                         raise
                     notes = (f"read by way of the page cache: {error}",)
-        with named(request.path):
+        with translate_native_errors(request.path):
             checksums = _native.cached_read(
                 request.fd,
                 request.size,
@@ -71,7 +71,7 @@ class PosixTransport:
                 cold,
                 request.control,
             )
-        return Moved("cached", checksums, notes, filled_span=request.span is not None)
+        return TransportResult("cached", checksums, notes, filled_span=request.span is not None)
 
     @property
     def _reads_past_cache(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fastio import _native
 from fastio.errors import RefusedError, ToolUnavailableError
-from fastio.transports.transport import Capabilities, Moved, ReadRequest, WriteRequest
+from fastio.transports.transport import Capabilities, ReadRequest, TransportResult, WriteRequest
 
 _WHY = "SPDK drives whole NVMe namespaces, and files lie in filesystems"
 
@@ -26,10 +26,10 @@ class SpdkTransport:
             reason, _, cure = missing.partition(": ")
             raise ToolUnavailableError(self.name, reason, cure)
 
-    def write(self, request: WriteRequest) -> Moved:
+    def write(self, request: WriteRequest) -> TransportResult:
         """Always a RefusedError."""
         raise RefusedError(f"{request.path}: {_WHY}; activations go there by fastio.Offload(store='spdk:...')")
 
-    def read(self, request: ReadRequest) -> Moved:
+    def read(self, request: ReadRequest) -> TransportResult:
         """Always a RefusedError."""
         raise RefusedError(f"{request.path}: {_WHY}; activations come from there by fastio.Offload(store='spdk:...')")

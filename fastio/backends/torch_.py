@@ -13,7 +13,7 @@ import torch
 from fastio.backends import _files, _memory, _staged
 from fastio.backends._windows import check
 from fastio.memory import raw_memory
-from fastio.transports.transport import Capabilities, Extent, Moved, ReadRequest, WriteRequest
+from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
 # A copy on the host must stay in the processor's cache until the kernel has made its own; each one to or from a device
 # costs its beginning.
@@ -36,20 +36,20 @@ class TorchTransport:
     def __init__(self) -> None:
         self.capabilities = Capabilities(devices=_devices(), whole=frozenset({"pt"}), checksums=True)
 
-    def write(self, request: WriteRequest) -> Moved:
+    def write(self, request: WriteRequest) -> TransportResult:
         """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
-        _memory.settle(request.extents)
+        _memory.synchronize(request.extents)
         route, block = _way(request)
-        return Moved(route, _staged.write(request, block, _gather))
+        return TransportResult(route, _staged.write(request, block, _gather))
 
-    def read(self, request: ReadRequest) -> Moved:
+    def read(self, request: ReadRequest) -> TransportResult:
         """Fill the memory of ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         _files.check_length(request)
-        _memory.settle(request.extents)
+        _memory.synchronize(request.extents)
         route, block = _way(request)
-        return Moved(route, _staged.read(request, block, _scatter))
+        return TransportResult(route, _staged.read(request, block, _scatter))
 
 
 def _gather(extent: Extent, address: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastio.backends import _past_cache
 from fastio.errors import RefusedError, ToolUnavailableError
-from fastio.transports.transport import Capabilities, Moved, ReadRequest, WriteRequest
+from fastio.transports.transport import Capabilities, ReadRequest, TransportResult, WriteRequest
 
 
 class UringTransport:
@@ -20,8 +20,8 @@ class UringTransport:
             cure = "allow the io_uring system calls (kernel.io_uring_disabled=0; seccomp profile of the container)"
             raise ToolUnavailableError(self.name, str(error), cure) from None
 
-    def write(self, request: WriteRequest) -> Moved:
+    def write(self, request: WriteRequest) -> TransportResult:
         return _past_cache.write(request)
 
-    def read(self, request: ReadRequest) -> Moved:
+    def read(self, request: ReadRequest) -> TransportResult:
         return _past_cache.read(request)

@@ -9,7 +9,7 @@ from fastio.errors import CheckpointError
 from fastio.runtime.interrupt_safe_thread import LOOK_IN_SECONDS, WorkThread
 
 
-class Pending:
+class BackgroundWrite:
     """Runs ``work`` on a thread, from ``start`` on, and if that went well, ``afterwards``, for which nobody need wait.
 
     ``at_last`` is called then, whatever happened. The interpreter waits for all of it before it ends. Made and
@@ -18,7 +18,7 @@ class Pending:
     """
 
     def __init__(
-        self, work: Callable[[], None], afterwards: Callable[[], None], at_last: Callable[[Pending], None]
+        self, work: Callable[[], None], afterwards: Callable[[], None], at_last: Callable[[BackgroundWrite], None]
     ) -> None:
         self._work, self._afterwards, self._at_last = work, afterwards, at_last
         self._is_done = Latch()

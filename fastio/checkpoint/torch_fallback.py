@@ -33,7 +33,7 @@ def load(folder: str, manifest: Manifest, device: torch.device, weights_only: bo
     if manifest.elsewhere:
         raise UnsupportedError(
             f"{folder}: this step refers to others, and only a fastio that knows this torch can put it together: "
-            f"{torch_probe.why_not()}; install a newer fastio"
+            f"{torch_probe.unsupported_reason()}; install a newer fastio"
         )
     path = os.path.join(folder, manifest.files[0].name)
     return torch.serialization.load(path, map_location=device, weights_only=weights_only)

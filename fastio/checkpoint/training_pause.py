@@ -8,7 +8,7 @@ from fastio._native import Latch
 from fastio.errors import CheckpointError
 
 
-class Stillness(Latch):
+class TrainingPause(Latch):
     """From when it is made until it is opened, on any thread: then training may go on.
 
     As a context it is kept: an exception inside, such as that of Ctrl-C, breaks it, for training may go on then.

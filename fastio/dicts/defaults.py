@@ -60,7 +60,7 @@ def default(op: str, directory: str, nbytes: int | None = None) -> Dictionary:
         return found.by_mode[op]
 
 
-def named(path: str) -> Dictionary:
+def dictionary_at(path: str) -> Dictionary:
     """The dictionary of a file that the caller named: read once, and again when the file changes. Never written to.
 
     Raises DictionaryError if it is missing or damaged.

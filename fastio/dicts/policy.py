@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fastio import config
-from fastio.dicts.defaults import default, named
+from fastio.dicts.defaults import default, dictionary_at
 from fastio.dicts.dictionary import LOAD, SAVE, Dictionary
 from fastio.dicts.wrdic import MODES
 
@@ -70,7 +70,7 @@ def resolve(policy: object, op: str, candidates: Sequence[str]) -> Policy:
     if isinstance(policy, os.PathLike) or (isinstance(policy, str) and policy.endswith(".json")):
         path = os.fspath(policy)
         if isinstance(path, str):
-            return Policy(dictionary=named(path))
+            return Policy(dictionary=dictionary_at(path))
     raise ValueError(
         f"policy={policy!r}: expected 'auto', 'w', 'r', 'w+r', the name of a tool ({', '.join(candidates)}), "
         f"the path of a dictionary ending in .json, or a fastio.dicts.Dictionary"

@@ -22,7 +22,7 @@ from fastio._native import Descriptor
 from fastio.errors import TransferError
 from fastio.files.atomic_file import sync_folder
 from fastio.files.open_file import not_regular
-from fastio.runtime.native_errors import named
+from fastio.runtime.native_errors import translate_native_errors
 
 _SUFFIX = ".distcp"
 # A commit writes a small file and removes some: longer than this none has the lock.
@@ -57,7 +57,7 @@ class DataFile:
 
     def allocate(self, nbytes: int) -> None:
         """Set the size and reserve the blocks: a full disk shows before the first byte is written."""
-        with named(self.path):
+        with translate_native_errors(self.path):
             _native.allocate(self.fd, nbytes)
 
     def commit(self, durable: bool) -> None:

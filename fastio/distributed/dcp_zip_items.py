@@ -94,7 +94,7 @@ def _stored(path: str, fd: int, entry: Entry, known: dict[bytes, _Geometry | Non
     with _zip(path, entry.name, view) as archive:
         records = {record.filename.partition("/")[2]: record for record in archive.infolist()}
     pickled, data = records.get("data.pkl"), records.get("data/0")
-    if pickled is None or data is None or "data/1" in records or torch_probe.why_not():
+    if pickled is None or data is None or "data/1" in records or torch_probe.unsupported_reason():
         return whole
     if any(record.compress_type for record in (pickled, data)) or not _same_byte_order(view, records):
         return whole

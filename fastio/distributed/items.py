@@ -179,7 +179,7 @@ def _movable(tensor: torch.Tensor) -> torch.Tensor | None:
         type(tensor) is not torch.Tensor
         or tensor.layout != torch.strided
         or tensor.is_quantized
-        or torch_probe.why_not()
+        or torch_probe.unsupported_reason()
     ):
         return None
     kind = tensor.device.type

@@ -31,7 +31,7 @@ from fastio.formats.layout import storage_bytes
 from fastio.memory.load_buffers import bytes_of
 from fastio.memory.raw_memory import overwritten, view
 from fastio.results import publish
-from fastio.runtime.native_errors import named
+from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Extent
 
 # Bytes that are read aside at a time; a larger item is read alone.
@@ -156,7 +156,7 @@ class Filling:
         for want in batch:
             places.append(total)
             total += -(-want.stored.nbytes // _ALIGNMENT) * _ALIGNMENT
-        with named(self._path):
+        with translate_native_errors(self._path):
             memory = _native.Mapping(max(total, 1))
         extents = [
             self._extent_at(want.stored, memory.address + place, "cpu", memory)

@@ -19,9 +19,9 @@ from fastio import _native
 from fastio.distributed.data_file import clear, one_at_a_time
 from fastio.distributed.metadata_unpickler import unpickle
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, shortened
-from fastio.files.atomic_file import Replacement, write_all
+from fastio.files.atomic_file import AtomicFile, write_all
 from fastio.files.open_file import opened_in_folder
-from fastio.runtime.gc_pause import held_back
+from fastio.runtime.gc_pause import gc_paused
 
 _NAME = ".metadata"
 _OURS = re.compile(rf"(__\d+)?{re.escape(_NAME)}")
@@ -52,7 +52,7 @@ def commit(folder: str, rank: int | None, metadata: Metadata, durable: bool) -> 
     with one_at_a_time(folder) as alone:
         before = _references(path) or set()
         now = {info.relative_path for info in metadata.storage_data.values()}
-        with Replacement(path, follow_link=False) as new:
+        with AtomicFile(path, follow_link=False) as new:
             new.allocate(len(data))
             write_all(new, data)
             new.commit(durable)
@@ -91,7 +91,7 @@ def read(folder: str, rank: int | None = None) -> Metadata:
         )  # fmt: skip
     stream = io.BytesIO(data)
     try:
-        with held_back():
+        with gc_paused():
             metadata = unpickle(stream)
     except Exception as error:  # unpickling damaged bytes may raise anything
         raise CorruptFileError(

@@ -22,7 +22,7 @@ from fastio.distributed.stored_items import FORMAT, annotate
 from fastio.engine.progress import shown
 from fastio.engine.save import write_layout
 from fastio.results import publish
-from fastio.runtime.gc_pause import held_back
+from fastio.runtime.gc_pause import gc_paused
 
 
 class Writer(StorageWriter):
@@ -122,7 +122,7 @@ class Writer(StorageWriter):
         return {**self.__dict__, "_file": None, "_passes": RarePasses()}
 
     def _write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
-        with held_back():
+        with gc_paused():
             image = _lay_out(plan, planner)
         file = DataFile(self.path, plan.storage_data.prefix)
         try:

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from fastio._native import Control, Outlast
+from fastio._native import Control, JoinOnExit
 from fastio.runtime.interrupt_safe_thread import NoThreadError, WorkThread
 
 Result = TypeVar("Result")
@@ -37,7 +37,7 @@ class Job(Generic[Result]):
         self._told_the_end = False
         self._thread: WorkThread | None = None
 
-    def begin(self, within: Outlast) -> Job[Result]:
+    def begin(self, within: JoinOnExit) -> Job[Result]:
         """Begin, if there is to be a thread; gives this job."""
         if self._nbytes >= WORTH_A_THREAD:
             self._thread = WorkThread(self._run)
@@ -79,4 +79,4 @@ def under_way(
 
     So memory that it fills can go. Leaving early cancels it.
     """
-    return Outlast(control, Job(work, control, nbytes).begin)
+    return JoinOnExit(control, Job(work, control, nbytes).begin)

@@ -10,7 +10,7 @@ import torch
 
 from fastio._native import Control
 from fastio.errors import RefusedError, TransferError
-from fastio.formats.layout import Strided
+from fastio.formats.layout import NonContiguousTensor
 from fastio.memory.raw_memory import view
 
 _PIECE = 8 << 20  # bytes; two pieces are in memory at a time
@@ -37,7 +37,7 @@ def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield from _parts(part[0] if len(part) == 1 else part)
 
 
-def write_packed(tensors: Sequence[Strided], path: str, fd: int, control: Control) -> tuple[str, ...]:
+def write_packed(tensors: Sequence[NonContiguousTensor], path: str, fd: int, control: Control) -> tuple[str, ...]:
     """Write the tensors where they belong, over zeros; gives what is to be said about it.
 
     Through the page cache: pieces have no alignment. TransferError if the system refuses, RefusedError if the transfer

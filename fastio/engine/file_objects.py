@@ -17,7 +17,7 @@ from fastio.engine.progress import tell_end
 from fastio.engine.save import SaveCall
 from fastio.engine.torch_fallback import LoadCall, call_torch
 from fastio.errors import TransferError
-from fastio.formats.detect import HEAD_BYTES, PT, sense
+from fastio.formats.detect import HEAD_BYTES, PT, detect
 from fastio.results import SaveResult, Transfer
 from fastio.transports.transport import LOAD, SAVE
 
@@ -80,7 +80,7 @@ def _sense(f: Any) -> str | None:
         f.seek(at)
     except (AttributeError, OSError):
         return None  # it cannot be read twice: torch says what it asks of a file object
-    form = sense(bytes(first), name_of(f)) if isinstance(first, bytes | bytearray) else None
+    form = detect(bytes(first), name_of(f)) if isinstance(first, bytes | bytearray) else None
     return None if form == PT else form
 
 

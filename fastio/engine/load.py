@@ -18,7 +18,7 @@ from fastio.engine import candidates as plan
 from fastio.engine import checksums
 from fastio.engine.background_job import Progress, under_way
 from fastio.engine.executor import Attempts
-from fastio.engine.tool_selection import Decision, candidates, decide, movers
+from fastio.engine.tool_selection import Decision, candidates, checksumming_tools, decide
 from fastio.engine.torch_fallback import (
     UNSEALED,
     LoadCall,
@@ -28,27 +28,27 @@ from fastio.engine.torch_fallback import (
     torch_only,
     without_ignored,
 )
-from fastio.engine.transport_errors import asked
+from fastio.engine.transport_errors import call_transport
 from fastio.errors import CorruptFileError, FastIOError, ToolUnavailableError, UnsupportedError, shortened
 from fastio.files.open_file import opened
-from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, sense
+from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect
 from fastio.formats.pt import source as pt_source
 from fastio.formats.pt.reader import NotPlainError, damaged
 from fastio.formats.small_reads import head
 from fastio.formats.source import Source
 from fastio.memory.load_buffers import LoadBuffers
 from fastio.results import Transfer
-from fastio.runtime.gc_pause import held_back
-from fastio.runtime.native_errors import named
+from fastio.runtime.gc_pause import gc_paused
+from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
-from fastio.transports.transport import LOAD, Extent, Moved, ReadRequest, Span, is_resident
+from fastio.transports.transport import LOAD, Extent, ReadRequest, Span, TransportResult, is_resident
 
 
 def load_file(call: LoadCall) -> tuple[Any, Transfer]:
     """Load from a path; the object is whole and checked when it is returned."""
     started = time.perf_counter()
     with opened(call.path) as (fd, size):
-        return load_open(call, fd, size, sense(head(call.path, fd, size, HEAD_BYTES), call.path), started)
+        return load_open(call, fd, size, detect(head(call.path, fd, size, HEAD_BYTES), call.path), started)
 
 
 def load_open(call: LoadCall, fd: int, size: int, form: str | None, started: float) -> tuple[Any, Transfer]:
@@ -61,7 +61,7 @@ def load_open(call: LoadCall, fd: int, size: int, form: str | None, started: flo
     if why is not None:
         return load_by_torch(call, fd, size, form, started, why)
     try:
-        with held_back():
+        with gc_paused():
             return _load_in_place(call, fd, size, form or PT, started)
     except NotPlainError as reason:
         return load_by_torch(call, fd, size, form, started, str(reason))
@@ -118,7 +118,7 @@ def _load_in_place(
     device = _target(call, form)
     source = source or _open_source(call, fd, size, form)
     nbytes = source.nbytes
-    with named(call.path):
+    with translate_native_errors(call.path):
         resident = is_resident(fd, size)
     devices = frozenset({device.type})
     context = plan.load_context(form, devices, resident, nbytes, len(source.regions))
@@ -194,11 +194,13 @@ def read_extents(
     """
     started = time.perf_counter()
     nbytes = sum(extent.nbytes for extent in extents)
-    with named(path):
+    with translate_native_errors(path):
         resident = is_resident(fd, size)
     devices = frozenset(extent.device for extent in extents) or frozenset({"cpu"})
     context = plan.load_context(form, devices, resident, nbytes, len(extents))
-    decision = decide(policy, LOAD, form, devices, context, nbytes, os.path.dirname(path), movers(LOAD, devices))
+    decision = decide(
+        policy, LOAD, form, devices, context, nbytes, os.path.dirname(path), checksumming_tools(LOAD, devices)
+    )
     if not decision.order:
         raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(devices)}", "load to the CPU")
     control = Control()
@@ -215,14 +217,14 @@ def read_extents(
     return transfer, moved.checksums or ()
 
 
-def _fill(request: ReadRequest, attempts: Attempts) -> Moved:
+def _fill(request: ReadRequest, attempts: Attempts) -> TransportResult:
     """Let the first tool that can do it fill the memory."""
     if not request.extents:
-        return Moved("cached", ())
+        return TransportResult("cached", ())
 
-    def fill(tool: str) -> Moved:
+    def fill(tool: str) -> TransportResult:
         transport = registry.get(tool)
-        return asked(functools.partial(transport.read, request), request)
+        return call_transport(functools.partial(transport.read, request), request)
 
     moved = attempts.run(fill)
     return moved if moved.checksums is not None else moved._replace(checksums=checksums.of_extents(request.extents))

@@ -19,10 +19,10 @@ from fastio.engine.background_job import Progress, under_way
 from fastio.engine.contiguous_chunks import write_packed
 from fastio.engine.executor import Attempts
 from fastio.engine.progress import tell_end
-from fastio.engine.tool_selection import decide, movers
-from fastio.engine.transport_errors import asked
+from fastio.engine.tool_selection import checksumming_tools, decide
+from fastio.engine.transport_errors import call_transport
 from fastio.errors import ToolUnavailableError, TransferError
-from fastio.files.atomic_file import Replacement
+from fastio.files.atomic_file import AtomicFile
 from fastio.files.save_target import in_place
 from fastio.formats.detect import PT
 from fastio.formats.layout import Layout
@@ -30,7 +30,7 @@ from fastio.formats.pt import torch_probe, writer
 from fastio.formats.pt.view_clones import CloningPickle
 from fastio.results import SaveResult
 from fastio.transports import registry
-from fastio.transports.transport import SAVE, Moved, WriteRequest
+from fastio.transports.transport import SAVE, TransportResult, WriteRequest
 
 
 class NewFile(Protocol):
@@ -81,7 +81,7 @@ def save_file(call: SaveCall) -> SaveResult:
             raise ToolUnavailableError("auto", why, "move the tensors to the CPU first")
         return _save_by_torch(call, started, why)
     attempts = Attempts(decision, f"save {call.path}")
-    with Replacement(call.path, call.follow_link) as new:
+    with AtomicFile(call.path, call.follow_link) as new:
         moved = attempts.run(lambda tool: _fill_by(tool, call, layout, new), lambda: os.ftruncate(new.fd, 0))
         new.commit(call.durable)
     seconds = time.perf_counter() - started
@@ -97,7 +97,7 @@ def save_layout(
     layout: Layout, path: str, policy: Any, progress: Progress | None, still: bool = False
 ) -> tuple[SaveResult, Sequence[int]]:
     """Write a file of a layout to a path, durably; gives also a CRC-32 for each extent that asks for one."""
-    with Replacement(path) as new:
+    with AtomicFile(path) as new:
         return write_layout(layout, new, PT, policy, True, progress, still)
 
 
@@ -119,7 +119,7 @@ def write_layout(
     devices = layout.devices or frozenset({"cpu"})
     context = candidates.save_context(form, devices, durable, layout.payload, len(layout.extents) // 2)
     folder = os.path.dirname(new.path)
-    decision = decide(policy, SAVE, form, devices, context, layout.payload, folder, movers(SAVE, devices))
+    decision = decide(policy, SAVE, form, devices, context, layout.payload, folder, checksumming_tools(SAVE, devices))
     if not decision.order:
         raise ToolUnavailableError("auto", f"no tool writes from memory on {', '.join(devices)}", "save on the CPU")
     attempts = Attempts(decision, f"save {new.path}")
@@ -153,8 +153,8 @@ def _torch_only(call: SaveCall) -> str:
     module = call.arguments.get("pickle_module")
     if module is not None and not (isinstance(module, CloningPickle) and module.module is pickle):
         return "a pickle module was given"
-    if torch_probe.why_not():
-        return torch_probe.why_not()
+    if torch_probe.unsupported_reason():
+        return torch_probe.unsupported_reason()
     if torch.serialization._serialization_tls.skip_data:
         return "the call is inside skip_data()"
     call.arguments.pop("_use_new_zipfile_serialization", None)
@@ -183,7 +183,7 @@ def _save_in_place(call: SaveCall, started: float, why: str) -> SaveResult:
 
 
 def _save_by_torch(call: SaveCall, started: float, why: str) -> SaveResult:
-    with Replacement(call.path, call.follow_link) as new:
+    with AtomicFile(call.path, call.follow_link) as new:
         notes = _torch_save(call, new)
         nbytes = os.fstat(new.fd).st_size
         tell_end(call.progress, nbytes)
@@ -192,7 +192,7 @@ def _save_by_torch(call: SaveCall, started: float, why: str) -> SaveResult:
     return SaveResult(SAVE, call.path, PT, "torch", "library", why, nbytes, seconds, call.durable, False, notes)
 
 
-def _torch_save(call: SaveCall, new: Replacement) -> tuple[str, ...]:
+def _torch_save(call: SaveCall, new: AtomicFile) -> tuple[str, ...]:
     """torch.save itself, to the very file that was created; gives notes."""
     new.file.seek(0)
     new.file.truncate()
@@ -222,18 +222,18 @@ def _write_by_torch(call: SaveCall, file: io.FileIO) -> None:
         raise TransferError(errno.EIO if room else errno.ENOSPC, "torch.save", call.path) from error
 
 
-def _fill_by(tool: str, call: SaveCall, layout: Layout, new: Replacement) -> Moved:
+def _fill_by(tool: str, call: SaveCall, layout: Layout, new: AtomicFile) -> TransportResult:
     if call.form in registry.get(tool).capabilities.whole:
         new.allocate(layout.size)  # torch starts the file anew; a full disk shows here, with its errno
         notes = _torch_save(call, new)
         tell_end(call.progress, layout.size)
-        return Moved("library", notes=notes)
+        return TransportResult("library", notes=notes)
     return _fill_extents(tool, layout, new, call.durable, call.progress)[0]
 
 
 def _fill_extents(
     tool: str, layout: Layout, new: NewFile, durable: bool, progress: Progress | None, still: bool = False
-) -> tuple[Moved, Sequence[int]]:
+) -> tuple[TransportResult, Sequence[int]]:
     """Let a transport fill the new file; gives also the CRCs of the extents that ask for one."""
     transport = registry.get(tool)
     new.allocate(layout.size)
@@ -247,8 +247,10 @@ def _fill_extents(
         patches = ()
     request = WriteRequest(new.path, new.fd, layout.size, layout.extents, patches, durable, control)
 
-    def write() -> Moved:
-        moved = asked(lambda: transport.write(request), request)  # first: it may put zeros where it has nothing
+    def write() -> TransportResult:
+        moved = call_transport(
+            lambda: transport.write(request), request
+        )  # first: it may put zeros where it has nothing
         notes = write_packed(layout.strided, new.path, new.fd, control)
         return moved._replace(notes=(*moved.notes, *notes))
 

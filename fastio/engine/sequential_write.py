@@ -12,7 +12,7 @@ import torch
 
 from fastio.engine.contiguous_chunks import packed
 from fastio.errors import TransferError
-from fastio.formats.layout import Layout, Strided
+from fastio.formats.layout import Layout, NonContiguousTensor
 from fastio.memory.raw_memory import storage_bytes, view
 from fastio.transports.transport import Extent
 
@@ -22,7 +22,7 @@ _PIECE = 8 << 20  # bytes; a file object may copy what it is given
 def write(layout: Layout, f: Any) -> None:
     """Write the file of a layout to a file object, at its position."""
     at, at_once = 0, _takes_at_once(f)
-    parts: list[Extent | Strided] = [*layout.extents, *layout.strided]
+    parts: list[Extent | NonContiguousTensor] = [*layout.extents, *layout.strided]
     for part in sorted(parts, key=lambda part: part.offset):
         if part.offset > at:
             f.write(bytes(part.offset - at))
@@ -37,9 +37,9 @@ def _takes_at_once(f: Any) -> bool:
     return type(inner) in (io.FileIO, io.BytesIO)
 
 
-def _pieces(part: Extent | Strided) -> Iterator[memoryview]:
+def _pieces(part: Extent | NonContiguousTensor) -> Iterator[memoryview]:
     """The bytes of a part, in memory of the host. Each piece is gone when the next one is asked for."""
-    if isinstance(part, Strided):
+    if isinstance(part, NonContiguousTensor):
         for piece in packed(part.tensor):
             yield view(piece.data_ptr(), piece.nbytes).toreadonly()
         return

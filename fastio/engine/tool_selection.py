@@ -54,7 +54,7 @@ def _candidates(
     return plan.candidates(able, op, form, devices), missing
 
 
-def movers(op: str, devices: frozenset[str]) -> tuple[str, ...]:
+def checksumming_tools(op: str, devices: frozenset[str]) -> tuple[str, ...]:
     """The tools for extents of a ``.pt`` file whose checksums are wanted.
 
     None that stands for a library's own save and load; for host memory, those that compute checksums on the way.

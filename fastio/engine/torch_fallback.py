@@ -86,8 +86,8 @@ def torch_only(call: LoadCall, form: str | None) -> str | None:
         return "mmap: its pages are read, unverified, when they are used"
     if call.arguments.get("pickle_module") is not None:
         return "a pickle module was given"
-    if torch_probe.why_not():
-        return torch_probe.why_not()
+    if torch_probe.unsupported_reason():
+        return torch_probe.unsupported_reason()
     if any(name in os.environ for name in _TORCH_DECIDES):
         return "an environment variable of torch's decides about weights_only"
     if serialization._serialization_tls.skip_data:

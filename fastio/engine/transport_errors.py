@@ -8,7 +8,7 @@ import errno
 from collections.abc import Callable
 
 from fastio.errors import CorruptFileError, RefusedError, ToolUnavailableError, TransferError
-from fastio.transports.transport import Moved, ReadRequest, WriteRequest
+from fastio.transports.transport import ReadRequest, TransportResult, WriteRequest
 
 # Of the disk, the filesystem or the file, whichever way the bytes take.
 _OF_EVERY_TOOL = frozenset({
@@ -17,7 +17,7 @@ _OF_EVERY_TOOL = frozenset({
 })  # fmt: skip
 
 
-def asked(move: Callable[[], Moved], request: ReadRequest | WriteRequest) -> Moved:
+def call_transport(move: Callable[[], TransportResult], request: ReadRequest | WriteRequest) -> TransportResult:
     """What ``move``, a transport's own, did of a request.
 
     TransferError and CorruptFileError are what every tool would meet. All else that it may raise, or give in the place
@@ -35,8 +35,8 @@ def asked(move: Callable[[], Moved], request: ReadRequest | WriteRequest) -> Mov
         if isinstance(error, OSError) and error.errno in _OF_EVERY_TOOL:
             raise TransferError(error.errno, "a system call of the tool", request.path) from error
         raise RefusedError(f"{type(error).__name__}: {error}") from error
-    if not isinstance(moved, Moved):
-        raise RefusedError(f"it gave {moved!r}, expected a fastio.transports.transport.Moved")
+    if not isinstance(moved, TransportResult):
+        raise RefusedError(f"it gave {moved!r}, expected a fastio.transports.transport.TransportResult")
     if moved.checksums is not None and len(moved.checksums) != len(request.extents):
         raise RefusedError(f"it gave {len(moved.checksums)} checksums of {len(request.extents)} extents")
     return moved

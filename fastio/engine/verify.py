@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from fastio import _native, formats
 from fastio.errors import FormatError, RefusedError
 from fastio.files.open_file import opened
-from fastio.formats.detect import HEAD_BYTES, NPY, PT, SAFETENSORS, sense
+from fastio.formats.detect import HEAD_BYTES, NPY, PT, SAFETENSORS, detect
 from fastio.formats.pt.reader import Archive, NotPlainError, Record, damaged, open_archive
 from fastio.formats.pt.zip_members import verify_members
 from fastio.formats.small_reads import head
-from fastio.runtime.native_errors import named
+from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
-from fastio.transports.transport import Extent, Moved, ReadRequest, Span, is_resident
+from fastio.transports.transport import Extent, ReadRequest, Span, TransportResult, is_resident
 
 _WINDOW = 32 << 20
 
@@ -48,7 +48,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """
     name = os.fsdecode(path)
     with opened(name) as (fd, size):
-        form = sense(head(name, fd, size, HEAD_BYTES), name)
+        form = detect(head(name, fd, size, HEAD_BYTES), name)
         if form == PT:
             try:
                 archive = open_archive(name, fd, size, careful=True)
@@ -92,7 +92,7 @@ def _checksums(path: str, fd: int, records: Sequence[Record], size: int, notes: 
     done = [0] * len(records)
     if not records:
         return values
-    with named(path):
+    with translate_native_errors(path):
         window = _native.Mapping(min(_WINDOW, size + 4096))
         resident = is_resident(fd, size)
     first = 0
@@ -119,7 +119,7 @@ def _checksums(path: str, fd: int, records: Sequence[Record], size: int, notes: 
     return values
 
 
-def _read(request: ReadRequest, notes: dict[str, None]) -> Moved:
+def _read(request: ReadRequest, notes: dict[str, None]) -> TransportResult:
     """Around the page cache for a file that is not in it: checking must not push other files out."""
     uring = registry.find("uring").transport
     if not request.resident and uring is not None:

@@ -16,9 +16,9 @@ from fastio import _native
 from fastio._native import Descriptor
 from fastio.errors import NotReplaceableError, TransferError
 from fastio.files import temporary_file
-from fastio.files.permissions import Rights
+from fastio.files.permissions import FilePermissions
 from fastio.files.save_target import find
-from fastio.runtime.native_errors import named
+from fastio.runtime.native_errors import translate_native_errors
 
 # Below this an old file is freed in the time that a thread takes to start.
 _WORTH_A_THREAD = 1 << 20
@@ -32,7 +32,7 @@ _SWAPPED = (
 )
 
 
-class Replacement:
+class AtomicFile:
     """The file that will take the place of ``path``. Use as a context: it is discarded unless committed.
 
     ``fd`` is open for reading and writing, ``temporary`` its name in its folder. Where ``path`` is a symbolic link, the
@@ -57,7 +57,7 @@ class Replacement:
             self._file, self.temporary = temporary_file.create(self._folder, self._target, path)
             self._mode = None
         else:
-            rights = Rights(name, old)
+            rights = FilePermissions(name, old)
             self._file, self.temporary = temporary_file.create(self._folder, self._target, path, rights.first_mode)
             self._mode = self._take_over(rights)
 
@@ -71,7 +71,7 @@ class Replacement:
         """The same as a file object, at the beginning of the file."""
         return self._file
 
-    def __enter__(self) -> Replacement:
+    def __enter__(self) -> AtomicFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -80,7 +80,7 @@ class Replacement:
 
     def allocate(self, nbytes: int) -> None:
         """Set the size and reserve the blocks: a full disk shows before the first byte is written."""
-        with named(self.path):
+        with translate_native_errors(self.path):
             _native.allocate(self.fd, nbytes)
 
     def commit(self, durable: bool) -> None:
@@ -122,7 +122,7 @@ class Replacement:
         else:
             os.sync()  # all that there is to sync, for want of a descriptor that takes fsync
 
-    def _take_over(self, rights: Rights) -> int | None:
+    def _take_over(self, rights: FilePermissions) -> int | None:
         """Let the new file have the old one's rights; gives the mode that is still to come, if there is one."""
         try:
             mode = rights.take_over(self.fd)
@@ -165,7 +165,7 @@ class Replacement:
             self._folder.close()
 
 
-def write_all(new: Replacement, data: bytes) -> None:
+def write_all(new: AtomicFile, data: bytes) -> None:
     """Make ``data`` the contents of a new file. TransferError if the system refuses."""
     at = 0
     while at < len(data):

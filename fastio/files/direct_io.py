@@ -13,7 +13,7 @@ import os
 from fastio import _native
 from fastio._native import Descriptor
 from fastio.errors import RefusedError, TransferError
-from fastio.runtime.native_errors import named
+from fastio.runtime.native_errors import translate_native_errors
 
 LEAST = 4096
 _LARGEST = 1 << 20  # staging is made of blocks of at least that, where a file asks for it
@@ -24,7 +24,7 @@ def told(path: str, fd: int) -> tuple[int, int] | None:
 
     Raises TransferError.
     """
-    with named(path):
+    with translate_native_errors(path):
         return _native.direct_alignment(fd)
 
 

@@ -13,7 +13,7 @@ _RIGHTS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 _OPENED = 0o600  # whatever its mode: while a file is written, tools open it again
 
 
-class Rights:
+class FilePermissions:
     """What the old file ``name`` has of these. Made before the new file is."""
 
     def __init__(self, name: str, old: os.stat_result) -> None:

@@ -14,7 +14,7 @@ _LEGACY, _LEGACY_TEXT = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", b"L11954703714603880
 LARGEST_HEADER = 100_000_000
 
 
-def sense(head: bytes, path: str) -> str | None:
+def detect(head: bytes, path: str) -> str | None:
     """The format of a file from its first bytes; None for what torch itself must judge (legacy files, garbage).
 
     A safetensors file starts with the length of its header (8 bytes, little endian) and the header's ``{``. Where the

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio.memory.raw_memory import settle
+from fastio.memory.raw_memory import synchronize
 from fastio.transports.transport import Extent, Patch
 
 
-class Strided(NamedTuple):
+class NonContiguousTensor(NamedTuple):
     """A tensor whose ``nbytes`` bytes do not lie in memory as they belong in the file, at ``offset``, row by row."""
 
     offset: int
@@ -34,11 +34,11 @@ class Layout(NamedTuple):
     payload: int
     devices: frozenset[str]
     literal: bytearray | memoryview
-    strided: Sequence[Strided] = ()
+    strided: Sequence[NonContiguousTensor] = ()
 
     def settle(self) -> None:
         """Wait for the GPUs that compute what the storages hold."""
-        settle({extent.owner.device for extent in self.extents if extent.device != "cpu"})
+        synchronize({extent.owner.device for extent in self.extents if extent.device != "cpu"})
 
 
 class LayoutBuilder:
@@ -48,7 +48,7 @@ class LayoutBuilder:
         self._payload = 0
         self._extents: list[Extent] = []
         self._devices: set[str] = set()
-        self._strided: list[Strided] = []
+        self._strided: list[NonContiguousTensor] = []
 
     def add_storage(
         self, offset: int, storage: torch.UntypedStorage, nbytes: int, name: str, checksum: bool, start: int = 0
@@ -65,7 +65,7 @@ class LayoutBuilder:
         if plain.is_contiguous() and not plain.is_conj() and not plain.is_neg():
             self.add_storage(offset, plain.untyped_storage(), plain.nbytes, name, False, storage_bytes(plain))
         else:
-            self._strided.append(Strided(offset, plain.nbytes, plain))
+            self._strided.append(NonContiguousTensor(offset, plain.nbytes, plain))
             self._devices.add(plain.device.type)
             self._payload += plain.nbytes
 

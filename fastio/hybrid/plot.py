@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fastio.errors import ToolUnavailableError
-from fastio.files.atomic_file import Replacement
+from fastio.files.atomic_file import AtomicFile
 from fastio.hybrid.simulation.timeline import LANES, Timeline
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -62,7 +62,7 @@ def draw(timelines: dict[str, Timeline], path: str | os.PathLike[str], note: str
         handles = [Patch(color=color, label=what) for what, color in _COLORS.items()]
         figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
         figure.savefig(picture, format=suffix[1:], dpi=120)
-    with Replacement(os.fspath(path)) as new, open(new.fd, "wb", closefd=False) as file:
+    with AtomicFile(os.fspath(path)) as new, open(new.fd, "wb", closefd=False) as file:
         file.write(picture.getbuffer())
         file.flush()
         new.commit(durable=False)

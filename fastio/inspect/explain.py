@@ -15,10 +15,10 @@ from fastio.engine.tool_selection import candidates, require
 from fastio.engine.torch_fallback import NO_FORMAT
 from fastio.errors import ToolUnavailableError
 from fastio.files.open_file import opened
-from fastio.formats.detect import HEAD_BYTES, PT, sense
+from fastio.formats.detect import HEAD_BYTES, PT, detect
 from fastio.formats.pt.reader import NotPlainError, open_archive
 from fastio.formats.small_reads import head
-from fastio.runtime.native_errors import named
+from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, SAVE, is_resident
 
@@ -90,9 +90,9 @@ def _look(path: str, op: str) -> tuple[str, int, int, bool, str]:
         cure = "give a number of bytes, and the folder that it would be saved into as folder="
         raise FileNotFoundError(errno.ENOENT, f"how large it will be is not known yet; {cure}", path)
     with opened(path) as (fd, size):
-        sensed = sense(head(path, fd, size, HEAD_BYTES), path)
+        sensed = detect(head(path, fd, size, HEAD_BYTES), path)
         form = sensed or PT
-        with named(path):
+        with translate_native_errors(path):
             resident = is_resident(fd, size)
         if form != PT:
             regions = list(formats.module(form).source(path, fd, size).regions)

@@ -13,7 +13,7 @@ import torch
 
 from fastio import api
 from fastio.errors import CorruptFileError, FormatError, ToolUnavailableError, UnsupportedError
-from fastio.formats.detect import HEAD_BYTES, SAFETENSORS, sense
+from fastio.formats.detect import HEAD_BYTES, SAFETENSORS, detect
 from fastio.runtime.fork_safe_lock import lock_across_forks
 from fastio.torch_patch import patch_torch
 
@@ -110,6 +110,6 @@ def _is_safetensors(filename: Any) -> bool:
     """Whether it is such a file, or none that can be read, of which fastio says why."""
     try:
         with open(filename, "rb") as file:
-            return sense(file.read(HEAD_BYTES), os.fspath(filename)) == SAFETENSORS
+            return detect(file.read(HEAD_BYTES), os.fspath(filename)) == SAFETENSORS
     except OSError:
         return True

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fastio import _native
-from fastio.runtime.native_errors import named
+from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Extent, Span
 
 _PAGE, _HUGE_PAGE = 4096, 2 << 20
@@ -81,7 +81,7 @@ class LoadBuffers:
         self._mapping: Any = None
         self._starts: dict[str, int] = {}
         self._storages: dict[str, torch.UntypedStorage] = {}
-        with named(path):
+        with translate_native_errors(path):
             if not regions:
                 return
             if device.type != "cpu":

@@ -54,7 +54,7 @@ def storage_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
-def settle(devices: Iterable[torch.device]) -> None:
+def synchronize(devices: Iterable[torch.device]) -> None:
     """Wait for the work that was queued on these, where they are GPUs, whichever stream it was.
 
     It computes what is to be saved, or still uses memory that torch gave to what is loaded. Whoever moves bytes does so

@@ -11,7 +11,7 @@ FlashNeuron's (section 3.4) devices are a GPU and SSDs; for GPU memory see ``fas
 from __future__ import annotations
 
 from fastio import _native
-from fastio.runtime.native_errors import named
+from fastio.runtime.native_errors import translate_native_errors
 
 
 class BarWindow:
@@ -26,7 +26,7 @@ class BarWindow:
     def __init__(self, pci_address: str, bar: int) -> None:
         if not 0 <= bar <= 5:
             raise ValueError(f"a PCI device has the BARs 0 to 5, got {bar}")
-        with named(pci_address):
+        with translate_native_errors(pci_address):
             self._native = _native.VfioPeer(pci_address, bar)
         self.address = self._native.address
         self.nbytes = self._native.nbytes

@@ -6,7 +6,7 @@ store (:class:`BlockStore`) and the two-ended :class:`Arena`.
 
 from fastio.offload.codecs.encoding import Encoded, decode, encode, is_exact
 from fastio.offload.manager import Offload
-from fastio.offload.planning.schedule import Blob, InfeasibleBudget, Schedule, plan
+from fastio.offload.planning.schedule import ActivationProfile, InfeasibleBudget, Schedule, plan
 from fastio.offload.simulation.timeline import Timeline, simulate
 from fastio.offload.stores.arena import Arena
 from fastio.offload.stores.block_store import BlockStore
@@ -14,8 +14,8 @@ from fastio.offload.stores.tiers import ActivationLostError
 
 __all__ = [
     "ActivationLostError",
+    "ActivationProfile",
     "Arena",
-    "Blob",
     "BlockStore",
     "Encoded",
     "InfeasibleBudget",

@@ -15,20 +15,20 @@ from typing import Any
 
 import torch
 
-from fastio._native import Bell
+from fastio._native import DeferredWeakrefCallback
 from fastio.offload.arguments import opened, parsed_bytes
 from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import Step
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.module_hooks import Modules
 from fastio.offload.autograd.operators import Move, Unreturned, running
-from fastio.offload.autograd.saved_tensor import Blob, State, Ticket, View
+from fastio.offload.autograd.saved_tensor import SavedTensor, State, Ticket, View
 from fastio.offload.codecs.blob_encoding import pack, unpack
 from fastio.offload.codecs.encoding import is_exact
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.schedule import Policy
 from fastio.offload.report import Counts, Report, report
-from fastio.offload.stores.tier_set import Levels
+from fastio.offload.stores.tier_set import TierSet
 from fastio.offload.stores.tiers import ActivationLostError
 
 _PATIENCE = 1.0  # seconds
@@ -103,12 +103,12 @@ class Offload:
         self.failure: ActivationLostError | None = None
         host_bytes = parsed_bytes(host_budget, "host_budget") or 0
         self._planner = Planner(policy, parsed_bytes(budget, "budget"), host_bytes, optional_codec=codec == "lossless")
-        self._levels = Levels(*opened(store, policy, force), host_bytes, self.counts)
+        self._levels = TierSet(*opened(store, policy, force), host_bytes, self.counts)
         self._lock = threading.Lock()
         self._departed: deque[Ticket] = deque()  # of handles that are gone
-        self._bell = Bell(self._departed.append, partial(_reap, weakref.ref(self), self._departed))
-        self._blobs: dict[int, Blob] = {}  # that graphs hold
-        self._loaded: dict[int, Blob] = {}  # blobs with a buffer: read, or on the way
+        self._bell = DeferredWeakrefCallback(self._departed.append, partial(_reap, weakref.ref(self), self._departed))
+        self._blobs: dict[int, SavedTensor] = {}  # that graphs hold
+        self._loaded: dict[int, SavedTensor] = {}  # blobs with a buffer: read, or on the way
         self._step: Step | None = None
         self._steps = 0
         self._unreturned = Unreturned()
@@ -258,7 +258,7 @@ class Offload:
         tier.take(blob, move.waits)
         step.waited(blob.ordinal, time.perf_counter() - began, tier.name)
 
-    def _bring(self, blob: Blob) -> tuple[torch.UntypedStorage, int]:
+    def _bring(self, blob: SavedTensor) -> tuple[torch.UntypedStorage, int]:
         """A storage with the blob's bytes, and how far they are moved in it. The lock is held."""
         if blob.state is State.FAILED or not self._finalizer.alive:
             raise ActivationLostError(f"saved tensor {blob.ordinal} of forward pass {blob.step.number} is gone")
@@ -279,13 +279,13 @@ class Offload:
         assert found is not None, "a blob that was read is at hand"
         return found
 
-    def _at_hand(self, blob: Blob) -> tuple[torch.UntypedStorage, int] | None:
+    def _at_hand(self, blob: SavedTensor) -> tuple[torch.UntypedStorage, int] | None:
         found = blob.at_hand()
         if found is None and blob.payload is not None and blob.encoded is not None:
             return blob.handing(unpack(blob, blob.payload))
         return found
 
-    def _fetch(self, blob: Blob) -> None:
+    def _fetch(self, blob: SavedTensor) -> None:
         blob.tier.fetch(blob)
         self._loaded[blob.index] = blob
 
@@ -306,9 +306,9 @@ class Offload:
                     self._fetch(blob)
         self._levels.pump()
 
-    def _within_window(self, step: Step) -> list[Blob]:
+    def _within_window(self, step: Step) -> list[SavedTensor]:
         """The blobs that come next and have, or need, a buffer: as many as fit beside those that are on the way."""
-        coming: list[Blob] = []
+        coming: list[SavedTensor] = []
         if step.order is None:
             return coming
         room = self._planner.ahead - sum(blob.nbytes for blob in self._loaded.values() if blob.state is State.INFLIGHT)

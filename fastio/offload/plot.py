@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastio.errors import ToolUnavailableError
-from fastio.files.atomic_file import Replacement
+from fastio.files.atomic_file import AtomicFile
 from fastio.offload.report import Event, Iteration, Report
 from fastio.offload.simulation.timeline import Timeline
 
@@ -45,7 +45,7 @@ def draw(report: Report, path: str | os.PathLike[str]) -> None:
         raise ToolUnavailableError("matplotlib", str(error), "pip install 'fastio[bench]'") from error
     with matplotlib.rc_context({"svg.fonttype": "none", "axes.axisbelow": True}):  # text that can be searched
         _figure(report).savefig(picture, format=suffix[1:], dpi=120)
-    with Replacement(os.fspath(path)) as new, open(new.fd, "wb", closefd=False) as file:
+    with AtomicFile(os.fspath(path)) as new, open(new.fd, "wb", closefd=False) as file:
         file.write(picture.getbuffer())
         file.flush()
         new.commit(durable=False)

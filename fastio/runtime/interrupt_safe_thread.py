@@ -6,7 +6,7 @@ From Python 3.10 to 3.12 a ``Thread.join`` that is interrupted takes the thread 
 memory that it fills, and the descriptor that it writes to, may be somebody else's by then.
 
 Nor can any code in Python wait for it whatever comes: an interrupt may be raised before the first line of a
-``finally``. Who must not go on before the work is over starts it in a :class:`fastio._native.Outlast`.
+``finally``. Who must not go on before the work is over starts it in a :class:`fastio._native.JoinOnExit`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from _thread import start_new_thread
 from collections.abc import Callable
 from math import inf
 
-from fastio._native import Errand, Latch, Outlast
+from fastio._native import JoinOnExit, Latch, ThreadTask
 
 LOOK_IN_SECONDS = 0.1
 """How often who waits looks whether what is waited for can still come."""
@@ -50,16 +50,16 @@ class WorkThread:
         """
         return self.has_begun and not self._has_ended.is_open and os.getpid() == self._process
 
-    def start(self, within: Outlast | None = None) -> None:
+    def start(self, within: JoinOnExit | None = None) -> None:
         """Begin. Once. Who is interrupted here finds in ``has_begun`` whether it has, or never will.
 
         Nobody leaves ``within`` before the work is over. NoThreadError if the system has no thread left.
         """
-        errand = Errand if within is None else within.errand
+        task = ThreadTask if within is None else within.task
         with self._gate:
             try:
-                # No name is given to the errand: it must go with who carries it, and an interrupt keeps our names.
-                start_new_thread(self._begin, (errand(self._run, self._has_ended),))
+                # No name is given to the task: it must go with who carries it, and an interrupt keeps our names.
+                start_new_thread(self._begin, (task(self._run, self._has_ended),))
             except RuntimeError as error:
                 raise NoThreadError(str(error)) from error
             self.has_begun = True
@@ -72,16 +72,16 @@ class WorkThread:
             self._has_ended.wait(seconds)
         return not self.is_running
 
-    def _begin(self, errand: Errand) -> None:
+    def _begin(self, task: ThreadTask) -> None:
         with self._gate:
             pass
         if not self.has_begun:
             return
         if self._name:
             with contextlib.suppress(RuntimeError):  # there is no room for another thread: so this one does the work
-                threading.Thread(target=errand, name=self._name, daemon=False).start()
+                threading.Thread(target=task, name=self._name, daemon=False).start()
                 return
-        errand()
+        task()
 
     def _run(self) -> None:
         self._is_known.open()

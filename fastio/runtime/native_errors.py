@@ -9,11 +9,11 @@ from fastio.errors import CorruptFileError, RefusedError, TransferError
 
 
 class NativeError(Exception):
-    """What the native part raises: a kind and its fields. Never leaves the package: see :func:`named`."""
+    """A native error: a kind and its fields. Never leaves the package: :func:`translate_native_errors`."""
 
 
 @contextlib.contextmanager
-def named(path: str) -> Iterator[None]:
+def translate_native_errors(path: str) -> Iterator[None]:
     """Give native errors the path of the file they are about, and their public class."""
     try:
         yield

@@ -125,7 +125,7 @@ def is_resident(fd: int, size: int) -> bool:
     return _native.resident(fd, size) >= _RESIDENT
 
 
-class Moved(NamedTuple):
+class TransportResult(NamedTuple):
     """What a transport did.
 
     ``route`` is the way the bytes took: ``direct`` (no page cache), ``cached`` (through the page cache), ``bounce``
@@ -172,6 +172,6 @@ class Transport(Protocol):
     name: str
     capabilities: Capabilities
 
-    def write(self, request: WriteRequest) -> Moved: ...
+    def write(self, request: WriteRequest) -> TransportResult: ...
 
-    def read(self, request: ReadRequest) -> Moved: ...
+    def read(self, request: ReadRequest) -> TransportResult: ...

@@ -12,7 +12,7 @@ import click
 from fastio_bench.checkpoint import runs, savers
 from fastio_bench.checkpoint import tables as checkpoint_tables
 from fastio_bench.checkpoint.state import shape_of
-from fastio_bench.harness.command_run import Conduct, as_bytes, common, forecast
+from fastio_bench.harness.command_run import CommandRun, as_bytes, common, forecast
 from fastio_bench.harness.memory_reserve import available_memory
 from fastio_bench.report import terminal_tables
 
@@ -32,7 +32,7 @@ def _state_size(context: click.Context, parameter: click.Parameter, value: str |
 @click.option("--size", metavar="SIZE", callback=_state_size, help="Parameters and moments; 3.6GB, with --quick 400MB.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 3, with --quick 1.")
 @common
-def checkpoint(conduct: Conduct, size: int | None, rounds: int | None) -> None:
+def checkpoint(conduct: CommandRun, size: int | None, rounds: int | None) -> None:
     """Saves and restores of a model with its AdamW, one process and two, beside torch.save and DCP."""
     asked = size or (QUICK_SIZE if conduct.quick else SIZE)
     room = min(available_memory() // runs.MEMORY, shutil.disk_usage(conduct.parent).free // runs.DISK)

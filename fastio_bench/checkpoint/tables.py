@@ -26,7 +26,7 @@ from fastio_bench.checkpoint.works import (
 from fastio_bench.harness.rounds import Failure, Sample
 from fastio_bench.harness.stats import Summary, summarise
 from fastio_bench.peers.goals import Goal
-from fastio_bench.report.table import Cell, Exhibit
+from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.report.terminal_tables import MIB, spread
 
 GRANTED = 64 << 20  # bytes beside the snapshot: what any save by fastio may take beside the object
@@ -54,7 +54,7 @@ def summaries(samples: Sequence[Sample]) -> list[Summary]:
     ]
 
 
-def exhibits(found: Sequence[Summary], failures: Sequence[Failure]) -> list[Exhibit]:
+def exhibits(found: Sequence[Summary], failures: Sequence[Failure]) -> list[ResultTable]:
     """A table for each work: medians, and "failed" with the reason where a tool failed."""
     shown = []
     for number, work in enumerate(WORKS):
@@ -70,7 +70,7 @@ def exhibits(found: Sequence[Summary], failures: Sequence[Failure]) -> list[Exhi
                 *("rounds*", "beyond MiB*", "way"),
             )
             title = work[0].upper() + work[1:]
-            shown.append(Exhibit(f"checkpoint-{number}", title, columns, rows, note=_NOTES.get(work, "")))
+            shown.append(ResultTable(f"checkpoint-{number}", title, columns, rows, note=_NOTES.get(work, "")))
     return shown
 
 

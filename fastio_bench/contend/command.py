@@ -11,9 +11,9 @@ import click
 
 from fastio_bench.contend import contention, tables
 from fastio_bench.harness import room
-from fastio_bench.harness.command_run import Conduct, common, forecast
+from fastio_bench.harness.command_run import CommandRun, common, forecast
 from fastio_bench.harness.rounds import Failure, describe
-from fastio_bench.machine.bandwidth_loads import HogError, Hogs, Traffic
+from fastio_bench.machine.bandwidth_loads import BandwidthLoads, HogError, Traffic
 from fastio_bench.offload import training_room
 from fastio_bench.papers import figures
 from fastio_bench.workloads.training_models import Size
@@ -27,7 +27,7 @@ _FILES = 3  # of the tensor that lie on the disk at once: one of each tool, and 
 @click.command(short_help="Files and training while others use memory bandwidth.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 5, with --quick 3.")
 @common
-def contend(conduct: Conduct, rounds: int | None) -> None:
+def contend(conduct: CommandRun, rounds: int | None) -> None:
     """Saves, loads and training while other processes take 50, 70 and 90 % of memory bandwidth, and what those lose."""
     rounds = rounds or (3 if conduct.quick else 5)
     workload, cut = room.one_size(QUICK_BATCH if conduct.quick else BATCH, conduct.parent, _FILES)
@@ -48,7 +48,7 @@ def contend(conduct: Conduct, rounds: int | None) -> None:
         with conduct.meter(weights) as tell:
             tell("memory bandwidth", 0)
             try:
-                with Hogs() as hogs:
+                with BandwidthLoads() as hogs:
                     conduct.report.notes.append(_bound(hogs))
                     bandwidth = hogs.limit()
                     plan = contention.Contention(
@@ -71,7 +71,7 @@ def contend(conduct: Conduct, rounds: int | None) -> None:
     conduct.run(work, show)
 
 
-def _bound(hogs: Hogs) -> str:
+def _bound(hogs: BandwidthLoads) -> str:
     """What a reader must know of the cores."""
     return (
         f"the other processes: {len(hogs.cores)}, each bound to a core of its own, so that all cores are loaded alike "

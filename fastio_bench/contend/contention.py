@@ -12,7 +12,7 @@ from fastio_bench.contend.training import WAYS, Training
 from fastio_bench.harness import page_cache, warmup
 from fastio_bench.harness.memory_reserve import Reserve
 from fastio_bench.harness.rounds import Contestant, Failure, Sample, Task, describe, interleave
-from fastio_bench.machine.bandwidth_loads import Hogs, Traffic
+from fastio_bench.machine.bandwidth_loads import BandwidthLoads, Traffic
 from fastio_bench.peers import catalogue, compare
 from fastio_bench.peers.contestants import Contestants
 from fastio_bench.peers.peer import Peer
@@ -60,7 +60,7 @@ class Contention:
     rounds: int
     workload: Workload
     size: Size
-    hogs: Hogs
+    hogs: BandwidthLoads
     bandwidth: float
     levels: Sequence[float] = LEVELS
     tell: Callable[[str, float], None] = field(default=lambda what, weight: None)

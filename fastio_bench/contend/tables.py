@@ -9,7 +9,7 @@ from statistics import median
 from fastio_bench.contend.contention import LEVELS, STEP, Call
 from fastio_bench.contend.training import WAYS
 from fastio_bench.machine.bandwidth_loads import chunk_seconds
-from fastio_bench.report.table import Cell, Exhibit
+from fastio_bench.report.table import Cell, ResultTable
 
 FIGURE_12, FIGURE_13, TABLE_4 = "FlashNeuron, figure 12", "FlashNeuron, figure 13", "FlashNeuron, table 4"
 _SHARES = (0.50, 0.95, 0.99)
@@ -51,7 +51,7 @@ def losses(calls: Iterable[Call]) -> list[Losses]:
     return found
 
 
-def exhibits(calls: Sequence[Call], bandwidth: float, remark: str) -> list[Exhibit]:
+def exhibits(calls: Sequence[Call], bandwidth: float, remark: str) -> list[ResultTable]:
     """What was measured here; ``remark`` says what a reader must know of this machine."""
     if not calls:
         return []
@@ -64,7 +64,7 @@ def exhibits(calls: Sequence[Call], bandwidth: float, remark: str) -> list[Exhib
     ]
 
 
-def _hogs_alone(calls: Sequence[Call], bandwidth: float, remark: str) -> Exhibit:
+def _hogs_alone(calls: Sequence[Call], bandwidth: float, remark: str) -> ResultTable:
     rows: list[list[Cell]] = [["all they can", None, bandwidth / 1e9, 1.0]]
     for level in LEVELS:
         alone = [call.alone.bandwidth for call in calls if call.level == level and call.alone is not None]
@@ -72,10 +72,12 @@ def _hogs_alone(calls: Sequence[Call], bandwidth: float, remark: str) -> Exhibit
             rows.append([f"{level:.0%}", level * bandwidth / 1e9, median(alone) / 1e9, median(alone) / bandwidth])
     columns = ("to take", "GB/s asked*", "GB/s reached*", "of all they can*")
     note = f"Bytes read and written, as STREAM counts a copy. {remark}"
-    return Exhibit("memory", "The other processes alone: memory bandwidth", columns, rows, source=FIGURE_12, note=note)
+    return ResultTable(
+        "memory", "The other processes alone: memory bandwidth", columns, rows, source=FIGURE_12, note=note
+    )
 
 
-def _kept(calls: Sequence[Call], found: Sequence[Losses], remark: str) -> Iterator[Exhibit]:
+def _kept(calls: Sequence[Call], found: Sequence[Losses], remark: str) -> Iterator[ResultTable]:
     levels = [f"at {level:.0%}*" for level in LEVELS if level]
     files: list[list[Cell]] = []
     steps: list[list[Cell]] = []
@@ -92,14 +94,14 @@ def _kept(calls: Sequence[Call], found: Sequence[Losses], remark: str) -> Iterat
     title = "Bandwidth of saves and loads while other processes take memory bandwidth, 1 = undisturbed"
     note = f"The paper's figure is of training; this asks the same of files. {remark}"
     columns: Sequence[str] = ("work", "tool", "MB/s undisturbed*", *levels)
-    yield Exhibit("files", title, columns, files, source=FIGURE_12, note=note)
+    yield ResultTable("files", title, columns, files, source=FIGURE_12, note=note)
     title = "Training while other processes take memory bandwidth, throughput, 1 = undisturbed"
     note = f"Tensors lie in host memory here, not on a GPU as in the paper: plain training loses too. {remark}"
     columns = ("way", "ms undisturbed*", "MB moved out*", *levels)
-    yield Exhibit("training", title, columns, steps, source=FIGURE_12, note=note)
+    yield ResultTable("training", title, columns, steps, source=FIGURE_12, note=note)
 
 
-def _hogs_beside(found: Sequence[Losses], remark: str) -> Exhibit:
+def _hogs_beside(found: Sequence[Losses], remark: str) -> ResultTable:
     rows: list[list[Cell]] = []
     for work, tool in dict.fromkeys((one.work, one.tool) for one in found):
         own = {one.level: one.hogs_kept for one in found if (one.work, one.tool) == (work, tool)}
@@ -107,10 +109,10 @@ def _hogs_beside(found: Sequence[Losses], remark: str) -> Exhibit:
     columns = ("beside", "tool", *(f"at {level:.0%}*" for level in LEVELS if level))
     title = "What the other processes keep of their memory bandwidth, 1 = alone"
     note = f"1 over a figure is how many times as long the same work takes, which the paper's bars show. {remark}"
-    return Exhibit("hogs", title, columns, rows, source=FIGURE_13, note=note)
+    return ResultTable("hogs", title, columns, rows, source=FIGURE_13, note=note)
 
 
-def _latency(calls: Sequence[Call], remark: str) -> Exhibit:
+def _latency(calls: Sequence[Call], remark: str) -> ResultTable:
     rows: list[list[Cell]] = []
     for level in LEVELS:
         own = [call for call in calls if call.work == STEP and call.level == level and level]
@@ -128,7 +130,7 @@ def _latency(calls: Sequence[Call], remark: str) -> Exhibit:
     columns = ("to take", "beside", *(f"{p} ms*" for p in percent), *(f"{p} delay, %*" for p in percent))
     title = "One copy of the other processes: how long it takes, in so many of the cases at most"
     note = f"The paper's queries are a BERT's; these are copies of 4 MiB, their times known to 4 %. {remark}"
-    return Exhibit("latency", title, columns, rows, source=TABLE_4, note=note)
+    return ResultTable("latency", title, columns, rows, source=TABLE_4, note=note)
 
 
 def _sum(histograms: Iterable[Sequence[int]]) -> list[int]:

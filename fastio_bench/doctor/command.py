@@ -11,7 +11,7 @@ import click
 from fastio_bench.doctor import checks as doctors
 from fastio_bench.doctor import nvme as doctor_nvme
 from fastio_bench.harness import room
-from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.harness.stats import summarise
 from fastio_bench.report import terminal_tables
 from fastio_bench.workloads.objects import MIB
@@ -21,7 +21,7 @@ _TITLES = {"machine": "Machine", "tools": "Tools", "ways": 'The way bytes take h
 
 @click.command(short_help="What is here, the way bytes take, the disk's limit.")
 @partial(common, quick="Fewer rounds of the disk's limit: some seconds in all.")
-def doctor(conduct: Conduct) -> None:
+def doctor(conduct: CommandRun) -> None:
     """What is here and what is not, the path that bytes really take, NVMe controllers, and the limit of the disk.
 
     Takes about fifteen seconds and half a gigabyte of disk.

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastio.nvme import DRIVERS, Controller, Namespace, Obstacle, controllers, gpu_memory, obstacles
 from fastio.nvme.facts import Facts, facts
-from fastio_bench.report.table import Cell, Exhibit
+from fastio_bench.report.table import Cell, ResultTable
 
 NONE = "NVMe: no controller here, so the block store's drivers nvme, vfio and spdk (on PCIe) have nothing to drive"
 
@@ -43,7 +43,7 @@ def answers(told: Facts) -> list[tuple[str, str]]:
     ]
 
 
-def exhibits(found: Found) -> list[Exhibit]:
+def exhibits(found: Found) -> list[ResultTable]:
     """The controllers, and what is in the way; nothing where there is no controller."""
     if not found.controllers:
         return []
@@ -68,8 +68,10 @@ def exhibits(found: Found) -> list[Exhibit]:
             ways += [[controller.name, driver, one.problem, "\n".join(one.commands)] for one in mine]
     note = "commands change the machine: read them first; what is on a namespace that a driver takes over is lost"
     return [
-        Exhibit("nvme", "NVMe controllers", columns, rows),
-        Exhibit("nvme-drivers", "The block store's drivers", ("controller", "driver", "", "commands"), ways, note=note),
+        ResultTable("nvme", "NVMe controllers", columns, rows),
+        ResultTable(
+            "nvme-drivers", "The block store's drivers", ("controller", "driver", "", "commands"), ways, note=note
+        ),
     ]
 
 

@@ -23,7 +23,7 @@ from fastio_bench.harness.stats import summarise
 from fastio_bench.report import plots, terminal_table
 
 
-class Conduct:
+class CommandRun:
     """One run of a subcommand, from its common options to its exit status."""
 
     def __init__(self, command: str, parent: Path, quick: bool, out: Path | None, as_json: bool) -> None:
@@ -143,10 +143,10 @@ def as_some_bytes(context: click.Context, parameter: click.Parameter, value: str
 def common(
     function: Callable[..., None], quick: str = "Fewer sizes and rounds: a minute or two."
 ) -> Callable[..., None]:
-    """The options that every subcommand has; they arrive as one :class:`Conduct`. ``quick`` is the help of that one."""
+    """The options that every subcommand has; they arrive as a :class:`CommandRun`. ``quick``: that one's help."""
 
     def command(context: click.Context, parent: Path, quick: bool, out: Path | None, as_json: bool, **own: Any) -> None:
-        function(Conduct(context.info_name or "", parent, quick, out, as_json), **own)
+        function(CommandRun(context.info_name or "", parent, quick, out, as_json), **own)
 
     functools.update_wrapper(command, function)
     result: Callable[..., None] = click.pass_context(command)

@@ -18,7 +18,7 @@ from fastio_bench.harness.rounds import Failure, Sample, describe
 from fastio_bench.harness.stats import summarise
 from fastio_bench.machine import host, machine
 from fastio_bench.report import document_names
-from fastio_bench.report.table import Exhibit
+from fastio_bench.report.table import ResultTable
 
 SCHEMA = 1
 _UNTIL = "what is shown is what was measured until then"
@@ -41,7 +41,7 @@ class Report:
     samples: list[Sample] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     findings: dict[str, Any] = field(default_factory=dict)
-    exhibits: list[Exhibit] = field(default_factory=list)
+    exhibits: list[ResultTable] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     broken: bool = False

@@ -12,7 +12,7 @@ import torch
 from fastio.errors import ToolUnavailableError
 from fastio.hybrid import plot
 from fastio_bench.harness import room
-from fastio_bench.harness.command_run import Conduct, as_some_bytes, common
+from fastio_bench.harness.command_run import CommandRun, as_some_bytes, common
 from fastio_bench.harness.fresh_process import ChildError
 from fastio_bench.harness.rounds import Failure, describe
 from fastio_bench.hybrid import gpu, memory, simulated_papers, timelines, utilisation
@@ -30,7 +30,7 @@ _MEMORIES = 6  # times the parameters' bytes: plain training has these in memory
 @click.option("--parameters", metavar="SIZE", callback=as_some_bytes, help="Of the model on disk.  [default: 1.2GB]")
 @click.option("--steps", type=click.IntRange(2), help="Steps to train; 20, with --quick 5.")
 @common
-def hybrid(conduct: Conduct, store: bool, parameters: int | None, steps: int | None) -> None:
+def hybrid(conduct: CommandRun, store: bool, parameters: int | None, steps: int | None) -> None:
     """Hybrid training: speed and memory against ZeRO-Offload, and the optimizer's state on disk."""
     steps = steps or (_QUICK_STEPS if conduct.quick else 20)
     if store:
@@ -44,7 +44,7 @@ def hybrid(conduct: Conduct, store: bool, parameters: int | None, steps: int | N
         _simulate(conduct, steps)
 
 
-def _simulate(conduct: Conduct, steps: int) -> None:
+def _simulate(conduct: CommandRun, steps: int) -> None:
     found: list[simulated_papers.Simulated] = []
 
     def work(folder: Path) -> None:
@@ -76,7 +76,7 @@ def _simulate(conduct: Conduct, steps: int) -> None:
     conduct.run(work, draw=draw)
 
 
-def _measure_store(conduct: Conduct, job: Job) -> None:
+def _measure_store(conduct: CommandRun, job: Job) -> None:
     shown: list[Any] = []
     conduct.report.mode = "optimizer-store"
     conduct.report.settings |= asdict(job)

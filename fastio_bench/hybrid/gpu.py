@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fastio.hybrid import Hybrid
-from fastio_bench.report.table import Exhibit
+from fastio_bench.report.table import ResultTable
 
 PLAIN = "plain, all on the GPU"
 WAYS: dict[str, dict[str, Any] | None] = {
@@ -43,7 +43,7 @@ class Network(nn.Module):
 
 def measure(
     hidden: int, blocks: int, batch: int, sequence: int, steps: int, tell: Callable[[str, float], None]
-) -> Exhibit:
+) -> ResultTable:
     """Seconds of a step and the most memory on the GPU, for every way in turn."""
     rows: list[list[str | float | None]] = []
     for way, settings in WAYS.items():
@@ -60,7 +60,7 @@ def measure(
     title = f"a step of hybrid training on {torch.cuda.get_device_name()}"
     note = f"encoder of {blocks} blocks, width {hidden}, batch {batch}, sequences of {sequence}, AdamW, {steps} steps"
     columns = ("way", "step ms*", "x zero-offload*", "peak MiB*")
-    return Exhibit("hybrid-gpu", title, columns, rows, source="MemFerry, figure 9", note=note)
+    return ResultTable("hybrid-gpu", title, columns, rows, source="MemFerry, figure 9", note=note)
 
 
 def _steps(

@@ -13,7 +13,7 @@ from fastio.hybrid.simulation.machines import A100, Machine
 from fastio_bench.hybrid.models import ASSUMED
 from fastio_bench.hybrid.simulated_papers import MEMFERRY, OFFLOADED, SETTINGS, ZERO, Simulated
 from fastio_bench.papers import memferry as paper
-from fastio_bench.report.table import SIMULATED, Cell, Exhibit
+from fastio_bench.report.table import SIMULATED, Cell, ResultTable
 
 _FIGURE_12 = {"BERT-base", "RoBERTa", "BERT-large", "GPT-2-medium"}
 _ACTIVATIONS = (
@@ -24,7 +24,7 @@ _MODELS = {paper.SMALLER: ["BERT-base", "RoBERTa"], paper.GPT_2: ["GPT-2-medium"
 """Of a row of the paper's; those that are not here are about all networks of its figure."""
 
 
-def exhibits(found: Sequence[Simulated]) -> list[Exhibit]:
+def exhibits(found: Sequence[Simulated]) -> list[ResultTable]:
     """A table a machine, and our averages beside the ones that the paper gives."""
     tables = [_memory(machine, [one for one in found if one.machine is machine]) for machine, _ in SETTINGS]
     here = [one for one in found if one.machine is A100]
@@ -38,14 +38,14 @@ def less(one: Simulated, way: str, against: str = ZERO) -> float:
     return 100 * (1 - one.timelines[way].nbytes / one.timelines[against].nbytes)
 
 
-def _memory(machine: Machine, found: Iterable[Simulated]) -> Exhibit:
+def _memory(machine: Machine, found: Iterable[Simulated]) -> ResultTable:
     rows: list[list[Cell]] = []
     for one in found:
         sizes = {way: one.timelines[way].nbytes / 1e9 for way in (ZERO, MEMFERRY, OFFLOADED)}
         saved = {way: less(one, way) for way in (MEMFERRY, OFFLOADED)}
         shown = (sizes[MEMFERRY], saved[MEMFERRY], sizes[OFFLOADED], saved[OFFLOADED])
         rows.append([one.network.name, one.network.parameters / 1e9, sizes[ZERO], *shown])
-    return Exhibit(
+    return ResultTable(
         f"hybrid-memory-{machine.name.partition(',')[0].lower()}",
         f"simulated: parameters and gradients on the GPU, {machine.name}, GB (activations are in no figure)",
         ("network", "B*", "ZeRO-Offload*", "MemFerry*", "less %*", "GO-MemFerry*", "less %*"),
@@ -56,7 +56,7 @@ def _memory(machine: Machine, found: Iterable[Simulated]) -> Exhibit:
     )
 
 
-def _beside(slug: str, figure: str, theirs: Iterable[paper.Saved], found: Sequence[Simulated]) -> Exhibit:
+def _beside(slug: str, figure: str, theirs: Iterable[paper.Saved], found: Sequence[Simulated]) -> ResultTable:
     names = [one.network.name for one in found]
     rows: list[list[Cell]] = []
     for row in theirs:
@@ -64,7 +64,7 @@ def _beside(slug: str, figure: str, theirs: Iterable[paper.Saved], found: Sequen
         each = [less(one, row.way, against) for one in found if one.network.name in meant]
         ours = {paper.AVERAGE: mean(each), paper.LEAST: min(each), paper.MOST: max(each)}[row.which]
         rows.append([row.way, row.models, row.which, row.against, round(ours, 1), row.percent])
-    return Exhibit(
+    return ResultTable(
         f"hybrid-memory-{slug}",
         f"simulated, beside the paper: the GPU's memory saved, {A100.name}, {', '.join(names)}",
         ("way", "models", "which", "less than", "simulated %*", "paper %*"),

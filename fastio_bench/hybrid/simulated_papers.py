@@ -14,7 +14,7 @@ from fastio.hybrid.planning.plan import plan
 from fastio.hybrid.simulation.machines import A100, V100, Machine, Work, costs
 from fastio.hybrid.simulation.timeline import Timeline, iterate
 from fastio_bench.hybrid.models import A100_NETWORKS, ASSUMED, ITEM, V100_NETWORKS, Network
-from fastio_bench.report.table import SIMULATED, Exhibit
+from fastio_bench.report.table import SIMULATED, ResultTable
 
 ZERO, MEMFERRY, OFFLOADED, OPTIMAL = WAYS = ("ZeRO-Offload", "MemFerry", "GO-MemFerry", "optimal")
 SETTINGS = ((A100, A100_NETWORKS), (V100, V100_NETWORKS))
@@ -68,7 +68,7 @@ def every() -> list[Simulated]:
     return [simulated(machine, network) for machine, networks in SETTINGS for network in networks]
 
 
-def exhibits(found: Iterable[Simulated]) -> list[Exhibit]:
+def exhibits(found: Iterable[Simulated]) -> list[ResultTable]:
     """Speed, a table a machine, and where each figure comes from."""
     tables = []
     for machine, _ in SETTINGS:
@@ -76,7 +76,7 @@ def exhibits(found: Iterable[Simulated]) -> list[Exhibit]:
         name = machine.name.partition(",")[0].lower()
         note = "; ".join((ASSUMED, *machine.sources))
         tables.append(
-            Exhibit(
+            ResultTable(
                 f"hybrid-speed-{name}",
                 f"simulated: an iteration on {machine.name}, and its speed over ZeRO-Offload",
                 ("network", "B*", "ZeRO ms*", *(f"{way} x*" for way in WAYS[1:]), "paper x*", "DHA*", "DFGB*"),

@@ -10,7 +10,7 @@ from statistics import median
 from fastio_bench.hybrid.job import Job, Run, run
 from fastio_bench.machine import disk_limit
 from fastio_bench.peers.goals import Goal
-from fastio_bench.report.table import Cell, Exhibit
+from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.report.terminal_tables import MIB
 
 WORK = "optimizer state on disk"
@@ -80,7 +80,7 @@ def measure(job: Job, folder: Path, tell: Callable[[str, float], None]) -> Store
     return Stored(plain, stored, memory, write_s * written / nbytes + read_s * read / nbytes, disk.name)
 
 
-def exhibit(job: Job, found: Stored) -> Exhibit:
+def exhibit(job: Job, found: Stored) -> ResultTable:
     """Both ways side by side."""
     written, read = found.stored.moved[-1]
     beyond = found.beyond_bytes
@@ -104,7 +104,7 @@ def exhibit(job: Job, found: Stored) -> Exhibit:
     if beyond is not None:
         note += f", {beyond / MIB:,.0f} MiB beyond the parameters; gradients there are pages of a file"
     columns = ("way", "update ms*", "moved MB*", "MB/s*", "% of the limit*", "same bits", "peak MiB*")
-    return Exhibit("hybrid-optimizer-store", "AdamW with its state on disk", columns, rows, note=note)
+    return ResultTable("hybrid-optimizer-store", "AdamW with its state on disk", columns, rows, note=note)
 
 
 def goals(job: Job, found: Stored) -> Iterable[Goal]:

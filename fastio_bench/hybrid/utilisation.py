@@ -13,7 +13,7 @@ from fastio.hybrid.simulation.machines import A100, V100, Machine, costs
 from fastio.hybrid.simulation.timeline import COMPUTE, Timeline, iterate
 from fastio_bench.hybrid.models import A100_NETWORKS, ASSUMED, Network
 from fastio_bench.hybrid.simulated_papers import MEMFERRY, OFFLOADED, WAYS, ZERO, Simulated, update_seconds
-from fastio_bench.report.table import SIMULATED, Cell, Exhibit
+from fastio_bench.report.table import SIMULATED, Cell, ResultTable
 
 _RESERVES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _BUSY = {"BERT-base": 63, "GPT-2-medium": 63.1}  # %, ZeRO-Offload: section I, section III-A
@@ -27,7 +27,7 @@ _V100_NBYTES = 32_000_000_000
 _GPT_2 = next(network for network in A100_NETWORKS if network.name.startswith("GPT-2"))
 
 
-def exhibits(found: Sequence[Simulated]) -> list[Exhibit]:
+def exhibits(found: Sequence[Simulated]) -> list[ResultTable]:
     """Three tables, of what :func:`fastio_bench.hybrid.simulated_papers.every` found."""
     return [
         _busy([one for one in found if one.machine is A100]),
@@ -51,14 +51,14 @@ def reserved(machine: Machine, network: Network, reserve: float) -> Timeline:
     return iterate(mixed, chosen, update_seconds(machine, works))
 
 
-def _busy(found: Sequence[Simulated]) -> Exhibit:
+def _busy(found: Sequence[Simulated]) -> ResultTable:
     rows: list[list[Cell]] = []
     for one in found:
         shares = {way: busy(one.timelines[way]) for way in WAYS}
         more = 100 * (shares[MEMFERRY] / shares[ZERO] - 1)
         name = one.network.name
         rows.append([name, *(100 * share for share in shares.values()), _BUSY.get(name), more, _BUSIER.get(name)])
-    return Exhibit(
+    return ResultTable(
         "hybrid-busy",
         f"simulated: % of an iteration in which the GPU computes, {A100.name}",
         ("network", *(f"{way}*" for way in WAYS), "ZeRO, paper*", "MemFerry over it, more by %*", "paper %*"),
@@ -69,12 +69,12 @@ def _busy(found: Sequence[Simulated]) -> Exhibit:
     )
 
 
-def _reserved() -> Exhibit:
+def _reserved() -> ResultTable:
     rows: list[list[Cell]] = []
     for reserve in _RESERVES:
         timeline = reserved(A100, _GPT_2, reserve)
         rows.append([100 * reserve, timeline.iteration_s * 1e3, timeline.nbytes / 1e9])
-    return Exhibit(
+    return ResultTable(
         "hybrid-reserve",
         f"simulated: GO-MemFerry as more gradients stay on the GPU, {_GPT_2.name}, {A100.name}",
         ("reserved %*", "iteration ms*", "parameters and gradients GB*"),
@@ -85,12 +85,12 @@ def _reserved() -> Exhibit:
     )
 
 
-def _largest(one: Simulated) -> Exhibit:
+def _largest(one: Simulated) -> ResultTable:
     rows: list[list[Cell]] = []
     bytes_each = {way: one.timelines[way].nbytes / one.network.parameters for way in (ZERO, MEMFERRY, OFFLOADED)}
     for way, each in bytes_each.items():
         rows.append([way, each, _V100_NBYTES / each / 1e9, bytes_each[ZERO] / each, _LARGER.get(way)])
-    return Exhibit(
+    return ResultTable(
         "hybrid-largest",
         f"simulated: the largest {one.network.name.rpartition(' ')[0]} on a V100 of 32 GB, activations left out",
         ("way", "bytes a parameter*", "B parameters*", "x ZeRO-Offload*", "paper x*"),

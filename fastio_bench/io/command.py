@@ -11,7 +11,7 @@ import click
 import fastio
 from fastio.transports import registry
 from fastio_bench.harness import fresh_process, timing
-from fastio_bench.harness.command_run import Conduct, common, forecast
+from fastio_bench.harness.command_run import CommandRun, common, forecast
 from fastio_bench.harness.round_budget import Pace
 from fastio_bench.harness.stats import summarise
 from fastio_bench.io import cost_probe, sweep
@@ -38,7 +38,7 @@ _PROBING = "probing how long it will take"
     help=f"Only this; may be repeated: {', '.join(registry.names())}.  [default: all that dictionaries pick]",
 )
 @common
-def io(conduct: Conduct, rounds: int | None, device: str, chosen: tuple[str, ...]) -> None:
+def io(conduct: CommandRun, rounds: int | None, device: str, chosen: tuple[str, ...]) -> None:
     """Bandwidth by tool, size, write and read, cold and warm, and what it costs in processor time.
 
     The tables 2 to 6 of the Fastensor paper: one tensor of 3.0625 to 1,568 MiB, as (batch, 256, 56, 56) fp32. Says
@@ -82,7 +82,7 @@ def io(conduct: Conduct, rounds: int | None, device: str, chosen: tuple[str, ...
     conduct.run(work, show)
 
 
-def _tools(conduct: Conduct, device: str, chosen: tuple[str, ...]) -> list[Peer]:
+def _tools(conduct: CommandRun, device: str, chosen: tuple[str, ...]) -> list[Peer]:
     """The tools to be measured; a note on each that is missing."""
     kind, used, known = device.partition(":")[0], [], fastio.tools()
     strange = set(chosen) - {status.name for status in known}

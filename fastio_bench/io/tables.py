@@ -13,7 +13,7 @@ from fastio_bench.harness.rounds import Failure
 from fastio_bench.harness.stats import Summary
 from fastio_bench.io import sweep
 from fastio_bench.report.summary_tables import busy, io_efficiency, size
-from fastio_bench.report.table import Cell, Exhibit
+from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.workloads import objects
 
 BATCH_4 = 12_845_056  # bytes: the size of the paper's tables 5 and 6
@@ -70,7 +70,7 @@ class Grid:
         return None
 
 
-def measured(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[Exhibit]:
+def measured(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[ResultTable]:
     """Tables 2 to 6 as measured here; 6 only where a GPU took part."""
     grid = Grid(summaries, failures)
     columns = [f"{tool}*" for tool in grid.tools]
@@ -80,7 +80,7 @@ def measured(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[
             [size(nbytes), *row] for workload, nbytes in grid.sizes if (row := grid.row(work, workload, _megabytes))
         ]
         title, heads = f"{work.capitalize()}, MB/s", ["size MiB*", *columns, _ROUNDS]
-        found.append(Exhibit(f"io-{name}", title, heads, rows, source=source, note=_ROUNDS_NOTE))
+        found.append(ResultTable(f"io-{name}", title, heads, rows, source=source, note=_ROUNDS_NOTE))
     shared = FASTENSOR.format(5)
     for name, title, value in (
         ("cpu-utilisation", "CPU utilisation", busy),
@@ -95,7 +95,7 @@ def measured(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[
         ]
         note = _ROUNDS_NOTE if name == "cpu-seconds" else f"{_UTILISATION_NOTE}; {_ROUNDS_NOTE}"
         heads = ["work", "size MiB*", *columns, _ROUNDS]
-        found.append(Exhibit(f"io-{name}", title, heads, rows, source=shared, note=note))
+        found.append(ResultTable(f"io-{name}", title, heads, rows, source=shared, note=note))
     found += _at_batch_4(grid, "cpu", "CPU", shared, busy)
     if any(own.gpu_busy is not None for own in summaries):
         found += _at_batch_4(grid, "gpu", "GPU", FASTENSOR.format(6), lambda own: own.gpu_busy)
@@ -113,7 +113,7 @@ def _efficiency(own: Summary, utilisation: float | None) -> float | None:
 
 def _at_batch_4(
     grid: Grid, name: str, processor: str, source: str, utilisation: Callable[[Summary], float | None]
-) -> list[Exhibit]:
+) -> list[ResultTable]:
     """One row a tool, as the paper's tables 5 and 6; none if that size was not measured."""
     workload = next((workload for workload, nbytes in grid.sizes if nbytes == BATCH_4), None)
     if workload is None:
@@ -131,4 +131,4 @@ def _at_batch_4(
     columns = [f"{figure} {what}*" for what in ("r_C", "r", "w") for figure in ("Util", "MB/s", "IOef")]
     title = f"{processor} utilisation and IOef at batch size 4"
     note = "r_C: warm reads, r: cold reads, w: durable writes; the paper has one Util_r for both kinds of reads"
-    return [Exhibit(f"io-batch-4-{name}", title, ["tool", *columns], rows, source=source, note=note)]
+    return [ResultTable(f"io-batch-4-{name}", title, ["tool", *columns], rows, source=source, note=note)]

@@ -58,7 +58,7 @@ def chunk_seconds(took: Sequence[int], share: float) -> float | None:
     return None
 
 
-class Hogs:
+class BandwidthLoads:
     """A context: within it the hogs live, at rest until they are given a pace.
 
     Each is bound to one of the cores that this process may use, so that all cores carry the same load in every round;
@@ -73,7 +73,7 @@ class Hogs:
         self._children: list[subprocess.Popen[str]] = []
         self._slots: list[bandwidth_load.Slot] = []
 
-    def __enter__(self) -> Hogs:
+    def __enter__(self) -> BandwidthLoads:
         try:
             self._start()
         except BaseException:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fastio_bench.harness.stats import Summary
 from fastio_bench.machine import disk_limit, memory_limit
-from fastio_bench.report.table import Cell, Exhibit
+from fastio_bench.report.table import Cell, ResultTable
 
 COLUMNS = ("work", "object", "by", "MB/s*", "best*", "fastio reaches %*", "of the best %*")
 _NOTE = (
@@ -18,7 +18,7 @@ _NOTE = (
 _LIMITS = (disk_limit.TOOL, disk_limit.RING, memory_limit.TOOL)
 
 
-def limits(summaries: Sequence[Summary], labels: dict[str, str]) -> list[Exhibit]:
+def limits(summaries: Sequence[Summary], labels: dict[str, str]) -> list[ResultTable]:
     """One table of all works and workloads at which a limit was measured; none if it never was.
 
     ``labels`` has the workloads' names for people.
@@ -37,4 +37,4 @@ def limits(summaries: Sequence[Summary], labels: dict[str, str]) -> list[Exhibit
         rows.append([own.work, label, name, own.bandwidth / 1e6, own.best_bandwidth / 1e6, *shares])
     if not rows:
         return []
-    return [Exhibit("limit", "The limits of disk and memory, and how near fastio comes", COLUMNS, rows, note=_NOTE)]
+    return [ResultTable("limit", "The limits of disk and memory, and how near fastio comes", COLUMNS, rows, note=_NOTE)]

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fastio_bench.harness import room
-from fastio_bench.harness.command_run import Conduct, common, forecast
+from fastio_bench.harness.command_run import CommandRun, common, forecast
 from fastio_bench.harness.stats import summarise
 from fastio_bench.model import runs, tables
 from fastio_bench.papers import figures
@@ -34,7 +34,7 @@ _ROUNDS = 3
 )
 @click.option("--rounds", type=click.IntRange(1), help=f"Rounds; {_ROUNDS}, or what fits into a quarter of an hour.")
 @common
-def model(conduct: Conduct, names: tuple[str, ...], rounds: int | None) -> None:
+def model(conduct: CommandRun, names: tuple[str, ...], rounds: int | None) -> None:
     """Seconds to save (durably and not) and to load (cold and warm) real models' state dicts, by tool."""
     chosen = dict.fromkeys(names or (_QUICK if conduct.quick else _DEFAULT))
     kept, cut = room.fitting([objects.model(name) for name in chosen], conduct.parent, runs.FILES + 1)

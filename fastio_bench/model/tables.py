@@ -9,7 +9,7 @@ from fastio_bench.harness.stats import Summary
 from fastio_bench.papers import figures
 from fastio_bench.peers import compare
 from fastio_bench.report import summary_tables
-from fastio_bench.report.table import Cell, Exhibit
+from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.workloads import objects
 from fastio_bench.workloads.models import MODELS
 
@@ -27,7 +27,7 @@ _NOTES = {
 }
 
 
-def exhibits(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[Exhibit]:
+def exhibits(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[ResultTable]:
     """A table for each work, in the paper's order: medians of seconds, "failed" where a tool failed, else a gap."""
     found = []
     for work in compare.WORKS:
@@ -48,5 +48,5 @@ def exhibits(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[
         if rows:
             columns = ("model", "MiB*", "rounds*", *(f"{tool} s*" for tool in tools))
             name, title = work.replace(" ", "-"), f"Seconds of a {work} by model and tool"
-            found.append(Exhibit(name, title, columns, rows, source=SOURCE, note=_NOTES[work]))
+            found.append(ResultTable(name, title, columns, rows, source=SOURCE, note=_NOTES[work]))
     return found

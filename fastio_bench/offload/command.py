@@ -11,7 +11,7 @@ import click
 from fastio.offload.codecs.encoding import CODECS
 from fastio.offload.planning.schedule import POLICIES
 from fastio_bench.harness import room
-from fastio_bench.harness.command_run import Conduct, as_bytes, as_some_bytes, common
+from fastio_bench.harness.command_run import CommandRun, as_bytes, as_some_bytes, common
 from fastio_bench.harness.fresh_process import ChildError
 from fastio_bench.harness.rounds import Failure, describe
 from fastio_bench.offload import accuracy as offload_accuracy
@@ -85,7 +85,7 @@ _GRADIENTS = 2  # files of them that lie on the disk at once: plain training's a
 @click.option("--simulate", is_flag=True, help="Instead: the papers' machines, simulated.")
 @common
 def offload(
-    conduct: Conduct,
+    conduct: CommandRun,
     model: str,
     policies: tuple[str, ...],
     codecs: tuple[str, ...],
@@ -149,7 +149,7 @@ def offload(
     offload_steps.compare(conduct, kept, steps, rounds, own, offload_ways.all_of(own, tools, shared))
 
 
-def _deepest(conduct: Conduct, job: Job, settings: dict[str, Any], most: int) -> None:
+def _deepest(conduct: CommandRun, job: Job, settings: dict[str, Any], most: int) -> None:
     """``most``: the depth that the disk has room for."""
     found: list[offload_depth.Deepest] = []
     limit = f"{(job.memory_limit or 0) / terminal_tables.MIB:,.0f} MiB"
@@ -186,7 +186,7 @@ def _deepest(conduct: Conduct, job: Job, settings: dict[str, Any], most: int) ->
     conduct.run(work, show, lambda beginning: _draw(conduct, beginning))
 
 
-def _accuracy(conduct: Conduct, settings: dict[str, Any]) -> None:
+def _accuracy(conduct: CommandRun, settings: dict[str, Any]) -> None:
     seeds = 2 if conduct.quick else offload_accuracy.SEEDS
     epochs = 2 if conduct.quick else offload_accuracy.EPOCHS
     way = f"{settings['policy']}, {settings['codec']}"
@@ -216,7 +216,7 @@ def _accuracy(conduct: Conduct, settings: dict[str, Any]) -> None:
     conduct.run(work, show, lambda beginning: _draw(conduct, beginning))
 
 
-def _simulate(conduct: Conduct) -> None:
+def _simulate(conduct: CommandRun) -> None:
     findings: dict[str, Any] = {"label": "simulated", "machines": [asdict(m) for m in simulated_papers.MACHINES]}
     conduct.report.findings["simulated"] = findings
     shown: list[Any] = []
@@ -242,9 +242,9 @@ def _simulate(conduct: Conduct) -> None:
     conduct.run(work, lambda: shown, lambda beginning: _draw(conduct, beginning))
 
 
-def _draw(conduct: Conduct, beginning: Path) -> list[Path]:
+def _draw(conduct: CommandRun, beginning: Path) -> list[Path]:
     return charts.write(beginning, offload_charts.sheets(conduct.report.findings))
 
 
-def _keep(conduct: Conduct, goals: list[Goal]) -> None:
+def _keep(conduct: CommandRun, goals: list[Goal]) -> None:
     conduct.report.findings["goals"] = [goal.document() for goal in goals]

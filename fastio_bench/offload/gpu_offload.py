@@ -24,7 +24,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 import fastio
 from fastio.offload import decode, encode
 from fastio.offload.autograd.hooks import is_parameter
-from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.harness.rounds import Contestant, Measured, SystemClock, Task, interleave
 from fastio_bench.harness.stats import summarise
 from fastio_bench.report import terminal_tables
@@ -103,7 +103,7 @@ def ways(folder: Path, budget: int, host_budget: str, stack: ExitStack) -> dict[
 @click.option("--rounds", default=5, show_default=True, help="Each way trains one step a round.")
 @common
 def gpu_offload(
-    conduct: Conduct, layers: int, width: int, tokens: int, batch: int, host_budget: str, rounds: int
+    conduct: CommandRun, layers: int, width: int, tokens: int, batch: int, host_budget: str, rounds: int
 ) -> None:
     """Train on a GPU with what backward needs moved out of its memory, and without."""
     if not torch.cuda.is_available():
@@ -171,7 +171,7 @@ def _seconds(call: Callable[[], object], rounds: int) -> float:
     return median(taken)
 
 
-def _steps(conduct: Conduct) -> Any:
+def _steps(conduct: CommandRun) -> Any:
     table = terminal_tables.blank("A training step", "way", "ms*", "speed x plain*", "spread", "peak MiB*", "")
     for own in summarise(conduct.report.samples, _PLAIN):
         times = "-" if own.ratio is None else f"{own.ratio:.2f}"
@@ -184,7 +184,7 @@ def _steps(conduct: Conduct) -> Any:
     return table
 
 
-def _speeds(conduct: Conduct) -> Any:
+def _speeds(conduct: CommandRun) -> Any:
     table = terminal_tables.blank("Codecs on 256 MiB, 60 % zeros", "codec", "in GB/s*", "out GB/s*", "ratio*")
     for codec, row in conduct.report.findings.get("codecs, GB/s", {}).items():
         table.add_row(codec, f"{row['encode']:.1f}", f"{row['decode']:.1f}", f"{row['ratio']:.2f}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fastio.offload.planning.overlap import Blob
+from fastio.offload.planning.overlap import ActivationProfile
 from fastio.offload.planning.schedule import Policy
 from fastio.offload.planning.vdnn import CONV, POOL
 from fastio.offload.simulation.capacity import Workload, calibrated_batch, largest_as_fast, largest_runnable
@@ -72,7 +72,7 @@ V100_HOST = Machine(
 MACHINES = (TITAN_X, V100_SSD, V100_HOST)
 
 
-def plain(blobs: Sequence[Blob], need_bytes: int, forward_s: float) -> Iterable[int]:
+def plain(blobs: Sequence[ActivationProfile], need_bytes: int, forward_s: float) -> Iterable[int]:
     """The policy by which everything stays."""
     return ()
 
@@ -113,7 +113,7 @@ class Calibrated:
 def workload(machine: Machine, batch: int, convolutions: int = 16, ratio: float = 1.0) -> Workload:
     """VGG's iteration on the machine: every layer's input is a blob, ready when that layer is done."""
     layers = vgg(batch, convolutions)
-    blobs: list[Blob] = []
+    blobs: list[ActivationProfile] = []
     side, now = SIDE, 0.0
     for layer in layers[1:]:
         taken = sum(layers[index].nbytes for index in layer.inputs)
@@ -127,7 +127,7 @@ def workload(machine: Machine, batch: int, convolutions: int = 16, ratio: float 
             operations = 2 * inward * outward
         moved = (taken + layer.nbytes) / machine.memory_bandwidth
         now += max(operations * batch / machine.operations_per_s, moved)
-        blobs.append(Blob(taken, taken / machine.channel_bandwidth, ratio, now, layer.kind))
+        blobs.append(ActivationProfile(taken, taken / machine.channel_bandwidth, ratio, now, layer.kind))
     # Backward computes the gradients of inputs and of weights, each as much work as forward.
     gradients = 2 * max(layer.nbytes for layer in layers)
     return Workload(tuple(blobs), now, 2 * now, 2 * parameter_nbytes(convolutions), gradients)

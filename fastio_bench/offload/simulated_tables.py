@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from fastio_bench.papers import vdnn
-from fastio_bench.report.table import CALIBRATED, SIMULATED, Cell, Exhibit
+from fastio_bench.report.table import CALIBRATED, SIMULATED, Cell, ResultTable
 
 _GB = 1e9
 _VDNN = "vdnn-all"
@@ -29,7 +29,7 @@ _ANSWERS = {
 }
 
 
-def simulated(found: Mapping[str, Any]) -> list[Exhibit]:
+def simulated(found: Mapping[str, Any]) -> list[ResultTable]:
     """The papers' machines: batches, networks, traffic of memory."""
     machines = {one["name"]: one for one in found["machines"]}
     shown = []
@@ -40,7 +40,7 @@ def simulated(found: Mapping[str, Any]) -> list[Exhibit]:
         ]
         columns = ("way", "largest batch that trains*", "largest as fast as plain*")
         note = "; ".join(machine["sources"])
-        shown.append(Exhibit("capacities", title, columns, rows, SIMULATED, _ANSWERS.get(name, ""), note))
+        shown.append(ResultTable("capacities", title, columns, rows, SIMULATED, _ANSWERS.get(name, ""), note))
     shown += _courses(found.get("courses", ()))
     if found.get("networks"):
         shown += [_networks(found["networks"]), *_saved(found["networks"])]
@@ -49,7 +49,7 @@ def simulated(found: Mapping[str, Any]) -> list[Exhibit]:
     return [one for one in shown if one.rows]
 
 
-def _networks(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+def _networks(found: Sequence[Mapping[str, Any]]) -> ResultTable:
     """Each network by each policy; documents of before there were several have one, and no averages."""
     heads = ("network", "batch*", "way", "plain GB*", "moved GB*", "peak GB*", "average GB*")
     rows: list[list[Cell]] = [
@@ -65,10 +65,10 @@ def _networks(found: Sequence[Mapping[str, Any]]) -> Exhibit:
         for one in found
     ]
     columns, source = (*heads, "iteration, x plain*", "the paper says"), "vDNN, figures 11, 12, 14 and 15"
-    return Exhibit("networks", "vDNN on its Titan X", columns, rows, SIMULATED, source, f"average: {_AVERAGE}")
+    return ResultTable("networks", "vDNN on its Titan X", columns, rows, SIMULATED, source, f"average: {_AVERAGE}")
 
 
-def _saved(found: Sequence[Mapping[str, Any]]) -> Iterator[Exhibit]:
+def _saved(found: Sequence[Mapping[str, Any]]) -> Iterator[ResultTable]:
     """Memory saved and throughput lost by each policy, averages over VGG-16 beside the paper's over six networks."""
     papers = {exhibit.name: {row[0]: row[1:] for row in exhibit.rows} for exhibit in vdnn.exhibits()}
     rows: list[list[Cell]] = []
@@ -88,10 +88,10 @@ def _saved(found: Sequence[Mapping[str, Any]]) -> Iterator[Exhibit]:
         "slow, its memory of vdnn-conv with the fastest. Here convolutions have one algorithm and no workspace; "
         f"throughput is of what runs (vdnn-conv does not at batch 256); average: {_AVERAGE}"
     )
-    yield Exhibit("saved", title, columns, rows, SIMULATED, "vDNN, figures 11 and 14", note)
+    yield ResultTable("saved", title, columns, rows, SIMULATED, "vDNN, figures 11 and 14", note)
 
 
-def _courses(found: Sequence[Mapping[str, Any]]) -> list[Exhibit]:
+def _courses(found: Sequence[Mapping[str, Any]]) -> list[ResultTable]:
     """Throughput over the batch, as far as FlashNeuron's figure has it."""
     lines = {
         one["way"] if one["way"] == _PLAIN else f"{_SIDES[one['machine']]}, {one['way']}": dict(
@@ -110,10 +110,10 @@ def _courses(found: Sequence[Mapping[str, Any]]) -> list[Exhibit]:
         "the best batch, is not in the model; that it falls after that is"
     )
     columns = ("batch*", *(f"{name}*" for name in lines))
-    return [Exhibit("courses", title, columns, rows, SIMULATED, "FlashNeuron, figure 8", note)]
+    return [ResultTable("courses", title, columns, rows, SIMULATED, "FlashNeuron, figure 8", note)]
 
 
-def _traffic(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+def _traffic(found: Sequence[Mapping[str, Any]]) -> ResultTable:
     columns = ("layer", "GB/s*", "added by offloading GB/s*", "together, % of 336 GB/s*")
     rows: list[list[Cell]] = [[o["layer"], o["own"] / _GB, o["added"] / _GB, 100 * o["share"]] for o in found]
     title = "Bandwidth of the GPU's memory that VGG-16's convolutions need in forward, vDNN's Titan X"
@@ -121,10 +121,10 @@ def _traffic(found: Sequence[Mapping[str, Any]]) -> Exhibit:
         "each value moved once, layers at peak rates, 12.8 GB/s of PCIe. The paper: layers rarely reach the peak, and "
         "offloading adds at most 16 GB/s, 4.7 %"
     )
-    return Exhibit("traffic", title, columns, rows, SIMULATED, "vDNN, figure 13", note)
+    return ResultTable("traffic", title, columns, rows, SIMULATED, "vDNN, figure 13", note)
 
 
-def calibrated(found: Mapping[str, Any]) -> list[Exhibit]:
+def calibrated(found: Mapping[str, Any]) -> list[ResultTable]:
     """FlashNeuron's table 3, with shares that were fitted to it."""
     columns = ("network", "plain batch*", "the paper's batch*", "share that hides (fitted)*", "calibrated batch*")
     keys = ("network", "plain_batch", "paper_batch", "hidden", "batch")
@@ -134,4 +134,4 @@ def calibrated(found: Mapping[str, Any]) -> list[Exhibit]:
         "FlashNeuron, table 3",
         "fitted to that table",
     )
-    return [Exhibit("calibrated", title, columns, rows, CALIBRATED, source, note)]
+    return [ResultTable("calibrated", title, columns, rows, CALIBRATED, source, note)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fastio.offload.codecs.encoding import is_exact
-from fastio_bench.harness.command_run import Conduct
+from fastio_bench.harness.command_run import CommandRun
 from fastio_bench.harness.rounds import Failure
 from fastio_bench.offload import compare as offload_compare
 from fastio_bench.offload import summary as offload_summary
@@ -24,7 +24,7 @@ _RSS = (
 )
 
 
-def compare(conduct: Conduct, sizes: Sequence[Size], steps: int, rounds: int, own: Ways, ways: Ways) -> None:
+def compare(conduct: CommandRun, sizes: Sequence[Size], steps: int, rounds: int, own: Ways, ways: Ways) -> None:
     """Train every size by all ``ways``, of which the goals are asked of fastio's ``own``."""
     several = f"{sizes[0].architecture}, depth {sizes[0].depth}, width {sizes[0].width}"
     title = str(sizes[0]) if len(sizes) == 1 else several

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
-from fastio_bench.report.table import Exhibit
+from fastio_bench.report.table import ResultTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ ANSWERS: dict[str, tuple[Answer, ...]] = {
 """By the name of the paper's table."""
 
 
-def missing(theirs: Exhibit, present: Set[tuple[str, str]], said: Set[str] = frozenset()) -> Iterator[str]:
+def missing(theirs: ResultTable, present: Set[tuple[str, str]], said: Set[str] = frozenset()) -> Iterator[str]:
     """A line on each answer that is not ``present``, which are the commands and names of tables.
 
     Of the commands that were ``said`` to be missing already, only what needs a GPU.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from fastio_bench.report.documents import Document, checked
-from fastio_bench.report.table import Cell, Exhibit
+from fastio_bench.report.table import Cell, ResultTable
 
 ORIGIN = "each row says whose"
 Row: TypeAlias = list[Cell]
@@ -26,12 +26,12 @@ class Question:
     ours: Callable[[Document], Iterator[Row]]
     theirs: Callable[[], Iterator[Row]]
 
-    def exhibits(self, documents: Iterable[Document]) -> Iterator[Exhibit]:
+    def exhibits(self, documents: Iterable[Document]) -> Iterator[ResultTable]:
         """Our rows above the paper's, if there are any of ours. Raises DocumentError where findings are damaged."""
         ours = [row for document in documents for row in checked(document, lambda one: list(self.ours(one)))]
         if ours:
             rows, columns = [*ours, *self.theirs()], ("figures", *self.columns)
-            yield Exhibit(f"beside-{self.name}", self.title, columns, rows, ORIGIN, self.source, self.note)
+            yield ResultTable(f"beside-{self.name}", self.title, columns, rows, ORIGIN, self.source, self.note)
 
 
 def figure(cell: Cell) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastio_bench.report.table import PAPER, Cell, Exhibit
+from fastio_bench.report.table import PAPER, Cell, ResultTable
 
 NAME = "Fastensor"
 MACHINE = "NVIDIA A100, Xeon Silver 4210R, Samsung MZ-V8V1T0BW, between SSD and GPU memory"
@@ -121,7 +121,7 @@ _VIT: tuple[tuple[Cell, ...], ...] = (
 )
 
 
-def exhibits() -> list[Exhibit]:
+def exhibits() -> list[ResultTable]:
     """The paper's tables."""
     return [
         _table(2, "Reading, with the page cache, MB/s", _READ, _sized(_CACHED)),
@@ -172,6 +172,8 @@ def _sized(figures: Sequence[Sequence[float]]) -> list[list[Cell]]:
     return [[size, *row] for size, row in zip(_SIZES, figures, strict=True)]
 
 
-def _table(number: int, title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], note: str = "") -> Exhibit:
+def _table(
+    number: int, title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], note: str = ""
+) -> ResultTable:
     said = f"{MACHINE}; {note}" if note else MACHINE
-    return Exhibit(f"fastensor-{number}", title, columns, rows, PAPER, f"{NAME}, table {number}", said)
+    return ResultTable(f"fastensor-{number}", title, columns, rows, PAPER, f"{NAME}, table {number}", said)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastio_bench.papers.fastensor import MACHINE, NAME
-from fastio_bench.report.table import PAPER, Cell, Exhibit
+from fastio_bench.report.table import PAPER, Cell, ResultTable
 
 PLAIN = "No_offload"
 _SPLIT: tuple[tuple[Cell, ...], ...] = (
@@ -53,7 +53,7 @@ _DEEP: tuple[tuple[Cell, ...], ...] = (
 BERT_BATCHES, VIT_BATCHES = ("64", "2,048", "40,960"), ("16", "64", "960")
 
 
-def exhibits() -> list[Exhibit]:
+def exhibits() -> list[ResultTable]:
     """The paper's tables."""
     return [
         _table(
@@ -86,6 +86,8 @@ def _columns(batches: Sequence[str]) -> list[str]:
     return ["method", *(f"{batch}: {what}*" for batch in batches for what in ("s", "accuracy", "MB"))]
 
 
-def _table(number: int, title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], note: str = "") -> Exhibit:
+def _table(
+    number: int, title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], note: str = ""
+) -> ResultTable:
     said = f"{MACHINE}; {note}" if note else MACHINE
-    return Exhibit(f"fastensor-{number}", title, columns, rows, PAPER, f"{NAME}, table {number}", said)
+    return ResultTable(f"fastensor-{number}", title, columns, rows, PAPER, f"{NAME}, table {number}", said)

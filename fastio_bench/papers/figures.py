@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastio_bench.papers import fastensor, feature_maps, flashneuron, memferry, vdnn
-from fastio_bench.report.table import Exhibit
+from fastio_bench.report.table import ResultTable
 
 TITLES = {
     fastensor.NAME: "Fastensor, ACM TACO 2023",
@@ -13,12 +13,12 @@ TITLES = {
 }
 
 
-def exhibits() -> list[Exhibit]:
+def exhibits() -> list[ResultTable]:
     """Every table of every paper."""
     modules = (fastensor, feature_maps, flashneuron, vdnn, memferry)
     return [exhibit for module in modules for exhibit in module.exhibits()]
 
 
-def of(*sources: str) -> list[Exhibit]:
+def of(*sources: str) -> list[ResultTable]:
     """The tables of these sources, as ``Fastensor, table 9``."""
     return [exhibit for exhibit in exhibits() if exhibit.source in sources]

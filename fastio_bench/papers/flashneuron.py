@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from fastio_bench.report.table import PAPER, Exhibit
+from fastio_bench.report.table import PAPER, ResultTable
 
 NAME = "FlashNeuron"
 
 
-def exhibits() -> list[Exhibit]:
+def exhibits() -> list[ResultTable]:
     """The paper's tables, and what it says of its figures."""
     machine = "NVIDIA V100 of 16 GB, two Samsung PM1725b SSDs; SSD and memory: where tensors are offloaded to"
     return [
-        Exhibit(
+        ResultTable(
             "flashneuron-3",
             "Batches: of plain training, with the best throughput, and the largest that runs",
             ("network", "plain*", "best throughput*", "x plain*", "largest that runs*", "x plain, largest*"),
@@ -25,7 +25,7 @@ def exhibits() -> list[Exhibit]:
             f"{NAME}, table 3",
             machine,
         ),
-        Exhibit(
+        ResultTable(
             "flashneuron-8",
             "Training throughput over plain training at the best batch",
             ("way", "gain %*", "which"),
@@ -40,7 +40,7 @@ def exhibits() -> list[Exhibit]:
             f"{NAME}, figure 8",
             f"from section 4.2, the figure itself has no numbers; {machine}",
         ),
-        Exhibit(
+        ResultTable(
             "flashneuron-12",
             "Training throughput over plain training while others take the memory's bandwidth",
             ("bandwidth taken %", "SSD, gain %*", "memory, gain %*"),
@@ -53,7 +53,7 @@ def exhibits() -> list[Exhibit]:
             f"{NAME}, figure 12",
             f"from section 4.3.1; the worst loss against running alone is 8 % (SSD) and 67.8 % (memory); {machine}",
         ),
-        Exhibit(
+        ResultTable(
             "flashneuron-13",
             "Execution time of data augmentation on the CPU while ResNet-1922 trains on the GPU",
             ("beside training", "what the paper says of the time over that of running alone"),
@@ -67,7 +67,7 @@ def exhibits() -> list[Exhibit]:
             "from section 4.3.1, which has no numbers: those are bars of a plot. The task transforms 256 images of "
             f"2048 x 1080 and takes 21, 29 or 36 GB/s of memory bandwidth, named 50, 70 and 90 %; {machine}",
         ),
-        Exhibit(
+        ResultTable(
             "flashneuron-4",
             "Latency of BERT queries on the CPU beside training, and the delay over serving only",
             ("percentile", "no offloading s*", "memory s*", "memory, delay %*", "SSD s*", "SSD, delay %*"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fastio_bench.report.table import PAPER, Exhibit
+from fastio_bench.report.table import PAPER, ResultTable
 
 NAME = "MemFerry"
 SMALLER, GPT_2, ALL, SIZES = "the smaller models", "GPT-2", "all of the figure", "TransformerXL"
@@ -41,11 +41,11 @@ SAVED_BY_SIZE = (
 """Figure 13(b)."""
 
 
-def exhibits() -> list[Exhibit]:
+def exhibits() -> list[ResultTable]:
     """The paper's tables, and what it says of its figures."""
     machine = "one NVIDIA A100 or V100 against DeepSpeed's ZeRO-Offload"
     return [
-        Exhibit(
+        ResultTable(
             "memferry-9",
             "Training speed over the baselines",
             ("models", "at least x*", "at most x*"),
@@ -55,7 +55,7 @@ def exhibits() -> list[Exhibit]:
             f"section V gives improvements of 21.7 % to 68.7 % and 7.1 % to 32.1 %, the introduction 1.32 x on "
             f"average and up to 1.68 x: 1.07 to 1.68 x in all; {machine}",
         ),
-        Exhibit(
+        ResultTable(
             "memferry-10",
             "GPU utilisation when GPT-2 trains, over that of the baselines",
             ("way", "against", "higher by %*"),
@@ -66,7 +66,7 @@ def exhibits() -> list[Exhibit]:
             "GPU is busy 63.1 % of the time. Of figure 10(b), the iteration of GO-MemFerry over the reserve factor, it "
             f"says that it falls as more gradients stay on the GPU, in convex curves; {machine}",
         ),
-        Exhibit(
+        ResultTable(
             "memferry-11",
             "Training of TransformerXL on one V100 of 32 GB, batch 1",
             ("way", "speed, x the baseline*", "largest model, x DeepSpeed's*"),
@@ -76,7 +76,7 @@ def exhibits() -> list[Exhibit]:
             "from section V-B, which compares with native ZeRO-Offload and DeepSpeed; beyond 2.4B parameters only "
             "GO-MemFerry trains",
         ),
-        Exhibit(
+        ResultTable(
             "memferry-12",
             "GPU memory saved",
             _SAVED,
@@ -87,7 +87,7 @@ def exhibits() -> list[Exhibit]:
             "there, 20.1 % is GO-MemFerry's average. By the averages of both, GO-MemFerry needs 21.7 % less than "
             f"MemFerry, where 17.6 % is printed; {machine}",
         ),
-        Exhibit(
+        ResultTable(
             "memferry-13a",
             "Training speed of TransformerXL over DeepSpeed, batch 8",
             ("parameters", "x*"),
@@ -96,7 +96,7 @@ def exhibits() -> list[Exhibit]:
             f"{NAME}, figure 13(a)",
             machine,
         ),
-        Exhibit(
+        ResultTable(
             "memferry-13b",
             "GPU memory saved as TransformerXL grows from 0.7B to 6.7B, batch 8",
             _SAVED,

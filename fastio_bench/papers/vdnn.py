@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from fastio_bench.report.table import PAPER, Exhibit
+from fastio_bench.report.table import PAPER, ResultTable
 
 NAME = "vDNN"
 
 
-def exhibits() -> list[Exhibit]:
+def exhibits() -> list[ResultTable]:
     """The paper's tables, and what it says of its figures."""
     machine = "NVIDIA Titan X of 12 GB, host memory by PCIe"
     return [
-        Exhibit(
+        ResultTable(
             "vdnn-11",
             "GPU memory saved, average over six networks",
             ("way", "of the most %*", "of the average %*"),
@@ -25,7 +25,7 @@ def exhibits() -> list[Exhibit]:
             f"{NAME}, figure 11",
             f"from section V-A; {machine}",
         ),
-        Exhibit(
+        ResultTable(
             "vdnn-12",
             "What is offloaded to host memory",
             ("network", "way", "GB*"),
@@ -35,7 +35,7 @@ def exhibits() -> list[Exhibit]:
             "from section V-A, which gives no other figure of that plot; of the same network at batch 128 it says that "
             f"vDNN-all with memory-optimal algorithms keeps 4.8 GB and is 61 % slower; {machine}",
         ),
-        Exhibit(
+        ResultTable(
             "vdnn-13",
             "Bandwidth of the GPU's memory that VGG-16's convolutions use, and what offloading adds",
             ("what", "GB/s*", "% of the peak*"),
@@ -48,7 +48,7 @@ def exhibits() -> list[Exhibit]:
             f"{NAME}, figure 13",
             f"from section V-B, the figure itself has no numbers; 16 / 336 is 4.76 %, printed as 4.7 %; {machine}",
         ),
-        Exhibit(
+        ResultTable(
             "vdnn-14",
             "Throughput lost against a GPU with memory for everything",
             ("way", "on average %*", "at most %*"),
@@ -61,7 +61,7 @@ def exhibits() -> list[Exhibit]:
             f"{NAME}, figure 14",
             f"from section V-C, which says of vDNN-dyn 97 % of the throughput on average and 82 % at worst; {machine}",
         ),
-        Exhibit(
+        ResultTable(
             "vdnn-15",
             "Memory of very deep VGG networks, batch 32",
             ("convolutions", "baseline GB*", "vDNN-dyn on the GPU, at most GB*"),

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from fastio_bench.peers import catalogue
 from fastio_bench.report.documents import Document
-from fastio_bench.report.table import Cell, Exhibit
+from fastio_bench.report.table import Cell, ResultTable
 
 _COMMAND = "peers"
 
 
-def exhibits(document: Document) -> Iterator[Exhibit]:
+def exhibits(document: Document) -> Iterator[ResultTable]:
     """One table, if the document is such a run and a peer is missing. Variants of a peer are none."""
     asked = document.settings.get("tools")
     if document.command != _COMMAND or not isinstance(asked, dict):
@@ -26,4 +26,4 @@ def exhibits(document: Document) -> Iterator[Exhibit]:
             reasons = {f"not asked for{' (--quick)' if document.settings.get('quick') else ''}": None}
         rows.append([peer.name, "; ".join(reasons) or "the run ended before it"])
     if rows:
-        yield Exhibit("peers-absent", "Peers without a figure in this run", ("tool", "why"), rows)
+        yield ResultTable("peers-absent", "Peers without a figure in this run", ("tool", "why"), rows)

@@ -15,7 +15,7 @@ from itertools import combinations
 from fastio_bench.harness import stats
 from fastio_bench.machine import disk_limit, memory_limit
 from fastio_bench.report.documents import Document
-from fastio_bench.report.table import Cell, Exhibit
+from fastio_bench.report.table import Cell, ResultTable
 
 _COMMAND = "peers"
 _MARGIN = 1.2
@@ -70,7 +70,7 @@ def agreement(one: Document, other: Document) -> list[Row]:
     return rows
 
 
-def exhibits(documents: Iterable[Document]) -> Iterator[Exhibit]:
+def exhibits(documents: Iterable[Document]) -> Iterator[ResultTable]:
     """A table for every two runs that have rows in common."""
     runs = [document for document in documents if document.command == _COMMAND]
     for one, other in combinations(runs, 2):
@@ -86,7 +86,7 @@ def exhibits(documents: Iterable[Document]) -> Iterator[Exhibit]:
             said = sum(row[0] == "agree" for row in rows)
             title = f"{one.path.stem} and {other.path.stem} agree in {said} of {len(rows)} rows"
             columns = ("", "work", "workload", "ratios apart, most x*", "of", one.path.stem, other.path.stem)
-            yield Exhibit("agreement", title, columns, rows, note=_NOTE)
+            yield ResultTable("agreement", title, columns, rows, note=_NOTE)
 
 
 def _speeds(document: Document) -> dict[tuple[str, str], dict[str, float]]:

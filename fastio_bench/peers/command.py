@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fastio_bench.harness import fresh_process, room, warmup
-from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.harness.rounds import describe
 from fastio_bench.harness.stats import summarise
 from fastio_bench.io import sweep
@@ -18,7 +18,7 @@ from fastio_bench.peers import catalogue as every
 from fastio_bench.peers import compare, goals
 from fastio_bench.peers.peer import Peer
 from fastio_bench.report import summary_tables, terminal_tables
-from fastio_bench.report.table import Exhibit
+from fastio_bench.report.table import ResultTable
 from fastio_bench.tools import tune
 from fastio_bench.workloads import objects
 
@@ -45,7 +45,7 @@ _LEFT_OUT = (
 @click.option("--work", "works", multiple=True, type=click.Choice(compare.WORKS), help="Only this; may be repeated.")
 @partial(common, quick="torch and fastio alone, no other library; one workload, fewer rounds: two or three minutes.")
 def peers(
-    conduct: Conduct, rounds: int | None, names: tuple[str, ...], chosen: tuple[str, ...], works: tuple[str, ...]
+    conduct: CommandRun, rounds: int | None, names: tuple[str, ...], chosen: tuple[str, ...], works: tuple[str, ...]
 ) -> None:
     """The same work with other libraries and with fastio, the limits of disk and memory, and fastio's goals.
 
@@ -118,8 +118,8 @@ def _files(tools: list[Peer], works: tuple[str, ...]) -> int:
     return max(2, sweep.files(loads))
 
 
-def settings(tools: list[Peer]) -> Exhibit:
+def settings(tools: list[Peer]) -> ResultTable:
     """In which mode each tool was used, and which version of it."""
     rows = [[peer.name, peer.version or None, peer.settings] for peer in tools]
     note = "what a tool saves durably is synced by it, or file by file after it"
-    return Exhibit("peers-settings", "How the tools are used", ("tool", "version", "settings"), rows, note=note)
+    return ResultTable("peers-settings", "How the tools are used", ("tool", "version", "settings"), rows, note=note)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fastio_bench.report.table import PAPER, Cell, Exhibit
+from fastio_bench.report.table import PAPER, Cell, ResultTable
 
 NOTHING = "-"
 _WHOLE = 999.5  # from here on three digits are less than the whole number
 
 
-def texts(exhibit: Exhibit, row: Sequence[Cell]) -> list[str]:
+def texts(exhibit: ResultTable, row: Sequence[Cell]) -> list[str]:
     """A row of the exhibit; a paper's figures are shown as they were printed, all others rounded."""
     if exhibit.origin == PAPER:
         return [f"{cell:,.10g}" if isinstance(cell, float) else text(cell) for cell in row]

@@ -7,10 +7,10 @@ from typing import Any
 from fastio_bench.peers import absent
 from fastio_bench.report import findings_tables, summary_tables
 from fastio_bench.report.documents import Document
-from fastio_bench.report.table import Exhibit
+from fastio_bench.report.table import ResultTable
 
 
-def tables(document: Document) -> list[Exhibit]:
+def tables(document: Document) -> list[ResultTable]:
     """Failures and goals first, then everything else but the long table of every figure, where others show them."""
     findings = _findings(document)
     goals = findings_tables.exhibits({"goals": findings.pop("goals", None)})
@@ -34,7 +34,7 @@ def _findings(document: Document) -> dict[str, Any]:
     return {name: found for name, found in document.findings.items() if name not in named}
 
 
-def _summed(document: Document) -> list[Exhibit]:
+def _summed(document: Document) -> list[ResultTable]:
     """Works side by side, or every figure where there is one work; nothing where a command made tables itself."""
     if document.exhibits or not document.summaries:
         return []

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 from fastio_bench.harness.rounds import Failure
 from fastio_bench.harness.run_record import SCHEMA
 from fastio_bench.harness.stats import Summary
-from fastio_bench.report.table import Exhibit
+from fastio_bench.report.table import ResultTable
 
 ORDER = ("doctor", "peers", "io", "model", "checkpoint", "tools", "tune", "contend", "store", "offload", "hybrid")
 """In which order documents are shown; those of commands that are not listed come last, by name."""
 
-_Row = TypeVar("_Row", Exhibit, Summary, Failure)
+_Row = TypeVar("_Row", ResultTable, Summary, Failure)
 _Told = TypeVar("_Told")
 _LISTS = ("notes", "exhibits", "summaries", "failures", "samples")
 
@@ -39,7 +39,7 @@ class Document:
     interrupted: bool
     notes: list[str]
     findings: dict[str, Any]
-    exhibits: list[Exhibit]
+    exhibits: list[ResultTable]
     summaries: list[Summary]
     failures: list[Failure]
     samples: int
@@ -82,7 +82,7 @@ def read(path: Path) -> Document:
     for name, kind in (kinds | dict.fromkeys(_LISTS, list)).items():
         if not isinstance(told.get(name), kind):
             raise DocumentError(path, f"{name!r} is {_short(told.get(name))}, not a {kind.__name__}")
-    exhibits = list(_rows(path, "exhibits", Exhibit, told["exhibits"]))
+    exhibits = list(_rows(path, "exhibits", ResultTable, told["exhibits"]))
     for exhibit in exhibits:
         _check(path, exhibit)
     return Document(
@@ -136,7 +136,7 @@ def _fits(annotation: str, value: Any) -> bool:
     return isinstance(value, list)
 
 
-def _check(path: Path, exhibit: Exhibit) -> None:
+def _check(path: Path, exhibit: ResultTable) -> None:
     for row in exhibit.rows:
         if not isinstance(row, list) or len(row) != len(exhibit.columns):
             raise DocumentError(path, f"table {exhibit.name!r} has {_short(row)} under {len(exhibit.columns)} columns")

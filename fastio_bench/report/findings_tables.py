@@ -15,16 +15,16 @@ from fastio.dicts.explain import Entry
 from fastio_bench.offload import simulated_tables
 from fastio_bench.peers import goals
 from fastio_bench.report import cells
-from fastio_bench.report.table import MEASURED, Cell, Exhibit
+from fastio_bench.report.table import MEASURED, Cell, ResultTable
 
 _MIB = 1 << 20
 RAW = frozenset({"runs", "timeline", "timelines"})
 """Findings that others sum up: the page draws from them, no table shows them."""
 
 
-def exhibits(findings: Mapping[str, Any]) -> list[Exhibit]:
+def exhibits(findings: Mapping[str, Any]) -> list[ResultTable]:
     """A table for each finding that is one. KeyError, TypeError or ValueError where a known one is damaged."""
-    shown: list[Exhibit] = []
+    shown: list[ResultTable] = []
     for name, found in findings.items():
         if name in RAW or not found:
             continue
@@ -64,7 +64,7 @@ def _by_origin(found: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str
     return parts
 
 
-def _goals(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+def _goals(found: Sequence[Mapping[str, Any]]) -> ResultTable:
     columns = ("work", "workload", "against", "asked*", "measured*", "unit", "")
     rows: list[list[Cell]] = []
     for goal in found:
@@ -73,10 +73,10 @@ def _goals(found: Sequence[Mapping[str, Any]]) -> Exhibit:
         rows.append(
             [goal["work"], goal["workload"], goal["against"], f"{sign} {asked}", measured, goal["unit"], verdict]
         )
-    return Exhibit("goals", "Goals", columns, rows)
+    return ResultTable("goals", "Goals", columns, rows)
 
 
-def _learned(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+def _learned(found: Sequence[Mapping[str, Any]]) -> ResultTable:
     columns = ("work", "uses now", "fastest", "sure %*", "takes ms*", "the others take", "why")
     rows: list[list[Cell]] = []
     for work, answer in learned(found):
@@ -92,10 +92,10 @@ def _learned(found: Sequence[Mapping[str, Any]]) -> Exhibit:
                 answer.reason,
             ]
         )
-    return Exhibit("learned", "What the dictionaries learned", columns, rows)
+    return ResultTable("learned", "What the dictionaries learned", columns, rows)
 
 
-def _training(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+def _training(found: Sequence[Mapping[str, Any]]) -> ResultTable:
     columns = (
         *("way", "batch*", "step ms*", "x plain*", "spread", "CPU ms*", "peak MiB*", "written MiB*", "stalled ms*"),
         *("predicted ms*", "actual ms*", "gradients"),
@@ -118,30 +118,30 @@ def _training(found: Sequence[Mapping[str, Any]]) -> Exhibit:
                 "same bits" if one["same_gradients"] else f"off by {one['difference']:.1e}",
             ]
         )
-    return Exhibit("ways", "Ways to train", columns, rows, source="Fastensor, tables 10-11")
+    return ResultTable("ways", "Ways to train", columns, rows, source="Fastensor, tables 10-11")
 
 
-def _depths(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+def _depths(found: Sequence[Mapping[str, Any]]) -> ResultTable:
     columns = ("way", "largest depth that trains*", "smallest that does not*", "which says")
     rows = [[one["way"], one["depth"], one["fails_at"] if one["reason"] else None, one["reason"]] for one in found]
-    return Exhibit("depths", "Largest depth in the memory given", columns, rows, source="Fastensor, table 12")
+    return ResultTable("depths", "Largest depth in the memory given", columns, rows, source="Fastensor, table 12")
 
 
-def _accuracy(found: Sequence[Mapping[str, Any]]) -> Exhibit:
+def _accuracy(found: Sequence[Mapping[str, Any]]) -> ResultTable:
     columns = ("way", "mean*", "deviation*", "each seed")
     rows = [[o["way"], o["mean"], o["spread"], ", ".join(f"{score:.4f}" for score in o["scores"])] for o in found]
     title = "Accuracy on scikit-learn's digits"
-    return Exhibit("accuracy", title, columns, rows, source="Fastensor, tables 10-11")
+    return ResultTable("accuracy", title, columns, rows, source="Fastensor, tables 10-11")
 
 
-_KNOWN: dict[str, Callable[[Sequence[Mapping[str, Any]]], Exhibit]] = {
+_KNOWN: dict[str, Callable[[Sequence[Mapping[str, Any]]], ResultTable]] = {
     "goals": _goals,
     "learned": _learned,
     "ways": _training,
     "depths": _depths,
     "accuracy": _accuracy,
 }
-_LABELLED: dict[str, Callable[[Mapping[str, Any]], list[Exhibit]]] = {
+_LABELLED: dict[str, Callable[[Mapping[str, Any]], list[ResultTable]]] = {
     "simulated": simulated_tables.simulated,
     "calibrated": simulated_tables.calibrated,
 }
@@ -155,22 +155,22 @@ _TITLES = {
 }
 
 
-def _plain(name: str, found: Any) -> list[Exhibit]:
+def _plain(name: str, found: Any) -> list[ResultTable]:
     """Rows of plain values as the table that they are; single values and lists of them as one row. Nothing nested."""
     title = _TITLES.get(name, name.replace("_", " "))
     if isinstance(found, Mapping) and _flat(found.values()):
-        return [Exhibit(name, title, ("", ""), [[str(key), value] for key, value in found.items()])]
+        return [ResultTable(name, title, ("", ""), [[str(key), value] for key, value in found.items()])]
     if _flat([found]):
-        return [Exhibit(name, title, (f"{title}*",), [[found]])]
+        return [ResultTable(name, title, (f"{title}*",), [[found]])]
     if not isinstance(found, list):
         return []
     if _flat(found):
-        return [Exhibit(name, title, (title,), [[", ".join(map(cells.text, found))]])]
+        return [ResultTable(name, title, (title,), [[", ".join(map(cells.text, found))]])]
     if all(isinstance(row, list) and len(row) == len(found[0]) and _flat(row) for row in found):
-        return [Exhibit(name, title, ("",) * len(found[0]), found)]
+        return [ResultTable(name, title, ("",) * len(found[0]), found)]
     if all(isinstance(row, Mapping) and row.keys() == found[0].keys() and _flat(row.values()) for row in found):
         columns = [f"{key}*" if _numbers(row[key] for row in found) else str(key) for key in found[0]]
-        return [Exhibit(name, title, columns, [list(row.values()) for row in found], MEASURED)]
+        return [ResultTable(name, title, columns, [list(row.values()) for row in found], MEASURED)]
     return []
 
 

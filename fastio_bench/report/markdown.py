@@ -6,12 +6,12 @@ import html
 import re
 
 from fastio_bench.report import cells
-from fastio_bench.report.table import Exhibit
+from fastio_bench.report.table import ResultTable
 
 _MANY = 24  # rows: more are folded
 
 
-def table(exhibit: Exhibit, by: str = "") -> str:
+def table(exhibit: ResultTable, by: str = "") -> str:
     """The table under its title, which says where its figures come from; ``by`` is the command that made it."""
     command = f"`fastio-bench {by}`" if by else ""
     told = ", ".join(filter(None, (exhibit.origin, command, escape(exhibit.reference))))

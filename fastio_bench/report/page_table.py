@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from fastio_bench.report import cells
-from fastio_bench.report.table import CALIBRATED, MEASURED, PAPER, SIMULATED, Exhibit
+from fastio_bench.report.table import CALIBRATED, MEASURED, PAPER, SIMULATED, ResultTable
 
 _CLASSES = {MEASURED: "measured", PAPER: "paper", SIMULATED: "simulated", CALIBRATED: "calibrated"}
 _VERDICTS = ("met", "missed")
@@ -15,7 +15,7 @@ _FEW = 3  # columns, among which words need no room kept for them
 _MANY = 24  # rows: more are folded
 
 
-def table(exhibit: Exhibit, grouped: int = 0) -> str:
+def table(exhibit: ResultTable, grouped: int = 0) -> str:
     """The table with its heading, label, source and note; a long one is folded.
 
     ``grouped``: so many columns at the left name groups of rows, which a line parts.
@@ -32,7 +32,7 @@ def folded(title: str, content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>\n{content}\n</details>"
 
 
-def _body(exhibit: Exhibit, grouped: int) -> str:
+def _body(exhibit: ResultTable, grouped: int) -> str:
     numbers = [cells.is_number(column) for column in exhibit.columns]
     crowded = len(numbers) > _FEW
     head = "".join(_head(column) for column in exhibit.columns)

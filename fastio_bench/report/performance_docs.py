@@ -18,7 +18,7 @@ from fastio_bench.machine.machine_facts import facts, setting
 from fastio_bench.papers import answers, beside_sizes, beside_training, figures
 from fastio_bench.report import document_tables, markdown
 from fastio_bench.report.documents import Document, DocumentError, checked, read_folder
-from fastio_bench.report.table import PAPER, Exhibit
+from fastio_bench.report.table import PAPER, ResultTable
 
 Citation = tuple[str, str, int]
 _WIDTH = 120
@@ -83,7 +83,7 @@ def citations(source: str) -> set[Citation]:
 
 def render(documents: Sequence[Document]) -> str:
     """The whole document."""
-    placed: dict[str, list[tuple[Document | None, Exhibit]]] = {}
+    placed: dict[str, list[tuple[Document | None, ResultTable]]] = {}
     for question in (*beside_training.QUESTIONS, *beside_sizes.QUESTIONS):
         for exhibit in question.exhibits(documents):
             placed.setdefault(_place("", exhibit), []).append((None, exhibit))
@@ -110,7 +110,7 @@ def render(documents: Sequence[Document]) -> str:
     return "\n\n".join(pieces) + "\n"
 
 
-def _place(command: str, exhibit: Exhibit) -> str:
+def _place(command: str, exhibit: ResultTable) -> str:
     """The chapter of a table: the one that answers what it cites, or its command's, or one of its own."""
     cited = citations(exhibit.source)
     for topic in TOPICS:
@@ -131,8 +131,8 @@ def _opening(documents: Sequence[Document]) -> Iterator[str]:
 def _chapter(
     title: str,
     commands: Sequence[str],
-    ours: Sequence[tuple[Document | None, Exhibit]],
-    theirs: Sequence[Exhibit],
+    ours: Sequence[tuple[Document | None, ResultTable]],
+    theirs: Sequence[ResultTable],
     present: Set[tuple[str, str]],
 ) -> Iterator[str]:
     """Ours, then theirs; ``commands`` would measure it, and are not in these results.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from fastio_bench.harness.rounds import Failure
 from fastio_bench.harness.stats import Summary
-from fastio_bench.report.table import Cell, Exhibit
+from fastio_bench.report.table import Cell, ResultTable
 
 _MIB = 1 << 20
 
@@ -43,7 +43,7 @@ def io_efficiency(summary: Summary) -> float | None:
     return summary.bandwidth / 1e6 / used if used > 0 else None
 
 
-def sides(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[Exhibit]:
+def sides(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[ResultTable]:
     """For each workload, works side by side: a row for each tool, MB/s and how many times torch's that is.
 
     "failed" where a tool failed, a gap where it took no part.
@@ -56,7 +56,7 @@ def sides(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[Exh
         figures = {(one.tool, one.work): _beside(one) for one in own}  # of a tool that failed later, the failure
         rows: list[list[Cell]] = [[tool, *(figures.get((tool, work)) for work in named)] for tool in tools(own)]
         title = f"{workload}, MB/s (x torch)"
-        shown.append(Exhibit(f"{workload} side by side", title, ("tool", *(f"{work}*" for work in named)), rows))
+        shown.append(ResultTable(f"{workload} side by side", title, ("tool", *(f"{work}*" for work in named)), rows))
     return shown
 
 
@@ -67,7 +67,7 @@ def _beside(summary: Summary | Failure) -> str:
     return bandwidth if summary.ratio is None else f"{bandwidth} ({summary.ratio:.2f})"
 
 
-def figures(summaries: Sequence[Summary]) -> Exhibit:
+def figures(summaries: Sequence[Summary]) -> ResultTable:
     """Every summary with all that it says; columns that nothing was measured for are left out."""
     columns = (
         *("work", "workload", "tool", "rounds*", "MB/s*", "best*", "x torch*", "spread", "CPU s/GB*", "CPU busy %*"),
@@ -95,7 +95,7 @@ def figures(summaries: Sequence[Summary]) -> Exhibit:
             ]
         )
     kept = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
-    return Exhibit(
+    return ResultTable(
         "figures",
         "Every figure",
         [columns[place] for place in kept],
@@ -104,7 +104,7 @@ def figures(summaries: Sequence[Summary]) -> Exhibit:
     )
 
 
-def failures(failed: Sequence[Failure]) -> Exhibit:
+def failures(failed: Sequence[Failure]) -> ResultTable:
     """What failed, where and why: a row for each tool and reason."""
     groups: dict[tuple[str, str], list[Failure]] = {}
     for one in failed:
@@ -113,7 +113,7 @@ def failures(failed: Sequence[Failure]) -> Exhibit:
         [tool, len(own), _distinct(one.work for one in own), _distinct(one.workload for one in own), reason]
         for (tool, reason), own in groups.items()
     ]
-    return Exhibit("failures", "Failed", ("tool", "times*", "work", "workload", "why"), rows)
+    return ResultTable("failures", "Failed", ("tool", "times*", "work", "workload", "why"), rows)
 
 
 def _distinct(names: Iterable[str]) -> str:

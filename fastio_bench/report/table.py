@@ -12,7 +12,7 @@ Cell: TypeAlias = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Exhibit:
+class ResultTable:
     """One table. ``name`` is a slug, unique within its command; a column whose name ends with * holds numbers.
 
     ``origin`` is one of the four labels above, or says that each row has its own (:mod:`fastio_bench.papers.beside`).

@@ -10,13 +10,13 @@ import click
 
 from fastio.offload.arguments import parsed_bytes
 from fastio_bench.harness import room
-from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.harness.memory_reserve import available_memory
 from fastio_bench.harness.rounds import Failure
 from fastio_bench.harness.stats import Summary, summarise
 from fastio_bench.machine import disk_limit
 from fastio_bench.report import terminal_tables
-from fastio_bench.report.table import Cell, Exhibit
+from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.store.rounds import STORE, StoreRounds, goals, label
 
 SIZES, QUICK_SIZES = "2MB,8MB,33MB,103MB,310MB", "2MB,33MB"  # FlashNeuron's activations have 2 to 310 MB
@@ -39,7 +39,7 @@ def _parsed_sizes(context: click.Context, parameter: click.Parameter, value: str
 @click.option("--rounds", type=click.IntRange(1), help=f"Rounds of every size.  [default: {ROUNDS}]")
 @click.option("--driver", type=click.Choice(["uring", "threads"]), default="uring", show_default=True)
 @common
-def store(conduct: Conduct, sizes: list[int] | None, rounds: int | None, driver: str) -> None:
+def store(conduct: CommandRun, sizes: list[int] | None, rounds: int | None, driver: str) -> None:
     """Bandwidth and processor time of the block store beside fio's and those of a bare ring, in interleaved rounds.
 
     Activations are written in sequence and read back in reverse, on a file that fio then overwrites and reads as well.
@@ -76,7 +76,7 @@ def store(conduct: Conduct, sizes: list[int] | None, rounds: int | None, driver:
     conduct.run(work, show)
 
 
-def exhibit(summaries: list[Summary], failures: list[Failure]) -> Exhibit:
+def exhibit(summaries: list[Summary], failures: list[Failure]) -> ResultTable:
     """All sizes and directions, the block store first, and what failed at the end."""
     columns = ("work", "size", "by", "MB/s*", "of the limit*", "least*", "most*", "CPU s/GB*", "way")
     rows: list[list[Cell]] = [
@@ -97,4 +97,4 @@ def exhibit(summaries: list[Summary], failures: list[Failure]) -> Exhibit:
         "(less with --quick, and where memory or disk hold less) in aligned memory of huge pages; the others overwrite "
         "and read the very same file, nobody syncs; medians, least and most of interleaved rounds"
     )
-    return Exhibit("store", "The block store beside the disk's limit", columns, rows, note=note)
+    return ResultTable("store", "The block store beside the disk's limit", columns, rows, note=note)

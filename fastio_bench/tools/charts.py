@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastio_bench.report import cells, charts, svg
 from fastio_bench.report.charts import BAR, Chart, Color, Sheet
-from fastio_bench.report.table import Cell, Exhibit
+from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.tools.replays import ALL
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _NOT_TOOLS = {"MB", "rebuilds", "first", "best"}
 _ORACLES = {"replayed": "simulated: a recorded trace", "live": "measured here: live calls"}
 
 
-def sheets(exhibits: Sequence[Exhibit]) -> Iterator[Sheet]:
+def sheets(exhibits: Sequence[ResultTable]) -> Iterator[Sheet]:
     """Of whatever tables there are."""
     named = {exhibit.name: exhibit for exhibit in exhibits if exhibit.rows}
     spreads = [own for name, own in named.items() if name.startswith(_SPREAD) and _has(own, "MB", "rebuilds")]
@@ -43,27 +43,27 @@ def sheets(exhibits: Sequence[Exhibit]) -> Iterator[Sheet]:
         yield Sheet("oracle", "The tuner beside the oracle", text, (_AUTO, _LUCK, _ALONE), drawn)
 
 
-def _has(exhibit: Exhibit, *headings: str) -> bool:
+def _has(exhibit: ResultTable, *headings: str) -> bool:
     """Whether the table has these columns: documents of other versions may not."""
     return {*headings} <= {cells.heading(column) for column in exhibit.columns}
 
 
-def _column(exhibit: Exhibit, heading: str) -> list[Cell]:
+def _column(exhibit: ResultTable, heading: str) -> list[Cell]:
     """The cells under a heading."""
     place = [cells.heading(column) for column in exhibit.columns].index(heading)
     return [row[place] for row in exhibit.rows]
 
 
-def _numbers(exhibit: Exhibit, heading: str) -> list[float]:
+def _numbers(exhibit: ResultTable, heading: str) -> list[float]:
     """As :func:`_column`, 0 for a gap."""
     return [float(cell or 0.0) for cell in _column(exhibit, heading)]
 
 
-def _tools(exhibit: Exhibit) -> list[str]:
+def _tools(exhibit: ResultTable) -> list[str]:
     return [name for name in map(cells.heading, exhibit.columns) if name not in _NOT_TOOLS]
 
 
-def _spread(exhibit: Exhibit, tools: Sequence[str]) -> Chart:
+def _spread(exhibit: ResultTable, tools: Sequence[str]) -> Chart:
     counts = _numbers(exhibit, "rebuilds")
     sizes = [
         f"{cells.text(nbytes)} MB ({count:.0f})" for nbytes, count in zip(_numbers(exhibit, "MB"), counts, strict=True)
@@ -85,7 +85,7 @@ def _spread(exhibit: Exhibit, tools: Sequence[str]) -> Chart:
     return Chart(exhibit.name.removeprefix(_SPREAD), charts.rows(len(sizes) + 1), draw)
 
 
-def _reach(exhibit: Exhibit) -> Iterator[Chart]:
+def _reach(exhibit: ResultTable) -> Iterator[Chart]:
     ways = [svg.short(str(way)) for way in _column(exhibit, "way")]
     for heading in map(cells.heading, exhibit.columns):
         model, _, what = heading.rpartition(": ")
@@ -105,7 +105,7 @@ def _reach(exhibit: Exhibit) -> Iterator[Chart]:
         yield Chart(model, charts.rows(len(ways) + 1) + 8 * len(ways), draw)
 
 
-def _oracle(exhibit: Exhibit, title: str) -> Chart:
+def _oracle(exhibit: ResultTable, title: str) -> Chart:
     works = [str(work) for work in _column(exhibit, "work")]
     place = works.index(ALL) if ALL in works else 0
     headings = [cells.heading(column) for column in exhibit.columns]

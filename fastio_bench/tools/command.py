@@ -13,7 +13,7 @@ import click
 
 from fastio.dicts.storage import shipped_rules
 from fastio_bench.harness import room
-from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.machine import host
 from fastio_bench.report import charts, terminal_tables
 from fastio_bench.report.table import SIMULATED
@@ -63,7 +63,9 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float | N
     help=f"Instead: time every tool {recording.CALLS:,} times at mixed sizes, and write a trace.",
 )
 @common
-def tools(conduct: Conduct, calls: int | None, seconds: float | None, traced: Path | None, target: Path | None) -> None:
+def tools(
+    conduct: CommandRun, calls: int | None, seconds: float | None, traced: Path | None, target: Path | None
+) -> None:
     """How the best tool spreads over rebuilt dictionaries, and how near the tuner comes to always using it."""
     if target is not None:
         recording.record(conduct, target, calls or recording.CALLS)
@@ -82,7 +84,7 @@ def tools(conduct: Conduct, calls: int | None, seconds: float | None, traced: Pa
 
 
 def _measure(
-    conduct: Conduct, rows: list[Row], trainings: list[Training], seconds: float, comparison: live.Comparison
+    conduct: CommandRun, rows: list[Row], trainings: list[Training], seconds: float, comparison: live.Comparison
 ) -> None:
     compared: list[Row] = []
     replayed: list[replays.Reached] = []
@@ -153,7 +155,7 @@ def _measure(
     conduct.run(work, show, draw)
 
 
-def _fitting(conduct: Conduct, models: Sequence[Model]) -> list[Model]:
+def _fitting(conduct: CommandRun, models: Sequence[Model]) -> list[Model]:
     """The models, in smaller batches where there is no room for the feature maps of a step."""
     whole, found = {model.name: model.batch for model in _MODELS}, []
     for model in models:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from fastio_bench.harness import room, writable
-from fastio_bench.harness.command_run import Conduct, forecast
+from fastio_bench.harness.command_run import CommandRun, forecast
 from fastio_bench.harness.rounds import Failure, describe
 from fastio_bench.machine import host
 from fastio_bench.tools import live, trace
@@ -24,7 +24,7 @@ _ROOM, _LINE = 4096, 160  # bytes of a trace's remarks, and of a line at most: t
 _FILES = 3  # of one size that lie on the disk at once: one of each format, and the one being saved
 
 
-def record(conduct: Conduct, target: Path, calls: int) -> None:
+def record(conduct: CommandRun, target: Path, calls: int) -> None:
     """Time every tool at that many calls of mixed sizes, and write the trace."""
     compared = comparison(conduct, RECORDED, calls, auto=False)
     conduct.report.mode = "recording"
@@ -59,7 +59,7 @@ def record(conduct: Conduct, target: Path, calls: int) -> None:
         conduct.run(work, show, draw=lambda _: [])
 
 
-def comparison(conduct: Conduct, works: Sequence[str], calls: int, auto: bool) -> live.Comparison:
+def comparison(conduct: CommandRun, works: Sequence[str], calls: int, auto: bool) -> live.Comparison:
     """What is compared, at sizes that the disk holds; a note says where that is less than asked."""
     asked = _QUICK_LARGEST if conduct.quick else live.LARGEST
     largest = max(live.SMALLEST, min(asked, room.most(conduct.parent, _FILES)))
@@ -74,7 +74,7 @@ def announce(weights: Sequence[float], compared: live.Comparison, beside: int = 
     click.echo(forecast(sum(weights), _FILES * max(compared.sizes) + beside), err=True)
 
 
-def take(conduct: Conduct, rows: list[Row], outcomes: Iterable[Row | Failure]) -> None:
+def take(conduct: CommandRun, rows: list[Row], outcomes: Iterable[Row | Failure]) -> None:
     """Keep each outcome as it comes."""
     for outcome in outcomes:
         if isinstance(outcome, Failure):

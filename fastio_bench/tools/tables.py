@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastio_bench.peers.goals import Goal
-from fastio_bench.report.table import MEASURED, PAPER, SIMULATED, Cell, Exhibit
+from fastio_bench.report.table import MEASURED, PAPER, SIMULATED, Cell, ResultTable
 from fastio_bench.tools.rebuilt_dictionaries import Training
 from fastio_bench.tools.rebuilt_tables import shares, sizes
 from fastio_bench.tools.replaying import WINDOW
@@ -16,7 +16,7 @@ _PAPER = (("first", 0.7959, 0.8543), ("best", 0.8852, 0.8922), ("torch alone", 0
 _TOTAL, _SHARE, _RECOVERED = 1.03, 0.95, 1.02  # the goals
 
 
-def spread(training: Training) -> Exhibit:
+def spread(training: Training) -> ResultTable:
     """How the best tool spreads over rebuilds, by size."""
     model, found = training.model, training.found
     lines = sizes(found)
@@ -25,7 +25,7 @@ def spread(training: Training) -> Exhibit:
         [line.nbytes / 1e6, line.rebuilds, *(line.best_of.get(tool, 0) for tool in tools), line.first, line.best]
         for line in lines
     ]
-    return Exhibit(
+    return ResultTable(
         f"spread-{model.name}",
         f"How often each tool was best, dictionaries rebuilt while {model.label} trains ({training.steps} steps)",
         ["MB*", "rebuilds*", *(f"{tool}*" for tool in tools), "first", "best"],
@@ -36,7 +36,7 @@ def spread(training: Training) -> Exhibit:
     )
 
 
-def reach(trainings: Sequence[Training]) -> Exhibit:
+def reach(trainings: Sequence[Training]) -> ResultTable:
     """How near first, best, the live tuner and each tool alone come to the best of each rebuild."""
     by_model = {one.model.name: {share.way: share for share in shares(one.found)} for one in trainings}
     ways = list(dict.fromkeys(way for own in by_model.values() for way in own))
@@ -47,7 +47,7 @@ def reach(trainings: Sequence[Training]) -> Exhibit:
         for own in by_model.values():
             row += [100 * own[way].cases, 100 * own[way].time] if way in own else [None, None]
         rows.append(row)
-    return Exhibit(
+    return ResultTable(
         "reach",
         "What share of the best possible each way of choosing reaches in training",
         columns,
@@ -59,9 +59,9 @@ def reach(trainings: Sequence[Training]) -> Exhibit:
     )
 
 
-def paper() -> Exhibit:
+def paper() -> ResultTable:
     """The paper's own figures."""
-    return Exhibit(
+    return ResultTable(
         "reach-paper",
         "The same in the paper, pt, npy and cpy on a GPU",
         ["way", "BERT: % of cases*", "ViT: % of cases*"],
@@ -71,7 +71,7 @@ def paper() -> Exhibit:
     )
 
 
-def oracle(name: str, title: str, found: Sequence[Reached], note: str, origin: str = MEASURED) -> Exhibit:
+def oracle(name: str, title: str, found: Sequence[Reached], note: str, origin: str = MEASURED) -> ResultTable:
     """The tuner beside the oracle."""
     tools = list(dict.fromkeys(tool for line in found for tool in line.alone))
     rows: list[list[Cell]] = [
@@ -88,7 +88,7 @@ def oracle(name: str, title: str, found: Sequence[Reached], note: str, origin: s
         ]
         for line in found
     ]
-    return Exhibit(
+    return ResultTable(
         name,
         title,
         [
@@ -112,13 +112,13 @@ def oracle(name: str, title: str, found: Sequence[Reached], note: str, origin: s
     )
 
 
-def bounds(name: str, title: str, found: Sequence[Reached]) -> Exhibit:
+def bounds(name: str, title: str, found: Sequence[Reached]) -> ResultTable:
     """What no choosing can pass on a trace, or live."""
     rows: list[list[Cell]] = [
         [line.work, line.total, *(None if share is None else 100 * share for share in (line.share, line.alike))]
         for line in found
     ]
-    return Exhibit(
+    return ResultTable(
         name,
         title,
         ["work", "total*", "% best*", "% alike*"],
@@ -130,9 +130,9 @@ def bounds(name: str, title: str, found: Sequence[Reached]) -> Exhibit:
     )
 
 
-def recovered(found: Sequence[Recovered]) -> Exhibit:
+def recovered(found: Sequence[Recovered]) -> ResultTable:
     """The tuner after a change of speed."""
-    return Exhibit(
+    return ResultTable(
         "slower",
         f"One tool becomes {FACTOR:g} times slower halfway: total / oracle from {RECOVERY} calls later on",
         ["work", "tool", "after the change*", "told everything*", "without it*"],

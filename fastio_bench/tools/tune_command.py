@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fastio_bench.harness import warmup
-from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.io import sweep
 from fastio_bench.report import charts, terminal_tables
 from fastio_bench.tools import tune as tuning
@@ -22,7 +22,7 @@ from fastio_bench.workloads import objects
     "--rounds", type=click.IntRange(1), help=f"Most rounds; {warmup.MOST_ROUNDS}, with --quick {tuning.QUICK_ROUNDS}."
 )
 @common
-def tune(conduct: Conduct, rounds: int | None) -> None:
+def tune(conduct: CommandRun, rounds: int | None) -> None:
     """Fill and keep this machine's dictionaries, by saving and loading all sizes with policy="auto".
 
     fastio learns by itself as it is used; this only brings it forward, and shows what was learned.

@@ -62,12 +62,12 @@ struct PythonLatch {
 };
 
 // What a thread is to do. Its latch opens when it is done, or when it never will be: who was to do it is gone.
-class Errand {
+class ThreadTask {
   public:
-    Errand(nb::object work, nb::object over) : work_(std::move(work)), over_(std::move(over)) {}
-    Errand(const Errand&) = delete;
-    Errand& operator=(const Errand&) = delete;
-    ~Errand() { end(); }
+    ThreadTask(nb::object work, nb::object over) : work_(std::move(work)), over_(std::move(over)) {}
+    ThreadTask(const ThreadTask&) = delete;
+    ThreadTask& operator=(const ThreadTask&) = delete;
+    ~ThreadTask() { end(); }
 
     void run() {
         nb::object work = std::move(work_);  // it may hold much, and nobody is told before that is gone
@@ -90,9 +90,9 @@ class Errand {
 
 // A context that cannot be left before the errands that were made in it are over, whatever signals come: entered and
 // left in C, where none is heard. Python hears them afterwards.
-class Outlast {
+class JoinOnExit {
   public:
-    Outlast(nb::object control, nb::object begin) : control_(std::move(control)), begin_(std::move(begin)) {}
+    JoinOnExit(nb::object control, nb::object begin) : control_(std::move(control)), begin_(std::move(begin)) {}
 
     nb::object enter() {
         nb::object begin = std::move(begin_);  // it may hold who holds this
@@ -104,9 +104,9 @@ class Outlast {
         }
     }
 
-    Errand* errand(nb::object work, nb::object over) {
+    ThreadTask* task(nb::object work, nb::object over) {
         errands_.push_back(over);
-        return new Errand(std::move(work), std::move(over));
+        return new ThreadTask(std::move(work), std::move(over));
     }
 
     void finish() {
@@ -153,16 +153,17 @@ void bind_waiting(nb::module_& module) {
         .def(
             "__exit__", [](PythonLatch& self, nb::handle kind, nb::handle, nb::handle) { self.leave(kind); },
             "kind"_a.none(), "error"_a.none(), "at"_a.none());
-    nb::class_<Errand>(module, "Errand", "What a thread is to do: ``over`` opens when it is done, or never will be.")
+    nb::class_<ThreadTask>(module, "ThreadTask",
+                           "What a thread is to do: ``over`` opens when it is done, or never will be.")
         .def(nb::init<nb::object, nb::object>(), "work"_a, "over"_a)
-        .def("__call__", &Errand::run);
-    nb::class_<Outlast>(module, "Outlast",
-                        "A context that no signal ends before the errands that were made in it are over.")
+        .def("__call__", &ThreadTask::run);
+    nb::class_<JoinOnExit>(module, "JoinOnExit",
+                           "A context that no signal ends before the errands that were made in it are over.")
         .def(nb::init<nb::object, nb::object>(), "control"_a, "begin"_a)
-        .def("errand", &Outlast::errand, "work"_a, "over"_a, "An errand that the context waits for.")
-        .def("__enter__", &Outlast::enter)
+        .def("task", &JoinOnExit::task, "work"_a, "over"_a, "A task that the context waits for.")
+        .def("__enter__", &JoinOnExit::enter)
         .def(
-            "__exit__", [](Outlast& self, nb::handle, nb::handle, nb::handle) { self.finish(); }, "kind"_a.none(),
+            "__exit__", [](JoinOnExit& self, nb::handle, nb::handle, nb::handle) { self.finish(); }, "kind"_a.none(),
             "error"_a.none(), "at"_a.none());
 }
 

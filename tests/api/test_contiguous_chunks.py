@@ -14,7 +14,7 @@ import fastio
 from fastio._native import Control
 from fastio.engine.contiguous_chunks import write_packed
 from fastio.errors import RefusedError
-from fastio.formats.layout import Strided
+from fastio.formats.layout import NonContiguousTensor
 
 TOOLS = ["uring", "posix", "torch", "numpy", "memory"]
 
@@ -79,12 +79,12 @@ def test_a_cancelled_transfer_ends(tmp_path: Path) -> None:
     with (tmp_path / "a").open("w+b") as file:
         tensor = torch.randn(5, 6).t()
         with pytest.raises(RefusedError, match="cancelled"):
-            write_packed([Strided(0, tensor.nbytes, tensor)], file.name, file.fileno(), control)
+            write_packed([NonContiguousTensor(0, tensor.nbytes, tensor)], file.name, file.fileno(), control)
 
 
 def test_an_error_of_the_system_names_its_place(tmp_path: Path) -> None:
     path, tensor = tmp_path / "a", torch.randn(5, 6).t()
     path.write_bytes(bytes(1000))
     with path.open("rb") as file, pytest.raises(fastio.TransferError, match="write failed at offset 64") as caught:
-        write_packed([Strided(64, tensor.nbytes, tensor)], str(path), file.fileno(), Control())
+        write_packed([NonContiguousTensor(64, tensor.nbytes, tensor)], str(path), file.fileno(), Control())
     assert caught.value.filename == str(path)

@@ -457,7 +457,7 @@ print(probe.why_not())
 
 
 def test_where_the_probe_fails_torch_does_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastio.formats.pt.torch_probe.why_not", lambda: "this torch is from the future")
+    monkeypatch.setattr("fastio.formats.pt.torch_probe.unsupported_reason", lambda: "this torch is from the future")
     path, obj = tmp_path / "a.pt", assorted()
     result = fastio.save(obj, path)
     assert (result.tool, result.route, result.reason) == ("torch", "library", "this torch is from the future")

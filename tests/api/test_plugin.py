@@ -133,7 +133,7 @@ def test_its_file_has_checksums_of_what_it_wrote(installed: Path, tmp_path: Path
 ITS_WAYS = {
     "RuntimeError": "RuntimeError: it bolted",
     "MemoryError": "MemoryError: it bolted",
-    "None": "it gave None, expected a fastio.transports.transport.Moved",
+    "None": "it gave None, expected a fastio.transports.transport.TransportResult",
     "checksums": "checksums of",
     "EINVAL": "[Errno 22] kicking failed: Invalid argument",
 }

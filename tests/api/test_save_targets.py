@@ -15,7 +15,7 @@ import torch
 
 import fastio
 from fastio.errors import FolderMissingError, NotReplaceableError
-from fastio.files.atomic_file import Replacement
+from fastio.files.atomic_file import AtomicFile
 from objects import same
 
 FORMS = ("pt", "safetensors", "npy")
@@ -86,7 +86,7 @@ def test_nothing_but_a_file_is_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(NotReplaceableError, match=r"pipe.*name another path|name another path.*pipe") as refused:
-        Replacement(str(pipe))
+        AtomicFile(str(pipe))
     assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
     assert list(tmp_path.iterdir()) == [pipe]
     assert pipe.is_fifo()
@@ -143,7 +143,7 @@ def test_links_are_followed_one_after_the_other(tmp_path: Path) -> None:
 def test_relative_paths_are_of_the_folder_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
-    with Replacement("it") as new:
+    with AtomicFile("it") as new:
         monkeypatch.chdir("folder")
         new.commit(False)
     assert [str(entry.relative_to(tmp_path)) for entry in tmp_path.rglob("*") if entry.is_file()] == ["it"]

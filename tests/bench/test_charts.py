@@ -22,7 +22,7 @@ from fastio_bench.offload import charts as offload_charts
 from fastio_bench.offload.accuracy import Accuracy
 from fastio_bench.report import charts
 from fastio_bench.report.charts import Chart, Sheet
-from fastio_bench.report.table import Exhibit
+from fastio_bench.report.table import ResultTable
 from fastio_bench.tools import charts as tools_charts
 from fastio_bench.tools import tune_charts
 
@@ -45,7 +45,7 @@ def names(axes: Axes) -> list[str]:
 
 
 class TestTools:
-    def sheets(self, exhibits: list[Exhibit]) -> dict[str, Sheet]:
+    def sheets(self, exhibits: list[ResultTable]) -> dict[str, Sheet]:
         return {sheet.name: sheet for sheet in tools_charts.sheets(exhibits)}
 
     def test_each_size_has_a_bar_of_all_its_rebuilds(self, tmp_path: Path) -> None:
@@ -72,7 +72,9 @@ class TestTools:
         assert [width for _, width in bars(axes)] == [1.02, 1.1, 1.3, 1.5]
 
     def test_a_table_with_other_columns_has_no_chart(self) -> None:
-        found = [Exhibit(name, name, ("x*",), [[1]]) for name in ("spread-vit", "reach", "replayed", "live", "other")]
+        found = [
+            ResultTable(name, name, ("x*",), [[1]]) for name in ("spread-vit", "reach", "replayed", "live", "other")
+        ]
         assert self.sheets(found) == {}
         assert self.sheets([]) == {}
 

@@ -22,7 +22,7 @@ from fastio import dicts
 from fastio.transports import registry
 from fastio_bench.commands import cli
 from fastio_bench.doctor import checks
-from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.harness.rounds import Measured
 from fastio_bench.harness.run_record import workspace
 from fastio_bench.machine import disk_limit, host, machine
@@ -71,7 +71,7 @@ class TestWriting:
     def trial(self, measured: list[Path]) -> click.Command:
         @click.command(name="trial")
         @common
-        def trial(conduct: Conduct) -> None:
+        def trial(conduct: CommandRun) -> None:
             conduct.report.findings["long"] = "x" * (2 * MIB)
             conduct.run(measured.append, lambda: ["what was found"])
 

@@ -23,7 +23,7 @@ from fastio_bench.contend.training import PLAIN, TO_DISK, TO_HOST, WAYS, Trainin
 from fastio_bench.harness.memory_reserve import Reserve
 from fastio_bench.harness.rounds import Failure
 from fastio_bench.machine import bandwidth_load, bandwidth_loads
-from fastio_bench.machine.bandwidth_loads import HogError, Hogs, Traffic, chunk_seconds
+from fastio_bench.machine.bandwidth_loads import BandwidthLoads, HogError, Traffic, chunk_seconds
 from fastio_bench.peers import compare
 from fastio_bench.report.table import MEASURED
 from fastio_bench.workloads import objects
@@ -36,9 +36,9 @@ SMALL = Size("transformer", 8, 2, 64)
 
 
 @pytest.fixture
-def small_hogs() -> Iterator[Hogs]:
+def small_hogs() -> Iterator[BandwidthLoads]:
     """One hog with little memory."""
-    with Hogs([CORE], 8 * MIB) as own:
+    with BandwidthLoads([CORE], 8 * MIB) as own:
         yield own
 
 
@@ -135,7 +135,7 @@ class TestLatency:
 
 
 class TestHogs:
-    def test_a_hog_rests_until_it_is_given_a_pace(self, small_hogs: Hogs) -> None:
+    def test_a_hog_rests_until_it_is_given_a_pace(self, small_hogs: BandwidthLoads) -> None:
         assert small_hogs.watched(0.05).moved == 0
         small_hogs.pace(400 * MIB)
         own = small_hogs.watched(0.3)
@@ -145,7 +145,7 @@ class TestHogs:
         small_hogs.watched(0.05)  # it finishes its chunk
         assert small_hogs.watched(0.05).moved == 0
 
-    def test_what_it_lost_before_it_is_measured_is_not_made_good(self, small_hogs: Hogs) -> None:
+    def test_what_it_lost_before_it_is_measured_is_not_made_good(self, small_hogs: BandwidthLoads) -> None:
         pace = 1600 * MIB
         for _ in range(3):
             small_hogs.pace(pace)
@@ -158,17 +158,19 @@ class TestHogs:
             own = small_hogs.reading() - before
             assert own.moved <= pace * own.seconds + 2 * bandwidth_load.TRAFFIC
 
-    def test_without_a_pace_it_goes_as_fast_as_it_can(self, small_hogs: Hogs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_a_pace_it_goes_as_fast_as_it_can(
+        self, small_hogs: BandwidthLoads, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(bandwidth_loads, "_WINDOW", 0.1)
         limit = small_hogs.limit()
         assert limit > 400 * MIB  # what the slowest of machines moves
         assert small_hogs.watched(0.05).moved == 0
 
-    def test_it_is_bound_to_its_core(self, small_hogs: Hogs) -> None:
+    def test_it_is_bound_to_its_core(self, small_hogs: BandwidthLoads) -> None:
         (pid,) = small_hogs.pids
         assert os.sched_getaffinity(pid) == {CORE}
 
-    def test_a_hog_that_died_is_an_error(self, small_hogs: Hogs) -> None:
+    def test_a_hog_that_died_is_an_error(self, small_hogs: BandwidthLoads) -> None:
         os.kill(small_hogs.pids[0], signal.SIGKILL)
         wait_until_gone(small_hogs.pids)
         with pytest.raises(HogError, match=f"core {CORE} ended with status -9"):
@@ -176,13 +178,13 @@ class TestHogs:
 
     def test_one_that_cannot_start_says_why(self) -> None:
         with pytest.raises(HogError, match="Invalid argument"):
-            Hogs([1 << 12], 8 * MIB).__enter__()
+            BandwidthLoads([1 << 12], 8 * MIB).__enter__()
 
     def test_they_are_gone_after_an_error(self) -> None:
         pids: list[int] = []
 
         def fail() -> None:
-            with Hogs([CORE], 8 * MIB) as own:
+            with BandwidthLoads([CORE], 8 * MIB) as own:
                 pids.extend(own.pids)
                 raise RuntimeError("over")
 
@@ -218,7 +220,7 @@ class TestHogs:
         assert "parent" in child.stderr
 
     def test_buffers_are_far_larger_than_the_caches(self) -> None:
-        own = Hogs([CORE])
+        own = BandwidthLoads([CORE])
         assert own.nbytes >= max(bandwidth_loads.LEAST_NBYTES, 4 * bandwidth_loads.largest_cache())
         assert own.nbytes % bandwidth_load.CHUNK == 0
         assert bandwidth_loads.largest_cache() % 1024 == 0
@@ -314,7 +316,7 @@ class TestCommand:
         assert " of disk" in result.stderr
         assert not list(tmp_path.iterdir())
 
-    def test_levels_take_turns(self, small: None, small_hogs: Hogs, tmp_path: Path) -> None:
+    def test_levels_take_turns(self, small: None, small_hogs: BandwidthLoads, tmp_path: Path) -> None:
         tensor, levels = objects.one_tensor(1), (0.0, 0.5)
         own = contention.Contention(tmp_path, 2, tensor, SMALL, small_hogs, 1e9, levels)
         with pytest.MonkeyPatch.context() as patch:
@@ -325,7 +327,7 @@ class TestCommand:
         assert {call.tool for call in own.calls if call.nbytes > 0} == {TO_HOST, TO_DISK}
 
     def test_calls_wait_alike_at_every_level_and_memory_is_freed_after_that(
-        self, small: None, small_hogs: Hogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, small: None, small_hogs: BandwidthLoads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[str] = []
 
@@ -340,7 +342,7 @@ class TestCommand:
 
         def watched(seconds: float) -> Traffic:
             seen.append("watch")
-            return Hogs.watched(small_hogs, seconds)
+            return BandwidthLoads.watched(small_hogs, seconds)
 
         monkeypatch.setattr(small_hogs, "watched", watched)
         monkeypatch.setattr(contention, "Reserve", Noting)

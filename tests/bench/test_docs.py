@@ -20,7 +20,7 @@ from fastio_bench.papers import answers, figures, memferry
 from fastio_bench.report import markdown, summary_tables
 from fastio_bench.report.documents import read_folder
 from fastio_bench.report.performance_docs import citations, main, render
-from fastio_bench.report.table import PAPER, SIMULATED, Exhibit
+from fastio_bench.report.table import PAPER, SIMULATED, ResultTable
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def results(tmp_path: Path) -> Path:
     folder = tmp_path / "results"
     report = Report("io", tmp_path, {"rounds": 1, "tools": {"uring": "", "posix": "threads: 2"}})
     report.exhibits += [
-        Exhibit("a", "Warm read, MB/s", ("size MiB*", "a|b*"), [["1,568", 1234.6]], source="Fastensor, table 2"),
-        Exhibit("b", "Elsewhere", ("way", "x*"), [["ours", 2.5]], SIMULATED, "MemFerry, figures 9-13"),
-        Exhibit("c", "Theirs again", ("model", "s*"), [["AlexNet", 0.6636]], PAPER, "Fastensor, table 9"),
+        ResultTable("a", "Warm read, MB/s", ("size MiB*", "a|b*"), [["1,568", 1234.6]], source="Fastensor, table 2"),
+        ResultTable("b", "Elsewhere", ("way", "x*"), [["ours", 2.5]], SIMULATED, "MemFerry, figures 9-13"),
+        ResultTable("c", "Theirs again", ("model", "s*"), [["AlexNet", 0.6636]], PAPER, "Fastensor, table 9"),
     ]
     report.notes.append("left out: <nothing>")
     report.write(folder)

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 import results as made
 from benching import invoke
-from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.harness.rounds import Sample
 from fastio_bench.harness.run_record import Report
 from fastio_bench.hybrid import job, store
@@ -24,7 +24,7 @@ from fastio_bench.report.performance_docs import render
 @click.option("--rounds", default=1)
 @click.option("--end", default="")
 @common
-def trial(conduct: Conduct, rounds: int, end: str) -> None:
+def trial(conduct: CommandRun, rounds: int, end: str) -> None:
     """A subcommand with a setting, which may be interrupted."""
     conduct.report.settings["rounds"] = rounds
     conduct.report.samples.append(Sample("save", "tensor-3.0625", "torch", 0, 10**6, 1.0, 1.0))

@@ -21,12 +21,12 @@ from rich.console import Console
 
 import results as made
 from fastio_bench.commands import cli
-from fastio_bench.harness.command_run import Conduct, common
+from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.peers.goals import Goal
 from fastio_bench.report import cells, findings_tables
 from fastio_bench.report import terminal_tables as tables
 from fastio_bench.report.command import report
-from fastio_bench.report.table import MEASURED, PAPER, SIMULATED, Cell, Exhibit
+from fastio_bench.report.table import MEASURED, PAPER, SIMULATED, Cell, ResultTable
 
 PLOTS = {"bandwidth": 4, "IOef": 4, "dictionary": 4, "learned": 4, "steps": 1, "timeline": 1}
 PLOTS |= {"spread": 2, "reach": 2, "oracle": 2, "batches": 1, "networks": 1, "accuracy": 2}
@@ -252,12 +252,12 @@ class TestDamage:
 class TestExhibits:
     @staticmethod
     def command(ends: BaseException | None) -> click.Command:
-        shown = Exhibit("speeds", "Speeds", ("tool", "MB/s*"), [["uring", 1234.56], ["posix", None]])
-        theirs = Exhibit("theirs", "Their speeds", ("tool", "MB/s*"), [["kvikio", 12.345]], PAPER, "Paper, table 2")
+        shown = ResultTable("speeds", "Speeds", ("tool", "MB/s*"), [["uring", 1234.56], ["posix", None]])
+        theirs = ResultTable("theirs", "Their speeds", ("tool", "MB/s*"), [["kvikio", 12.345]], PAPER, "Paper, table 2")
 
         @click.command(name="trial")
         @common
-        def trial(conduct: Conduct) -> None:
+        def trial(conduct: CommandRun) -> None:
             def work(folder: Path) -> None:
                 conduct.report.exhibits.append(shown)
                 if ends is not None:
@@ -301,8 +301,8 @@ class TestExhibits:
     def test_a_number_without_a_value_is_null(self, way: str, tmp_path: Path) -> None:
         @click.command(name="trial")
         @common
-        def trial(conduct: Conduct) -> None:
-            conduct.report.exhibits.append(Exhibit("loss", "Loss", ("way", "loss*"), [["diverged", float("nan")]]))
+        def trial(conduct: CommandRun) -> None:
+            conduct.report.exhibits.append(ResultTable("loss", "Loss", ("way", "loss*"), [["diverged", float("nan")]]))
             conduct.report.findings["ways"] = {"diverged": (float("inf"), 1.5)}
             conduct.run(lambda folder: None)
 
@@ -318,10 +318,10 @@ class TestExhibits:
 
         @click.command(name="trial")
         @common
-        def trial(conduct: Conduct) -> None:
+        def trial(conduct: CommandRun) -> None:
             full, empty = tables.blank("one", "tool"), tables.blank("two", "tool")
             full.add_row("posix")
-            conduct.report.exhibits += [Exhibit(title, title, ("tool",), own) for title, own in rows.items()]
+            conduct.report.exhibits += [ResultTable(title, title, ("tool",), own) for title, own in rows.items()]
             conduct.run(lambda folder: None, lambda: [full, empty])
 
         out = tmp_path / "out"

@@ -28,7 +28,7 @@ from fastio_bench.papers import figures as papers
 from fastio_bench.peers import compare, goals
 from fastio_bench.report import findings_tables, summary_tables, terminal_table
 from fastio_bench.report import terminal_tables as tables
-from fastio_bench.report.table import Exhibit
+from fastio_bench.report.table import ResultTable
 from fastio_bench.workloads import objects
 
 WIDTHS = (40, 60, 80, 120)
@@ -53,7 +53,7 @@ def measured(works: tuple[str, ...], names: list[str]) -> list[Summary]:
     return summarise(found)
 
 
-def exhibits() -> list[Exhibit]:
+def exhibits() -> list[ResultTable]:
     swept = measured(sweep.WORKS, [objects.one_tensor(batch).name for batch in sweep.BATCHES])
     models = measured(compare.WORKS, ["alexnet", "toy"])
     return [

@@ -242,7 +242,7 @@ def test_a_torch_from_the_future(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     with Checkpointer(folder) as checkpointer, monkeypatch.context() as patch:
         checkpointer.save(0, state)
         checkpointer.wait()
-        patch.setattr("fastio.formats.pt.torch_probe.why_not", lambda: "this torch is from the future")
+        patch.setattr("fastio.formats.pt.torch_probe.unsupported_reason", lambda: "this torch is from the future")
         checkpointer.restore(0, into=other)
         assert trainings.differ(state, other) == ""
         trainings.train(state)

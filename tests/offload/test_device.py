@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fastio.errors import RefusedError
 from fastio.offload.autograd import hooks, saved_tensor
-from fastio.offload.autograd.saved_tensor import Blob, Span
+from fastio.offload.autograd.saved_tensor import SavedTensor, Span
 from fastio.offload.autograd.version_counters import witness_of
 from fastio.offload.codecs import csr_cuda
 from fastio.offload.manager import Offload
@@ -176,7 +176,7 @@ def test_a_write_that_is_issued_late_follows_the_stream_that_computed(seed: int)
         blobs = []
         for index in range(3):
             tensor = torch.zeros(400, dtype=torch.uint8)
-            one = Blob(step, index, index, tensor.untyped_storage(), Span(0, 400), witness_of(tensor))
+            one = SavedTensor(step, index, index, tensor.untyped_storage(), Span(0, 400), witness_of(tensor))
             one.device = Bytes.device
             blobs.append(one)
             with owner.under(producer):

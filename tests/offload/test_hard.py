@@ -28,7 +28,7 @@ import fastio
 from disks import tmpfs
 from fastio.offload.autograd.forward_pass import Step
 from fastio.offload.autograd.hooks import Handle, Kept
-from fastio.offload.autograd.saved_tensor import Blob
+from fastio.offload.autograd.saved_tensor import SavedTensor
 from fastio.offload.stores.block_store import BlockStore
 from fastio.offload.stores.tiers import ActivationLostError, Tier
 from faults import ALWAYS, NOTHING, SHORTER, build_shim
@@ -407,7 +407,7 @@ def census(store: BlockStore) -> dict[str, int]:
         "resident": int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))) << 10,
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": threads,
-        "blobs": sum(kind in (Blob, Handle, Kept) for kind in kinds),
+        "blobs": sum(kind in (SavedTensor, Handle, Kept) for kind in kinds),
         "steps": kinds.count(Step),
         "tensors": sum(issubclass(kind, Tensor) for kind in kinds),
         "used": store.stats.bytes_used,

@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 from fastio.errors import FastIOError
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.overlap import finish_seconds, transfer_seconds
-from fastio.offload.planning.schedule import POLICIES, Blob, Schedule, plan
+from fastio.offload.planning.schedule import POLICIES, ActivationProfile, Schedule, plan
 
 MIB = 1 << 20
 FORWARD_S = 1.0
 
 
 @st.composite
-def cases(draw: st.DrawFn, most: int = 10) -> tuple[list[Blob], int]:
+def cases(draw: st.DrawFn, most: int = 10) -> tuple[list[ActivationProfile], int]:
     """Blobs in forward order, most often ready in that order, and bytes to free that they have."""
     count = draw(st.integers(1, most))
     ready = draw(st.lists(st.floats(0, FORWARD_S * 1.1), min_size=count, max_size=count))
     if draw(st.integers(0, 3)):
         ready.sort()
     blobs = [
-        Blob(
+        ActivationProfile(
             nbytes=draw(st.one_of(st.sampled_from([0, 1, 2, 4, 8]), st.integers(1, 100))),
             transfer_s=draw(st.floats(0, 0.5)),
             ratio=draw(st.one_of(st.sampled_from([1.0, 2.0]), st.floats(0.9, 6))),
@@ -41,14 +41,14 @@ def cases(draw: st.DrawFn, most: int = 10) -> tuple[list[Blob], int]:
     return blobs, draw(st.integers(-3, total))
 
 
-def subsets(blobs: Sequence[Blob], need: int) -> Iterator[tuple[int, ...]]:
+def subsets(blobs: Sequence[ActivationProfile], need: int) -> Iterator[tuple[int, ...]]:
     for size in range(len(blobs) + 1):
         for chosen in itertools.combinations(range(len(blobs)), size):
             if sum(blobs[i].nbytes for i in chosen) >= need:
                 yield chosen
 
 
-def paper(blobs: Sequence[Blob], need: int, forward_s: float, strict: bool) -> tuple[int, ...]:
+def paper(blobs: Sequence[ActivationProfile], need: int, forward_s: float, strict: bool) -> tuple[int, ...]:
     """FlashNeuron's two phases as its specification lists them, with nothing made fast."""
     chosen: list[int] = []
     while sum(blobs[i].nbytes for i in chosen) < need:
@@ -70,13 +70,13 @@ def paper(blobs: Sequence[Blob], need: int, forward_s: float, strict: bool) -> t
     return tuple(sorted(chosen))
 
 
-def nbytes(blobs: Sequence[Blob], schedule: Schedule) -> int:
+def nbytes(blobs: Sequence[ActivationProfile], schedule: Schedule) -> int:
     return sum(blobs[i].nbytes for i in schedule.selected)
 
 
 @given(cases(40), st.sampled_from(["flashneuron", "optimal", "all", "fastensor"]), st.booleans())
 def test_a_schedule_frees_what_is_needed_and_says_what_it_costs(
-    case: tuple[list[Blob], int], policy: str, strict: bool
+    case: tuple[list[ActivationProfile], int], policy: str, strict: bool
 ) -> None:
     blobs, need = case
     schedule = plan(blobs, need, FORWARD_S, policy, strict)
@@ -96,13 +96,13 @@ def test_a_schedule_frees_what_is_needed_and_says_what_it_costs(
 
 
 @given(cases(40), st.booleans())
-def test_flashneuron_is_the_two_phases(case: tuple[list[Blob], int], strict: bool) -> None:
+def test_flashneuron_is_the_two_phases(case: tuple[list[ActivationProfile], int], strict: bool) -> None:
     blobs, need = case
     assert plan(blobs, need, FORWARD_S, strict_paper=strict).selected == paper(blobs, need, FORWARD_S, strict)
 
 
 @given(cases(10), st.booleans())
-def test_optimal_is_the_best_of_every_subset(case: tuple[list[Blob], int], strict: bool) -> None:
+def test_optimal_is_the_best_of_every_subset(case: tuple[list[ActivationProfile], int], strict: bool) -> None:
     blobs, need = case
     test = transfer_seconds if strict else finish_seconds
     times = {chosen: transfer_seconds(blobs, chosen) for chosen in subsets(blobs, need)}
@@ -113,7 +113,7 @@ def test_optimal_is_the_best_of_every_subset(case: tuple[list[Blob], int], stric
 
 
 @given(cases(60), st.booleans())
-def test_optimal_is_never_above_flashneuron(case: tuple[list[Blob], int], strict: bool) -> None:
+def test_optimal_is_never_above_flashneuron(case: tuple[list[ActivationProfile], int], strict: bool) -> None:
     blobs, need = case
     paper = plan(blobs, need, FORWARD_S, "flashneuron", strict)
     best = plan(blobs, need, FORWARD_S, "optimal", strict)
@@ -124,13 +124,13 @@ def test_optimal_is_never_above_flashneuron(case: tuple[list[Blob], int], strict
 
 
 def test_seconds_that_are_too_few_to_be_shared_by_bytes() -> None:
-    blobs = [Blob(1, 0.0), Blob(2, 5e-324, 1.0, 1.0625)]
+    blobs = [ActivationProfile(1, 0.0), ActivationProfile(2, 5e-324, 1.0, 1.0625)]
     for policy in ("flashneuron", "optimal"):
         assert plan(blobs, 3, 1.0, policy).transfer_s == 5e-324
 
 
 def test_seconds_that_do_not_add_up_exactly_are_no_obstacle_at_the_limit() -> None:
-    blobs = [Blob(1, 0.1) for _ in range(10)]  # ten times 0.1 is 0.9999999999999999 added in order
+    blobs = [ActivationProfile(1, 0.1) for _ in range(10)]  # ten times 0.1 is 0.9999999999999999 added in order
     for policy in ("flashneuron", "optimal"):
         assert plan(blobs, 10, 1.0, policy).status == "fits"
 
@@ -141,7 +141,9 @@ def test_ten_thousand_blobs_are_planned(policy: str, mixed: bool) -> None:
     """That it takes under a second is a figure of the benchmark; that it ends, and well, is a test."""
     count = 10_000
     blobs = [
-        Blob((1 + i * 7919 % 64) * MIB, 1e-4 * (1 + i * 104729 % 97), 1.0 + (i % 5) / 2 if mixed else 1.0, i * 1e-3)
+        ActivationProfile(
+            (1 + i * 7919 % 64) * MIB, 1e-4 * (1 + i * 104729 % 97), 1.0 + (i % 5) / 2 if mixed else 1.0, i * 1e-3
+        )
         for i in range(count)
     ]
     need = sum(blob.nbytes for blob in blobs) // 2
@@ -153,7 +155,7 @@ def test_ten_thousand_blobs_are_planned(policy: str, mixed: bool) -> None:
 def test_the_walk_through_of_figure_6() -> None:
     """Seven tensors A to G: a prefix that is too slow; its last incompressible one makes way for compressible ones."""
     ratios = {"A": 1.0, "B": 2.0, "C": 1.0, "D": 1.0, "E": 4.0, "F": 1.5, "G": 3.0}
-    blobs = [Blob(2 * MIB, 1.0, ratio) for ratio in ratios.values()]
+    blobs = [ActivationProfile(2 * MIB, 1.0, ratio) for ratio in ratios.values()]
     letters = "".join(ratios)
 
     def names(forward_s: float) -> tuple[str, str]:
@@ -167,7 +169,7 @@ def test_the_walk_through_of_figure_6() -> None:
 
 
 def test_the_sum_of_the_paper_accepts_what_overruns_the_timeline() -> None:
-    blobs = [Blob(4, 0.2, 1.0, 0.1), Blob(4, 0.4, 1.0, 0.9)]
+    blobs = [ActivationProfile(4, 0.2, 1.0, 0.1), ActivationProfile(4, 0.4, 1.0, 0.9)]
     strict = plan(blobs, 8, 1.0, strict_paper=True)
     assert (strict.status, strict.transfer_s) == ("fits", pytest.approx(0.6))
     assert strict.finish_s == pytest.approx(1.3)
@@ -175,7 +177,7 @@ def test_the_sum_of_the_paper_accepts_what_overruns_the_timeline() -> None:
 
 
 def test_optimal_prefers_a_dearer_selection_that_hides() -> None:
-    blobs = [Blob(4, 0.5, 1.0, 0.0), Blob(4, 0.4, 1.0, 0.9)]
+    blobs = [ActivationProfile(4, 0.5, 1.0, 0.0), ActivationProfile(4, 0.4, 1.0, 0.9)]
     assert plan(blobs, 4, 1.0, "optimal").selected == (0,)
     assert plan(blobs, 4, 1.0, "optimal", strict_paper=True).selected == (1,)
     assert plan(blobs, 4, 0.1, "optimal") == Schedule((1,), 0.4, 1.3, "delayed")
@@ -184,7 +186,7 @@ def test_optimal_prefers_a_dearer_selection_that_hides() -> None:
 @pytest.mark.parametrize("need", [0, -1, -MIB])
 @pytest.mark.parametrize("policy", ["flashneuron", "optimal", "vdnn-dyn"])
 def test_no_need_moves_nothing(policy: str, need: int) -> None:
-    assert plan([Blob(MIB, 1.0)], need, 0.5, policy) == Schedule((), 0.0, 0.0, "fits")
+    assert plan([ActivationProfile(MIB, 1.0)], need, 0.5, policy) == Schedule((), 0.0, 0.0, "fits")
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -195,26 +197,26 @@ def test_nothing_to_move(policy: str) -> None:
 @pytest.mark.parametrize("policy", [*POLICIES, lambda blobs, need, forward_s: range(len(blobs))])
 def test_a_budget_that_cannot_be_kept(policy: str) -> None:
     with pytest.raises(InfeasibleBudget, match=r"needed 11 bytes, got 10; make the budget larger") as raised:
-        plan([Blob(4, 0.1, kind="conv"), Blob(6, 0.1, kind="pool")], 11, 1.0, policy)
+        plan([ActivationProfile(4, 0.1, kind="conv"), ActivationProfile(6, 0.1, kind="pool")], 11, 1.0, policy)
     assert isinstance(raised.value, FastIOError)
     assert (raised.value.need, raised.value.got) == (11, 10)
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
 
 def test_a_policy_that_cannot_free_enough_says_who_can() -> None:
-    blobs = [Blob(4, 0.1, kind="conv"), Blob(6, 0.1, kind="fc")]
+    blobs = [ActivationProfile(4, 0.1, kind="conv"), ActivationProfile(6, 0.1, kind="fc")]
     with pytest.raises(InfeasibleBudget, match=r"'vdnn-conv' moves out: needed 5 bytes, got 4; use policy 'all'"):
         plan(blobs, 5, 1.0, "vdnn-conv")
     with pytest.raises(InfeasibleBudget, match="'nobody' moves out"):
         plan(blobs, 5, 1.0, nobody)
 
 
-def nobody(blobs: Sequence[Blob], need_bytes: int, forward_s: float) -> tuple[int, ...]:
+def nobody(blobs: Sequence[ActivationProfile], need_bytes: int, forward_s: float) -> tuple[int, ...]:
     return ()
 
 
 def test_a_callable_chooses() -> None:
-    blobs = [Blob(4, 0.25), Blob(6, 0.5), Blob(8, 0.5)]
+    blobs = [ActivationProfile(4, 0.25), ActivationProfile(6, 0.5), ActivationProfile(8, 0.5)]
     schedule = plan(blobs, 8, 1.0, lambda blobs, need, forward_s: [2, 0, 2])
     assert schedule == Schedule((0, 2), 0.75, 0.75, "fits")
     with pytest.raises(ValueError, match="blob 3; there are 3"):
@@ -222,7 +224,7 @@ def test_a_callable_chooses() -> None:
 
 
 def test_vdnn_chooses_by_kind() -> None:
-    blobs = [Blob(4, 0.1, kind=kind) for kind in ("conv", "pool", "conv", "fc")]
+    blobs = [ActivationProfile(4, 0.1, kind=kind) for kind in ("conv", "pool", "conv", "fc")]
     assert plan(blobs, 0, 1.0, "vdnn-all").selected == (0, 1, 2)
     assert plan(blobs, 0, 1.0, "vdnn-conv").selected == (0, 2)
     assert plan(blobs, 5, 1.0, "vdnn-dyn").selected == (0, 2)
@@ -236,5 +238,5 @@ def test_what_makes_no_sense_is_refused() -> None:
         with pytest.raises(ValueError, match="forward_s"):
             plan([], 0, forward_s)
     for wrong in ({"nbytes": -1}, {"transfer_s": math.nan}, {"ratio": 0.0}, {"ready_s": -1.0}):
-        with pytest.raises(ValueError, match=f"Blob.{next(iter(wrong))} is"):
-            Blob(**{"nbytes": 1, "transfer_s": 1.0, **wrong})
+        with pytest.raises(ValueError, match=f"ActivationProfile.{next(iter(wrong))} is"):
+            ActivationProfile(**{"nbytes": 1, "transfer_s": 1.0, **wrong})

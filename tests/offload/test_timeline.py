@@ -9,27 +9,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastio.offload.planning.infeasible import InfeasibleBudget
-from fastio.offload.planning.overlap import Blob
+from fastio.offload.planning.overlap import ActivationProfile
 from fastio.offload.planning.schedule import plan
 from fastio.offload.simulation.capacity import Workload, calibrated_batch, iterate, largest_as_fast, largest_runnable
 from fastio.offload.simulation.timeline import Timeline, Transfer, simulate
 
 FORWARD_S, BACKWARD_S = 4.0, 8.0
-CHAIN = [Blob(10, 0.5, 1.0, float(at)) for at in range(4)]
+CHAIN = [ActivationProfile(10, 0.5, 1.0, float(at)) for at in range(4)]
 
 
 @st.composite
-def blob_lists(draw: st.DrawFn) -> list[Blob]:
+def blob_lists(draw: st.DrawFn) -> list[ActivationProfile]:
     ready = sorted(draw(st.lists(st.floats(0, FORWARD_S), min_size=1, max_size=12)))
-    return [Blob(draw(st.integers(0, 50)), draw(st.floats(0, 1)), draw(st.floats(1, 4)), at) for at in ready]
+    return [
+        ActivationProfile(draw(st.integers(0, 50)), draw(st.floats(0, 1)), draw(st.floats(1, 4)), at) for at in ready
+    ]
 
 
-def chosen_of(blobs: list[Blob], bits: int) -> list[int]:
+def chosen_of(blobs: list[ActivationProfile], bits: int) -> list[int]:
     return [i for i in range(len(blobs)) if bits >> i & 1]
 
 
 def attempt(
-    blobs: list[Blob], chosen: list[int], budget: int | None, synchronous: bool = False
+    blobs: list[ActivationProfile], chosen: list[int], budget: int | None, synchronous: bool = False
 ) -> Timeline | InfeasibleBudget:
     try:
         return simulate(blobs, chosen, FORWARD_S, BACKWARD_S, budget=budget, synchronous=synchronous)
@@ -54,7 +56,7 @@ def test_without_a_budget_everything_is_read_back_at_once() -> None:
 
 
 def test_a_slow_channel_is_waited_for() -> None:
-    slow = [Blob(10, 3.0, 1.0, float(at)) for at in range(4)]
+    slow = [ActivationProfile(10, 3.0, 1.0, float(at)) for at in range(4)]
     free = simulate(slow, range(4), FORWARD_S, BACKWARD_S)
     assert [write.finish_s for write in free.writes] == [3.0, 6.0, 9.0, 12.0]
     assert free.forward_stall_s == 8.0  # all of it the drain
@@ -90,7 +92,9 @@ def test_synchronous_hides_nothing() -> None:
 
 
 @given(blob_lists(), st.integers(0, 1 << 12), st.one_of(st.none(), st.integers(0, 200)), st.booleans())
-def test_what_holds_of_every_iteration(blobs: list[Blob], bits: int, budget: int | None, synchronous: bool) -> None:
+def test_what_holds_of_every_iteration(
+    blobs: list[ActivationProfile], bits: int, budget: int | None, synchronous: bool
+) -> None:
     chosen = chosen_of(blobs, bits)
     timeline = attempt(blobs, chosen, budget, synchronous)
     if isinstance(timeline, InfeasibleBudget):
@@ -121,7 +125,7 @@ def test_what_holds_of_every_iteration(blobs: list[Blob], bits: int, budget: int
 
 
 @given(blob_lists(), st.floats(0, 1), st.sampled_from(["flashneuron", "optimal", "all"]))
-def test_the_planner_and_the_simulator_agree(blobs: list[Blob], share: float, policy: str) -> None:
+def test_the_planner_and_the_simulator_agree(blobs: list[ActivationProfile], share: float, policy: str) -> None:
     need = int(share * sum(blob.nbytes for blob in blobs))
     schedule = plan(blobs, need, FORWARD_S, policy)
     timeline = simulate(blobs, schedule.selected, FORWARD_S, BACKWARD_S)
@@ -132,7 +136,7 @@ def test_the_planner_and_the_simulator_agree(blobs: list[Blob], share: float, po
 
 
 @given(blob_lists(), st.integers(0, 1 << 12))
-def test_more_memory_never_makes_it_slower(blobs: list[Blob], bits: int) -> None:
+def test_more_memory_never_makes_it_slower(blobs: list[ActivationProfile], bits: int) -> None:
     chosen = chosen_of(blobs, bits)
     times = []
     for budget in range(0, sum(blob.nbytes for blob in blobs) + 1, 5):
@@ -146,14 +150,16 @@ def test_more_memory_never_makes_it_slower(blobs: list[Blob], bits: int) -> None
 
 def test_no_compute_at_all() -> None:
     assert simulate([], [], 0.0, 0.0).slowdown == 1.0
-    timeline = simulate([Blob(1, 1.0)], [0], 0.0, 0.0)
+    timeline = simulate([ActivationProfile(1, 1.0)], [0], 0.0, 0.0)
     assert isinstance(timeline, Timeline)
     assert timeline.iteration_s == 2.0
     assert timeline.slowdown == float("inf")
 
 
 # At batch 1: eight blobs of 10 bytes, each 0.6 s to move, ready every half second of a forward pass of 4 s.
-UNIT = Workload(tuple(Blob(10, 0.6, 1.0, at / 2) for at in range(8)), 4.0, 8.0, fixed_nbytes=100, working_nbytes=5)
+UNIT = Workload(
+    tuple(ActivationProfile(10, 0.6, 1.0, at / 2) for at in range(8)), 4.0, 8.0, fixed_nbytes=100, working_nbytes=5
+)
 
 
 def at_batch(batch: int) -> Workload:

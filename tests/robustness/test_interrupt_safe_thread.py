@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import fastio
-from fastio._native import Control, Latch, Outlast
+from fastio._native import Control, JoinOnExit, Latch
 from fastio.checkpoint import background_write
 from fastio.engine import background_job
 from fastio.runtime.interrupt_safe_thread import WorkThread
@@ -71,7 +71,7 @@ def test_what_it_is_started_within_is_not_left_before_it_ends(interrupt: Callabl
 
     def call() -> None:
         thread = WorkThread(work)
-        with Outlast(control, thread.start):
+        with JoinOnExit(control, thread.start):
             thread.wait()
 
     interrupts = Interrupts(0.02, again=0.001)
@@ -90,11 +90,11 @@ def test_who_is_interrupted_as_it_starts_waits_for_it(interrupt: Callable[[float
         time.sleep(0.05)
         log.append(control.cancelled)
 
-    def begin(within: Outlast) -> None:
+    def begin(within: JoinOnExit) -> None:
         WorkThread(work).start(within)
         raise KeyError
 
-    with pytest.raises(KeyError), Outlast(control, begin):
+    with pytest.raises(KeyError), JoinOnExit(control, begin):
         pytest.fail("it was entered")
     assert log == [True]
 
@@ -110,7 +110,7 @@ def test_who_is_interrupted_while_it_starts_knows_whether_it_runs(
         while interrupts.came < 100 or begun < 100:
             log: list[str] = []
             thread = WorkThread(lambda log=log: log.append("ran"), name)  # type: ignore[misc]
-            with Outlast(Control(), lambda within, thread=thread: interrupts.during(partial(thread.start, within))):  # type: ignore[misc]
+            with JoinOnExit(Control(), lambda within, thread=thread: interrupts.during(partial(thread.start, within))):  # type: ignore[misc]
                 knew = thread.has_begun
             begun += knew
             assert log == (["ran"] if knew else [])  # nothing that would run all the same is left by then
@@ -136,7 +136,7 @@ def deaths(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 @pytest.mark.parametrize("name", ["", "of a test"])
 def test_one_that_dies_before_it_works_is_not_waited_for(name: str, deaths: list[object]) -> None:
     thread = Dies(lambda: pytest.fail("it ran"), name)
-    with Outlast(Control(), thread.start):
+    with JoinOnExit(Control(), thread.start):
         assert thread.wait()
     assert thread.has_begun
     assert not thread.is_running
@@ -188,7 +188,7 @@ def test_a_step_larger_than_the_memory_whose_thread_dies_is_an_error_of_its_save
 def test_a_forked_child_does_not_wait_for_it() -> None:
     may_end = threading.Event()
     thread = WorkThread(lambda: may_end.wait() and None)
-    with Outlast(Control(), thread.start):
+    with JoinOnExit(Control(), thread.start):
         child = os.fork()
         if child:
             assert os.waitpid(child, 0)[1] == 0

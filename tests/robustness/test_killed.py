@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import fastio
-from fastio.files.atomic_file import Replacement
+from fastio.files.atomic_file import AtomicFile
 from faults import Server, objects
 
 KILLS = {"pt": 120, "safetensors": 40, "npy": 40}
@@ -44,7 +44,7 @@ def test_however_many_writers_were_killed_the_next_save_clears_all_they_left(tmp
         "writers = [Replacement(sys.argv[1]) for _ in range(20)]\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    with Replacement(str(path)) as alive:
+    with AtomicFile(str(path)) as alive:
         killed = subprocess.run([sys.executable, "-c", code, str(path)], check=False)
         assert killed.returncode == -signal.SIGKILL
         assert len(list(tmp_path.iterdir())) == 21 + len(others)

@@ -26,7 +26,7 @@ from fastio._native import Control
 from fastio.backends.memory import MemoryTransport
 from fastio.errors import CorruptFileError, RefusedError, TransferError
 from fastio.transports import registry
-from fastio.transports.transport import LOAD, SAVE, Extent, Moved, Patch, ReadRequest, Transport, WriteRequest
+from fastio.transports.transport import LOAD, SAVE, Extent, Patch, ReadRequest, Transport, TransportResult, WriteRequest
 from layouts import MIB, PAGE, Layout, Memory, Run, layouts
 
 ROUTES = {"direct", "cached", "bounce", "gds"}
@@ -94,7 +94,9 @@ class LoadContract:
         os.close(fd)
         return fd
 
-    def check_result(self, transport: Transport, moved: Moved, extents: Sequence[Extent], data: bytes | None) -> None:
+    def check_result(
+        self, transport: Transport, moved: TransportResult, extents: Sequence[Extent], data: bytes | None
+    ) -> None:
         """The result is of the kind promised; ``data`` is what the file holds."""
         assert moved.route in ROUTES
         assert all(moved.notes)
@@ -258,7 +260,7 @@ class LoadContract:
 class TransportContract(LoadContract):
     """What a transport must do that saves, too."""
 
-    def write(self, transport: Transport, request: WriteRequest) -> Moved:
+    def write(self, transport: Transport, request: WriteRequest) -> TransportResult:
         """Write, and check that the file has kept its length."""
         moved = transport.write(request)
         assert os.fstat(request.fd).st_size == request.size

@@ -32,7 +32,7 @@ from fastio_bench.offload.summary import Summary
 from fastio_bench.offload.training_job import Moved
 from fastio_bench.peers import catalogue
 from fastio_bench.peers.goals import Goal
-from fastio_bench.report.table import SIMULATED, Exhibit
+from fastio_bench.report.table import SIMULATED, ResultTable
 from fastio_bench.store import command as store_command
 from fastio_bench.tools import tables, trace, tune
 from fastio_bench.tools.rebuilt_dictionaries import Model, Rebuild, Training
@@ -217,7 +217,7 @@ def unknown(folder: Path, text: str) -> Report:
     report = Report(text, folder, {text: text})
     report.failures.append(Failure(text, text, text, 0, text))
     report.findings |= {text: [{text: text, "count": 2}], "goals": [], "nested": {text: [{"deep": [text]}]}}
-    report.exhibits.append(Exhibit(text, text, (text, f"{text}*"), [[text, 1.5]], source=text, note=text))
+    report.exhibits.append(ResultTable(text, text, (text, f"{text}*"), [[text, 1.5]], source=text, note=text))
     report.notes.append(text)
     report.interrupted = True
     return report

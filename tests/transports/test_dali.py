@@ -17,7 +17,7 @@ from numpy.lib import format as npy
 from contract import LoadContract
 from fastio.errors import RefusedError
 from fastio.transports import registry
-from fastio.transports.transport import LOAD, Extent, Moved, ReadRequest, Transport, WriteRequest
+from fastio.transports.transport import LOAD, Extent, ReadRequest, Transport, TransportResult, WriteRequest
 from layouts import MIB, Memory
 
 dali = registry.find("dali")
@@ -67,7 +67,7 @@ class TestOnCuda(Loads):
     device = "cuda"
 
 
-def load(path: Path, into: Memory | None = None) -> tuple[Moved, bytes]:
+def load(path: Path, into: Memory | None = None) -> tuple[TransportResult, bytes]:
     """All of the data of an ``.npy`` file, by the transport."""
     with path.open("rb") as file:
         npy.read_magic(file)
@@ -89,7 +89,7 @@ def test_dtypes_and_shapes(tmp_path: Path, code: str, shape: tuple[int, ...]) ->
     np.save(tmp_path / "a.npy", array)
     moved, got = load(tmp_path / "a.npy")
     assert got == array.tobytes()
-    assert moved == Moved("cached")
+    assert moved == TransportResult("cached")
 
 
 @installed

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from fastio import _native
 from fastio.checkpoint.folder.regular_file import opened_regular
 from fastio.errors import CheckpointError, CorruptFileError
-from fastio.files.atomic_file import Replacement, write_all
+from fastio.files.atomic_file import AtomicFile, write_all
 from fastio.formats.small_reads import read_at
 
 NAME = "manifest.json"
@@ -53,7 +53,7 @@ class Manifest(NamedTuple):
     metadata: dict[str, Any]
 
 
-def write(new: Replacement, manifest: Manifest) -> None:
+def write(new: AtomicFile, manifest: Manifest) -> None:
     """Make a step visible, durably; ``new`` is the manifest's file. TransferError if the system refuses.
 
     CheckpointError if the manifest could not be read again: the step is not there then, either.

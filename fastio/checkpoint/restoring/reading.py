@@ -28,7 +28,7 @@ from fastio.errors import CorruptFileError, FormatError
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.reader import Archive, NotPlainError, Reader, damaged, open_archive, unpickle
 from fastio.results import publish
-from fastio.runtime.gc_pause import held_back
+from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import Extent, Span
 
 _log = logging.getLogger("fastio.checkpoint")
@@ -64,7 +64,7 @@ def read_step(folder: str, manifest: Manifest, wish: Wish) -> Restored:
     """
     began = time.perf_counter()
     require_memory(wish.into)
-    read = _by_torch if torch_probe.why_not() else _read
+    read = _by_torch if torch_probe.unsupported_reason() else _read
     state, (tool, route, nbytes) = read(folder, manifest, wish)
     seconds = time.perf_counter() - began
     _log.info(
@@ -82,7 +82,7 @@ def _read(folder: str, manifest: Manifest, wish: Wish) -> tuple[Any, _Told]:
     (parts that ``wish.into`` does not have), and the memory of live tensors that are filled. These are filled, and
     compared, once the state is unpickled and fits ``wish.into``: before that nothing of it changes.
     """
-    with contextlib.ExitStack() as stack, held_back():
+    with contextlib.ExitStack() as stack, gc_paused():
         files = [stack.enter_context(_opened(folder, file)) for file in manifest.files]
         step = StepRecords(files, manifest.elsewhere)
         memory = StepMemory(step, _targets(step, wish), wish.device)

@@ -12,7 +12,7 @@ from fastio.errors import CorruptFileError
 from fastio.formats.pt.reader import PICKLE, Archive, Record
 from fastio.formats.pt.settings import is_foreign
 from fastio.memory.load_buffers import LoadBuffers, bytes_of, empty_storage
-from fastio.runtime.native_errors import named
+from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Extent, Span
 
 Place = tuple[int, str]
@@ -72,7 +72,7 @@ class StepMemory:
         self._storages = {name: live.untyped_storage() for name, live in self._filled.items()}
         left = [name for name in step.sizes if name not in needed]
         if left:
-            with named(step.archive.path):
+            with translate_native_errors(step.archive.path):
                 zeros = _native.Mapping(max(step.sizes[name] for name in left))
             self._storages |= {name: bytes_of(zeros, 0, step.sizes[name]).untyped_storage() for name in left}
         self._step, self._device = step, device

@@ -12,20 +12,20 @@ from fastio import _native
 from fastio._native import Control
 from fastio.checkpoint.saving.parallel_copy import Copy, copy_all
 from fastio.checkpoint.saving.snapshot import Snapshot
-from fastio.checkpoint.training_pause import Stillness
+from fastio.checkpoint.training_pause import TrainingPause
 from fastio.engine import candidates, checksums
 from fastio.engine.background_job import Progress
 from fastio.engine.executor import Attempts
-from fastio.engine.tool_selection import decide, movers
-from fastio.engine.transport_errors import asked
-from fastio.files.atomic_file import Replacement
+from fastio.engine.tool_selection import checksumming_tools, decide
+from fastio.engine.transport_errors import call_transport
+from fastio.files.atomic_file import AtomicFile
 from fastio.formats.detect import PT
 from fastio.formats.layout import Layout
 from fastio.memory.raw_memory import host_bytes, storage_bytes
 from fastio.memory.staging_buffers import copy_errors
 from fastio.results import SaveResult
 from fastio.transports import registry
-from fastio.transports.transport import SAVE, Extent, Moved, WriteRequest
+from fastio.transports.transport import SAVE, Extent, TransportResult, WriteRequest
 
 LEAST = 32 << 20
 # Pieces begin at multiples of it: transports write blocks of a size that divides it, so no block has bytes of two.
@@ -37,7 +37,7 @@ class Passage(NamedTuple):
 
     memory: Snapshot
     nbytes: int
-    still: Stillness
+    still: TrainingPause
 
 
 def save_in_pieces(
@@ -50,14 +50,14 @@ def save_in_pieces(
     started = time.perf_counter()
     devices = layout.devices or frozenset({"cpu"})
     context = candidates.save_context(PT, frozenset({"cpu"}), True, layout.payload, len(layout.extents) // 2)
-    able = movers(SAVE, frozenset({"cpu"}))
+    able = checksumming_tools(SAVE, frozenset({"cpu"}))
     decision = decide(policy, SAVE, PT, frozenset({"cpu"}), context, layout.payload, os.path.dirname(path), able)
     attempts = Attempts(decision, f"save {path}")
     room = max(passage.nbytes - len(layout.literal), LEAST) // _BLOCK * _BLOCK
     address = passage.memory.room(min(room, layout.size), pin="cuda" in devices)
     values = [0] * len(layout.extents)
     layout.settle()
-    with Replacement(path) as new:
+    with AtomicFile(path) as new:
         new.allocate(layout.size)
         for begin in range(0, layout.size, room):
             end = min(begin + room, layout.size)
@@ -79,9 +79,9 @@ def save_in_pieces(
     return result, values
 
 
-def _written(request: WriteRequest, tool: str) -> Moved:
+def _written(request: WriteRequest, tool: str) -> TransportResult:
     transport = registry.get(tool)
-    return asked(lambda: transport.write(request), request)
+    return call_transport(lambda: transport.write(request), request)
 
 
 def _copied(layout: Layout, begin: int, end: int, address: int, values: list[int]) -> Iterator[Extent]:

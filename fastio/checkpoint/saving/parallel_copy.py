@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from fastio._native import Control, Digests, Outlast
+from fastio._native import Control, Digests, JoinOnExit
 from fastio.runtime.interrupt_safe_thread import NoThreadError, WorkThread
 
 # For small ones: letting go of the GIL costs more than the copy, as often as other threads want it.
@@ -80,12 +80,12 @@ def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> set[int]
     wanted = min(len(os.sched_getaffinity(0)), _MOST_THREADS, -(-nbytes // _PIECE))
     work = _Work(pieces, digests, made)
 
-    def begin(within: Outlast) -> None:
+    def begin(within: JoinOnExit) -> None:
         for _ in range(wanted - 1):
             with contextlib.suppress(NoThreadError):
                 WorkThread(work.run).start(within)
 
-    with Outlast(work.control, begin):  # whoever is interrupted: their addresses are the caller's
+    with JoinOnExit(work.control, begin):  # whoever is interrupted: their addresses are the caller's
         work.run()
     if work.error is not None:
         raise work.error

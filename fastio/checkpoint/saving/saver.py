@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fastio.checkpoint import torch_fallback
-from fastio.checkpoint.background_write import Pending
+from fastio.checkpoint.background_write import BackgroundWrite
 from fastio.checkpoint.delayed_progress import after_a_second
 from fastio.checkpoint.folder.incremental_links import Base
 from fastio.checkpoint.folder.lock import FolderLock
@@ -22,13 +22,13 @@ from fastio.checkpoint.saving.snapshot import Snapshot, Storage
 from fastio.checkpoint.saving.writing import Task, write_step
 from fastio.checkpoint.sizes import readable
 from fastio.checkpoint.state import captured
-from fastio.checkpoint.training_pause import Stillness
+from fastio.checkpoint.training_pause import TrainingPause
 from fastio.engine.progress import shown
 from fastio.errors import CheckpointError
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.records import Records, pickled
 from fastio.results import publish
-from fastio.runtime.gc_pause import held_back
+from fastio.runtime.gc_pause import gc_paused
 from fastio.runtime.interrupt_safe_thread import LOOK_IN_SECONDS, NoThreadError
 
 _log = logging.getLogger("fastio.checkpoint")
@@ -68,7 +68,7 @@ class Saver:
         self._steps = steps
         self._manner = manner
         self._snapshot = Snapshot(comparable=manner.incremental)
-        self._pending: Pending | None = None
+        self._pending: BackgroundWrite | None = None
         self._base: Manifest | None = None  # the step that the snapshot holds
         self._hidden: list[int] = []  # steps whose files are still there
         self._is_leaving = False
@@ -84,14 +84,14 @@ class Saver:
         self.wait()
         self._lock.require()
         manner = self._manner
-        still = Stillness()
+        still = TrainingPause()
         image = None
         small: Sequence[tuple[str, bytes]] = ()
         storages: Sequence[Storage] = ()
-        with held_back():
+        with gc_paused():
             tree = captured(state)
             module = pickle_module_for(tree)
-            if torch_probe.why_not():
+            if torch_probe.unsupported_reason():
                 image = torch_fallback.image_of(tree, module)
             else:
                 small, storages = pickled(tree, _PICKLE_PROTOCOL, pickle_module=module)
@@ -114,7 +114,7 @@ class Saver:
         else:
             self._write_now(task, still)
 
-    def _copy(self, task: Task, storages: Sequence[Storage], base: Manifest | None, still: Stillness) -> None:
+    def _copy(self, task: Task, storages: Sequence[Storage], base: Manifest | None, still: TrainingPause) -> None:
         """Take a snapshot and save it: what soon turns out to have changed, while the rest is still looked at."""
         held = self._snapshot.lay(storages)
         task = task._replace(records=Records(task.records.small, held), is_snapshot=True)
@@ -146,7 +146,7 @@ class Saver:
         else:
             self._write_now(task, still)
 
-    def _start(self, task: Task, still: Stillness) -> Pending:
+    def _start(self, task: Task, still: TrainingPause) -> BackgroundWrite:
         """Have a step written behind, once what the one before replaced is gone; gives who does it."""
         before = self._pending
 
@@ -160,7 +160,7 @@ class Saver:
                 if not still.is_broken:  # else save itself has raised what broke it
                     raise
 
-        self._pending = pending = Pending(work, self._remove_hidden, self._leave_after)
+        self._pending = pending = BackgroundWrite(work, self._remove_hidden, self._leave_after)
         try:
             pending.start()
         except BaseException as error:
@@ -174,7 +174,7 @@ class Saver:
             raise
         return pending
 
-    def _write_now(self, task: Task, still: Stillness) -> None:
+    def _write_now(self, task: Task, still: TrainingPause) -> None:
         self._write(task, still)
         self._remove_hidden()
 
@@ -213,7 +213,7 @@ class Saver:
             if self._pending is None:
                 self._leave()
 
-    def _leave_after(self, pending: Pending) -> None:
+    def _leave_after(self, pending: BackgroundWrite) -> None:
         if self._is_leaving and pending is self._pending:
             self._leave()
 
@@ -221,7 +221,7 @@ class Saver:
         self._snapshot.close()
         self._lock.release()
 
-    def _write(self, task: Task, still: Stillness) -> None:
+    def _write(self, task: Task, still: TrainingPause) -> None:
         """Write a step, and hide those that are not to be kept any more."""
         try:
             if self._order is None:

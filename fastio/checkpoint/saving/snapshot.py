@@ -15,7 +15,7 @@ from fastio import _native
 from fastio.checkpoint.saving.parallel_copy import Copy, blocks_of, by_first_look, copy_all
 from fastio.memory.raw_memory import host_bytes, storage_bytes
 from fastio.memory.staging_buffers import HostMemory, copy_errors
-from fastio.runtime.native_errors import named
+from fastio.runtime.native_errors import translate_native_errors
 
 Storage = tuple[str, torch.UntypedStorage, int]
 """A record's name, its storage, and how many bytes of it belong to the record."""
@@ -114,7 +114,7 @@ class Snapshot:
         if memory is None or memory.nbytes < nbytes or (pin and not isinstance(memory, HostMemory)):
             del memory
             self.close()  # first, or there would be two
-            with named("the snapshot of a checkpoint"):
+            with translate_native_errors("the snapshot of a checkpoint"):
                 memory = HostMemory(max(nbytes, _PAGE), pin=True) if pin else _native.Mapping(nbytes)
             self._memory = memory
         return memory.address

@@ -21,7 +21,7 @@ from fastio.engine.background_job import Progress
 from fastio.engine.save import save_layout
 from fastio.engine.verify import checksum
 from fastio.errors import CorruptFileError, FastIOError, TransferError
-from fastio.files.atomic_file import Replacement, sync_folder
+from fastio.files.atomic_file import AtomicFile, sync_folder
 from fastio.files.open_file import opened
 from fastio.formats.layout import Layout
 from fastio.formats.pt import writer
@@ -77,7 +77,7 @@ def write_step(task: Task) -> Written:
     path, before = task.folder.make(task.step)
     try:
         # First, as it marks the folder as a step's: what a writer that is killed leaves behind is known by it.
-        with Replacement(os.path.join(path, manifest.NAME)) as new:
+        with AtomicFile(os.path.join(path, manifest.NAME)) as new:
             try:
                 written = _write(task, path, before, new)
             except BaseException:
@@ -99,7 +99,7 @@ def write_step(task: Task) -> Written:
     return written
 
 
-def _write(task: Task, path: str, before: set[str], new: Replacement) -> Written:
+def _write(task: Task, path: str, before: set[str], new: AtomicFile) -> Written:
     storages = task.records.storages
     base = task.base
     own: list[_Own] = []

@@ -19,7 +19,7 @@ from fastio.formats.pt import unpickler
 from fastio.formats.pt.zip_kinds import not_of_save
 from fastio.formats.small_reads import read_at
 from fastio.memory.load_buffers import Region
-from fastio.runtime.native_errors import named
+from fastio.runtime.native_errors import translate_native_errors
 
 PICKLE = "data.pkl"
 _DATA = "data/"
@@ -123,7 +123,7 @@ def open_archive(path: str, fd: int, size: int, careful: bool = False) -> Archiv
     CorruptFileError where it contradicts itself, FormatError for a zip file that torch.load does not open,
     NotPlainError where torch must read it.
     """
-    with named(path):
+    with translate_native_errors(path):
         directory = _native.ZipDirectory(fd, size, careful)
         records: dict[str, Record] = {record.name: record for record in directory.records(Record)}
         if not directory.in_one_folder:

@@ -18,7 +18,7 @@ from fastio.memory.load_buffers import Region
 
 
 @functools.cache
-def why_not() -> str:
+def unsupported_reason() -> str:
     """Empty if a tensor can be pickled and unpickled in place; else what went wrong."""
     try:
         tensor = torch.arange(3)

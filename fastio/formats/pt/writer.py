@@ -12,7 +12,7 @@ import torch
 from fastio import _native
 from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.pt.records import Records, pickled
-from fastio.runtime.gc_pause import held_back
+from fastio.runtime.gc_pause import gc_paused
 
 PAGE = 4096
 ARGUMENTS = {"pickle_protocol", "_disable_byteorder_record", "pickle_module"}  # torch.save's that a layout depends on
@@ -40,7 +40,7 @@ def layout(
 
     What cannot be pickled raises what torch.save raises.
     """
-    with held_back():
+    with gc_paused():
         records = pickled(obj, pickle_protocol, _disable_byteorder_record, pickle_module)
         return lay_out(records, archive_name(path))
 

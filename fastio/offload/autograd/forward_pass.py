@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from fastio.offload.autograd.operators import Operator
-from fastio.offload.autograd.saved_tensor import Blob, View, span_to_save
+from fastio.offload.autograd.saved_tensor import SavedTensor, View, span_to_save
 from fastio.offload.autograd.trace import DISK, HOST, Made, Trace, graver, kind_of
 from fastio.offload.autograd.version_counters import counter_of, witness_of
 from fastio.offload.planning.history import Run
@@ -37,7 +37,7 @@ class Step:
         self.number = number
         self.trace = Trace()
         self.refused = False  # the store failed: whatever comes stays in memory
-        self.blobs: dict[int, Blob] = {}
+        self.blobs: dict[int, SavedTensor] = {}
         self.order: Order | None = None
         self._planner = planner
         self._profile: Profile | None = None
@@ -45,7 +45,7 @@ class Step:
         self._run = Run()
         self._waited_s = 0.0  # for moving out, codec and all
         self._stalled_s = 0.0  # for transfers alone
-        self._table: dict[tuple[int, int, int], list[Blob]] = {}
+        self._table: dict[tuple[int, int, int], list[SavedTensor]] = {}
         self._operator: Operator | None = None  # the latest that saved something
         self._saved: set[int] = set()  # the blobs that it saved, and their bytes
         self._saved_nbytes = 0
@@ -54,7 +54,7 @@ class Step:
         now = time.perf_counter()
         self.iteration = Iteration(number, now, now)
 
-    def blob_of(self, tensor: torch.Tensor, view: View, module: str) -> tuple[Blob, bool]:
+    def blob_of(self, tensor: torch.Tensor, view: View, module: str) -> tuple[SavedTensor, bool]:
         """The blob that holds the tensor's bytes, and whether it is new.
 
         The same bytes are the same storage at the same version of the same counter: addresses are used again, a
@@ -73,7 +73,7 @@ class Step:
                 return blob, False
         trace = self.trace
         span = span_to_save(view, nbytes, storage.device)
-        blob = Blob(self, len(trace.made), next(_indices), storage, span, witness_of(tensor))
+        blob = SavedTensor(self, len(trace.made), next(_indices), storage, span, witness_of(tensor))
         blob.key = key
         trace.made.append(Made(blob.nbytes, tensor.dtype, self._elapsed() - self._waited_s))
         trace.kinds.append(kind)
@@ -85,7 +85,7 @@ class Step:
         self._table.setdefault(key, []).append(blob)
         return blob, True
 
-    def saved_by(self, operator: Operator, blob: Blob) -> None:
+    def saved_by(self, operator: Operator, blob: SavedTensor) -> None:
         """An operator saved a tensor with this blob's bytes. Backward needs all that one operator saved at once."""
         if operator != self._operator:
             self._operator, self._saved, self._saved_nbytes = operator, set(), 0
@@ -171,7 +171,7 @@ class Step:
         """Backward has what it asked for."""
         self.iteration.backward_ended_s = time.perf_counter()
 
-    def forget(self, blob: Blob) -> None:
+    def forget(self, blob: SavedTensor) -> None:
         """The graph let go of a blob. Once more, if that was interrupted."""
         self.blobs.pop(blob.ordinal, None)
         twins = [twin for twin in self._table.pop(blob.key, ()) if twin is not blob]

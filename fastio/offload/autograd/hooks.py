@@ -8,7 +8,7 @@ import torch
 from torch.nn import Parameter
 
 from fastio import _native
-from fastio.offload.autograd.saved_tensor import Blob, View
+from fastio.offload.autograd.saved_tensor import SavedTensor, View
 
 allows_hooks: Any = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
 """Whether torch allows saved-tensor hooks now: not within ``torch.autograd.graph.disable_saved_tensors_hooks``."""
@@ -77,7 +77,7 @@ class Handle:
 
     __slots__ = ("__weakref__", "blob", "description", "owner", "view")
 
-    def __init__(self, owner: Owner, blob: Blob, view: View, tensor: torch.Tensor) -> None:
+    def __init__(self, owner: Owner, blob: SavedTensor, view: View, tensor: torch.Tensor) -> None:
         self.owner = owner
         self.blob = blob
         self.view = view

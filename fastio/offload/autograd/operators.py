@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio.offload.autograd.saved_tensor import Blob, View
+from fastio.offload.autograd.saved_tensor import SavedTensor, View
 
 # Autograd numbers its nodes on each thread. An operator makes its node, then saves, then runs, and saves its results:
 # all of that under one number. The next operator that saves anything has another one.
@@ -28,7 +28,7 @@ class Operator(NamedTuple):
 class Move(NamedTuple):
     """A blob that is to be moved out, and how."""
 
-    blob: Blob
+    blob: SavedTensor
     view: View
     waits: bool  # for the transfer
     tier: str

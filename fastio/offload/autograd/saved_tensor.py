@@ -143,7 +143,7 @@ class Buffer:
         return flat.set_(self.storage, self.start, (nbytes,), (1,))
 
 
-class Blob:
+class SavedTensor:
     """Bytes to offload. The manager moves ``state``; nobody else writes here."""
 
     def __init__(
@@ -228,14 +228,14 @@ class Ticket(weakref.ref[Any]):
     """One of the handles through which a graph holds a blob; ``told`` is called with it when the handle is gone."""
 
     __slots__ = ("blob",)
-    blob: Blob
+    blob: SavedTensor
 
-    def __new__(cls, handle: Any, told: Callable[[Any], None], blob: Blob) -> Ticket:
+    def __new__(cls, handle: Any, told: Callable[[Any], None], blob: SavedTensor) -> Ticket:
         made = super().__new__(cls, handle, told)
         made.blob = blob
         return made
 
-    def __init__(self, handle: Any, told: Callable[[Any], None], blob: Blob) -> None:
+    def __init__(self, handle: Any, told: Callable[[Any], None], blob: SavedTensor) -> None:
         pass  # that of weakref.ref takes two
 
 

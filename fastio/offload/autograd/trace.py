@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from fastio.offload.planning.overlap import Blob
+from fastio.offload.planning.overlap import ActivationProfile
 
 DISK, HOST = "disk", "host"  # the tiers
 LATENCY_S = 0.001  # what a transfer may take beyond its bytes' share
@@ -43,14 +43,14 @@ class Trace:
     forward_s: float = 0.0  # without what moving out took
     working_set: int = 0  # bytes of the blobs that one operator saved, of the operator with the most
 
-    def blobs(self, hosted: Collection[int] = ()) -> list[Blob]:
+    def blobs(self, hosted: Collection[int] = ()) -> list[ActivationProfile]:
         """As the planner takes them, if those that are ``hosted`` go to host memory and all others to the disk.
 
         One that went elsewhere in this pass is taken to move at the pace that others had there; and so is one that took
         more than twice as long as that: devices hesitate at times, which says nothing of the blob.
         """
         pace = self._pace()
-        blobs: list[Blob] = []
+        blobs: list[ActivationProfile] = []
         for i, (made, kind, ratio) in enumerate(zip(self.made, self.kinds, self.ratio, strict=True)):
             tier = HOST if i in hosted else DISK
             moving_s = self.transfer_s[i] - self.pack_s[i]
@@ -58,7 +58,7 @@ class Trace:
                 usual_s = made.nbytes / ratio * pace[tier]
                 if self.tiers[i] != tier or moving_s > 2 * usual_s + LATENCY_S:
                     moving_s = usual_s
-            blobs.append(Blob(made.nbytes, (self.pack_s[i] + moving_s) * ratio, ratio, made.ready_s, kind))
+            blobs.append(ActivationProfile(made.nbytes, (self.pack_s[i] + moving_s) * ratio, ratio, made.ready_s, kind))
         return blobs
 
     def without_codec(self, pace: float | None = None) -> Trace:

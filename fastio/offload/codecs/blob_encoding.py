@@ -6,13 +6,13 @@ import dataclasses
 
 import torch
 
-from fastio.offload.autograd.saved_tensor import Blob, Buffer, View, used_on_current_stream
+from fastio.offload.autograd.saved_tensor import Buffer, SavedTensor, View, used_on_current_stream
 from fastio.offload.codecs.encoding import decode, encode, is_exact
 
 _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
-def pack(blob: Blob, view: View, codec: str) -> bool:
+def pack(blob: SavedTensor, view: View, codec: str) -> bool:
     """Put the codec's payload in the place of the live bytes, where the codec makes them fewer; whether it did.
 
     Rounding spares what looks like statistics: tensors of one dimension, and those whose last has one element.
@@ -41,7 +41,7 @@ def pack(blob: Blob, view: View, codec: str) -> bool:
     return True
 
 
-def unpack(blob: Blob, payload: torch.Tensor) -> Buffer:
+def unpack(blob: SavedTensor, payload: torch.Tensor) -> Buffer:
     """An encoded blob's bytes again. Raises PayloadError for a damaged payload."""
     assert blob.encoded is not None, "only what was encoded is unpacked"
     used_on_current_stream(payload.untyped_storage())

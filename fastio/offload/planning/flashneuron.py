@@ -7,13 +7,13 @@ import math
 from collections.abc import Sequence
 from itertools import compress
 
-from fastio.offload.planning.overlap import Blob, hides
+from fastio.offload.planning.overlap import ActivationProfile, hides
 
 ROUNDING = 1e-9  # relative; sums in a tree round differently from sums in order
 
 
 def flashneuron(
-    blobs: Sequence[Blob], need_bytes: int, forward_s: float, strict_paper: bool = False
+    blobs: Sequence[ActivationProfile], need_bytes: int, forward_s: float, strict_paper: bool = False
 ) -> tuple[int, ...]:
     """The indices of the blobs to move out, ascending. All blobs together must have ``need_bytes``.
 
@@ -55,7 +55,7 @@ def flashneuron(
     return tuple(compress(range(len(blobs)), chosen))
 
 
-def _shortest_prefix(blobs: Sequence[Blob], need_bytes: int) -> int:
+def _shortest_prefix(blobs: Sequence[ActivationProfile], need_bytes: int) -> int:
     length, nbytes = 0, 0
     while nbytes < need_bytes:
         nbytes += blobs[length].nbytes
@@ -63,7 +63,7 @@ def _shortest_prefix(blobs: Sequence[Blob], need_bytes: int) -> int:
     return length
 
 
-def _rank(blobs: Sequence[Blob], i: int) -> tuple[float, int, int]:
+def _rank(blobs: Sequence[ActivationProfile], i: int) -> tuple[float, int, int]:
     """Who is given up first: the incompressible before the least compressible, and of equals the last."""
     return max(1.0, blobs[i].ratio), -i, i
 
@@ -75,7 +75,7 @@ class _Channel:
     finish f, a stretch with sum s and finish g is done at max(f + s, g).
     """
 
-    def __init__(self, blobs: Sequence[Blob], chosen: Sequence[bool]) -> None:
+    def __init__(self, blobs: Sequence[ActivationProfile], chosen: Sequence[bool]) -> None:
         self._blobs = blobs
         self._leaves = 1 << max(0, len(blobs) - 1).bit_length()
         self._sum = [0.0] * (2 * self._leaves)

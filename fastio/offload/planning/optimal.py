@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastio.offload.planning.flashneuron import flashneuron
-from fastio.offload.planning.overlap import Blob, hides, transfer_seconds
+from fastio.offload.planning.overlap import ActivationProfile, hides, transfer_seconds
 
 STATES = 3_000_000  # states kept in one search, over all blobs
 FEW = 64  # fewer states are not worth pruning
@@ -21,7 +21,9 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 
-def optimal(blobs: Sequence[Blob], need_bytes: int, forward_s: float, strict_paper: bool = False) -> tuple[int, ...]:
+def optimal(
+    blobs: Sequence[ActivationProfile], need_bytes: int, forward_s: float, strict_paper: bool = False
+) -> tuple[int, ...]:
     """The indices of the blobs to move out, ascending. All blobs together must have ``need_bytes``.
 
     Of the selections with enough bytes that hide (see :func:`fastio.offload.planning.overlap.hides`), the one with the
@@ -69,7 +71,7 @@ class _Items:
     price: float
 
     @classmethod
-    def of(cls, blobs: Sequence[Blob], need: int) -> _Items:
+    def of(cls, blobs: Sequence[ActivationProfile], need: int) -> _Items:
         """The knapsack of these blobs."""
         seconds = np.array([blob.stored_s for blob in blobs], dtype=np.float64)
         nbytes = np.array([blob.nbytes for blob in blobs], dtype=np.int64)

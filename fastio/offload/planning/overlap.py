@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Blob:
+class ActivationProfile:
     """One activation as the profile saw it.
 
     ``transfer_s`` is the time to move it out uncompressed, its codec's own time included; ``ratio`` is raw bytes over
@@ -27,12 +27,14 @@ class Blob:
 
     def __post_init__(self) -> None:
         if self.nbytes < 0:
-            raise ValueError(f"Blob.nbytes is {self.nbytes}; a size is 0 or more")
+            raise ValueError(f"ActivationProfile.nbytes is {self.nbytes}; a size is 0 or more")
         for name, value in (("transfer_s", self.transfer_s), ("ready_s", self.ready_s)):
             if not 0 <= value < math.inf:
-                raise ValueError(f"Blob.{name} is {value}; a time is finite and 0 or more")
+                raise ValueError(f"ActivationProfile.{name} is {value}; a time is finite and 0 or more")
         if not 0 < self.ratio < math.inf:
-            raise ValueError(f"Blob.ratio is {self.ratio}; raw bytes over stored bytes is finite and above 0")
+            raise ValueError(
+                f"ActivationProfile.ratio is {self.ratio}; raw bytes over stored bytes is finite and above 0"
+            )
 
     @property
     def stored_s(self) -> float:
@@ -40,12 +42,12 @@ class Blob:
         return self.transfer_s / self.ratio
 
 
-def transfer_seconds(blobs: Sequence[Blob], selected: Iterable[int]) -> float:
+def transfer_seconds(blobs: Sequence[ActivationProfile], selected: Iterable[int]) -> float:
     """The channel's work: the sum of FlashNeuron (section 3.3, phase 2), in which waiting has no part."""
     return math.fsum(blobs[i].stored_s for i in selected)
 
 
-def finish_seconds(blobs: Sequence[Blob], selected: Iterable[int]) -> float:
+def finish_seconds(blobs: Sequence[ActivationProfile], selected: Iterable[int]) -> float:
     """When the channel is done if it is first in, first out and starts no blob before that is ready."""
     finish = 0.0
     for i in selected:
@@ -54,7 +56,9 @@ def finish_seconds(blobs: Sequence[Blob], selected: Iterable[int]) -> float:
     return finish
 
 
-def hides(blobs: Sequence[Blob], selected: Sequence[int], forward_s: float, strict_paper: bool = False) -> bool:
+def hides(
+    blobs: Sequence[ActivationProfile], selected: Sequence[int], forward_s: float, strict_paper: bool = False
+) -> bool:
     """Whether the selected blobs are out by the end of the forward pass.
 
     The paper asks that the sum of transfer times be no more than the forward time. That is necessary, not sufficient:

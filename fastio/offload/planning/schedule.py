@@ -10,12 +10,12 @@ from typing import Literal
 from fastio.offload.planning.flashneuron import flashneuron
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.planning.optimal import optimal
-from fastio.offload.planning.overlap import Blob, finish_seconds, hides, transfer_seconds
+from fastio.offload.planning.overlap import ActivationProfile, finish_seconds, hides, transfer_seconds
 from fastio.offload.planning.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
 
-__all__ = ["POLICIES", "Blob", "InfeasibleBudget", "Policy", "Schedule", "plan"]
+__all__ = ["POLICIES", "ActivationProfile", "InfeasibleBudget", "Policy", "Schedule", "plan"]
 
-Policy = Callable[[Sequence[Blob], int, float], Iterable[int]]
+Policy = Callable[[Sequence[ActivationProfile], int, float], Iterable[int]]
 """``policy(blobs, need_bytes, forward_s)`` gives the indices of the blobs to move out, in any order."""
 
 POLICIES = ("all", "flashneuron", "optimal", "vdnn-all", "vdnn-conv", "vdnn-dyn", "fastensor")
@@ -38,7 +38,7 @@ class Schedule:
 
 
 def plan(
-    blobs: Sequence[Blob],
+    blobs: Sequence[ActivationProfile],
     need_bytes: int,
     forward_s: float,
     policy: str | Policy = "flashneuron",
@@ -52,7 +52,7 @@ def plan(
 
     - "flashneuron" and "optimal": see their modules.
     - "all": every blob. "fastensor": every blob, and synchronously (Fastensor, sections 4-5), so none of it hides.
-    - "vdnn-all", "vdnn-conv", "vdnn-dyn": by ``Blob.kind``, see :mod:`fastio.offload.planning.vdnn`.
+    - "vdnn-all", "vdnn-conv", "vdnn-dyn": by ``ActivationProfile.kind``, see :mod:`fastio.offload.planning.vdnn`.
 
     Raises InfeasibleBudget where the policy cannot free ``need_bytes``, and ValueError for an unknown policy, a
     negative ``forward_s`` or a callable's index that is no blob's.
@@ -82,7 +82,7 @@ def policy_name(policy: str | Policy) -> str:
 
 
 def _select(
-    blobs: Sequence[Blob], need_bytes: int, forward_s: float, policy: str | Policy, strict_paper: bool
+    blobs: Sequence[ActivationProfile], need_bytes: int, forward_s: float, policy: str | Policy, strict_paper: bool
 ) -> tuple[int, ...]:
     if not isinstance(policy, str):
         return _checked(policy(blobs, need_bytes, forward_s), len(blobs))

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastio.offload.planning.overlap import Blob
+from fastio.offload.planning.overlap import ActivationProfile
 
 CONV = "conv"
 POOL = "pool"
 KINDS = {"none": frozenset[str](), "conv": frozenset({CONV}), "all": frozenset({CONV, POOL})}
 
 
-def vdnn_all(blobs: Sequence[Blob]) -> tuple[int, ...]:
+def vdnn_all(blobs: Sequence[ActivationProfile]) -> tuple[int, ...]:
     """The inputs of convolution and pooling layers: the least memory."""
     return _of_kinds(blobs, KINDS["all"])
 
 
-def vdnn_conv(blobs: Sequence[Blob]) -> tuple[int, ...]:
+def vdnn_conv(blobs: Sequence[ActivationProfile]) -> tuple[int, ...]:
     """The inputs of convolutions alone, which compute for long enough to hide a transfer."""
     return _of_kinds(blobs, KINDS["conv"])
 
 
-def vdnn_dyn(blobs: Sequence[Blob], need_bytes: int) -> tuple[int, ...]:
+def vdnn_dyn(blobs: Sequence[ActivationProfile], need_bytes: int) -> tuple[int, ...]:
     """The first of none, conv and all that frees ``need_bytes``; all where none does.
 
     This is the dynamic policy where the algorithms' workspaces are not the planner's to choose;
@@ -76,5 +76,5 @@ def next_prefetch(
     return None
 
 
-def _of_kinds(blobs: Sequence[Blob], kinds: frozenset[str]) -> tuple[int, ...]:
+def _of_kinds(blobs: Sequence[ActivationProfile], kinds: frozenset[str]) -> tuple[int, ...]:
     return tuple(i for i, blob in enumerate(blobs) if blob.kind in kinds)

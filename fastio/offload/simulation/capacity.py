@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fastio.offload.planning.infeasible import InfeasibleBudget
-from fastio.offload.planning.overlap import Blob
+from fastio.offload.planning.overlap import ActivationProfile
 from fastio.offload.planning.schedule import Policy, plan
 from fastio.offload.simulation.timeline import Timeline, simulate
 
@@ -20,7 +20,7 @@ class Workload:
     besides the blobs (the largest layer's working set).
     """
 
-    blobs: tuple[Blob, ...]
+    blobs: tuple[ActivationProfile, ...]
     forward_s: float
     backward_s: float
     fixed_nbytes: int = 0

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastio.offload.planning.infeasible import InfeasibleBudget
-from fastio.offload.planning.overlap import Blob
+from fastio.offload.planning.overlap import ActivationProfile
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Timeline:
 
 
 def simulate(
-    blobs: Sequence[Blob],
+    blobs: Sequence[ActivationProfile],
     selected: Sequence[int],
     forward_s: float,
     backward_s: float,
@@ -88,7 +88,7 @@ def simulate(
 
 
 def _forward(
-    blobs: Sequence[Blob], chosen: frozenset[int], room: float, synchronous: bool
+    blobs: Sequence[ActivationProfile], chosen: frozenset[int], room: float, synchronous: bool
 ) -> tuple[tuple[Transfer, ...], float, int]:
     """The writes, what compute waited for memory (or, synchronous, for writes), and the peak."""
     writes: list[Transfer] = []
@@ -115,7 +115,7 @@ def _forward(
 
 
 def _backward(
-    blobs: Sequence[Blob],
+    blobs: Sequence[ActivationProfile],
     chosen: frozenset[int],
     room: float,
     synchronous: bool,

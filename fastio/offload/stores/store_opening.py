@@ -17,7 +17,7 @@ from fastio.nvme.safety import refuse_contents, refuse_controller_in_use
 from fastio.offload.stores.namespaces import close_namespace, open_namespaces
 from fastio.offload.stores.store_errors import BLOCK
 from fastio.offload.stores.store_places import close_places, open_places
-from fastio.runtime.native_errors import named
+from fastio.runtime.native_errors import translate_native_errors
 
 _NAMED = ("nvme", "vfio", "spdk")  # whose places have the driver's name before a colon
 DRIVERS = ("uring", "threads", *_NAMED)
@@ -155,7 +155,7 @@ def _reader(native: _native.BlockStore, driver: str, number: int, name: str) -> 
 
     def read(offset: int, nbytes: int) -> bytes:
         memory = torch.empty(nbytes, dtype=torch.uint8)
-        with named(name):
+        with translate_native_errors(name):
             failure = native.peek(number, offset // BLOCK, memory.data_ptr(), nbytes)
         if failure is not None:
             raise TransferError(failure[0], f"driver {driver}: reading what is there", name, offset)
@@ -179,7 +179,7 @@ def _by_ring_or_threads(
 def _native_store(
     devices: Sequence[tuple[int, int]] | Sequence[str], told: Sequence[str], limit: int, driver: str, alignment: int
 ) -> _native.BlockStore:
-    with named(", ".join(told)):
+    with translate_native_errors(", ".join(told)):
         return _native.BlockStore(devices, limit, driver, alignment)
 
 

@@ -16,7 +16,7 @@ from fastio.offload.stores.tiers import Store, Tier
 _SLAB = 2  # windows that a slab of pinned memory holds: what is being written, and what is being read
 
 
-class Levels:
+class TierSet:
     """Made as tensors of a kind of device turn up: tensors on the CPU go to the store as they lie, those of a GPU
     through pinned memory. Each kind has ``host_budget`` bytes of host memory of its own.
     """

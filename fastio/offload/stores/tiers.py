@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from fastio.errors import FastIOError
-from fastio.offload.autograd.saved_tensor import LINE, PAGE, Blob, Buffer, State
+from fastio.offload.autograd.saved_tensor import LINE, PAGE, Buffer, SavedTensor, State
 from fastio.offload.codecs.blob_encoding import unpack
 from fastio.offload.report import Counts, Event, Traffic
 from fastio.offload.stores.store_errors import without_frames
@@ -67,12 +67,12 @@ class Tier:
         self._counts = counts
         self._traffic = counts.traffic.setdefault(name, Traffic())
         self._whole_pages: bool = getattr(store, "whole_pages", False)
-        self._queued: deque[Blob] = deque()
-        self._issued: deque[Blob] = deque()
+        self._queued: deque[SavedTensor] = deque()
+        self._issued: deque[SavedTensor] = deque()
         self._queued_bytes = 0
         self._issued_bytes = 0
-        self._reading: dict[int, Blob] = {}
-        self._leaving: list[Blob] = []
+        self._reading: dict[int, SavedTensor] = {}
+        self._leaving: list[SavedTensor] = []
         self._started: dict[int, float] = {}
         self._errors: dict[int, Exception] = {}
 
@@ -82,7 +82,7 @@ class Tier:
         self._queued_bytes = sum(blob.stored_nbytes for blob in self._queued)
         self._issued_bytes = sum(blob.stored_nbytes for blob in self._issued)
 
-    def take(self, blob: Blob, wait: bool) -> None:
+    def take(self, blob: SavedTensor, wait: bool) -> None:
         """Begin to move a blob out. Blocks while more than ``window`` bytes wait, or any where told to.
 
         Never raises a store's error.
@@ -122,7 +122,7 @@ class Tier:
             self._issue(self._queued.popleft())
         self._update()
 
-    def cancel(self, blob: Blob) -> None:
+    def cancel(self, blob: SavedTensor) -> None:
         """Backward asks for a blob that still waits to be written: it need not be any more, if nothing was issued."""
         if blob.state is State.PENDING and blob in self._queued:
             self._queued.remove(blob)
@@ -130,7 +130,7 @@ class Tier:
             blob.state = State.RESIDENT
             self._counts.cancelled += 1
 
-    def fetch(self, blob: Blob) -> None:
+    def fetch(self, blob: SavedTensor) -> None:
         """Begin to read a blob back; it is under way after the next ``pump``, or when it is waited for.
 
         MemoryError or torch's own, with nothing changed, where there is no memory for it.
@@ -148,7 +148,7 @@ class Tier:
             self._errors[blob.index] = without_frames(error)  # it is tried once more when the blob is needed
         self._counts.stalled_read_s += self._stalled(blob, self._started[blob.index])  # a store may do it at once
 
-    def finish(self, blob: Blob) -> None:
+    def finish(self, blob: SavedTensor) -> None:
         """Wait until a blob is back. Raises ActivationLostError after a second failure."""
         began = time.perf_counter()
         try:
@@ -178,7 +178,7 @@ class Tier:
         self._counts.stalled_read_s += self._stalled(blob, began, settled)
         self._tell("read", blob, began, settled)
 
-    def drop(self, blob: Blob) -> None:
+    def drop(self, blob: SavedTensor) -> None:
         """The graph let go of a blob: free its bytes now, or when its command is over."""
         self.cancel(blob)
         if blob.state is State.RESIDENT and blob.held:  # never written
@@ -216,7 +216,7 @@ class Tier:
         """Bytes of live blobs whose write is not over."""
         return self._queued_bytes + self._issued_bytes
 
-    def _issue(self, blob: Blob) -> None:
+    def _issue(self, blob: SavedTensor) -> None:
         self._queued_bytes -= blob.stored_nbytes
         if blob.step.refused:
             blob.state = State.RESIDENT
@@ -236,7 +236,7 @@ class Tier:
             self._issued.append(blob)
             self._issued_bytes += blob.stored_nbytes
 
-    def _read(self, blob: Blob) -> None:
+    def _read(self, blob: SavedTensor) -> None:
         assert blob.buffer is not None, "fetch gave it one"
         self.store.read(blob.index, blob.buffer.address - blob.lead, blob.lead + blob.stored_nbytes)
 
@@ -253,7 +253,7 @@ class Tier:
         with contextlib.suppress(*_REFUSALS):
             self.store.update()
 
-    def _is_over(self, blob: Blob) -> bool:
+    def _is_over(self, blob: SavedTensor) -> bool:
         if blob.index in self._errors:
             return True
         try:
@@ -264,18 +264,18 @@ class Tier:
         except IndexError:  # who was interrupted before it was written, or after it was freed
             return True
 
-    def _settle(self, blob: Blob) -> None:
+    def _settle(self, blob: SavedTensor) -> None:
         """Wait for the blob's command; raises its error."""
         if blob.index in self._errors:
             raise self._errors.pop(blob.index)
         self.store.wait(blob.index)
 
-    def _decode(self, blob: Blob) -> None:
+    def _decode(self, blob: SavedTensor) -> None:
         if blob.encoded is not None:
             assert blob.buffer is not None, "fetch gave it one"
             blob.buffer = unpack(blob, blob.buffer.bytes(blob.stored_nbytes))
 
-    def _finish_write(self, blob: Blob) -> None:
+    def _finish_write(self, blob: SavedTensor) -> None:
         began = time.perf_counter()
         self._issued.remove(blob)
         self._issued_bytes -= blob.stored_nbytes
@@ -297,13 +297,13 @@ class Tier:
         self._counts.stalled_write_s += self._stalled(blob, began, now)
         self._tell("write", blob, began, now)
 
-    def _stalled(self, blob: Blob, began: float, ended: float | None = None) -> float:
+    def _stalled(self, blob: SavedTensor, began: float, ended: float | None = None) -> float:
         """Seconds that compute stood still, which its step hears of."""
         seconds = (time.perf_counter() if ended is None else ended) - began
         blob.step.stalled(seconds)
         return seconds
 
-    def _tell(self, op: Literal["write", "read"], blob: Blob, waited_from: float, now: float) -> None:
+    def _tell(self, op: Literal["write", "read"], blob: SavedTensor, waited_from: float, now: float) -> None:
         event = Event(
             op,
             blob.step.number,
@@ -316,7 +316,7 @@ class Tier:
         self._counts.events.append(event)
         blob.step.moved(event)
 
-    def _refuse(self, blob: Blob, error: Exception) -> None:
+    def _refuse(self, blob: SavedTensor, error: Exception) -> None:
         """A write failed: the tensor stays, and so does all else of its step. Gradients are what they would be."""
         blob.state = State.RESIDENT
         self._started.pop(blob.index, None)
@@ -331,7 +331,7 @@ class Tier:
                 stacklevel=2,
             )
 
-    def _forget(self, blob: Blob, keep: bool = False) -> None:
+    def _forget(self, blob: SavedTensor, keep: bool = False) -> None:
         # Nothing hangs on it: the bytes are wanted by nobody, and a write that never began has no index to free.
         with contextlib.suppress(*_REFUSALS, IndexError):
             self.store.free(blob.index)

@@ -21,14 +21,14 @@ from fastio._native import Descriptor
 from fastio.engine import candidates
 from fastio.engine.executor import Attempts
 from fastio.engine.tool_selection import Decision, decide
-from fastio.engine.transport_errors import asked
+from fastio.engine.transport_errors import call_transport
 from fastio.errors import CorruptFileError, FastIOError, FolderMissingError, TransferError
 from fastio.offload.stores.endurance import Drive
 from fastio.offload.stores.store_errors import StoreGoneError
 from fastio.offload.stores.store_places import unnamed
-from fastio.runtime.native_errors import named
+from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
-from fastio.transports.transport import LOAD, SAVE, Extent, Moved, ReadRequest, Span, Transport, WriteRequest
+from fastio.transports.transport import LOAD, SAVE, Extent, ReadRequest, Span, Transport, TransportResult, WriteRequest
 
 FORMAT = "raw"  # the files hold the bytes and nothing else; what they take disturbs no other format's dictionary
 _BLOCK = 4096
@@ -206,10 +206,10 @@ class ToolStore:
         decision = decide(self._policy, SAVE, FORMAT, _HOST, context, file.nbytes, self.folder)
         request = WriteRequest(self.folder, file.fd, file.nbytes, [Extent(0, file.nbytes, address, False)], (), False)
 
-        def move(transport: Transport) -> Moved:
+        def move(transport: Transport) -> TransportResult:
             os.ftruncate(file.fd, 0)  # of what a tool wrote before it refused
             _native.allocate(file.fd, file.nbytes)
-            return asked(lambda: transport.write(request), request)
+            return call_transport(lambda: transport.write(request), request)
 
         tool = self._move(index, "write", decision.order, decision, move)
         decision.learn(tool, time.perf_counter() - began)
@@ -228,21 +228,26 @@ class ToolStore:
         span = Span(0, nbytes, address) if whole else None
         request = ReadRequest(self.folder, file.fd, file.nbytes, [Extent(0, nbytes, address, False)], span)
 
-        def fetch(transport: Transport) -> Moved:
-            return asked(lambda: transport.read(request), request)
+        def fetch(transport: Transport) -> TransportResult:
+            return call_transport(lambda: transport.read(request), request)
 
         tool = self._move(index, "read", file.tools, decision, fetch)
         if nbytes == file.nbytes:
             decision.learn(tool, time.perf_counter() - began)
 
     def _move(
-        self, index: int, operation: str, tools: tuple[str, ...], decision: Decision, move: Callable[[Transport], Moved]
+        self,
+        index: int,
+        operation: str,
+        tools: tuple[str, ...],
+        decision: Decision,
+        move: Callable[[Transport], TransportResult],
     ) -> str:
         """The tool that did it."""
         attempts = Attempts(decision, f"{operation} index {index} of {self.folder}", tools)
 
-        def attempt(tool: str) -> Moved:
-            with named(self.folder):
+        def attempt(tool: str) -> TransportResult:
+            with translate_native_errors(self.folder):
                 return move(registry.get(tool))
 
         try:

@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 from fastio.errors import CorruptFileError, RefusedError, ToolUnavailableError, TransferError
-from fastio.transports.transport import Capabilities, Moved, ReadRequest, WriteRequest
+from fastio.transports.transport import Capabilities, ReadRequest, TransportResult, WriteRequest
 
 
 class TortoiseTransport:
@@ -18,7 +18,7 @@ class TortoiseTransport:
     name = "tortoise"
     capabilities = Capabilities()
 
-    def write(self, request: WriteRequest) -> Moved:
+    def write(self, request: WriteRequest) -> TransportResult:
         for extent in request.extents:
             memory = memoryview((ctypes.c_ubyte * extent.nbytes).from_address(extent.address)).cast("B")
             done = 0
@@ -29,9 +29,9 @@ class TortoiseTransport:
                 except OSError as error:
                     raise TransferError(error.errno or 0, "write", request.path, extent.offset + done) from error
             request.control.advance(done)
-        return Moved("cached")
+        return TransportResult("cached")
 
-    def read(self, request: ReadRequest) -> Moved:
+    def read(self, request: ReadRequest) -> TransportResult:
         for extent in request.extents:
             memory = memoryview((ctypes.c_ubyte * extent.nbytes).from_address(extent.address)).cast("B")
             done = 0
@@ -45,7 +45,7 @@ class TortoiseTransport:
                     raise CorruptFileError(request.path, extent.name, f"ends at byte {extent.offset + done}")
                 done += count
             request.control.advance(done)
-        return Moved("cached")
+        return TransportResult("cached")
 
     def _look(self, request: WriteRequest | ReadRequest) -> None:
         if request.control.cancelled:
@@ -73,11 +73,11 @@ class MuleTransport(TortoiseTransport):
     def _will(self) -> str:
         return os.environ["MULE"]
 
-    def write(self, request: WriteRequest) -> Moved:
+    def write(self, request: WriteRequest) -> TransportResult:
         super().write(request)
         return self._fail(request)
 
-    def read(self, request: ReadRequest) -> Moved:
+    def read(self, request: ReadRequest) -> TransportResult:
         super().read(request)
         return self._fail(request)
 
@@ -89,7 +89,7 @@ class MuleTransport(TortoiseTransport):
         if self._will == "CorruptFileError":
             raise CorruptFileError(request.path, None, "it is chewed up")
         if self._will == "checksums":
-            return Moved("cached", [0] * (len(request.extents) + 1))
+            return TransportResult("cached", [0] * (len(request.extents) + 1))
         if self._will == "None":
             return None
         raise getattr(builtins, self._will)(f"it bolted from {request.path}")

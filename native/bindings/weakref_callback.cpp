@@ -11,16 +11,16 @@ namespace {
 
 // Rung by weak references whose objects die. Python code in a destructor would lose what a signal raises there, Ctrl-C
 // too: so `keep`, which is written in C, gets the reference, and `answer` is called when the main thread comes to it.
-class Bell {
+class DeferredWeakrefCallback {
   public:
-    Bell(nb::object keep, nb::object answer) : keep_(std::move(keep)), answer_(std::move(answer)) {}
+    DeferredWeakrefCallback(nb::object keep, nb::object answer) : keep_(std::move(keep)), answer_(std::move(answer)) {}
 
     void ring(nb::handle reference) {
         keep_(reference);
         if (rung_) return;
         nb::object self = nb::find(this);
         // The interpreter has room for some calls only: where there is none, the next ring tries again.
-        rung_ = Py_AddPendingCall(&Bell::answer, self.ptr()) == 0;
+        rung_ = Py_AddPendingCall(&DeferredWeakrefCallback::answer, self.ptr()) == 0;
         if (rung_) self.release();
     }
 
@@ -29,9 +29,9 @@ class Bell {
     static int answer(void* of) {
         nb::object self = nb::steal(static_cast<PyObject*>(of));
         try {
-            Bell& bell = nb::cast<Bell&>(self);
-            bell.rung_ = false;
-            bell.answer_();
+            DeferredWeakrefCallback& callback = nb::cast<DeferredWeakrefCallback&>(self);
+            callback.rung_ = false;
+            callback.answer_();
             return 0;
         } catch (nb::python_error& error) {
             error.restore();
@@ -46,9 +46,10 @@ class Bell {
 }  // namespace
 
 void bind_bell(nb::module_& module) {
-    nb::class_<Bell>(module, "Bell", "A callback for weak references, which runs no Python code in a destructor.")
+    nb::class_<DeferredWeakrefCallback>(module, "DeferredWeakrefCallback",
+                                        "A callback for weak references, which runs no Python code in a destructor.")
         .def(nb::init<nb::object, nb::object>(), "keep"_a, "answer"_a)
-        .def("__call__", &Bell::ring, "reference"_a);
+        .def("__call__", &DeferredWeakrefCallback::ring, "reference"_a);
 }
 
 }  // namespace fastio
