@@ -9,9 +9,10 @@ from typing import Any
 from fastio.engine import file_objects
 from fastio.engine.load import load_file
 from fastio.engine.progress import shown
-from fastio.engine.save import SaveCall, save_file
+from fastio.engine.save import save_file
 from fastio.engine.tool_selection import check
-from fastio.engine.torch_fallback import LoadCall
+from fastio.engine.torch_load import LoadCall
+from fastio.engine.torch_save import SaveCall
 from fastio.files.open_file import is_path
 from fastio.formats import detect
 from fastio.formats.pt.view_clones import cloning
@@ -63,13 +64,13 @@ def save(
 
     >>> fastio.save(model.state_dict(), "model.pt")
     """
-    form = _format(format, f)
+    file_format = _format(format, f)
     check(policy, SAVE)
     name = _name(f)
-    if clone and form == detect.PT:
+    if clone and file_format == detect.PT:
         torch_save_arguments["pickle_module"] = cloning(torch_save_arguments.get("pickle_module") or pickle)
     with shown(progress, f"saving {os.path.basename(name)}") as told:
-        call = SaveCall(obj, name, form, policy, bool(durable), told, torch_save_arguments)
+        call = SaveCall(obj, name, file_format, policy, bool(durable), told, torch_save_arguments)
         result = save_file(call) if is_path(f) else file_objects.save_stream(call, f)
     publish(result)
     return result

@@ -14,11 +14,11 @@ from fastio import formats
 from fastio.engine import sequential_write
 from fastio.engine.load import load_open
 from fastio.engine.progress import tell_end
-from fastio.engine.save import SaveCall
-from fastio.engine.torch_fallback import LoadCall, call_torch
+from fastio.engine.torch_load import LoadCall, call_torch
+from fastio.engine.torch_save import SaveCall
 from fastio.errors import TransferError
 from fastio.formats.detect import HEAD_BYTES, PT, detect
-from fastio.results import SaveResult, Transfer
+from fastio.results import SaveResult, Transfer, completed
 from fastio.transports.transport import LOAD, SAVE
 
 _REASON = "f is a file object"
@@ -39,18 +39,27 @@ def name_of(f: Any) -> str:
 def save_stream(call: SaveCall, f: Any) -> SaveResult:
     """Write to a file object at its position, as torch.save does. Durability is its owner's."""
     started = time.perf_counter()
-    if call.form == PT:
+    if call.file_format == PT:
         sequential_write.write_by_torch(call.obj, f, call.path, call.arguments)
         nbytes, tool = 0, "torch"
     else:
-        layout = formats.lay_out(call.form, call.obj, call.path, call.arguments)
+        layout = formats.lay_out(call.file_format, call.obj, call.path, call.arguments)
         sequential_write.write(layout, sequential_write.whole(f, call.path))
         if callable(flush := getattr(f, "flush", None)):
             flush()  # as torch does: what was saved can be loaded, by another process, too
         nbytes, tool = layout.payload, "memory"
     tell_end(call.progress, nbytes)
-    seconds = time.perf_counter() - started
-    return SaveResult(SAVE, call.path, call.form, tool, "stream", _REASON, nbytes, seconds, False, False)
+    return completed(
+        SaveResult,
+        SAVE,
+        call.path,
+        started,
+        format=call.file_format,
+        tool=tool,
+        route="stream",
+        reason=_REASON,
+        nbytes=nbytes,
+    )
 
 
 def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:
@@ -59,19 +68,28 @@ def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:
     What torch.load reads is not verified: the file object may be one that cannot be read twice.
     """
     started = time.perf_counter()
-    form = _sense(f)
-    if form is not None:
+    file_format = _detect(f)
+    if file_format is not None:
         with _in_memory(f, call.path) as (fd, size):
-            obj, transfer = load_open(call._replace(policy="torch"), fd, size, form, started)
+            obj, transfer = load_open(call._replace(policy="torch"), fd, size, file_format, started)
         return obj, replace(transfer, tool="memory", route="stream", reason=_REASON)
     obj = call_torch(call, f)
     tell_end(call.progress, 0)
-    seconds = time.perf_counter() - started
-    notes = ("not verified: f is a file object",) if call.verify else ()
-    return obj, Transfer(LOAD, call.path, PT, "torch", "stream", _REASON, 0, seconds, False, False, notes)
+    return obj, completed(
+        Transfer,
+        LOAD,
+        call.path,
+        started,
+        format=PT,
+        tool="torch",
+        route="stream",
+        reason=_REASON,
+        nbytes=0,
+        notes=("not verified: f is a file object",) if call.verify else (),
+    )
 
 
-def _sense(f: Any) -> str | None:
+def _detect(f: Any) -> str | None:
     """The format of what lies from the position on, which stays where it is; None for what torch must judge."""
     try:
         at = f.tell()
@@ -80,8 +98,8 @@ def _sense(f: Any) -> str | None:
         f.seek(at)
     except (AttributeError, OSError):
         return None  # it cannot be read twice: torch says what it asks of a file object
-    form = detect(bytes(first), name_of(f)) if isinstance(first, bytes | bytearray) else None
-    return None if form == PT else form
+    file_format = detect(bytes(first), name_of(f)) if isinstance(first, bytes | bytearray) else None
+    return None if file_format == PT else file_format
 
 
 def _head(f: Any) -> Any:

@@ -1,12 +1,10 @@
-"""Loading from a file: find what is where, read it, check it, unpickle."""
+"""Loading from a file: find the tensors' offsets, read the bytes, check them, unpickle."""
 
 from __future__ import annotations
 
-import functools
-import os
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +12,12 @@ import torch
 
 from fastio import formats
 from fastio._native import Control
-from fastio.engine import candidates as plan
 from fastio.engine import checksums
 from fastio.engine.background_job import Progress, under_way
-from fastio.engine.executor import Attempts
-from fastio.engine.tool_selection import Decision, candidates, checksumming_tools, decide
-from fastio.engine.torch_fallback import (
+from fastio.engine.executor import Execution
+from fastio.engine.operation import Operation
+from fastio.engine.tool_selection import candidates, checksumming_tools
+from fastio.engine.torch_load import (
     UNSEALED,
     LoadCall,
     device_named,
@@ -51,117 +49,126 @@ def load_file(call: LoadCall) -> tuple[Any, Transfer]:
         return load_open(call, fd, size, detect(head(call.path, fd, size, HEAD_BYTES), call.path), started)
 
 
-def load_open(call: LoadCall, fd: int, size: int, form: str | None, started: float) -> tuple[Any, Transfer]:
+def load_open(call: LoadCall, fd: int, size: int, file_format: str | None, started: float) -> tuple[Any, Transfer]:
     """Load from an open file of the format that its first bytes have; ``call.path`` is what errors call it."""
-    if call.as_torch and form == SAFETENSORS:
+    if call.as_torch and file_format == SAFETENSORS:
         call, ignored = without_ignored(call)
-        obj, transfer = load_open(call, fd, size, form, started)
+        obj, transfer = load_open(call, fd, size, file_format, started)
         return obj, replace(transfer, fallbacks=(*transfer.fallbacks, *ignored))
-    why = torch_only(call, form)
-    if why is not None:
-        return load_by_torch(call, fd, size, form, started, why)
+    with gc_paused():
+        planned = torch_only(call, file_format) or _plan(call, fd, size, file_format or PT)
+    if isinstance(planned, str):
+        return load_by_torch(call, fd, size, file_format, started, planned)
     try:
         with gc_paused():
-            return _load_in_place(call, fd, size, form or PT, started)
-    except NotPlainError as reason:
-        return load_by_torch(call, fd, size, form, started, str(reason))
+            return _load_in_place(call, fd, size, started, planned)
+    except NotPlainError as reason:  # the pickle can be judged only while it is unpickled
+        return load_by_torch(call, fd, size, file_format, started, str(reason))
     except pickle.UnpicklingError:
         if not call.weights_only:
             raise
         # torch.load words this error, with its advice to the user: let it do so.
-        return load_by_torch(call, fd, size, form, started, "the unpickler refused the object")
+        return load_by_torch(call, fd, size, file_format, started, "the unpickler refused the object")
 
 
-def _target(call: LoadCall, form: str) -> torch.device:
+def _plan(call: LoadCall, fd: int, size: int, file_format: str) -> Source | str:
+    """The source of a load into memory of our own, or why torch.load must do it."""
+    _target(call, file_format)
+    try:
+        return _open_source(call, fd, size, file_format)
+    except NotPlainError as reason:
+        return str(reason)
+
+
+def _target(call: LoadCall, file_format: str) -> torch.device:
     """The device that storages are loaded onto: the CPU where torch moves them from there as it unpickles."""
     where = call.map_location
     if isinstance(where, (str, bytes, torch.device)):
         device = device_named(where)
         if device is None:
             raise UnsupportedError(f"{call.path}: torch has no device {where!r}; load with map_location='cpu'")
-        if form != PT and not _is_filled(device.type, form):
+        if file_format != PT and not _is_filled(device.type, file_format):
             raise UnsupportedError(
-                f"{call.path}: no tool here fills memory on {device} with .{form} (fastio.tools() says why); load with "
-                f"map_location='cpu', and move the tensors by .to()"
+                f"{call.path}: no tool here fills memory on {device} with .{file_format} (fastio.tools() says why); "
+                f"load with map_location='cpu', and move the tensors by .to()"
             )
         return device
-    if where is not None and form != PT:
+    if where is not None and file_format != PT:
         kind = "a dict" if isinstance(where, dict) else "a function" if callable(where) else f"the {where!r}"
-        raise UnsupportedError(f"{call.path}: map_location as {kind} is for .pt files; name a device for .{form}")
+        raise UnsupportedError(
+            f"{call.path}: map_location as {kind} is for .pt files; name a device for .{file_format}"
+        )
     return torch.device("cpu")
 
 
-def _is_filled(kind: str, form: str) -> bool:
+def _is_filled(kind: str, file_format: str) -> bool:
     """Whether some tool here can fill memory of that kind with what such a file holds."""
-    return kind == "cpu" or (registry.is_here(kind) and bool(candidates(LOAD, form, frozenset({kind}))[0]))
+    return kind == "cpu" or (registry.is_here(kind) and bool(candidates(LOAD, file_format, frozenset({kind}))[0]))
 
 
-def _open_source(call: LoadCall, fd: int, size: int, form: str) -> Source:
-    if form == PT:
+def _open_source(call: LoadCall, fd: int, size: int, file_format: str) -> Source:
+    if file_format == PT:
         return pt_source.source(
             call.path, fd, size, call.map_location, call.weights_only, call.verify, dict(call.arguments)
         )
     given = given_arguments(call)
     if given:
-        raise TypeError(f"{call.path}: .{form} takes none of torch.load's arguments, got {', '.join(given)}")
-    source: Source = formats.module(form).source(call.path, fd, size)
+        raise TypeError(f"{call.path}: .{file_format} takes none of torch.load's arguments, got {', '.join(given)}")
+    source: Source = formats.module(file_format).source(call.path, fd, size)
     return source
 
 
-def _load_in_place(
-    call: LoadCall, fd: int, size: int, form: str, started: float, source: Source | None = None
-) -> tuple[Any, Transfer]:
-    """Read every byte, check it, and only then make the object: nothing else sees memory that was not checked.
-
-    ``source``: what to read, where that was found out already.
-    """
-    device = _target(call, form)
-    source = source or _open_source(call, fd, size, form)
-    nbytes = source.nbytes
-    with translate_native_errors(call.path):
-        resident = is_resident(fd, size)
-    devices = frozenset({device.type})
-    context = plan.load_context(form, devices, resident, nbytes, len(source.regions))
-    decision = decide(call.policy, LOAD, form, devices, context, nbytes, os.path.dirname(call.path))
-    if not decision.order:
-        return load_by_torch(call, fd, size, form, started, f"no tool fills memory on {device}")
-    if form in _whole(decision.order[0]):
-        return _load_whole(call, fd, size, form, started, decision, nbytes)
-    buffers = LoadBuffers(call.path, source.regions, device, call.verify and source.checksummed, source.aligned)
+def _load_in_place(call: LoadCall, fd: int, size: int, started: float, source: Source) -> tuple[Any, Transfer]:
+    """Read every byte, check it, and only then make the object: other code sees only memory that was checked."""
+    file_format = source.format
+    device = _target(call, file_format)
     control = Control()
-    attempts = Attempts(decision, f"load {call.path}", control=control)
-    request = ReadRequest(call.path, fd, size, buffers.extents, buffers.span, resident, control)
-    with under_way(lambda: _fill(request, attempts), control, nbytes) as job:
+    execution = Execution(
+        _operation(
+            call.path, file_format, {device.type}, source.nbytes, len(source.regions), call.policy, started, fd, size
+        ),
+        control,
+    )
+    if not execution.tool:
+        return load_by_torch(call, fd, size, file_format, started, f"no tool fills memory on {device}")
+    if file_format in _whole_file_formats(execution.tool):
+        obj, transfer = load_by_torch(call, fd, size, file_format, started, execution.decision.reason)
+        execution.learn()
+        return obj, replace(transfer, nbytes=source.nbytes)
+    verified = call.verify and source.checksummed
+    buffers = LoadBuffers(call.path, source.regions, device, verified, source.aligned)
+    request = ReadRequest(call.path, fd, size, buffers.extents, buffers.span, execution.operation.resident, control)
+    with under_way(lambda: _fill(request, execution), control, source.nbytes) as job:
         moved = job.wait(call.progress)
     corrected = source.confirm(buffers.span if moved.filled_span else None) if source.confirm else None
     if corrected is not None:
         del buffers, request  # or there would be memory for two
-        return _load_in_place(call, fd, size, form, started, corrected)
-    verified = call.verify and source.checksummed
+        return _load_in_place(call, fd, size, started, corrected)
     if verified:
         _check(call.path, source, moved.checksums or ())
     obj = _build(call, source, buffers)
-    seconds = time.perf_counter() - started
-    decision.learn(attempts.tool, seconds)
-    unsealed = (UNSEALED,) if call.verify and not verified else ()
-    transfer = Transfer(
-        LOAD, call.path, form, attempts.tool, moved.route, attempts.reason, nbytes, seconds, False, verified,
-        (*attempts.notes, *unsealed, *moved.notes),
-    )  # fmt: skip
-    return obj, transfer
+    return obj, execution.loaded(moved, verified, (UNSEALED,) if call.verify and not verified else ())
 
 
-def _whole(tool: str) -> frozenset[str]:
+def _whole_file_formats(tool: str) -> frozenset[str]:
     transport = registry.find(tool).transport
     return transport.capabilities.whole if transport is not None else frozenset()
 
 
-def _load_whole(
-    call: LoadCall, fd: int, size: int, form: str, started: float, decision: Decision, nbytes: int
-) -> tuple[Any, Transfer]:
-    obj, transfer = load_by_torch(call, fd, size, form, started, decision.reason)
-    decision.learn(decision.order[0], transfer.seconds)
-    return obj, replace(transfer, nbytes=nbytes)
+def _operation(
+    path: str,
+    file_format: str,
+    devices: Iterable[str],
+    nbytes: int,
+    storages: int,
+    policy: Any,
+    started: float,
+    fd: int,
+    size: int,
+) -> Operation:
+    with translate_native_errors(path):
+        resident = is_resident(fd, size)
+    return Operation(LOAD, path, file_format, frozenset(devices), nbytes, storages, policy, started, resident=resident)
 
 
 def _build(call: LoadCall, source: Source, buffers: LoadBuffers) -> Any:
@@ -184,49 +191,32 @@ def read_extents(
     span: Span | None,
     policy: Any,
     progress: Progress | None,
-    form: str = PT,
+    file_format: str = PT,
 ) -> tuple[Transfer, Sequence[int]]:
-    """Fill given memory from an open file. Gives a CRC-32 for each extent, which the caller is to compare.
+    """Fill given memory from an open file; return also a CRC-32 for each extent, which the caller must compare.
 
-    ``form`` is what dictionaries and the result call the file's format. Extents are sorted, apart and not empty;
-    ``span`` is as in :class:`fastio.transports.transport.ReadRequest`. Their memory may have changed when an error is
-    raised.
+    Extents are sorted, apart and not empty; ``span`` is as in :class:`fastio.transports.transport.ReadRequest`. Their
+    memory may have changed when an error is raised.
     """
     started = time.perf_counter()
+    devices = {extent.device for extent in extents} or {"cpu"}
     nbytes = sum(extent.nbytes for extent in extents)
-    with translate_native_errors(path):
-        resident = is_resident(fd, size)
-    devices = frozenset(extent.device for extent in extents) or frozenset({"cpu"})
-    context = plan.load_context(form, devices, resident, nbytes, len(extents))
-    decision = decide(
-        policy, LOAD, form, devices, context, nbytes, os.path.dirname(path), checksumming_tools(LOAD, devices)
-    )
-    if not decision.order:
-        raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(devices)}", "load to the CPU")
+    operation = _operation(path, file_format, devices, nbytes, len(extents), policy, started, fd, size)
     control = Control()
-    request = ReadRequest(path, fd, size, extents, span, resident, control)
-    attempts = Attempts(decision, f"load {path}", control=control)
-    with under_way(lambda: _fill(request, attempts), control, nbytes) as job:
+    execution = Execution(operation._replace(among=checksumming_tools(LOAD, operation.devices)), control)
+    if not execution.tool:
+        raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(devices)}", "load to the CPU")
+    request = ReadRequest(path, fd, size, extents, span, operation.resident, control)
+    with under_way(lambda: _fill(request, execution), control, nbytes) as job:
         moved = job.wait(progress)
-    seconds = time.perf_counter() - started
-    decision.learn(attempts.tool, seconds)
-    transfer = Transfer(
-        LOAD, path, form, attempts.tool, moved.route, attempts.reason, nbytes, seconds, False, False,
-        (*attempts.notes, *moved.notes),
-    )  # fmt: skip
-    return transfer, moved.checksums or ()
+    return execution.loaded(moved, verified=False), moved.checksums or ()
 
 
-def _fill(request: ReadRequest, attempts: Attempts) -> TransportResult:
-    """Let the first tool that can do it fill the memory."""
+def _fill(request: ReadRequest, execution: Execution) -> TransportResult:
+    """Have the first tool that can do it fill the memory; compute the checksums if it did not."""
     if not request.extents:
         return TransportResult("cached", ())
-
-    def fill(tool: str) -> TransportResult:
-        transport = registry.get(tool)
-        return call_transport(functools.partial(transport.read, request), request)
-
-    moved = attempts.run(fill)
+    moved = execution.run(lambda tool: call_transport(tool, request))
     return moved if moved.checksums is not None else moved._replace(checksums=checksums.of_extents(request.extents))
 
 

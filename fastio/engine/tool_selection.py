@@ -1,22 +1,22 @@
-"""Which tool moves this: the caller's policy, asked of the dictionary that it means. Never moves bytes."""
+"""Chooses the tools for an operation: the one that ``policy=`` names, or those that a dictionary orders."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fastio import dicts
-from fastio.dicts import Context
 from fastio.dicts.policy import AUTO
 from fastio.engine import candidates as plan
-from fastio.errors import FastIOError, RefusedError, ToolUnavailableError, TransferError
+from fastio.engine.operation import Operation
+from fastio.errors import ToolUnavailableError
 from fastio.formats.detect import PT
 from fastio.transports import registry
 
 
 class Decision(NamedTuple):
-    """The tools to try, best first, and whom to tell how it went. No tools: none can do this.
+    """The tools to try, best first, and the functions that tell the dictionary how it went. No tools: none can do this.
 
     ``fixed``: the caller named the tool. ``missing`` says which tools would have been considered but are unavailable,
     and why.
@@ -29,29 +29,20 @@ class Decision(NamedTuple):
     learn: Callable[[str, float], None]
     fail: Callable[[str, str], None]
 
-    def gave_up(self, doing: str, notes: Sequence[str], first: Exception | None) -> FastIOError:
-        """The error for when no tool is left: the system's, where it was that which the first one failed by."""
-        if first is not None and isinstance(first.__cause__, TransferError):
-            return first.__cause__
-        cure = " (it was asked for by name: policy='auto' would try another one)" if self.fixed else ""
-        error = RefusedError(f"no tool could {doing}: " + "; ".join(notes) + cure)
-        error.__cause__ = first
-        return error
 
-
-def candidates(op: str, form: str, devices: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def candidates(op: str, file_format: str, devices: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The tools a dictionary may choose from, and why others are unavailable."""
-    return _candidates(op, form, devices, registry.imported())
+    return _candidates(op, file_format, devices, registry.imported())
 
 
 @lru_cache(maxsize=256)
 def _candidates(
-    op: str, form: str, devices: frozenset[str], imported: tuple[bool, ...]
+    op: str, file_format: str, devices: frozenset[str], imported: tuple[bool, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     tools = registry.at_hand(devices)
     able = {tool.name: tool.transport.capabilities for tool in tools if tool.transport is not None}
     missing = tuple(f"{tool.name}: {tool.reason}" for tool in tools if tool.transport is None)
-    return plan.candidates(able, op, form, devices), missing
+    return plan.candidates(able, op, file_format, devices), missing
 
 
 def checksumming_tools(op: str, devices: frozenset[str]) -> tuple[str, ...]:
@@ -70,26 +61,18 @@ def check(policy: Any, op: str) -> None:
     dicts.resolve(policy, op, registry.names())
 
 
-def decide(
-    policy: Any,
-    op: str,
-    form: str,
-    devices: frozenset[str],
-    context: Context,
-    nbytes: int,
-    folder: str,
-    among: tuple[str, ...] | None = None,
-) -> Decision:
-    """Ask the dictionary that ``policy`` means. ``among``: only these tools come into question (None: all).
+def decide(operation: Operation) -> Decision:
+    """Ask the dictionary that the operation's policy means.
 
     ValueError for a policy that is none, DictionaryError for a bad file, ToolUnavailableError for a tool that cannot
     do this.
     """
-    resolved = dicts.resolve(policy, op, registry.names())
+    kind, file_format, devices = operation.kind, operation.file_format, operation.devices
+    resolved = dicts.resolve(operation.policy, kind, registry.names())
     if resolved.tool is not None:
-        preset = policy == AUTO
+        preset = operation.policy == AUTO
         try:
-            require(resolved.tool, op, form, devices)
+            require(resolved.tool, kind, file_format, devices)
         except ToolUnavailableError as error:
             if not preset:
                 raise
@@ -97,12 +80,13 @@ def decide(
             raise ToolUnavailableError(error.tool, f"FASTIO_POLICY={error.tool}, and {error.reason}", cure) from error
         reason = f"FASTIO_POLICY={resolved.tool}" if preset else "it was asked for"
         return Decision((resolved.tool,), reason, True, (), _ignore, _ignore)
-    names, missing = candidates(op, form, devices)
-    if among is not None:
-        names = tuple(name for name in names if name in among)
+    names, missing = candidates(kind, file_format, devices)
+    if operation.among is not None:
+        names = tuple(name for name in names if name in operation.among)
     if not names:
         return Decision((), "", False, missing, _ignore, _ignore)
-    dictionary = resolved.ask(op, folder or ".", nbytes)
+    context, nbytes = operation.context, operation.nbytes
+    dictionary = resolved.ask(kind, operation.where, nbytes)
     choice = dictionary.choose(context, nbytes, names)
 
     def learn(tool: str, seconds: float) -> None:
@@ -114,17 +98,17 @@ def decide(
     return Decision(choice.order, choice.reason, False, missing, learn, fail)
 
 
-def require(tool: str, op: str, form: str, devices: frozenset[str]) -> None:
+def require(tool: str, op: str, file_format: str, devices: frozenset[str]) -> None:
     """ToolUnavailableError for a tool that is not here, or cannot do this."""
     can = registry.get(tool).capabilities
     if not can.operations:
         cure = f"activations go to a namespace by fastio.Offload(store='{tool}:...')"
         raise ToolUnavailableError(tool, "it moves no files, only what autograd saves", cure)
-    if not plan.can(can, op, form, devices):
+    if not plan.can(can, op, file_format, devices):
         formats = "every format" if can.formats is None else ", ".join(sorted(can.formats))
         raise ToolUnavailableError(
             tool,
-            f"it cannot {op} {form} with memory on {', '.join(sorted(devices))}",
+            f"it cannot {op} {file_format} with memory on {', '.join(sorted(devices))}",
             f"it can {' and '.join(sorted(can.operations))} {formats} with memory on {', '.join(sorted(can.devices))}",
         )
 

@@ -1,38 +1,38 @@
-"""What tools fail by. Somebody else's may fail in any way: to its caller that is a refusal, after which another tool is
-tried, unless every tool would meet the same.
-"""
+"""Maps transport exceptions: try another tool, or fail the call."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 
 from fastio.errors import CorruptFileError, RefusedError, ToolUnavailableError, TransferError
+from fastio.transports import registry
 from fastio.transports.transport import ReadRequest, TransportResult, WriteRequest
 
-# Of the disk, the filesystem or the file, whichever way the bytes take.
-_OF_EVERY_TOOL = frozenset({
+# Errors of the disk, the filesystem or the file: every tool would meet them.
+_FAILS_WITH_EVERY_TOOL = frozenset({
     errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.ENODEV, errno.ENXIO, errno.ESTALE,
     errno.EBADMSG, errno.EUCLEAN, errno.ENODATA, errno.EREMOTEIO, errno.EILSEQ, errno.ETIMEDOUT, errno.ENOLINK,
 })  # fmt: skip
 
 
-def call_transport(move: Callable[[], TransportResult], request: ReadRequest | WriteRequest) -> TransportResult:
-    """What ``move``, a transport's own, did of a request.
+def call_transport(tool: str, request: ReadRequest | WriteRequest) -> TransportResult:
+    """Have the transport of a tool do a request, and check what it returns.
 
-    TransferError and CorruptFileError are what every tool would meet. All else that it may raise, or give in the place
-    of a Moved, is a RefusedError with that as its ``__cause__``, or the ToolUnavailableError that it raised.
+    TransferError and CorruptFileError: every tool would fail with them. All else that a transport raises, or returns
+    instead of a :class:`fastio.transports.transport.TransportResult`, becomes a RefusedError with that as its
+    ``__cause__``, or stays the ToolUnavailableError that it was.
     """
+    transport = registry.get(tool)
     try:
-        moved = move()
+        moved = transport.write(request) if isinstance(request, WriteRequest) else transport.read(request)
     except (RefusedError, ToolUnavailableError, CorruptFileError):
         raise
     except TransferError as error:
-        if error.errno in _OF_EVERY_TOOL:
+        if error.errno in _FAILS_WITH_EVERY_TOOL:
             raise
         raise RefusedError(str(error)) from error
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _OF_EVERY_TOOL:
+        if isinstance(error, OSError) and error.errno in _FAILS_WITH_EVERY_TOOL:
             raise TransferError(error.errno, "a system call of the tool", request.path) from error
         raise RefusedError(f"{type(error).__name__}: {error}") from error
     if not isinstance(moved, TransportResult):

@@ -6,24 +6,27 @@ import importlib
 from typing import Any
 
 from fastio.formats import dense_tensors
-from fastio.formats.detect import SAFETENSORS
+from fastio.formats.detect import NPY, SAFETENSORS
 from fastio.formats.layout import Layout
 
 
-def module(form: str) -> Any:
-    """The module of a format that is one object, one layout (safetensors, npy), imported on first use."""
-    return importlib.import_module(f"fastio.formats.{form}")
+_MODULES = {SAFETENSORS: "fastio.formats.safetensors.format", NPY: "fastio.formats.npy"}
 
 
-def lay_out(form: str, obj: Any, path: str, arguments: dict[str, Any]) -> Layout:
+def module(file_format: str) -> Any:
+    """The module of a format whose files hold tensors and no pickle, imported on first use."""
+    return importlib.import_module(_MODULES[file_format])
+
+
+def lay_out(file_format: str, obj: Any, path: str, arguments: dict[str, Any]) -> Layout:
     """Lay out an object in such a format.
 
     TypeError for an argument that the format has not, FormatError for what it cannot hold, UnsupportedError inside
     FakeTensorMode.
     """
-    unknown = arguments.keys() - ({"metadata"} if form == SAFETENSORS else set())
+    unknown = arguments.keys() - ({"metadata"} if file_format == SAFETENSORS else set())
     if unknown:
-        raise TypeError(f"{form} takes none of torch.save's arguments, got {', '.join(sorted(unknown))}")
-    dense_tensors.check_mode(path, form)
-    found: Layout = module(form).layout(obj, path, **arguments)
+        raise TypeError(f"{file_format} takes none of torch.save's arguments, got {', '.join(sorted(unknown))}")
+    dense_tensors.check_mode(path, file_format)
+    found: Layout = module(file_format).layout(obj, path, **arguments)
     return found

@@ -12,7 +12,7 @@ from fastio import formats
 from fastio.dicts import default, resolve
 from fastio.engine import candidates as plan
 from fastio.engine.tool_selection import candidates, require
-from fastio.engine.torch_fallback import NO_FORMAT
+from fastio.engine.torch_load import NO_FORMAT
 from fastio.errors import ToolUnavailableError
 from fastio.files.open_file import opened
 from fastio.formats.detect import HEAD_BYTES, PT, detect

@@ -11,7 +11,7 @@ import fastio
 from acceptance import directories, records
 from acceptance.judging import difference, exceptions, outcome
 from acceptance.zips import STATE, build, changed
-from fastio.engine.torch_fallback import READ_AGAIN
+from fastio.engine.torch_load import READ_AGAIN
 from faults.fuzz import same
 
 ROWS = {**records.ROWS, **directories.ROWS}

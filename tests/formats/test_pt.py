@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastio
-from fastio.engine.torch_fallback import READ_AGAIN
+from fastio.engine.torch_load import READ_AGAIN
 from fastio_bench.harness import page_cache
 from objects import DTYPES, assorted, same, tensor_of
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -13,10 +12,11 @@ from fastio._native import Control
 from fastio.checkpoint.saving.parallel_copy import Copy, copy_all
 from fastio.checkpoint.saving.snapshot import Snapshot
 from fastio.checkpoint.training_pause import TrainingPause
-from fastio.engine import candidates, checksums
+from fastio.engine import checksums
 from fastio.engine.background_job import Progress
-from fastio.engine.executor import Attempts
-from fastio.engine.tool_selection import checksumming_tools, decide
+from fastio.engine.executor import Execution
+from fastio.engine.operation import Operation
+from fastio.engine.tool_selection import checksumming_tools
 from fastio.engine.transport_errors import call_transport
 from fastio.files.atomic_file import AtomicFile
 from fastio.formats.detect import PT
@@ -24,8 +24,7 @@ from fastio.formats.layout import Layout
 from fastio.memory.raw_memory import host_bytes, storage_bytes
 from fastio.memory.staging_buffers import copy_errors
 from fastio.results import SaveResult
-from fastio.transports import registry
-from fastio.transports.transport import SAVE, Extent, TransportResult, WriteRequest
+from fastio.transports.transport import SAVE, Extent, WriteRequest
 
 LEAST = 32 << 20
 # Pieces begin at multiples of it: transports write blocks of a size that divides it, so no block has bytes of two.
@@ -48,13 +47,15 @@ def save_in_pieces(
     CheckpointError if it was broken before all was copied.
     """
     started = time.perf_counter()
-    devices = layout.devices or frozenset({"cpu"})
-    context = candidates.save_context(PT, frozenset({"cpu"}), True, layout.payload, len(layout.extents) // 2)
-    able = checksumming_tools(SAVE, frozenset({"cpu"}))
-    decision = decide(policy, SAVE, PT, frozenset({"cpu"}), context, layout.payload, os.path.dirname(path), able)
-    attempts = Attempts(decision, f"save {path}")
+    host = frozenset({"cpu"})  # the tools write copies in host memory, whatever device the storages are on
+    execution = Execution(
+        Operation(
+            SAVE, path, PT, host, layout.payload, len(layout.extents) // 2, policy, started, True,
+            among=checksumming_tools(SAVE, host),
+        )
+    )  # fmt: skip
     room = max(passage.nbytes - len(layout.literal), LEAST) // _BLOCK * _BLOCK
-    address = passage.memory.room(min(room, layout.size), pin="cuda" in devices)
+    address = passage.memory.room(min(room, layout.size), pin="cuda" in layout.devices)
     values = [0] * len(layout.extents)
     layout.settle()
     with AtomicFile(path) as new:
@@ -68,20 +69,11 @@ def save_in_pieces(
             control = Control()
             control.still = True
             request = WriteRequest(path, new.fd, layout.size, extents, control=control)
-            moved = attempts.run(partial(_written, request))
+            moved = execution.run(partial(call_transport, request=request))
             if progress is not None:
                 progress(end, layout.size)
         new.commit(durable=True)
-    seconds = time.perf_counter() - started
-    reason = "the state is larger than the memory budget"
-    notes = (*attempts.notes, *moved.notes)
-    result = SaveResult(SAVE, path, PT, attempts.tool, moved.route, reason, layout.payload, seconds, True, True, notes)
-    return result, values
-
-
-def _written(request: WriteRequest, tool: str) -> TransportResult:
-    transport = registry.get(tool)
-    return call_transport(lambda: transport.write(request), request)
+    return execution.saved(moved, reason="the state is larger than the memory budget"), values
 
 
 def _copied(layout: Layout, begin: int, end: int, address: int, values: list[int]) -> Iterator[Extent]:

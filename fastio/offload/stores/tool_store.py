@@ -18,9 +18,8 @@ from typing import Any
 
 from fastio import _native, dicts
 from fastio._native import Descriptor
-from fastio.engine import candidates
-from fastio.engine.executor import Attempts
-from fastio.engine.tool_selection import Decision, decide
+from fastio.engine.executor import Execution
+from fastio.engine.operation import Operation
 from fastio.engine.transport_errors import call_transport
 from fastio.errors import CorruptFileError, FastIOError, FolderMissingError, TransferError
 from fastio.offload.stores.endurance import Drive
@@ -28,7 +27,7 @@ from fastio.offload.stores.store_errors import StoreGoneError
 from fastio.offload.stores.store_places import unnamed
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
-from fastio.transports.transport import LOAD, SAVE, Extent, ReadRequest, Span, Transport, TransportResult, WriteRequest
+from fastio.transports.transport import LOAD, SAVE, Extent, ReadRequest, Span, TransportResult, WriteRequest
 
 FORMAT = "raw"  # the files hold the bytes and nothing else; what they take disturbs no other format's dictionary
 _BLOCK = 4096
@@ -200,66 +199,57 @@ class ToolStore:
                 operation += f" beside {len(self._files)} others (each is an open file: raise `ulimit -n`)"
             raise TransferError(error.errno or errno.EIO, operation, self.folder) from None
 
+    def _operation(self, kind: str, index: int, file: _File, began: float, among: tuple[str, ...] | None) -> Operation:
+        # Whether the page cache holds the file follows from the tool that wrote it. As a part of the key it would
+        # separate the tools, and WRDic needs all of them in one place: hence resident=False.
+        name = f"index {index} of {self.folder}"
+        return Operation(
+            kind, name, FORMAT, _HOST, file.nbytes, 1, self._policy, began, among=among, folder=self.folder
+        )
+
     def _fill(self, index: int, file: _File, address: int, began: float) -> tuple[str, ...]:
-        """Let the first tool that can do it write the file; the tools, that one first."""
-        context = candidates.save_context(FORMAT, _HOST, False, file.nbytes, 1)
-        decision = decide(self._policy, SAVE, FORMAT, _HOST, context, file.nbytes, self.folder)
+        """Have the first tool that can do it write the file; return the tools, that one first."""
+        execution = Execution(self._operation(SAVE, index, file, began, None))
         request = WriteRequest(self.folder, file.fd, file.nbytes, [Extent(0, file.nbytes, address, False)], (), False)
 
-        def move(transport: Transport) -> TransportResult:
+        def write(tool: str) -> TransportResult:
             os.ftruncate(file.fd, 0)  # of what a tool wrote before it refused
             _native.allocate(file.fd, file.nbytes)
-            return call_transport(lambda: transport.write(request), request)
+            return call_transport(tool, request)
 
-        tool = self._move(index, "write", decision.order, decision, move)
-        decision.learn(tool, time.perf_counter() - began)
-        self._tools[tool] += 1
-        return (tool, *(other for other in decision.order if other != tool))
+        self._move(index, "write", execution, write)
+        execution.learn()
+        self._tools[execution.tool] += 1
+        return (execution.tool, *(other for other in execution.decision.order if other != execution.tool))
 
     def _fetch(self, index: int, file: _File, address: int, nbytes: int) -> None:
         began = time.perf_counter()
-        # Whether the page cache holds the file follows from the tool that wrote it. As a circumstance of the key it
-        # would part the tools, and WRDic needs all of them in one place.
-        context = candidates.load_context(FORMAT, _HOST, False, file.nbytes, 1)
-        writer = file.tools[0]
-        decision = decide(self._policy, LOAD, FORMAT, _HOST, context, file.nbytes, self.folder, (writer,))
+        execution = Execution(self._operation(LOAD, index, file, began, file.tools[:1]), tools=file.tools)
         # A tool may fill memory up to the end of the page that a span ends in.
         whole = address % _BLOCK == 0 and nbytes % _BLOCK == 0
         span = Span(0, nbytes, address) if whole else None
         request = ReadRequest(self.folder, file.fd, file.nbytes, [Extent(0, nbytes, address, False)], span)
-
-        def fetch(transport: Transport) -> TransportResult:
-            return call_transport(lambda: transport.read(request), request)
-
-        tool = self._move(index, "read", file.tools, decision, fetch)
+        self._move(index, "read", execution, lambda tool: call_transport(tool, request))
         if nbytes == file.nbytes:
-            decision.learn(tool, time.perf_counter() - began)
+            execution.learn()
 
-    def _move(
-        self,
-        index: int,
-        operation: str,
-        tools: tuple[str, ...],
-        decision: Decision,
-        move: Callable[[Transport], TransportResult],
-    ) -> str:
-        """The tool that did it."""
-        attempts = Attempts(decision, f"{operation} index {index} of {self.folder}", tools)
+    def _move(self, index: int, operation: str, execution: Execution, move: Callable[[str], TransportResult]) -> None:
+        """Run the operation; count the notes of the tools, and name the index and the tool in errors."""
 
         def attempt(tool: str) -> TransportResult:
             with translate_native_errors(self.folder):
-                return move(registry.get(tool))
+                return move(tool)
 
         try:
-            moved = attempts.run(attempt)
+            moved = execution.run(attempt)
         except (OSError, CorruptFileError) as error:
-            raise self._about(index, f"{attempts.tool}: {operation}" if attempts.tool else operation, error) from error
+            tool = execution.tool
+            raise self._about(index, f"{tool}: {operation}" if tool else operation, error) from error
         finally:
-            for note in attempts.notes[len(decision.missing) :]:
+            for note in execution.failures:
                 self._notes[f"{operation}: {note}"] += 1
         for note in moved.notes:
-            self._notes[f"{operation}: {attempts.tool}: {note}"] += 1
-        return attempts.tool
+            self._notes[f"{operation}: {execution.tool}: {note}"] += 1
 
     def _about(self, index: int, operation: str, error: OSError | CorruptFileError) -> FastIOError:
         """The same error, saying which index it is about, and what was done by which tool."""

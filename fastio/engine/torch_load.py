@@ -1,10 +1,9 @@
-"""Loads that are torch's own: which they are, and torch.load with what fastio adds to it."""
+"""Loads that torch does itself: which ones, and torch.load with a check of the file before it."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 from typing import Any, NamedTuple
 
 import torch
@@ -17,10 +16,10 @@ from fastio.formats import dense_tensors
 from fastio.formats.detect import PT
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.reader import NotPlainError, open_archive
-from fastio.results import Transfer
+from fastio.results import Transfer, completed
 from fastio.transports.transport import LOAD
 
-# Why torch judges a file whose first bytes say nothing.
+# Why torch loads a file whose first bytes name no format.
 NO_FORMAT = "it is in torch's legacy format, or none"
 UNSEALED = "not verified: the file carries no checksums of its tensors"
 READ_AGAIN = "not verified in memory: the file's checksums were right, then torch read it by itself"
@@ -72,14 +71,14 @@ def device_named(where: str | bytes | torch.device) -> torch.device | None:
         return None
 
 
-def torch_only(call: LoadCall, form: str | None) -> str | None:
+def torch_only(call: LoadCall, file_format: str | None) -> str | None:
     """Why this call is torch's own, if it is."""
-    if form is None:
+    if file_format is None:
         return NO_FORMAT
-    if form != PT:
+    if file_format != PT:
         if call.mmap:
-            raise UnsupportedError(f"{call.path}: mmap=True is for .pt files; leave it out for .{form}")
-        dense_tensors.check_mode(call.path, form)
+            raise UnsupportedError(f"{call.path}: mmap=True is for .pt files; leave it out for .{file_format}")
+        dense_tensors.check_mode(call.path, file_format)
         return None
     serialization: Any = torch.serialization
     if call.mmap or (call.mmap is None and _config_mmap()):
@@ -109,23 +108,32 @@ def _config_mmap() -> bool:
 
 
 def load_by_torch(
-    call: LoadCall, fd: int, size: int, form: str | None, started: float, why: str
+    call: LoadCall, fd: int, size: int, file_format: str | None, started: float, why: str
 ) -> tuple[Any, Transfer]:
     """torch.load itself, on the very file that is open here, which is compared with its checksums before.
 
     The result is not ``verified``: what torch put into memory was compared with nothing.
     """
     mapped = call.mmap or (call.mmap is None and _config_mmap())
-    notes = _verify_first(call.path, fd, size) if form == PT and call.verify and not mapped else ()
+    notes = _verify_first(call.path, fd, size) if file_format == PT and call.verify and not mapped else ()
     link = f"/proc/self/fd/{fd}"
     # torch goes by a safetensors' suffix, fastio by what is in the file.
-    by_link = (form == PT or call.path.endswith(".safetensors")) and os.path.exists(link)
+    by_link = (file_format == PT or call.path.endswith(".safetensors")) and os.path.exists(link)
     path = link if by_link else call.path
     obj = call_torch(call, path)
     tell_end(call.progress, size)
-    seconds = time.perf_counter() - started
-    route = "mmap" if mapped else "library"
-    return obj, Transfer(LOAD, call.path, form or PT, "torch", route, why, size, seconds, False, False, notes)
+    return obj, completed(
+        Transfer,
+        LOAD,
+        call.path,
+        started,
+        format=file_format or PT,
+        tool="torch",
+        route="mmap" if mapped else "library",
+        reason=why,
+        nbytes=size,
+        notes=notes,
+    )
 
 
 def _verify_first(path: str, fd: int, size: int) -> tuple[str, ...]:

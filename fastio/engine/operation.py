@@ -1,0 +1,44 @@
+"""What is to be moved: one save or load, as a tool is chosen for it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+from fastio.dicts import Context
+from fastio.engine import candidates
+from fastio.transports.transport import SAVE
+
+
+class Operation(NamedTuple):
+    """One save or load of ``nbytes`` tensor bytes in ``storages`` storages, whose memory is on ``devices``.
+
+    ``path`` is for messages and results; dictionaries belong to ``folder``, by default the path's. ``file_format`` is
+    what dictionaries and results call the format. ``resident``: the page cache holds the file. ``among``: only these
+    tools may do it. ``started``: ``time.perf_counter()`` when the caller began to wait.
+    """
+
+    kind: str
+    path: str
+    file_format: str
+    devices: frozenset[str]
+    nbytes: int
+    storages: int
+    policy: Any
+    started: float
+    durable: bool = False
+    resident: bool = False
+    among: tuple[str, ...] | None = None
+    folder: str | None = None
+
+    @property
+    def context(self) -> Context:
+        """The key of the dictionaries."""
+        if self.kind == SAVE:
+            return candidates.save_context(self.file_format, self.devices, self.durable, self.nbytes, self.storages)
+        return candidates.load_context(self.file_format, self.devices, self.resident, self.nbytes, self.storages)
+
+    @property
+    def where(self) -> str:
+        """The folder whose dictionary is asked."""
+        return (os.path.dirname(self.path) if self.folder is None else self.folder) or os.curdir
