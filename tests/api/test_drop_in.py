@@ -450,7 +450,7 @@ else:
     torch.serialization._save = lambda obj, zip_file, *a: original(obj, zip_file.the_new_method(), *a)
 import fastio
 from fastio.formats.pt import torch_probe
-print(probe.why_not())
+print(torch_probe.unsupported_reason())
 """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
     assert "the_new_method" in told

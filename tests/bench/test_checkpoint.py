@@ -222,7 +222,7 @@ class TestCommand:
         out, work = disk / "out", disk / "work"
         work.mkdir()
         program = (
-            "from fastio_bench import checkpoint_runs as runs; runs.SAVES = 1000\n"
+            "from fastio_bench.checkpoint import runs; runs.SAVES = 1000\n"
             "steps = runs.Runs.steps; runs.Runs.steps = lambda own: steps(own)[1:]\n"
             "take = runs.replace\n"
             "def told(*given, **changes):\n"

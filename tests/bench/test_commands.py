@@ -240,7 +240,8 @@ class TestCommands:
         out, work = disk / "out", disk / "work"
         work.mkdir()
         program = (
-            "from fastio_bench import probing, sweep; probing.BATCHES, sweep.QUICK_BATCHES = (1, 2), (2, 1)\n"
+            "from fastio_bench.io import cost_probe, sweep\n"
+            "cost_probe.BATCHES, sweep.QUICK_BATCHES = (1, 2), (2, 1)\n"
             "from fastio_bench.cli import main; main()"
         )
         with open(disk / "complaints", "w+") as complaints:

@@ -43,7 +43,8 @@ from fastio_bench.workloads.training_models import Size
 
 for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)  # whoever runs the tests in a shell's background hands on ignored ones
-hogs.LEAST_NBYTES, hogs._CACHES, hogs._WINDOW, contention._ALONE, contention.WORKS = 8 << 20, 0, 0.02, 0.01, ()
+bandwidth_loads.LEAST_NBYTES, bandwidth_loads._CACHES, bandwidth_loads._WINDOW = 8 << 20, 0, 0.02
+contention._ALONE, contention.WORKS = 0.01, ()
 contend_command.QUICK_BATCH, contend_command.QUICK_SIZE, contention._LEARNING = 1, Size("transformer", 8, 2, 64), 1
 small = tuple(replace(model, batch=4, depth=2, width=16) for model in tools_command._QUICK_MODELS)
 tools_command._QUICK_MODELS = small

@@ -43,7 +43,7 @@ shim = ctypes.CDLL(None)
 shim.fault_arm.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long, ctypes.c_long, ctypes.c_int]
 thing, told = torch.rand(300_000), {}
 for name in names:
-    peer = peers.find(name)
+    peer = catalogue.find(name)
     own = thing if peer.adopt is None else peer.adopt(thing)
     for durable in (True, False):
         below = contestants.Path(folder, name.replace(" ", "-"))

@@ -292,7 +292,7 @@ def test_what_the_program_raises_while_a_step_is_restored_is_no_damage(
     if by_torch:
         from fastio.formats.pt import torch_probe
 
-        monkeypatch.setattr(torch_probe, "why_not", lambda: "another torch")
+        monkeypatch.setattr(torch_probe, "unsupported_reason", lambda: "another torch")
     with Checkpointer(tmp_path) as checkpointer:
         for step in (0, 1):
             checkpointer.save(step, {"loader": Refusing(error), "tensor": torch.ones(3)})

@@ -68,7 +68,7 @@ from fastio import torch_patch
 from fastio.transports import registry
 from fastio.integrations import safetensors_patch
 
-lock = {"outcome": outcome, "patching": patching, "registry": registry, "replaced": replaced}[sys.argv[1]]._lock
+lock = {"results": results, "torch_patch": torch_patch, "registry": registry, "safetensors_patch": safetensors_patch}[sys.argv[1]]._lock
 held, let_go = threading.Event(), threading.Event()
 
 def hold():
@@ -88,7 +88,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.parametrize("module", ["outcome", "patching", "registry", "replaced"])
+@pytest.mark.parametrize("module", ["results", "torch_patch", "registry", "safetensors_patch"])
 def test_a_fork_waits_for_what_threads_hold(module: str) -> None:
     code = "import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n" + GUARDED
     child = subprocess.run(

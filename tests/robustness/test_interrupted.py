@@ -126,12 +126,12 @@ faulthandler.dump_traceback_later(150, exit=True)
 os.sched_getaffinity = lambda _: set(range(4))  # so many threads copy
 sources = [torch.ones(12 << 20) for _ in range(2)]
 targets = [torch.empty_like(one) for one in sources]
-copies = [copying.Copy(n, targets[n].data_ptr(), sources[n].data_ptr(), 48 << 20) for n in range(2)]
+copies = [parallel_copy.Copy(n, targets[n].data_ptr(), sources[n].data_ptr(), 48 << 20) for n in range(2)]
 start = time.perf_counter()
-assert copying.copy_all(copies) == {0, 1}
+assert parallel_copy.copy_all(copies) == {0, 1}
 interrupts = Interrupts((time.perf_counter() - start) * 1.2, again=1e-3)
 while interrupts.came < 25:
-    if interrupts.during(lambda: copying.copy_all(copies)):
+    if interrupts.during(lambda: parallel_copy.copy_all(copies)):
         assert not moving(), moving()
 assert only_one_thread()
 """

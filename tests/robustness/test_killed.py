@@ -40,8 +40,8 @@ def test_however_many_writers_were_killed_the_next_save_clears_all_they_left(tmp
         other.write_bytes(b"not a leftover of this file")
     # A temporary file is held by its open file, so one process can be twenty writers.
     code = (
-        "import os, signal, sys; from fastio.files.atomic_file import Replacement\n"
-        "writers = [Replacement(sys.argv[1]) for _ in range(20)]\n"
+        "import os, signal, sys; from fastio.files.atomic_file import AtomicFile\n"
+        "writers = [AtomicFile(sys.argv[1]) for _ in range(20)]\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     with AtomicFile(str(path)) as alive:
