@@ -9,7 +9,6 @@ from fastio.formats import dense_tensors
 from fastio.formats.detect import NPY, SAFETENSORS
 from fastio.formats.layout import Layout
 
-
 _MODULES = {SAFETENSORS: "fastio.formats.safetensors.format", NPY: "fastio.formats.npy"}
 
 

@@ -196,7 +196,8 @@ class TestHogs:
     def test_they_die_with_a_parent_that_is_killed(self) -> None:
         code = (
             "import time; from fastio_bench.machine.bandwidth_loads import BandwidthLoads; "
-            "own = BandwidthLoads(nbytes=8 << 20).__enter__(); own.pace(1e9); print(*own.pids, flush=True); time.sleep(3600)"
+            "own = BandwidthLoads(nbytes=8 << 20).__enter__()\n"
+            "own.pace(1e9); print(*own.pids, flush=True); time.sleep(3600)"
         )
         parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
         assert parent.stdout is not None

@@ -68,7 +68,8 @@ from fastio import torch_patch
 from fastio.transports import registry
 from fastio.integrations import safetensors_patch
 
-lock = {"results": results, "torch_patch": torch_patch, "registry": registry, "safetensors_patch": safetensors_patch}[sys.argv[1]]._lock
+lock = {module.__name__.split(".")[-1]: module for module in (results, torch_patch, registry, safetensors_patch)}
+lock = lock[sys.argv[1]]._lock
 held, let_go = threading.Event(), threading.Event()
 
 def hold():

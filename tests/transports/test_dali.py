@@ -171,7 +171,8 @@ def test_it_only_loads(tmp_path: Path) -> None:
 def test_without_dali_the_tool_says_what_to_install() -> None:
     """In a Python where ``nvidia.dali`` cannot be imported."""
     program = (
-        "import sys; sys.modules['nvidia.dali'] = None; from fastio.transports import registry; tool = registry.find('dali');"
+        "import sys; sys.modules['nvidia.dali'] = None\n"
+        "from fastio.transports import registry; tool = registry.find('dali');"
         "print(tool.transport, tool.reason, tool.cure, sep='|')"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
