@@ -1,4 +1,4 @@
-"""What a save or a load did: results, and the recorder that collects them."""
+"""Results of saves and loads, and the recorder that collects them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ class Transfer:
 
     ``tool`` moved the bytes by ``route`` (``direct``, ``cached``, ``bounce``, ``gds``, ``library`` for a library's own
     save or load, ``mmap`` for pages that torch maps, ``stream`` for file objects); ``reason`` says why that tool.
-    ``nbytes`` counts tensor bytes; where only torch knows them it is the file's size, and 0 where there is none
-    (``.pt`` in file objects, pipes, devices).
-    ``seconds`` is the time the caller waited. ``durable``: what was saved survives a power cut. ``verified``: of a
-    load, the bytes of every tensor were compared with their CRC-32 after they were put into memory; of a save, all
-    carry one. ``fallbacks`` says what was tried before, and what went another way than wished.
+    ``nbytes`` counts tensor bytes; if only torch knows them it is the file's size, or 0 if there is none (``.pt`` in
+    file objects, pipes, devices). ``seconds`` is the time that the caller waited. ``durable``: what was saved survives
+    a power cut. ``verified``: of a load, the bytes of every tensor were compared with their CRC-32 after they were put
+    into memory; of a save, all carry one. ``fallbacks`` lists the tools that failed before, and other deviations.
     """
 
     op: str
@@ -43,7 +42,7 @@ class Transfer:
 
 
 class SaveResult(Transfer):
-    """What :func:`fastio.save` returns: the transfer it was."""
+    """The result of a save, which :func:`fastio.save` returns."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
-"""A transfer on a thread of its own, so that its caller can show progress or hear Ctrl-C meanwhile.
+"""Runs a transfer on a thread of its own, so that the caller can show progress and react to Ctrl-C meanwhile.
 
-A small one has no thread: it runs when it is waited for.
+A small transfer has no thread: it runs when it is waited for.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Job(Generic[Result]):
         self._thread: WorkThread | None = None
 
     def begin(self, within: JoinOnExit) -> Job[Result]:
-        """Begin, if there is to be a thread; gives this job."""
+        """Start the thread, if there is to be one; return this job."""
         if self._nbytes >= WORTH_A_THREAD:
             self._thread = WorkThread(self._run)
             try:
@@ -55,7 +55,7 @@ class Job(Generic[Result]):
         self._ended = True
 
     def wait(self, progress: Progress | None = None) -> Result:
-        """What ``work`` returned, or the exception it raised; as often as asked. Interruptible."""
+        """Return what ``work`` returned, or raise its exception; may be called again. Interruptible."""
         thread = self._thread
         if thread is not None:
             while thread.is_running or (progress is not None and not self._told_the_end):
@@ -63,7 +63,7 @@ class Job(Generic[Result]):
                 if progress is not None:
                     self._told_the_end = ended
                     progress(min(self._control.done, self._nbytes), self._nbytes)
-        if not self._ended:  # a small one, or there was no thread for it, or no memory for the thread
+        if not self._ended:  # a small one, or no thread could be started
             self._run()
             if progress is not None:
                 progress(self._nbytes, self._nbytes)
@@ -75,8 +75,8 @@ class Job(Generic[Result]):
 def under_way(
     work: Callable[[], Result], control: Control, nbytes: int
 ) -> contextlib.AbstractContextManager[Job[Result]]:
-    """A job as a context: whatever happens inside, and whatever signals come, the work has ended when the context has.
+    """A job as a context manager. When the context ends, for whatever reason, the work has ended too.
 
-    So memory that it fills can go. Leaving early cancels it.
+    So the memory that it fills may be freed then. Leaving early cancels the work.
     """
     return JoinOnExit(control, Job(work, control, nbytes).begin)

@@ -1,8 +1,8 @@
-"""Checksums made true after the write, for those who write without saying of which bytes.
+"""Checksum repair after a write by a tool that computes no checksums on the way.
 
-Memory that another thread changes while it is saved may be in the file as it was at another moment than when its CRC-32
-was computed. So the file is read back, a block at a time, and where a CRC is not of the bytes that are there, theirs is
-put into its place. Notes say so.
+If another thread changes the memory during the save, the file may hold other bytes than those whose CRC-32 was
+computed. So the file is read back, a block at a time, and a CRC that does not match its bytes is replaced. A note in
+the result says so.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _CRC_IN_DESCRIPTOR, _CRC_IN_ENTRY, _LENGTHS_IN_ENTRY, _ENTRY_BYTES = 4, 16, 28, 
 
 
 class _Entry(NamedTuple):
-    """Where the central directory has an entry, and whether its record's CRC is behind the record's data, too."""
+    """The offset of an entry in the central directory, and whether a data descriptor repeats its CRC."""
 
     offset: int
     described: bool
 
 
 def reseal(layout: Layout, values: list[int], path: str, fd: int) -> tuple[str, ...]:
-    """Look at the extents that ask for a checksum, in the file that a layout was written to with ``values``.
+    """Correct the CRCs of the extents in the file that a layout was written to, and in ``values``.
 
-    ``values`` and the file have the right ones afterwards. Gives notes. TransferError if the system refuses.
+    Returns notes. TransferError if the system refuses.
     """
     changed = set()
     for index, extent in enumerate(layout.extents):
@@ -48,14 +48,14 @@ def reseal(layout: Layout, values: list[int], path: str, fd: int) -> tuple[str, 
 
 
 def reseal_archive(path: str, fd: int, size: int) -> tuple[str, ...]:
-    """Look at every record of a ``.pt`` file that torch has just written. Gives notes.
+    """Correct the CRCs of all records of a ``.pt`` file that torch has just written. Returns notes.
 
     TransferError if the system refuses.
     """
     try:
         archive = open_archive(path, fd, size, careful=True)
     except NotPlainError:
-        return ()  # nothing of torch.save's
+        return ()  # torch.save did not write it
     if not archive.checksummed:
         return ()
     values = {r.name: _in_file(path, fd, r.offset, r.nbytes) for r in archive.records.values()}
@@ -85,7 +85,7 @@ def _in_file(path: str, fd: int, offset: int, nbytes: int) -> int:
 
 
 def _entries(path: str, fd: int) -> dict[str, _Entry]:
-    """The central directory, by the records' names inside the archive's folder."""
+    """The entries of the central directory, by the records' names without the archive's folder."""
     entries = {}
     with open(fd, "rb", closefd=False) as file, zipfile.ZipFile(file) as archive:
         at = archive.start_dir

@@ -1,4 +1,4 @@
-"""CRC-32 of extents, for transports that do not compute it on the way, and for :func:`fastio.verify`."""
+"""CRC-32 of extents, for transports that do not compute it while they move the bytes."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def of_extents(extents: Sequence[Extent]) -> list[int]:
 
 
 def seal(layout: Layout) -> list[int]:
-    """Compute the CRCs of a layout's storages now and put them where they belong. Gives one for each extent."""
+    """Compute the CRCs of a layout's storages, and write them into its zip headers. Returns one for each extent."""
     values = of_extents(layout.extents)
     patch(layout, values)
     return values
 
 
 def patch(layout: Layout, values: Sequence[int]) -> None:
-    """Put CRCs, one for each extent, where a layout's own bytes hold them."""
+    """Write CRCs, one for each extent, into the zip headers of a layout."""
     offsets = [extent.offset for extent in layout.extents]
     base = address_of(layout.literal)
     for offset, index in layout.patches:
@@ -53,9 +53,9 @@ def patch(layout: Layout, values: Sequence[int]) -> None:
 
 
 def of_file(layout: Layout, values: Sequence[int]) -> int:
-    """The CRC-32 of the whole file that a layout makes, zeros between extents included.
+    """The CRC-32 of the whole file that a layout makes, with the zeros between extents.
 
-    ``values`` has one CRC for each extent that asks for one; they are put where the layout's own bytes hold them.
+    ``values`` has one CRC for each extent that asks for one; they are written into the zip headers too.
     """
     patch(layout, values)
     whole = end = 0

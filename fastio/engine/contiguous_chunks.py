@@ -1,4 +1,4 @@
-"""Tensors that are not contiguous, on their way into a file: packed a piece at a time, never a second copy of one."""
+"""Writes tensors that are not contiguous: copied to contiguous chunks, one at a time, so no second copy is made."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PIECE = 8 << 20  # bytes; two pieces are in memory at a time
 
 
 def packed(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The elements of a tensor of any shape, strides and device, row by row: contiguous pieces on the host.
+    """The elements of a tensor of any shape, strides and device, in row-major order: contiguous chunks on the host.
 
-    Each is gone when the next one is asked for.
+    A chunk is valid until the next one.
     """
     room = torch.empty(min(tensor.nbytes, _PIECE), dtype=torch.uint8, device="cpu")
     for part in _parts(tensor):
         piece = room[: part.nbytes].view(part.dtype).view(part.shape)
-        # First as it lies, then in order: torch transposes what lies dense four times as fast as a part of a matrix.
+        # clone() first: torch transposes a dense tensor four times as fast as a part of a matrix.
         yield piece.copy_(part.clone())
 
 
@@ -38,9 +38,9 @@ def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def write_packed(tensors: Sequence[NonContiguousTensor], path: str, fd: int, control: Control) -> tuple[str, ...]:
-    """Write the tensors where they belong, over zeros; gives what is to be said about it.
+    """Write the tensors at their offsets, through the page cache (chunks are not aligned); return notes.
 
-    Through the page cache: pieces have no alignment. TransferError if the system refuses, RefusedError if the transfer
+    TransferError if the system refuses, RefusedError if the transfer
     is cancelled.
     """
     for offset, _, tensor in tensors:

@@ -1,4 +1,4 @@
-"""What ``progress=`` may be: nothing, a function, or True for a bar."""
+"""The argument ``progress=``: None, a function, or True for a progress bar."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastio.errors import ToolUnavailableError
 
 
 def check_progress(progress: Any) -> None:
-    """TypeError for what is no progress, ToolUnavailableError for a bar where there is none."""
+    """TypeError for any other value, ToolUnavailableError where no progress bar is installed."""
     if progress is True:
         _bar()
     elif progress is not None and progress is not False and not callable(progress):
@@ -19,7 +19,7 @@ def check_progress(progress: Any) -> None:
 
 
 def shown(progress: Any, label: str) -> contextlib.AbstractContextManager[Progress | None]:
-    """For one transfer, a function of (bytes done, bytes in all); None for no progress. A bar ends with the context.
+    """The function of (bytes done, bytes in all) for one transfer; None for no progress. A bar ends with the context.
 
     Raises what :func:`check_progress` raises.
     """
@@ -30,7 +30,7 @@ def shown(progress: Any, label: str) -> contextlib.AbstractContextManager[Progre
 
 
 def tell_end(progress: Progress | None, nbytes: int) -> None:
-    """For work that cannot be watched: all of its bytes are done."""
+    """Report that all bytes are done, for work without intermediate progress."""
     if progress is not None:
         progress(nbytes, nbytes)
 
@@ -43,14 +43,14 @@ def _shown_bar(label: str) -> Iterator[Progress]:
     task = bar.add_task(label)
 
     def show(done: int, total: int) -> None:
-        with contextlib.suppress(LiveError):  # another transfer's is there: one at a time, with some versions of rich
+        with contextlib.suppress(LiveError):  # another bar is shown: some versions of rich allow one
             bar.start()
         bar.update(task, completed=done, total=total)
 
     try:
         yield show
     finally:
-        if bar.live.is_started:  # else it would end the line that it never began, where there is no terminal
+        if bar.live.is_started:  # else stop() would print an empty line where there is no terminal
             bar.stop()
 
 

@@ -1,4 +1,4 @@
-"""A layout written from its first byte to its last: for file objects, pipes and devices, which take bytes in order."""
+"""Writes a layout from its first byte to its last: to file objects, pipes and devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PIECE = 8 << 20  # bytes; a file object may copy what it is given
 
 def write(layout: Layout, f: Any) -> None:
     """Write the file of a layout to a file object, at its position."""
-    at, at_once = 0, _takes_at_once(f)
+    at, at_once = 0, _copies_at_once(f)
     parts: list[Extent | NonContiguousTensor] = [*layout.extents, *layout.strided]
     for part in sorted(parts, key=lambda part: part.offset):
         if part.offset > at:
@@ -31,14 +31,14 @@ def write(layout: Layout, f: Any) -> None:
         at = part.offset + part.nbytes
 
 
-def _takes_at_once(f: Any) -> bool:
-    """Whether a file object is surely through with what it was given when ``write`` returns; another may keep it."""
+def _copies_at_once(f: Any) -> bool:
+    """Whether the memory may change once ``write`` returns. Other file objects may keep a reference to it."""
     inner = f.raw if type(f) in (_Whole, io.BufferedWriter, io.BufferedRandom) else f
     return type(inner) in (io.FileIO, io.BytesIO)
 
 
 def _pieces(part: Extent | NonContiguousTensor) -> Iterator[memoryview]:
-    """The bytes of a part, in memory of the host. Each piece is gone when the next one is asked for."""
+    """The bytes of a part, in host memory. A piece is valid until the next one."""
     if isinstance(part, NonContiguousTensor):
         for piece in packed(part.tensor):
             yield view(piece.data_ptr(), piece.nbytes).toreadonly()
@@ -59,7 +59,7 @@ def write_by_torch(obj: Any, f: Any, name: str, arguments: dict[str, Any]) -> No
     try:
         torch.serialization.save(obj, whole(f, name), **arguments)
     except RuntimeError as error:
-        # After a write that failed, or was interrupted, torch ends the archive, and says only that this failed, too.
+        # After a write failed or was interrupted, torch ends the archive, and reports only that this failed too.
         before = error.__context__
         if isinstance(before, TransferError) or not isinstance(before, Exception | None):
             raise before from None
@@ -67,16 +67,16 @@ def write_by_torch(obj: Any, f: Any, name: str, arguments: dict[str, Any]) -> No
 
 
 def whole(f: Any, name: str) -> Any:
-    """``f``, or a file object in its place each of whose writes takes all it is given, or raises TransferError.
+    """``f``, or a wrapper of it whose ``write`` writes everything or raises TransferError.
 
-    A raw file may take less than that, and torch does not look. Any other file object takes all.
+    A raw file may write less, and torch does not check. Other file objects write everything.
     """
-    # What tempfile gives has the raw file inside.
+    # The file objects of tempfile hold the raw file in `file`.
     return _Whole(f, name) if isinstance(f, io.RawIOBase) or isinstance(getattr(f, "file", None), io.RawIOBase) else f
 
 
 class _Whole:
-    """A raw file object that writes all. Everything else is its own."""
+    """A raw file object whose ``write`` writes everything. All other attributes are the file's."""
 
     def __init__(self, raw: Any, name: str) -> None:
         self.raw = raw
@@ -92,11 +92,11 @@ class _Whole:
             try:
                 count = self.raw.write(rest)
             except OSError as error:
-                if error.errno is None:  # raised by a Python class: its author's own
+                if error.errno is None:  # raised by the program's own Python class
                     raise
                 raise TransferError(error.errno, f"write of {len(rest)} bytes", self._name) from error
             if count is None and self._is_blocking():
-                break  # it is no file of the system's, and its author forgot to say how much it took
+                break  # a Python class whose write returns nothing
             if not count:
                 number = errno.EAGAIN if count is None else errno.EIO
                 raise TransferError(number, f"write of {len(rest)} bytes to a raw file object", self._name)

@@ -1,4 +1,4 @@
-"""Checking files: every byte against its CRC-32, in bounded memory."""
+"""Checks files: every byte against its CRC-32, in bounded memory."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _WINDOW = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was checked: ``records`` of ``nbytes`` bytes in all.
+    """The result of a check of ``records`` records with ``nbytes`` bytes in all.
 
-    ``checksummed`` is False where the file carries no checksums of its tensors (safetensors, npy, torch.save with CRCs
+    ``checksummed`` is False if the file carries no checksums of its tensors (safetensors, npy, torch.save with CRCs
     off, or inside ``skip_data()``): then only its structure was checked, and of a ``.pt`` the other records that have
     one.
     """
@@ -37,7 +37,7 @@ class Verification:
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
-    """Check every byte of a file against the CRC-32 stored with it; the result says where there is none.
+    """Check every byte of a file against the CRC-32 stored with it; the result says if there is none.
 
     Reads the file once, in 32 MiB windows. Raises CorruptFileError naming the record that is damaged, FormatError for
     a file that is none of pt, safetensors or npy, and what ``open`` raises (FileNotFoundError, IsADirectoryError,
@@ -48,17 +48,17 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     """
     name = os.fsdecode(path)
     with opened(name) as (fd, size):
-        form = detect(head(name, fd, size, HEAD_BYTES), name)
-        if form == PT:
+        file_format = detect(head(name, fd, size, HEAD_BYTES), name)
+        if file_format == PT:
             try:
                 archive = open_archive(name, fd, size, careful=True)
             except NotPlainError as reason:
                 archive = reason.archive
             nbytes = verify_archive(archive, size)[0] if archive.checksummed else 0
-            return Verification(name, form, len(archive.records), nbytes, archive.sealed)
-        if form in (SAFETENSORS, NPY):
-            source = formats.module(form).source(name, fd, size)
-            return Verification(name, form, len(source.regions), 0, False)
+            return Verification(name, file_format, len(archive.records), nbytes, archive.sealed)
+        if file_format in (SAFETENSORS, NPY):
+            source = formats.module(file_format).source(name, fd, size)
+            return Verification(name, file_format, len(source.regions), 0, False)
     raise FormatError(f"{name}: this is no .pt (zip), .safetensors or .npy file, so it carries no checksums to verify")
 
 
@@ -120,7 +120,7 @@ def _checksums(path: str, fd: int, records: Sequence[Record], size: int, notes: 
 
 
 def _read(request: ReadRequest, notes: dict[str, None]) -> TransportResult:
-    """Around the page cache for a file that is not in it: checking must not push other files out."""
+    """Read, bypassing the page cache for a file that is not in it: a check must not evict other files."""
     uring = registry.find("uring").transport
     if not request.resident and uring is not None:
         try:

@@ -1,4 +1,4 @@
-"""What tools there are, and why some are unavailable."""
+"""The tools of this machine, and why some are unavailable."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from fastio.transports import registry
 
 @dataclass(frozen=True, slots=True)
 class ToolStatus:
-    """One tool: whether it can be used here, else why not and what to do about it.
+    """One tool: whether it is available, else the reason and the cure.
 
-    ``operations`` are ``save`` and ``load``; ``formats`` those it fills; ``devices`` where the memory may be.
+    ``operations`` are ``save`` and ``load``; ``formats`` those that it fills; ``devices`` the kinds of memory that it
+    moves.
     """
 
     name: str

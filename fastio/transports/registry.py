@@ -1,4 +1,4 @@
-"""Tool name -> where it lives, and why it is unavailable. Nobody else imports a backend."""
+"""Registry of tools: by name, a transport or the reason why it is unavailable. Only this module imports backends."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _BUILT_IN = {
     "pinned": "fastio.backends.pinned:PinnedTransport",
     "spdk": "fastio.backends.spdk:SpdkTransport",
 }
-# Tools over heavy libraries: a dictionary considers them once the program has imported the library by itself. Asked
-# for by name, they import it.
+# Tools over heavy libraries. Dictionaries consider them once the program has imported the library; a tool that is
+# asked for by name imports it.
 _LIBRARIES = {"dali": "nvidia.dali", "gds": "kvikio"}
-# Tools that only matter to memory of an accelerator.
+# Tools for memory of an accelerator only.
 _ACCELERATED = {"gds", "pinned"}
-# No dictionary considers these: the reference is for tests, SPDK's namespaces have no files.
+# Dictionaries never choose these: the reference is for tests, and SPDK's namespaces have no files.
 _ASIDE = {"memory", "spdk"}
 
 
@@ -49,9 +49,9 @@ _tools: dict[str, Tool] = {}
 
 
 def _installed_plugins() -> dict[str, metadata.EntryPoint]:
-    """By name, what ``entry_points(group=...)`` gives, for a third of its time: that parses what every package offers.
+    """The plug-ins' entry points by name. ``entry_points(group=...)`` takes three times as long: it parses all of them.
 
-    A plug-in never takes a built-in tool's name, nor that of one that lies before it on the path.
+    A plug-in cannot replace a built-in tool, nor a plug-in that comes before it on the path.
     """
     found: dict[str, metadata.EntryPoint] = {}
     for package in metadata.distributions():
@@ -62,7 +62,7 @@ def _installed_plugins() -> dict[str, metadata.EntryPoint]:
     return found
 
 
-# Found at import, so that no first save or load has to look for them.
+# Found at import, so that the first save or load need not search.
 _plugins = _installed_plugins()
 
 
@@ -77,14 +77,14 @@ def plugin_versions() -> dict[str, str]:
 
 
 def warm_up() -> None:
-    """Make the light built-in tools, so that no first save or load waits for their imports."""
+    """Make the built-in tools without heavy libraries, so that the first save or load need not import them."""
     for name in _BUILT_IN:
         if name not in _LIBRARIES and name not in _ACCELERATED and name not in _ASIDE:
             find(name)
 
 
 def imported() -> tuple[bool, ...]:
-    """Which heavy libraries the program has imported: nothing else changes what :func:`at_hand` says."""
+    """Which heavy libraries the program has imported: the result of :func:`at_hand` depends on nothing else."""
     return tuple(library in sys.modules for library in _LIBRARIES.values())
 
 
@@ -101,12 +101,12 @@ def at_hand(devices: frozenset[str]) -> list[Tool]:
 
 
 def is_here(kind: str) -> bool:
-    """Whether there is a device of that kind, of which a tool may only say that it could use one."""
+    """Whether this machine has a device of that kind. A tool says only which kinds it could use."""
     return kind != "cuda" or torch.cuda.is_available()
 
 
 def find(name: str) -> Tool:
-    """The tool of that name, made on first use and kept; an unknown name is a tool that is unavailable."""
+    """The tool of that name, made on first use and kept. An unknown name gives a tool that is unavailable."""
     tool = _tools.get(name)
     if tool is None:
         with _lock:
@@ -137,7 +137,7 @@ def _make(name: str) -> Tool:
         transport = factory()
     except ToolUnavailableError as error:
         return Tool(name, None, error.reason, error.cure)
-    except (Exception, SystemExit) as error:  # a plug-in may fail in any way, and must not take the others with it
+    except (Exception, SystemExit) as error:  # a plug-in may raise anything; the other tools must still work
         return Tool(name, None, f"{type(error).__name__}: {error}", "see the tool's own documentation")
     if not isinstance(transport, Transport):
         return Tool(name, None, f"{factory!r} does not make a fastio.transports.transport.Transport", "ask its author")

@@ -1,4 +1,4 @@
-"""What a transport is: it moves byte extents between memory and a file. It never decides anything.
+"""The protocol of transports. A transport moves byte extents between memory and a file; it decides nothing.
 
 A *format* (:mod:`fastio.formats`) says where bytes lie; a *transport* moves them. Any transport fills any format.
 All sizes and offsets are bytes.
@@ -15,14 +15,14 @@ from fastio._native import Control
 SAVE = "save"
 LOAD = "load"
 
-_RESIDENT = 0.9  # of a file, in the page cache: from there on it is read through the cache
+_RESIDENT = 0.9  # share of a file in the page cache from which on it is read through the cache
 
 
 class Extent(NamedTuple):
-    """A run of bytes, in a file and in memory.
+    """A run of bytes in a file and in memory.
 
-    ``address`` is where the bytes are in memory (a device address when ``device`` is not ``"cpu"``); ``owner`` keeps
-    that memory alive. ``checksum`` asks for the CRC-32 of the run. ``name`` is what an error calls it.
+    ``address`` is the address in memory (of the device if ``device`` is not ``"cpu"``); ``owner`` keeps that memory
+    alive. ``checksum`` asks for the CRC-32 of the run. ``name`` is its name in error messages.
     """
 
     offset: int
@@ -37,7 +37,7 @@ class Extent(NamedTuple):
 class Patch(NamedTuple):
     """Four bytes at ``offset`` of the file that must hold the CRC-32 (little endian) of ``extents[extent]``.
 
-    They lie in a later extent than the one they describe, so a transport that streams knows the value in time.
+    They lie in a later extent than the one they describe, so a transport that writes in order knows the value in time.
     """
 
     offset: int
@@ -56,7 +56,7 @@ class Span(NamedTuple):
 
 
 class _Request:
-    """What both have: the file, the memory, and what cancels it. A dataclass would cost a millisecond at import."""
+    """The file, the memory, and the control that cancels the transfer. (A dataclass would cost 1 ms at import.)"""
 
     __slots__ = ("control", "extents", "fd", "path", "size")
 
@@ -71,11 +71,10 @@ class _Request:
 class WriteRequest(_Request):
     """Fill the open file ``fd`` (read-write, already allocated to ``size``) with ``extents``.
 
-    ``extents`` are sorted by offset and do not overlap; what lies between them is zeros, as it is in the new
-    file already. ``patches`` is empty
-    for a transport whose capabilities do not say ``checksums``: the caller has then put the values in already, and
-    looks afterwards whether they are of what the file has.
-    The caller syncs; ``durable`` is only a hint (a transport may start write-back early).
+    ``extents`` are sorted by offset and do not overlap; the bytes between them are zeros, as they are in the new file
+    already. ``patches`` is empty for a transport whose capabilities do not say ``checksums``: the caller has then
+    written the values already, and compares them with the file afterwards. The caller syncs; ``durable`` is only a hint
+    (a transport may start write-back early).
     """
 
     __slots__ = ("durable", "patches")
@@ -100,7 +99,7 @@ class ReadRequest(_Request):
 
     With a ``span``, every extent lies in it at the same distance as in the file, and the transport may read the whole
     span in large aligned pieces (``span.address`` and ``span.offset`` agree modulo 4096).
-    ``resident`` says whether the page cache held the file when the request was made; None where nobody looked.
+    ``resident``: the page cache held the file when the request was made; None if that is unknown.
     """
 
     __slots__ = ("resident", "span")
@@ -126,13 +125,12 @@ def is_resident(fd: int, size: int) -> bool:
 
 
 class TransportResult(NamedTuple):
-    """What a transport did.
+    """The result of a request.
 
-    ``route`` is the way the bytes took: ``direct`` (no page cache), ``cached`` (through the page cache), ``bounce``
+    ``route`` is the path of the bytes: ``direct`` (no page cache), ``cached`` (through the page cache), ``bounce``
     (host staging on the way to or from a device), ``gds`` (device to disk). ``checksums`` has one CRC-32 per extent
-    (0 where none was asked for), or is None where the transport does not compute them.
-    ``notes`` are reasons why the way differs from the transport's best one. ``filled_span``: every byte of the
-    request's span was read, those between its extents too.
+    (0 where none was asked for), or is None if the transport does not compute them. ``notes`` say why the path was not
+    the transport's best one. ``filled_span``: every byte of the request's span was read, also between its extents.
     """
 
     route: str
@@ -142,12 +140,11 @@ class TransportResult(NamedTuple):
 
 
 class Capabilities(NamedTuple):
-    """What a transport can do: the planner asks no further.
+    """What a transport can do.
 
-    ``formats`` is None for all. ``whole`` names formats in which the tool stands for a library's own save and load
-    (``torch`` and ``pt``): the caller then hands over the whole object. ``automatic`` is False for a
-    tool that dictionaries must not pick by themselves. ``direct``: it moves bytes past the page cache, which spares the
-    processor a copy.
+    ``formats`` is None for all. ``whole`` names formats for which the tool stands for a library's own save and load
+    (``torch`` and ``pt``): the library then saves or loads the whole object. ``automatic`` is False for a tool that
+    dictionaries must not choose. ``direct``: it bypasses the page cache, which saves the processor a copy.
     """
 
     operations: frozenset[str] = frozenset({SAVE, LOAD})
@@ -161,12 +158,12 @@ class Capabilities(NamedTuple):
 
 @runtime_checkable
 class Transport(Protocol):
-    """The two things a transport does.
+    """A transport: two methods, a name, and what it can do.
 
-    Both raise :class:`fastio.errors.TransferError` for an error of the system (with its errno, the path and the
-    offset), :class:`fastio.errors.RefusedError` where this request cannot be done this way here, and nothing else.
-    They return only when every byte asked for has moved. A short file is a ``CorruptFileError``. They stop
-    soon after ``request.control.cancel()``, raising ``RefusedError``.
+    Both methods raise :class:`fastio.errors.TransferError` for an error of the system (with its errno, the path and the
+    offset), :class:`fastio.errors.RefusedError` if this transport cannot do the request here,
+    :class:`fastio.errors.CorruptFileError` if the file is too short, and nothing else. They return only when every byte
+    has moved. Soon after ``request.control.cancel()`` they raise ``RefusedError``.
     """
 
     name: str
