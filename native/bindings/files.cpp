@@ -31,13 +31,13 @@ nb::object decoded(const std::string& name) {
 
 struct ZipDirectory {
     std::vector<ZipRecord> records;
-    bool usual_end = true;
+    bool is_standard_end = true;
 };
 
-ZipDirectory* open_directory(int fd, uint64_t size, bool careful) {
+ZipDirectory* open_directory(int fd, uint64_t size, bool read_local_headers) {
     nb::gil_scoped_release release;
-    bool usual = true;
-    std::vector<ZipRecord> records = read_directory(fd, size, careful, &usual);
+    bool is_standard = true;
+    std::vector<ZipRecord> records = read_directory(fd, size, read_local_headers, &is_standard);
     return new ZipDirectory{std::move(records), usual};
 }
 
@@ -146,7 +146,10 @@ void bind_files(nb::module_& module) {
         .def("mentioned", &mentioned, "pickle"_a)
         .def_prop_ro("in_one_folder", [](const ZipDirectory& directory) { return in_one_folder(directory.records); })
         .def(
-            "why_odd", [](const ZipDirectory& directory) { return why_odd(directory.records, directory.usual_end); },
+            "why_odd",
+            [](const ZipDirectory& directory) {
+                return nonstandard_reason(directory.records, directory.is_standard_end);
+            },
             "Why only torch's own reader can say what the archive holds; empty if it is as torch writes it.")
         .def(
             "confirm",

@@ -36,7 +36,7 @@ class PushedHooks {
         while (!pushed_.empty()) {
             nb::object top = top_.is_none() ? nb::object() : top_(true);
             if (top.is_valid() && top.is_none()) break;
-            const size_t ours = top.is_valid() ? place_of(top[0]) : pushed_.size() - 1;
+            const size_t ours = top.is_valid() ? index_of(top[0]) : pushed_.size() - 1;
             if (ours == pushed_.size()) {
                 others.push_back(top);
             } else {
@@ -74,7 +74,7 @@ class PushedHooks {
                       pushed_.end());
     }
 
-    size_t place_of(nb::handle pack) const {
+    size_t index_of(nb::handle pack) const {
         size_t place = pushed_.size();
         while (place > 0 && !pushed_[place - 1].pack.is(pack)) --place;
         return place > 0 ? place - 1 : pushed_.size();

@@ -47,7 +47,7 @@ void bind_memory(nb::module_& module) {
         .def(
             "__init__",
             [](Mapping* self, uint64_t nbytes, bool used) {
-                new (self) Mapping(nbytes, used ? Pages::kUsed : Pages::kFresh);
+                new (self) Mapping(nbytes, used ? Pages::kRecycled : Pages::kFresh);
             },
             "nbytes"_a, "used"_a = false)
         .def_prop_ro("address", [](const Mapping& mapping) { return reinterpret_cast<uintptr_t>(mapping.data()); })

@@ -36,7 +36,7 @@ NB_MODULE(_native, module) {
     // Tensors that are alive at exit keep their slices: that is no leak.
     nb::set_leak_warnings(false);
     nb::register_exception_translator(translate);
-    fastio::bind_bell(module);
+    fastio::bind_weakref_callback(module);
     fastio::bind_weak_storage(module);
     fastio::bind_hooks(module);
     fastio::bind_waiting(module);

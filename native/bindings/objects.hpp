@@ -9,7 +9,7 @@ namespace fastio {
 
 [[noreturn]] inline void raise() { throw nanobind::python_error(); }
 
-inline nanobind::object taken(PyObject* result) {
+inline nanobind::object steal_or_throw(PyObject* result) {
     if (result == nullptr) raise();
     return nanobind::steal(result);
 }
@@ -20,18 +20,18 @@ inline bool is_true(nanobind::handle value) {
     return result != 0;
 }
 
-inline nanobind::object word(const char* text) { return taken(PyUnicode_InternFromString(text)); }
+inline nanobind::object interned(const char* text) { return steal_or_throw(PyUnicode_InternFromString(text)); }
 
-inline nanobind::object ask(nanobind::handle value, const nanobind::object& name) {
-    return taken(PyObject_GetAttr(value.ptr(), name.ptr()));
+inline nanobind::object get_attribute(nanobind::handle value, const nanobind::object& name) {
+    return steal_or_throw(PyObject_GetAttr(value.ptr(), name.ptr()));
 }
 
 inline nanobind::object call(nanobind::handle value, const nanobind::object& method) {
-    return taken(PyObject_CallMethodNoArgs(value.ptr(), method.ptr()));
+    return steal_or_throw(PyObject_CallMethodNoArgs(value.ptr(), method.ptr()));
 }
 
 // Invalid at the end.
-inline nanobind::object next_of(const nanobind::object& iterator) {
+inline nanobind::object next_item(const nanobind::object& iterator) {
     PyObject* item = PyIter_Next(iterator.ptr());
     if (item == nullptr && PyErr_Occurred()) raise();
     return nanobind::steal(item);

@@ -56,7 +56,7 @@ using Learned = std::tuple<bool, double, double, uint64_t, uint64_t>;
 std::optional<Learned> py_staging_learned(uint64_t device) {
     auto found = SharedStagingChoice::of(device).learned();
     if (!found) return {};
-    return Learned{found->staged, found->landing, found->staging, found->since, found->spell};
+    return Learned{found->staged, found->in_place, found->staging, found->since_trial, found->interval};
 }
 
 void py_staging_adopt(uint64_t device, bool staged, double landing, double staging, uint64_t since, uint64_t spell) {
@@ -74,8 +74,8 @@ void bind_transfers(nb::module_& module) {
         .def_prop_ro("done", [](const Control& control) { return control.done.load(); })
         .def_prop_ro("cancelled", [](const Control& control) { return control.cancelled.load(); })
         .def_prop_rw(
-            "still", [](const Control& control) { return control.still.load(); },
-            [](Control& control, bool still) { control.still = still; })
+            "still", [](const Control& control) { return control.immutable.load(); },
+            [](Control& control, bool still) { control.immutable = still; })
         .def("advance", &Control::advance, "nbytes"_a)
         .def("cancel", [](Control& control) { control.cancelled = true; });
     module.def("probe_ring", [] { Ring probe(1); });

@@ -105,14 +105,14 @@ class JoinOnExit {
     }
 
     ThreadTask* task(nb::object work, nb::object over) {
-        errands_.push_back(over);
+        latches_.push_back(over);
         return new ThreadTask(std::move(work), std::move(over));
     }
 
     void finish() {
         if (::getpid() != process_) return;  // a fork has none of its threads
         std::vector<nb::object> left;
-        for (const nb::object& over : errands_) {
+        for (const nb::object& over : latches_) {
             if (!nb::cast<PythonLatch&>(over).latch.is_open()) left.push_back(over);
         }
         if (left.empty()) return;
@@ -127,7 +127,7 @@ class JoinOnExit {
 
   private:
     nb::object control_, begin_;
-    std::vector<nb::object> errands_;
+    std::vector<nb::object> latches_;
     pid_t process_ = ::getpid();
 };
 

@@ -15,13 +15,13 @@ class DeferredWeakrefCallback {
   public:
     DeferredWeakrefCallback(nb::object keep, nb::object answer) : keep_(std::move(keep)), answer_(std::move(answer)) {}
 
-    void ring(nb::handle reference) {
+    void call(nb::handle reference) {
         keep_(reference);
-        if (rung_) return;
+        if (is_pending_) return;
         nb::object self = nb::find(this);
         // The interpreter has room for some calls only: where there is none, the next ring tries again.
-        rung_ = Py_AddPendingCall(&DeferredWeakrefCallback::answer, self.ptr()) == 0;
-        if (rung_) self.release();
+        is_pending_ = Py_AddPendingCall(&DeferredWeakrefCallback::answer, self.ptr()) == 0;
+        if (is_pending_) self.release();
     }
 
   private:
@@ -30,7 +30,7 @@ class DeferredWeakrefCallback {
         nb::object self = nb::steal(static_cast<PyObject*>(of));
         try {
             DeferredWeakrefCallback& callback = nb::cast<DeferredWeakrefCallback&>(self);
-            callback.rung_ = false;
+            callback.is_pending_ = false;
             callback.answer_();
             return 0;
         } catch (nb::python_error& error) {
@@ -40,16 +40,16 @@ class DeferredWeakrefCallback {
     }
 
     nb::object keep_, answer_;
-    bool rung_ = false;
+    bool is_pending_ = false;
 };
 
 }  // namespace
 
-void bind_bell(nb::module_& module) {
+void bind_weakref_callback(nb::module_& module) {
     nb::class_<DeferredWeakrefCallback>(module, "DeferredWeakrefCallback",
                                         "A callback for weak references, which runs no Python code in a destructor.")
         .def(nb::init<nb::object, nb::object>(), "keep"_a, "answer"_a)
-        .def("__call__", &DeferredWeakrefCallback::ring, "reference"_a);
+        .def("__call__", &DeferredWeakrefCallback::call, "reference"_a);
 }
 
 }  // namespace fastio

@@ -24,7 +24,7 @@ class ThreadsDriver final : public StoreDriver {
     void wait() override { threads_.submit(1); }
 
     bool reap(DeviceCompletion& completion) override {
-        Engine::Completion done{};
+        IoEngine::Completion done{};
         if (!threads_.reap(done)) return false;
         completion = {done.tag, done.result};
         return true;

@@ -26,7 +26,7 @@ class UringDriver final : public RingDriver {
     bool reap(DeviceCompletion& completion) override {
         Ring::Completion taken;
         if (!ring_.reap(taken)) return false;
-        completion = {taken.tag, taken.result == -ECANCELED ? move_here(sent_[taken.tag]) : taken.result};
+        completion = {taken.tag, taken.result == -ECANCELED ? transfer_on_this_thread(sent_[taken.tag]) : taken.result};
         return true;
     }
 
@@ -35,7 +35,7 @@ class UringDriver final : public RingDriver {
 
     // What the kernel gave up: the thread that submitted it has ended, as autograd's do; or the kernel wanted a thread
     // of its own for it, and the limit of processes (of the user, or of the container) is reached.
-    static int32_t move_here(const DeviceCommand& command) {
+    static int32_t transfer_on_this_thread(const DeviceCommand& command) {
         const auto offset = static_cast<off_t>(command.offset);
         ssize_t moved = command.write ? ::pwrite(command.fd, command.memory, command.nbytes, offset)
                                       : ::pread(command.fd, command.memory, command.nbytes, offset);

@@ -45,11 +45,11 @@ void Digests::require(size_t first, uint64_t nbytes) const {
 
 NhDigest Digests::digest(const uint8_t* data, uint64_t nbytes) const noexcept {
     uint64_t whole = nbytes / kNhStride * kNhStride, left = nbytes - whole;
-    NhDigest sums = nh(key_.data(), data, whole);
+    NhDigest sums = nh_hash(key_.data(), data, whole);
     if (left > 0) {
         uint8_t last[kNhStride] = {};  // a block of one number is always as long, so zeros stand for nothing else
         std::memcpy(last, data + whole, left);
-        NhDigest more = nh(key_.data() + whole / sizeof(uint32_t), last, kNhStride);
+        NhDigest more = nh_hash(key_.data() + whole / sizeof(uint32_t), last, kNhStride);
         for (size_t pass = 0; pass < sums.size(); ++pass) sums[pass] += more[pass];
     }
     return sums;

@@ -27,7 +27,7 @@ class Digests {
     bool differs(size_t first, const uint8_t* source, uint64_t nbytes) const;
 
   private:
-    std::array<uint32_t, kBlock / sizeof(uint32_t) + kNhKeyBeyond> key_;
+    std::array<uint32_t, kBlock / sizeof(uint32_t) + kNhExtraKeyWords> key_;
     std::vector<NhDigest> digests_;
 
     void require(size_t first, uint64_t nbytes) const;

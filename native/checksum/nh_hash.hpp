@@ -11,14 +11,14 @@
 
 namespace fastio {
 
-constexpr size_t kNhStride = 64;    // messages are of so many bytes, or a multiple
-constexpr size_t kNhKeyBeyond = 6;  // words of the key beyond those of the message
+constexpr size_t kNhStride = 64;        // messages are of so many bytes, or a multiple
+constexpr size_t kNhExtraKeyWords = 6;  // words of the key beyond those of the message
 
 // One sum for each pass.
 using NhDigest = std::array<uint64_t, 4>;
 
 // The digest of `nbytes`, by the fastest kernel that this processor runs.
-NhDigest nh(const uint32_t* key, const uint8_t* data, size_t nbytes) noexcept;
+NhDigest nh_hash(const uint32_t* key, const uint8_t* data, size_t nbytes) noexcept;
 
 namespace detail {
 

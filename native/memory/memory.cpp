@@ -17,32 +17,32 @@ namespace fastio {
 namespace {
 
 // Slices below this are not worth a system call when they die.
-constexpr uint64_t kSmallestReturn = 64 << 10;
+constexpr uint64_t kMinReturnedBytes = 64 << 10;
 
 // Staging kept between calls: enough for one large transfer or a few small ones, little enough to forget about.
-constexpr uint64_t kKeptBytes = 32 << 20;
+constexpr uint64_t kCachedStagingBytes = 32 << 20;
 
-struct Shelf {
+struct StagingCache {
     std::mutex mutex;
     std::vector<std::unique_ptr<Mapping>> free;
     uint64_t nbytes = 0;
 };
 
 // Regions that died, the last ones. As many bytes as malloc, too, keeps for the next of the same size.
-constexpr uint64_t kUsedBytes = 32 << 20;
-constexpr size_t kUsedRegions = 64;
+constexpr uint64_t kCachedBytes = 32 << 20;
+constexpr size_t kCachedRegions = 64;
 
-struct Used {
+struct RegionCache {
     std::mutex mutex;
     std::vector<Region> regions;
     uint64_t nbytes = 0;
 
-    Used() { regions.reserve(kUsedRegions + 1); }  // so that a mapping's death needs no memory
+    RegionCache() { regions.reserve(kCachedRegions + 1); }  // so that a mapping's death needs no memory
 };
 
 // The last one kept that is large enough, and not more than twice that.
-bool take_used(uint64_t nbytes, Region& taken) {
-    Used& kept = of_process<Used>();
+bool take_recycled(uint64_t nbytes, Region& taken) {
+    RegionCache& kept = fork_safe_singleton<RegionCache>();
     std::lock_guard<std::mutex> lock(kept.mutex);
     for (auto it = kept.regions.rbegin(); it != kept.regions.rend(); ++it) {
         if (it->nbytes < nbytes || it->nbytes > 2 * nbytes) continue;
@@ -54,13 +54,13 @@ bool take_used(uint64_t nbytes, Region& taken) {
     return false;
 }
 
-bool keep_used(const Region& region) {
-    if (region.nbytes > kUsedBytes) return false;
-    Used& kept = of_process<Used>();
+bool keep_region(const Region& region) {
+    if (region.nbytes > kCachedBytes) return false;
+    RegionCache& kept = fork_safe_singleton<RegionCache>();
     std::lock_guard<std::mutex> lock(kept.mutex);
     kept.regions.push_back(region);
     kept.nbytes += region.nbytes;
-    while (kept.nbytes > kUsedBytes || kept.regions.size() > kUsedRegions) {
+    while (kept.nbytes > kCachedBytes || kept.regions.size() > kCachedRegions) {
         const Region& oldest = kept.regions.front();
         munmap(oldest.base, oldest.reserved);
         kept.nbytes -= oldest.nbytes;
@@ -91,13 +91,13 @@ Region map(uint64_t nbytes) {
 
 Mapping::Mapping(uint64_t nbytes, Pages pages) : pages_(pages) {
     uint64_t wanted = round_up(nbytes == 0 ? 1 : nbytes, kPage);
-    if (pages == Pages::kUsed) wanted = generous_size(wanted);
-    if (pages == Pages::kUsed && take_used(wanted, region_)) return;
+    if (pages == Pages::kRecycled) wanted = generous_size(wanted);
+    if (pages == Pages::kRecycled && take_recycled(wanted, region_)) return;
     region_ = map(wanted);
 }
 
 Mapping::~Mapping() {
-    if (pages_ == Pages::kUsed && !has_holes_ && keep_used(region_)) return;
+    if (pages_ == Pages::kRecycled && !has_holes_ && keep_region(region_)) return;
     munmap(region_.base, region_.reserved);
 }
 
@@ -113,7 +113,7 @@ Slice::~Slice() {
     uint64_t begin = round_up(offset_, kPage);
     uint64_t end = (offset_ + nbytes_) / kPage * kPage;
     bool is_last = mapping_->slices().fetch_sub(1) == 1;  // then the whole mapping goes
-    if (!is_last && end > begin && end - begin >= kSmallestReturn) {
+    if (!is_last && end > begin && end - begin >= kMinReturnedBytes) {
         madvise(mapping_->data() + begin, end - begin, MADV_DONTNEED);
         mapping_->has_holes_ = true;
     }
@@ -122,7 +122,7 @@ Slice::~Slice() {
 Staging::Staging(uint64_t nbytes, uint64_t alignment) {
     if (alignment > kPage) nbytes = std::max(nbytes, kHugePage);  // a smaller mapping is aligned to a page
     {
-        Shelf& kept = of_process<Shelf>();
+        StagingCache& kept = fork_safe_singleton<StagingCache>();
         std::lock_guard<std::mutex> lock(kept.mutex);
         for (auto it = kept.free.begin(); it != kept.free.end(); ++it) {
             if ((*it)->nbytes() >= nbytes && (*it)->nbytes() <= 4 * nbytes) {
@@ -138,9 +138,9 @@ Staging::Staging(uint64_t nbytes, uint64_t alignment) {
 }
 
 Staging::~Staging() {
-    Shelf& kept = of_process<Shelf>();
+    StagingCache& kept = fork_safe_singleton<StagingCache>();
     std::lock_guard<std::mutex> lock(kept.mutex);
-    if (kept.nbytes + mapping_->nbytes() > kKeptBytes) return;
+    if (kept.nbytes + mapping_->nbytes() > kCachedStagingBytes) return;
     kept.nbytes += mapping_->nbytes();
     kept.free.push_back(std::move(mapping_));
 }

@@ -24,7 +24,7 @@ struct Region {
 // What the memory of a mapping is: fresh pages, which are zero, and no more of them than asked for; or what is soonest
 // there: pages of one that died before, which hold what they held (a fresh page of 4 KiB costs as much as reading ten
 // from the page cache, a fresh huge one 0.2 ms, two thirds of reading it), or else whole huge pages.
-enum class Pages : uint8_t { kFresh, kUsed };
+enum class Pages : uint8_t { kFresh, kRecycled };
 
 // Anonymous memory, aligned to a huge page and backed by huge pages where the kernel has them. Throws SystemError.
 class Mapping {

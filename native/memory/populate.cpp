@@ -19,11 +19,11 @@ namespace fastio {
 namespace {
 
 // More than small pages cost, 0.9 ms, and far more than a huge one that the host has there, 0.2.
-constexpr double kDearSeconds = 1.5e-3, kDearNbytes = kHugePage;
-constexpr double kClearSeconds = 1e-4;  // less, and the huge page was there before
+constexpr double kSlowSeconds = 1.5e-3, kSlowNbytes = kHugePage;
+constexpr double kPopulatedSeconds = 1e-4;  // less, and the huge page was there before
 
 // The thread's own: neither other programs nor other threads lengthen it, but what the host does for it counts.
-double seconds_of_processor() {
+double thread_cpu_seconds() {
     timespec now{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
@@ -36,16 +36,16 @@ struct Shared {
 
 }  // namespace
 
-void PageChoice::hear(uint64_t nbytes, double seconds) {
-    const double huge_pages = static_cast<double>(nbytes) / kDearNbytes;
-    bool dear = seconds > kDearSeconds * std::max(1.0, huge_pages);
-    if (small() && seconds < kClearSeconds * huge_pages) return;  // they were there before
+void PageChoice::record(uint64_t nbytes, double seconds) {
+    const double huge_pages = static_cast<double>(nbytes) / kSlowNbytes;
+    bool slow = seconds > kSlowSeconds * std::max(1.0, huge_pages);
+    if (small() && seconds < kPopulatedSeconds * huge_pages) return;  // they were there before
     if (!small()) {
-        left_ = dear ? spell_ : 0;
-        if (dear) spell_ = std::min(2 * spell_, kMostSpell);
-        if (!dear && seconds > kClearSeconds) spell_ = kLeastSpell;
+        small_left_ = slow ? interval_ : 0;
+        if (slow) interval_ = std::min(2 * interval_, kMaxInterval);
+        if (!slow && seconds > kPopulatedSeconds) interval_ = kMinInterval;
     } else {
-        left_ = dear ? 0 : left_ - std::min(left_, nbytes);
+        small_left_ = slow ? 0 : small_left_ - std::min(small_left_, nbytes);
     }
 }
 
@@ -61,18 +61,18 @@ void populate(uint8_t* address, uint64_t nbytes) noexcept {
     uint64_t begin = reinterpret_cast<uintptr_t>(address) / kPage * kPage;
     uint64_t end = round_up(reinterpret_cast<uintptr_t>(address) + nbytes, kPage);
     void* data = reinterpret_cast<void*>(begin);
-    Shared& all = of_process<Shared>();
+    Shared& all = fork_safe_singleton<Shared>();
     bool small = false;
     {
         std::lock_guard<std::mutex> lock(all.mutex);
         small = all.choice.small();
     }
     if (small) madvise(data, end - begin, MADV_NOHUGEPAGE);
-    double began = seconds_of_processor();
+    double began = thread_cpu_seconds();
     if (madvise(data, end - begin, MADV_POPULATE_WRITE) != 0) return;
-    double took = seconds_of_processor() - began;
+    double took = thread_cpu_seconds() - began;
     std::lock_guard<std::mutex> lock(all.mutex);
-    if (small == all.choice.small()) all.choice.hear(end - begin, took);
+    if (small == all.choice.small()) all.choice.record(end - begin, took);
 }
 
 }  // namespace fastio

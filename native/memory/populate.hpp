@@ -19,15 +19,15 @@ bool is_populated(const uint8_t* address, uint64_t nbytes);
 // Which pages to take next. Pure.
 class PageChoice {
   public:
-    bool small() const { return left_ > 0; }
+    bool small() const { return small_left_ > 0; }
     // So many bytes of the pages chosen took so many seconds of the processor.
-    void hear(uint64_t nbytes, double seconds);
+    void record(uint64_t nbytes, double seconds);
 
   private:
-    static constexpr uint64_t kLeastSpell = 16 << 20, kMostSpell = 256 << 20;
+    static constexpr uint64_t kMinInterval = 16 << 20, kMaxInterval = 256 << 20;
 
-    uint64_t left_ = 0;             // bytes of small pages still to take before a huge one is tried again
-    uint64_t spell_ = kLeastSpell;  // and the next time
+    uint64_t small_left_ = 0;           // bytes of small pages still to take before a huge one is tried again
+    uint64_t interval_ = kMinInterval;  // and the next time
 };
 
 }  // namespace fastio

@@ -12,33 +12,33 @@ namespace fastio {
 namespace {
 
 constexpr Py_ssize_t kBatch = 1000;  // of items, between one mark and the next
-constexpr unsigned kDeepest = 100;   // containers in containers; Python counts its own frames
+constexpr unsigned kMaxDepth = 100;  // containers in containers; Python counts its own frames
 
 }  // namespace
 
-Pickler::Words::Words()
-    : backward_hooks(word("_backward_hooks")),
-      cdata(word("_cdata")),
-      data(word("data")),
-      data_ptr(word("data_ptr")),
-      dict(word("__dict__")),
-      dtype(word("dtype")),
-      is_conj(word("is_conj")),
-      is_cpu(word("is_cpu")),
-      is_cuda(word("is_cuda")),
-      is_neg(word("is_neg")),
-      is_nested(word("is_nested")),
-      is_quantized(word("is_quantized")),
-      itemsize(word("itemsize")),
-      layout(word("layout")),
-      nbytes(word("nbytes")),
-      reduce(word("__reduce__")),
-      requires_grad(word("requires_grad")),
-      size(word("size")),
-      storage(word("storage")),
-      storage_offset(word("storage_offset")),
-      stride(word("stride")),
-      untyped_storage(word("untyped_storage")) {}
+Pickler::AttributeNames::AttributeNames()
+    : backward_hooks(interned("_backward_hooks")),
+      cdata(interned("_cdata")),
+      data(interned("data")),
+      data_ptr(interned("data_ptr")),
+      dict(interned("__dict__")),
+      dtype(interned("dtype")),
+      is_conj(interned("is_conj")),
+      is_cpu(interned("is_cpu")),
+      is_cuda(interned("is_cuda")),
+      is_neg(interned("is_neg")),
+      is_nested(interned("is_nested")),
+      is_quantized(interned("is_quantized")),
+      itemsize(interned("itemsize")),
+      layout(interned("layout")),
+      nbytes(interned("nbytes")),
+      reduce(interned("__reduce__")),
+      requires_grad(interned("requires_grad")),
+      size(interned("size")),
+      storage(interned("storage")),
+      storage_offset(interned("storage_offset")),
+      stride(interned("stride")),
+      untyped_storage(interned("untyped_storage")) {}
 
 Pickler::Pickler(nb::dict names, nb::dict storages, nb::tuple rebuild, nb::object locate, nb::object cpu)
     : names_(names), classes_(storages), locate_(std::move(locate)), cpu_(std::move(cpu)) {
@@ -67,7 +67,7 @@ bool Pickler::save(nb::handle value) {
     if (PyFloat_CheckExact(value.ptr())) return real(value);
     if (get(value)) return true;
     if (PyUnicode_CheckExact(value.ptr())) return text(value);
-    if (++depth_ > kDeepest) return false;
+    if (++depth_ > kMaxDepth) return false;
     const bool saved = save_new(value);
     --depth_;
     return saved;
@@ -195,7 +195,7 @@ bool Pickler::dict(nb::handle value) {
 
 // What its __reduce__ gives: its class, nothing to call it with, its attributes, and an iterator of its items.
 bool Pickler::ordered_dict(nb::handle value) {
-    nb::object reduced = call(value, words_.reduce);
+    nb::object reduced = call(value, attributes_.reduce);
     if (!PyTuple_CheckExact(reduced.ptr()) || PyTuple_GET_SIZE(reduced.ptr()) != 5) return false;
     nb::handle arguments = PyTuple_GET_ITEM(reduced.ptr(), 1), state = PyTuple_GET_ITEM(reduced.ptr(), 2);
     if (is_true(arguments) || (!state.is_none() && !PyDict_CheckExact(state.ptr()))) return false;
@@ -204,9 +204,9 @@ bool Pickler::ordered_dict(nb::handle value) {
     op('R');  // REDUCE
     put(value);
     nb::object items = nb::borrow(PyTuple_GET_ITEM(reduced.ptr(), 4));
-    nb::object item = next_of(items);
+    nb::object item = next_item(items);
     for (Py_ssize_t index = 0; item.is_valid(); ++index) {
-        nb::object following = next_of(items);
+        nb::object following = next_item(items);
         const bool is_last = !following.is_valid();
         const bool is_alone = is_last && index % kBatch == 0;  // in its batch, not only in all
         before_item(index, is_alone);
@@ -237,7 +237,7 @@ void Pickler::number(uint64_t value, size_t nbytes) {
     for (size_t at = 0; at < nbytes; ++at) op(static_cast<uint8_t>(value >> (8 * at)));
 }
 
-void Pickler::numbered(uint8_t near, uint8_t far, uint64_t index) {
+void Pickler::write_indexed(uint8_t near, uint8_t far, uint64_t index) {
     op(index < 256 ? near : far);
     number(index, index < 256 ? 1 : 4);
 }
@@ -249,13 +249,13 @@ void Pickler::put(nb::handle value) {
 }
 
 void Pickler::put_new() {
-    numbered('q', 'r', count_++);  // BINPUT, LONG_BINPUT
+    write_indexed('q', 'r', count_++);  // BINPUT, LONG_BINPUT
 }
 
 bool Pickler::get(nb::handle value) {
     auto found = memo_.find(value.ptr());
     if (found == memo_.end()) return false;
-    numbered('h', 'j', found->second);  // BINGET, LONG_BINGET
+    write_indexed('h', 'j', found->second);  // BINGET, LONG_BINGET
     return true;
 }
 

@@ -32,11 +32,11 @@ class Pickler {
 
   private:
     // Names of attributes: made once, for they are looked up of every tensor.
-    struct Words {
+    struct AttributeNames {
         const nanobind::object backward_hooks, cdata, data, data_ptr, dict, dtype, is_conj, is_cpu, is_cuda, is_neg,
             is_nested, is_quantized, itemsize, layout, nbytes, reduce, requires_grad, size, storage, storage_offset,
             stride, untyped_storage;
-        Words();
+        AttributeNames();
     };
 
     bool save(nanobind::handle value);
@@ -58,7 +58,7 @@ class Pickler {
 
     void op(uint8_t code) { data_.push_back(static_cast<char>(code)); }
     void number(uint64_t value, size_t nbytes);
-    void numbered(uint8_t near, uint8_t far, uint64_t index);
+    void write_indexed(uint8_t near, uint8_t far, uint64_t index);
     // Around each item of a container: a mark where a batch begins, and what puts it, or the batch, into the container.
     void before_item(Py_ssize_t index, bool is_alone);
     void after_item(Py_ssize_t index, bool is_alone, bool is_last, uint8_t one, uint8_t many);
@@ -70,7 +70,7 @@ class Pickler {
     nanobind::dict names_, classes_;
     nanobind::object rebuild_tensor_, rebuild_parameter_, locate_, cpu_;
     nanobind::object ordered_dict_, tensor_, parameter_, dtype_, strided_;
-    const Words words_;
+    const AttributeNames attributes_;
     std::string data_;
     std::unordered_map<PyObject*, uint32_t> memo_;
     std::vector<nanobind::object> kept_;                     // as long as their addresses are in the memo

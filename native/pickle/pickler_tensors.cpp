@@ -10,10 +10,11 @@ bool Pickler::tensor(nb::handle value, bool is_shared) {
     bool is_cpu;
     if (!is_plain(value, is_cpu) || !global(rebuild_tensor_)) return false;
     op('(');
-    if (!storage(call(value, words_.untyped_storage), ask(value, words_.dtype), is_cpu)) return false;
-    nb::object size = call(value, words_.size), stride = call(value, words_.stride);
-    if (!integer(call(value, words_.storage_offset)) || !tuple(size, false) || !tuple(stride, false)) return false;
-    if (!save(ask(value, words_.requires_grad)) || !no_hooks()) return false;
+    if (!storage(call(value, attributes_.untyped_storage), get_attribute(value, attributes_.dtype), is_cpu))
+        return false;
+    nb::object size = call(value, attributes_.size), stride = call(value, attributes_.stride);
+    if (!integer(call(value, attributes_.storage_offset)) || !tuple(size, false) || !tuple(stride, false)) return false;
+    if (!save(get_attribute(value, attributes_.requires_grad)) || !no_hooks()) return false;
     op('t');
     put_new();
     op('R');
@@ -22,10 +23,10 @@ bool Pickler::tensor(nb::handle value, bool is_shared) {
 }
 
 bool Pickler::parameter(nb::handle value) {
-    if (is_true(ask(value, words_.dict)) || !global(rebuild_parameter_)) return false;
-    nb::object data = ask(value, words_.data);
+    if (is_true(get_attribute(value, attributes_.dict)) || !global(rebuild_parameter_)) return false;
+    nb::object data = get_attribute(value, attributes_.data);
     if (!data.type().is(tensor_) || !tensor(data, false)) return false;
-    if (!save(ask(value, words_.requires_grad)) || !no_hooks()) return false;
+    if (!save(get_attribute(value, attributes_.requires_grad)) || !no_hooks()) return false;
     op(0x87);  // TUPLE3
     put_new();
     op('R');
@@ -37,10 +38,10 @@ bool Pickler::parameter(nb::handle value) {
 bool Pickler::storage(nb::handle value, nb::handle dtype, bool is_cpu) {
     PyObject* kind = PyDict_GetItemWithError(classes_.ptr(), dtype.ptr());
     if (kind == nullptr) return false;  // one that torch rebuilds in another way
-    const auto address = unsigned_of(call(value, words_.data_ptr));
+    const auto address = unsigned_of(call(value, attributes_.data_ptr));
     if (address != 0 && !dtypes_.try_emplace(address, nb::borrow(dtype)).first->second.is(dtype)) return false;
-    const auto nbytes = unsigned_of(call(value, words_.nbytes));
-    auto [known, is_new] = keys_.try_emplace(unsigned_of(ask(value, words_.cdata)));
+    const auto nbytes = unsigned_of(call(value, attributes_.nbytes));
+    auto [known, is_new] = keys_.try_emplace(unsigned_of(get_attribute(value, attributes_.cdata)));
     if (is_new) {
         known->second = nb::str(nb::int_(keys_.size() - 1));
         found_.append(nb::make_tuple(nb::str("data/") + known->second, value, nbytes));
@@ -48,8 +49,8 @@ bool Pickler::storage(nb::handle value, nb::handle dtype, bool is_cpu) {
     nb::object key = known->second;
     nb::object location = is_cpu && !cpu_.is_none() ? cpu_ : locate_(value);
     op('(');
-    if (!save(words_.storage) || !global(kind) || !save(key) || !save(location)) return false;
-    write(static_cast<int64_t>(nbytes / unsigned_of(ask(dtype, words_.itemsize))));
+    if (!save(attributes_.storage) || !global(kind) || !save(key) || !save(location)) return false;
+    write(static_cast<int64_t>(nbytes / unsigned_of(get_attribute(dtype, attributes_.itemsize))));
     op('t');
     put_new();
     op('Q');  // BINPERSID
@@ -58,13 +59,14 @@ bool Pickler::storage(nb::handle value, nb::handle dtype, bool is_cpu) {
 
 // Whether torch reduces it to a storage and how it lies there, and nothing else, without a word of warning.
 bool Pickler::is_plain(nb::handle value, bool& is_cpu) const {
-    if (!ask(value, words_.layout).is(strided_)) return false;
-    is_cpu = is_true(ask(value, words_.is_cpu));
-    if (!is_cpu && !is_true(ask(value, words_.is_cuda))) return false;
-    for (const nb::object* unusual : {&words_.is_quantized, &words_.is_nested, &words_.backward_hooks, &words_.dict}) {
-        if (is_true(ask(value, *unusual))) return false;
+    if (!get_attribute(value, attributes_.layout).is(strided_)) return false;
+    is_cpu = is_true(get_attribute(value, attributes_.is_cpu));
+    if (!is_cpu && !is_true(get_attribute(value, attributes_.is_cuda))) return false;
+    for (const nb::object* unusual :
+         {&attributes_.is_quantized, &attributes_.is_nested, &attributes_.backward_hooks, &attributes_.dict}) {
+        if (is_true(get_attribute(value, *unusual))) return false;
     }
-    return !is_true(call(value, words_.is_conj)) && !is_true(call(value, words_.is_neg));
+    return !is_true(call(value, attributes_.is_conj)) && !is_true(call(value, attributes_.is_neg));
 }
 
 // The hooks of a tensor, which are not saved: a new OrderedDict each time.

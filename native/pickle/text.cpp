@@ -7,10 +7,10 @@ namespace fastio {
 namespace {
 
 // What follows an opcode: a fixed number of bytes, bytes after their count, one line or two, or nothing that is known.
-enum class After : uint8_t { kUnknown, kBytes, kCounted, kText, kLine, kTextLine, kTwoLines, kStop };
+enum class Argument : uint8_t { kUnknown, kBytes, kCounted, kText, kLine, kTextLine, kTwoLines, kStop };
 
 struct Opcode {
-    After after = After::kUnknown;
+    Argument argument = Argument::kUnknown;
     uint8_t nbytes = 0;  // of the argument, or of its count
 };
 
@@ -18,25 +18,25 @@ struct Opcode {
 constexpr std::array<Opcode, 256> opcodes() {
     std::array<Opcode, 256> table{};
     for (char code : {'(', '0', '1', '2', 'N', 'R', 'a', 'b', 'd', '}', 'e', 'l', ']', 'o', 's', 't', ')', 'u', 'Q'}) {
-        table[static_cast<uint8_t>(code)] = {After::kBytes, 0};
+        table[static_cast<uint8_t>(code)] = {Argument::kBytes, 0};
     }
     for (int code : {0x81, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8f, 0x90, 0x91, 0x92, 0x93, 0x94, 0x97, 0x98}) {
-        table[code] = {After::kBytes, 0};
+        table[code] = {Argument::kBytes, 0};
     }
-    for (int code : {int{'K'}, int{'h'}, int{'q'}, 0x80, 0x82}) table[code] = {After::kBytes, 1};
-    for (int code : {int{'M'}, 0x83}) table[code] = {After::kBytes, 2};
-    for (int code : {int{'J'}, int{'j'}, int{'r'}, 0x84}) table[code] = {After::kBytes, 4};
-    for (int code : {int{'G'}, 0x95}) table[code] = {After::kBytes, 8};
-    for (int code : {int{'C'}, 0x8a}) table[code] = {After::kCounted, 1};
-    for (int code : {int{'B'}, 0x8b}) table[code] = {After::kCounted, 4};
-    for (int code : {0x8e, 0x96}) table[code] = {After::kCounted, 8};
-    for (int code : {int{'U'}, 0x8c}) table[code] = {After::kText, 1};
-    for (int code : {int{'T'}, int{'X'}}) table[code] = {After::kText, 4};
-    table[0x8d] = {After::kText, 8};
-    for (char code : {'I', 'F', 'L', 'P', 'g', 'p'}) table[static_cast<uint8_t>(code)] = {After::kLine, 0};
-    for (char code : {'S', 'V'}) table[static_cast<uint8_t>(code)] = {After::kTextLine, 0};
-    for (char code : {'c', 'i'}) table[static_cast<uint8_t>(code)] = {After::kTwoLines, 0};
-    table['.'] = {After::kStop, 0};
+    for (int code : {int{'K'}, int{'h'}, int{'q'}, 0x80, 0x82}) table[code] = {Argument::kBytes, 1};
+    for (int code : {int{'M'}, 0x83}) table[code] = {Argument::kBytes, 2};
+    for (int code : {int{'J'}, int{'j'}, int{'r'}, 0x84}) table[code] = {Argument::kBytes, 4};
+    for (int code : {int{'G'}, 0x95}) table[code] = {Argument::kBytes, 8};
+    for (int code : {int{'C'}, 0x8a}) table[code] = {Argument::kCounted, 1};
+    for (int code : {int{'B'}, 0x8b}) table[code] = {Argument::kCounted, 4};
+    for (int code : {0x8e, 0x96}) table[code] = {Argument::kCounted, 8};
+    for (int code : {int{'U'}, 0x8c}) table[code] = {Argument::kText, 1};
+    for (int code : {int{'T'}, int{'X'}}) table[code] = {Argument::kText, 4};
+    table[0x8d] = {Argument::kText, 8};
+    for (char code : {'I', 'F', 'L', 'P', 'g', 'p'}) table[static_cast<uint8_t>(code)] = {Argument::kLine, 0};
+    for (char code : {'S', 'V'}) table[static_cast<uint8_t>(code)] = {Argument::kTextLine, 0};
+    for (char code : {'c', 'i'}) table[static_cast<uint8_t>(code)] = {Argument::kTwoLines, 0};
+    table['.'] = {Argument::kStop, 0};
     return table;
 }
 
@@ -81,31 +81,31 @@ PickleText pickle_text(const void* data, size_t nbytes, size_t longest) {
     while (!rest.empty()) {
         const Opcode opcode = kOpcodes[static_cast<uint8_t>(rest[0])];
         rest.remove_prefix(1);
-        switch (opcode.after) {
-            case After::kStop:
+        switch (opcode.argument) {
+            case Argument::kStop:
                 text.complete = true;
                 return text;
-            case After::kUnknown:
+            case Argument::kUnknown:
                 return text;
-            case After::kBytes:
+            case Argument::kBytes:
                 if (!take(rest, opcode.nbytes, taken)) return text;
                 break;
-            case After::kCounted:
+            case Argument::kCounted:
                 if (!take_counted(rest, opcode.nbytes, taken)) return text;
                 break;
-            case After::kText:
+            case Argument::kText:
                 if (!take_counted(rest, opcode.nbytes, taken)) return text;
                 if (taken.size() <= longest) text.found.insert(taken);
                 break;
-            case After::kLine:
+            case Argument::kLine:
                 if (!take_line(rest, taken)) return text;
                 break;
-            case After::kTextLine:
+            case Argument::kTextLine:
                 if (!take_line(rest, taken)) return text;
                 taken = unquoted(taken);
                 if (taken.size() <= longest) text.found.insert(taken);
                 break;
-            case After::kTwoLines:
+            case Argument::kTwoLines:
                 if (!take_line(rest, taken) || !take_line(rest, taken)) return text;
                 break;
         }

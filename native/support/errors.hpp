@@ -36,7 +36,7 @@ struct Truncated : std::exception {
 };
 
 // The byte of the file that a failure is about; 0 where it is about none.
-inline uint64_t place_of(const std::exception_ptr& failure) {
+inline uint64_t offset_of(const std::exception_ptr& failure) {
     try {
         std::rethrow_exception(failure);
     } catch (const SystemError& error) {

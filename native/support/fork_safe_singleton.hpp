@@ -8,11 +8,11 @@ namespace fastio {
 // The one of its kind, which has a `mutex`. It is never destroyed, for a thread may still use it at exit; and whoever
 // forks holds the mutex meanwhile, or a thread that the child does not have might leave it locked there.
 template <typename T>
-T& of_process() {
+T& fork_safe_singleton() {
     static T* instance = [] {
         auto* made = new T;
-        pthread_atfork([] { of_process<T>().mutex.lock(); }, [] { of_process<T>().mutex.unlock(); },
-                       [] { of_process<T>().mutex.unlock(); });
+        pthread_atfork([] { fork_safe_singleton<T>().mutex.lock(); }, [] { fork_safe_singleton<T>().mutex.unlock(); },
+                       [] { fork_safe_singleton<T>().mutex.unlock(); });
         return made;
     }();
     return *instance;

@@ -13,7 +13,7 @@ namespace fastio {
 namespace {
 
 // Longer than anybody waits at a time; the kernel's seconds are whole ones, and not infinite.
-constexpr double kLongest = 3600;
+constexpr double kMaxSeconds = 3600;
 
 long futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* until) {
     return ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation | FUTEX_PRIVATE_FLAG, value, until,
@@ -29,7 +29,7 @@ void Latch::open() noexcept {
 
 bool Latch::wait(double seconds) noexcept {
     if (is_open() || !(seconds > 0)) return is_open();
-    seconds = std::min(seconds, kLongest);
+    seconds = std::min(seconds, kMaxSeconds);
     const auto whole = static_cast<time_t>(seconds);
     const timespec time{whole, static_cast<long>((seconds - static_cast<double>(whole)) * 1e9)};
     futex(open_, FUTEX_WAIT, 0, &time);  // whatever it says, the word tells

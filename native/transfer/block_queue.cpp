@@ -15,23 +15,23 @@ namespace fastio {
 
 namespace {
 
-constexpr uint64_t kLargestTransfer = 1ULL << 30;  // one request moves less than 2 GiB
+constexpr uint64_t kMaxRequestBytes = 1ULL << 30;  // one request moves less than 2 GiB
 
-std::unique_ptr<Engine> make_engine(unsigned depth, unsigned threads) {
+std::unique_ptr<IoEngine> make_engine(unsigned depth, unsigned threads) {
     if (threads > 0) return std::make_unique<IoThreads>(std::min(threads, depth));
     return std::make_unique<Ring>(depth);
 }
 
 }  // namespace
 
-Queue::Queue(bool write, int fd, unsigned depth, uint64_t alignment, unsigned threads)
+BlockQueue::BlockQueue(bool write, int fd, unsigned depth, uint64_t alignment, unsigned threads)
     : write_(write), fd_(fd), alignment_(alignment), engine_(make_engine(depth, threads)), blocks_(depth) {
     for (unsigned slot = depth; slot > 0; --slot) free_.push_back(slot - 1);
 }
 
-Queue::~Queue() { drain(); }
+BlockQueue::~BlockQueue() { drain(); }
 
-void Queue::send(const Block& block) {
+void BlockQueue::send(const Block& block) {
     unsigned slot = free_.back();
     free_.pop_back();
     blocks_[slot] = block;
@@ -39,27 +39,28 @@ void Queue::send(const Block& block) {
     resend(slot);
 }
 
-void Queue::resend(unsigned slot) {
+void BlockQueue::resend(unsigned slot) {
     const Block& block = blocks_[slot];
-    uint64_t left = std::min(block.nbytes - block.moved, kLargestTransfer);
+    uint64_t left = std::min(block.nbytes - block.moved, kMaxRequestBytes);
     engine_->queue(write_, fd_, block.memory + block.moved, static_cast<uint32_t>(left), block.offset + block.moved,
                    slot);
 }
 
-// Moves what the kernel wanted a thread of its own for, and had none: the limit of processes (of the user, or of the
-// container) is reached. Gives what a completion would.
-int32_t Queue::move_here(const Block& block) const {
+// Transfers the rest of the block with a blocking call. Used for -ECANCELED: the kernel needed a worker thread and
+// could not start one, because the user or the container has reached its process limit. Returns what a completion would
+// hold.
+int32_t BlockQueue::transfer_on_this_thread(const Block& block) const {
     uint8_t* memory = block.memory + block.moved;
-    auto left = static_cast<size_t>(std::min(block.nbytes - block.moved, kLargestTransfer));
+    auto left = static_cast<size_t>(std::min(block.nbytes - block.moved, kMaxRequestBytes));
     auto offset = static_cast<off_t>(block.offset + block.moved);
     ssize_t moved = write_ ? ::pwrite(fd_, memory, left, offset) : ::pread(fd_, memory, left, offset);
     return moved < 0 ? -errno : static_cast<int32_t>(moved);
 }
 
-// True when the block is whole. Throws for an error; the block is then no longer in flight.
-bool Queue::settle(unsigned slot, int32_t result) {
+// Returns true when the block is complete. Throws on an error; the block is then no longer in flight.
+bool BlockQueue::handle_completion(unsigned slot, int32_t result) {
     Block& block = blocks_[slot];
-    if (result == -ECANCELED) result = move_here(block);
+    if (result == -ECANCELED) result = transfer_on_this_thread(block);
     if (result == -EINTR || result == -EAGAIN) {
         resend(slot);
         return false;
@@ -69,7 +70,7 @@ bool Queue::settle(unsigned slot, int32_t result) {
     if (result > 0) {
         block.moved += static_cast<uint64_t>(result);
         if (block.moved >= block.needed) return true;
-        // What is left must still be aligned for the device.
+        // The device takes the rest only from an aligned offset.
         if (static_cast<uint64_t>(result) % alignment_ == 0) {
             resend(slot);
             return false;
@@ -83,14 +84,14 @@ bool Queue::settle(unsigned slot, int32_t result) {
     throw SystemError(EIO, operation, at);
 }
 
-Block Queue::receive(unsigned& slot) {
+Block BlockQueue::receive(unsigned& slot) {
     engine_->submit(0);
     for (;;) {
-        Engine::Completion completion;
+        IoEngine::Completion completion;
         while (engine_->reap(completion)) {
             slot = static_cast<unsigned>(completion.tag);
             try {
-                if (!settle(slot, completion.result)) continue;
+                if (!handle_completion(slot, completion.result)) continue;
                 free_.push_back(slot);
                 --in_flight_;
                 if (!failure_) return blocks_[slot];
@@ -106,12 +107,12 @@ Block Queue::receive(unsigned& slot) {
     }
 }
 
-void Queue::drain() noexcept {
-    // What was queued but never handed over is no concern: the kernel does not know of it.
+void BlockQueue::drain() noexcept {
+    // Requests that were queued but never submitted are dropped: the kernel does not know them.
     while (in_flight_ > engine_->queued()) {
-        Engine::Completion completion;
+        IoEngine::Completion completion;
         while (engine_->reap(completion)) --in_flight_;
-        sched_yield();  // completions arrive without asking, even on a ring that refuses calls
+        sched_yield();  // the kernel posts completions even on a ring whose system calls fail
     }
     in_flight_ = 0;
 }

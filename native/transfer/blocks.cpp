@@ -17,7 +17,7 @@ Blocks::Blocks(const Extents& extents, const Span& span, const DirectOptions& op
 std::vector<Block> Blocks::take() {
     std::vector<Block> taken;
     std::lock_guard<std::mutex> lock(mutex_);
-    const uint64_t shift = reinterpret_cast<uintptr_t>(span_.address) - span_.offset;  // from the file to its memory
+    const uint64_t shift = reinterpret_cast<uintptr_t>(span_.address) - span_.offset;  // from file offset to address
     Block block;
     do {
         if (!next(block)) break;
@@ -36,7 +36,7 @@ bool Blocks::next(Block& block) {
     if (span_.address != nullptr) {
         block.memory = span_.address + (at_ - span_.offset);
     } else if (rounded == stop - at_) {
-        block.memory = extents_.lend(at_, stop, options_.alignment);
+        block.memory = extents_.aligned_memory(at_, stop, options_.alignment);
     }
     at_ = stop;
     return true;
@@ -53,7 +53,7 @@ void Blocks::skip_gap() {
     }
 }
 
-// Where the last extent in [at_, stop) ends, in whole alignments: behind it may lie what nobody wants.
+// Returns the end of the last extent in [at_, stop), rounded up to the alignment, so that no gap behind it is read.
 uint64_t Blocks::without_gap(uint64_t stop) const {
     const auto& all = extents_.all();
     const size_t index = extents_.first_after(stop - 1);

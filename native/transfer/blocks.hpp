@@ -1,4 +1,4 @@
-// The blocks in which a file is read, in order, dealt out to who reads them.
+// Divides a file into blocks and hands them to the reader threads in file order.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,15 @@
 
 namespace fastio {
 
-// The blocks of a file that hold extents; with a span, its own pieces. A block's memory is where its bytes may land,
-// null where they cannot be read in place.
+// The blocks of the span, or, without one, those blocks of the file that hold extents. A block's memory is the final
+// place of its bytes; it is null if they must be staged.
 class Blocks {
   public:
-    // They stay where they are as long as this does.
+    // Keeps references: the arguments must outlive this object.
     Blocks(const Extents& extents, const Span& span, const DirectOptions& options, uint64_t size);
 
-    // The next ones that lie in the same huge page, so that no two threads fault it in; none at the end. Any thread.
+    // Returns the next blocks that share a huge page, so that only one thread faults it in. Empty at the end.
+    // Thread-safe.
     std::vector<Block> take();
 
   private:

@@ -1,4 +1,5 @@
-// Files through the page cache, by a few threads: the fast way for what is cached, and where io_uring is forbidden.
+// Reads and writes files through the page cache on a few threads. This is the fast path for cached files, and works
+// where io_uring is forbidden.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +12,22 @@
 namespace fastio {
 
 struct CachedOptions {
-    uint64_t block;    // bytes that a thread takes at a time
-    unsigned threads;  // the calling one included
-    bool write_back;   // start write-back of each block at once, for a sync that follows
+    uint64_t block;    // bytes in one thread's unit of work
+    unsigned threads;  // including the calling thread
+    bool write_back;   // start write-back of each block at once, because a sync follows
 };
 
 struct CachedReadOptions {
-    uint64_t block;    // bytes that a thread takes at a time
-    unsigned threads;  // the calling one included
-    bool cold;         // the page cache has it not: with one thread, the kernel is told what to read ahead
+    uint64_t block;    // bytes in one thread's unit of work
+    unsigned threads;  // including the calling thread
+    bool cold;         // the file is not in the page cache: one thread then advises the kernel what to read ahead
 };
 
-// Write the image of `extents` and `patches`, `size` bytes. Gives one checksum per extent.
+// Writes the file image of `extents` and `patches`, `size` bytes. Returns the CRC-32 of each extent.
 std::vector<uint32_t> cached_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
                                    const CachedOptions& options, Control& control);
 
+// Fills the memory of `extents`, or all of `span`. Returns the CRC-32 of each extent, of the bytes in memory.
 std::vector<uint32_t> cached_read(int fd, const Extents& extents, const Span& span, const CachedReadOptions& options,
                                   Control& control);
 

@@ -13,15 +13,16 @@ namespace fastio {
 
 namespace {
 
-// Bytes that are read and then checked while they are still in the processor's cache.
-constexpr uint64_t kBite = 512 << 10;
+// Small enough that the checksum finds the bytes that were just read in the processor's cache.
+constexpr uint64_t kChunk = 512 << 10;
 
-// Of memory that is not there yet, as much as is worth another thread: the huge pages that it takes may be cold ones.
-// On virtual machines that give free memory back to their host, such a page takes 5 ms instead of 0.1.
-constexpr uint64_t kFreshShare = 8 << 20;
+// Another thread pays off for this much unpopulated memory, because faulting huge pages in may be slow: on a virtual
+// machine that gives free memory back to its host, a page takes 5 ms instead of 0.1.
+constexpr uint64_t kFreshBytesPerThread = 8 << 20;
 
 unsigned useful_threads(unsigned wanted, const Span& span, uint64_t nbytes) {
-    const auto fresh = static_cast<unsigned>(std::min<uint64_t>(std::max<uint64_t>(nbytes / kFreshShare, 1), wanted));
+    const auto fresh =
+        static_cast<unsigned>(std::min<uint64_t>(std::max<uint64_t>(nbytes / kFreshBytesPerThread, 1), wanted));
     if (fresh == wanted || span.address == nullptr) return fresh;
     return is_populated(span.address, span.nbytes) ? wanted : fresh;
 }
@@ -38,13 +39,13 @@ void read_all(int fd, uint8_t* memory, uint64_t nbytes, uint64_t offset) {
     }
 }
 
-// [begin, end) into the span, in bites.
+// Reads [begin, end) of the file into the span, chunk by chunk.
 void read_span(int fd, const Extents& extents, const Span& span, uint64_t begin, uint64_t end, ReadAhead* ahead,
                std::vector<Part>& parts) {
     uint8_t* memory = span.address + (begin - span.offset);
     populate(memory, end - begin);
-    for (uint64_t at = begin; at < end; at += kBite) {
-        uint64_t stop = std::min(at + kBite, end);
+    for (uint64_t at = begin; at < end; at += kChunk) {
+        uint64_t stop = std::min(at + kChunk, end);
         uint8_t* target = memory + (at - begin);
         if (ahead) ahead->reach(at);
         read_all(fd, target, stop - at, at);
@@ -52,15 +53,15 @@ void read_span(int fd, const Extents& extents, const Span& span, uint64_t begin,
     }
 }
 
-// The extents' parts of [begin, end), each straight into its own memory.
+// Reads the parts of the extents in [begin, end), each directly into its own memory.
 void read_extents(int fd, const Extents& extents, uint64_t begin, uint64_t end, ReadAhead* ahead,
                   std::vector<Part>& parts) {
     const auto& all = extents.all();
     for (size_t index = extents.first_after(begin); index < all.size() && all[index].offset < end; ++index) {
         uint64_t from = std::max(all[index].offset, begin);
         uint64_t to = std::min(all[index].end(), end);
-        for (uint64_t at = from; at < to; at += kBite) {
-            uint64_t stop = std::min(at + kBite, to);
+        for (uint64_t at = from; at < to; at += kChunk) {
+            uint64_t stop = std::min(at + kChunk, to);
             uint8_t* target = all[index].address + (at - all[index].offset);
             if (ahead) ahead->reach(at);
             read_all(fd, target, stop - at, at);
@@ -87,8 +88,8 @@ std::vector<uint32_t> cached_read(int fd, const Extents& extents, const Span& sp
     uint64_t count = end > begin ? (end - 1) / options.block + 1 - first : 0;
     std::vector<std::vector<Part>> parts(count);
     const unsigned threads = useful_threads(options.threads, span, end - begin);
-    ReadAhead told(fd, extents, begin, end, span.address != nullptr);
-    ReadAhead* ahead = options.cold && threads == 1 ? &told : nullptr;
+    ReadAhead read_ahead(fd, extents, begin, end, span.address != nullptr);
+    ReadAhead* ahead = options.cold && threads == 1 ? &read_ahead : nullptr;
     run_workers(threads, count, [&](unsigned, uint64_t number) {
         control.check();
         uint64_t from = std::max((first + number) * options.block, begin);

@@ -27,12 +27,14 @@ void write_all(int fd, const uint8_t* memory, uint64_t nbytes, uint64_t offset) 
     }
 }
 
-// Blocks take their turn here: the checksums of all earlier blocks are in when a block is patched.
-class Turns {
+// Runs one function per block, in file order: a block may be patched only when the checksums of all earlier blocks are
+// known.
+class BlockOrder {
   public:
-    // Waits for the turn of block `number`; false if another thread failed.
+    // Waits for the turn of block `number`, then runs `work`. Returns false, without running it, if another thread
+    // failed.
     template <typename Work>
-    bool take(uint64_t number, const Work& work) {
+    bool run(uint64_t number, const Work& work) {
         std::unique_lock<std::mutex> lock(mutex_);
         changed_.wait(lock, [&] { return next_ == number || failed_; });
         if (failed_) return false;
@@ -59,37 +61,37 @@ class Turns {
 std::vector<uint32_t> cached_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
                                    const CachedOptions& options, Control& control) {
     Checksums checksums(extents.all().size());
-    Turns turns;
-    std::vector<std::optional<Staging>> stagings(std::max(options.threads, 1U));  // each made when first needed
+    BlockOrder order;
+    std::vector<std::optional<Staging>> stagings(std::max(options.threads, 1U));  // each created on first use
     std::vector<std::vector<Part>> all_parts(stagings.size());
     auto work = [&](unsigned thread, uint64_t number) {
         control.check();
         uint64_t begin = number * options.block;
         uint64_t end = std::min(begin + options.block, size);
-        if (extents.is_gap(begin, end)) {  // a new file is zeros already
-            if (turns.take(number, [] {})) control.advance(end - begin);
+        if (extents.is_gap(begin, end)) {  // a new file holds zeros already
+            if (order.run(number, [] {})) control.advance(end - begin);
             return;
         }
         if (!stagings[thread]) stagings[thread].emplace(options.block);
         uint8_t* staging = stagings[thread]->data();
         std::vector<Part>& parts = all_parts[thread];
         parts.clear();
-        // One read of the source gives both the copy and its checksum, so the file is consistent
-        // with itself even when another thread changes the tensor meanwhile.
+        // Each source byte is read once for both the copy and its checksum, so the file is consistent even if another
+        // thread changes the tensor meanwhile.
         extents.gather(begin, end, staging, parts);
-        bool go_on = turns.take(number, [&] {
+        bool go_on = order.run(number, [&] {
             checksums.add(parts);
             checksums.apply(patches, begin, end, staging);
         });
         if (!go_on) return;
         write_all(fd, staging, end - begin, begin);
         if (options.write_back) {
-            // Advice only: fsync reports what goes wrong.
+            // The result is ignored: fsync reports write errors.
             sync_file_range(fd, static_cast<off64_t>(begin), static_cast<off64_t>(end - begin), SYNC_FILE_RANGE_WRITE);
         }
         control.advance(end - begin);
     };
-    run_workers(options.threads, (size + options.block - 1) / options.block, work, [&] { turns.fail(); });
+    run_workers(options.threads, (size + options.block - 1) / options.block, work, [&] { order.fail(); });
     return checksums.values();
 }
 

@@ -1,4 +1,4 @@
-// Shared by the caller and a running transfer: bytes done so far, the wish to stop, and what its memory is like.
+// State shared by the caller and a running transfer: progress, cancellation, and whether the memory may change.
 #pragma once
 
 #include <atomic>
@@ -9,10 +9,10 @@
 namespace fastio {
 
 struct Control {
-    std::atomic<uint64_t> done{0};
+    std::atomic<uint64_t> done{0};  // bytes
     std::atomic<bool> cancelled{false};
-    // Nobody changes the memory meanwhile.
-    std::atomic<bool> still{false};
+    // The source memory does not change during the transfer.
+    std::atomic<bool> immutable{false};
 
     void advance(uint64_t nbytes) noexcept { done.fetch_add(nbytes, std::memory_order_relaxed); }
     void check() const {

@@ -1,4 +1,4 @@
-// Files around the page cache, by io_uring or by threads: the file must be open with O_DIRECT.
+// Reads and writes files around the page cache, by io_uring or threads. The file must be open with O_DIRECT.
 #pragma once
 
 #include <cstdint>
@@ -10,31 +10,31 @@
 namespace fastio {
 
 struct DirectOptions {
-    uint64_t block;      // bytes a request moves, a multiple of the alignment
+    uint64_t block;      // bytes in one request, a multiple of the alignment
     unsigned depth;      // requests in flight
-    uint64_t alignment;  // of offset, length and memory, as the file asks for it: a power of 2, at least 4096
-    unsigned threads;    // that move them, where there is no io_uring; 0: it does
+    uint64_t alignment;  // that the file requires of offset, length and memory: a power of 2, at least 4096
+    unsigned threads;    // 0: use io_uring
 };
 
 struct DirectWritten {
-    std::vector<uint32_t> checksums;  // of the extents
-    bool copied;                      // memory changed meanwhile: all was written once more, from copies
+    std::vector<uint32_t> checksums;  // the CRC-32 of each extent
+    bool copied;                      // memory changed during the write, so everything was written again from copies
 };
 
-// Write the file image that `extents` and `patches` describe, `size` bytes. The file may end up longer than `size`
-// by less than one alignment: the caller truncates it. The checksums are of what is in the file, whatever changes.
+// Writes the file image of `extents` and `patches`, `size` bytes. The file may end up longer than `size` by less than
+// one alignment: the caller truncates it. The checksums match the file even if the memory changes during the write.
 DirectWritten direct_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
                            const DirectOptions& options, Control& control);
 
-// A region of memory that mirrors a region of the file; all of it may be filled. Null address: there is none.
+// A region of memory that mirrors a region of the file, gaps included. A null address means there is no span.
 struct Span {
     uint64_t offset = 0;
     uint64_t nbytes = 0;
     uint8_t* address = nullptr;
 };
 
-// Fill the memory of `extents`, or all of `span`; gives the checksums of the extents, of the bytes as they are in
-// memory. When it returns or throws, nothing is in flight.
+// Fills the memory of `extents`, or all of `span`. Returns the CRC-32 of each extent, of the bytes in memory. Nothing
+// is in flight when it returns or throws.
 std::vector<uint32_t> direct_read(int fd, uint64_t size, Extents extents, const Span& span,
                                   const DirectOptions& options, Control& control);
 

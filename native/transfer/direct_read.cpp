@@ -15,52 +15,52 @@ namespace fastio {
 
 namespace {
 
-// From here on it pays to have two threads, and to find out whether to stage.
+// From this size on, a second thread and measuring whether to stage pay off.
 constexpr uint64_t kLarge = 32 << 20;
 
-uint64_t wanted(const Extents& extents, const Span& span) {
+uint64_t wanted_nbytes(const Extents& extents, const Span& span) {
     if (span.address != nullptr) return span.nbytes;
     uint64_t nbytes = 0;
     for (const Extent& extent : extents.all()) nbytes += extent.nbytes;
     return nbytes;
 }
 
-// Faulting memory in, copying and checksums take a processor as long as a fast disk takes to read: two readers, one of
-// them on a thread of its own, keep it busy. Blocks finish in any order: their checksums are kept apart and joined in
-// file order at the end.
+// Two readers, the second on its own thread. Faulting memory in, copying and checksums take one processor as long as a
+// fast disk takes to read; two keep the disk busy. Blocks finish in any order, so their checksums are combined in file
+// order at the end.
 struct Readers {
-    Reading reading;
-    std::unique_ptr<DirectReader> mine, other;
-    std::exception_ptr failure;  // the other's
+    ReadState state;
+    std::unique_ptr<DirectReader> own, other;
+    std::exception_ptr failure;  // of `other`
     std::thread thread;
 
     Readers(int fd, uint64_t size, Extents&& all, const Span& span, const DirectOptions& options, Control& control)
-        : reading(fd, size, std::move(all), span, options, control) {
-        const bool is_large = wanted(reading.extents, span) >= kLarge;
+        : state(fd, size, std::move(all), span, options, control) {
+        const bool is_large = wanted_nbytes(state.extents, span) >= kLarge;
         const unsigned depth = is_large ? std::min(options.depth, 16u) : options.depth;
-        mine = std::make_unique<DirectReader>(reading, depth);
+        own = std::make_unique<DirectReader>(state, depth);
         struct stat file;
         if (!is_large || fstat(fd, &file) != 0) return;
-        reading.choice = &SharedStagingChoice::of(file.st_dev);
-        reading.choice->begin();
+        state.choice = &SharedStagingChoice::of(file.st_dev);
+        state.choice->begin();
         try {
             thread = std::thread([this, depth] { read(depth); });
-            move_apart(thread);
+            move_to_another_cpu(thread);
         } catch (const std::system_error&) {
-            return;  // the system has no more: one reader does it all
+            return;  // no thread available: one reader does all the work
         }
     }
 
     ~Readers() {
-        reading.stop(0);
+        state.stop(0);
         if (thread.joinable()) thread.join();
     }
 
     void read(unsigned depth) noexcept {
         try {
-            other = std::make_unique<DirectReader>(reading, depth);
+            other = std::make_unique<DirectReader>(state, depth);
         } catch (...) {
-            return;  // no second engine: it has taken nothing yet
+            return;  // no second engine: this reader has taken no block yet
         }
         try {
             other->run();
@@ -70,23 +70,23 @@ struct Readers {
     }
 
     void run() {
-        std::exception_ptr mine_failed;
+        std::exception_ptr own_failure;
         try {
-            mine->run();
+            own->run();
         } catch (...) {
-            mine_failed = std::current_exception();
+            own_failure = std::current_exception();
         }
         if (thread.joinable()) thread.join();
-        if (mine_failed && (!failure || place_of(mine_failed) <= place_of(failure)))
-            std::rethrow_exception(mine_failed);
+        if (own_failure && (!failure || offset_of(own_failure) <= offset_of(failure)))
+            std::rethrow_exception(own_failure);
         if (failure) std::rethrow_exception(failure);
     }
 
     std::vector<uint32_t> checksums() {
-        auto all = std::move(mine->parts());
+        auto all = std::move(own->parts());
         if (other != nullptr) std::move(other->parts().begin(), other->parts().end(), std::back_inserter(all));
         std::sort(all.begin(), all.end(), [](const auto& one, const auto& two) { return one.first < two.first; });
-        Checksums found(reading.extents.all().size());
+        Checksums found(state.extents.all().size());
         for (const auto& [offset, parts] : all) found.add(parts);
         return found.values();
     }

@@ -13,7 +13,8 @@ constexpr size_t kStagingBlocks = 8;
 
 }  // namespace
 
-Reading::Reading(int file, uint64_t size, Extents all, const Span& region, const DirectOptions& wanted, Control& shared)
+ReadState::ReadState(int file, uint64_t size, Extents all, const Span& region, const DirectOptions& wanted,
+                     Control& shared)
     : fd(file),
       extents(std::move(all)),
       span(region),
@@ -21,14 +22,14 @@ Reading::Reading(int file, uint64_t size, Extents all, const Span& region, const
       control(shared),
       blocks(extents, span, options, size) {}
 
-void Reading::stop(uint64_t offset) {
+void ReadState::stop(uint64_t offset) {
     uint64_t before = limit;
     while (offset < before && !limit.compare_exchange_weak(before, offset)) {
     }
 }
 
-DirectReader::DirectReader(Reading& reading, unsigned depth)
-    : reading_(reading), queue_(false, reading.fd, depth, reading.options.alignment, reading.options.threads) {}
+DirectReader::DirectReader(ReadState& state, unsigned depth)
+    : state_(state), queue_(false, state.fd, depth, state.options.alignment, state.options.threads) {}
 
 void DirectReader::fill() {
     while (queue_.has_room() && send()) {
@@ -43,38 +44,38 @@ void DirectReader::run() {
             receive();
         }
     } catch (...) {
-        reading_.stop(place_of(std::current_exception()));
+        state_.stop(offset_of(std::current_exception()));
         throw;
     }
 }
 
-// False where there is none to send, or it has to wait for a staging block.
+// Sends the next block. Returns false if there is none, or if it needs a staging block and none is free.
 bool DirectReader::send() {
     if (at_ == taken_.size()) {
-        taken_ = reading_.blocks.take();
+        taken_ = state_.blocks.take();
         at_ = 0;
         if (taken_.empty()) {
-            reading_.is_ending = true;
+            state_.is_ending = true;
             return false;
         }
     }
     Block block = taken_[at_];
-    if (block.offset >= reading_.limit) return false;
-    block.can_land = block.memory != nullptr;
-    block.staged = !block.can_land || (reading_.choice != nullptr && reading_.choice->staged());
+    if (block.offset >= state_.limit) return false;
+    block.fits_in_place = block.memory != nullptr;
+    block.staged = !block.fits_in_place || (state_.choice != nullptr && state_.choice->staged());
     if (block.staged) {
         if (staging_ == nullptr) {
-            const uint64_t nbytes = reading_.options.block;
-            staging_ = std::make_unique<Staging>(kStagingBlocks * nbytes, reading_.options.alignment);
+            const uint64_t nbytes = state_.options.block;
+            staging_ = std::make_unique<Staging>(kStagingBlocks * nbytes, state_.options.alignment);
             for (size_t each = 0; each < kStagingBlocks; ++each) free_.push_back(staging_->data() + each * nbytes);
         }
         if (free_.empty()) return false;
         block.memory = free_.back();
         free_.pop_back();
-    } else if (reading_.span.address != nullptr) {
+    } else if (state_.span.address != nullptr) {
         populate(block.memory, block.nbytes);
     }
-    reading_.control.check();
+    state_.control.check();
     ++at_;
     queue_.send(block);
     queue_.flush();
@@ -85,20 +86,20 @@ void DirectReader::receive() {
     unsigned slot;
     Block done = queue_.receive(slot);
     const uint64_t end = done.offset + done.needed;
-    const Span& span = reading_.span;
+    const Span& span = state_.span;
     parts_.emplace_back(done.offset, std::vector<Part>());
     std::vector<Part>& measured = parts_.back().second;
     if (done.staged) {
         uint8_t* mirror = span.address != nullptr ? span.address + (done.offset - span.offset) : nullptr;
         if (mirror != nullptr) populate(mirror, done.needed);
-        reading_.extents.scatter(done.offset, end, done.memory, mirror, measured);
+        state_.extents.scatter(done.offset, end, done.memory, mirror, measured);
         free_.push_back(done.memory);
     } else {
-        reading_.extents.measure(done.offset, end, done.memory, measured);
+        state_.extents.measure(done.offset, end, done.memory, measured);
     }
-    if (reading_.choice != nullptr && done.can_land && !reading_.is_ending)
-        reading_.choice->hear(done.staged, done.needed);
-    reading_.control.advance(done.needed);
+    if (state_.choice != nullptr && done.fits_in_place && !state_.is_ending)
+        state_.choice->record(done.staged, done.needed);
+    state_.control.advance(done.needed);
 }
 
 }  // namespace fastio

@@ -1,4 +1,4 @@
-// One thread's part of a direct read: its own engine, its own staging blocks, its own share of the blocks.
+// One thread of a direct read, with its own I/O engine and staging blocks.
 #pragma once
 
 #include <atomic>
@@ -17,11 +17,11 @@
 
 namespace fastio {
 
-// What all the readers of one file share.
-struct Reading {
-    Reading(int fd, uint64_t size, Extents extents, const Span& span, const DirectOptions& options, Control& control);
+// State that all readers of one file share.
+struct ReadState {
+    ReadState(int fd, uint64_t size, Extents extents, const Span& span, const DirectOptions& options, Control& control);
 
-    // A block failed there: none behind it is sent any more. 0: no more at all.
+    // Stops sending blocks at or behind `offset`, where a block failed. 0 stops all sending.
     void stop(uint64_t offset);
 
     const int fd;
@@ -30,28 +30,29 @@ struct Reading {
     const DirectOptions options;
     Control& control;
     Blocks blocks;
-    SharedStagingChoice* choice = nullptr;  // null: what can land lands
+    SharedStagingChoice* choice = nullptr;  // null: stage only the blocks that cannot be read in place
     std::atomic<uint64_t> limit{UINT64_MAX};
-    std::atomic<bool> is_ending{false};  // all blocks are taken: the disk is not kept busy any more
+    std::atomic<bool> is_ending{
+        false};  // all blocks are taken: the disk is no longer kept busy, so speeds are not recorded
 };
 
 class DirectReader {
   public:
-    // Throws Refused where the system has no such engine.
-    DirectReader(Reading& reading, unsigned depth);
+    // Throws Refused if the system cannot run the engine.
+    DirectReader(ReadState& state, unsigned depth);
 
-    // Until every block that this one took is there. Throws what the lowest of the failed blocks met with, once nothing
-    // is in flight.
+    // Returns when every block that this reader took is read. After an error it waits until nothing is in flight, then
+    // throws the error of the lowest failed block.
     void run();
-    // The checksums of the parts of each block, by the block's offset; in no order.
+    // The offset of each block and the checksums of its parts, unordered.
     std::vector<std::pair<uint64_t, std::vector<Part>>>& parts() { return parts_; }
 
   private:
-    Reading& reading_;
-    std::unique_ptr<Staging> staging_;  // outlives the queue, which waits for what is in flight
-    std::vector<uint8_t*> free_;        // its blocks
-    Queue queue_;
-    std::vector<Block> taken_;  // and not sent yet, from `at_` on
+    ReadState& state_;
+    std::unique_ptr<Staging> staging_;  // declared before the queue, whose destructor waits for requests in flight
+    std::vector<uint8_t*> free_;        // staging blocks
+    BlockQueue queue_;
+    std::vector<Block> taken_;  // those from `at_` on are not sent yet
     size_t at_ = 0;
     std::vector<std::pair<uint64_t, std::vector<Part>>> parts_;
 

@@ -9,46 +9,47 @@ namespace fastio {
 
 namespace {
 
-// Less than that is not worth a request of its own: it is copied beside its neighbours.
-constexpr uint64_t kLeastLent = 256 << 10;
+// A smaller run of memory does not deserve its own request: it is copied together with its neighbours.
+constexpr uint64_t kMinInPlaceBytes = 256 << 10;
 
-// What one request moves: memory that the device takes from where it lies, or if that is null, what is put together.
-struct Cut {
+// One request, from its begin to `end`. `in_place` is memory that the device reads directly; null: the bytes are copied
+// into a staging buffer.
+struct Request {
     uint64_t end;
-    uint8_t* lent;
+    uint8_t* in_place;
 };
 
-// How a file is cut into requests. All of it is aligned but for its end.
-class Cutter {
+// Divides a file into requests. All their bounds are aligned, except the end of the file.
+class RequestPlanner {
   public:
-    // Unless it `lends`, all is copied.
-    Cutter(const Extents& extents, const std::vector<Patch>& patches, uint64_t size, const DirectOptions& options,
-           bool lends)
+    // `in_place`: let the device read tensor memory directly where it is aligned; else copy everything.
+    RequestPlanner(const Extents& extents, const std::vector<Patch>& patches, uint64_t size,
+                   const DirectOptions& options, bool in_place)
         : extents_(extents),
           patches_(patches),
           size_(size),
           options_(options),
-          lends_(lends),
-          least_(std::min(kLeastLent, options.block)) {}
+          in_place_(in_place),
+          min_nbytes_(std::min(kMinInPlaceBytes, options.block)) {}
 
-    Cut at(uint64_t begin) const {
-        if (!lends_) return {std::min(begin + options_.block, size_), nullptr};
-        uint64_t end = std::min(extents_.lent_until(begin, options_.alignment), begin + options_.block);
-        if (end >= begin + least_ && !any_patch(patches_, begin, end)) {
-            return {end, extents_.lend(begin, end, options_.alignment)};
+    Request at(uint64_t begin) const {
+        if (!in_place_) return {std::min(begin + options_.block, size_), nullptr};
+        uint64_t end = std::min(extents_.aligned_until(begin, options_.alignment), begin + options_.block);
+        if (end >= begin + min_nbytes_ && !any_patch(patches_, begin, end)) {
+            return {end, extents_.aligned_memory(begin, end, options_.alignment)};
         }
         end = std::min(begin + options_.block, size_);
-        return {extents_.next_lent(begin, end, options_.alignment, least_), nullptr};
+        return {extents_.next_aligned(begin, end, options_.alignment, min_nbytes_), nullptr};
     }
 
-    // The most that is copied for one request: next to nothing where all lies as the device wants it.
-    uint64_t room() const {
+    // The largest number of bytes that one request copies: one alignment where all memory is aligned.
+    uint64_t max_staged() const {
         uint64_t most = options_.alignment;
         for (uint64_t next = 0; next < size_ && most < options_.block;) {
-            Cut cut = at(next);
-            bool is_staged = cut.lent == nullptr && !extents_.is_gap(next, cut.end);
-            if (is_staged) most = std::max(most, round_up(cut.end - next, options_.alignment));
-            next = cut.end;
+            Request request = at(next);
+            bool is_staged = request.in_place == nullptr && !extents_.is_gap(next, request.end);
+            if (is_staged) most = std::max(most, round_up(request.end - next, options_.alignment));
+            next = request.end;
         }
         return most;
     }
@@ -58,31 +59,31 @@ class Cutter {
     const std::vector<Patch>& patches_;
     uint64_t size_;
     const DirectOptions& options_;
-    bool lends_;
-    uint64_t least_;
+    bool in_place_;
+    uint64_t min_nbytes_;
 };
 
-// Tells how far it is. What was told is not taken back where all begins anew.
-class Teller {
+// Reports progress to `control`. A restart takes nothing back: reporting goes on when the second pass is further.
+class ProgressReporter {
   public:
-    explicit Teller(Control& control) : control_(control) {}
+    explicit ProgressReporter(Control& control) : control_(control) {}
 
     void advance(uint64_t nbytes) {
         done_ += nbytes;
-        if (done_ <= told_) return;
-        control_.advance(done_ - told_);
-        told_ = done_;
+        if (done_ <= reported_) return;
+        control_.advance(done_ - reported_);
+        reported_ = done_;
     }
-    void begin_anew() { done_ = 0; }
+    void restart() { done_ = 0; }
 
   private:
     Control& control_;
     uint64_t done_ = 0;
-    uint64_t told_ = 0;
+    uint64_t reported_ = 0;
 };
 
-// Memory that was lent to the device was changed by somebody meanwhile.
-struct Changed {};
+// Thrown when memory that the device read directly was changed during the write.
+struct SourceChanged {};
 
 bool same(const std::vector<Part>& one, const std::vector<Part>& other) {
     return std::equal(one.begin(), one.end(), other.begin(), other.end(),
@@ -90,57 +91,58 @@ bool same(const std::vector<Part>& one, const std::vector<Part>& other) {
 }
 
 std::vector<uint32_t> write_all(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
-                                const DirectOptions& options, bool lends, Control& control, Teller& teller) {
+                                const DirectOptions& options, bool in_place, Control& control,
+                                ProgressReporter& progress) {
     Checksums checksums(extents.all().size());
-    Queue queue(true, fd, options.depth, options.alignment, options.threads);
-    const Cutter cutter(extents, patches, size, options, lends);
-    const uint64_t room = cutter.room();
-    Staging staging(room * options.depth, options.alignment);
+    BlockQueue queue(true, fd, options.depth, options.alignment, options.threads);
+    const RequestPlanner planner(extents, patches, size, options, in_place);
+    const uint64_t slot_nbytes = planner.max_staged();
+    Staging staging(slot_nbytes * options.depth, options.alignment);
     std::vector<Part> parts;
-    // Memory that is written from where it lies is read twice, by us and by the device. Unless nobody changes it, what
-    // we read before is compared with what lies there afterwards: a file with wrong CRCs is written once more.
-    const bool still = control.still;
-    std::vector<std::vector<Part>> lent(options.depth);
+    // Memory that is written in place is read twice: by the CPU for its checksum, and by the device. Unless the memory
+    // is immutable, it is checksummed again afterwards, and a mismatch makes direct_write() write everything again.
+    const bool immutable = control.immutable;
+    std::vector<std::vector<Part>> sent_parts(options.depth);  // by slot
     try {
         uint64_t next = 0;
         while (next < size || !queue.is_empty()) {
-            Cut piece = next < size ? cutter.at(next) : Cut{next, nullptr};
+            Request request = next < size ? planner.at(next) : Request{next, nullptr};
             if (next < size && queue.has_room()) {
                 control.check();
-                if (extents.is_gap(next, piece.end)) {  // a new file is zeros already
-                    teller.advance(piece.end - next);
-                    next = piece.end;
+                if (extents.is_gap(next, request.end)) {  // a new file holds zeros already
+                    progress.advance(request.end - next);
+                    next = request.end;
                     continue;
                 }
-                uint64_t rounded = round_up(piece.end - next, options.alignment);
-                Block block{next, rounded, rounded, piece.lent, 0, piece.lent == nullptr};
+                uint64_t rounded = round_up(request.end - next, options.alignment);
+                Block block{next, rounded, rounded, request.in_place, 0, request.in_place == nullptr};
                 parts.clear();
                 if (block.staged) {
-                    block.memory = staging.data() + queue.next_slot() * room;
+                    block.memory = staging.data() + queue.next_slot() * slot_nbytes;
                     extents.gather(next, next + rounded, block.memory, parts);
                     checksums.add(parts);
-                    checksums.apply(patches, next, piece.end, block.memory);
+                    checksums.apply(patches, next, request.end, block.memory);
                 } else {
-                    extents.measure(next, piece.end, block.memory, parts);
+                    extents.measure(next, request.end, block.memory, parts);
                     checksums.add(parts);
-                    lent[queue.next_slot()] = parts;
+                    sent_parts[queue.next_slot()] = parts;
                 }
                 queue.send(block);
                 queue.flush();
-                next = piece.end;
+                next = request.end;
             } else {
                 unsigned slot;
                 Block block = queue.receive(slot);
-                if (!block.staged && !still) {
+                if (!block.staged && !immutable) {
                     parts.clear();
                     extents.measure(block.offset, block.offset + block.needed, block.memory, parts);
-                    if (!same(parts, lent[slot])) throw Changed();
+                    if (!same(parts, sent_parts[slot])) throw SourceChanged();
                 }
-                teller.advance(std::min(block.needed, size - block.offset));
+                progress.advance(std::min(block.needed, size - block.offset));
             }
         }
     } catch (...) {
-        queue.drain();  // the staging memory must outlive what is in flight
+        queue.drain();  // the staging memory must outlive the requests in flight
         throw;
     }
     return checksums.values();
@@ -150,12 +152,12 @@ std::vector<uint32_t> write_all(int fd, uint64_t size, const Extents& extents, c
 
 DirectWritten direct_write(int fd, uint64_t size, const Extents& extents, const std::vector<Patch>& patches,
                            const DirectOptions& options, Control& control) {
-    Teller teller(control);
+    ProgressReporter progress(control);
     try {
-        return {write_all(fd, size, extents, patches, options, true, control, teller), false};
-    } catch (const Changed&) {
-        teller.begin_anew();
-        return {write_all(fd, size, extents, patches, options, false, control, teller), true};
+        return {write_all(fd, size, extents, patches, options, true, control, progress), false};
+    } catch (const SourceChanged&) {
+        progress.restart();
+        return {write_all(fd, size, extents, patches, options, false, control, progress), true};
     }
 }
 

@@ -20,7 +20,7 @@ Extents::Extents(std::vector<Extent> extents, uint64_t size) : extents_(std::mov
     uint64_t end = 0;
     for (const Extent& extent : extents_) {
         if (extent.offset < end || extent.nbytes > size || extent.offset > size - extent.nbytes) {
-            throw Refused("extents must be sorted, apart and inside the file; the one at offset " +
+            throw Refused("extents must be sorted, without overlap and inside the file; the one at offset " +
                           std::to_string(extent.offset) + " of " + std::to_string(extent.nbytes) + " bytes is not");
         }
         end = extent.end();
@@ -38,7 +38,7 @@ bool Extents::is_gap(uint64_t begin, uint64_t end) const {
     return index == extents_.size() || extents_[index].offset >= end;
 }
 
-uint8_t* Extents::lend(uint64_t begin, uint64_t end, uint64_t alignment) const {
+uint8_t* Extents::aligned_memory(uint64_t begin, uint64_t end, uint64_t alignment) const {
     size_t index = first_after(begin);
     if (index == extents_.size()) return nullptr;
     const Extent& extent = extents_[index];
@@ -47,17 +47,17 @@ uint8_t* Extents::lend(uint64_t begin, uint64_t end, uint64_t alignment) const {
     return reinterpret_cast<uintptr_t>(memory) % alignment == 0 ? memory : nullptr;
 }
 
-uint64_t Extents::lent_until(uint64_t begin, uint64_t alignment) const {
+uint64_t Extents::aligned_until(uint64_t begin, uint64_t alignment) const {
     size_t index = first_after(begin);
-    if (index == extents_.size() || lend(begin, begin, alignment) == nullptr) return begin;
+    if (index == extents_.size() || aligned_memory(begin, begin, alignment) == nullptr) return begin;
     return begin + (extents_[index].end() - begin) / alignment * alignment;
 }
 
-uint64_t Extents::next_lent(uint64_t begin, uint64_t end, uint64_t alignment, uint64_t least) const {
+uint64_t Extents::next_aligned(uint64_t begin, uint64_t end, uint64_t alignment, uint64_t min_nbytes) const {
     for (size_t index = first_after(begin); index < extents_.size(); ++index) {
         uint64_t from = round_up(std::max(extents_[index].offset, begin + 1), alignment);
         if (from >= end) break;
-        if (from < extents_[index].end() && lent_until(from, alignment) >= from + least) return from;
+        if (from < extents_[index].end() && aligned_until(from, alignment) >= from + min_nbytes) return from;
     }
     return end;
 }

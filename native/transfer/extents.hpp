@@ -1,4 +1,4 @@
-// Extents: runs of bytes in a file and in memory, and the CRC-32 of each, put together from parts in any order.
+// Extents: runs of bytes in a file and in memory. Copies them from and to file blocks, and computes the CRC-32 of each.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace fastio {
 
-// A run of bytes. For a write, memory is only read.
+// A run of bytes at `offset` of the file and at `address` in memory. A write only reads the memory.
 struct Extent {
     uint64_t offset;
     uint64_t nbytes;
@@ -30,44 +30,46 @@ struct Part {
     uint32_t crc;
 };
 
-// Extents sorted by offset, without overlap. Throws Refused if they are not.
+// Extents sorted by offset, without overlap. The constructor throws Refused if they are not, or lie outside the file.
 class Extents {
   public:
     Extents(std::vector<Extent> extents, uint64_t size);
 
     const std::vector<Extent>& all() const { return extents_; }
-    // The first extent that ends after `offset` (extents_.size() if none).
+    // The index of the first extent that ends after `offset` (all().size() if none).
     size_t first_after(uint64_t offset) const;
     // Whether [begin, end) holds no byte of any extent.
     bool is_gap(uint64_t begin, uint64_t end) const;
     // The memory of [begin, end) if it lies in one extent at an address aligned to `alignment`, else null.
-    uint8_t* lend(uint64_t begin, uint64_t end, uint64_t alignment) const;
-    // Where that ends, in whole alignments, for as much as can be lent from `begin` on; `begin` if nothing can.
-    uint64_t lent_until(uint64_t begin, uint64_t alignment) const;
-    // The first aligned place behind `begin`, but before `end`, from which on at least `least` bytes can be lent;
-    // `end` if there is none.
-    uint64_t next_lent(uint64_t begin, uint64_t end, uint64_t alignment, uint64_t least) const;
+    uint8_t* aligned_memory(uint64_t begin, uint64_t end, uint64_t alignment) const;
+    // The largest end, in whole alignments from `begin`, for which aligned_memory() is not null; `begin` if there is
+    // none.
+    uint64_t aligned_until(uint64_t begin, uint64_t alignment) const;
+    // The first aligned offset in (begin, end) from which aligned_memory() covers at least `min_nbytes` bytes; `end` if
+    // there is none.
+    uint64_t next_aligned(uint64_t begin, uint64_t end, uint64_t alignment, uint64_t min_nbytes) const;
 
-    // Write path: put the image of [begin, end) into `staging`, gaps as zeros, each source byte read once.
+    // Write path: builds the file image of [begin, end) in `staging`, gaps as zeros. Reads each source byte once.
+    // Appends the checksums to `parts`, as do the next two.
     void gather(uint64_t begin, uint64_t end, uint8_t* staging, std::vector<Part>& parts) const;
-    // Read path: hand out [begin, end) of the file, which is in `staging`, to the extents' memory; what lies between
-    // them to a mirror of the file, where there is one: `mirror` is the memory of `begin`.
+    // Read path: copies [begin, end) of the file from `staging` to the extents' memory. Where `mirror`, the address
+    // that mirrors `begin`, is not null, copies the gaps there.
     void scatter(uint64_t begin, uint64_t end, const uint8_t* staging, uint8_t* mirror, std::vector<Part>& parts) const;
-    // Checksums of what lies in [begin, end) when the bytes are at `memory` already.
+    // Computes the checksums of [begin, end) where the bytes are at `memory` already.
     void measure(uint64_t begin, uint64_t end, const uint8_t* memory, std::vector<Part>& parts) const;
 
   private:
     std::vector<Extent> extents_;
 };
 
-// Checksums of extents, grown by parts that arrive in file order.
+// The CRC-32 of each extent, combined from parts that are added in file order.
 class Checksums {
   public:
     explicit Checksums(size_t count) : crcs_(count, 0), nbytes_(count, 0) {}
 
     void add(const std::vector<Part>& parts);
     const std::vector<uint32_t>& values() const { return crcs_; }
-    // Write the patches that fall into [begin, end) into the block at `staging`; their extents must be complete.
+    // Writes the patches in [begin, end) into the block at `staging`. Their extents must be complete.
     void apply(const std::vector<Patch>& patches, uint64_t begin, uint64_t end, uint8_t* staging) const;
 
   private:
@@ -75,7 +77,7 @@ class Checksums {
     std::vector<uint64_t> nbytes_;
 };
 
-// Whether a patch falls into [begin, end). Patches are sorted by offset.
+// Whether a patch lies, even in part, in [begin, end). Patches are sorted by offset.
 bool any_patch(const std::vector<Patch>& patches, uint64_t begin, uint64_t end);
 
 }  // namespace fastio

@@ -55,7 +55,7 @@ double resident(int fd, uint64_t nbytes) {
     return by_mincore(fd, nbytes, pages);
 }
 
-// The kernel's struct statx, by offsets: older headers lack the fields for direct I/O.
+// Reads struct statx by offsets, because older headers lack the fields for direct I/O.
 std::optional<DirectAlignment> direct_alignment(int fd) {
     constexpr unsigned kDioAlign = 0x2000;
     constexpr int kEmptyPath = 0x1000;

@@ -1,4 +1,4 @@
-// What the kernel says and does about a file as a whole: its pages in the cache, direct I/O, its blocks.
+// Queries and calls on a whole file: its share of the page cache, direct I/O alignment, block allocation.
 #pragma once
 
 #include <cstdint>
@@ -6,21 +6,22 @@
 
 namespace fastio {
 
-// The share, 0 to 1, of the first `nbytes` of the file that is in the page cache (cachestat, else mincore).
+// Returns the share, 0 to 1, of the first `nbytes` of the file that is in the page cache (by cachestat, else mincore).
 // Throws SystemError.
 double resident(int fd, uint64_t nbytes);
 
-// Bytes; both are 0 where the file takes no direct I/O.
+// In bytes. Both are 0 if the file does not support direct I/O.
 struct DirectAlignment {
     uint32_t memory;  // of the buffer's address
     uint32_t offset;  // of the file offset and the length
 };
 
-// statx(STATX_DIOALIGN); nothing where the kernel (before 6.1) or the filesystem does not say. Throws SystemError.
+// Returns statx(STATX_DIOALIGN); nullopt if the kernel (before 6.1) or the filesystem does not report it. Throws
+// SystemError.
 std::optional<DirectAlignment> direct_alignment(int fd);
 
-// Give the file `size` bytes and, where the filesystem can, the blocks for them: a full disk shows before the first
-// byte is written. Throws SystemError.
+// Sets the file's size and allocates its blocks, if the filesystem can, so that a full disk fails before the first byte
+// is written. Throws SystemError.
 void allocate(int fd, uint64_t size);
 
 }  // namespace fastio

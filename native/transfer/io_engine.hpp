@@ -1,27 +1,27 @@
-// What reads and writes a file, many requests at a time: io_uring, or threads where that is forbidden.
+// The interface of an engine that keeps many reads and writes in flight: io_uring, or threads where that is forbidden.
 #pragma once
 
 #include <cstdint>
 
 namespace fastio {
 
-class Engine {
+class IoEngine {
   public:
     struct Completion {
         uint64_t tag;
-        int32_t result;  // bytes moved, or an errno below 0
+        int32_t result;  // bytes moved, or a negative errno
     };
 
-    virtual ~Engine() = default;
+    virtual ~IoEngine() = default;
 
-    // Queue a read or write.
+    // Queues a read or write.
     virtual void queue(bool write, int fd, void* memory, uint32_t nbytes, uint64_t offset, uint64_t tag) = 0;
-    // Hand over all that is queued and wait for at least `wait` completions. Throws Refused where the engine has
-    // stopped working; what was not handed over then never will be.
+    // Submits all queued requests and waits for at least `wait` completions. Throws Refused if the engine stopped
+    // working; the requests that are still queued are then never submitted.
     virtual void submit(unsigned wait) = 0;
-    // How many requests are queued and not yet handed over.
+    // The number of requests that are queued and not yet submitted.
     virtual unsigned queued() const = 0;
-    // Take one completion; false if there is none.
+    // Takes one completion. Returns false if there is none.
     virtual bool reap(Completion& completion) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Threads that read and write, each one request at a time: an engine for where io_uring is forbidden.
+// An I/O engine of threads, each with one blocking request at a time, for where io_uring is forbidden.
 #pragma once
 
 #include <condition_variable>
@@ -11,11 +11,11 @@
 
 namespace fastio {
 
-class IoThreads final : public Engine {
+class IoThreads final : public IoEngine {
   public:
-    // As many as the system has, `threads` at most. Throws Refused where it has none.
+    // Starts up to `threads` threads, fewer if the system has no more. Throws Refused if it has none.
     explicit IoThreads(unsigned threads);
-    // What is handed over is finished first.
+    // Finishes all queued requests first.
     ~IoThreads() override;
     IoThreads(const IoThreads&) = delete;
 
@@ -38,7 +38,7 @@ class IoThreads final : public Engine {
     std::deque<Request> requests_;
     std::deque<Completion> completions_;
     bool stopping_ = false;
-    std::vector<std::thread> threads_;  // last: they use all of the above
+    std::vector<std::thread> threads_;  // declared last: they use all members above
 
     void work();
 };

@@ -25,10 +25,10 @@ namespace fastio {
 
 namespace {
 
-// What older headers lack.
+// Constants that older headers lack.
 constexpr uint8_t kUringCmd = 46;      // IORING_OP_URING_CMD
 constexpr uint32_t kCommandFixed = 1;  // IORING_URING_CMD_FIXED
-constexpr size_t kCommandOffset = 48;  // of a device's command in an entry of 128 bytes
+constexpr size_t kCommandOffset = 48;  // of the device command in a 128-byte entry
 
 int setup(unsigned entries, io_uring_params& params, unsigned flags) {
     std::memset(&params, 0, sizeof params);
@@ -42,7 +42,7 @@ Ring::Ring(unsigned entries, Issuers issuers, Entries size)
     : sq_shift_(size == Entries::kLarge ? 1 : 0), cq_shift_(sq_shift_) {
     io_uring_params params;
     const unsigned large = size == Entries::kLarge ? IORING_SETUP_SQE128 | IORING_SETUP_CQE32 : 0;
-    // COOP_TASKRUN too is for one thread: completions would wait until the thread that submitted enters the kernel.
+    // COOP_TASKRUN is for one thread too: completions wait until the submitting thread enters the kernel.
     bool one_thread = issuers == Issuers::kOneThread;
     fd_ = setup(entries, params, large | (one_thread ? IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN : 0));
     if (fd_ < 0 && errno == EINVAL) fd_ = setup(entries, params, large);  // a kernel before 6.0
@@ -68,7 +68,7 @@ Ring::Ring(unsigned entries, Issuers issuers, Entries size)
         throw Refused(std::string("mmap of the ring: ") + std::strerror(error));
     }
     entries_ = static_cast<io_uring_sqe*>(entry_memory);
-    // A child of fork must not share the ring: without these pages it faults instead of corrupting the parent's I/O.
+    // A forked child must not share the ring. Without these pages it faults instead of corrupting the parent's I/O.
     madvise(rings_, rings_bytes_, MADV_DONTFORK);
     madvise(entries_, entries_bytes_, MADV_DONTFORK);
     auto* base = static_cast<uint8_t*>(rings_);
@@ -91,7 +91,7 @@ Ring::~Ring() { unmap(); }
 
 io_uring_sqe& Ring::next_entry() {
     io_uring_sqe& entry = entries_[(*sq_tail_ & sq_mask_) << sq_shift_];
-    std::memset(&entry, 0, sizeof entry);  // what a plain entry has; queue_command fills the rest
+    std::memset(&entry, 0, sizeof entry);  // the size of a plain entry; queue_command() fills the rest
     return entry;
 }
 

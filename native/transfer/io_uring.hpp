@@ -1,4 +1,4 @@
-// A small io_uring: raw system calls, no liburing. One thread at a time submits and reaps.
+// An io_uring over raw system calls, without liburing. Only one thread at a time may submit and reap.
 #pragma once
 
 #include <linux/io_uring.h>
@@ -13,39 +13,39 @@
 
 namespace fastio {
 
-class Ring final : public Engine {
+class Ring final : public IoEngine {
   public:
-    // Whether only the thread that made the ring enters the kernel with it, which is cheaper, or any may.
+    // Whether only the thread that created the ring enters the kernel with it, which is cheaper, or any thread may.
     enum class Issuers { kOneThread, kAnyThread };
-    // Entries with room for a device's own command (SQE128, CQE32; Linux 5.19), or those that all kernels have.
+    // kLarge: entries with room for a device command (SQE128, CQE32; Linux 5.19). kPlain: those of all kernels.
     enum class Entries { kPlain, kLarge };
 
-    // Throws Refused where io_uring is forbidden or missing.
+    // Throws Refused if io_uring is forbidden or missing.
     explicit Ring(unsigned entries, Issuers issuers = Issuers::kOneThread, Entries size = Entries::kPlain);
     ~Ring() override;
     Ring(const Ring&) = delete;
     Ring& operator=(const Ring&) = delete;
 
-    // Have the kernel pin and map this memory once, instead of for every request: those that lie in it are cheaper from
-    // then on. It must stay mapped until unregister_memory() or the ring's end. Gives why the kernel refused, or
-    // nothing. Kernels before 5.19 take one piece in a ring's life.
+    // Lets the kernel pin and map this memory once, which makes requests in it cheaper. It must stay mapped until
+    // unregister_memory() or the ring's destruction. Returns why the kernel refused, or an empty string. Kernels before
+    // 5.13 take one buffer in a ring's life.
     std::string register_memory(uint8_t* memory, size_t nbytes);
-    // Let go of what was registered at this address; of nothing where that is nothing.
+    // Unregisters the memory that was registered at this address; does nothing if there is none.
     void unregister_memory(uint8_t* memory);
-    // The number that the kernel knows this memory by; -1 for memory that is not registered.
+    // The index of the registered buffer that holds this memory; -1 if none does.
     int registered(const void* memory, uint32_t nbytes) const;
 
-    // The caller keeps the number in flight at or below `entries`.
+    // The caller keeps at most `entries` requests in flight.
     void queue(bool write, int fd, void* memory, uint32_t nbytes, uint64_t offset, uint64_t tag) override;
-    // Queue a device's own command of up to kCommandBytes (IORING_OP_URING_CMD), on memory that is `registered`; -1:
-    // on other. Entries must be large.
+    // Queues a device command of up to kCommandBytes (IORING_OP_URING_CMD). `registered` is the index of the registered
+    // buffer that it uses, or -1. Entries must be large.
     void queue_command(int fd, uint32_t operation, const void* command, size_t nbytes, int registered, uint64_t tag);
     void submit(unsigned wait) override;
-    // Wait until there is a completion to reap, and hand nothing over. With Issuers::kAnyThread another thread may
-    // queue and submit meanwhile, but not reap. Throws Refused.
+    // Waits until there is a completion to reap; submits nothing. With Issuers::kAnyThread another thread may queue and
+    // submit meanwhile, but not reap. Throws Refused.
     void wait();
     unsigned queued() const override { return queued_; }
-    // How often the kernel was entered to submit or to wait.
+    // The number of system calls to submit or to wait.
     uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
     static constexpr size_t kCommandBytes = 80;
@@ -56,18 +56,18 @@ class Ring final : public Engine {
     struct Piece {
         uintptr_t memory = 0;
         size_t nbytes = 0;
-        uintptr_t owner = 0;  // the address that was asked for: large memory is several pieces
+        uintptr_t owner = 0;  // the address passed to register_memory(), which divides large memory into pieces
     };
 
     int fd_ = -1;
     unsigned queued_ = 0;
     std::atomic<uint64_t> calls_{0};
-    std::vector<Piece> pieces_;  // as the kernel numbers them
+    std::vector<Piece> pieces_;  // by the kernel's buffer index
     void* rings_ = nullptr;
     size_t rings_bytes_ = 0;
     io_uring_sqe* entries_ = nullptr;
     size_t entries_bytes_ = 0;
-    unsigned sq_shift_ = 0;  // an entry is 2^shift plain ones
+    unsigned sq_shift_ = 0;  // an entry is as large as 2^shift plain ones
     unsigned* sq_tail_ = nullptr;
     unsigned* sq_array_ = nullptr;
     unsigned sq_mask_ = 0;

@@ -1,4 +1,4 @@
-// Memory that the kernel has pinned and mapped for a ring.
+// Registers memory with a ring: the kernel pins and maps it once.
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ namespace {
 constexpr unsigned kPieces = 64;
 constexpr size_t kLargestPiece = size_t{1} << 30;  // the kernel's own limit
 
-// What older headers lack.
+// Constants and types that older headers lack.
 constexpr unsigned kUpdateBuffers = 16;  // IORING_REGISTER_BUFFERS_UPDATE
 
 struct Update {  // io_uring_rsrc_update2
@@ -47,7 +47,7 @@ std::string Ring::register_piece(uint8_t* memory, size_t nbytes, uintptr_t owner
     }
     auto room = std::find_if(pieces_.begin(), pieces_.end(), [](const Piece& piece) { return piece.nbytes == 0; });
     if (room == pieces_.end() && pieces_.size() == kPieces)
-        return "it has " + std::to_string(kPieces) + " pieces already";
+        return "all " + std::to_string(kPieces) + " of its registered buffers are in use";
     const auto number = static_cast<unsigned>(room - pieces_.begin());
     if (!update_piece(number, memory, nbytes)) return std::strerror(errno);
     if (room == pieces_.end()) room = pieces_.insert(room, Piece{});
@@ -55,7 +55,8 @@ std::string Ring::register_piece(uint8_t* memory, size_t nbytes, uintptr_t owner
     return {};
 }
 
-// Room for pieces that come and go. False where the kernel has no such thing (before 5.13).
+// Registers a table of empty buffers, which can be updated one by one. Returns false on kernels before 5.13, which lack
+// such tables.
 bool Ring::make_table() {
     const std::vector<iovec> none(kPieces, iovec{nullptr, 0});
     return syscall(SYS_io_uring_register, fd_, IORING_REGISTER_BUFFERS, none.data(), kPieces) == 0 || errno == EBUSY;
@@ -71,7 +72,7 @@ void Ring::unregister_memory(uint8_t* memory) {
     for (size_t number = 0; number < pieces_.size(); ++number) {
         Piece& piece = pieces_[number];
         if (piece.nbytes == 0 || piece.owner != reinterpret_cast<uintptr_t>(memory)) continue;
-        // Where the kernel cannot, the pages stay pinned until the ring ends; no request names them any more.
+        // If this fails, the pages stay pinned until the ring is destroyed, but no request uses them any more.
         update_piece(static_cast<unsigned>(number), nullptr, 0);
         piece = {};
     }
@@ -80,7 +81,7 @@ void Ring::unregister_memory(uint8_t* memory) {
 int Ring::registered(const void* memory, uint32_t nbytes) const {
     for (size_t number = 0; number < pieces_.size(); ++number) {
         const Piece& piece = pieces_[number];
-        const uintptr_t within = reinterpret_cast<uintptr_t>(memory) - piece.memory;  // wraps around below its begin
+        const uintptr_t within = reinterpret_cast<uintptr_t>(memory) - piece.memory;  // wraps around if below
         if (within < piece.nbytes && nbytes <= piece.nbytes - within) return static_cast<int>(number);
     }
     return -1;

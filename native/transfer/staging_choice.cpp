@@ -17,7 +17,7 @@ namespace fastio {
 
 namespace {
 
-// Whether the kernel's name for the device, or for the disk of which it is a part, tells that a host is behind it.
+// Whether the device, or the disk that it is a partition of, is a virtual disk, by its path in sysfs.
 bool is_virtio(dev_t device) {
     const std::string link = "/sys/dev/block/" + std::to_string(major(device)) + ":" + std::to_string(minor(device));
     char target[4096];
@@ -28,14 +28,14 @@ bool is_virtio(dev_t device) {
 
 }  // namespace
 
-void StagingChoice::hear(bool staged, uint64_t nbytes, double now) {
-    since_ += nbytes;
-    if (is_trial_ && since_ >= kGivenUp) {
+void StagingChoice::record(bool staged, uint64_t nbytes, double now) {
+    since_trial_ += nbytes;
+    if (is_trial_ && since_trial_ >= kTrialLimit) {
         is_trial_ = false;
-        take(!staged_);
+        switch_to(!staged_);
         return;
     }
-    if (staged != staged_) return;  // sent before the last decision
+    if (staged != staged_) return;  // the block was sent before the last decision
     if (skipped_ < kInFlight) {
         skipped_ += nbytes;
         began_ = now;
@@ -52,40 +52,40 @@ void StagingChoice::hear(bool staged, uint64_t nbytes, double now) {
 }
 
 void StagingChoice::decide() {
-    if (!is_trial_ && since_ >= spell_) {
+    if (!is_trial_ && since_trial_ >= interval_) {
         is_trial_ = true;
-        since_ = 0;
-        take(!staged_);
+        since_trial_ = 0;
+        switch_to(!staged_);
         return;
     }
-    if (seconds_[!staged_] == 0) return;  // the other was not tried yet
-    const bool better = seconds_[true] < kGain * seconds_[false];
+    if (seconds_[!staged_] == 0) return;  // not tried yet
+    const bool better = seconds_[true] < kMinGain * seconds_[false];
     if (is_trial_) {
         double slower = seconds_[!better] / seconds_[better] - 1;
-        double spell = slower / kTrialsCost * static_cast<double>(kInFlight + kTrial);
-        spell_ = std::clamp(static_cast<uint64_t>(std::max(spell, 0.0)), kLeastSpell, kMostSpell);
+        double interval = slower / kMaxTrialCost * static_cast<double>(kInFlight + kTrial);
+        interval_ = std::clamp(static_cast<uint64_t>(std::max(interval, 0.0)), kMinInterval, kMaxInterval);
     }
     is_trial_ = false;
-    if (better != staged_) take(better);
+    if (better != staged_) switch_to(better);
 }
 
-void StagingChoice::take(bool staged) {
+void StagingChoice::switch_to(bool staged) {
     staged_ = staged;
     begin();
 }
 
 std::optional<StagingChoice::Learned> StagingChoice::learned() const {
-    if (since_ == 0 && seconds_[false] == 0 && seconds_[true] == 0) return {};
-    return Learned{staged_ != is_trial_, seconds_[false], seconds_[true], since_, spell_};
+    if (since_trial_ == 0 && seconds_[false] == 0 && seconds_[true] == 0) return {};
+    return Learned{staged_ != is_trial_, seconds_[false], seconds_[true], since_trial_, interval_};
 }
 
 void StagingChoice::adopt(const Learned& learned) {
     if (this->learned()) return;
-    seconds_[false] = learned.landing;
+    seconds_[false] = learned.in_place;
     seconds_[true] = learned.staging;
-    since_ = learned.since;
-    spell_ = std::min(learned.spell, kMostSpell);
-    take(learned.staged);
+    since_trial_ = learned.since_trial;
+    interval_ = std::min(learned.interval, kMaxInterval);
+    switch_to(learned.staged);
 }
 
 namespace {
@@ -98,7 +98,7 @@ struct Choices {
 }  // namespace
 
 SharedStagingChoice& SharedStagingChoice::of(dev_t device) {
-    auto& all = of_process<Choices>();
+    auto& all = fork_safe_singleton<Choices>();
     std::lock_guard<std::mutex> lock(all.mutex);
     std::unique_ptr<SharedStagingChoice>& choice = all.by_device[device];
     if (choice == nullptr) choice = std::make_unique<SharedStagingChoice>(is_virtio(device));
@@ -106,28 +106,28 @@ SharedStagingChoice& SharedStagingChoice::of(dev_t device) {
 }
 
 void SharedStagingChoice::begin() {
-    std::lock_guard<std::mutex> lock(of_process<Choices>().mutex);
+    std::lock_guard<std::mutex> lock(fork_safe_singleton<Choices>().mutex);
     choice_.begin();
 }
 
 bool SharedStagingChoice::staged() {
-    std::lock_guard<std::mutex> lock(of_process<Choices>().mutex);
+    std::lock_guard<std::mutex> lock(fork_safe_singleton<Choices>().mutex);
     return choice_.staged();
 }
 
-void SharedStagingChoice::hear(bool staged, uint64_t nbytes) {
+void SharedStagingChoice::record(bool staged, uint64_t nbytes) {
     double now = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-    std::lock_guard<std::mutex> lock(of_process<Choices>().mutex);
-    choice_.hear(staged, nbytes, now);
+    std::lock_guard<std::mutex> lock(fork_safe_singleton<Choices>().mutex);
+    choice_.record(staged, nbytes, now);
 }
 
 std::optional<StagingChoice::Learned> SharedStagingChoice::learned() {
-    std::lock_guard<std::mutex> lock(of_process<Choices>().mutex);
+    std::lock_guard<std::mutex> lock(fork_safe_singleton<Choices>().mutex);
     return choice_.learned();
 }
 
 void SharedStagingChoice::adopt(const StagingChoice::Learned& learned) {
-    std::lock_guard<std::mutex> lock(of_process<Choices>().mutex);
+    std::lock_guard<std::mutex> lock(fork_safe_singleton<Choices>().mutex);
     choice_.adopt(learned);
 }
 

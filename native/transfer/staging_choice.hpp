@@ -1,4 +1,4 @@
-// Whether what is read from a device lands in its place, or goes through a few staging blocks first.
+// Learns for each device whether direct reads are faster in place or through staging blocks.
 #pragma once
 
 #include <sys/types.h>
@@ -9,54 +9,56 @@
 
 namespace fastio {
 
-// Landing spares a copy, and on a device that reaches memory by itself it is at least as fast. A virtual disk's host
-// copies the bytes, and memory that it has not written to before can cost it more than copying them costs us: 2.1 GB/s
-// against 4.5 on one machine. So both are tried, and the faster is taken; the other is tried again from time to time,
-// the more seldom the slower it was.
+// Reading in place saves a copy, and is at least as fast on a device that accesses memory itself. The host of a virtual
+// disk copies the bytes, and memory that it has not written before can cost it more than a second copy costs here: 2.1
+// GB/s against 4.5 on one machine. So both ways are measured and the faster is used. The other is tried again from time
+// to time, the more rarely the slower it was.
 class StagingChoice {
   public:
-    // What another process may go on from.
+    // What another process may continue from.
     struct Learned {
-        bool staged;              // the faster, as far as is known
-        double landing, staging;  // seconds a byte; 0: not known yet
-        uint64_t since, spell;    // bytes since the other was tried; bytes from one trial to the next
+        bool staged;                     // staging is the faster way, as far as is known
+        double in_place, staging;        // seconds per byte; 0: not known yet
+        uint64_t since_trial, interval;  // bytes since the last trial; bytes from one trial to the next
     };
 
-    // Staging is `likely` to win where a host copies: then it is first, and landing is not tried at once.
-    explicit StagingChoice(bool likely) : staged_(likely), spell_(likely ? kFirstSpell : 0) {}
+    // `likely`: staging is expected to be faster, as on a virtual disk. It is then used first, and reading in place is
+    // not tried at once.
+    explicit StagingChoice(bool likely) : staged_(likely), interval_(likely ? kFirstInterval : 0) {}
 
     bool staged() const { return staged_; }
-    // A block arrived and is where it belongs, at that time in seconds. Any clock that does not go back.
-    void hear(bool staged, uint64_t nbytes, double now);
-    // What follows has nothing to do with the time before: another read begins.
+    // Records that a block is in its final memory at time `now`, in seconds of a monotonic clock.
+    void record(bool staged, uint64_t nbytes, double now);
+    // Starts a new read: the time since the last block is not counted.
     void begin() { skipped_ = nbytes_ = 0; }
-    // Nothing, where nothing was read yet.
+    // Returns nullopt if nothing was read yet.
     std::optional<Learned> learned() const;
-    // Goes on from what another process learned, unless something is known already.
+    // Continues from what another process learned, unless this one knows something already.
     void adopt(const Learned& learned);
 
   private:
-    static constexpr uint64_t kInFlight = 16 << 20;  // at first what arrives was delayed by what was sent before it
+    static constexpr uint64_t kInFlight = 16 << 20;  // not measured at first: earlier requests delay these blocks
     static constexpr uint64_t kTrial = 16 << 20;
-    static constexpr uint64_t kGivenUp = 128 << 20;  // a trial's bytes: no read is large enough to measure by
-    static constexpr uint64_t kFirstSpell = 1 << 30, kLeastSpell = 256 << 20, kMostSpell = 16ULL << 30;
-    static constexpr double kGain = 0.9;  // staging costs the processor a copy: it must take less than this share
-    static constexpr double kTrialsCost = 0.02;  // of the time at most
+    static constexpr uint64_t kTrialLimit = 128 << 20;  // gives a trial up after so many bytes: no read is long enough
+    static constexpr uint64_t kFirstInterval = 1 << 30, kMinInterval = 256 << 20, kMaxInterval = 16ULL << 30;
+    static constexpr double kMinGain =
+        0.9;  // staging must take less than this share of the time, because it costs a copy
+    static constexpr double kMaxTrialCost = 0.02;  // the largest share of the time that trials may cost
 
     bool staged_;
-    bool is_trial_ = false;  // of what was not chosen
-    uint64_t skipped_ = 0;   // bytes of this kind that were not measured
-    uint64_t nbytes_ = 0;    // that were, since `began_`
+    bool is_trial_ = false;  // `staged_` is being tried, not chosen
+    uint64_t skipped_ = 0;   // bytes of this way that were not measured
+    uint64_t nbytes_ = 0;    // bytes measured since `began_`
     double began_ = 0;
-    double seconds_[2] = {0, 0};  // a byte, landing and staged; 0: not known yet
-    uint64_t since_ = 0;          // bytes since the last trial began
-    uint64_t spell_;              // until the next one
+    double seconds_[2] = {0, 0};  // per byte, in place and staged; 0: not known yet
+    uint64_t since_trial_ = 0;    // bytes since the last trial
+    uint64_t interval_;           // bytes from one trial to the next
 
     void decide();
-    void take(bool staged);
+    void switch_to(bool staged);
 };
 
-// The choice for one device, shared by all reads from it; one lock for those of all devices.
+// The choice for one device, shared by all reads from it. One lock guards those of all devices.
 class SharedStagingChoice {
   public:
     static SharedStagingChoice& of(dev_t device);
@@ -64,7 +66,7 @@ class SharedStagingChoice {
 
     void begin();
     bool staged();
-    void hear(bool staged, uint64_t nbytes);
+    void record(bool staged, uint64_t nbytes);
     std::optional<StagingChoice::Learned> learned();
     void adopt(const StagingChoice::Learned& learned);
 

@@ -1,4 +1,4 @@
-// A few threads that share the blocks of one piece of work, for the length of one call.
+// Runs the blocks of one piece of work on a few threads, for the length of one call.
 #pragma once
 
 #include <atomic>
@@ -14,10 +14,10 @@
 
 namespace fastio {
 
-// Run `work(thread_number, block)` for each block from 0 to `blocks` - 1, the lowest first, on `threads` threads, the
-// calling one being number 0. Fewer run if the system has none.
-// After an error no more are begun. Those under way are finished, and the lowest failed block's exception is rethrown,
-// whichever thread was first. `on_error` is called as soon as one fails, so that others that wait can stop.
+// Runs `work(thread, block)` for each block from 0 to `blocks` - 1, lowest first, on up to `threads` threads, fewer if
+// the system has no more. The calling thread is thread 0.
+// After an error no block is started. The running ones finish, then the exception of the lowest failed block is
+// rethrown. `on_error` is called as soon as a block fails, so that waiting threads can stop.
 inline void run_workers(unsigned threads, uint64_t blocks, const std::function<void(unsigned, uint64_t)>& work,
                         const std::function<void()>& on_error = {}) {
     std::atomic<uint64_t> next{0};
@@ -48,7 +48,7 @@ inline void run_workers(unsigned threads, uint64_t blocks, const std::function<v
     for (unsigned number = 1; number < threads; ++number) {
         try {
             others.emplace_back(take_blocks, number);
-            move_apart(others.back());
+            move_to_another_cpu(others.back());
         } catch (const std::system_error&) {
             break;
         }

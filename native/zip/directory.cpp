@@ -20,10 +20,10 @@ namespace {
 
 constexpr uint64_t kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20, kEntryBytes = 46, kHeaderBytes = 30;
 constexpr uint32_t kMax32 = 0xFFFFFFFF;
-constexpr uint16_t kMasked = 1 << 13;
-constexpr uint32_t kFolder = 0x10;  // MS-DOS's attribute
+constexpr uint16_t kMaskedHeader = 1 << 13;
+constexpr uint32_t kFolderAttribute = 0x10;  // MS-DOS's attribute
 
-void refuse_parts(uint64_t disk, uint64_t directory_disk, uint64_t here, uint64_t count) {
+void check_single_part(uint64_t disk, uint64_t directory_disk, uint64_t here, uint64_t count) {
     if (here != count || ((disk != 0 || directory_disk != 0) && (disk != 1 || directory_disk != 1))) {
         throw Malformed("", "its end says that it is one of several parts (disk " + std::to_string(disk) + ", " +
                                 std::to_string(here) + " of " + std::to_string(count) +
@@ -31,7 +31,7 @@ void refuse_parts(uint64_t disk, uint64_t directory_disk, uint64_t here, uint64_
     }
 }
 
-void refuse_room(const Directory& found, uint64_t size) {
+void check_room(const Directory& found, uint64_t size) {
     if (found.offset > size || found.nbytes > size - found.offset || found.count > found.nbytes / kEntryBytes) {
         throw Malformed("", "the zip directory is said to be larger than the file has room for");
     }
@@ -51,7 +51,7 @@ bool read_end64(int fd, uint64_t place, const uint8_t* locator, Directory& found
             "", "its zip64 end says that it is one of " + std::to_string(number_at<uint32_t>(locator + 16)) + " parts");
     }
     found.disk = number_at<uint32_t>(&record[16]);
-    refuse_parts(found.disk, number_at<uint32_t>(&record[20]), here, count);
+    check_single_part(found.disk, number_at<uint32_t>(&record[20]), here, count);
     found.offset = number_at<uint64_t>(&record[48]);
     found.nbytes = nbytes;
     found.count = count;
@@ -59,7 +59,7 @@ bool read_end64(int fd, uint64_t place, const uint8_t* locator, Directory& found
 }
 
 // The 64-bit values of a central directory entry whose 32-bit ones are all ones.
-void widen(const uint8_t* extra, uint64_t nbytes, ZipRecord& record) {
+void apply_zip64(const uint8_t* extra, uint64_t nbytes, ZipRecord& record) {
     bool wide_size = record.size == kMax32, wide_compressed = record.nbytes == kMax32,
          wide_header = record.header == kMax32;
     if (!wide_size && !wide_compressed && !wide_header) return;
@@ -93,19 +93,19 @@ void check_entry(const uint8_t* entry, const ZipRecord& record, const Directory&
         throw Malformed(record.name, "is said to be in another part of the archive (disk " + std::to_string(disk) +
                                          "); join the parts with zip -s 0, or restore the file from a copy");
     }
-    if ((record.flags & kMasked) != 0) throw Malformed(record.name, "its header is said to be encrypted");
+    if ((record.flags & kMaskedHeader) != 0) throw Malformed(record.name, "its header is said to be encrypted");
     if (record.header > directory.offset || record.nbytes > size ||
         record.header + kHeaderBytes + record.nbytes > size) {
         throw Malformed(record.name, "is said to be outside the file, or behind the zip directory");
     }
-    if ((number_at<uint32_t>(entry + 38) & kFolder) != 0 && record.size != 0) {
+    if ((number_at<uint32_t>(entry + 38) & kFolderAttribute) != 0 && record.size != 0) {
         throw Malformed(record.name, "is marked as a folder, but has bytes, which torch would not read");
     }
 }
 
 // So far from the end of the file miniz looks for the end record: in the last 4096 bytes, then in 16 blocks more of
 // which each overlaps the one behind it by 3 bytes and must fit into the file.
-uint64_t farthest_end(uint64_t size) {
+uint64_t end_search_nbytes(uint64_t size) {
     return size < 4096 ? size : 4096 + 4093 * std::min<uint64_t>((size - 4096) / 4093, 16);
 }
 
@@ -130,9 +130,9 @@ Directory find_directory(int fd, uint64_t size) {
     uint64_t tail = std::min(size, kEndBytes + kLocatorBytes + kEnd64Bytes);
     std::vector<uint8_t> bytes = read_bytes(fd, size - tail, tail);
     uint64_t at = tail - kEndBytes;
-    bool usual = std::memcmp(&bytes[at], "PK\5\6", 4) == 0 && number_at<uint16_t>(&bytes[at + 20]) == 0;
-    if (!usual) {
-        uint64_t farthest = farthest_end(size);
+    bool is_standard = std::memcmp(&bytes[at], "PK\5\6", 4) == 0 && number_at<uint16_t>(&bytes[at + 20]) == 0;
+    if (!is_standard) {
+        uint64_t farthest = end_search_nbytes(size);
         tail = std::min(size, farthest + kLocatorBytes);
         bytes = read_bytes(fd, size - tail, tail);
         at = tail - kEndBytes;
@@ -147,17 +147,17 @@ Directory find_directory(int fd, uint64_t size) {
     const uint8_t* end = &bytes[at];
     uint64_t end_offset = size - tail + at;
     Directory found{number_at<uint32_t>(end + 16), number_at<uint32_t>(end + 12), number_at<uint16_t>(end + 10),
-                    number_at<uint16_t>(end + 4), usual};
+                    number_at<uint16_t>(end + 4), is_standard};
     bool wide = false;
     if (end_offset >= kLocatorBytes + kEnd64Bytes && std::memcmp(end - kLocatorBytes, "PK\6\7", 4) == 0) {
         const uint8_t* locator = end - kLocatorBytes;
         uint64_t place = number_at<uint64_t>(locator + 8);
         if (place > size - kEnd64Bytes) throw Malformed("", "the zip64 end record is said to be outside the file");
         wide = read_end64(fd, place, locator, found);
-        found.usual = usual && wide;
+        found.is_standard = is_standard && wide;
     }
-    if (!wide) refuse_parts(found.disk, number_at<uint16_t>(end + 6), number_at<uint16_t>(end + 8), found.count);
-    refuse_room(found, size);
+    if (!wide) check_single_part(found.disk, number_at<uint16_t>(end + 6), number_at<uint16_t>(end + 8), found.count);
+    check_room(found, size);
     return found;
 }
 
@@ -183,7 +183,7 @@ std::vector<ZipRecord> read_entries(int fd, uint64_t size, const Directory& dire
                          number_at<uint16_t>(entry + 8),
                          number_at<uint32_t>(entry + 24)};
         record.nbytes = number_at<uint32_t>(entry + 20);
-        widen(entry + kEntryBytes + name, extra, record);
+        apply_zip64(entry + kEntryBytes + name, extra, record);
         if (!names.insert(record.name).second) throw Malformed(record.name, "is in the zip directory twice");
         check_entry(entry, record, directory, size);
         records.push_back(std::move(record));

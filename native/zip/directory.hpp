@@ -14,7 +14,7 @@ namespace fastio {
 struct Directory {
     uint64_t offset, nbytes, count;
     uint64_t disk;
-    bool usual;  // the end record is the last thing in the file, and no zip64 record is missing
+    bool is_standard;  // the end record is the last thing in the file, and no zip64 record is missing
 };
 
 // Throws SystemError, Truncated or Malformed.

@@ -24,7 +24,7 @@ uint64_t data_offset(const ZipRecord& record, const uint8_t* header) {
     return record.header + kHeaderBytes + record.name.size() + number_at<uint16_t>(header + 28);
 }
 
-void place(std::vector<ZipRecord>& records, int fd, uint64_t directory, bool careful) {
+void place(std::vector<ZipRecord>& records, int fd, uint64_t directory, bool read_local_headers) {
     for (size_t index = 0; index < records.size(); ++index) {
         ZipRecord& record = records[index];
         uint64_t limit = index + 1 < records.size() ? records[index + 1].header : directory;
@@ -38,7 +38,7 @@ void place(std::vector<ZipRecord>& records, int fd, uint64_t directory, bool car
             descriptor = record.header >= kMax32 || record.nbytes >= kMax32 ? 24 : 16;
         }
         record.offset = limit - descriptor - record.nbytes;
-        if (careful || limit < earliest + record.nbytes + descriptor || record.offset - earliest > 65535) {
+        if (read_local_headers || limit < earliest + record.nbytes + descriptor || record.offset - earliest > 65535) {
             record.offset = data_offset(record, read_bytes(fd, record.header, kHeaderBytes).data());
             if (record.offset > limit || record.nbytes > limit - record.offset) {
                 throw Malformed(record.name, "runs into the next record");
@@ -49,13 +49,13 @@ void place(std::vector<ZipRecord>& records, int fd, uint64_t directory, bool car
 
 }  // namespace
 
-std::vector<ZipRecord> read_directory(int fd, uint64_t size, bool careful, bool* usual) {
+std::vector<ZipRecord> read_directory(int fd, uint64_t size, bool read_local_headers, bool* is_standard) {
     Directory directory = find_directory(fd, size);
-    if (usual != nullptr) *usual = directory.usual;
+    if (is_standard != nullptr) *is_standard = directory.is_standard;
     std::vector<ZipRecord> records = read_entries(fd, size, directory);
     std::stable_sort(records.begin(), records.end(),
                      [](const ZipRecord& one, const ZipRecord& other) { return one.header < other.header; });
-    place(records, fd, directory.offset, careful);
+    place(records, fd, directory.offset, read_local_headers);
     return records;
 }
 

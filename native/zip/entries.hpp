@@ -30,9 +30,10 @@ struct Malformed : std::runtime_error {
 //
 // A record's data starts after its local header. Reading every local header is a scattered read per record, so the
 // place is derived from the record that follows (as torch writes them: data, a descriptor, the next header). A derived
-// offset is a guess: check_headers() must confirm it before the bytes are used. `careful` reads the headers instead.
-// `usual` becomes whether the file ends as torch writes it: with the end record, and one that needs no interpretation.
-std::vector<ZipRecord> read_directory(int fd, uint64_t size, bool careful, bool* usual = nullptr);
+// offset is a guess: check_headers() must confirm it before the bytes are used. `read_local_headers` reads the headers
+// instead. `usual` becomes whether the file ends as torch writes it: with the end record, and one that needs no
+// interpretation.
+std::vector<ZipRecord> read_directory(int fd, uint64_t size, bool read_local_headers, bool* is_standard = nullptr);
 
 // Whether every record that lies in `memory` with its local header (file bytes from `offset`, `nbytes` of them) starts
 // where its offset says.

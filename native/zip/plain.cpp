@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kLongestName = 511;  // of what torch lists
 
 // How many bytes the UTF-8 sequence at `at` has; 0 if it is none (RFC 3629: no surrogates, no overlong forms).
-size_t sequence(const std::string& text, size_t at) {
+size_t utf8_length(const std::string& text, size_t at) {
     auto byte = [&](size_t index) { return index < text.size() ? static_cast<uint8_t>(text[index]) : uint8_t{0}; };
     auto follows = [&](size_t index) { return (byte(index) & 0xC0) == 0x80; };
     uint8_t first = byte(at), second = byte(at + 1);
@@ -31,14 +31,14 @@ size_t sequence(const std::string& text, size_t at) {
 // Whether a name is UTF-8 from its byte `at` on.
 bool is_text(const std::string& name, size_t at) {
     while (at < name.size()) {
-        size_t length = sequence(name, at);
+        size_t length = utf8_length(name, at);
         if (length == 0) return false;
         at += length;
     }
     return true;
 }
 
-bool is_usual(const std::string& name) {
+bool is_standard_name(const std::string& name) {
     size_t folder = name.find('/');
     if (name.size() > kLongestName || name.find('\0') != std::string::npos) return false;
     if (!is_text(name, folder)) {
@@ -59,11 +59,11 @@ bool in_one_folder(const std::vector<ZipRecord>& records) {
                        [&](const ZipRecord& record) { return record.name.compare(0, folder.size(), folder) == 0; });
 }
 
-std::string why_odd(const std::vector<ZipRecord>& records, bool usual_end) {
-    if (!usual_end) return "its end record is not the last thing in the file";
+std::string nonstandard_reason(const std::vector<ZipRecord>& records, bool is_standard_end) {
+    if (!is_standard_end) return "its end record is not the last thing in the file";
     for (const ZipRecord& record : records) {
         if (record.method != 0 || (record.flags & kUnreadable) != 0) return "it was compressed or encrypted";
-        if (!is_usual(record.name)) return "a record's name is none that torch.save gives";
+        if (!is_standard_name(record.name)) return "a record's name is none that torch.save gives";
     }
     return "";
 }

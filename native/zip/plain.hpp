@@ -20,6 +20,6 @@ bool in_one_folder(const std::vector<ZipRecord>& records);
 // torch looks names up without regard to the case of ASCII letters, as C strings, and lists them as UTF-8 of at most
 // 511 bytes. Of names that torch.save gives none of that makes a difference: all are in lower case behind the folder.
 // Throws Malformed for a name that torch cannot list.
-std::string why_odd(const std::vector<ZipRecord>& records, bool usual_end);
+std::string nonstandard_reason(const std::vector<ZipRecord>& records, bool is_standard_end);
 
 }  // namespace fastio

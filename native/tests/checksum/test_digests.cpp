@@ -43,7 +43,7 @@ fastio::NhDigest reference(const uint32_t* key, const uint8_t* data, size_t nbyt
 
 void check_kernels() {
     for (size_t nbytes = 0; nbytes <= 10 * fastio::kNhStride; nbytes += fastio::kNhStride) {
-        std::vector<uint32_t> key(nbytes / 4 + fastio::kNhKeyBeyond);
+        std::vector<uint32_t> key(nbytes / 4 + fastio::kNhExtraKeyWords);
         for (uint32_t& word : key) word = static_cast<uint32_t>(generator());
         const size_t shift = below(64);
         for (bool ones : {false, true}) {

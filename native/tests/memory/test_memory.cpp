@@ -16,7 +16,7 @@ using fastio::Pages;
 
 void check_sizes() {
     for (uint64_t nbytes : {0, 1, 4096, 4097, 1 << 20, (1 << 20) + 1, 3 << 19, (2 << 20) + 1, 3 << 20, 50000000}) {
-        Mapping exact(nbytes), mapping(nbytes, Pages::kUsed);
+        Mapping exact(nbytes), mapping(nbytes, Pages::kRecycled);
         CHECK(exact.nbytes() == fastio::round_up(nbytes ? nbytes : 1, kPage), "%zu for %zu", exact.nbytes(), nbytes);
         CHECK(mapping.nbytes() >= exact.nbytes(), "%zu for %zu", mapping.nbytes(), nbytes);
         CHECK(mapping.nbytes() <= exact.nbytes() + exact.nbytes() / 3, "%zu for %zu", mapping.nbytes(), nbytes);
@@ -29,15 +29,15 @@ void check_sizes() {
 void check_used() {
     uint8_t* address = nullptr;
     {
-        Mapping mapping(100000, Pages::kUsed);
+        Mapping mapping(100000, Pages::kRecycled);
         address = mapping.data();
         std::memset(address, 7, mapping.nbytes());
     }
     Mapping fresh(100000);
     CHECK(fresh.data() != address && fresh.data()[0] == 0, "fresh pages are zero");
-    Mapping large(300000, Pages::kUsed);
+    Mapping large(300000, Pages::kRecycled);
     CHECK(large.data() != address, "too small for that");
-    Mapping again(90000, Pages::kUsed), other(90000, Pages::kUsed);
+    Mapping again(90000, Pages::kRecycled), other(90000, Pages::kRecycled);
     CHECK(again.data() == address && other.data() != address, "used once");
 }
 
@@ -45,20 +45,20 @@ void check_used() {
 void check_kept() {
     uint8_t* large = nullptr;
     {
-        Mapping mapping(20 << 20, Pages::kUsed);
+        Mapping mapping(20 << 20, Pages::kRecycled);
         large = mapping.data();
         std::memset(large, 7, mapping.nbytes());
     }
-    CHECK(Mapping(20 << 20, Pages::kUsed).data()[0] == 7, "a large one comes back");
+    CHECK(Mapping(20 << 20, Pages::kRecycled).data()[0] == 7, "a large one comes back");
     {
-        Mapping larger(33 << 20, Pages::kUsed);
+        Mapping larger(33 << 20, Pages::kRecycled);
     }
-    CHECK(Mapping(20 << 20, Pages::kUsed).data()[0] == 7, "what is too large to be kept drives nothing out");
+    CHECK(Mapping(20 << 20, Pages::kRecycled).data()[0] == 7, "what is too large to be kept drives nothing out");
     {
-        Mapping other(8 << 20, Pages::kUsed), another(8 << 20, Pages::kUsed);
+        Mapping other(8 << 20, Pages::kRecycled), another(8 << 20, Pages::kRecycled);
     }
-    CHECK(Mapping(20 << 20, Pages::kUsed).data()[0] == 0, "what died before has gone");
-    auto shared = std::make_shared<Mapping>(24 << 20, Pages::kUsed);
+    CHECK(Mapping(20 << 20, Pages::kRecycled).data()[0] == 0, "what died before has gone");
+    auto shared = std::make_shared<Mapping>(24 << 20, Pages::kRecycled);
     std::memset(shared->data(), 9, shared->nbytes());
     {
         auto first = std::make_unique<fastio::Slice>(shared, 0, 1 << 20);
@@ -67,7 +67,7 @@ void check_kept() {
     }
     shared.reset();
     for (uint64_t nbytes = 16 << 20; nbytes <= 24 << 20; nbytes += 1 << 20) {
-        CHECK(Mapping(nbytes, Pages::kUsed).data()[3 << 20] != 9, "with holes it is of no use");
+        CHECK(Mapping(nbytes, Pages::kRecycled).data()[3 << 20] != 9, "with holes it is of no use");
     }
 }
 
@@ -88,7 +88,7 @@ void check_apart() {
             alive.erase(alive.begin() + static_cast<ptrdiff_t>(index));
             continue;
         }
-        auto made = std::make_unique<Mapping>(random() % 700000, random() % 4 ? Pages::kUsed : Pages::kFresh);
+        auto made = std::make_unique<Mapping>(random() % 700000, random() % 4 ? Pages::kRecycled : Pages::kFresh);
         uint8_t mark = static_cast<uint8_t>(turn % 251 + 1);
         std::memset(made->data(), mark, made->nbytes());
         alive.push_back({std::move(made), mark});

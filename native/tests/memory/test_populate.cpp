@@ -1,4 +1,4 @@
-// Which pages memory is made of: small ones for a while after a huge one that was dear; all is there either way.
+// Which pages memory is made of: small ones for a while after a huge one that was slow; all is there either way.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -22,31 +22,31 @@ constexpr double kDear = 5e-3, kCheap = 2e-4, kSmall = 9e-4, kNothing = 4e-5;  /
 // How many bytes of small pages are taken, each 2 MiB of them at that price, until a huge one is tried again.
 uint64_t spell(PageChoice& choice, double price) {
     uint64_t taken = 0;
-    for (; choice.small(); taken += kHugePage) choice.hear(kHugePage, price);
+    for (; choice.small(); taken += kHugePage) choice.record(kHugePage, price);
     return taken;
 }
 
 void check_choice() {
     PageChoice choice;
-    for (int page = 0; page < 100; ++page) choice.hear(kHugePage, kCheap);
+    for (int page = 0; page < 100; ++page) choice.record(kHugePage, kCheap);
     CHECK(!choice.small(), "huge pages as long as they are cheap");
-    choice.hear(512 << 10, kDear);
+    choice.record(512 << 10, kDear);
     CHECK(choice.small(), "a part of a huge page costs all of it");
-    for (int turn = 0; turn < 10; ++turn) choice.hear(8 << 20, 4 * kNothing);  // these pages were there before
+    for (int turn = 0; turn < 10; ++turn) choice.record(8 << 20, 4 * kNothing);  // these pages were there before
     CHECK(spell(choice, kSmall) == 16 << 20, "for a while");
     for (uint64_t expected = 32 << 20; expected <= 256 << 20; expected *= 2) {
-        choice.hear(512 << 10, kNothing);  // what lies in a huge page that is there already says nothing
-        choice.hear(kHugePage, kDear);
+        choice.record(512 << 10, kNothing);  // what lies in a huge page that is there already says nothing
+        choice.record(kHugePage, kDear);
         CHECK(spell(choice, kSmall) == expected, "longer, the oftener in a row: %lu", expected);
     }
-    choice.hear(kHugePage, kDear);
+    choice.record(kHugePage, kDear);
     CHECK(spell(choice, kSmall) == 256 << 20, "but not for ever");
-    choice.hear(kHugePage, kCheap);
-    choice.hear(kHugePage, kDear);
+    choice.record(kHugePage, kCheap);
+    choice.record(kHugePage, kDear);
     CHECK(spell(choice, kSmall) == 16 << 20, "from the start again, once one was cheap");
-    choice.hear(kHugePage, kDear);
-    CHECK(spell(choice, kDear) == kHugePage, "small pages that are as dear end the spell");
-    choice.hear(64 << 20, 32 * kCheap);
+    choice.record(kHugePage, kDear);
+    CHECK(spell(choice, kDear) == kHugePage, "small pages that are as slow end the spell");
+    choice.record(64 << 20, 32 * kCheap);
     CHECK(!choice.small(), "by price, not by size");
 }
 

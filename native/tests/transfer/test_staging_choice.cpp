@@ -12,7 +12,7 @@ constexpr uint64_t kBlock = 512 << 10, kGiB = 1 << 30;
 
 // A device with a speed of its own for each way, in bytes a second.
 struct Device {
-    double landing, staged;
+    double in_place, staged;
     StagingChoice choice{false};
     double now = 100;
     uint64_t was_staged = 0;
@@ -26,7 +26,7 @@ struct Device {
             bool way = choice.staged();
             now += static_cast<double>(kBlock) / (way ? staged : landing);
             was_staged += way ? kBlock : 0;
-            choice.hear(way, kBlock, now);
+            choice.record(way, kBlock, now);
         }
         return now - began;
     }
@@ -82,8 +82,8 @@ void check_another_process_goes_on() {
     CHECK(!device.choice.learned(), "nothing is known before anything is read");
     device.read(2 * kGiB);
     const StagingChoice::Learned learned = *device.choice.learned();
-    CHECK(learned.staged && learned.landing > 2 * learned.staging && learned.spell > kGiB, "what is known: %g, %g",
-          learned.landing, learned.staging);
+    CHECK(learned.staged && learned.in_place > 2 * learned.staging && learned.interval > kGiB, "what is known: %g, %g",
+          learned.in_place, learned.staging);
     Device next{1e9, 3e9};
     next.choice.adopt(learned);
     next.read(kGiB);
@@ -104,8 +104,8 @@ void check_another_process_goes_on() {
 void check_what_was_sent_before_does_not_count() {
     StagingChoice choice(false);
     double now = 0;
-    while (!choice.staged()) choice.hear(false, kBlock, now += 1e-3);
-    for (int block = 0; block < 1000; ++block) choice.hear(false, kBlock, now += 1e-3);
+    while (!choice.staged()) choice.record(false, kBlock, now += 1e-3);
+    for (int block = 0; block < 1000; ++block) choice.record(false, kBlock, now += 1e-3);
     CHECK(choice.staged(), "a trial of staging is of what was staged");
 }
 

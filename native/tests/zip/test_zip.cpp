@@ -42,8 +42,8 @@ int file_of(const std::vector<uint8_t>& bytes) {
 void check_intact() {
     std::vector<uint8_t> bytes = build(40);
     int fd = file_of(bytes);
-    for (bool careful : {false, true}) {
-        auto records = fastio::read_directory(fd, bytes.size(), careful);
+    for (bool read_local_headers : {false, true}) {
+        auto records = fastio::read_directory(fd, bytes.size(), read_local_headers);
         CHECK(records.size() == 40, "%zu records", records.size());
         CHECK(fastio::check_headers(records, bytes.data(), 0, bytes.size()), "headers");
         for (size_t index = 0; index < records.size(); ++index) {
@@ -59,9 +59,9 @@ void check_intact() {
 // Every outcome but these three is a defect; ASan and UBSan watch the rest.
 void check_damaged(const std::vector<uint8_t>& bytes) {
     int fd = file_of(bytes);
-    for (bool careful : {false, true}) {
+    for (bool read_local_headers : {false, true}) {
         try {
-            for (const fastio::ZipRecord& record : fastio::read_directory(fd, bytes.size(), careful)) {
+            for (const fastio::ZipRecord& record : fastio::read_directory(fd, bytes.size(), read_local_headers)) {
                 CHECK(record.offset <= bytes.size() && record.nbytes <= bytes.size() - record.offset, "inside");
             }
         } catch (const fastio::Malformed&) {
