@@ -14,7 +14,7 @@ namespace fastio {
 
 namespace {
 
-// The kernel of that name; no name is the fastest.
+// Returns the kernel of that name; the fastest for an empty name. Throws Refused for an unknown name.
 const CsrKernel& kernel_named(const std::string& name) {
     for (const CsrKernel& kernel : csr_kernels()) {
         if (name.empty() || name == kernel.name) return kernel;

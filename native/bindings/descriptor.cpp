@@ -15,7 +15,8 @@ namespace fastio {
 
 namespace {
 
-// What os.open opens, held from that call on: no signal is heard in between, as one is before a name has its number.
+// A file descriptor that is owned by this object from the system call on. With os.open, a signal handler may raise
+// before the descriptor is assigned to a name, and the descriptor leaks.
 class Descriptor {
   public:
     Descriptor(nb::object path, int flags, int mode) : path_(std::move(path)), flags_(flags), mode_(mode) {
@@ -69,7 +70,7 @@ class Descriptor {
             nb::gil_scoped_release release;
             if (::close(fd) != 0) error = errno;
         }
-        if (error != 0 && error != EINTR) fail(error);  // interrupted, it is closed
+        if (error != 0 && error != EINTR) fail(error);  // after EINTR it is closed, too
     }
 
     void close_later() {
@@ -101,13 +102,14 @@ class Descriptor {
 }  // namespace
 
 void bind_descriptor(nb::module_& module) {
-    nb::class_<Descriptor>(module, "Descriptor", "A file or folder, opened as by os.open; closed with this object.")
+    nb::class_<Descriptor>(module, "Descriptor",
+                           "A file or folder, opened as by os.open; closed when the object is destroyed.")
         .def(nb::init<nb::object, int, int>(), "path"_a, "flags"_a, "mode"_a = 0666)
-        .def("open", &Descriptor::open, "Open it, if it is not; gives the descriptor.")
+        .def("open", &Descriptor::open, "Open it, if it is not open. Returns the descriptor.")
         .def("fileno", &Descriptor::fileno, "The descriptor. ValueError if it is not open.")
         .def("close", &Descriptor::close, "Close it, if it is open.")
-        .def("close_later", &Descriptor::close_later, "Have another thread close it, if it is open.")
-        .def("detach", &Descriptor::detach, "The descriptor, to be closed by the caller.")
+        .def("close_later", &Descriptor::close_later, "Close it on another thread, if it is open.")
+        .def("detach", &Descriptor::detach, "Return the descriptor, which the caller must close.")
         .def("__enter__", [](nb::handle self) { return nb::cast<Descriptor&>(self).enter(self); })
         .def(
             "__exit__", [](Descriptor& self, nb::handle, nb::handle, nb::handle) { self.close(); }, "kind"_a.none(),

@@ -22,7 +22,7 @@ namespace fastio {
 
 namespace {
 
-// Names are bytes of the file: what is not UTF-8 is kept as surrogates, and matches no name that torch asks for.
+// Decodes a record name. Bytes that are not UTF-8 become surrogates, which match no name that torch looks up.
 nb::object decoded(const std::string& name) {
     PyObject* text = PyUnicode_DecodeUTF8(name.data(), static_cast<Py_ssize_t>(name.size()), "surrogateescape");
     if (text == nullptr) throw nb::python_error();
@@ -41,7 +41,7 @@ ZipDirectory* open_directory(int fd, uint64_t size, bool read_local_headers) {
     return new ZipDirectory{std::move(records), usual};
 }
 
-// Without the folder that torch puts every record in. `make` is what each record becomes.
+// Returns make(name, offset, nbytes, crc, header) for each record, the name without the folder that torch adds.
 nb::list records_of(const ZipDirectory& directory, nb::handle make) {
     nb::list list;
     for (const ZipRecord& record : directory.records) {
@@ -52,7 +52,7 @@ nb::list records_of(const ZipDirectory& directory, nb::handle make) {
     return list;
 }
 
-// What inflating a record takes, in the order of records_of().
+// Returns what is needed to inflate each record, in the order of records_of().
 nb::list methods_of(const ZipDirectory& directory) {
     nb::list list;
     for (const ZipRecord& record : directory.records) {
@@ -61,7 +61,7 @@ nb::list methods_of(const ZipDirectory& directory) {
     return list;
 }
 
-// The key of the storage that a record holds, as pickles name it; empty where it holds none.
+// Returns the key that pickles use for the storage in a record; empty if the record holds no storage.
 std::string_view storage_key(const ZipRecord& record) {
     constexpr std::string_view kStorages = "/data/";
     std::string_view name = record.name;
@@ -70,8 +70,8 @@ std::string_view storage_key(const ZipRecord& record) {
     return is_storage ? name.substr(kStorages.size()) : std::string_view();
 }
 
-// For each record, whether it is a storage that the pickle may name: one that has bytes, and whose key is one of the
-// pickle's text constants. A pickle that is not understood may name all.
+// Returns for each record whether it is a storage that the pickle may use: it is not empty, and its key is a text
+// constant of the pickle. A pickle that cannot be parsed may use all storages.
 nb::list mentioned(const ZipDirectory& directory, nb::bytes pickle) {
     size_t longest = 0;
     for (const ZipRecord& record : directory.records) longest = std::max(longest, storage_key(record).size());
@@ -96,7 +96,8 @@ nb::list patches_of(const ZipBuilder& builder) {
     return list;
 }
 
-// The literal as a writable buffer, which keeps the builder alive: it may be many MiB, and is not copied.
+// Exports the literal as a writable buffer, without a copy, since it may be many MiB. The buffer keeps the builder
+// alive.
 int get_literal(PyObject* self, Py_buffer* view, int flags) {
     auto* builder = nb::inst_ptr<ZipBuilder>(nb::handle(self));
     if (!builder->finished()) {
@@ -111,38 +112,38 @@ PyType_Slot builder_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_lit
 
 void bind_builder(nb::module_& module) {
     nb::class_<ZipBuilder>(module, "ZipBuilder", nb::type_slots(builder_slots),
-                           "Lays out a .pt file as torch does, before any of it is written. When it is finished, it is "
-                           "a writable buffer of all that is not extents' bytes: its literal.")
+                           "Lays out a .pt file as torch does, before any of it is written. When finished, it is a "
+                           "writable buffer of its literal: all bytes of the file except the extents'.")
         .def(nb::init<std::string, uint64_t>(), "folder"_a, "alignment"_a)
         .def(
             "add_bytes",
             [](ZipBuilder& builder, const std::string& name, nb::bytes data) {
                 builder.add_bytes(name, data.c_str(), data.size());
             },
-            "name"_a, "data"_a, "A record whose bytes are given.")
+            "name"_a, "data"_a, "Add a record with these bytes.")
         .def(
             "add_memory",
             [](ZipBuilder& builder, const std::string& name, uintptr_t address, uint64_t nbytes) {
                 builder.add_bytes(name, reinterpret_cast<const void*>(address), nbytes);
             },
-            "name"_a, "address"_a, "nbytes"_a, "A small record whose bytes are copied now.")
+            "name"_a, "address"_a, "nbytes"_a, "Add a small record, whose bytes are copied now.")
         .def("add_extent", &ZipBuilder::add_extent, "name"_a, "nbytes"_a,
-             "A record whose bytes are moved later; gives their offset.")
-        .def("reserve", &ZipBuilder::reserve, "nbytes"_a, "Make room for so many bytes besides the extents'.")
+             "Add a record whose bytes are written later. Returns their offset.")
+        .def("reserve", &ZipBuilder::reserve, "nbytes"_a, "Reserve memory for the literal.")
         .def("finish", &ZipBuilder::finish)
         .def_prop_ro("size", &ZipBuilder::size)
         .def("runs", &runs_of, "Tuples (offset in the file, start in the literal, nbytes).")
-        .def("patches", &patches_of, "Tuples (offset in the file, number of the extent).");
+        .def("patches", &patches_of, "Tuples (offset in the file, index of the extent).");
 }
 
 }  // namespace
 
 void bind_files(nb::module_& module) {
-    nb::class_<ZipDirectory>(module, "ZipDirectory", "The directory of a zip file, every number checked.")
+    nb::class_<ZipDirectory>(module, "ZipDirectory", "The directory of a zip file, with every number checked.")
         .def(nb::new_(&open_directory), "fd"_a, "size"_a, "careful"_a = false)
         .def("records", &records_of, "make"_a,
              "make(name, offset, nbytes, crc, header) for each record, in file order.")
-        .def("methods", &methods_of, "Tuples (method, encrypted, size when it is inflated) for the same records.")
+        .def("methods", &methods_of, "Tuples (method, encrypted, inflated size) for the same records.")
         .def("mentioned", &mentioned, "pickle"_a)
         .def_prop_ro("in_one_folder", [](const ZipDirectory& directory) { return in_one_folder(directory.records); })
         .def(
@@ -150,7 +151,7 @@ void bind_files(nb::module_& module) {
             [](const ZipDirectory& directory) {
                 return nonstandard_reason(directory.records, directory.is_standard_end);
             },
-            "Why only torch's own reader can say what the archive holds; empty if it is as torch writes it.")
+            "Why only torch's own reader can read the archive; empty if fastio can.")
         .def(
             "confirm",
             [](const ZipDirectory& directory, uintptr_t address, uint64_t offset, uint64_t nbytes) {
@@ -168,9 +169,9 @@ void bind_files(nb::module_& module) {
     module.def(
         "direct_alignment",
         [](int fd) -> std::optional<std::tuple<uint32_t, uint32_t>> {
-            std::optional<DirectAlignment> told = direct_alignment(fd);
-            if (!told) return std::nullopt;
-            return std::tuple(told->memory, told->offset);
+            std::optional<DirectAlignment> alignment = direct_alignment(fd);
+            if (!alignment) return std::nullopt;
+            return std::tuple(alignment->memory, alignment->offset);
         },
         "fd"_a);
     module.def(

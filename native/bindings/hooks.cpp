@@ -11,10 +11,12 @@ namespace fastio {
 
 namespace {
 
-// Knows the hooks that it has torch push and pop, in one call each: no signal is heard in between.
+// Pushes and pops torch's saved-tensor hooks and keeps a record of them. Each is one native call, so no signal handler
+// can run between torch's change and the record's.
 class PushedHooks {
   public:
-    // `top` gives the pack and unpack that are on top in this thread, or None; itself None where torch does not tell.
+    // `top` returns the (pack, unpack) on top of this thread's stack, or None. It is itself None if this torch cannot
+    // report them.
     PushedHooks(nb::object push, nb::object pop, nb::object top)
         : push_(std::move(push)), pop_(std::move(pop)), top_(std::move(top)) {}
 
@@ -29,7 +31,8 @@ class PushedHooks {
         pushed_.pop_back();
     }
 
-    // Only ours: some time after an interrupt, somebody else's may lie above them, or ours may be gone already.
+    // Pops all of these hooks, and only these. After an interrupt, other code's hooks may lie above them, or these may
+    // be popped already.
     void pop_all() {
         forget_other_threads();
         std::vector<nb::object> others;
@@ -40,7 +43,7 @@ class PushedHooks {
             if (ours == pushed_.size()) {
                 others.push_back(top);
             } else {
-                pushed_.resize(ours);  // those that were above it, somebody else has popped
+                pushed_.resize(ours);  // other code has popped those above it
             }
             pop_();
         }
@@ -51,7 +54,7 @@ class PushedHooks {
     template <typename Visit>
     int visit(Visit each) const {
         for (const Pushed& one : pushed_) {
-            if (int told = each(one.pack.ptr())) return told;
+            if (int result = each(one.pack.ptr())) return result;
         }
         return 0;
     }
@@ -66,7 +69,7 @@ class PushedHooks {
     nb::object push_, pop_, top_;
     std::vector<Pushed> pushed_;
 
-    // Each thread has its own: what another one left behind is not within reach.
+    // Each thread has its own stack of hooks: those of other threads cannot be popped here.
     void forget_other_threads() {
         const unsigned long thread = PyThread_get_thread_ident();
         pushed_.erase(std::remove_if(pushed_.begin(), pushed_.end(),
@@ -81,7 +84,7 @@ class PushedHooks {
     }
 };
 
-// The hooks hold whoever holds this.
+// For Python's cycle collector: the hooks may refer to the owner of this object.
 int traverse(PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
     if (!nb::inst_ready(self)) return 0;
@@ -100,11 +103,12 @@ PyType_Slot slots[] = {
 
 void bind_hooks(nb::module_& module) {
     nb::class_<PushedHooks>(module, "PushedHooks", nb::type_slots(slots),
-                            "Knows the hooks that ``push`` and ``pop`` put in force and end.")
+                            "Pushes and pops torch's saved-tensor hooks and keeps a record of them.")
         .def(nb::init<nb::object, nb::object, nb::object>(), "push"_a, "pop"_a, "top"_a.none())
-        .def("push", &PushedHooks::push, "pack"_a, "unpack"_a, "Have these hooks on top.")
-        .def("pop", &PushedHooks::pop, "No more of the last of them; IndexError where there are none.")
-        .def("pop_all", &PushedHooks::pop_all, "No more of any that this thread has; other hooks stay.");
+        .def("push", &PushedHooks::push, "pack"_a, "unpack"_a, "Push these hooks.")
+        .def("pop", &PushedHooks::pop, "Pop the last of these hooks; IndexError if there are none.")
+        .def("pop_all", &PushedHooks::pop_all,
+             "Pop all hooks that this object pushed in this thread; other hooks stay.");
 }
 
 }  // namespace fastio

@@ -14,7 +14,7 @@ namespace fastio {
 
 namespace {
 
-// A slice is a writable buffer: torch.frombuffer() makes a tensor of it and keeps it alive.
+// Exports a slice as a writable buffer: torch.frombuffer() makes a tensor of it and keeps it alive.
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
     auto* slice = nb::inst_ptr<Slice>(nb::handle(self));
     return PyBuffer_FillInfo(view, self, slice->data(), static_cast<Py_ssize_t>(slice->nbytes()), 0, flags);
@@ -22,7 +22,7 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
 
 PyType_Slot slice_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
 
-// Large buffers are checked without the GIL.
+// From this size on, checksums are computed without the GIL.
 constexpr size_t kLarge = 64 << 10;
 
 uint32_t checksum(uint32_t value, const void* data, size_t nbytes) {
@@ -43,7 +43,7 @@ uint32_t checksum_of(nb::handle data, uint32_t value) {
 
 void bind_memory(nb::module_& module) {
     nb::class_<Mapping>(module, "Mapping",
-                        "Anonymous memory, in huge pages where the kernel has them: zero, or used before.")
+                        "Anonymous memory, in huge pages if the kernel has them: zeros, or old bytes of this process.")
         .def(
             "__init__",
             [](Mapping* self, uint64_t nbytes, bool used) {
@@ -53,12 +53,12 @@ void bind_memory(nb::module_& module) {
         .def_prop_ro("address", [](const Mapping& mapping) { return reinterpret_cast<uintptr_t>(mapping.data()); })
         .def_prop_ro("nbytes", &Mapping::nbytes);
     nb::class_<Slice>(module, "Slice", nb::type_slots(slice_slots),
-                      "A part of a mapping, as a writable buffer. Its own pages go back to the system when it dies.")
+                      "A part of a mapping, as a writable buffer. When destroyed, it returns its pages to the system.")
         .def(nb::init<std::shared_ptr<Mapping>, uint64_t, uint64_t>(), "mapping"_a, "offset"_a, "nbytes"_a)
         .def_prop_ro("address", [](const Slice& slice) { return reinterpret_cast<uintptr_t>(slice.data()); })
         .def_prop_ro("nbytes", &Slice::nbytes);
     nb::class_<Digests>(module, "Digests",
-                        "What copied memory held, block by block: to find what changed in its source.")
+                        "Digests of copied memory, block by block, which find what changed in its source.")
         .def(nb::init<size_t>(), "blocks"_a)
         .def_prop_ro_static("BLOCK", [](nb::handle) { return Digests::kBlock; })
         .def(
@@ -70,7 +70,7 @@ void bind_memory(nb::module_& module) {
             },
             "first"_a, "target"_a, "source"_a, "nbytes"_a, "compare"_a)
         .def(
-            "differs",  // too short to let go of the GIL
+            "differs",  // too short to release the GIL
             [](const Digests& digests, size_t first, uintptr_t source, uint64_t nbytes) {
                 return digests.differs(first, reinterpret_cast<const uint8_t*>(source), nbytes);
             },

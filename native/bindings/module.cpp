@@ -1,4 +1,4 @@
-// fastio._native: what must be native. Errors become the classes of fastio.errors.
+// Defines the Python module fastio._native and translates C++ exceptions for it.
 #include <nanobind/nanobind.h>
 
 #include "bindings/values.hpp"
@@ -9,7 +9,8 @@ namespace nb = nanobind;
 
 namespace {
 
-// Raised as (kind, ...) values; fastio/runtime/native_errors.py, which knows the path, makes the public errors of them.
+// Raises NativeError(kind, ...). fastio/runtime/native_errors.py, which knows the path, translates it to a public
+// error.
 template <typename... Fields>
 void raise(const char* kind, Fields... fields) {
     nb::object error = nb::module_::import_("fastio.runtime.native_errors").attr("NativeError")(kind, fields...);
@@ -33,7 +34,7 @@ void translate(const std::exception_ptr& pointer, void*) {
 }  // namespace
 
 NB_MODULE(_native, module) {
-    // Tensors that are alive at exit keep their slices: that is no leak.
+    // Tensors that still exist at exit keep their slices, which is not a leak.
     nb::set_leak_warnings(false);
     nb::register_exception_translator(translate);
     fastio::bind_weakref_callback(module);

@@ -1,4 +1,4 @@
-// Python's own calls, with its errors thrown.
+// Calls of Python's C API that throw its errors.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,6 +9,7 @@ namespace fastio {
 
 [[noreturn]] inline void raise() { throw nanobind::python_error(); }
 
+// Takes a new reference; throws Python's error if it is null.
 inline nanobind::object steal_or_throw(PyObject* result) {
     if (result == nullptr) raise();
     return nanobind::steal(result);
@@ -30,7 +31,7 @@ inline nanobind::object call(nanobind::handle value, const nanobind::object& met
     return steal_or_throw(PyObject_CallMethodNoArgs(value.ptr(), method.ptr()));
 }
 
-// Invalid at the end.
+// Returns the next item; an invalid object at the end.
 inline nanobind::object next_item(const nanobind::object& iterator) {
     PyObject* item = PyIter_Next(iterator.ptr());
     if (item == nullptr && PyErr_Occurred()) raise();

@@ -14,26 +14,26 @@ namespace fastio {
 
 namespace {
 
-// The function, but None at once for what is exactly of one of these types.
+// Returns a function that returns None for objects of exactly these types, and calls `function` for all others.
 nb::object unless_of(nb::tuple types, nb::object function) {
-    std::vector<nb::object> spared;
-    for (nb::handle type : types) spared.push_back(nb::borrow(type));
-    auto asked = [spared, function](nb::handle value) -> nb::object {
+    std::vector<nb::object> excluded;
+    for (nb::handle type : types) excluded.push_back(nb::borrow(type));
+    auto filtered = [excluded, function](nb::handle value) -> nb::object {
         nb::handle type = value.type();
         auto is = [type](const nb::object& other) { return other.is(type); };
-        return std::any_of(spared.begin(), spared.end(), is) ? nb::none() : function(value);
+        return std::any_of(excluded.begin(), excluded.end(), is) ? nb::none() : function(value);
     };
-    return nb::cpp_function(asked, nb::arg("value").none());
+    return nb::cpp_function(filtered, nb::arg("value").none());
 }
 
-// What the pickle holds, in a tuple; None if it is not of the kind that is understood.
+// Returns a tuple of the object that the pickle holds; None if the pickle is unsupported.
 nb::object unpickle(nb::bytes data, nb::dict names, nb::dict calls, nb::object load) {
     nb::object result;
     if (!Unpickler(names, calls, load).run({data.c_str(), data.size()}, result)) return nb::none();
     return nb::make_tuple(result);
 }
 
-// The pickle and its storages; None if the object is not of the kind that is understood.
+// Returns the pickle and its storages; None if the object holds an unsupported type.
 nb::object pickle(nb::handle object, nb::dict names, nb::dict storages, nb::tuple rebuild, nb::object locate,
                   nb::object cpu) {
     Pickler pickler(names, storages, rebuild, locate, cpu);

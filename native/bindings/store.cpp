@@ -18,7 +18,7 @@ namespace fastio {
 namespace {
 
 using Release = nb::call_guard<nb::gil_scoped_release>;
-// errno, write, device, LBA, stuck, NVMe's status
+// errno, write, device, LBA, stuck, NVMe status
 using FailureTuple = std::tuple<int, bool, unsigned, uint64_t, bool, uint16_t>;
 
 std::optional<FailureTuple> as_tuple(const std::optional<BlockStore::Failure>& failure) {
@@ -26,7 +26,8 @@ std::optional<FailureTuple> as_tuple(const std::optional<BlockStore::Failure>& f
     return FailureTuple{failure->error, failure->write, failure->device, failure->lba, failure->stuck, failure->status};
 }
 
-// On the devices of a driver that knows them, of sizes that it tells; else on the caller's.
+// Makes a store on the driver's own devices, with their sizes, if the driver reports them; else on the caller's
+// devices.
 BlockStore* assemble(std::unique_ptr<StoreDriver> driver, std::vector<StoreDevices::Device> list, uint64_t limit_blocks,
                      uint64_t memory_alignment) {
     const std::vector<StoreDriver::Device> known = driver->devices();
@@ -39,7 +40,7 @@ BlockStore* assemble(std::unique_ptr<StoreDriver> driver, std::vector<StoreDevic
     return new BlockStore(std::move(owned), std::move(driver), memory_alignment);
 }
 
-// The driver is made first: where it cannot work, the descriptors stay the caller's.
+// Creates the driver first: if that fails, the caller still owns the descriptors.
 BlockStore* make(const std::vector<std::tuple<int, uint64_t>>& devices, uint64_t limit_blocks,
                  const std::string& driver, uint64_t memory_alignment) {
     std::vector<int> fds;
@@ -98,7 +99,7 @@ nb::dict stats(BlockStore& store) {
 }  // namespace
 
 void bind_store(nb::module_& module) {
-    module.def("why_no_spdk", &why_no_spdk, "Why this build has no driver over SPDK; empty where it has.");
+    module.def("why_no_spdk", &why_no_spdk, "Why this build has no SPDK driver; empty if it has one.");
     nb::class_<BlockStore>(module, "BlockStore",
                            "Blocks on files or devices, by index; see fastio/offload/stores/block_store.py.")
         .def(nb::new_(&make), "devices"_a, "limit_blocks"_a, "driver"_a, "memory_alignment"_a)
@@ -117,7 +118,7 @@ void bind_store(nb::module_& module) {
                 bool done = store.is_done(index, failure);
                 return std::tuple<bool, std::optional<FailureTuple>>{done, as_tuple(failure)};
             },
-            "index"_a, Release(), "Whether it is done, and then how it failed, if it did.")
+            "index"_a, Release(), "Whether it is done, and its failure, if it failed.")
         .def(
             "wait",
             [](BlockStore& store, int64_t index) {
@@ -145,13 +146,13 @@ void bind_store(nb::module_& module) {
                 return as_tuple(failure);
             },
             "device"_a, "block"_a, "address"_a, "nbytes"_a, Release())
-        .def("devices", &devices, "Name, blocks, bytes of an LBA, model, serial; of a driver that knows them.")
+        .def("devices", &devices, "Tuples (name, blocks, LBA bytes, model, serial), if the driver reports its devices.")
         .def("close", &BlockStore::close, Release())
         .def("set_recording", &BlockStore::set_recording, "recording"_a, Release())
         .def("trace", &trace)
         .def("notes", &BlockStore::notes, Release())
         .def("stats", &stats);
-    module.def("nvme_status", &nvme_status_words, "status"_a, "What an NVMe status means, in words.");
+    module.def("nvme_status", &nvme_status_words, "status"_a, "The meaning of an NVMe status, in words.");
 }
 
 }  // namespace fastio

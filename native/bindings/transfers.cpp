@@ -68,8 +68,8 @@ void py_staging_adopt(uint64_t device, bool staged, double landing, double stagi
 void bind_transfers(nb::module_& module) {
     nb::class_<Control>(
         module, "Control",
-        "Shared by the caller and a running transfer: bytes done so far, the wish to stop, and what its "
-        "memory is like.")
+        "State shared by the caller and a running transfer: bytes done so far, cancellation, and whether the memory "
+        "may change.")
         .def(nb::init<>())
         .def_prop_ro("done", [](const Control& control) { return control.done.load(); })
         .def_prop_ro("cancelled", [](const Control& control) { return control.cancelled.load(); })

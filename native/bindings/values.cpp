@@ -23,7 +23,7 @@ void for_each_tuple(nb::handle sequence, Py_ssize_t fields, const Take& take) {
     for (Py_ssize_t index = 0; index < count; ++index) {
         PyObject* item = PySequence_Fast_GET_ITEM(fast.ptr(), index);
         if (!PyTuple_Check(item) || PyTuple_GET_SIZE(item) < fields) {
-            throw nb::type_error("expected tuples: see fastio.transports.transport");
+            throw nb::type_error("expected a sequence of tuples as in fastio.transports.transport");
         }
         take(item);
     }
@@ -47,7 +47,7 @@ std::vector<Patch> patches_from(nb::handle sequence, size_t extents) {
     std::vector<Patch> patches;
     for_each_tuple(sequence, 2, [&](PyObject* item) {
         Patch patch{number(item, 0), static_cast<size_t>(number(item, 1))};
-        if (patch.index >= extents) throw nb::index_error("a patch names an extent that is not there");
+        if (patch.index >= extents) throw nb::index_error("a patch's extent index is out of range");
         if (!patches.empty() && patch.offset < patches.back().offset) throw nb::value_error("patches must be sorted");
         patches.push_back(patch);
     });

@@ -1,4 +1,4 @@
-// How Python values become the native ones, in both directions.
+// Converts Python values to native ones, and declares the functions that bind each part of the module.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,7 +10,7 @@
 
 namespace fastio {
 
-// Sequences of fastio.transports.transport.Extent and Patch (any tuples with the same first fields).
+// Convert sequences of fastio.transports.transport.Extent and Patch (any tuples with the same first fields).
 std::vector<Extent> extents_from(nanobind::handle sequence);
 std::vector<Patch> patches_from(nanobind::handle sequence, size_t extents);
 Span span_from(nanobind::handle span);

@@ -17,7 +17,7 @@ void bind_vfio(nb::module_& module) {
         .def_prop_ro("address", [](const VfioPeer& peer) { return reinterpret_cast<uintptr_t>(peer.address()); })
         .def_prop_ro("nbytes", &VfioPeer::nbytes)
         .def("close", &VfioPeer::close, Release());
-    module.def("dma_buf_refusal", &dma_buf_refusal, "Why the driver vfio cannot map a dma-buf on this kernel.");
+    module.def("dma_buf_refusal", &dma_buf_refusal, "Why the vfio driver cannot map a dma-buf on this kernel.");
 }
 
 }  // namespace fastio

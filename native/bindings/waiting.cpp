@@ -22,10 +22,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A signal may be heard by another thread than the one that waits, which is not woken then.
-constexpr double kLookInSeconds = 0.05;
+// How often to check for signals: another thread may receive the signal, which does not wake the waiting one.
+constexpr double kSignalCheckSeconds = 0.05;
 
-// As time.perf_counter has it.
+// The time, as time.perf_counter() returns it.
 double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
 struct PythonLatch {
@@ -39,14 +39,14 @@ struct PythonLatch {
         latch.open();
     }
 
-    // Python's signal handlers run meanwhile, and may raise.
+    // Python's signal handlers run during the wait, and may raise.
     bool wait(double seconds) {
         const double end = now() + seconds;
         double left = seconds;
         while (!latch.is_open() && left > 0) {
             {
                 nb::gil_scoped_release release;
-                latch.wait(std::min(left, kLookInSeconds));
+                latch.wait(std::min(left, kSignalCheckSeconds));
             }
             if (PyErr_CheckSignals() != 0) throw nb::python_error();
             left = end - now();
@@ -61,7 +61,7 @@ struct PythonLatch {
     }
 };
 
-// What a thread is to do. Its latch opens when it is done, or when it never will be: who was to do it is gone.
+// A function for a thread to run once. Its latch opens when it has run, or when the task is destroyed without running.
 class ThreadTask {
   public:
     ThreadTask(nb::object work, nb::object over) : work_(std::move(work)), over_(std::move(over)) {}
@@ -70,7 +70,7 @@ class ThreadTask {
     ~ThreadTask() { end(); }
 
     void run() {
-        nb::object work = std::move(work_);  // it may hold much, and nobody is told before that is gone
+        nb::object work = std::move(work_);  // it may hold much memory, which is released before the latch opens
         try {
             work();
         } catch (...) {
@@ -88,14 +88,14 @@ class ThreadTask {
     nb::object work_, over_;
 };
 
-// A context that cannot be left before the errands that were made in it are over, whatever signals come: entered and
-// left in C, where none is heard. Python hears them afterwards.
+// A context manager that is not left before its tasks are over, whatever signals arrive. It is entered and left in
+// native code, where no signal handler runs; Python runs them afterwards.
 class JoinOnExit {
   public:
     JoinOnExit(nb::object control, nb::object begin) : control_(std::move(control)), begin_(std::move(begin)) {}
 
     nb::object enter() {
-        nb::object begin = std::move(begin_);  // it may hold who holds this
+        nb::object begin = std::move(begin_);  // it may refer to the owner of this object
         try {
             return begin(nb::find(this));
         } catch (nb::python_error&) {
@@ -110,7 +110,7 @@ class JoinOnExit {
     }
 
     void finish() {
-        if (::getpid() != process_) return;  // a fork has none of its threads
+        if (::getpid() != process_) return;  // a forked child does not have the threads
         std::vector<nb::object> left;
         for (const nb::object& over : latches_) {
             if (!nb::cast<PythonLatch&>(over).latch.is_open()) left.push_back(over);
@@ -135,11 +135,11 @@ class JoinOnExit {
 
 void bind_waiting(nb::module_& module) {
     nb::class_<PythonLatch>(module, "Latch",
-                            "Once opened, it stays open. As a context it is broken, and opened, by an exception.")
+                            "A one-shot event. As a context, it is opened, and broken, by an exception.")
         .def(nb::init<>())
-        .def("open", &PythonLatch::open, "Let them go on. A second call does nothing.")
+        .def("open", &PythonLatch::open, "Open it and wake all waiting threads. A second call does nothing.")
         .def("wait", &PythonLatch::wait, "seconds"_a = std::numeric_limits<double>::infinity(),
-             "Return when it is open, or after so many seconds; gives whether it is open.")
+             "Wait until it is open, or so many seconds. Returns whether it is open.")
         .def_prop_ro("is_open", [](const PythonLatch& self) { return self.latch.is_open(); })
         .def_prop_ro("is_broken", [](const PythonLatch& self) { return self.broken.load(); })
         .def_prop_ro(
@@ -148,19 +148,19 @@ void bind_waiting(nb::module_& module) {
                 double opened = self.opened;
                 return opened == 0 ? nb::object(nb::none()) : nb::object(nb::float_(opened));
             },
-            "When it was opened, by time.perf_counter; None if it is closed.")
+            "The time.perf_counter() at which it was opened; None if it is closed.")
         .def("__enter__", [](nb::object self) { return self; })
         .def(
             "__exit__", [](PythonLatch& self, nb::handle kind, nb::handle, nb::handle) { self.leave(kind); },
             "kind"_a.none(), "error"_a.none(), "at"_a.none());
     nb::class_<ThreadTask>(module, "ThreadTask",
-                           "What a thread is to do: ``over`` opens when it is done, or never will be.")
+                           "A function for a thread to run once; ``over`` opens when it has run, or never will.")
         .def(nb::init<nb::object, nb::object>(), "work"_a, "over"_a)
         .def("__call__", &ThreadTask::run);
     nb::class_<JoinOnExit>(module, "JoinOnExit",
-                           "A context that no signal ends before the errands that were made in it are over.")
+                           "A context that is not left before the tasks made in it are over, whatever signals arrive.")
         .def(nb::init<nb::object, nb::object>(), "control"_a, "begin"_a)
-        .def("task", &JoinOnExit::task, "work"_a, "over"_a, "A task that the context waits for.")
+        .def("task", &JoinOnExit::task, "work"_a, "over"_a, "Make a task that the context waits for.")
         .def("__enter__", &JoinOnExit::enter)
         .def(
             "__exit__", [](JoinOnExit& self, nb::handle, nb::handle, nb::handle) { self.finish(); }, "kind"_a.none(),

@@ -9,8 +9,8 @@ namespace fastio {
 
 namespace {
 
-// A weak reference to a storage of torch, like torch.multiprocessing's, whose destructor is Python code: a signal that
-// came just then would be heard there, and what its handler raises would be lost, Ctrl-C too.
+// A weak reference to a torch storage, like that of torch.multiprocessing, but without a destructor in Python: an
+// exception that a signal handler raises in such a destructor, KeyboardInterrupt too, is lost.
 class WeakStorage {
   public:
     explicit WeakStorage(const nb::object& storage)
@@ -18,7 +18,7 @@ class WeakStorage {
     WeakStorage(const WeakStorage&) = delete;
     WeakStorage& operator=(const WeakStorage&) = delete;
     ~WeakStorage() {
-        nb::error_scope raised;  // a destructor may run amid an exception
+        nb::error_scope raised;  // a destructor may run while an exception is set
         Py_XDECREF(PyObject_CallOneArg(free_.ptr(), cdata_.ptr()));
     }
 
@@ -32,7 +32,7 @@ class WeakStorage {
 
 void bind_weak_storage(nb::module_& module) {
     nb::class_<WeakStorage>(module, "WeakStorage",
-                            "A weak reference to a storage, which runs no Python code at its end.")
+                            "A weak reference to a torch storage, whose destructor runs no Python code.")
         .def(nb::init<const nb::object&>(), "storage"_a)
         .def_prop_ro("cdata", &WeakStorage::cdata);
 }

@@ -9,8 +9,9 @@ namespace fastio {
 
 namespace {
 
-// Rung by weak references whose objects die. Python code in a destructor would lose what a signal raises there, Ctrl-C
-// too: so `keep`, which is written in C, gets the reference, and `answer` is called when the main thread comes to it.
+// A callback for weak references that runs no Python code in a destructor, where an exception of a signal handler,
+// KeyboardInterrupt too, would be lost. `keep`, which must be written in C, gets the reference at once; the main thread
+// calls `answer` soon after.
 class DeferredWeakrefCallback {
   public:
     DeferredWeakrefCallback(nb::object keep, nb::object answer) : keep_(std::move(keep)), answer_(std::move(answer)) {}
@@ -19,15 +20,15 @@ class DeferredWeakrefCallback {
         keep_(reference);
         if (is_pending_) return;
         nb::object self = nb::find(this);
-        // The interpreter has room for some calls only: where there is none, the next ring tries again.
+        // The interpreter's queue of pending calls may be full: the next callback then tries again.
         is_pending_ = Py_AddPendingCall(&DeferredWeakrefCallback::answer, self.ptr()) == 0;
         if (is_pending_) self.release();
     }
 
   private:
-    // 0, or -1 with an exception set, which is raised where the main thread is.
-    static int answer(void* of) {
-        nb::object self = nb::steal(static_cast<PyObject*>(of));
+    // Returns 0, or -1 with an exception set, which is then raised in the main thread.
+    static int answer(void* object) {
+        nb::object self = nb::steal(static_cast<PyObject*>(object));
         try {
             DeferredWeakrefCallback& callback = nb::cast<DeferredWeakrefCallback&>(self);
             callback.is_pending_ = false;
@@ -47,7 +48,7 @@ class DeferredWeakrefCallback {
 
 void bind_weakref_callback(nb::module_& module) {
     nb::class_<DeferredWeakrefCallback>(module, "DeferredWeakrefCallback",
-                                        "A callback for weak references, which runs no Python code in a destructor.")
+                                        "A callback for weak references that runs no Python code in a destructor.")
         .def(nb::init<nb::object, nb::object>(), "keep"_a, "answer"_a)
         .def("__call__", &DeferredWeakrefCallback::call, "reference"_a);
 }

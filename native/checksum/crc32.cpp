@@ -35,7 +35,7 @@ namespace {
 
 using Update = uint32_t (*)(uint32_t, const uint8_t*, size_t) noexcept;
 
-// Copies a piece that stays in the first-level cache, then checksums the copy: never the source, which may change.
+// Copies pieces that fit in the first-level cache and checksums each copy, not the source, which may change.
 template <Update update>
 uint32_t copy_then_update(uint32_t state, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept {
     constexpr size_t PIECE = 12288;
@@ -78,7 +78,7 @@ uint32_t avx512_copy(uint32_t state, uint8_t* destination, const uint8_t* source
 
 #endif
 
-// Chosen on first use; the compiler's feature tests also ask whether the system saves the wide registers.
+// Chosen on first use. The compiler's feature tests also check that the system saves the wide registers.
 const Crc32Kernel& best() noexcept {
     static const Crc32Kernel kernel = crc32_kernels().front();
     return kernel;
@@ -115,7 +115,7 @@ uint32_t crc32_copy(uint32_t value, void* destination, const void* source, size_
                                 nbytes);
 }
 
-// Appending bytes multiplies what came before by x^(8 * bytes); the inversions of the two values cancel out.
+// Appending bytes multiplies the earlier polynomial by x^(8 * bytes). The inversions of the two values cancel out.
 uint32_t crc32_combine(uint32_t first, uint32_t second, uint64_t second_nbytes) noexcept {
     const uint64_t exponent = second_nbytes % detail::CRC32_ORDER * 8 % detail::CRC32_ORDER;
     for (size_t k = 0; k < 4; ++k) {

@@ -1,4 +1,4 @@
-// CRC-32 with the ARMv8 instructions. Included by crc32.cpp alone.
+// CRC-32 with the ARMv8 instructions. Included by crc32.cpp only.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace fastio::detail {
 
-// In assembly, because compilers disagree on whether <arm_acle.h> offers __crc32d to a file built without +crc.
+// Uses assembly, because not all compilers declare __crc32d in <arm_acle.h> for a file built without +crc.
 inline uint32_t arm_step(uint32_t state, const uint8_t* source) {
     uint64_t word;
     std::memcpy(&word, source, 8);
@@ -17,8 +17,8 @@ inline uint32_t arm_step(uint32_t state, const uint8_t* source) {
     return state;
 }
 
-// Three lanes at once hide the latency of the instruction (3 cycles, one can start in each); the lanes are then joined
-// by moving the earlier ones past LANE bytes.
+// Three parallel lanes hide the instruction's latency: 3 cycles, and one can start in each cycle. The lanes are then
+// combined by moving the earlier ones past LANE bytes.
 inline uint32_t arm_update(uint32_t state, const uint8_t* source, size_t nbytes) noexcept {
     constexpr size_t LANE = 4096;
     constexpr uint32_t past_lane = x_power(8 * LANE);

@@ -1,7 +1,7 @@
-// Arithmetic modulo the CRC-32 polynomial P over GF(2), and the tables that follow from it, all at compile time.
+// Arithmetic modulo the CRC-32 polynomial P over GF(2), and its tables, all computed at compile time.
 //
-// Polynomials are kept reflected, as the bytes of a file are: bit 31 of a 32-bit word is the coefficient of x^0 and
-// bit 0 that of x^31.
+// Polynomials are reflected, as the bytes of a file are: bit 31 of a 32-bit word is the coefficient of x^0, bit 0 that
+// of x^31.
 #pragma once
 
 #include <array>
@@ -35,25 +35,25 @@ constexpr uint32_t x_power(uint64_t exponent) {
     return result;
 }
 
-// P is primitive: the powers of x repeat after 2^32 - 1, so exponents may be reduced modulo that.
+// P is primitive, so the powers of x repeat after 2^32 - 1 and exponents may be reduced modulo that.
 inline constexpr uint64_t CRC32_ORDER = 0xFFFFFFFFu;
 static_assert(x_power(CRC32_ORDER) == CRC32_ONE);
 
-// The multiplier that moves a 64-bit half of a block `bits` further along in the message, for a carry-less multiply
+// The multiplier that moves a 64-bit half of a block forward by `bits` in the message, for a carry-less multiplication
 // of reflected operands (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction",
-// Intel 2009). The product of two reflected 64-bit words has 127 bits and so stands one place too low in its 128-bit
-// register, which multiplies it by x: hence `bits - 1`. The 32-bit remainder is the upper half of the 64-bit operand.
+// Intel 2009). The product of two reflected 64-bit words has 127 bits, so it lies one place too low in its 128-bit
+// register. That multiplies it by x: hence `bits - 1`. The 32-bit remainder is the upper half of the 64-bit operand.
 constexpr uint64_t fold_constant(uint64_t bits) { return uint64_t{x_power(bits - 1)} << 32; }
 
-// Folding moves a block of 128 bits: its lower half, being earlier in the message, has 64 bits further to go.
+// Folding moves a block of 128 bits. Its lower half is earlier in the message, so it moves 64 bits further.
 struct FoldPair {
     uint64_t low;
     uint64_t high;
 };
 constexpr FoldPair fold_pair(uint64_t bits) { return {fold_constant(bits + 64), fold_constant(bits)}; }
 
-// SLICES[k][b]: what byte b becomes after k more zero bytes (Kounavis and Berry, "A Systematic Approach to Building
-// High Performance, Software-based, CRC Generators", 2005: slicing-by-8).
+// SLICES[k][b] is the state of byte b after k more zero bytes (slicing-by-8: Kounavis and Berry, "A Systematic Approach
+// to Building High Performance, Software-based, CRC Generators", 2005).
 using Slices = std::array<std::array<uint32_t, 256>, 8>;
 constexpr Slices make_slices() {
     Slices slices{};

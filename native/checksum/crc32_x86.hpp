@@ -1,4 +1,4 @@
-// CRC-32 by folding with carry-less multiplication, 128, 256 and 512 bits at a time. Included by crc32.cpp alone.
+// CRC-32 by folding with carry-less multiplication, 128, 256 or 512 bits at a time. Included by crc32.cpp only.
 //
 // A register holds the message so far as a polynomial congruent to it modulo P. Each step multiplies both halves of
 // every 128-bit lane by x^n mod P, which moves them past the next bytes, and adds (xors) those bytes in.
@@ -19,8 +19,8 @@ namespace fastio::detail {
 
 uint32_t slice_update(uint32_t state, const uint8_t* source, size_t nbytes) noexcept;
 
-// The barriers keep a value that is both stored and checksummed in its register: without them the compiler would be
-// free to load it a second time, and a source that changes in between would part the copy from its CRC.
+// The asm barriers keep a value that is both stored and checksummed in its register. Without them the compiler could
+// load it a second time, and if the source changed in between, the copy would not match its CRC.
 
 template <bool copying>
 FASTIO_SSE inline __m128i take16(uint8_t*& destination, const uint8_t*& source) {
@@ -123,7 +123,7 @@ FASTIO_AVX2 uint32_t fold_avx2(uint32_t state, uint8_t* destination, const uint8
     }
     __m256i x = fold32(fold32(fold32(x0, near, x1), near, x2), near, x3);
     for (; nbytes >= 32; nbytes -= 32) x = fold32(x, near, take32<copying>(destination, source));
-    // The lower lane onto the upper one.
+    // Fold the lower lane into the upper one.
     const __m128i y = fold16(_mm256_castsi256_si128(x), constants16(by16), _mm256_extracti128_si256(x, 1));
     return finish16<copying>(y, destination, source, nbytes);
 }
@@ -152,7 +152,7 @@ FASTIO_AVX512 inline __m512i constants64(FoldPair pair) {
     return _mm512_set4_epi64(high, low, high, low);
 }
 
-// At least 256 bytes, in four accumulators: on today's cores that hides the latency of the multiplications.
+// At least 256 bytes, in four accumulators, which hide the latency of the multiplications on current cores.
 template <bool copying>
 FASTIO_AVX512 uint32_t fold_avx512(uint32_t state, uint8_t* destination, const uint8_t* source,
                                    size_t nbytes) noexcept {
@@ -176,7 +176,7 @@ FASTIO_AVX512 uint32_t fold_avx512(uint32_t state, uint8_t* destination, const u
     }
     __m512i x = fold64(fold64(fold64(x0, near, x1), near, x2), near, x3);
     for (; nbytes >= 64; nbytes -= 64) x = fold64(x, near, take64<copying>(destination, source));
-    // The four lanes onto the last of them, each over its own distance.
+    // Fold the first three lanes into the last one, each over its own distance.
     alignas(64) __m128i lanes[4];
     _mm512_store_si512(lanes, x);
     __m128i y = lanes[3];

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string>
 
 #include "support/errors.hpp"
 
@@ -26,7 +27,7 @@ bool Digests::copy(size_t first, uint8_t* target, const uint8_t* source, uint64_
         uint64_t size = std::min(kBlock, nbytes - at);
         if (compare && digest(source + at, size) == digests_[first]) continue;
         std::memcpy(target + at, source + at, size);
-        // Of the copy: whatever happens to the source meanwhile, a digest says what is in `target`.
+        // Digest the copy, not the source, which may change meanwhile: a digest describes the bytes in `target`.
         digests_[first] = digest(target + at, size);
         copied = true;
     }
@@ -40,14 +41,17 @@ bool Digests::differs(size_t first, const uint8_t* source, uint64_t nbytes) cons
 
 void Digests::require(size_t first, uint64_t nbytes) const {
     uint64_t blocks = nbytes / kBlock + (nbytes % kBlock != 0);
-    if (first > digests_.size() || blocks > digests_.size() - first) throw Refused("there are no digests of so many");
+    if (first > digests_.size() || blocks > digests_.size() - first) {
+        throw Refused("blocks " + std::to_string(first) + " to " + std::to_string(first + blocks) +
+                      " are out of range: there are " + std::to_string(digests_.size()) + " digests");
+    }
 }
 
 NhDigest Digests::digest(const uint8_t* data, uint64_t nbytes) const noexcept {
     uint64_t whole = nbytes / kNhStride * kNhStride, left = nbytes - whole;
     NhDigest sums = nh_hash(key_.data(), data, whole);
     if (left > 0) {
-        uint8_t last[kNhStride] = {};  // a block of one number is always as long, so zeros stand for nothing else
+        uint8_t last[kNhStride] = {};  // each block number has one length, so zero padding is unambiguous
         std::memcpy(last, data + whole, left);
         NhDigest more = nh_hash(key_.data() + whole / sizeof(uint32_t), last, kNhStride);
         for (size_t pass = 0; pass < sums.size(); ++pass) sums[pass] += more[pass];

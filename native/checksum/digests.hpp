@@ -1,4 +1,4 @@
-// Digests of memory that was copied, block by block: so what changed since is found by reading its source alone.
+// Digests of copied memory, block by block. They find what changed since the copy by reading only the source.
 #pragma once
 
 #include <array>
@@ -10,20 +10,21 @@
 
 namespace fastio {
 
-// By NH under a key that is drawn when this is made and that nobody is told: no data can be unlucky on purpose.
+// Uses NH under a random key that is never revealed, so data cannot be crafted to collide.
 class Digests {
   public:
-    static constexpr uint64_t kBlock = 16 << 10;  // with the key, which is as long, it stays in the first-level cache
+    static constexpr uint64_t kBlock = 16 << 10;  // with the key, which is as long, fits in the first-level cache
 
-    // Room for so many blocks. Throws SystemError if the system gives no random bytes.
+    // Makes room for `blocks` digests. Throws SystemError if the system gives no random bytes.
     explicit Digests(size_t blocks);
 
-    // Copy `nbytes` from `source` to `target`, whose blocks are numbered from `first` on; with `compare`, only blocks
-    // whose digest is not that of the last copy, which must have been to the same memory, cut in the same way. Gives
-    // whether any was copied. Several threads may, of different blocks. Throws Refused for blocks that are not there.
+    // Copies `nbytes` from `source` to `target`, whose blocks are numbered from `first` on. With `compare`, copies only
+    // blocks whose digest differs from that of the last copy, which must have had the same target and blocks. Returns
+    // whether any block was copied. Threads may copy different blocks at once. Throws Refused for blocks out of range.
     bool copy(size_t first, uint8_t* target, const uint8_t* source, uint64_t nbytes, bool compare);
 
-    // Whether the first block of `nbytes` at `source` is other than when it was copied. Most that changed differ there.
+    // Whether the first block of `nbytes` at `source` changed since it was copied: a quick test, since most changed
+    // tensors differ there.
     bool differs(size_t first, const uint8_t* source, uint64_t nbytes) const;
 
   private:

@@ -16,10 +16,10 @@ namespace fastio {
 
 namespace {
 
-// Slices below this are not worth a system call when they die.
+// Returning less memory than this is not worth a system call.
 constexpr uint64_t kMinReturnedBytes = 64 << 10;
 
-// Staging kept between calls: enough for one large transfer or a few small ones, little enough to forget about.
+// Staging memory kept between calls: enough for one large transfer or a few small ones, and a negligible amount.
 constexpr uint64_t kCachedStagingBytes = 32 << 20;
 
 struct StagingCache {
@@ -28,7 +28,7 @@ struct StagingCache {
     uint64_t nbytes = 0;
 };
 
-// Regions that died, the last ones. As many bytes as malloc, too, keeps for the next of the same size.
+// The most recently released regions. malloc, too, keeps this many bytes for reuse.
 constexpr uint64_t kCachedBytes = 32 << 20;
 constexpr size_t kCachedRegions = 64;
 
@@ -37,10 +37,10 @@ struct RegionCache {
     std::vector<Region> regions;
     uint64_t nbytes = 0;
 
-    RegionCache() { regions.reserve(kCachedRegions + 1); }  // so that a mapping's death needs no memory
+    RegionCache() { regions.reserve(kCachedRegions + 1); }  // so that ~Mapping() allocates nothing
 };
 
-// The last one kept that is large enough, and not more than twice that.
+// Takes the most recent region of at least `nbytes` and at most twice that. Returns false if there is none.
 bool take_recycled(uint64_t nbytes, Region& taken) {
     RegionCache& kept = fork_safe_singleton<RegionCache>();
     std::lock_guard<std::mutex> lock(kept.mutex);
@@ -54,6 +54,7 @@ bool take_recycled(uint64_t nbytes, Region& taken) {
     return false;
 }
 
+// Keeps the region for reuse and unmaps the oldest ones beyond the limits. Returns false if it is too large.
 bool keep_region(const Region& region) {
     if (region.nbytes > kCachedBytes) return false;
     RegionCache& kept = fork_safe_singleton<RegionCache>();
@@ -69,7 +70,7 @@ bool keep_region(const Region& region) {
     return true;
 }
 
-// Whole pages; whole huge pages, where that takes a third more at most: one costs what 30 pages of 4 KiB cost.
+// Rounds up to whole huge pages if that adds at most a third: one costs as much as 30 pages of 4 KiB.
 uint64_t generous_size(uint64_t nbytes) {
     uint64_t huge = round_up(nbytes, kHugePage);
     return huge - nbytes <= nbytes / 3 ? huge : nbytes;
@@ -82,7 +83,7 @@ Region map(uint64_t nbytes) {
         mmap(nullptr, made.reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (made.base == MAP_FAILED) throw SystemError(errno, "mmap of " + std::to_string(nbytes) + " bytes", 0);
     made.data = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(made.base), alignment));
-    // Advice only: without huge pages everything works, slower.
+    // The result is ignored: without huge pages everything works, but slower.
     if (alignment == kHugePage) madvise(made.data, nbytes, MADV_HUGEPAGE);
     return made;
 }
@@ -112,7 +113,7 @@ Slice::Slice(std::shared_ptr<Mapping> mapping, uint64_t offset, uint64_t nbytes)
 Slice::~Slice() {
     uint64_t begin = round_up(offset_, kPage);
     uint64_t end = (offset_ + nbytes_) / kPage * kPage;
-    bool is_last = mapping_->slices().fetch_sub(1) == 1;  // then the whole mapping goes
+    bool is_last = mapping_->slices().fetch_sub(1) == 1;  // ~Mapping() then releases everything
     if (!is_last && end > begin && end - begin >= kMinReturnedBytes) {
         madvise(mapping_->data() + begin, end - begin, MADV_DONTNEED);
         mapping_->has_holes_ = true;
@@ -120,7 +121,7 @@ Slice::~Slice() {
 }
 
 Staging::Staging(uint64_t nbytes, uint64_t alignment) {
-    if (alignment > kPage) nbytes = std::max(nbytes, kHugePage);  // a smaller mapping is aligned to a page
+    if (alignment > kPage) nbytes = std::max(nbytes, kHugePage);  // smaller mappings are aligned to a page only
     {
         StagingCache& kept = fork_safe_singleton<StagingCache>();
         std::lock_guard<std::mutex> lock(kept.mutex);

@@ -1,4 +1,4 @@
-// Memory of our own: staging buffers that outlive a call, and huge-page mappings that tensors live in.
+// Huge-page mappings, which tensors use, and staging buffers, which are kept between calls.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ constexpr uint64_t kHugePage = 2 << 20;
 
 constexpr uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
-// A piece of the address space that was mapped.
+// A mapped region: `base` and `reserved` are what mmap returned, `data` and `nbytes` the aligned part that is used.
 struct Region {
     void* base = nullptr;
     uint64_t reserved = 0;
@@ -21,12 +21,12 @@ struct Region {
     uint64_t nbytes = 0;
 };
 
-// What the memory of a mapping is: fresh pages, which are zero, and no more of them than asked for; or what is soonest
-// there: pages of one that died before, which hold what they held (a fresh page of 4 KiB costs as much as reading ten
-// from the page cache, a fresh huge one 0.2 ms, two thirds of reading it), or else whole huge pages.
+// kFresh: new pages, which are zero, and no more of them than asked for. kRecycled: the fastest memory. That is the
+// pages of a destroyed mapping, which hold old bytes, or else whole new huge pages. A fresh 4 KiB page costs as much as
+// reading ten from the page cache; a fresh huge page costs 0.2 ms, two thirds of reading it.
 enum class Pages : uint8_t { kFresh, kRecycled };
 
-// Anonymous memory, aligned to a huge page and backed by huge pages where the kernel has them. Throws SystemError.
+// Anonymous memory, in huge pages if it is large enough and the kernel has them. Throws SystemError.
 class Mapping {
   public:
     explicit Mapping(uint64_t nbytes, Pages pages = Pages::kFresh);
@@ -36,18 +36,18 @@ class Mapping {
 
     uint8_t* data() const { return region_.data; }
     uint64_t nbytes() const { return region_.nbytes; }
-    // How many slices are alive. (A shared_ptr's own count does not tell: each one made from Python counts alone.)
+    // The number of slices that exist. A shared_ptr's count does not give it: each one made from Python counts apart.
     std::atomic<size_t>& slices() { return slices_; }
 
   private:
     friend class Slice;
     std::atomic<size_t> slices_{0};
-    std::atomic<bool> has_holes_{false};  // pages went back to the system
+    std::atomic<bool> has_holes_{false};  // pages were returned to the system
     Pages pages_;
     Region region_;
 };
 
-// A part of a mapping, which it keeps alive. When it dies, the pages that are wholly its own go back to the system.
+// A part of a mapping, which it keeps alive. Its destructor returns the pages that lie entirely in it to the system.
 class Slice {
   public:
     Slice(std::shared_ptr<Mapping> mapping, uint64_t offset, uint64_t nbytes);
@@ -64,7 +64,7 @@ class Slice {
     uint64_t nbytes_;
 };
 
-// A staging buffer on loan. Making one costs page faults, so a few are kept for the next call.
+// A staging buffer. Creating one costs page faults, so the destructor keeps a few for the next call.
 class Staging {
   public:
     // Aligned to `alignment`, a power of 2 up to a huge page.

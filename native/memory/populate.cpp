@@ -18,11 +18,11 @@ namespace fastio {
 
 namespace {
 
-// More than small pages cost, 0.9 ms, and far more than a huge one that the host has there, 0.2.
+// More than 2 MiB of small pages take, 0.9 ms, and far more than a huge page that the host still has, 0.2 ms.
 constexpr double kSlowSeconds = 1.5e-3, kSlowNbytes = kHugePage;
-constexpr double kPopulatedSeconds = 1e-4;  // less, and the huge page was there before
+constexpr double kPopulatedSeconds = 1e-4;  // below this, the huge page was faulted in before
 
-// The thread's own: neither other programs nor other threads lengthen it, but what the host does for it counts.
+// CPU time of this thread: other programs and threads do not add to it, but the work of the host does.
 double thread_cpu_seconds() {
     timespec now{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -39,7 +39,7 @@ struct Shared {
 void PageChoice::record(uint64_t nbytes, double seconds) {
     const double huge_pages = static_cast<double>(nbytes) / kSlowNbytes;
     bool slow = seconds > kSlowSeconds * std::max(1.0, huge_pages);
-    if (small() && seconds < kPopulatedSeconds * huge_pages) return;  // they were there before
+    if (small() && seconds < kPopulatedSeconds * huge_pages) return;  // they were faulted in before
     if (!small()) {
         small_left_ = slow ? interval_ : 0;
         if (slow) interval_ = std::min(2 * interval_, kMaxInterval);

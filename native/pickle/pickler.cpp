@@ -11,8 +11,8 @@ namespace fastio {
 
 namespace {
 
-constexpr Py_ssize_t kBatch = 1000;  // of items, between one mark and the next
-constexpr unsigned kMaxDepth = 100;  // containers in containers; Python counts its own frames
+constexpr Py_ssize_t kBatch = 1000;  // items between two marks
+constexpr unsigned kMaxDepth = 100;  // nested containers; Python's own limit counts its frames
 
 }  // namespace
 
@@ -73,7 +73,7 @@ bool Pickler::save(nb::handle value) {
     return saved;
 }
 
-// Of a type that holds others, and not numbered yet.
+// Saves an object that is not in the memo, of a type that can hold others.
 bool Pickler::save_new(nb::handle value) {
     if (PyDict_CheckExact(value.ptr())) return dict(value);
     if (PyTuple_CheckExact(value.ptr())) return tuple(value, true);
@@ -88,7 +88,7 @@ bool Pickler::save_new(nb::handle value) {
 bool Pickler::text(nb::handle value) {
     Py_ssize_t nbytes;
     const char* data = PyUnicode_AsUTF8AndSize(value.ptr(), &nbytes);
-    if (data == nullptr) {  // half of a pair of surrogates
+    if (data == nullptr) {  // a lone surrogate
         PyErr_Clear();
         return false;
     }
@@ -101,7 +101,7 @@ bool Pickler::text(nb::handle value) {
 }
 
 bool Pickler::integer(nb::handle value) {
-    if (!PyLong_CheckExact(value.ptr())) return false;  // a symbol
+    if (!PyLong_CheckExact(value.ptr())) return false;  // a SymInt
     int overflow;
     const long long number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
     if (overflow == 0) write(static_cast<int64_t>(number));
@@ -120,7 +120,7 @@ void Pickler::write(int64_t value) {
         op('J');  // BININT
         number(bits, 4);
     } else {
-        size_t nbytes = 5;  // as many as leave room for the sign
+        size_t nbytes = 5;  // the fewest that hold the sign bit too
         while (nbytes < 8 && value >> (8 * nbytes - 1) != 0 && value >> (8 * nbytes - 1) != -1) ++nbytes;
         op(0x8a);  // LONG1
         number(nbytes, 1);
@@ -132,7 +132,7 @@ bool Pickler::real(nb::handle value) {
     const double number = PyFloat_AS_DOUBLE(value.ptr());
     uint64_t bits;
     std::memcpy(&bits, &number, sizeof bits);
-    op('G');  // BINFLOAT, and big-endian
+    op('G');  // BINFLOAT, big-endian
     for (int shift = 56; shift >= 0; shift -= 8) op(static_cast<uint8_t>(bits >> shift));
     return true;
 }
@@ -144,7 +144,7 @@ bool Pickler::tuple(nb::handle value, bool is_shared) {
     for (Py_ssize_t index = 0; index < length; ++index) {
         if (!save(PyTuple_GET_ITEM(value.ptr(), index))) return false;
     }
-    if (is_shared && memo_.count(value.ptr()) != 0) return false;  // it holds itself
+    if (is_shared && memo_.count(value.ptr()) != 0) return false;  // the tuple contains itself
     op(length > 3 ? 't' : static_cast<uint8_t>(0x84 + length));    // TUPLE, TUPLE1..3
     is_shared ? put(value) : put_new();
     return true;
@@ -168,7 +168,7 @@ bool Pickler::list(nb::handle value) {
     const Py_ssize_t length = PyList_GET_SIZE(value.ptr());
     for (Py_ssize_t index = 0; index < length; ++index) {
         before_item(index, length == 1);
-        if (index >= PyList_GET_SIZE(value.ptr())) return false;  // it changes meanwhile
+        if (index >= PyList_GET_SIZE(value.ptr())) return false;  // the list changed meanwhile
         nb::object item = nb::borrow(PyList_GET_ITEM(value.ptr(), index));
         if (!save(item)) return false;
         after_item(index, length == 1, index + 1 == length, 'a', 'e');  // APPEND, APPENDS
@@ -189,11 +189,11 @@ bool Pickler::dict(nb::handle value) {
         if (!save(owned_key) || !save(owned_item)) return false;
         after_item(index, length == 1, index + 1 == length, 's', 'u');  // SETITEM, SETITEMS
     }
-    if (length != 0 && length % kBatch == 0) op('('), op('u');  // Python has to see that nothing follows
+    if (length != 0 && length % kBatch == 0) op('('), op('u');  // as Python: it starts a batch before it sees the end
     return true;
 }
 
-// What its __reduce__ gives: its class, nothing to call it with, its attributes, and an iterator of its items.
+// Saves what OrderedDict.__reduce__ returns: the class, no arguments, the attributes, None, and an iterator of items.
 bool Pickler::ordered_dict(nb::handle value) {
     nb::object reduced = call(value, attributes_.reduce);
     if (!PyTuple_CheckExact(reduced.ptr()) || PyTuple_GET_SIZE(reduced.ptr()) != 5) return false;
@@ -208,7 +208,7 @@ bool Pickler::ordered_dict(nb::handle value) {
     for (Py_ssize_t index = 0; item.is_valid(); ++index) {
         nb::object following = next_item(items);
         const bool is_last = !following.is_valid();
-        const bool is_alone = is_last && index % kBatch == 0;  // in its batch, not only in all
+        const bool is_alone = is_last && index % kBatch == 0;  // alone in its batch
         before_item(index, is_alone);
         if (!save(PyTuple_GET_ITEM(item.ptr(), 0)) || !save(PyTuple_GET_ITEM(item.ptr(), 1))) return false;
         after_item(index, is_alone, is_last, 's', 'u');

@@ -1,8 +1,7 @@
-// Pickles of what state dicts are made of, byte for byte as Python's pickler and torch's reductions write them in
-// protocol 2, without Python between one object and the next.
+// Pickles state dicts with the same bytes as Python's pickler and torch's reductions in protocol 2, but in C++.
 //
-// It takes exact dicts, OrderedDicts, lists, tuples, text, numbers, dtypes, and tensors and parameters whose bytes lie
-// plainly in a storage. Anything else it leaves to Python and torch.
+// It takes exact dicts, OrderedDicts, lists, tuples, strings, numbers, dtypes, and plain strided tensors and
+// parameters. It leaves anything else to Python and torch.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,21 +16,21 @@ namespace fastio {
 
 class Pickler {
   public:
-    // `names` has what is written for a global (b"cmodule\nname\n"), `storages` the class of a storage by its dtype,
-    // `rebuild` the functions that make a tensor and a parameter again. `locate` tells where a storage lies; where
-    // `cpu` is not None, it is what `locate` would say of every storage of the CPU.
+    // `names`: the pickle bytes of each global (b"cmodule\nname\n"). `storages`: the storage class of each dtype.
+    // `rebuild`: the functions that rebuild a tensor and a parameter. `locate` returns the location tag of a storage;
+    // if `cpu` is not None, it is the tag of all CPU storages.
     Pickler(nanobind::dict names, nanobind::dict storages, nanobind::tuple rebuild, nanobind::object locate,
             nanobind::object cpu);
 
-    // False if the object is not of this kind. What Python raises meanwhile is thrown.
+    // Pickles the object. Returns false if it holds an unsupported type. Throws Python's exceptions.
     bool run(nanobind::handle object);
 
     const std::string& data() const { return data_; }
-    // Of each storage, in the order of their keys: the name of its record, itself, its size in bytes.
+    // A tuple (record name, storage, nbytes) for each storage, in the order of their keys.
     nanobind::list storages() const { return found_; }
 
   private:
-    // Names of attributes: made once, for they are looked up of every tensor.
+    // Interned attribute names, created once because every tensor is asked for them.
     struct AttributeNames {
         const nanobind::object backward_hooks, cdata, data, data_ptr, dict, dtype, is_conj, is_cpu, is_cuda, is_neg,
             is_nested, is_quantized, itemsize, layout, nbytes, reduce, requires_grad, size, storage, storage_offset,
@@ -59,10 +58,11 @@ class Pickler {
     void op(uint8_t code) { data_.push_back(static_cast<char>(code)); }
     void number(uint64_t value, size_t nbytes);
     void write_indexed(uint8_t near, uint8_t far, uint64_t index);
-    // Around each item of a container: a mark where a batch begins, and what puts it, or the batch, into the container.
+    // Called around each item of a container: they write a mark where a batch begins, and the opcode that adds the item
+    // (`one`) or the batch (`many`) to the container.
     void before_item(Py_ssize_t index, bool is_alone);
     void after_item(Py_ssize_t index, bool is_alone, bool is_last, uint8_t one, uint8_t many);
-    // Objects are numbered as they are written. Only those that may be met again are looked for.
+    // The memo numbers objects as they are written. put_new() only counts an object that cannot occur again.
     void put(nanobind::handle value);
     void put_new();
     bool get(nanobind::handle value);
@@ -73,10 +73,10 @@ class Pickler {
     const AttributeNames attributes_;
     std::string data_;
     std::unordered_map<PyObject*, uint32_t> memo_;
-    std::vector<nanobind::object> kept_;                     // as long as their addresses are in the memo
-    uint64_t count_ = 0;                                     // of what was numbered
-    std::unordered_map<uint64_t, nanobind::object> keys_;    // by the storage's own address
-    std::unordered_map<uint64_t, nanobind::object> dtypes_;  // by that of its bytes
+    std::vector<nanobind::object> kept_;                     // keeps alive the objects whose addresses are in the memo
+    uint64_t count_ = 0;                                     // objects numbered so far
+    std::unordered_map<uint64_t, nanobind::object> keys_;    // by the address of the storage object
+    std::unordered_map<uint64_t, nanobind::object> dtypes_;  // by the address of the storage's bytes
     nanobind::list found_;
     unsigned depth_ = 0;
 };

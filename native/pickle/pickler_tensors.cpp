@@ -1,4 +1,4 @@
-// What torch writes for tensors and parameters: how to make them again of a storage, which is named by a persistent id.
+// Pickles tensors and parameters as torch does: calls that rebuild them from a storage, named by a persistent id.
 #include "bindings/objects.hpp"
 #include "pickle/pickler.hpp"
 
@@ -34,10 +34,10 @@ bool Pickler::parameter(nb::handle value) {
     return true;
 }
 
-// Its persistent id: a word, the class that tells its dtype, its key, where it lies, and how many elements it has.
+// Writes a storage's persistent id: "storage", the class for its dtype, its key, its location, its number of elements.
 bool Pickler::storage(nb::handle value, nb::handle dtype, bool is_cpu) {
     PyObject* kind = PyDict_GetItemWithError(classes_.ptr(), dtype.ptr());
-    if (kind == nullptr) return false;  // one that torch rebuilds in another way
+    if (kind == nullptr) return false;  // torch rebuilds this dtype in another way
     const auto address = unsigned_of(call(value, attributes_.data_ptr));
     if (address != 0 && !dtypes_.try_emplace(address, nb::borrow(dtype)).first->second.is(dtype)) return false;
     const auto nbytes = unsigned_of(call(value, attributes_.nbytes));
@@ -57,7 +57,7 @@ bool Pickler::storage(nb::handle value, nb::handle dtype, bool is_cpu) {
     return true;
 }
 
-// Whether torch reduces it to a storage and how it lies there, and nothing else, without a word of warning.
+// Whether torch reduces the tensor to nothing but a storage and its strides, without a warning.
 bool Pickler::is_plain(nb::handle value, bool& is_cpu) const {
     if (!get_attribute(value, attributes_.layout).is(strided_)) return false;
     is_cpu = is_true(get_attribute(value, attributes_.is_cpu));
@@ -69,7 +69,7 @@ bool Pickler::is_plain(nb::handle value, bool& is_cpu) const {
     return !is_true(call(value, attributes_.is_conj)) && !is_true(call(value, attributes_.is_neg));
 }
 
-// The hooks of a tensor, which are not saved: a new OrderedDict each time.
+// Writes an empty OrderedDict for the tensor's hooks, which are not saved.
 bool Pickler::no_hooks() {
     if (!global(ordered_dict_)) return false;
     op(')');

@@ -6,15 +6,15 @@
 namespace fastio {
 namespace {
 
-// What follows an opcode: a fixed number of bytes, bytes after their count, one line or two, or nothing that is known.
+// The form of an opcode's argument: a fixed number of bytes, a count and bytes, one line, two lines, or unknown.
 enum class Argument : uint8_t { kUnknown, kBytes, kCounted, kText, kLine, kTextLine, kTwoLines, kStop };
 
 struct Opcode {
     Argument argument = Argument::kUnknown;
-    uint8_t nbytes = 0;  // of the argument, or of its count
+    uint8_t nbytes = 0;  // of the argument, or of its count field
 };
 
-// Protocols 0 to 5, as Python's pickletools has them.
+// The opcodes of protocols 0 to 5, after Python's pickletools.
 constexpr std::array<Opcode, 256> opcodes() {
     std::array<Opcode, 256> table{};
     for (char code : {'(', '0', '1', '2', 'N', 'R', 'a', 'b', 'd', '}', 'e', 'l', ']', 'o', 's', 't', ')', 'u', 'Q'}) {
@@ -42,7 +42,7 @@ constexpr std::array<Opcode, 256> opcodes() {
 
 constexpr std::array<Opcode, 256> kOpcodes = opcodes();
 
-// The rest of the line, without its end; false where it has none.
+// Takes a line, without its newline. Returns false if there is no newline.
 bool take_line(std::string_view& rest, std::string_view& line) {
     size_t end = rest.find('\n');
     if (end == std::string_view::npos) return false;
@@ -58,7 +58,7 @@ bool take(std::string_view& rest, uint64_t nbytes, std::string_view& taken) {
     return true;
 }
 
-// Bytes after their count, which is little-endian.
+// Takes a little-endian count of `width` bytes, then so many bytes.
 bool take_counted(std::string_view& rest, uint8_t width, std::string_view& taken) {
     std::string_view number;
     if (!take(rest, width, number)) return false;
@@ -67,7 +67,7 @@ bool take_counted(std::string_view& rest, uint8_t width, std::string_view& taken
     return take(rest, count, taken);
 }
 
-// Protocol 0 writes text in quotes.
+// Removes the quotes that protocol 0 writes around text.
 std::string_view unquoted(std::string_view line) {
     const bool is_quoted = line.size() >= 2 && (line.front() == '\'' || line.front() == '"');
     return is_quoted ? line.substr(1, line.size() - 2) : line;

@@ -1,3 +1,4 @@
+// Finds the text constants of a pickle without running it.
 #pragma once
 
 #include <cstddef>
@@ -6,14 +7,13 @@
 
 namespace fastio {
 
-// Text constants of a pickle, such as the names of the records that its storages lie in.
+// The text constants of a pickle, which include the keys of its storages.
 struct PickleText {
-    std::unordered_set<std::string_view> found;  // they point into the pickle
-    bool complete = false;                       // the pickle was understood to its end
+    std::unordered_set<std::string_view> found;  // views into the pickle
+    bool complete = false;                       // the pickle was parsed to its STOP
 };
 
-// Walks the opcodes up to STOP, and runs nothing. Text that the pickle computes is not found, nor text of more than
-// `longest` bytes.
+// Parses the opcodes up to STOP. It does not find text that the pickle computes, nor text longer than `longest` bytes.
 PickleText pickle_text(const void* data, size_t nbytes, size_t longest);
 
 }  // namespace fastio

@@ -93,7 +93,7 @@ bool Unpickler::step(uint8_t opcode) {
             if (marks_.empty()) return false;
             size_t from = marks_.back();
             marks_.pop_back();
-            if (from <= base()) return false;  // there is nothing before the mark that they could be put into
+            if (from <= base()) return false;  // no container before the mark
             return opcode == 'e' ? append(from) : set_items(from);
         }
         case 'q':  // BINPUT
@@ -230,7 +230,7 @@ bool Unpickler::set_items(size_t from) {
     return true;
 }
 
-// Pickles number what they remember from nought up: any other number would be a vast memory of nothing.
+// Pickles number their memo from 0 up. Any other index is refused, or it could make the memo arbitrarily large.
 bool Unpickler::put(uint64_t index) {
     if (!has(1) || index != memo_.size()) return false;
     memo_.push_back(stack_.back());

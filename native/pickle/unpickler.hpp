@@ -1,8 +1,8 @@
-// Pickles of what state dicts are made of, without Python between one opcode and the next.
+// Unpickles state dicts in C++.
 //
-// It takes what torch's weights_only unpickler takes, or less: of protocol 2, names from a table of the caller's, calls
-// of functions that the caller names, items set in exact dicts and lists, attributes of exact OrderedDicts. Anything
-// else it leaves to torch.
+// It takes a subset of what torch's weights_only unpickler takes: protocol 2, globals from the caller's table, calls of
+// functions that the caller allows, items set in exact dicts and lists, attributes of exact OrderedDicts. It leaves
+// anything else to torch.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,11 +15,11 @@ namespace fastio {
 
 class Unpickler {
   public:
-    // `names` has what a global (b"module\nname") stands for, `calls` what may be called, and what is called for it.
-    // `load` makes a storage of a persistent id.
+    // `names`: the object for each global (b"module\nname"). `calls`: each function that may be called, and what is
+    // called in its place. `load` returns the storage for a persistent id.
     Unpickler(nanobind::dict names, nanobind::dict calls, nanobind::object load);
 
-    // Puts together what a pickle holds; false if it is not of this kind. What Python raises meanwhile is thrown.
+    // Builds the object that a pickle holds. Returns false if the pickle is unsupported. Throws Python's exceptions.
     bool run(std::string_view pickle, nanobind::object& result);
 
   private:

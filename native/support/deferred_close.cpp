@@ -34,7 +34,7 @@ void after_fork() { instance->mutex.unlock(); }
 
 Pending& pending() {
     static Pending& own = []() -> Pending& {
-        instance = new Pending;  // never destroyed: a thread may still close at exit
+        instance = new Pending;  // never destroyed: a thread may still use it at exit
         pthread_atfork(before_fork, after_fork, after_fork);
         return *instance;
     }();
@@ -58,7 +58,7 @@ void close_later(int fd) noexcept {
     }
     try {
         std::thread(close_counted, fd).detach();
-    } catch (const std::system_error&) {  // there are no threads left
+    } catch (const std::system_error&) {  // no thread available
         close_counted(fd);
     }
 }

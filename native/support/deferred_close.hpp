@@ -1,13 +1,14 @@
-// Descriptors that are closed by another thread. Closing the last one of a file that has no name any more frees its
-// pages and blocks: 65 ms for a GB in the page cache, which nobody need wait for.
+// Closes file descriptors on another thread. Closing the last descriptor of a deleted file frees its pages and blocks,
+// which takes 65 ms for 1 GB in the page cache.
 #pragma once
 
 namespace fastio {
 
-// Closes the descriptor soon. Nobody may use it any more. A fork waits for it: a child would keep the file for ever.
+// Closes the descriptor on another thread. The caller must not use it any more. A fork waits until it is closed, or the
+// child would keep the file open.
 void close_later(int fd) noexcept;
 
-// Waits until all are closed.
+// Waits until all these descriptors are closed.
 void wait_closed() noexcept;
 
 }  // namespace fastio

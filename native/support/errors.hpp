@@ -1,4 +1,4 @@
-// What can go wrong while bytes move. bindings/module.cpp turns these into the classes of fastio.errors.
+// Exceptions of the native part. bindings/module.cpp translates them to the classes of fastio.errors.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace fastio {
 
-// A system call failed. The errno is the kernel's own.
+// A system call failed. `error` is its errno.
 struct SystemError : std::exception {
     int error;
     std::string operation;
@@ -19,7 +19,7 @@ struct SystemError : std::exception {
     const char* what() const noexcept override { return operation.c_str(); }
 };
 
-// This request cannot be done this way here; another transport may do it.
+// This way cannot serve the request on this system; another transport may.
 struct Refused : std::exception {
     std::string reason;
 
@@ -27,7 +27,7 @@ struct Refused : std::exception {
     const char* what() const noexcept override { return reason.c_str(); }
 };
 
-// The file ended before the bytes that its own directory promises.
+// The file ends before the bytes that its directory promises.
 struct Truncated : std::exception {
     uint64_t offset;
 
@@ -35,7 +35,7 @@ struct Truncated : std::exception {
     const char* what() const noexcept override { return "the file is too short"; }
 };
 
-// The byte of the file that a failure is about; 0 where it is about none.
+// Returns the file offset of a failure; 0 if it has none.
 inline uint64_t offset_of(const std::exception_ptr& failure) {
     try {
         std::rethrow_exception(failure);

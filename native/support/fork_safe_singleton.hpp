@@ -1,12 +1,12 @@
-// What a process has one of.
+// Fork-safe process-wide singleton.
 #pragma once
 
 #include <pthread.h>
 
 namespace fastio {
 
-// The one of its kind, which has a `mutex`. It is never destroyed, for a thread may still use it at exit; and whoever
-// forks holds the mutex meanwhile, or a thread that the child does not have might leave it locked there.
+// Returns the only instance of T, which has a member `mutex`. It is never destroyed, because a thread may still use it
+// at exit. fork() holds the mutex, so that the child does not inherit it locked by a thread that it does not have.
 template <typename T>
 T& fork_safe_singleton() {
     static T* instance = [] {

@@ -12,7 +12,7 @@ namespace fastio {
 
 namespace {
 
-// Longer than anybody waits at a time; the kernel's seconds are whole ones, and not infinite.
+// The longest single wait: the kernel takes a finite number of seconds. Callers wait in a loop.
 constexpr double kMaxSeconds = 3600;
 
 long futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* until) {
@@ -32,7 +32,7 @@ bool Latch::wait(double seconds) noexcept {
     seconds = std::min(seconds, kMaxSeconds);
     const auto whole = static_cast<time_t>(seconds);
     const timespec time{whole, static_cast<long>((seconds - static_cast<double>(whole)) * 1e9)};
-    futex(open_, FUTEX_WAIT, 0, &time);  // whatever it says, the word tells
+    futex(open_, FUTEX_WAIT, 0, &time);  // the result does not matter: the word is read below
     return is_open();
 }
 

@@ -1,5 +1,5 @@
-// Waiting until something is over, with nothing but one word of memory: a child that is forked meanwhile finds no lock
-// that nobody holds any more, and may let go of it.
+// A one-shot event on one futex word. It has no lock that a forked child could inherit locked, so the child may destroy
+// it.
 #pragma once
 
 #include <atomic>
@@ -7,12 +7,13 @@
 
 namespace fastio {
 
-// Once opened, it stays open. Safe to use from several threads.
+// Once opened, it stays open. Thread-safe.
 class Latch {
   public:
     bool is_open() const noexcept { return open_.load(std::memory_order_acquire) != 0; }
     void open() noexcept;
-    // Returns when it is open, after so many seconds, or when this thread hears a signal; gives whether it is open.
+    // Returns when the latch is open, after `seconds`, or when this thread receives a signal. Returns whether it is
+    // open.
     bool wait(double seconds) noexcept;
 
   private:

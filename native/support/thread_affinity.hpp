@@ -1,4 +1,4 @@
-// Where a thread begins to run.
+// Chooses the CPU that a new thread starts on.
 #pragma once
 
 #include <pthread.h>
@@ -8,8 +8,8 @@
 
 namespace fastio {
 
-// To another processor than this one, with a thread that was just made: the system often lets it wait behind its
-// maker, for milliseconds, while another processor is idle. Afterwards it may run anywhere again. Advice only.
+// Moves a new thread to another CPU than the caller's. The system often lets it wait behind its creator for
+// milliseconds, while another CPU is idle. Afterwards it may run anywhere again. Errors are ignored.
 inline void move_to_another_cpu(std::thread& thread) {
     const int here = sched_getcpu();
     cpu_set_t all;

@@ -11,8 +11,8 @@
 
 #include "support/errors.hpp"
 
-// Offsets and signatures: PKWARE's APPNOTE 6.3, sections 4.3.12 (central directory), 4.3.14-16 (its ends) and 4.4.4
-// (flags). Which of them miniz looks at: mz_zip_reader_read_central_dir of miniz 3.0.2, which torch contains.
+// Offsets and signatures are those of PKWARE's APPNOTE 6.3, sections 4.3.12 (central directory), 4.3.14-16 (end
+// records) and 4.4.4 (flags). The checks follow mz_zip_reader_read_central_dir of miniz 3.0.2, which torch contains.
 
 namespace fastio {
 
@@ -21,7 +21,7 @@ namespace {
 constexpr uint64_t kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20, kEntryBytes = 46, kHeaderBytes = 30;
 constexpr uint32_t kMax32 = 0xFFFFFFFF;
 constexpr uint16_t kMaskedHeader = 1 << 13;
-constexpr uint32_t kFolderAttribute = 0x10;  // MS-DOS's attribute
+constexpr uint32_t kFolderAttribute = 0x10;  // the MS-DOS attribute
 
 void check_single_part(uint64_t disk, uint64_t directory_disk, uint64_t here, uint64_t count) {
     if (here != count || ((disk != 0 || directory_disk != 0) && (disk != 1 || directory_disk != 1))) {
@@ -37,14 +37,14 @@ void check_room(const Directory& found, uint64_t size) {
     }
 }
 
-// The numbers of the zip64 end record at `place`; false where there is none.
+// Reads the zip64 end record at `place` into `found`. Returns false if there is none.
 bool read_end64(int fd, uint64_t place, const uint8_t* locator, Directory& found) {
     std::vector<uint8_t> record = read_bytes(fd, place, kEnd64Bytes);
     if (std::memcmp(record.data(), "PK\6\6", 4) != 0) return false;
     uint64_t here = number_at<uint64_t>(&record[24]), count = number_at<uint64_t>(&record[32]);
     uint64_t nbytes = number_at<uint64_t>(&record[40]);
     if (number_at<uint64_t>(&record[4]) < kEnd64Bytes - 12 || here > kMax32 || count > kMax32 || nbytes > kMax32) {
-        throw Malformed("", "its zip64 end record makes no sense");
+        throw Malformed("", "its zip64 end record holds impossible numbers");
     }
     if (number_at<uint32_t>(locator + 16) != 1) {
         throw Malformed(
@@ -58,7 +58,7 @@ bool read_end64(int fd, uint64_t place, const uint8_t* locator, Directory& found
     return true;
 }
 
-// The 64-bit values of a central directory entry whose 32-bit ones are all ones.
+// Takes the sizes and the offset from the zip64 extra field, where the 32-bit fields of the entry are all ones.
 void apply_zip64(const uint8_t* extra, uint64_t nbytes, ZipRecord& record) {
     bool wide_size = record.size == kMax32, wide_compressed = record.nbytes == kMax32,
          wide_header = record.header == kMax32;
@@ -82,7 +82,7 @@ void apply_zip64(const uint8_t* extra, uint64_t nbytes, ZipRecord& record) {
     throw Malformed(record.name, "its 64-bit size or offset is missing from the zip directory");
 }
 
-// Refuse an entry whose fields contradict each other, the end records or the size of the file.
+// Throws Malformed if the fields of an entry contradict each other, the end records or the size of the file.
 void check_entry(const uint8_t* entry, const ZipRecord& record, const Directory& directory, uint64_t size) {
     if (record.method == 0 && record.nbytes != record.size) {
         throw Malformed(record.name, "is stored, but its two sizes differ");
@@ -103,8 +103,8 @@ void check_entry(const uint8_t* entry, const ZipRecord& record, const Directory&
     }
 }
 
-// So far from the end of the file miniz looks for the end record: in the last 4096 bytes, then in 16 blocks more of
-// which each overlaps the one behind it by 3 bytes and must fit into the file.
+// Returns how many bytes from the end miniz searches for the end record: the last 4096 bytes, then up to 16 earlier
+// blocks, each of which overlaps the next by 3 bytes and must fit into the file.
 uint64_t end_search_nbytes(uint64_t size) {
     return size < 4096 ? size : 4096 + 4093 * std::min<uint64_t>((size - 4096) / 4093, 16);
 }
@@ -126,7 +126,7 @@ std::vector<uint8_t> read_bytes(int fd, uint64_t offset, uint64_t nbytes) {
 
 Directory find_directory(int fd, uint64_t size) {
     if (size < kEndBytes) throw Malformed("", "too short for a zip file: " + std::to_string(size) + " bytes");
-    // As torch writes it, the end record is the last thing in the file.
+    // torch writes the end record as the last bytes of the file.
     uint64_t tail = std::min(size, kEndBytes + kLocatorBytes + kEnd64Bytes);
     std::vector<uint8_t> bytes = read_bytes(fd, size - tail, tail);
     uint64_t at = tail - kEndBytes;
@@ -170,7 +170,8 @@ std::vector<ZipRecord> read_entries(int fd, uint64_t size, const Directory& dire
     for (uint64_t index = 0; index < directory.count; ++index) {
         if (directory.nbytes - at < kEntryBytes) throw Malformed("", "the zip directory is cut short");
         const uint8_t* entry = &bytes[at];
-        if (std::memcmp(entry, "PK\1\2", 4) != 0) throw Malformed("", "the zip directory holds something else");
+        if (std::memcmp(entry, "PK\1\2", 4) != 0)
+            throw Malformed("", "the zip directory holds bytes that are no entry");
         uint64_t name = number_at<uint16_t>(entry + 28), extra = number_at<uint16_t>(entry + 30);
         uint64_t length = kEntryBytes + name + extra + number_at<uint16_t>(entry + 32);
         if (length > directory.nbytes - at) throw Malformed("", "the zip directory is cut short");

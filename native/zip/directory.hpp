@@ -1,7 +1,7 @@
-// The end records and the entries of a zip file's central directory, parsed as torch's reader (miniz) parses them.
+// Parses the end records and entries of a zip file's central directory as torch's reader (miniz) does.
 //
-// What miniz refuses is Malformed here. What it takes though it contradicts itself is Malformed too; docs/acceptance.md
-// lists these cases.
+// It throws Malformed for what miniz refuses, and for contradictions that miniz accepts; docs/acceptance.md lists
+// those.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct Directory {
 // Throws SystemError, Truncated or Malformed.
 Directory find_directory(int fd, uint64_t size);
 
-// The records in the directory's order, without the offsets of their data. Throws as find_directory() does.
+// Returns the records in the directory's order, without the offsets of their data. Throws as find_directory() does.
 std::vector<ZipRecord> read_entries(int fd, uint64_t size, const Directory& directory);
 
-// Exactly `nbytes` bytes of the file. Throws SystemError or Truncated.
+// Reads exactly `nbytes` bytes of the file. Throws SystemError or Truncated.
 std::vector<uint8_t> read_bytes(int fd, uint64_t offset, uint64_t nbytes);
 
-// A little-endian number.
+// Reads a little-endian number.
 template <typename Number>
 Number number_at(const uint8_t* memory) {
     Number value = 0;

@@ -5,7 +5,7 @@
 
 #include "zip/directory.hpp"
 
-// Offsets and signatures: PKWARE's APPNOTE 6.3, sections 4.3.7 (local header) and 4.3.9 (descriptor).
+// Offsets and signatures are those of PKWARE's APPNOTE 6.3, sections 4.3.7 (local header) and 4.3.9 (descriptor).
 
 namespace fastio {
 
@@ -15,7 +15,7 @@ constexpr uint64_t kHeaderBytes = 30;
 constexpr uint32_t kMax32 = 0xFFFFFFFF;
 constexpr uint16_t kHasDescriptor = 1 << 3;
 
-// Where the data of a record starts by its own local header.
+// Returns where a record's data starts according to its local header.
 uint64_t data_offset(const ZipRecord& record, const uint8_t* header) {
     if (std::memcmp(header, "PK\3\4", 4) != 0) throw Malformed(record.name, "no local header where the directory says");
     if (number_at<uint16_t>(header + 26) != record.name.size()) {
@@ -24,7 +24,8 @@ uint64_t data_offset(const ZipRecord& record, const uint8_t* header) {
     return record.header + kHeaderBytes + record.name.size() + number_at<uint16_t>(header + 28);
 }
 
-void place(std::vector<ZipRecord>& records, int fd, uint64_t directory, bool read_local_headers) {
+// Sets the data offsets of the records, which are sorted; see read_directory().
+void set_offsets(std::vector<ZipRecord>& records, int fd, uint64_t directory, bool read_local_headers) {
     for (size_t index = 0; index < records.size(); ++index) {
         ZipRecord& record = records[index];
         uint64_t limit = index + 1 < records.size() ? records[index + 1].header : directory;
@@ -55,7 +56,7 @@ std::vector<ZipRecord> read_directory(int fd, uint64_t size, bool read_local_hea
     std::vector<ZipRecord> records = read_entries(fd, size, directory);
     std::stable_sort(records.begin(), records.end(),
                      [](const ZipRecord& one, const ZipRecord& other) { return one.header < other.header; });
-    place(records, fd, directory.offset, read_local_headers);
+    set_offsets(records, fd, directory.offset, read_local_headers);
     return records;
 }
 

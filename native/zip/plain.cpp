@@ -8,9 +8,10 @@ namespace fastio {
 
 namespace {
 
-constexpr size_t kLongestName = 511;  // of what torch lists
+constexpr size_t kLongestName = 511;  // that torch lists
 
-// How many bytes the UTF-8 sequence at `at` has; 0 if it is none (RFC 3629: no surrogates, no overlong forms).
+// Returns the length in bytes of the UTF-8 sequence at `at`; 0 if it is invalid (RFC 3629: no surrogates, no overlong
+// forms).
 size_t utf8_length(const std::string& text, size_t at) {
     auto byte = [&](size_t index) { return index < text.size() ? static_cast<uint8_t>(text[index]) : uint8_t{0}; };
     auto follows = [&](size_t index) { return (byte(index) & 0xC0) == 0x80; };
@@ -28,7 +29,7 @@ size_t utf8_length(const std::string& text, size_t at) {
     return 0;
 }
 
-// Whether a name is UTF-8 from its byte `at` on.
+// Whether a name is valid UTF-8 from its byte `at` on.
 bool is_text(const std::string& name, size_t at) {
     while (at < name.size()) {
         size_t length = utf8_length(name, at);
@@ -63,7 +64,7 @@ std::string nonstandard_reason(const std::vector<ZipRecord>& records, bool is_st
     if (!is_standard_end) return "its end record is not the last thing in the file";
     for (const ZipRecord& record : records) {
         if (record.method != 0 || (record.flags & kUnreadable) != 0) return "it was compressed or encrypted";
-        if (!is_standard_name(record.name)) return "a record's name is none that torch.save gives";
+        if (!is_standard_name(record.name)) return "a record has a name that torch.save does not write";
     }
     return "";
 }

@@ -1,4 +1,4 @@
-// Whether an archive is one that torch.save or fastio wrote, by its directory alone.
+// Tells from the directory whether torch.save or fastio wrote an archive.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace fastio {
 
-// General purpose flags (PKWARE's APPNOTE 6.3, section 4.4.4): encrypted, a patch, strongly encrypted.
+// General purpose flags (PKWARE's APPNOTE 6.3, section 4.4.4): encrypted, patch data, strong encryption.
 constexpr uint16_t kUnreadable = 1 | 1 << 5 | 1 << 6;
 
-// Whether every record is in one and the same folder. torch opens no other archive.
+// Whether all records are in the same folder. torch opens no other archive.
 bool in_one_folder(const std::vector<ZipRecord>& records);
 
-// Why only torch's own reader can say what an archive in one folder holds; empty if names and bytes mean what they say.
+// Returns why only torch's own reader can read an archive in one folder; empty if fastio can.
 //
-// torch looks names up without regard to the case of ASCII letters, as C strings, and lists them as UTF-8 of at most
-// 511 bytes. Of names that torch.save gives none of that makes a difference: all are in lower case behind the folder.
-// Throws Malformed for a name that torch cannot list.
+// torch looks names up as C strings, ignores the case of ASCII letters, and lists names as UTF-8 of at most 511 bytes.
+// That makes no difference for the names of torch.save, which are in lower case behind the folder. Throws Malformed for
+// a name that torch cannot list.
 std::string nonstandard_reason(const std::vector<ZipRecord>& records, bool is_standard_end);
 
 }  // namespace fastio

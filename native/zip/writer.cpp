@@ -15,7 +15,7 @@ constexpr uint16_t kUtf8 = 0x0800, kDescribed = 0x0008;  // flags: UTF-8 names; 
 constexpr uint64_t kHeaderBytes = 30, kCrcInDescriptor = 4, kCrcInEntry = 16;
 constexpr uint16_t kMadeBy = 0x031E, kNeeded = 45;
 
-// Little-endian fields, one after the other.
+// Builds a sequence of little-endian fields.
 class Fields {
   public:
     Fields& u16(uint64_t value) { return add(value, 2); }
@@ -40,7 +40,7 @@ class Fields {
     }
 };
 
-// The zip64 field: the sizes and the offset that do not fit in 32 bits.
+// Returns the zip64 extra field: the sizes and the offset, if they do not fit in 32 bits.
 std::string zip64(uint64_t nbytes, uint64_t header) {
     Fields values;
     if (nbytes >= kMax32) values.u64(nbytes).u64(nbytes);
