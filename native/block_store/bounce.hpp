@@ -1,4 +1,4 @@
-// Aligned memory for what a device cannot reach as it lies: unaligned addresses, and the last, partial block.
+// Aligned buffers for data that a device cannot access directly: unaligned memory, and partial last blocks.
 #pragma once
 
 #include <sys/mman.h>
@@ -10,19 +10,19 @@
 
 namespace fastio {
 
-// A few slices of one mapping. The one given back last is taken first: it is still in the cache.
+// A few slices of one mapping. take() returns the most recently used one, which is still in the cache.
 class Bounce {
   public:
     static constexpr uint64_t kSlice = 512 << 10;
 
-    // Throws SystemError where there is no memory.
+    // Throws SystemError if there is no memory.
     Bounce() {
-        // The driver may have the kernel pin these pages, and fork would copy pinned ones at once.
+        // The driver may have these pages pinned, and fork copies pinned pages at once.
         madvise(mapping_.data(), mapping_.nbytes(), MADV_DONTFORK);
         for (uint64_t slice = kSlices; slice > 0; --slice) free_.push_back(mapping_.data() + (slice - 1) * kSlice);
     }
 
-    // A slice, or null while all are in use.
+    // Returns a slice, or null while all are in use.
     uint8_t* take() {
         if (free_.empty()) return nullptr;
         uint8_t* slice = free_.back();
@@ -36,7 +36,7 @@ class Bounce {
     uint64_t nbytes() const { return mapping_.nbytes(); }
 
   private:
-    static constexpr uint64_t kSlices = 8;  // 4 MiB: half of what a user may usually have pinned (RLIMIT_MEMLOCK)
+    static constexpr uint64_t kSlices = 8;  // 4 MiB: half of the usual limit on pinned memory (RLIMIT_MEMLOCK)
 
     Mapping mapping_{kSlices * kSlice};
     std::vector<uint8_t*> free_;

@@ -17,8 +17,8 @@ namespace fastio {
 
 namespace {
 
-constexpr uint64_t kStripe = (1 << 20) / kStoreBlock;  // blocks: one large command a stripe
-constexpr uint64_t kStep = (256 << 20) / kStoreBlock;  // blocks: files grow seldom
+constexpr uint64_t kStripe = (1 << 20) / kStoreBlock;  // blocks: a stripe is one large command
+constexpr uint64_t kStep = (256 << 20) / kStoreBlock;  // blocks: large, so that files grow rarely
 constexpr uint64_t kUnlimited = std::numeric_limits<int64_t>::max() / kStoreBlock;
 
 bool is_full(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
@@ -41,7 +41,7 @@ StoreDevices::~StoreDevices() { close(); }
 void StoreDevices::discard() noexcept {
     for (const Device& device : devices_) {
         if (device.fd < 0 || device.fixed_blocks != 0) continue;
-        // Where it fails, the space comes back when the last holder closes the file.
+        // If it fails, the space is freed when the last process closes the file.
         [[maybe_unused]] int failed = ftruncate(device.fd, 0);
     }
 }
@@ -72,7 +72,7 @@ uint64_t StoreDevices::grow(uint64_t blocks) {
     return blocks_;
 }
 
-// Give every file what `blocks` blocks of the store need of it.
+// Allocates in every file its share of `blocks` blocks of the store.
 void StoreDevices::allocate_each(uint64_t blocks) {
     uint64_t share = devices_.size() == 1 ? blocks : round_up(blocks, kStripe * devices_.size()) / devices_.size();
     for (size_t number = 0; number < devices_.size(); ++number) {

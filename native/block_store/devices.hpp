@@ -1,4 +1,4 @@
-// The files or block devices under a store, seen as one row of blocks: striped as RAID 0, grown when asked.
+// The files or block devices under a store as one array of blocks, striped like RAID 0. Files grow on demand.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 
 namespace fastio {
 
-constexpr uint64_t kStoreBlock = 4096;  // bytes: what any device and O_DIRECT take
+constexpr uint64_t kStoreBlock = 4096;  // bytes; suits any device and O_DIRECT
 
-// Where a block of the store lies, and how many after it lie behind it on the same device.
+// Where a block of the store lies, and how many blocks from it on are contiguous on that device.
 struct StorePlace {
     unsigned device;
     uint64_t block;
@@ -20,22 +20,22 @@ class StoreDevices {
   public:
     struct Device {
         int fd;
-        uint64_t fixed_blocks;  // of a block device, which cannot grow; 0: a file
+        uint64_t fixed_blocks;  // the size of a block device, which cannot grow; 0: a file
     };
 
-    // Owns the descriptors. `limit_blocks`: the most blocks of the whole store; 0: what the devices have.
+    // Takes ownership of the descriptors. `limit_blocks`: the maximum size of the store; 0: no limit but the devices.
     StoreDevices(std::vector<Device> devices, uint64_t limit_blocks);
     ~StoreDevices();
     StoreDevices(const StoreDevices&) = delete;
     StoreDevices& operator=(const StoreDevices&) = delete;
 
-    // Make at least `blocks` exist, and many more where there is room; gives how many do. Throws SystemError with
-    // ENOSPC where there is none: no space, over the quota or a limit; or with the errno of a disk that fails.
+    // Allocates at least `blocks` blocks, and many more if there is room. Returns how many exist. Throws SystemError:
+    // ENOSPC if there is no room (disk full, quota, limit), else the errno of the failing disk.
     uint64_t grow(uint64_t blocks);
     StorePlace locate(uint64_t lba) const;
     size_t count() const { return devices_.size(); }
     int fd(unsigned device) const { return devices_[device].fd; }
-    // Give the space of files back: a child of fork may hold them open.
+    // Truncates the files: a forked child may still hold them open, which would keep their space.
     void discard() noexcept;
     void close() noexcept;
 
@@ -43,7 +43,7 @@ class StoreDevices {
     std::vector<Device> devices_;
     uint64_t limit_;
     uint64_t blocks_ = 0;
-    std::vector<uint64_t> sizes_;  // what each file has been given, in blocks
+    std::vector<uint64_t> sizes_;  // allocated blocks of each device
 
     void allocate_each(uint64_t blocks);
 };

@@ -1,4 +1,5 @@
-// What moves a store's commands to and from its devices. A driver knows of no index, no allocator and no retry.
+// The interface of a driver, which moves a store's commands to and from its devices. A driver knows no indices, no
+// allocation and no retries.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +12,20 @@ namespace fastio {
 struct DeviceCommand {
     bool write;
     unsigned device;
-    int fd;  // -1 where the driver opened the devices by itself
+    int fd;  // -1 if the driver opened the device itself
     uint8_t* memory;
-    uint32_t nbytes;  // as `offset` a multiple of kStoreBlock
+    uint32_t nbytes;  // a multiple of kStoreBlock, as is `offset`
     uint64_t offset;
-    uint64_t tag;  // below depth(); no two under way have the same
+    uint64_t tag;  // below depth(); unique among the commands in flight
 };
 
 struct DeviceCompletion {
     uint64_t tag;
-    int32_t result;       // bytes moved, or minus an errno: EIO for an error that NVMe has a status for
-    uint16_t status = 0;  // NVMe's status field without the phase bit (see nvme/status.hpp); 0: none
+    int32_t result;       // bytes moved, or a negative errno: EIO for an error with an NVMe status
+    uint16_t status = 0;  // the NVMe status field without its phase bit (see nvme/status.hpp); 0: none
 };
 
-// Called under the store's lock (but for wait), by any thread; never with more than `depth` commands sent and not
+// All methods but wait() are called under the store's lock, by any thread. At most depth() commands are sent and not
 // reaped.
 class StoreDriver {
   public:
@@ -38,49 +39,51 @@ class StoreDriver {
     virtual ~StoreDriver() = default;
 
     virtual unsigned depth() const = 0;
-    // Make commands to and from this memory possible or cheaper, where the driver can: host memory, or another
-    // device's that is mapped here. It stays until disown() or the driver's end. Gives why it could not; nothing where
-    // it could, or has nothing to do.
-    virtual std::string adopt(uint8_t* memory, uint64_t nbytes) = 0;
-    // Before adopted memory goes away; no command uses it any more.
-    virtual void disown(uint8_t*) {}
-    // Whether a command may use this memory as it lies; other memory goes through a bounce, which was adopted.
+    // Makes commands on this memory possible or cheaper, if the driver can: host memory, or mapped memory of another
+    // device. The memory must stay until unmap_memory() or the driver's destruction. Returns why it failed, or an empty
+    // string.
+    virtual std::string map_memory(uint8_t* memory, uint64_t nbytes) = 0;
+    // Called before mapped memory is freed, when no command uses it any more.
+    virtual void unmap_memory(uint8_t*) {}
+    // Whether a command may use this memory directly. Other memory goes through a bounce buffer, which was mapped.
     virtual bool reaches(const uint8_t*, uint64_t) const { return true; }
-    // How many bytes one command may move: whole blocks, and at least one.
+    // The maximum bytes of one command: whole blocks, at least one.
     virtual uint64_t largest_transfer() const { return 1 << 20; }
-    // What the driver itself knows of its devices, in the order of DeviceCommand::device; none: only the caller does.
+    // The devices that the driver opened itself, in the order of DeviceCommand::device. Empty if the caller opened
+    // them.
     virtual std::vector<Device> devices() const { return {}; }
 
     virtual void send(const DeviceCommand& command) = 0;
-    // Hand over what was sent. Throws Refused where the driver has stopped working; it may be called again.
+    // Submits the sent commands. Throws Refused if the driver stopped working; it may be called again.
     virtual void flush() = 0;
-    // Sleep until there is a completion to reap. Called WITHOUT the lock, by one thread at a time, with all that was
-    // sent flushed and something under way. Others may send and flush meanwhile, but not reap. Throws Refused.
+    // Sleeps until there is a completion to reap. Called WITHOUT the lock, by one thread at a time, when all sent
+    // commands are flushed and at least one is in flight. Other threads may send and flush meanwhile, but not reap.
+    // Throws Refused.
     virtual void wait() = 0;
-    // Take one completion; false if there is none.
+    // Takes one completion. Returns false if there is none.
     virtual bool reap(DeviceCompletion& completion) = 0;
-    // Sent, but known to nobody: after a flush that was refused.
+    // The number of commands that were sent but not submitted, after a flush that failed.
     virtual unsigned unsent() const = 0;
 
-    // What did not go the usual way so far, and why.
+    // Unusual events so far, such as fallbacks and restarts, with their reasons.
     virtual std::vector<std::string> notes() const { return {}; }
-    // What it cost so far: writes to a device's doorbells, and calls of the kernel to move data.
+    // Counts so far: doorbell writes, and system calls to move data.
     virtual uint64_t doorbells() const { return 0; }
     virtual uint64_t system_calls() const { return 0; }
 };
 
-// "uring" and "threads", whose devices are the caller's; "nvme" on his descriptors of /dev/ngXnY. Throws Refused where
-// the driver cannot work here.
+// Creates "uring" or "threads", on devices that the caller opened, or "nvme", on the caller's descriptors of
+// /dev/ngXnY. Throws Refused if the driver cannot work here.
 std::unique_ptr<StoreDriver> make_store_driver(const std::string& name, const std::vector<int>& fds = {});
-// "vfio" and "spdk", which open the devices of these names by themselves. Throws Refused with what would help.
+// Creates "vfio" or "spdk", which open the named devices themselves. Throws Refused with the cure.
 std::unique_ptr<StoreDriver> make_store_driver(const std::string& name, const std::vector<std::string>& devices);
 
 std::unique_ptr<StoreDriver> make_uring_driver();
 std::unique_ptr<StoreDriver> make_threads_driver();
 std::unique_ptr<StoreDriver> make_nvme_driver(const std::vector<int>& fds);
-// "0000:03:00.0", or "0000:03:00.0/2" for its namespace 2.
+// Device names: "0000:03:00.0", or "0000:03:00.0/2" for namespace 2.
 std::unique_ptr<StoreDriver> make_vfio_driver(const std::vector<std::string>& devices);
-// "trtype=PCIe traddr=0000:03:00.0", "trtype=TCP traddr=..."
+// Device names: "trtype=PCIe traddr=0000:03:00.0", "trtype=TCP traddr=..."
 std::unique_ptr<StoreDriver> make_spdk_driver(const std::vector<std::string>& devices);
 
 }  // namespace fastio

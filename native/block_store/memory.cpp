@@ -1,4 +1,4 @@
-// Memory that the devices reach: what callers map, and the store's own that other memory goes through.
+// Memory that the devices access: the caller's mapped memory, and the store's bounce buffers.
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -13,7 +13,7 @@ void BlockStore::map(uint8_t* memory, uint64_t nbytes) {
     std::unique_lock<std::mutex> lock = enter();
     if (nbytes == 0) throw std::invalid_argument("cannot map 0 bytes");
     if (mapped_.count(memory) != 0) throw std::invalid_argument("this memory is mapped already");
-    std::string refusal = driver_->adopt(memory, nbytes);
+    std::string refusal = driver_->map_memory(memory, nbytes);
     if (!refusal.empty()) throw Refused(refusal);
     mapped_.emplace(memory, nbytes);
 }
@@ -23,8 +23,8 @@ void BlockStore::unmap(uint8_t* memory) {
     auto found = mapped_.find(memory);
     if (found == mapped_.end()) throw std::invalid_argument("this memory is not mapped");
     const uint64_t nbytes = found->second;
-    while (is_in_use(memory, nbytes)) advance(lock);
-    if (mapped_.erase(memory) == 1) driver_->disown(memory);  // else another thread did
+    while (is_in_use(memory, nbytes)) wait_for_progress(lock);
+    if (mapped_.erase(memory) == 1) driver_->unmap_memory(memory);  // else another thread did it
 }
 
 bool BlockStore::is_in_use(const uint8_t* memory, uint64_t nbytes) const {
@@ -32,7 +32,7 @@ bool BlockStore::is_in_use(const uint8_t* memory, uint64_t nbytes) const {
         return other < memory + nbytes && other + others > memory;
     };
     auto uses = [=](const Command& command) { return command.entry && overlaps(command.memory, command.payload); };
-    auto awaits = [=](const Waiting& read) { return overlaps(read.memory, read.nbytes); };
+    auto awaits = [=](const WaitingRead& read) { return overlaps(read.memory, read.nbytes); };
     auto has_reads = [=](const auto& row) {
         return std::any_of(row.second->reads.begin(), row.second->reads.end(), awaits);
     };
@@ -44,13 +44,13 @@ bool BlockStore::is_reachable(const uint8_t* memory, uint64_t nbytes) const {
     return reinterpret_cast<uintptr_t>(memory) % memory_alignment_ == 0 && driver_->reaches(memory, nbytes);
 }
 
-// A slice of the bounce, or null while all are in use.
+// Returns a slice of the bounce buffer, or null while all are in use.
 uint8_t* BlockStore::take_bounce() {
     if (!bounce_) {
         auto made = std::make_unique<Bounce>();
-        std::string refusal = driver_->adopt(made->data(), made->nbytes());
+        std::string refusal = driver_->map_memory(made->data(), made->nbytes());
         if (!refusal.empty()) {
-            if (!is_reachable(made->data(), made->nbytes())) throw Refused("no memory to bounce through: " + refusal);
+            if (!is_reachable(made->data(), made->nbytes())) throw Refused("no bounce buffer: " + refusal);
             notes_.push_back("bounced bytes by plain commands: " + refusal);
         }
         bounce_ = std::move(made);

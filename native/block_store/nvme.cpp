@@ -1,4 +1,5 @@
-// The driver "nvme": NVMe commands by io_uring on the kernel's passthrough devices, past block layer and file system.
+// The driver "nvme": sends NVMe commands by io_uring to the kernel's passthrough devices, past block layer and file
+// system.
 #include <sys/ioctl.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ namespace fastio {
 namespace {
 
 constexpr unsigned kDepth = 64;
-constexpr uint16_t kAbortedByHost = 0x371;  // what the kernel calls commands that a reset cancelled
+constexpr uint16_t kAbortedByHost = 0x371;  // the kernel's status for commands that a reset cancelled
 
 static_assert(sizeof(PassthroughCommand) <= Ring::kCommandBytes);
 
@@ -27,7 +28,7 @@ class NvmeDriver final : public RingDriver {
   public:
     explicit NvmeDriver(const std::vector<int>& fds) : RingDriver(kDepth, Ring::Entries::kLarge) {
         for (int fd : fds) namespaces_.push_back(identify_passthrough(fd));
-        for (unsigned device = 0; device < namespaces_.size(); ++device) try_out(device);
+        for (unsigned device = 0; device < namespaces_.size(); ++device) try_read(device);
     }
 
     unsigned depth() const override { return kDepth; }
@@ -53,21 +54,22 @@ class NvmeDriver final : public RingDriver {
     }
 
     std::vector<std::string> notes() const override {
-        if (registered_works_) return {};
-        return {"this kernel takes no registered memory for NVMe commands (Invalid argument), so it maps it each time"};
+        if (takes_registered_) return {};
+        return {
+            "this kernel takes no registered memory for NVMe commands (Invalid argument): it maps it for each command"};
     }
 
     void send(const DeviceCommand& command) override {
         const PassthroughNamespace& space = namespaces_[command.device];
-        PassthroughCommand asked{};
-        asked.opcode = command.write ? nvme::kWrite : nvme::kRead;
-        asked.nsid = space.nsid;
-        asked.memory = reinterpret_cast<uintptr_t>(command.memory);
-        asked.nbytes = command.nbytes;
-        nvme::set_lbas(asked, command.offset / space.lba_bytes, command.nbytes / space.lba_bytes);
-        const int registered = registered_works_ ? ring_.registered(command.memory, command.nbytes) : -1;
+        PassthroughCommand passthrough{};
+        passthrough.opcode = command.write ? nvme::kWrite : nvme::kRead;
+        passthrough.nsid = space.nsid;
+        passthrough.memory = reinterpret_cast<uintptr_t>(command.memory);
+        passthrough.nbytes = command.nbytes;
+        nvme::set_lbas(passthrough, command.offset / space.lba_bytes, command.nbytes / space.lba_bytes);
+        const int registered = takes_registered_ ? ring_.registered(command.memory, command.nbytes) : -1;
         sent_[command.tag] = {command.nbytes, registered >= 0};
-        ring_.queue_command(space.fd, kPassthroughIo, &asked, sizeof asked, registered, command.tag);
+        ring_.queue_command(space.fd, kPassthroughIo, &passthrough, sizeof passthrough, registered, command.tag);
     }
 
     bool reap(DeviceCompletion& completion) override {
@@ -79,8 +81,8 @@ class NvmeDriver final : public RingDriver {
         } else if (taken.result == -EINTR) {
             completion = {taken.tag, -EIO, kAbortedByHost};
         } else if (taken.result == -EINVAL && sent.registered) {
-            // Kernels before 6.12 count the pages up to the end of the registered piece, and find them too many.
-            registered_works_ = false;
+            // Kernels before 6.12 count all pages up to the end of the registered buffer, and refuse so many.
+            takes_registered_ = false;
             completion = {taken.tag, -EAGAIN};
         } else {
             completion = {taken.tag, taken.result == 0 ? static_cast<int32_t>(sent.nbytes) : taken.result};
@@ -96,21 +98,21 @@ class NvmeDriver final : public RingDriver {
 
     std::vector<PassthroughNamespace> namespaces_;
     std::array<Sent, kDepth> sent_{};
-    bool registered_works_ = true;
+    bool takes_registered_ = true;
 
-    // A kernel that forbids passthrough, or lacks it, says so when it is asked for data and not before.
-    void try_out(unsigned device) {
+    // Reads one block, because a kernel that forbids or lacks passthrough fails only the first data command.
+    void try_read(unsigned device) {
         alignas(kStoreBlock) uint8_t block[kStoreBlock] = {};
         send({false, device, -1, block, kStoreBlock, 0, 0});
         ring_.submit(1);
         Ring::Completion taken;
         while (!ring_.reap(taken)) ring_.wait();
-        if (taken.result >= 0 || taken.result == -EINTR) return;  // the store reports what NVMe says
+        if (taken.result >= 0 || taken.result == -EINTR) return;  // the store reports NVMe errors
         const bool forbidden = taken.result == -EACCES || taken.result == -EPERM;
         throw Refused(namespaces_[device].name + " refuses NVMe commands by io_uring (" + std::strerror(-taken.result) +
-                      (forbidden ? "): before Linux 6.2 they are root's (CAP_SYS_ADMIN)"
-                                 : "): they need Linux 5.19 and the passthrough device /dev/ngXnY; the block device"
-                                   " /dev/nvmeXnY without \"nvme:\" is the other way"));
+                      (forbidden ? "): before Linux 6.2 they need root (CAP_SYS_ADMIN)"
+                                 : "): they need Linux 5.19 and the passthrough device /dev/ngXnY; without \"nvme:\","
+                                   " use the block device /dev/nvmeXnY"));
     }
 };
 

@@ -1,4 +1,5 @@
-// Software queue -> driver. Every completion is one of three: an error, short (the rest is sent again), done.
+// Moves commands from the software queues to the driver and handles completions: an error, a short transfer (the rest
+// is sent again), or done.
 #include <sched.h>
 
 #include <algorithm>
@@ -17,13 +18,13 @@ namespace fastio {
 
 namespace {
 
-// A blob this small with a partial last block goes through the bounce whole: one command instead of two.
+// A blob up to this size with a partial last block goes through the bounce buffer entirely: one command, not two.
 constexpr uint64_t kSmall = 64 << 10;
-constexpr unsigned kTries = 5;  // of a command that an NVMe controller says may be tried again, as the kernel does
+constexpr unsigned kMaxTries = 5;  // of a command that may be retried; the kernel, too, tries five times
 
 }  // namespace
 
-// Split at the largest transfer, at the end of a stripe, and before a partial last block.
+// Splits a transfer into commands: at the largest transfer, at the end of a stripe, and before a partial last block.
 void BlockStore::enqueue(const std::shared_ptr<Entry>& entry, uint8_t* memory, uint64_t nbytes, bool write) {
     bool bounce_all = !is_reachable(memory, nbytes) || (nbytes <= kSmall && nbytes % kStoreBlock != 0);
     uint64_t whole = bounce_all ? 0 : nbytes / kStoreBlock * kStoreBlock;
@@ -51,7 +52,7 @@ void BlockStore::pump() {
     if (!asleep_ && reap()) submit();
 }
 
-void BlockStore::advance(std::unique_lock<std::mutex>& lock) {
+void BlockStore::wait_for_progress(std::unique_lock<std::mutex>& lock) {
     submit();
     if (!asleep_ && reap()) return submit();
     if (in_flight() == 0) return;
@@ -72,7 +73,7 @@ void BlockStore::advance(std::unique_lock<std::mutex>& lock) {
         waiter_ = false;
         woken_.notify_all();
     }
-    if (closed_) throw std::runtime_error("this block store was closed while it was waited for");
+    if (closed_) throw std::runtime_error("this block store was closed during a wait for it");
     if (refusal) std::rethrow_exception(refusal);
     pump();
 }
@@ -82,14 +83,14 @@ void BlockStore::submit() {
         std::deque<Command>& queue = reads_.empty() ? writes_ : reads_;
         if (queue.empty()) break;
         Command& next = queue.front();
-        if (next.entry->failure) {  // the rest of a blob that has failed is not worth the device's time
+        if (next.entry->failure) {  // skip the rest of a blob that failed
             Command skipped = std::move(next);
             queue.pop_front();
             finish(skipped);
             continue;
         }
         if (next.bounced) {
-            if (next.write) driver_->flush();  // the device is at what was sent while the next is copied
+            if (next.write) driver_->flush();  // the device works on the sent commands during the copy
             next.bounce = take_bounce();
             if (next.bounce == nullptr) break;
             if (next.write) {
@@ -112,7 +113,7 @@ void BlockStore::submit() {
 }
 
 void BlockStore::record(const Command& command) {
-    if (trace_.size() == kTraced) trace_.pop_front();
+    if (trace_.size() == kMaxTraced) trace_.pop_front();
     trace_.push_back({command.write, command.place.device, command.place.block, command.nbytes / kStoreBlock});
 }
 
@@ -128,19 +129,19 @@ bool BlockStore::reap() {
     bool any = false;
     DeviceCompletion completion;
     while (driver_->reap(completion)) {
-        settle(static_cast<unsigned>(completion.tag), completion);
+        handle_completion(static_cast<unsigned>(completion.tag), completion);
         any = true;
     }
     return any;
 }
 
-void BlockStore::settle(unsigned slot, const DeviceCompletion& completion) {
+void BlockStore::handle_completion(unsigned slot, const DeviceCompletion& completion) {
     Command& command = slots_[slot];
     const int32_t result = completion.result;
     if (result == -EINTR || result == -EAGAIN) return send(slot);
-    // The thread that submitted it has ended, as autograd's do; or the kernel finds no thread of its own for it.
-    if (result == -ECANCELED && ++command.tries < kTries) return send(slot);
-    if (completion.status != 0 && nvme_may_retry(completion.status) && ++command.tries < kTries) {
+    // The submitting thread has ended, as autograd's threads do, or the kernel could not start a worker thread.
+    if (result == -ECANCELED && ++command.tries < kMaxTries) return send(slot);
+    if (completion.status != 0 && nvme_may_retry(completion.status) && ++command.tries < kMaxTries) {
         ++stats_.retries;
         return send(slot);
     }
@@ -148,7 +149,7 @@ void BlockStore::settle(unsigned slot, const DeviceCompletion& completion) {
     if (result >= 0) {
         uint64_t moved = command.moved + static_cast<uint64_t>(result);
         if (moved < command.nbytes) {
-            moved = moved / kStoreBlock * kStoreBlock;  // what is left must still be aligned
+            moved = moved / kStoreBlock * kStoreBlock;  // the rest must still be aligned
             stuck = moved <= command.moved;
         }
         (command.write ? stats_.bytes_written : stats_.bytes_read) += moved - command.moved;
@@ -174,25 +175,25 @@ void BlockStore::settle(unsigned slot, const DeviceCompletion& completion) {
     finish(finished);
 }
 
-// One command less, whatever became of it. With a write's last one, the reads that waited for it may begin.
+// Counts a command as done or failed. The last command of a write starts the reads that waited for it.
 void BlockStore::finish(const Command& command) {
     Entry& entry = *command.entry;
     if (--entry.pending > 0) return;
     entry.writing = false;
     if (entry.freed) return release(entry);
-    std::vector<Waiting> reads = std::move(entry.reads);
+    std::vector<WaitingRead> reads = std::move(entry.reads);
     entry.reads.clear();
     if (entry.failure) return;
-    for (const Waiting& read : reads) enqueue(command.entry, read.memory, read.nbytes, false);
+    for (const WaitingRead& read : reads) enqueue(command.entry, read.memory, read.nbytes, false);
 }
 
-// Forget what of this entry is only queued.
-void BlockStore::drop(const std::shared_ptr<Entry>& entry) {
+// Drops the commands of this entry that are queued and not in flight.
+void BlockStore::drop_queued(const std::shared_ptr<Entry>& entry) {
     entry->reads.clear();
     if (entry->pending == entry->in_flight) return;
     for (std::deque<Command>* queue : {&reads_, &writes_}) {
-        auto is_its = [&](const Command& command) { return command.entry == entry; };
-        queue->erase(std::remove_if(queue->begin(), queue->end(), is_its), queue->end());
+        auto belongs = [&](const Command& command) { return command.entry == entry; };
+        queue->erase(std::remove_if(queue->begin(), queue->end(), belongs), queue->end());
     }
     entry->pending = entry->in_flight;
 }
@@ -214,7 +215,7 @@ void BlockStore::drain() noexcept {
             (slots_[slot].write ? stats_.bytes_written : stats_.bytes_read) += moved;
             free_slots_.push_back(slot);
         }
-        sched_yield();  // completions arrive without asking, even on a ring that refuses calls
+        sched_yield();  // the kernel posts completions even on a ring whose system calls fail
     }
     slots_.clear();
     free_slots_.clear();

@@ -1,4 +1,4 @@
-// What the drivers over an io_uring have in common: all but what they send and how they understand the answers.
+// The common base of the drivers over io_uring. They differ in what they send and how they read completions.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@ namespace fastio {
 
 class RingDriver : public StoreDriver {
   public:
-    std::string adopt(uint8_t* memory, uint64_t nbytes) override {
+    std::string map_memory(uint8_t* memory, uint64_t nbytes) override {
         std::string refusal = ring_.register_memory(memory, nbytes);
         return refusal.empty() ? refusal : "io_uring does not register memory (" + refusal + ")";
     }
 
-    void disown(uint8_t* memory) override { ring_.unregister_memory(memory); }
+    void unmap_memory(uint8_t* memory) override { ring_.unregister_memory(memory); }
 
     void flush() override {
         if (ring_.queued() > 0) ring_.submit(0);
@@ -27,7 +27,7 @@ class RingDriver : public StoreDriver {
     uint64_t system_calls() const override { return ring_.calls(); }
 
   protected:
-    // Forward and backward may run on different threads.
+    // kAnyThread, because forward and backward may run on different threads.
     explicit RingDriver(unsigned depth, Ring::Entries entries = Ring::Entries::kPlain)
         : ring_(depth, Ring::Issuers::kAnyThread, entries) {}
 

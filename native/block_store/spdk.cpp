@@ -1,4 +1,4 @@
-// The driver "spdk": SPDK's user-level NVMe driver, over PCIe, TCP and whatever else its transports reach.
+// The driver "spdk": SPDK's user-space NVMe driver, over PCIe, TCP and SPDK's other transports.
 #include "spdk/environment.hpp"
 #include "support/errors.hpp"
 
@@ -30,7 +30,7 @@ class SpdkDriver final : public StoreDriver {
             spdk_nvme_transport_id where{};
             if (spdk_nvme_transport_id_parse(&where, id.c_str()) != 0) {
                 throw Refused("'" + id +
-                              "' is no transport id of SPDK: expected 'trtype=PCIe traddr=0000:03:00.0' or "
+                              "' is not an SPDK transport id: expected 'trtype=PCIe traddr=0000:03:00.0' or "
                               "'trtype=TCP adrfam=IPv4 traddr=... trsvcid=4420 subnqn=...'");
             }
             sockets_ = sockets_ && where.trtype == SPDK_NVME_TRANSPORT_TCP;
@@ -53,22 +53,22 @@ class SpdkDriver final : public StoreDriver {
 
     unsigned depth() const override { return kDepth; }
 
-    std::string adopt(uint8_t* memory, uint64_t nbytes) override {
+    std::string map_memory(uint8_t* memory, uint64_t nbytes) override {
         if (sockets_) return {};
         try {
-            adopted_.emplace_back(memory, SpdkMemory(memory, nbytes));
+            mapped_.emplace_back(memory, SpdkMemory(memory, nbytes));
         } catch (const Refused& refused) {
             return "SPDK cannot reach this memory (" + refused.reason + ")";
         }
         return {};
     }
 
-    void disown(uint8_t* memory) override {
-        adopted_.remove_if([memory](const auto& one) { return one.first == memory; });
+    void unmap_memory(uint8_t* memory) override {
+        mapped_.remove_if([memory](const auto& one) { return one.first == memory; });
     }
 
     bool reaches(const uint8_t* memory, uint64_t nbytes) const override {
-        return sockets_ || std::any_of(adopted_.begin(), adopted_.end(),
+        return sockets_ || std::any_of(mapped_.begin(), mapped_.end(),
                                        [&](const auto& one) { return one.second.holds(memory, nbytes); });
     }
 
@@ -90,7 +90,7 @@ class SpdkDriver final : public StoreDriver {
         poll();
     }
 
-    // By asking again and again: SPDK has no other way.
+    // Polls, because SPDK has no other way.
     void wait() override {
         for (;; sched_yield()) {
             std::lock_guard<std::mutex> lock(mutex_);
@@ -112,12 +112,12 @@ class SpdkDriver final : public StoreDriver {
     unsigned unsent() const override { return 0; }
 
   private:
-    std::mutex mutex_;     // a queue pair is for one thread at a time, and wait() comes without the store's lock
-    bool sockets_ = true;  // all over TCP, which takes any memory
+    std::mutex mutex_;     // one thread at a time may use a queue pair, and wait() is called without the store's lock
+    bool sockets_ = true;  // all devices are over TCP, which takes any memory
     uint64_t largest_ = 1 << 20;
     std::deque<DeviceCompletion> completions_;
-    std::list<std::pair<uint8_t*, SpdkMemory>> adopted_;
-    std::vector<std::unique_ptr<SpdkDevice>> devices_;  // last: they use all of the above
+    std::list<std::pair<uint8_t*, SpdkMemory>> mapped_;
+    std::vector<std::unique_ptr<SpdkDevice>> devices_;  // declared last: they use all members above
 
     void poll() {
         for (const auto& device : devices_) device->poll();

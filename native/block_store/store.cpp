@@ -1,4 +1,4 @@
-// The table and what callers ask of it; queue.cpp moves the commands, memory.cpp knows memory.
+// The metadata table and the public methods. queue.cpp moves the commands, memory.cpp handles memory.
 #include "block_store/store.hpp"
 
 #include <unistd.h>
@@ -34,24 +34,25 @@ BlockStore::BlockStore(std::unique_ptr<StoreDevices> devices, std::unique_ptr<St
 
 BlockStore::~BlockStore() {
     if (getpid() != owner_) {
-        // Its threads and its ring are the parent's: letting go of them would wait for ever, or unmap what is not ours.
+        // The driver's threads and ring belong to the parent: destroying them here would wait forever, or unmap memory
+        // of something else.
         static_cast<void>(driver_.release());
-        static_cast<void>(bounce_.release());  // nor is it mapped here: see Bounce
+        static_cast<void>(bounce_.release());  // not mapped in a child: see Bounce
         return;
     }
     drain();
-    driver_.reset();  // before the memory that it has adopted
+    driver_.reset();  // before the memory that it maps is freed
     devices_->discard();
 }
 
 void BlockStore::check_owner() const {
     if (getpid() == owner_) return;
     throw std::runtime_error("this block store belongs to process " + std::to_string(owner_) +
-                             ", which forked this one: open a store of your own here");
+                             ", which forked this one: open a new store here");
 }
 
 std::unique_lock<std::mutex> BlockStore::enter() {
-    check_owner();  // before the lock, which a thread of the parent may have held at the fork
+    check_owner();  // before locking: a thread of the parent may have held the lock at the fork
     std::unique_lock<std::mutex> lock(mutex_);
     if (closed_) throw std::runtime_error("this block store is closed");
     return lock;
@@ -83,7 +84,7 @@ void BlockStore::issue(int64_t index, uint8_t* memory, uint64_t nbytes, bool wri
     if (entry->writing) {
         entry->reads.push_back({memory, nbytes});
     } else if (!entry->failure || !entry->failure->write) {
-        entry->failure.reset();  // another try of a read
+        entry->failure.reset();  // retry a failed read
         enqueue(entry, memory, nbytes, false);
     }
 }
@@ -118,19 +119,19 @@ bool BlockStore::is_done(int64_t index, std::optional<Failure>& failure) {
 void BlockStore::wait(int64_t index, std::optional<Failure>& failure) {
     std::unique_lock<std::mutex> lock = enter();
     std::shared_ptr<Entry> entry = entry_of(index);
-    while (entry->pending > 0) advance(lock);
+    while (entry->pending > 0) wait_for_progress(lock);
     failure = entry->failure;
 }
 
 void BlockStore::free(int64_t index) {
     std::unique_lock<std::mutex> lock = enter();
     std::shared_ptr<Entry> entry = entry_of(index);
-    drop(entry);
-    // A read in flight would write into memory that the caller takes for his own again.
+    drop_queued(entry);
+    // Wait for reads in flight, which would write into memory that the caller may reuse.
     while (entry->in_flight > 0 && !entry->writing) {
-        advance(lock);
-        if (entry->freed) throw missing(index);  // by another thread
-        drop(entry);
+        wait_for_progress(lock);
+        if (entry->freed) throw missing(index);  // another thread freed it
+        drop_queued(entry);
     }
     table_.erase(index);
     entry->freed = true;
@@ -164,7 +165,7 @@ void BlockStore::peek(unsigned device, uint64_t block, uint8_t* memory, uint64_t
         reads_.push_back(std::move(command));
         ++entry->pending;
     }
-    while (entry->pending > 0) advance(lock);
+    while (entry->pending > 0) wait_for_progress(lock);
     failure = entry->failure;
 }
 
@@ -202,7 +203,7 @@ std::vector<std::string> BlockStore::notes() {
 
 BlockStore::Stats BlockStore::stats() {
     check_owner();
-    std::lock_guard<std::mutex> lock(mutex_);  // a closed store still knows what it did
+    std::lock_guard<std::mutex> lock(mutex_);  // a closed store keeps its statistics
     return totals();
 }
 

@@ -1,4 +1,4 @@
-// A place to write once, read back and forget (FlashNeuron, section 3.4): issue, update, is_done.
+// A store for blobs that are written once, read back and freed (FlashNeuron, section 3.4): issue, update, is_done.
 #pragma once
 
 #include <atomic>
@@ -20,12 +20,12 @@
 
 namespace fastio {
 
-// Nothing of it is persisted. Any thread may call it; one lock holds all of it together, but not while a thread waits
-// for the device. `index` names a blob.
+// Nothing persists. Any thread may call it: one lock guards everything, and is released while a thread waits for the
+// device. `index` names a blob.
 //
 // Commands wait in two software queues, reads before writes, and go to the driver while it has room. Memory must stay
-// until its command is done or the index is freed; after free() it is the caller's again (a write that the device is
-// at may still read from it, and what it read is forgotten).
+// valid until its command is done or the index is freed. After free() the caller may reuse it: a write in flight may
+// still read from it, but that data is never read back.
 class BlockStore {
   public:
     struct Failure {
@@ -33,8 +33,8 @@ class BlockStore {
         bool write;
         unsigned device;
         uint64_t lba;     // of the command, on its device
-        bool stuck;       // no error of the system: the device moved fewer bytes than asked, and then none
-        uint16_t status;  // NVMe's, as in DeviceCompletion
+        bool stuck;       // no system error: the device moved fewer bytes than asked, then none
+        uint16_t status;  // the NVMe status, as in DeviceCompletion
     };
 
     struct Traced {
@@ -48,65 +48,67 @@ class BlockStore {
         uint64_t bytes_written, bytes_read, bytes_bounced;
         uint64_t commands_written, commands_read;
         uint64_t bytes_used, bytes_provisioned, commands_under_way;
-        uint64_t retries;                  // commands sent again because NVMe said that it may help
-        uint64_t doorbells, system_calls;  // as the driver counts them
+        uint64_t retries;                  // commands sent again because their NVMe status allows it
+        uint64_t doorbells, system_calls;  // counted by the driver
     };
 
-    // `memory_alignment`: of addresses that the devices can reach; other memory goes through a bounce.
+    // `memory_alignment`: the alignment of memory that the devices can access; other memory goes through a bounce
+    // buffer.
     BlockStore(std::unique_ptr<StoreDevices> devices, std::unique_ptr<StoreDriver> driver, uint64_t memory_alignment);
     ~BlockStore();
     BlockStore(const BlockStore&) = delete;
     BlockStore& operator=(const BlockStore&) = delete;
 
-    // Queue a write of a new index, or a read of the first `nbytes` of an old one (after its write, if that is under
-    // way). Throws std::invalid_argument for an index that is there already or a read beyond its end,
-    // std::out_of_range for one that is not there, SystemError where there is no room: the store stays as it was.
+    // Queues a write of a new index, or a read of the first `nbytes` of an existing one (after its write, if that is in
+    // flight). Throws std::invalid_argument for a write of an existing index or a read beyond its end,
+    // std::out_of_range for a read of a missing index, SystemError if there is no room. The store is then unchanged.
     void issue(int64_t index, uint8_t* memory, uint64_t nbytes, bool write);
-    // Submit while there is room, reap, set done bits. Gives how many commands are under way.
+    // Submits while there is room, and reaps. Returns how many commands are queued or in flight.
     uint64_t update();
-    // Whether nothing of this index is under way, after an update if need be; then, how it failed if it did.
+    // Whether all commands of this index are done, after an update if they were not. Sets `failure` if one failed.
     bool is_done(int64_t index, std::optional<Failure>& failure);
     void wait(int64_t index, std::optional<Failure>& failure);
     void free(int64_t index);
     bool contains(int64_t index);
-    // Let the devices reach this memory as it lies, until unmap() or the store's end: pinned host memory, or another
-    // device's that is mapped here. map() throws Refused where the driver cannot; unmap() waits for what uses it.
+    // Lets the devices access this memory directly, until unmap() or the store's destruction: pinned host memory, or
+    // mapped memory of another device. map() throws Refused if the driver cannot. unmap() waits for the commands that
+    // use it.
     void map(uint8_t* memory, uint64_t nbytes);
     void unmap(uint8_t* memory);
-    // Read what lies at `block` of a device, whoever's it is; returns when that is done. Throws std::out_of_range for a
-    // device that is not there.
+    // Reads raw blocks of a device from `block` on, whatever index they belong to, and waits for that. Throws
+    // std::out_of_range for a missing device.
     void peek(unsigned device, uint64_t block, uint8_t* memory, uint64_t nbytes, std::optional<Failure>& failure);
-    // What the driver knows of its devices; none: it uses what the caller opened.
+    // The devices that the driver opened itself; empty if the caller opened them.
     std::vector<StoreDriver::Device> devices();
-    // Drop what is queued, wait for what is in flight, close the devices. Twice is fine.
+    // Drops queued commands, waits for those in flight, closes the devices. May be called twice.
     void close();
 
-    // Begin a new trace, or end it. It keeps the latest kTraced commands.
+    // Starts a new trace, or ends it. It keeps the latest kMaxTraced commands.
     void set_recording(bool recording);
     std::vector<Traced> trace();
     Stats stats();
-    // What did not go the usual way since the store was made.
+    // Unusual events so far, such as fallbacks and restarts, with their reasons.
     std::vector<std::string> notes();
 
   private:
-    static constexpr size_t kTraced = 1 << 16;  // of 1 MiB each: an iteration of 64 GiB
+    static constexpr size_t kMaxTraced = 1 << 16;  // of 1 MiB each: enough for an iteration of 64 GiB
 
-    struct Waiting {
+    struct WaitingRead {
         uint8_t* memory;
         uint64_t nbytes;
     };
 
-    // A row of the metadata table. Commands keep it alive when its index is freed.
+    // An entry of the metadata table. Commands keep it alive after its index is freed.
     struct Entry {
         uint64_t first = 0;
         uint64_t blocks = 0;
         uint64_t nbytes = 0;
         uint64_t pending = 0;    // commands queued or in flight
-        uint64_t in_flight = 0;  // of these, with the driver
+        uint64_t in_flight = 0;  // those of them with the driver
         bool writing = false;
         bool freed = false;
         std::optional<Failure> failure;
-        std::vector<Waiting> reads;  // issued while it was still being written
+        std::vector<WaitingRead> reads;  // issued while the write was in flight
     };
 
     struct Command {
@@ -115,16 +117,16 @@ class BlockStore {
         bool bounced = false;
         uint8_t* memory = nullptr;
         uint64_t payload = 0;  // bytes of the caller's memory
-        uint64_t nbytes = 0;   // the same in whole blocks
+        uint64_t nbytes = 0;   // payload, rounded up to whole blocks
         StorePlace place{};
         uint64_t moved = 0;
-        unsigned tries = 0;  // that failed
+        unsigned tries = 0;  // failed ones
         uint8_t* bounce = nullptr;
     };
 
     std::mutex mutex_;
-    // One thread at a time sleeps at the device, for all who wait. While it is asleep nobody else reaps: it might then
-    // sleep for a completion that is gone.
+    // One thread at a time sleeps in the driver; the others wait for it. While it sleeps no other thread reaps, or it
+    // would sleep for a completion that is already taken.
     bool waiter_ = false;
     std::atomic<bool> asleep_{false};
     std::condition_variable woken_;
@@ -132,15 +134,15 @@ class BlockStore {
     std::unique_ptr<StoreDriver> driver_;
     uint64_t memory_alignment_;
     uint64_t largest_transfer_;
-    long owner_;  // the process: a child of fork must leave the parent's store alone
+    long owner_;  // the process id: a forked child must not touch the parent's store
     bool closed_ = false;
     LbaAllocator allocator_;
-    std::unique_ptr<Bounce> bounce_;  // made when the first command needs it: aligned tensors never do
+    std::unique_ptr<Bounce> bounce_;  // created on first use; aligned tensors never need it
     std::unordered_map<int64_t, std::shared_ptr<Entry>> table_;
     std::deque<Command> reads_, writes_;
     std::vector<Command> slots_;
     std::vector<unsigned> free_slots_;
-    std::map<uint8_t*, uint64_t> mapped_;  // by map(): address -> bytes
+    std::map<uint8_t*, uint64_t> mapped_;  // memory mapped by map(): address -> bytes
     bool recording_ = false;
     std::deque<Traced> trace_;
     std::vector<std::string> notes_;
@@ -155,21 +157,22 @@ class BlockStore {
     uint64_t in_flight() const { return slots_.size() - free_slots_.size(); }
     void allocate(Entry& entry, uint64_t nbytes);
     void enqueue(const std::shared_ptr<Entry>& entry, uint8_t* memory, uint64_t nbytes, bool write);
+    // Submits and reaps, without waiting.
     void pump();
-    // The same, and where nothing was done, sleep without the lock until something is. Throws std::runtime_error where
-    // the store was closed meanwhile.
-    void advance(std::unique_lock<std::mutex>& lock);
+    // The same, but if no completion was reaped, sleeps without the lock until there is one. Throws std::runtime_error
+    // if the store was closed meanwhile.
+    void wait_for_progress(std::unique_lock<std::mutex>& lock);
     void submit();
     bool is_reachable(const uint8_t* memory, uint64_t nbytes) const;
     uint8_t* take_bounce();
     void record(const Command& command);
     bool reap();
     void send(unsigned slot);
-    void settle(unsigned slot, const DeviceCompletion& completion);
+    void handle_completion(unsigned slot, const DeviceCompletion& completion);
     void finish(const Command& command);
-    void drop(const std::shared_ptr<Entry>& entry);
+    void drop_queued(const std::shared_ptr<Entry>& entry);
     void release(Entry& entry);
-    // The end: what is queued is dropped, what is in flight waited for.
+    // Drops queued commands and waits for those in flight, before the store is closed.
     void drain() noexcept;
 };
 

@@ -13,7 +13,7 @@ class ThreadsDriver final : public StoreDriver {
   public:
     unsigned depth() const override { return kDepth; }
 
-    std::string adopt(uint8_t*, uint64_t) override { return {}; }
+    std::string map_memory(uint8_t*, uint64_t) override { return {}; }
 
     void send(const DeviceCommand& command) override {
         threads_.queue(command.write, command.fd, command.memory, command.nbytes, command.offset, command.tag);

@@ -33,8 +33,9 @@ class UringDriver final : public RingDriver {
   private:
     std::array<DeviceCommand, kDepth> sent_{};  // by tag
 
-    // What the kernel gave up: the thread that submitted it has ended, as autograd's do; or the kernel wanted a thread
-    // of its own for it, and the limit of processes (of the user, or of the container) is reached.
+    // Runs a command that the kernel cancelled with a blocking call. The submitting thread has ended, as autograd's
+    // threads do, or the kernel could not start a worker thread, because the user or the container has reached its
+    // process limit.
     static int32_t transfer_on_this_thread(const DeviceCommand& command) {
         const auto offset = static_cast<off_t>(command.offset);
         ssize_t moved = command.write ? ::pwrite(command.fd, command.memory, command.nbytes, offset)

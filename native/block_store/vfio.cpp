@@ -18,12 +18,12 @@ namespace fastio {
 namespace {
 
 constexpr uint32_t kTimeoutMs = 30'000;
-constexpr unsigned kDepthOfEach = 32;
+constexpr unsigned kDepthPerController = 32;
 
-// wait() looks this often without a rest, then rests ever longer. It returns now and then for reap() to look for
-// commands that do not come back.
-constexpr unsigned kEagerLooks = 256;
-constexpr uint64_t kShortestRest = 10'000, kLongestRest = 160'000, kLongestWait = 50'000'000;  // ns
+// wait() polls kSpins times, then sleeps between polls, each time longer. It returns after kMaxWait at the latest, so
+// that reap() can check for overdue commands.
+constexpr unsigned kSpins = 256;
+constexpr uint64_t kMinSleep = 10'000, kMaxSleep = 160'000, kMaxWait = 50'000'000;  // ns
 
 void relax() {
 #if defined(__x86_64__)
@@ -37,31 +37,31 @@ class VfioDriver final : public StoreDriver {
   public:
     VfioDriver(const std::vector<std::string>& names, uint32_t timeout_ms) {
         if (names.empty()) throw Refused("expected at least one NVMe controller, such as 0000:03:00.0");
-        depth_ = static_cast<unsigned>(kDepthOfEach * names.size());
-        // All before the first is opened: two drives of one IOMMU group can only leave the kernel together.
+        depth_ = static_cast<unsigned>(kDepthPerController * names.size());
+        // Claim all before opening the first: the devices of one IOMMU group must all leave the kernel's drivers.
         for (const std::string& name : names) claims_.push_back(VfioNvme::claim(name));
         for (size_t number = 0; number < names.size(); ++number) {
             VfioClaim& claim = claims_[number];
             units_.push_back(std::make_unique<VfioNvme>(names[number], std::move(claim), depth_, timeout_ms));
             largest_ = std::min(largest_, units_.back()->largest_transfer());
         }
-        // All that is under way may be with one of them.
+        // All commands in flight may be for one controller.
         for (const auto& unit : units_) depth_ = std::min(depth_, unit->slots());
         at_exit_.emplace([this] { leave(); });
     }
 
     ~VfioDriver() override {
         at_exit_.reset();
-        for (const auto& unit : units_) unit->controller().shut_down();  // before their memory goes
+        for (const auto& unit : units_) unit->controller().shut_down();  // before their memory is unmapped
         for (const auto& [begin, piece] : memory_.pieces()) unmap(piece);
     }
 
     unsigned depth() const override { return depth_; }
     uint64_t largest_transfer() const override { return largest_; }
 
-    std::string adopt(uint8_t* memory, uint64_t nbytes) override {
+    std::string map_memory(uint8_t* memory, uint64_t nbytes) override {
         if (nbytes == 0) return {};
-        if (memory_.overlaps(memory, nbytes)) return "memory that overlaps this is reachable already: unmap it first";
+        if (memory_.overlaps(memory, nbytes)) return "overlapping memory is mapped already: unmap it first";
         try {
             const uint64_t before = offset_in_page(memory);
             const uint64_t address = container_.map(memory - before, mapped_bytes(memory, nbytes));
@@ -72,8 +72,8 @@ class VfioDriver final : public StoreDriver {
         return {};
     }
 
-    void disown(uint8_t* memory) override {
-        if (std::optional<AdoptedMemory::Piece> piece = memory_.remove(memory)) unmap(*piece);
+    void unmap_memory(uint8_t* memory) override {
+        if (std::optional<MappedMemory::Piece> piece = memory_.remove(memory)) unmap(*piece);
     }
 
     bool reaches(const uint8_t* memory, uint64_t nbytes) const override {
@@ -89,7 +89,7 @@ class VfioDriver final : public StoreDriver {
     void send(const DeviceCommand& command) override {
         NvmeChannel& channel = units_[command.device]->channel();
         const std::optional<uint64_t> address = memory_.address_of(command.memory, command.nbytes);
-        if (!address) return channel.complete_with(command.tag, -EFAULT);  // a bounce that could not be adopted
+        if (!address) return channel.complete_with(command.tag, -EFAULT);  // a bounce buffer that could not be mapped
         channel.send(command.write, command.offset, command.nbytes, *address, command.tag);
     }
 
@@ -98,15 +98,15 @@ class VfioDriver final : public StoreDriver {
     }
 
     void wait() override {
-        for (unsigned look = 0; look < kEagerLooks; ++look) {
+        for (unsigned spin = 0; spin < kSpins; ++spin) {
             if (any_ready()) return;
             relax();
         }
-        uint64_t rest = kShortestRest;
-        for (uint64_t rested = 0; rested < kLongestWait && !any_ready(); rested += rest) {
-            const timespec moment{0, static_cast<long>(rest)};
-            nanosleep(&moment, nullptr);
-            rest = std::min(2 * rest, kLongestRest);
+        uint64_t sleep_ns = kMinSleep;
+        for (uint64_t slept = 0; slept < kMaxWait && !any_ready(); slept += sleep_ns) {
+            const timespec time{0, static_cast<long>(sleep_ns)};
+            nanosleep(&time, nullptr);
+            sleep_ns = std::min(2 * sleep_ns, kMaxSleep);
         }
     }
 
@@ -122,8 +122,8 @@ class VfioDriver final : public StoreDriver {
     std::vector<std::string> notes() const override {
         std::vector<std::string> found;
         for (const auto& unit : units_) {
-            const std::vector<std::string>& its = unit->channel().notes();
-            found.insert(found.end(), its.begin(), its.end());
+            const std::vector<std::string>& notes = unit->channel().notes();
+            found.insert(found.end(), notes.begin(), notes.end());
         }
         return found;
     }
@@ -135,10 +135,10 @@ class VfioDriver final : public StoreDriver {
     }
 
   private:
-    VfioContainer& container_ = VfioContainer::of_process();
-    std::vector<VfioClaim> claims_;  // of those that could not be opened: given back after all others are closed
+    VfioContainer& container_ = VfioContainer::instance();
+    std::vector<VfioClaim> claims_;  // of devices that failed to open: returned after all others are closed
     std::vector<std::unique_ptr<VfioNvme>> units_;
-    AdoptedMemory memory_;
+    MappedMemory memory_;
     unsigned depth_ = 0;
     uint64_t largest_ = uint64_t{1} << 30;
     std::optional<LeaveAtExit> at_exit_;
@@ -155,7 +155,7 @@ class VfioDriver final : public StoreDriver {
         return round_up(offset_in_page(memory) + nbytes, container_.page_bytes());
     }
 
-    void unmap(const AdoptedMemory::Piece& piece) {
+    void unmap(const MappedMemory::Piece& piece) {
         container_.unmap(piece.address - offset_in_page(piece.memory), mapped_bytes(piece.memory, piece.nbytes));
     }
 

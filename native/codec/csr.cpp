@@ -12,9 +12,9 @@ namespace fastio {
 
 namespace {
 
-constexpr size_t BATCH = 32;  // rows at a time: their elements stay in the first-level cache
+constexpr size_t BATCH = 32;  // rows per batch, whose elements fit in the first-level cache
 
-// Where things lie in a payload.
+// The layout of a payload: the number of rows, and the offsets of the pointers and the values.
 struct Geometry {
     uint64_t rows;
     uint64_t pointers;
@@ -35,17 +35,18 @@ const CsrRows& rows_of(const CsrKernel& kernel, uint64_t itemsize) {
     return kernel.rows[itemsize == 2 ? 0 : itemsize == 4 ? 1 : 2];
 }
 
-// Rows in memory of our own: the last one padded with zeros, or values with the slack that a kernel needs.
+// Scratch memory for rows: the last row padded with zeros, or values with the slack that a kernel needs.
 struct Scratch {
     alignas(64) uint8_t bytes[BATCH * CSR_COLUMNS * 8 + CSR_SLACK];
 };
 
-// The rows from `row` on that go together: a full batch, or what full rows are left, or the partial one alone.
+// Returns the number of rows in the batch from `row` on: a full batch, the remaining full rows, or the partial row
+// alone.
 size_t batch_from(uint64_t row, uint64_t elements) {
     return static_cast<size_t>(std::min<uint64_t>(BATCH, std::max<uint64_t>(1, elements / CSR_COLUMNS - row)));
 }
 
-// The elements of those rows.
+// Returns the number of elements in those rows.
 size_t elements_of(uint64_t row, size_t rows, uint64_t elements) {
     return static_cast<size_t>(std::min<uint64_t>(rows * CSR_COLUMNS, elements - row * CSR_COLUMNS));
 }
@@ -57,7 +58,7 @@ const uint8_t* padded(const uint8_t* source, size_t elements, uint64_t itemsize,
     return scratch.bytes;
 }
 
-[[noreturn]] void damaged(uint64_t row, const char* problem) {
+[[noreturn]] void throw_damaged(uint64_t row, const char* problem) {
     throw Refused("the CSR-128 payload is damaged at row " + std::to_string(row) + ": " + problem);
 }
 
@@ -80,7 +81,7 @@ uint64_t csr_count(const CsrKernel& kernel, const void* source, uint64_t element
 void csr_encode(const CsrKernel& kernel, const void* source, uint64_t elements, uint64_t itemsize, void* payload,
                 uint64_t nbytes) {
     const Geometry geometry(elements, itemsize);
-    const char* const changed = "the tensor changed while it was encoded: its non-zeros are not as many as before";
+    const char* const changed = "the tensor changed while it was encoded: its number of non-zeros is not the same";
     if (nbytes < geometry.values) throw Refused(changed);
     const auto* data = static_cast<const uint8_t*>(source);
     auto* const out = static_cast<uint8_t*>(payload);
@@ -88,19 +89,18 @@ void csr_encode(const CsrKernel& kernel, const void* source, uint64_t elements, 
     uint64_t left = nbytes - geometry.values;
     uint64_t nonzeros = 0;
     Scratch last;
-    Scratch near_the_end;
+    Scratch tail;
     for (uint64_t row = 0; row < geometry.rows;) {
         const size_t rows = batch_from(row, elements);
         const size_t here = elements_of(row, rows, elements);
         uint64_t bits[2 * BATCH];
         uint32_t pointers[BATCH];
-        const bool roomy = left >= rows * CSR_COLUMNS * itemsize + CSR_SLACK;
-        rows_of(kernel, itemsize)
-            .pack(padded(data, here, itemsize, last), rows, bits, roomy ? values : near_the_end.bytes);
+        const bool has_slack = left >= rows * CSR_COLUMNS * itemsize + CSR_SLACK;
+        rows_of(kernel, itemsize).pack(padded(data, here, itemsize, last), rows, bits, has_slack ? values : tail.bytes);
         const uint64_t after = kernel.tally(bits, rows, nonzeros, pointers);
         const uint64_t packed = (after - nonzeros) * itemsize;
         if (packed > left) throw Refused(changed);
-        if (!roomy) std::memcpy(values, near_the_end.bytes, packed);
+        if (!has_slack) std::memcpy(values, tail.bytes, packed);
         std::memcpy(out + row * 16, bits, rows * 16);
         std::memcpy(out + geometry.pointers + row * 4, pointers, rows * 4);
         values += packed;
@@ -116,34 +116,34 @@ void csr_encode(const CsrKernel& kernel, const void* source, uint64_t elements, 
 void csr_decode(const CsrKernel& kernel, const void* payload, uint64_t nbytes, void* destination, uint64_t elements,
                 uint64_t itemsize) {
     const Geometry geometry(elements, itemsize);
-    if (nbytes < geometry.values) damaged(geometry.rows, "it ends before the values");
+    if (nbytes < geometry.values) throw_damaged(geometry.rows, "it ends before the values");
     const auto* const in = static_cast<const uint8_t*>(payload);
     auto* out = static_cast<uint8_t*>(destination);
     const uint8_t* values = in + geometry.values;
     uint64_t left = nbytes - geometry.values;
     uint64_t nonzeros = 0;
     Scratch last;
-    Scratch near_the_end;
+    Scratch tail;
     for (uint64_t row = 0; row < geometry.rows;) {
         const size_t rows = batch_from(row, elements);
         const size_t here = elements_of(row, rows, elements);
-        // Copies: what was checked is what is used.
+        // Copy the bits, so that the checked ones are used even if another thread changes the payload.
         uint64_t bits[2 * BATCH];
         uint32_t pointers[BATCH];
         std::memcpy(bits, in + row * 16, rows * 16);
         const uint64_t after = kernel.tally(bits, rows, nonzeros, pointers);
         if (std::memcmp(in + geometry.pointers + row * 4, pointers, rows * 4) != 0) {
-            damaged(row, "its pointer is not the number of non-zeros before it");
+            throw_damaged(row, "its pointer is not the number of non-zeros before it");
         }
         const uint64_t packed = (after - nonzeros) * itemsize;
-        if (packed > left) damaged(row, "it has more non-zeros than there are values");
-        const bool roomy = left >= packed + CSR_SLACK;
-        if (!roomy) std::memcpy(near_the_end.bytes, values, packed);
+        if (packed > left) throw_damaged(row, "it has more non-zeros than there are values");
+        const bool has_slack = left >= packed + CSR_SLACK;
+        if (!has_slack) std::memcpy(tail.bytes, values, packed);
         const bool partial = here % CSR_COLUMNS != 0;
-        rows_of(kernel, itemsize).unpack(bits, rows, roomy ? values : near_the_end.bytes, partial ? last.bytes : out);
+        rows_of(kernel, itemsize).unpack(bits, rows, has_slack ? values : tail.bytes, partial ? last.bytes : out);
         if (partial) {
             const uint64_t words[2] = {here < 64 ? bits[0] >> here : 0, here < 64 ? bits[1] : bits[1] >> (here - 64)};
-            if ((words[0] | words[1]) != 0) damaged(row, "it has non-zeros past the last element");
+            if ((words[0] | words[1]) != 0) throw_damaged(row, "it has non-zeros past the last element");
             std::memcpy(out, last.bytes, here * itemsize);
         }
         values += packed;
@@ -152,9 +152,9 @@ void csr_decode(const CsrKernel& kernel, const void* payload, uint64_t nbytes, v
         out += here * itemsize;
         row += rows;
     }
-    if (left != 0) damaged(geometry.rows, "there are more values than non-zeros");
+    if (left != 0) throw_damaged(geometry.rows, "there are more values than non-zeros");
     for (uint64_t at = geometry.rows * 20; at < geometry.values; ++at) {
-        if (in[at] != 0) damaged(geometry.rows, "the padding before the values is not zero");
+        if (in[at] != 0) throw_damaged(geometry.rows, "the padding before the values is not zero");
     }
 }
 

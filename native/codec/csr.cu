@@ -1,14 +1,14 @@
-// CSR-128 on a GPU: the payload of csr.hpp, byte for byte. Compiled at run time through CuPy
+// CSR-128 on a GPU, with exactly the payload of csr.hpp. Compiled at run time through CuPy
 // (fastio/offload/codecs/csr_cuda.py).
 //
-// A warp takes a row. Packing has two kernels with a running sum between them: csr_find_* gives the bits and the number
-// of non-zeros of each row; the sum (inclusive, `ends`) says where each row's values go; csr_pack_* writes the payload.
-// It packs what the bits of the first kernel say, whatever has become of the source: it never writes elsewhere.
-// csr_unpack_* trusts nothing: a row whose pointer and popcount do not lead exactly to the next row's pointer (the
-// first from 0, the last to the number of values) is not read, and `damaged` is set.
+// A warp processes a row. Packing has two kernels with a running sum between them: csr_find_* finds the bits and the
+// number of non-zeros of each row; the inclusive sum `ends` gives the place of each row's values; csr_pack_* writes the
+// payload. It packs by the bits of the first kernel, so it writes in bounds even if the source has changed.
+// csr_unpack_* validates: if a row's pointer and popcount do not lead exactly to the next row's pointer (the first row
+// starts at 0, the last ends at the number of values), it skips the row and sets `damaged`.
 //
-// Each lane's element is one of 32 in a row, four times over, so that all accesses but those to the values are aligned
-// and contiguous, and those are contiguous.
+// In each of four passes, the 32 lanes take 32 consecutive elements of the row. All accesses are contiguous, and all but
+// those to the values are aligned.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -68,7 +68,7 @@ __device__ void unpack(const unsigned char* payload, u64 nonzeros, u64 elements,
     for (u32 word = 0; word < 4; ++word) {
         masks[word] = reinterpret_cast<const u32*>(payload)[row * 4 + word];
         count += __popc(masks[word]);
-        const u64 left = here > word * 32 ? here - word * 32 : 0;  // elements of the word and after it
+        const u64 left = here > word * 32 ? here - word * 32 : 0;  // elements from this word on
         if (left < 32 && (masks[word] >> left) != 0) good = false;
     }
     u64 first = pointers[row];

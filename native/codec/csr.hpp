@@ -1,15 +1,16 @@
-// CSR-128: a tensor without its zeros (FlashNeuron, FAST 2021, section 3.3). Lossless: an element is kept when any of
-// its bits is set, so -0.0, every NaN and both infinities come back as they were.
+// CSR-128 compression, which drops the zeros of a tensor (FlashNeuron, FAST 2021, section 3.3). It is lossless: an
+// element with any bit set is kept, so -0.0, every NaN and both infinities are preserved.
 //
-// The elements, flattened, are cut into rows of 128, the last one padded with zeros. A payload is, little-endian:
+// The flattened elements are divided into rows of 128, the last one padded with zeros. A payload is, little-endian:
 //
 //     bits      rows x 16 bytes            element i of the row is bit i % 8 of byte i / 8
-//     pointers  rows x 4 bytes             how many values come before the row's: the running sum of popcounts
-//     padding   0 or 4 bytes of zeros      so that the values begin on a multiple of 8
+//     pointers  rows x 4 bytes             the number of values before the row's: the running sum of popcounts
+//     padding   0 or 4 bytes of zeros      aligns the values to 8 bytes
 //     values    non-zeros x itemsize bytes
 //
-// Density d of float32: ratio 4 / (4 d + 20 / 128). The pointers are redundant: they let every row be unpacked alone
-// (csr.cu, a warp a row) and give damage away. There is no header: the reader knows how many elements of which size.
+// The compression ratio of float32 with density d is 4 / (4 d + 20 / 128). The pointers are redundant: they let each
+// row be unpacked separately (csr.cu uses a warp per row) and reveal damage. There is no header: the reader knows the
+// number and size of the elements.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +20,12 @@
 namespace fastio {
 
 inline constexpr uint64_t CSR_COLUMNS = 128;
-inline constexpr uint64_t CSR_MAX_ELEMENTS = (uint64_t{1} << 32) - 1;  // what a pointer can count
+inline constexpr uint64_t CSR_MAX_ELEMENTS = (uint64_t{1} << 32) - 1;  // the range of a pointer
 
-// A kernel may write, and read, this many bytes past the values it was asked for.
+// A kernel may read and write up to this many bytes past the values.
 inline constexpr size_t CSR_SLACK = 64;
 
-// Whole rows of one itemsize. `bits` has two words a row; values need not be aligned.
+// Functions on whole rows of one itemsize. `bits` has two words per row; values need not be aligned.
 struct CsrRows {
     uint64_t (*count)(const uint8_t* source, size_t rows) noexcept;
     void (*pack)(const uint8_t* source, size_t rows, uint64_t* bits, uint8_t* values) noexcept;
@@ -38,22 +39,22 @@ struct CsrKernel {
     uint64_t (*tally)(const uint64_t* bits, size_t rows, uint64_t first, uint32_t* pointers) noexcept;
 };
 
-// The implementations that this processor can run, the fastest first.
+// Returns the implementations that this processor can run, the fastest first.
 const std::vector<CsrKernel>& csr_kernels();
 
-// The bytes of a payload. All functions here throw Refused for an itemsize other than 2, 4 or 8 and for too many
-// elements.
+// Returns the size of a payload in bytes. All functions here throw Refused for an itemsize other than 2, 4 or 8 and for
+// too many elements.
 uint64_t csr_nbytes(uint64_t elements, uint64_t itemsize, uint64_t nonzeros);
 
-// How many elements have a bit set.
+// Returns the number of elements with any bit set.
 uint64_t csr_count(const CsrKernel& kernel, const void* source, uint64_t elements, uint64_t itemsize);
 
-// Fills `payload`, whose size must be csr_nbytes() for csr_count(). Throws Refused if `source` has changed since.
+// Fills `payload`, whose size must be csr_nbytes() of csr_count(). Throws Refused if `source` has changed since then.
 void csr_encode(const CsrKernel& kernel, const void* source, uint64_t elements, uint64_t itemsize, void* payload,
                 uint64_t nbytes);
 
-// Fills `destination`. Throws Refused, naming the row, for a payload that csr_encode() did not write; nothing outside
-// the payload is read and nothing outside the destination written, even while another thread changes the payload.
+// Fills `destination`. Throws Refused, naming the row, for a payload that csr_encode() did not write. It never reads
+// outside the payload or writes outside the destination, even while another thread changes the payload.
 void csr_decode(const CsrKernel& kernel, const void* payload, uint64_t nbytes, void* destination, uint64_t elements,
                 uint64_t itemsize);
 

@@ -1,6 +1,6 @@
-// CSR-128 by table: the mask of a register's non-zeros picks the shuffle that packs, or spreads, them. Included by
-// csr_kernels.cpp alone. (Lemire and others do the same for sorted integers: "SIMD compression and the intersection of
-// sorted integers", 2016.)
+// CSR-128 with AVX2: a table maps the mask of a register's non-zeros to the shuffle that packs or spreads them.
+// Included by csr_kernels.cpp only. (Lemire and others do the same for sorted integers: "SIMD compression and the
+// intersection of sorted integers", 2016.)
 #pragma once
 
 #include <immintrin.h>
@@ -15,7 +15,7 @@
 
 namespace fastio::detail {
 
-// For each mask over `lanes` elements of `parts` shuffled pieces each: the piece that goes to each place, or -1 (zero).
+// For each mask over `lanes` elements of `parts` pieces each: the source piece for each place, or -1 (zero).
 template <size_t lanes, size_t parts>
 using Shuffles = std::array<std::array<int8_t, lanes * parts>, (size_t{1} << lanes)>;
 
@@ -43,7 +43,7 @@ inline constexpr Shuffles<lanes, parts> PACKING = make_shuffles<lanes, parts>(tr
 template <size_t lanes, size_t parts>
 inline constexpr Shuffles<lanes, parts> SPREADING = make_shuffles<lanes, parts>(false);
 
-// Eight elements of two bytes: shuffled by bytes.
+// A register of eight two-byte elements, shuffled by bytes.
 struct Avx2x2 {
     using Register = __m128i;
     static constexpr size_t LANES = 8;
@@ -72,7 +72,7 @@ struct Avx2Wide {
     FASTIO_AVX2 static void store(uint8_t* to, Register x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
     FASTIO_AVX2 static Register shuffle(Register x, const std::array<int8_t, 8>& pieces) {
         const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(pieces.data()));
-        const __m256i wide = _mm256_cvtepi8_epi32(bytes);  // -1 stays negative, and then means zero
+        const __m256i wide = _mm256_cvtepi8_epi32(bytes);  // -1 stays negative, which means zero below
         return _mm256_andnot_si256(_mm256_srai_epi32(wide, 31), _mm256_permutevar8x32_epi32(x, wide));
     }
 };

@@ -1,6 +1,6 @@
-// CSR-128 by the compress and expand instructions of AVX-512. Included by csr_kernels.cpp alone.
+// CSR-128 with the compress and expand instructions of AVX-512. Included by csr_kernels.cpp only.
 //
-// Between registers only: compressing straight to memory is microcoded on AMD's Zen 4 and several times slower.
+// They are used between registers only: compressing to memory is microcoded on AMD Zen 4 and several times slower.
 #pragma once
 
 #include <immintrin.h>
@@ -47,7 +47,7 @@ struct Avx512x2 {
     }
 };
 
-// The three loops, once for each of the two sets of instructions: a function inlines only into one that has its own.
+// The three loops, once for each instruction set: a function is inlined only into one with the same target.
 #define FASTIO_CSR_AVX512(TARGET, PREFIX)                                                                     \
     template <typename Lanes>                                                                                 \
     TARGET uint64_t PREFIX##_count(const uint8_t* source, size_t rows) noexcept {                             \

@@ -44,7 +44,7 @@ std::vector<CsrKernel> find_kernels() {
 
 }  // namespace
 
-// The compiler's feature tests also ask whether the system saves the zmm registers.
+// The compiler's feature tests also check that the system saves the zmm registers.
 const std::vector<CsrKernel>& csr_kernels() {
     static const std::vector<CsrKernel> kernels = find_kernels();
     return kernels;

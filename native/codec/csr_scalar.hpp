@@ -1,4 +1,4 @@
-// CSR-128 for any processor. Included by csr_kernels.cpp alone.
+// CSR-128 for any processor. Included by csr_kernels.cpp only.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace fastio::detail {
 
-// Inlined into functions that may use the processor's own popcount.
+// Always inlined, so that it can use the popcount instruction of its caller's target.
 __attribute__((always_inline)) inline uint64_t tally_rows(const uint64_t* bits, size_t rows, uint64_t first,
                                                           uint32_t* pointers) noexcept {
     for (size_t row = 0; row < rows; ++row) {
@@ -35,7 +35,7 @@ uint64_t scalar_count(const uint8_t* source, size_t rows) noexcept {
     return nonzeros;
 }
 
-// Without branches: every element is written, and the place moves on if it was not zero.
+// Branch-free: it writes every element and advances only past non-zeros.
 template <typename Element>
 void scalar_pack(const uint8_t* source, size_t rows, uint64_t* bits, uint8_t* values) noexcept {
     for (size_t word = 0; word < 2 * rows; ++word) {

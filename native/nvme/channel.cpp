@@ -8,9 +8,9 @@ namespace fastio {
 
 namespace {
 
-// "Command Aborted By Host", which Linux, too, says of those that it gave up; and the same with "Do Not Retry".
-constexpr uint16_t kAbortedByHost = 0x371, kGivenUp = 0x4371;
-constexpr size_t kMostNotes = 16;  // of a controller that fails again and again
+// "Command Aborted By Host", which Linux also uses for commands that it gave up; and the same with "Do Not Retry".
+constexpr uint16_t kAbortedByHost = 0x371, kAbortedNoRetry = 0x4371;
+constexpr size_t kMaxNotes = 16;  // a controller may fail again and again
 
 }  // namespace
 
@@ -20,7 +20,7 @@ NvmeChannel::NvmeChannel(NvmeController& controller, const NvmeNamespace& space)
 }
 
 void NvmeChannel::send(bool write, uint64_t offset, uint32_t nbytes, uint64_t address, uint64_t tag) {
-    if (dead_) return settle(tag, -ENODEV, 0);
+    if (dead_) return finish(tag, -ENODEV, 0);
     const uint16_t slot = free_.back();
     free_.pop_back();
     slots_[slot] = {true, nbytes, tag, controller_.now_ms()};
@@ -40,7 +40,7 @@ void NvmeChannel::flush() {
 }
 
 bool NvmeChannel::ready() const {
-    if (any_settled_.load(std::memory_order_relaxed)) return true;
+    if (any_finished_.load(std::memory_order_relaxed)) return true;
     for (const NvmeQueue& queue : controller_.queues()) {
         if (queue.ready()) return true;
     }
@@ -48,17 +48,17 @@ bool NvmeChannel::ready() const {
 }
 
 bool NvmeChannel::reap(DeviceCompletion& completion) {
-    if (!settled_.empty()) {
-        completion = settled_.front();
-        settled_.pop_front();
-        any_settled_ = !settled_.empty();
+    if (!finished_.empty()) {
+        completion = finished_.front();
+        finished_.pop_front();
+        any_finished_ = !finished_.empty();
         return true;
     }
     for (NvmeQueue& queue : controller_.queues()) {
         nvme::Completion taken;
         if (!queue.pop(taken)) continue;
         if (taken.id >= slots_.size() || !slots_[taken.id].used) {
-            restart("it completed a command that nobody sent");
+            restart("it completed a command that was not sent");
             return reap(completion);
         }
         Slot& slot = slots_[taken.id];
@@ -68,21 +68,21 @@ bool NvmeChannel::reap(DeviceCompletion& completion) {
         completion = {slot.tag, status == 0 ? static_cast<int32_t>(slot.nbytes) : -EIO, status};
         return true;
     }
-    if (free_.size() < slots_.size()) look();
-    return !settled_.empty() && reap(completion);
+    if (free_.size() < slots_.size()) check_overdue();
+    return !finished_.empty() && reap(completion);
 }
 
-void NvmeChannel::settle(uint64_t tag, int32_t result, uint16_t status) {
-    settled_.push_back({tag, result, status});
-    any_settled_ = true;
+void NvmeChannel::finish(uint64_t tag, int32_t result, uint16_t status) {
+    finished_.push_back({tag, result, status});
+    any_finished_ = true;
 }
 
-// Nothing has come. Seldom, ask why.
-void NvmeChannel::look() {
+// Called when no completion arrived: every kCheckMs it checks whether the controller stopped or commands are overdue.
+void NvmeChannel::check_overdue() {
     const uint64_t now = controller_.now_ms();
-    if (now - looked_ms_ < kLookMs) return;
-    looked_ms_ = now;
-    const std::string stopped = controller_.why_stopped();
+    if (now - checked_ms_ < kCheckMs) return;
+    checked_ms_ = now;
+    const std::string stopped = controller_.stop_reason();
     if (!stopped.empty()) return restart(stopped);
     unsigned overdue = 0;
     for (const Slot& slot : slots_) overdue += slot.used && now - slot.sent_ms > controller_.timeout_ms() ? 1 : 0;
@@ -101,14 +101,14 @@ void NvmeChannel::restart(const std::string& reason) {
         if (!slot.used) continue;
         slot.used = false;
         if (now - slot.sent_ms > controller_.timeout_ms()) {
-            settle(slot.tag, -ETIMEDOUT, kGivenUp);
+            finish(slot.tag, -ETIMEDOUT, kAbortedNoRetry);
         } else {
-            settle(slot.tag, dead_ ? -ENODEV : -EIO, dead_ ? kGivenUp : kAbortedByHost);
+            finish(slot.tag, dead_ ? -ENODEV : -EIO, dead_ ? kAbortedNoRetry : kAbortedByHost);
         }
     }
-    if (notes_.size() == kMostNotes) return;
+    if (notes_.size() == kMaxNotes) return;
     const std::string name = "controller " + controller_.name();
-    notes_.push_back(dead_ ? name + " is given up: " + reason + ", and then: " + refusal
+    notes_.push_back(dead_ ? name + " was given up: " + reason + ", and then: " + refusal
                            : name + " was restarted: " + reason);
 }
 

@@ -1,5 +1,4 @@
-// Reads and writes of one namespace: commands on their way, their PRP lists, time-outs, and what a restart does to
-// them.
+// Sends reads and writes to one namespace: commands in flight, their PRP lists, timeouts, and restarts.
 #pragma once
 
 #include <atomic>
@@ -13,29 +12,29 @@
 
 namespace fastio {
 
-// Under the store's lock, but for ready(). A command that does not come back in time is not aborted alone: an Abort
-// promises nothing, and the memory is the caller's again when he is told. The controller is restarted, which ends every
-// command: the overdue ones fail with ETIMEDOUT, the others with a status after which the store may send them again. It
-// is restarted as well when it reports a fatal error, or somebody has reset it.
+// All methods but ready() are called under the store's lock. An overdue command is not aborted: Abort guarantees
+// nothing, and the caller reuses the memory once the command has failed. Instead the controller is restarted, which
+// ends every command: overdue ones fail with ETIMEDOUT, the others with a status after which the store may send them
+// again. The controller is also restarted when it reports a fatal error or was reset from outside.
 class NvmeChannel {
   public:
     NvmeChannel(NvmeController& controller, const NvmeNamespace& space);
 
-    // Queue a command between the namespace and `address`, as the device calls it: whole LBAs, at most the controller's
-    // largest transfer. There is room: no more than its slots are under way.
+    // Queues a command between the namespace and the device address `address`: whole LBAs, at most the controller's
+    // largest transfer. The caller keeps no more commands in flight than the controller has slots.
     void send(bool write, uint64_t offset, uint32_t nbytes, uint64_t address, uint64_t tag);
-    // A command that does not even go to the controller.
-    void complete_with(uint64_t tag, int32_t result) { settle(tag, result, 0); }
+    // Completes a command without sending it to the controller.
+    void complete_with(uint64_t tag, int32_t result) { finish(tag, result, 0); }
     void flush();
-    // Whether reap() would give one. Any thread, while none reaps.
+    // Whether reap() would return a completion. Any thread may call it while no thread reaps.
     bool ready() const;
     bool reap(DeviceCompletion& completion);
-    // Restarts so far, the first few, and what came of them.
+    // The first few restarts and their results.
     const std::vector<std::string>& notes() const { return notes_; }
     const NvmeNamespace& space() const { return space_; }
 
   private:
-    static constexpr uint64_t kLookMs = 50;  // how often to look for what is overdue, when nothing comes
+    static constexpr uint64_t kCheckMs = 50;  // how often to check for overdue commands
 
     struct Slot {
         bool used = false;
@@ -48,14 +47,14 @@ class NvmeChannel {
     NvmeNamespace space_;
     std::vector<Slot> slots_;
     std::vector<uint16_t> free_;
-    std::deque<DeviceCompletion> settled_;  // without a completion of the controller's
-    std::atomic<bool> any_settled_{false};
-    uint64_t looked_ms_ = 0;
+    std::deque<DeviceCompletion> finished_;  // completed here, not by the controller
+    std::atomic<bool> any_finished_{false};
+    uint64_t checked_ms_ = 0;
     bool dead_ = false;
     std::vector<std::string> notes_;
 
-    void settle(uint64_t tag, int32_t result, uint16_t status);
-    void look();
+    void finish(uint64_t tag, int32_t result, uint16_t status);
+    void check_overdue();
     void restart(const std::string& reason);
 };
 

@@ -1,4 +1,4 @@
-// Registers: enable, disable, reset, shutdown. Commands are in controller_admin.cpp.
+// The controller's registers: enable, disable, reset, shutdown. controller_admin.cpp has the commands.
 #include "nvme/controller.hpp"
 
 #include <sys/mman.h>
@@ -12,7 +12,7 @@ namespace fastio {
 
 namespace {
 
-// NVMe base specification, 3.1: offsets in BAR 0.
+// Offsets in BAR 0 (NVMe base specification, 3.1).
 constexpr uint64_t kCapabilities = 0x00;
 constexpr uint64_t kConfiguration = 0x14;
 constexpr uint64_t kStatus = 0x1c;
@@ -21,16 +21,16 @@ constexpr uint64_t kAdminCommands = 0x28;
 constexpr uint64_t kAdminCompletions = 0x30;
 constexpr uint64_t kDoorbells = 0x1000;
 
-// CC: pages of 4 KiB, NVM command set, round robin between queues; entries of 64 and 16 bytes.
+// CC: 4 KiB pages, NVM command set, round-robin arbitration; entries of 64 and 16 bytes.
 constexpr uint32_t kEnable = 1;
 constexpr uint32_t kEntrySizes = 6 << 16 | 4 << 20;
 constexpr uint32_t kNormalShutdown = 1 << 14;
 // CSTS
 constexpr uint32_t kReady = 1, kFatal = 2, kShutdownMask = 3 << 2, kShutdownDone = 2 << 2;
-constexpr uint32_t kGone = 0xffffffff;  // what reads from a device that is not there give
+constexpr uint32_t kGone = 0xffffffff;  // the value that reads from a missing device return
 
 constexpr unsigned kPairs = 2;
-unsigned most_entries(uint64_t capabilities) { return static_cast<unsigned>(capabilities & 0xffff) + 1; }
+unsigned max_entries(uint64_t capabilities) { return static_cast<unsigned>(capabilities & 0xffff) + 1; }
 
 }  // namespace
 
@@ -42,7 +42,7 @@ void NvmeController::write32(uint64_t offset, uint32_t value) {
     *reinterpret_cast<volatile uint32_t*>(host_.registers() + offset) = value;
 }
 
-// A controller need not take 8 bytes at once.
+// In two writes, because a controller need not support 8-byte accesses.
 void NvmeController::write64(uint64_t offset, uint64_t value) {
     write32(offset, static_cast<uint32_t>(value));
     write32(offset + 4, static_cast<uint32_t>(value >> 32));
@@ -59,7 +59,7 @@ NvmeController::NvmeController(NvmeHost& host, std::string name, unsigned slots,
       name_(std::move(name)),
       timeout_ms_(timeout_ms),
       capabilities_(read_capabilities()),
-      slots_(std::min(slots, most_entries(capabilities_) - 1)),
+      slots_(std::min(slots, max_entries(capabilities_) - 1)),
       entries_(slots_ + 1),
       prps_(kPairRings + kPairs * pair_bytes()),
       memory_(prps_ + slots_ * kPage) {
@@ -114,14 +114,14 @@ uint64_t NvmeController::doorbells() const {
     return count;
 }
 
-const char* NvmeController::why_stopped() const {
+const char* NvmeController::stop_reason() const {
     const uint32_t status = read32(kStatus);
     if (status == kGone) return "it is gone";
     if ((status & kFatal) != 0) return "it reported a fatal error";
-    return (status & kReady) != 0 ? "" : "somebody reset it";
+    return (status & kReady) != 0 ? "" : "something else reset it";
 }
 
-// Whether bits of CSTS became so in time; not if the controller fails first.
+// Waits until the masked bits of CSTS equal `value`. Returns false after the limit, or if the controller is gone.
 bool NvmeController::wait_for(uint32_t mask, uint32_t value, uint64_t limit_ms) const {
     const uint64_t begin = host_.now_ms();
     for (;;) {
@@ -135,8 +135,8 @@ bool NvmeController::wait_for(uint32_t mask, uint32_t value, uint64_t limit_ms) 
 
 void NvmeController::disable() {
     write32(kConfiguration, read32(kConfiguration) & ~kEnable);
-    if (wait_for(kReady, 0, patience_ms())) return;
-    throw Refused(name_ + ": the controller did not stop within " + std::to_string(patience_ms()) + " ms");
+    if (wait_for(kReady, 0, ready_timeout_ms())) return;
+    throw Refused(name_ + ": the controller did not stop within " + std::to_string(ready_timeout_ms()) + " ms");
 }
 
 void NvmeController::enable() {
@@ -148,8 +148,8 @@ void NvmeController::enable() {
     write64(kAdminCompletions, base_ + kPage);
     device_write_fence();
     write32(kConfiguration, kEntrySizes | kEnable);
-    if (!wait_for(kReady | kFatal, kReady, patience_ms())) {
-        throw Refused(name_ + ": the controller did not become ready within " + std::to_string(patience_ms()) +
+    if (!wait_for(kReady | kFatal, kReady, ready_timeout_ms())) {
+        throw Refused(name_ + ": the controller did not become ready within " + std::to_string(ready_timeout_ms()) +
                       " ms (its status register is " + std::to_string(read32(kStatus)) + ")");
     }
     create_queues();
@@ -165,16 +165,16 @@ std::string NvmeController::restart() noexcept {
         reason = refused.reason;
     }
     try {
-        if (host_.reset()) {  // what does not listen is reset from outside
+        if (host_.reset()) {  // reset a controller that does not respond from outside
             host_.set_bus_master(true);
             enable();
             return {};
         }
-        reason += "; nor can it be reset";
+        reason += "; it cannot be reset either";
     } catch (const Refused& refused) {
         reason = refused.reason;
     }
-    host_.set_bus_master(false);  // it must not touch memory that others take for their own from now on
+    host_.set_bus_master(false);  // it must not access memory that is reused from now on
     return reason;
 }
 

@@ -1,4 +1,4 @@
-// Admin commands: what the controller and its namespaces are, and the making of I/O queues.
+// Admin commands: identify the controller and its namespaces, create I/O queues.
 #include <algorithm>
 #include <cstring>
 
@@ -23,7 +23,7 @@ uint32_t NvmeController::admin(nvme::Command command, const char* what) {
     const uint64_t begin = host_.now_ms();
     nvme::Completion completion;
     while (!admin_.pop(completion)) {
-        const std::string stopped = why_stopped();
+        const std::string stopped = stop_reason();
         if (!stopped.empty()) throw Refused(name_ + ": " + stopped + " while the controller was asked to " + what);
         if (host_.now_ms() - begin > timeout_ms_) {
             throw Refused(name_ + ": the controller did not " + what + " within " + std::to_string(timeout_ms_) +
@@ -32,14 +32,14 @@ uint32_t NvmeController::admin(nvme::Command command, const char* what) {
         host_.pause();
     }
     if (completion.id != command.id) {
-        throw Refused(name_ + ": the controller answered a command that nobody sent when asked to " + what);
+        throw Refused(name_ + ": the controller completed a command that was not sent when asked to " + what);
     }
     const auto status = static_cast<uint16_t>(completion.status >> 1);
     if (status != 0) throw Refused(name_ + ": the controller refused to " + what + ": " + nvme_status_words(status));
     return completion.result;
 }
 
-const uint8_t* NvmeController::identify(uint32_t namespace_id, nvme::Identified structure, const char* what) {
+const uint8_t* NvmeController::identify(uint32_t namespace_id, nvme::IdentifyStructure structure, const char* what) {
     nvme::Command command{};
     command.opcode = nvme::kIdentify;
     command.nsid = namespace_id;
@@ -75,7 +75,7 @@ std::vector<uint32_t> NvmeController::namespaces() {
 NvmeNamespace NvmeController::describe(uint32_t id) {
     const uint8_t* page = identify(id, nvme::kNamespace, "describe a namespace");
     const nvme::NamespaceData data = nvme::parse_namespace(page);
-    if (const std::string reason = nvme::unusable(data, kStoreBlock); !reason.empty()) {
+    if (const std::string reason = nvme::unusable_reason(data, kStoreBlock); !reason.empty()) {
         throw Refused(name_ + "/" + std::to_string(id) + reason);
     }
     return {id, data.lbas, data.lba_bytes};
@@ -95,7 +95,7 @@ void NvmeController::create_queues() {
         create.prp1 = commands + submission_bytes();
         create.opcode = nvme::kCreateIoCq;
         create.cdw10 = (entries_ - 1) << 16 | number;
-        create.cdw11 = kContiguous;  // and no interrupts
+        create.cdw11 = kContiguous;  // without interrupts
         admin(create, "create a completion queue");
         create.prp1 = commands;
         create.opcode = nvme::kCreateIoSq;

@@ -1,4 +1,4 @@
-// A namespace behind the kernel's passthrough device, /dev/ngXnY: who it is, and how large one command may be.
+// Identifies a namespace through the kernel's passthrough device /dev/ngXnY, and finds its limits for one command.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace fastio {
 
-// struct nvme_passthru_cmd of <linux/nvme_ioctl.h>, and nvme_uring_cmd, whose last field is reserved.
+// struct nvme_passthru_cmd of <linux/nvme_ioctl.h>; also nvme_uring_cmd, in which the last field is reserved.
 struct PassthroughCommand {
     uint8_t opcode, flags;
     uint16_t reserved;
@@ -23,13 +23,13 @@ struct PassthroughNamespace {
     uint32_t nsid;
     uint64_t nbytes;
     uint32_t lba_bytes;
-    uint64_t largest_transfer;  // bytes: a power of two, and the least of what controller and kernel take
-    uint64_t memory_alignment;  // of addresses that the device reaches; the kernel would copy others
+    uint64_t largest_transfer;  // bytes: a power of two within the limits of controller and kernel
+    uint64_t memory_alignment;  // of memory that the device accesses directly; the kernel copies other memory
     std::string name, model, serial;
 };
 
-// By Identify, and by /sys where that can be read. Throws Refused, with what would help, for what is no namespace, or
-// none that a block store can use.
+// Uses Identify, and /sys if it is readable. Throws Refused, with the cure, if the descriptor is not a namespace, or
+// not one that a block store can use.
 PassthroughNamespace identify_passthrough(int fd);
 
 }  // namespace fastio

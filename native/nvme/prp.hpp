@@ -1,4 +1,4 @@
-// Physical region pages: how a command tells the controller where its memory is (NVMe base specification, 4.1.1).
+// Physical region pages (PRPs): how a command describes its memory (NVMe base specification, 4.1.1).
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 namespace fastio {
 
 constexpr unsigned kPrpsInList = nvme::kPage / sizeof(uint64_t);
-// One list, which is one page: with the page that PRP1 names, enough wherever in a page the memory begins.
+// The limit of one list, which is one page. With the page of PRP1 it suffices wherever in a page the memory begins.
 constexpr uint64_t kLargestByPrp = kPrpsInList * nvme::kPage;
 
 struct Prps {
     uint64_t first, second;
 };
 
-// For `nbytes` (1 to kLargestByPrp) from a device address on, contiguous for the device, a multiple of 4. Fills `list`,
-// one page that the device calls `list_address`, where two entries are too few.
+// Returns the PRPs for `nbytes` (1 to kLargestByPrp) from a device address on, a multiple of 4, in contiguous device
+// addresses. If two entries are too few, fills `list`, one page at device address `list_address`.
 inline Prps make_prps(uint64_t address, uint64_t nbytes, uint64_t* list, uint64_t list_address) {
     const uint64_t first = nvme::kPage - address % nvme::kPage;  // bytes in PRP1's page
     if (nbytes <= first) return {address, 0};

@@ -17,7 +17,7 @@ NvmeQueue::NvmeQueue(nvme::Command* commands, nvme::Completion* completions, uns
 void NvmeQueue::clear() {
     std::memset(static_cast<void*>(completions_), 0,
                 entries_ * sizeof(nvme::Completion));  // phase 0: not new
-    tail_ = told_tail_ = head_ = told_head_ = 0;
+    tail_ = written_tail_ = head_ = written_head_ = 0;
     phase_ = 1;
 }
 
@@ -27,13 +27,13 @@ void NvmeQueue::push(const nvme::Command& command) {
 }
 
 void NvmeQueue::ring() {
-    if (tail_ == told_tail_) return;
-    if (head_ != told_head_) {
-        *head_doorbell_ = told_head_ = head_;
+    if (tail_ == written_tail_) return;
+    if (head_ != written_head_) {
+        *head_doorbell_ = written_head_ = head_;
         ++doorbells_;
     }
     device_write_fence();
-    *tail_doorbell_ = told_tail_ = tail_;
+    *tail_doorbell_ = written_tail_ = tail_;
     ++doorbells_;
 }
 

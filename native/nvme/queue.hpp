@@ -1,4 +1,4 @@
-// A submission and a completion queue that belong together (NVMe base specification, 3.3).
+// A pair of submission and completion queue (NVMe base specification, 3.3).
 #pragma once
 
 #include <atomic>
@@ -8,8 +8,8 @@
 
 namespace fastio {
 
-// What was written to memory is there before what is written to the device from now on, and what is read from now on is
-// younger than what was read. Devices are not among those that C++'s fences order on Arm.
+// device_write_fence: writes to memory become visible before later writes to the device. device_read_fence: later reads
+// return data no older than earlier reads. On Arm, C++'s fences do not order accesses of devices.
 inline void device_write_fence() {
 #if defined(__aarch64__)
     asm volatile("dmb oshst" ::: "memory");
@@ -26,24 +26,24 @@ inline void device_read_fence() {
 #endif
 }
 
-// Knows of no command's meaning. The caller keeps fewer than `entries` commands pushed and not popped: then neither of
-// the two rings can ever be full.
+// Does not interpret commands. The caller keeps fewer than `entries` commands pushed and not popped, so neither ring
+// can be full.
 class NvmeQueue {
   public:
     NvmeQueue() = default;
-    // The rings lie in memory that the device reaches, `entries` long both.
+    // Both rings have `entries` entries and lie in memory that the device can access.
     NvmeQueue(nvme::Command* commands, nvme::Completion* completions, unsigned entries,
               volatile uint32_t* tail_doorbell, volatile uint32_t* head_doorbell);
 
-    // As new: for a controller that has forgotten its queues.
+    // Resets the rings, for a controller that was restarted.
     void clear();
-    // Put a command into the ring; the controller hears of it by ring().
+    // Puts a command into the ring. ring() tells the controller.
     void push(const nvme::Command& command);
-    // Tell the controller of what was pushed and, only then, of what was popped: at most two writes, however many those
-    // are. It need not hear of what was popped any sooner: what it has still to complete was pushed before the last
-    // ring(), and for all of that there is room.
+    // Writes the tail doorbell for pushed commands and, only then, the head doorbell for popped completions: at most
+    // two writes. The head can wait, because the controller has room for the completions of all commands pushed before
+    // the last ring().
     void ring();
-    // Whether pop() would give one. Any thread, while none pops.
+    // Whether pop() would return a completion. Any thread may call it while no thread pops.
     bool ready() const;
     bool pop(nvme::Completion& completion);
 
@@ -55,9 +55,9 @@ class NvmeQueue {
     unsigned entries_ = 0;
     volatile uint32_t* tail_doorbell_ = nullptr;
     volatile uint32_t* head_doorbell_ = nullptr;
-    unsigned tail_ = 0, told_tail_ = 0;
-    unsigned head_ = 0, told_head_ = 0;
-    uint16_t phase_ = 1;  // of completions that are new: the controller inverts it with every turn
+    unsigned tail_ = 0, written_tail_ = 0;
+    unsigned head_ = 0, written_head_ = 0;
+    uint16_t phase_ = 1;  // of new completions: the controller inverts it with every pass over the ring
     uint64_t doorbells_ = 0;
 };
 

@@ -7,14 +7,14 @@ namespace fastio {
 
 namespace {
 
-struct Known {
+struct KnownStatus {
     uint16_t status;  // type and code
     const char* words;
 };
 
-// Those that Identify, the creation of queues, reads and writes may end with (NVM Express Base Specification 2.0,
-// figures 94 to 102, and the NVM Command Set's).
-constexpr Known kKnown[] = {
+// The statuses of Identify, queue creation, reads and writes (NVM Express Base Specification 2.0, figures 94 to 102,
+// and the NVM Command Set specification).
+constexpr KnownStatus kKnown[] = {
     {0x000, "success"},
     {0x001, "invalid command opcode"},
     {0x002, "invalid field in command"},
@@ -99,7 +99,7 @@ const char* type_of(unsigned type) {
 std::string nvme_status_words(uint16_t status) {
     const auto code = static_cast<uint16_t>(status & 0x7ffU);
     const char* words = type_of(code >> 8);
-    for (const Known& known : kKnown) {
+    for (const KnownStatus& known : kKnown) {
         if (known.status == code) words = known.words;
     }
     char number[16];

@@ -1,5 +1,5 @@
-// What NVMe says on the wire (NVM Express Base and NVM Command Set specifications, 2.0), shared by the drivers that
-// speak it. Numbers are little-endian, as this machine's must be.
+// NVMe data structures (NVM Express Base and NVM Command Set specifications, 2.0), shared by the drivers. Numbers are
+// little-endian, so this machine must be, too.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace fastio::nvme {
 
-constexpr uint64_t kPage = 4096;  // of PRPs, where the controller is asked for the smallest, and of Identify
+constexpr uint64_t kPage = 4096;  // the page size of PRPs, which the controller is set to, and of Identify data
 
 // A submission queue entry.
 struct Command {
@@ -31,7 +31,7 @@ struct Completion {
     uint16_t sq_head;
     uint16_t sq_id;
     uint16_t id;
-    uint16_t status;  // bit 0 is the phase; the rest is what status.hpp reads
+    uint16_t status;  // bit 0 is the phase; see status.hpp for the rest
 };
 static_assert(sizeof(Completion) == 16);
 
@@ -44,42 +44,42 @@ enum AdminOpcode : uint8_t {
 
 enum IoOpcode : uint8_t { kWrite = 0x01, kRead = 0x02 };
 
-// What Identify tells of (CNS).
-enum Identified : uint32_t { kNamespace = 0, kController = 1, kActiveNamespaces = 2 };
+// The data structures that Identify returns (CNS).
+enum IdentifyStructure : uint32_t { kNamespace = 0, kController = 1, kActiveNamespaces = 2 };
 
-constexpr uint32_t kNumberOfQueues = 0x07;  // a feature
+constexpr uint32_t kNumberOfQueues = 0x07;  // a feature id
 
-// Read and Write: the first LBA is in cdw10 and cdw11, the count less one in the low half of cdw12.
-constexpr uint32_t kMostLbas = 1 << 16;
+// Read and Write have the first LBA in cdw10 and cdw11, and the count minus one in the low half of cdw12.
+constexpr uint32_t kMaxLbas = 1 << 16;
 
-template <typename AnyCommand>  // or the kernel's own structure of one
+template <typename AnyCommand>  // Command or PassthroughCommand
 void set_lbas(AnyCommand& command, uint64_t first, uint32_t count) {
     command.cdw10 = static_cast<uint32_t>(first);
     command.cdw11 = static_cast<uint32_t>(first >> 32);
     command.cdw12 = count - 1;
 }
 
-// What the drivers want of a controller.
+// The controller data that the drivers use.
 struct ControllerData {
     std::string serial, model;
-    uint8_t mdts;  // the largest transfer is 2^mdts pages of the controller's smallest size; 0: any
+    uint8_t mdts;  // the largest transfer is 2^mdts pages of the smallest size; 0: no limit
     uint32_t namespaces;
 
-    // For a smallest page of 2^(12 + mpsmin) bytes, as CAP.MPSMIN says. `most` where there is no limit below it.
+    // In bytes, for a smallest page of 2^(12 + mpsmin) bytes (CAP.MPSMIN); at most `most`.
     uint64_t largest_transfer(unsigned mpsmin, uint64_t most) const {
         const unsigned shift = 12 + mpsmin + mdts;
         return mdts == 0 || shift > 63 || (uint64_t{1} << shift) > most ? most : uint64_t{1} << shift;
     }
 };
 
-// What they want of a namespace.
+// The namespace data that the drivers use.
 struct NamespaceData {
-    uint64_t lbas;            // 0: there is no such namespace, or it is not attached
-    uint32_t lba_bytes;       // 0: of a size that makes no sense
-    uint32_t metadata_bytes;  // with each LBA
+    uint64_t lbas;            // 0: the namespace is missing or not attached
+    uint32_t lba_bytes;       // 0: an invalid size
+    uint32_t metadata_bytes;  // per LBA
 };
 
-// From the 4096 bytes that Identify gives.
+// Parses the 4096 bytes that Identify returns.
 inline ControllerData parse_controller(const uint8_t* page) {
     auto text = [page](size_t offset, size_t nbytes) {
         std::string found(reinterpret_cast<const char*>(page + offset), nbytes);
@@ -94,7 +94,7 @@ inline ControllerData parse_controller(const uint8_t* page) {
 inline NamespaceData parse_namespace(const uint8_t* page) {
     NamespaceData data{};
     std::memcpy(&data.lbas, page, sizeof data.lbas);
-    // Formats above the sixteenth have two more bits of the index, above the metadata's (NVM Command Set, figure 97).
+    // Format indices above 15 use two more bits, above the metadata bit (NVM Command Set, figure 97).
     const unsigned index = (page[26] & 0x0fU) | (page[26] & 0x60U) >> 1;
     const uint8_t* format = page + 128 + size_t{4} * index;
     uint16_t metadata = 0;
@@ -104,9 +104,9 @@ inline NamespaceData parse_namespace(const uint8_t* page) {
     return data;
 }
 
-// Why a store of blocks of `block_bytes` cannot lie on a namespace, as the end of a sentence that begins with its
-// name; nothing where it can. Without metadata there is no protection information either.
-inline std::string unusable(const NamespaceData& data, uint64_t block_bytes) {
+// Returns why a store with blocks of `block_bytes` cannot use a namespace, as the end of a sentence that begins with
+// its name; empty if it can. Without metadata there is no protection information either.
+inline std::string unusable_reason(const NamespaceData& data, uint64_t block_bytes) {
     if (data.lbas == 0) return " is not there, or not attached to this controller";
     const std::string cure = " (nvme format --lbaf, which erases it)";
     if (data.metadata_bytes != 0) {

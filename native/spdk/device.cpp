@@ -17,8 +17,8 @@ namespace fastio {
 namespace {
 
 constexpr unsigned kRecoveries = 3;
-constexpr unsigned kPollsBetween = 1024;   // of the admin queue: events and lost controllers, nothing urgent
-constexpr uint64_t kTimeout = 30'000'000;  // microseconds, as Linux's own driver waits
+constexpr unsigned kPollsPerAdminPoll = 1024;  // the admin queue reports events and lost controllers, nothing urgent
+constexpr uint64_t kTimeout = 30'000'000;      // microseconds, as in Linux's driver
 constexpr uint64_t kLargest = 1 << 20;
 
 std::string trimmed(const int8_t* text, size_t size) {
@@ -31,7 +31,7 @@ void on_timeout(void* argument, spdk_nvme_ctrlr*, spdk_nvme_qpair*, uint16_t) {
     static_cast<SpdkController*>(argument)->timed_out = true;
 }
 
-// N of "ns=N" or "ns:N", which SPDK leaves to its applications; 0 without one.
+// Returns N of "ns=N" or "ns:N", which SPDK does not parse; 0 if there is none.
 uint32_t namespace_of(const std::string& id) {
     for (size_t at = id.find("ns"); at != std::string::npos; at = id.find("ns", at + 2)) {
         bool is_key = at == 0 || std::strchr(" \t\n", id[at - 1]) != nullptr;
@@ -47,11 +47,12 @@ uint32_t namespace_of(const std::string& id) {
 SpdkController::SpdkController(const spdk_nvme_transport_id& where, const std::string& name) : where_(where) {
     spdk_nvme_ctrlr_opts options;
     spdk_nvme_ctrlr_get_default_ctrlr_opts(&options, sizeof(options));
-    options.keep_alive_timeout_ms = 0;  // a store may lie idle for longer than any: nobody polls for it meanwhile
+    options.keep_alive_timeout_ms = 0;  // off: an idle store does not poll, for any length of time
     controller_ = spdk_nvme_connect(&where_, &options, sizeof(options));
     if (controller_ == nullptr) {
         throw Refused("SPDK does not reach a controller at '" + name +
-                      "': is it there, bound to vfio-pci, and nobody else's? See `fastio-bench doctor`");
+                      "': check that it is present, bound to vfio-pci and unused by other processes; see `fastio-bench "
+                      "doctor`");
     }
     spdk_nvme_ctrlr_register_timeout_callback(controller_, kTimeout, kTimeout, on_timeout, this);
 }
@@ -70,12 +71,12 @@ SpdkDevice::SpdkDevice(std::shared_ptr<SpdkController> controller, const std::st
     const uint32_t lba_bytes = spdk_nvme_ns_get_sector_size(namespace_);
     const nvme::NamespaceData data{spdk_nvme_ns_get_num_sectors(namespace_), lba_bytes,
                                    spdk_nvme_ns_get_md_size(namespace_)};
-    if (const std::string reason = nvme::unusable(data, kStoreBlock); !reason.empty()) {
+    if (const std::string reason = nvme::unusable_reason(data, kStoreBlock); !reason.empty()) {
         throw Refused("the namespace at '" + id_ + "'" + reason);
     }
     spdk_nvme_io_qpair_opts options;
     spdk_nvme_ctrlr_get_default_io_qpair_opts(controller_->get(), &options, sizeof(options));
-    options.delay_cmd_submit = true;  // one doorbell for all that a poll hands over
+    options.delay_cmd_submit = true;  // one doorbell write for all commands of a poll
     queue_ = spdk_nvme_ctrlr_alloc_io_qpair(controller_->get(), &options, sizeof(options));
     if (queue_ == nullptr) throw Refused("the controller at '" + id_ + "' gives no I/O queue");
 }
@@ -121,7 +122,7 @@ void SpdkDevice::submit_waiting() {
     while (queue_ != nullptr && !waiting_.empty()) {
         DeviceCommand command = waiting_.front();
         int failed = submit(command);
-        // Full, or failed and about to be brought back by poll(). With nothing running nothing would make room.
+        // The queue is full, or it failed and poll() will recover it. If nothing runs, nothing will make room.
         if ((failed == -ENOMEM && running_ > 0) || failed == -ENXIO) return;
         waiting_.pop_front();
         if (failed == 0) {
@@ -134,11 +135,11 @@ void SpdkDevice::submit_waiting() {
 
 void SpdkDevice::poll() {
     if (queue_ == nullptr) return give_up(EIO);
-    if (++polls_ % kPollsBetween == 0) spdk_nvme_ctrlr_process_admin_completions(controller_->get());
+    if (++polls_ % kPollsPerAdminPoll == 0) spdk_nvme_ctrlr_process_admin_completions(controller_->get());
     bool lost = spdk_nvme_qpair_process_completions(queue_, 0) < 0;
     if (lost || controller_->timed_out) recover();
     submit_waiting();
-    // What was handed over just now is only rung in by the next look at the queue.
+    // With delay_cmd_submit, SPDK writes the doorbell when completions are processed.
     if (queue_ != nullptr && running_ > 0 && spdk_nvme_qpair_process_completions(queue_, 0) < 0) recover();
 }
 
@@ -154,7 +155,7 @@ void SpdkDevice::recover() {
     if (failed == -ENODEV) return give_up(ENODEV);
     if (failed != 0) return;  // the next poll finds the queue lost again
     try {
-        find_namespace();  // a reset may have made another object of it
+        find_namespace();  // a reset may have replaced the object
     } catch (const Refused&) {
         give_up(ENODEV);
     }
@@ -165,7 +166,7 @@ void SpdkDevice::give_up(int error) {
         recoveries_ = kRecoveries + 1;
         spdk_nvme_qpair* queue = queue_;
         queue_ = nullptr;
-        spdk_nvme_ctrlr_free_io_qpair(queue);  // ends what runs, by done()
+        spdk_nvme_ctrlr_free_io_qpair(queue);  // calls done() for the running commands
     }
     for (const DeviceCommand& command : waiting_) completions_.push_back({command.tag, -error, 0});
     waiting_.clear();
@@ -181,7 +182,7 @@ void SpdkDevice::done(void* argument, const spdk_nvme_cpl* completion) {
         device.completions_.push_back({running->tag, static_cast<int32_t>(running->nbytes), 0});
         return;
     }
-    // Aborted with its queue, by a recovery: it is to be sent again, unless there is no queue to send it to.
+    // Aborted with its queue by a recovery: ECANCELED lets the store send it again, unless the device was given up.
     bool aborted =
         completion->status.sct == SPDK_NVME_SCT_GENERIC && completion->status.sc == SPDK_NVME_SC_ABORTED_SQ_DELETION;
     int error = aborted && device.recoveries_ <= kRecoveries ? ECANCELED : EIO;

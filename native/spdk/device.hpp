@@ -1,4 +1,4 @@
-// One NVMe namespace, driven by SPDK over one queue pair. Compiled only with FASTIO_SPDK.
+// Drives one NVMe namespace through SPDK, over one queue pair. Compiled only with FASTIO_SPDK.
 #pragma once
 
 #include <spdk/nvme.h>
@@ -12,7 +12,7 @@
 
 namespace fastio {
 
-// A controller that this process is connected to; its namespaces share it.
+// A connection to a controller, shared by its namespaces.
 class SpdkController {
   public:
     // Throws Refused.
@@ -23,7 +23,7 @@ class SpdkController {
 
     bool is_at(const spdk_nvme_transport_id& where) const;
     spdk_nvme_ctrlr* get() const { return controller_; }
-    // A command took too long: what is to be done is the queue pair's business.
+    // Set when a command took too long. SpdkDevice::poll() then recovers.
     bool timed_out = false;
 
   private:
@@ -31,10 +31,10 @@ class SpdkController {
     spdk_nvme_ctrlr* controller_;
 };
 
-// Not for several threads at once. Whatever is given to send() ends up in `completions`, once.
+// Not thread-safe. Every command passed to send() is completed once, in `completions`.
 class SpdkDevice {
   public:
-    // `id`: SPDK's transport id, with ns=N for another namespace than the first. Throws Refused.
+    // `id`: an SPDK transport id, with ns=N to use another namespace than the first. Throws Refused.
     SpdkDevice(std::shared_ptr<SpdkController> controller, const std::string& id,
                std::deque<DeviceCompletion>& completions);
     ~SpdkDevice();
@@ -43,9 +43,9 @@ class SpdkDevice {
 
     StoreDriver::Device describe() const;
     uint64_t largest_transfer() const;
-    // Its own memory for queue entries may be full: then the command waits here until others are done.
+    // SPDK may have no free request: the command then waits here until others are done.
     void send(const DeviceCommand& command);
-    // Hand over what waits, take what is done, and bring a queue pair back that has failed.
+    // Submits waiting commands, processes completions, and recovers a queue pair that failed.
     void poll();
 
   private:
@@ -67,11 +67,11 @@ class SpdkDevice {
     unsigned polls_ = 0;
 
     void find_namespace();
-    // Gives a negative errno: -ENOMEM where there is no room now.
+    // Returns 0 or a negative errno: -ENOMEM if there is no room now.
     int submit(const DeviceCommand& command);
     void submit_waiting();
     void recover();
-    // For good: everything ends with this errno.
+    // Fails all commands with this errno, now and later.
     void give_up(int error);
     static void done(void* argument, const spdk_nvme_cpl* completion);
 };

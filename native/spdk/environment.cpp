@@ -16,24 +16,25 @@ namespace fastio {
 
 namespace {
 
-constexpr int kMegabytes = 64;  // of SPDK's own memory, where there are no huge pages: queues and requests
+constexpr int kMemoryMiB = 64;  // SPDK's memory for queues and requests without huge pages
 
 enum class State { kNotYet, kFabrics, kAll };
 
 std::mutex environment_lock;
 State state = State::kNotYet;
 
-// Starting binds the calling thread to one processor, and what torch starts from it later with it.
-class KeepAffinity {
+// Restores the calling thread's CPU affinity. Starting SPDK binds the thread to one CPU, and threads that torch starts
+// from it later would inherit that.
+class AffinityGuard {
   public:
-    KeepAffinity() : known_(sched_getaffinity(0, sizeof(set_), &set_) == 0) {}
-    ~KeepAffinity() {
+    AffinityGuard() : known_(sched_getaffinity(0, sizeof(set_), &set_) == 0) {}
+    ~AffinityGuard() {
         if (known_) sched_setaffinity(0, sizeof(set_), &set_);
     }
-    KeepAffinity(const KeepAffinity&) = delete;
-    KeepAffinity& operator=(const KeepAffinity&) = delete;
+    AffinityGuard(const AffinityGuard&) = delete;
+    AffinityGuard& operator=(const AffinityGuard&) = delete;
 
-    // A processor that this thread may use: SPDK's own choice is the first of the machine.
+    // Returns a CPU that this thread may use. SPDK's default, the first CPU of the machine, may be forbidden.
     int any() const {
         for (int processor = 0; known_ && processor < CPU_SETSIZE; ++processor) {
             if (CPU_ISSET(processor, &set_)) return processor;
@@ -46,14 +47,14 @@ class KeepAffinity {
     bool known_;
 };
 
-// Newer versions ask which version of the structure this is; older ones have no such member.
+// Newer SPDK versions need the size of the structure; older ones lack the member.
 template <typename Options>
-auto tell_size(Options& options, int) -> decltype(options.opts_size, void()) {
+auto set_size(Options& options, int) -> decltype(options.opts_size, void()) {
     options.opts_size = sizeof(options);
 }
 
 template <typename Options>
-void tell_size(Options&, long) {}
+void set_size(Options&, long) {}
 
 }  // namespace
 
@@ -64,30 +65,30 @@ void start_spdk(bool pci) {
     if (state == State::kAll || (state == State::kFabrics && !pci)) return;
     if (state == State::kFabrics) {
         throw Refused(
-            "this process has started SPDK for fabrics only, and SPDK starts once: open the store on PCIe first");
+            "this process has started SPDK for fabrics only, and SPDK can start only once: open the PCIe store first");
     }
-    KeepAffinity affinity;
+    AffinityGuard affinity;
     std::string processors = "[" + std::to_string(affinity.any()) + "]";
     spdk_env_opts options;
     std::memset(&options, 0, sizeof(options));
-    tell_size(options, 0);
+    set_size(options, 0);
     spdk_env_opts_init(&options);
     options.name = "fastio";
     options.core_mask = processors.c_str();
     if (!pci) {
         options.no_pci = true;
         options.no_huge = true;
-        options.mem_size = kMegabytes;
+        options.mem_size = kMemoryMiB;
     }
     int failed = spdk_env_init(&options);
     if (failed != 0 && failed != -EALREADY) {
-        throw Refused(std::string("SPDK's environment does not start (") + std::strerror(-failed) + ")" +
+        throw Refused(std::string("SPDK's environment failed to start (") + std::strerror(-failed) + ")" +
                       (pci ? "; it needs free huge pages and vfio-pci: see `fastio-bench doctor`" : ""));
     }
     if (pci && !spdk_iommu_is_enabled()) {
         throw Refused(
-            "SPDK has no IOMMU here, and tensors' pages may move under a device that reaches them by their "
-            "physical address: bind it to vfio-pci with the IOMMU on, see `fastio-bench doctor`");
+            "SPDK has no IOMMU here, and pages of tensors may move while a device accesses them by physical address: "
+            "enable the IOMMU and bind the device to vfio-pci, see `fastio-bench doctor`");
     }
     state = pci ? State::kAll : State::kFabrics;
 }
@@ -107,7 +108,7 @@ SpdkMemory::SpdkMemory(SpdkMemory&& other) noexcept : first_(other.first_), nbyt
 }
 
 SpdkMemory::~SpdkMemory() {
-    // Only memory that was not registered could be refused.
+    // The result is ignored: it fails only for memory that is not registered.
     if (nbytes_ > 0) static_cast<void>(spdk_mem_unregister(first_, nbytes_));
 }
 

@@ -1,4 +1,4 @@
-// SPDK's environment (DPDK's memory and PCI), which a process starts once and keeps.
+// Starts SPDK's environment (DPDK memory and PCI), once per process.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +6,17 @@
 
 namespace fastio {
 
-// Why this build has no SPDK, and how to get one that has; nothing where it has.
+// Returns why this build has no SPDK, and how to get it; empty if it has SPDK.
 std::string why_no_spdk();
 
-// Start it, or find it started. `pci`: devices on PCIe are wanted, and memory that they can reach; without, it takes
-// ordinary pages. Throws Refused.
+// Starts the environment unless it runs. `pci`: support PCIe devices, with memory that they can access; without it,
+// SPDK uses ordinary pages. Throws Refused.
 void start_spdk(bool pci);
 
-// The 2 MiB pieces that lie wholly in [memory, memory + nbytes), made reachable by DMA through the IOMMU.
+// Registers the aligned 2 MiB pieces inside [memory, memory + nbytes) for DMA through the IOMMU.
 class SpdkMemory {
   public:
-    // Throws Refused where there is no such piece, or the IOMMU does not take it.
+    // Throws Refused if there is no such piece, or the IOMMU refuses it.
     SpdkMemory(uint8_t* memory, uint64_t nbytes);
     ~SpdkMemory();
     SpdkMemory(SpdkMemory&& other) noexcept;

@@ -1,4 +1,4 @@
-// A PCI device taken from its kernel driver for vfio-pci, and given back.
+// Takes a PCI device from its kernel driver for vfio-pci, and returns it.
 #pragma once
 
 #include <string>
@@ -7,23 +7,24 @@ namespace fastio {
 
 enum class VfioRole { kNvme, kPeer };
 
-// Takes an NVMe controller from the kernel's nvme driver, unless somebody uses a namespace of it; a peer only where no
-// driver has it. A device that is with vfio-pci already is left there at the end, too - but not one that a process of
-// ours took and was killed before it gave it back: a note of who had it is in /run/fastio until then.
+// Takes an NVMe controller from the kernel's nvme driver, unless one of its namespaces is in use; takes a peer device
+// only if no driver has it. A device that is bound to vfio-pci already stays there at the end, unless a fastio process
+// took it and was killed before it returned it: a note in /run/fastio names the original driver until then.
 class VfioClaim {
   public:
-    // Throws Refused: what stands in the way and the command that would change it.
+    // Throws Refused with the obstacle and the command that removes it.
     VfioClaim(const std::string& pci, VfioRole role);
-    ~VfioClaim();  // to the driver that had it. The device's VFIO group must be closed by then.
+    // Returns the device to the driver that had it. The device's VFIO group must be closed by then.
+    ~VfioClaim();
     VfioClaim(VfioClaim&& other) noexcept;
     VfioClaim& operator=(VfioClaim&&) = delete;
 
     const std::string& pci() const { return pci_; }
-    // Its IOMMU group. Throws Refused where there is no IOMMU.
+    // Returns the device's IOMMU group. Throws Refused if there is no IOMMU.
     unsigned group() const;
-    // It is known by now that no other process has it: what a killed one left to do is ours.
-    void inherit();
-    // It is the parent's: this is a child of fork.
+    // Takes over the duty of a killed process to return the device. Called once no other process can have it open.
+    void take_over();
+    // Called in a forked child: the parent returns the device.
     void disclaim() noexcept { taken_ = false; }
 
   private:

@@ -23,8 +23,8 @@ constexpr const char* kContainer = "/dev/vfio/vfio";
 
 std::string group_path(unsigned number) { return "/dev/vfio/" + std::to_string(number); }
 
-// The devices that keep a group from being used: those that are with neither VFIO nor no driver, bridges aside.
-std::string strangers(unsigned number) {
+// Returns the devices that make a group unusable: those bound to a driver other than VFIO's, except bridges.
+std::string blocking_devices(unsigned number) {
     const std::string folder = "/sys/kernel/iommu_groups/" + std::to_string(number) + "/devices";
     std::string found;
     for (const std::string& pci : sysfs::names(folder)) {
@@ -37,16 +37,16 @@ std::string strangers(unsigned number) {
 
 }  // namespace
 
-VfioContainer& VfioContainer::of_process() {
+VfioContainer& VfioContainer::instance() {
     static auto* instance = new VfioContainer;  // never destroyed: stores may be closed at exit
     return *instance;
 }
 
 VfioContainer::VfioContainer() {
-    pthread_atfork([] { of_process().mutex_.lock(); }, [] { of_process().mutex_.unlock(); },
+    pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
                    [] {
-                       of_process().forget_in_child();
-                       of_process().mutex_.unlock();
+                       instance().forget_in_child();
+                       instance().mutex_.unlock();
                    });
 }
 
@@ -67,7 +67,7 @@ void VfioContainer::open_container() {
     int fd = ::open(kContainer, O_RDWR | O_CLOEXEC);
     if (fd < 0) {
         const int error = errno;
-        const char* cure = error == ENOENT || error == ENODEV ? "modprobe vfio-pci" : "it belongs to root";
+        const char* cure = error == ENOENT || error == ENODEV ? "modprobe vfio-pci" : "only root may open it";
         throw Refused(std::string(kContainer) + ": " + std::strerror(error) + ": " + cure);
     }
     if (ioctl(fd, VFIO_GET_API_VERSION) != VFIO_API_VERSION ||
@@ -97,9 +97,9 @@ VfioContainer::Group& VfioContainer::open_group(unsigned number, const std::stri
     status.argsz = sizeof status;
     if (ioctl(fd, VFIO_GROUP_GET_STATUS, &status) < 0 || !(status.flags & VFIO_GROUP_FLAGS_VIABLE)) {
         throw Refused(pci + ": its IOMMU group " + std::to_string(number) +
-                      " has other devices that the kernel uses: " + strangers(number) +
-                      ". A group goes to one process as a whole: unbind them, name them as devices of the same store, "
-                      "or move the drive to a slot with a group of its own");
+                      " has other devices that the kernel uses: " + blocking_devices(number) +
+                      ". One process must own a whole group: unbind them, name them as devices of the same store, or "
+                      "move the drive to a slot with its own group");
     }
     if (ioctl(fd, VFIO_GROUP_SET_CONTAINER, &fd_) < 0) {
         throw Refused(pci + ": its IOMMU group cannot join this process's container: " + std::strerror(errno));
@@ -107,11 +107,11 @@ VfioContainer::Group& VfioContainer::open_group(unsigned number, const std::stri
     if (groups_.size() == 1 && ioctl(fd_, VFIO_SET_IOMMU, VFIO_TYPE1v2_IOMMU) < 0) {
         const int error = errno;
         throw Refused(pci + ": VFIO_SET_IOMMU: " + std::strerror(error) +
-                      (error == EPERM ? ": the platform cannot remap interrupts; where you trust the drive: echo 1 > "
+                      (error == EPERM ? ": the platform cannot remap interrupts; if you trust the drive: echo 1 > "
                                         "/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"
                                       : ""));
     }
-    learn_ranges();
+    read_iova_ranges();
     return groups_[number];
 }
 
@@ -126,7 +126,7 @@ int VfioContainer::open(VfioClaim&& claim) {
         int fd = ioctl(group.fd, VFIO_GROUP_GET_DEVICE_FD, pci.c_str());
         if (fd < 0) throw Refused(pci + ": VFIO_GROUP_GET_DEVICE_FD: " + std::strerror(errno));
         group.devices.emplace(pci, fd);
-        claim.inherit();
+        claim.take_over();
         group.claims.push_back(std::move(claim));
         return fd;
     } catch (...) {
@@ -146,12 +146,12 @@ void VfioContainer::close(const std::string& pci) noexcept {
     }
 }
 
-// The group's descriptor first: while it is open, no driver of the kernel's gets a device of the group.
+// Closes the group's descriptor first: while it is open, no kernel driver can bind a device of the group.
 void VfioContainer::close_if_empty(unsigned number) noexcept {
     auto found = groups_.find(number);
     if (found != groups_.end() && found->second.devices.empty()) {
         ::close(found->second.fd);
-        groups_.erase(found);  // and the claims with it
+        groups_.erase(found);  // destroys its claims
     }
     if (!groups_.empty() || fd_ < 0) return;
     ::close(fd_);

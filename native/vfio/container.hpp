@@ -1,5 +1,5 @@
-// This process's VFIO: one container, so that every device of it reaches the same memory at the same addresses, and one
-// device's memory may be another's target (peer to peer).
+// The VFIO container of this process. All devices share it, so they access the same memory at the same addresses, and
+// one device's memory may be another's target (peer to peer).
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@
 
 namespace fastio {
 
-// It is open while a device of it is. Any thread. A child of fork has none of its parent's descriptors: with them it
-// would keep the devices from others after its parent has died.
+// Open while any of its devices is open. Thread-safe. A forked child closes its parent's descriptors, which would keep
+// the devices from other processes after the parent has ended.
 class VfioContainer {
   public:
-    static VfioContainer& of_process();
+    static VfioContainer& instance();
 
-    // Open a claimed device; gives its descriptor, which stays the container's, as the claim does from then on. Throws
-    // Refused with what would help, and leaves the claim to the caller.
+    // Opens a claimed device and returns its descriptor. The container owns the descriptor, and from then on the claim.
+    // Throws Refused with the cure; the caller then keeps the claim.
     int open(VfioClaim&& claim);
-    // And let go of it; with the last of its IOMMU group all of these go back to the drivers that had them.
+    // Closes a device. With the last one of an IOMMU group, all devices of the group return to their drivers.
     void close(const std::string& pci) noexcept;
 
-    // Pin memory - or take a mapping of another device's, which cannot move - and let all devices reach it: whole pages
-    // of page_bytes(). Gives the devices' address. Throws Refused with what would help.
+    // Lets all devices access memory, in whole pages of page_bytes(). Host memory is pinned; mapped memory of another
+    // device cannot move. Returns the device address. Throws Refused with the cure.
     uint64_t map(uint8_t* memory, uint64_t nbytes);
     void unmap(uint64_t address, uint64_t nbytes) noexcept;
     uint64_t page_bytes();
@@ -48,12 +48,12 @@ class VfioContainer {
     void open_container();
     Group& open_group(unsigned number, const std::string& pci);
     void close_if_empty(unsigned number) noexcept;
-    void learn_ranges();
+    void read_iova_ranges();
     void forget_in_child() noexcept;
     std::string refusal_to_map(int error, uint64_t nbytes) const;
 };
 
-// Why memory that is known only as a dma-buf, as CUDA exports it, cannot be mapped for a controller here: in words.
+// Returns why a dma-buf, as CUDA exports it, cannot be mapped for a controller here.
 std::string dma_buf_refusal();
 
 }  // namespace fastio

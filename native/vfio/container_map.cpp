@@ -1,4 +1,4 @@
-// The memory that a container's devices reach.
+// Maps memory for the devices of the container.
 #include <linux/vfio.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -15,8 +15,8 @@
 
 namespace fastio {
 
-// Every group may know fewer addresses than those before it.
-void VfioContainer::learn_ranges() {
+// Reads the valid address ranges and the page size. Each further group may narrow the ranges.
+void VfioContainer::read_iova_ranges() {
     std::vector<uint8_t> answer(sizeof(vfio_iommu_type1_info));
     for (;;) {
         auto* info = reinterpret_cast<vfio_iommu_type1_info*>(answer.data());
@@ -42,7 +42,7 @@ void VfioContainer::learn_ranges() {
         }
         at = header->next;
     }
-    // A kernel before 5.4 does not say: below the interrupts' addresses everything translates.
+    // Kernels before 5.4 do not report the ranges: everything below the interrupt addresses is valid.
     if (ranges.empty()) ranges.push_back({0, 0xfedfffff});
     addresses_.set_ranges(ranges);
 }
@@ -55,7 +55,7 @@ uint64_t VfioContainer::page_bytes() {
 uint64_t VfioContainer::map(uint8_t* memory, uint64_t nbytes) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto begin = reinterpret_cast<uintptr_t>(memory);
-    // What lies alike in huge pages on both sides is translated by huge pages.
+    // The same offset within a huge page on both sides lets the IOMMU translate by huge pages.
     const uint64_t alignment = nbytes >= kHugePage ? kHugePage : page_bytes_;
     const std::optional<uint64_t> address = addresses_.allocate(nbytes, alignment, begin % alignment);
     if (!address) throw Refused("the IOMMU has no " + std::to_string(nbytes) + " contiguous addresses left");
@@ -79,7 +79,8 @@ void VfioContainer::unmap(uint64_t address, uint64_t nbytes) noexcept {
     request.argsz = sizeof request;
     request.iova = address;
     request.size = nbytes;
-    // It fails only where the container is gone, and the mapping with it. An address that is mapped is not used again.
+    // Unmapping fails only if the container is gone, and the mapping with it. An address that stays mapped is not
+    // reused.
     if (fd_ < 0 || ioctl(fd_, VFIO_IOMMU_UNMAP_DMA, &request) == 0) addresses_.free(address);
 }
 
@@ -88,28 +89,28 @@ std::string VfioContainer::refusal_to_map(int error, uint64_t nbytes) const {
     if (error == ENOMEM) {
         rlimit limit{};
         getrlimit(RLIMIT_MEMLOCK, &limit);
-        const bool endless = limit.rlim_cur == RLIM_INFINITY;
-        text += "; this process may lock " + (endless ? "any number of" : std::to_string(limit.rlim_cur)) +
+        const bool unlimited = limit.rlim_cur == RLIM_INFINITY;
+        text += "; this process may lock " + (unlimited ? "any number of" : std::to_string(limit.rlim_cur)) +
                 " bytes (RLIMIT_MEMLOCK): ulimit -l unlimited, LimitMEMLOCK=infinity with systemd, or --ulimit "
                 "memlock=-1 with docker";
     } else if (error == EFAULT || error == EINVAL) {
         text +=
-            "; the memory is not mapped for reading and writing, or is of a kind that this kernel's IOMMU does not "
-            "take (of other devices' memory: mappings by VFIO or GDRCopy, and not where iommufd stands in for VFIO's "
-            "container, CONFIG_IOMMUFD_VFIO_CONTAINER)";
+            "; the memory is not mapped for reading and writing, or this kernel's IOMMU does not take its kind (of "
+            "other devices' memory it takes mappings by VFIO or GDRCopy, but not if iommufd replaces VFIO's container, "
+            "CONFIG_IOMMUFD_VFIO_CONTAINER)";
     } else if (error == ENOSPC) {
-        text += "; too many pieces: raise /sys/module/vfio_iommu_type1/parameters/dma_entry_limit";
+        text += "; there are too many mappings: raise /sys/module/vfio_iommu_type1/parameters/dma_entry_limit";
     }
     return text;
 }
 
-// VFIO's type 1 maps what has a virtual address, nothing else. iommufd takes a dma-buf since Linux 6.19, but VFIO is
-// the only exporter that it accepts ("iommufd: Allow a DMABUF to be revoked"): a GPU driver's is refused by every
-// kernel.
+// VFIO type 1 maps only memory with a virtual address. iommufd takes a dma-buf since Linux 6.19, but accepts VFIO as
+// the only exporter ("iommufd: Allow a DMABUF to be revoked"), so every kernel refuses that of a GPU driver.
 std::string dma_buf_refusal() {
-    return "by its descriptor a dma-buf can be mapped for a disk only where vfio-pci exported it, through iommufd and "
-           "since Linux 6.19 (this is " +
-           sysfs::read("/proc/sys/kernel/osrelease") + "); a GPU's is exported by its own driver";
+    return "a dma-buf can be mapped for a disk only if vfio-pci exported it, through iommufd and since Linux 6.19 "
+           "(this "
+           "is " +
+           sysfs::read("/proc/sys/kernel/osrelease") + "); a GPU's dma-buf is exported by its own driver";
 }
 
 }  // namespace fastio

@@ -17,7 +17,7 @@ namespace fastio {
 
 namespace {
 
-constexpr int kResetTries = 50;  // every 100 ms, while somebody else resets it
+constexpr int kResetTries = 50;  // every 100 ms, while something else resets it
 
 vfio_region_info region(int fd, unsigned number, const std::string& pci) {
     vfio_region_info info{};
@@ -32,7 +32,7 @@ vfio_region_info region(int fd, unsigned number, const std::string& pci) {
 }  // namespace
 
 VfioDevice::VfioDevice(VfioClaim&& claim)
-    : pci_(claim.pci()), owner_(getpid()), fd_(VfioContainer::of_process().open(std::move(claim))) {
+    : pci_(claim.pci()), owner_(getpid()), fd_(VfioContainer::instance().open(std::move(claim))) {
     try {
         config_ = region(fd_, VFIO_PCI_CONFIG_REGION_INDEX, pci_).offset;
     } catch (...) {
@@ -53,7 +53,7 @@ VfioDevice::Bar VfioDevice::map_bar(unsigned number) {
     const std::string what = pci_ + ": BAR " + std::to_string(number);
     if (info.size == 0) throw Refused(what + ": the device has none");
     if ((info.flags & VFIO_REGION_INFO_FLAG_MMAP) == 0) {
-        throw Refused(what + ": it cannot be mapped (it is smaller than a page, or no memory)");
+        throw Refused(what + ": it cannot be mapped (it is smaller than a page, or not memory)");
     }
     void* memory = mmap(nullptr, info.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, static_cast<off_t>(info.offset));
     if (memory == MAP_FAILED) throw Refused(what + ": mmap: " + std::strerror(errno));
@@ -65,7 +65,7 @@ VfioDevice::Bar VfioDevice::map_bar(unsigned number) {
 void VfioDevice::set_bus_master(bool on) noexcept {
     const auto at = static_cast<off_t>(config_ + PCI_COMMAND);
     uint16_t command = 0;
-    // A device that does not answer here is gone, and reaches nothing. One that does not obey is reset as it is left.
+    // Errors are ignored: a device that does not respond is gone, and leave() resets one that ignores the write.
     if (pread(fd_, &command, sizeof command, at) != sizeof command) return;
     command |= PCI_COMMAND_MEMORY;
     command = static_cast<uint16_t>(on ? command | PCI_COMMAND_MASTER : command & ~PCI_COMMAND_MASTER);
@@ -84,12 +84,12 @@ bool VfioDevice::reset() noexcept {
 void VfioDevice::leave() noexcept {
     if (fd_ < 0 || getpid() != owner_) return;
     fd_ = -1;
-    // The kernel waits for mappings as for descriptors before it takes a device away from VFIO.
+    // Replace the mappings: the kernel releases a device from VFIO only when they are gone, too.
     for (const Bar& bar : bars_) {
         mmap(bar.memory, bar.nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
              -1, 0);
     }
-    VfioContainer::of_process().close(pci_);
+    VfioContainer::instance().close(pci_);
 }
 
 }  // namespace fastio

@@ -1,4 +1,4 @@
-// A PCI device of this process: its BARs, its right to reach memory, its reset.
+// A PCI device opened through VFIO: its BARs, its bus master bit, its reset.
 #pragma once
 
 #include <string>
@@ -15,28 +15,28 @@ class VfioDevice {
         uint64_t nbytes;
     };
 
-    // Throws Refused with what would help.
+    // Throws Refused with the cure.
     explicit VfioDevice(VfioClaim&& claim);
     ~VfioDevice();
     VfioDevice(const VfioDevice&) = delete;
     VfioDevice& operator=(const VfioDevice&) = delete;
 
-    // Map BAR 0 to 5, whole; it stays until leave(). Throws Refused.
+    // Maps all of BAR 0 to 5 until leave(). Throws Refused.
     Bar map_bar(unsigned number);
-    // Whether it may reach memory. Its own answers to reads and writes in any case.
+    // Sets whether the device may access memory. Its own memory stays accessible in any case.
     void set_bus_master(bool on) noexcept;
     bool reset() noexcept;
-    // Give the device up: the kernel resets it, and it may go back to the driver that had it. What was mapped reads as
-    // zeros from then on, so that a thread which is late finds memory there. Twice is fine.
+    // Closes the device: the kernel resets it, and it may return to its driver. Mapped BARs read as zeros from then on,
+    // so that a late access by another thread does not fault. May be called twice.
     void leave() noexcept;
 
     const std::string& pci() const { return pci_; }
 
   private:
     std::string pci_;
-    long owner_;  // the process; a child of fork has neither descriptor nor mappings
+    long owner_;  // the process id; a forked child has neither descriptor nor mappings
     int fd_ = -1;
-    uint64_t config_ = 0;  // where its configuration space is in the descriptor
+    uint64_t config_ = 0;  // the offset of the configuration space in the descriptor
     std::vector<Bar> bars_;
 };
 

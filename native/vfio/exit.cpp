@@ -10,16 +10,16 @@
 
 namespace fastio {
 
-struct LeavingList {
+struct ExitList {
     std::mutex mutex;
     std::vector<LeaveAtExit*> entries;
 
-    LeavingList() {
-        std::atexit([] { of_process().leave_all(); });
+    ExitList() {
+        std::atexit([] { instance().leave_all(); });
     }
 
-    static LeavingList& of_process() {
-        static auto* instance = new LeavingList;  // never destroyed: it is used at exit
+    static ExitList& instance() {
+        static auto* instance = new ExitList;  // never destroyed: it is used at exit
         return *instance;
     }
 
@@ -32,13 +32,13 @@ struct LeavingList {
 };
 
 LeaveAtExit::LeaveAtExit(std::function<void()> leave) : leave_(std::move(leave)), owner_(getpid()) {
-    LeavingList& list = LeavingList::of_process();
+    ExitList& list = ExitList::instance();
     std::lock_guard<std::mutex> lock(list.mutex);
     list.entries.push_back(this);
 }
 
 LeaveAtExit::~LeaveAtExit() {
-    LeavingList& list = LeavingList::of_process();
+    ExitList& list = ExitList::instance();
     std::lock_guard<std::mutex> lock(list.mutex);
     list.entries.erase(std::remove(list.entries.begin(), list.entries.end(), this), list.entries.end());
 }

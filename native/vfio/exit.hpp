@@ -1,12 +1,12 @@
-// What is left to do for those that nobody has closed when the process ends.
+// Calls cleanup functions of objects that still exist when the process exits.
 #pragma once
 
 #include <functional>
 
 namespace fastio {
 
-// While it lives, `leave` is called when the process exits; never in a child of fork, whose parent's it is. Nothing is
-// called in a process that is killed: there the kernel stops and resets the devices as it closes their descriptors.
+// While this object exists, `leave` is called at process exit, except in a forked child. It is not called if the
+// process is killed: the kernel then stops and resets the devices as it closes their descriptors.
 class LeaveAtExit {
   public:
     explicit LeaveAtExit(std::function<void()> leave);
@@ -16,9 +16,9 @@ class LeaveAtExit {
 
   private:
     std::function<void()> leave_;
-    long owner_;  // the process
+    long owner_;  // the process id
 
-    friend struct LeavingList;
+    friend struct ExitList;
 };
 
 }  // namespace fastio

@@ -17,7 +17,7 @@ namespace fastio {
 
 namespace {
 
-// The name of the block device of "nvme0n1" or, where several controllers lead to it, of this one's path "nvme0c1n1".
+// Returns the block device of a sysfs entry: of "nvme0n1", or of a multipath entry "nvme0c1n1", "nvme0n1".
 std::string block_device(const std::string& name) {
     unsigned subsystem = 0, controller = 0, number = 0;
     int end = 0;
@@ -30,7 +30,7 @@ std::string block_device(const std::string& name) {
     return {};
 }
 
-// A device's partitions and, last, itself: who has that for himself has its partitions too.
+// Returns a device's partitions and, last, the device: an exclusive open of the device covers its partitions.
 std::vector<std::string> parts_of(const std::string& name, const std::string& root) {
     std::vector<std::string> parts;
     for (const std::string& entry : sysfs::names(root + "/sys/class/block/" + name)) {
@@ -40,7 +40,8 @@ std::vector<std::string> parts_of(const std::string& name, const std::string& ro
     return parts;
 }
 
-// Where it is mounted in this process's view. btrfs and others name the device, not its number.
+// Returns where a device is mounted, as visible to this process. It compares the device name, too, because btrfs and
+// others do not report the device number.
 std::string mount_point(const std::string& part, const std::string& number, const std::string& root) {
     std::istringstream mounts(sysfs::read(root + "/proc/self/mountinfo"));
     for (std::string line; std::getline(mounts, line);) {
@@ -63,7 +64,7 @@ bool is_swap(const std::string& part, const std::string& root) {
     return false;
 }
 
-std::string use_of(const std::string& name, Held& held, const std::string& root) {
+std::string use_of(const std::string& name, ExclusiveOpens& held, const std::string& root) {
     for (const std::string& part : parts_of(name, root)) {
         const std::string folder = root + "/sys/class/block/" + part;
         const std::string point = mount_point(part, sysfs::read(folder + "/dev"), root);
@@ -71,7 +72,7 @@ std::string use_of(const std::string& name, Held& held, const std::string& root)
         if (is_swap(part, root)) return part + " is swap space in use: swapoff /dev/" + part;
         const std::vector<std::string> holders = sysfs::names(folder + "/holders");
         if (!holders.empty()) return holders.front() + " is built on " + part + ": stop it first";
-        // Whoever else has it for himself (a filesystem in another mount namespace, ZFS, a block store).
+        // EBUSY reveals other exclusive users (a filesystem in another mount namespace, ZFS, a block store).
         int fd = open((root + "/dev/" + part).c_str(), O_RDONLY | O_EXCL | O_CLOEXEC);
         if (fd < 0 && errno == EBUSY) {
             const std::string who = processes_with(root + "/dev/" + part);
@@ -89,11 +90,11 @@ std::string use_of(const std::string& name, Held& held, const std::string& root)
 
 }  // namespace
 
-Held::~Held() {
+ExclusiveOpens::~ExclusiveOpens() {
     for (int fd : fds_) close(fd);
 }
 
-std::string namespace_in_use(const std::string& pci, Held& held, const std::string& root) {
+std::string namespace_in_use(const std::string& pci, ExclusiveOpens& held, const std::string& root) {
     const std::string folder = root + sysfs::pci_folder(pci) + "/nvme";
     for (const std::string& controller : sysfs::names(folder)) {
         for (const std::string& entry : sysfs::names(folder + "/" + controller)) {

@@ -1,5 +1,5 @@
-// Who uses a PCI device that is about to be taken from the kernel. The last line of defence: fastio/nvme/safety.py has
-// asked before, and looks at contents too.
+// Checks that an NVMe controller is unused before it is taken from the kernel. This is the last check:
+// fastio/nvme/safety.py checks earlier, and looks at disk contents, too.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,13 @@
 
 namespace fastio {
 
-// Opens that keep others from mounting, swapping to or building on what they are of, for as long as this lives.
-class Held {
+// Exclusive opens (O_EXCL) of block devices. While they exist, the devices cannot be mounted, swapped to or built on.
+class ExclusiveOpens {
   public:
-    Held() = default;
-    ~Held();
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
+    ExclusiveOpens() = default;
+    ~ExclusiveOpens();
+    ExclusiveOpens(const ExclusiveOpens&) = delete;
+    ExclusiveOpens& operator=(const ExclusiveOpens&) = delete;
     void add(int fd) { fds_.push_back(fd); }
     size_t size() const { return fds_.size(); }
 
@@ -22,12 +22,11 @@ class Held {
     std::vector<int> fds_;
 };
 
-// Why the kernel must not lose this NVMe controller: one of its namespaces is mounted, swapped to, built on or open
-// for somebody alone, a partition of it included. "" where nothing is in the way; `held` keeps it so. `root`: "" but in
-// tests.
-std::string namespace_in_use(const std::string& pci, Held& held, const std::string& root = "");
+// Returns why this NVMe controller is in use: one of its namespaces, or a partition, is mounted, swapped to, built on
+// or exclusively open. "" if it is unused; `held` then keeps it unused. `root` is "" except in tests.
+std::string namespace_in_use(const std::string& pci, ExclusiveOpens& held, const std::string& root = "");
 
-// The processes that have a file open, as far as this one may see them: "process 12 (python)"; "" if none is seen.
+// Returns the processes that have a file open, as far as visible here: "process 12 (python)"; "" if none is visible.
 std::string processes_with(const std::string& path);
 
 }  // namespace fastio

@@ -8,8 +8,9 @@ namespace {
 
 constexpr uint64_t kLowest = 1 << 20;
 
-// The lowest address not below `from` that is `phase` modulo `alignment`, a power of 2. Wraps where there is none.
-uint64_t next_in_phase(uint64_t from, uint64_t alignment, uint64_t phase) {
+// Returns the lowest address from `from` on that is `phase` modulo `alignment`, a power of 2. It wraps around if there
+// is none.
+uint64_t next_address(uint64_t from, uint64_t alignment, uint64_t phase) {
     return from + ((phase - from) & (alignment - 1));
 }
 
@@ -23,18 +24,18 @@ void IovaAllocator::set_ranges(const std::vector<Range>& ranges) {
 std::optional<uint64_t> IovaAllocator::allocate(uint64_t nbytes, uint64_t alignment, uint64_t phase) {
     for (const Range& range : ranges_) {
         uint64_t lowest = std::max(range.first, kLowest);
-        uint64_t address = next_in_phase(lowest, alignment, phase);
+        uint64_t address = next_address(lowest, alignment, phase);
         while (address >= lowest && address <= range.last && nbytes - 1 <= range.last - address) {
             const uint64_t last = address + (nbytes - 1);
-            // The allocation with the highest begin that is not behind `last`: if it ends before `address`, all do.
+            // Look at the last allocation that begins at or before `last`: if it ends before `address`, all do.
             auto after = used_.upper_bound(last);
             if (after == used_.begin() || std::prev(after)->second < address) {
                 used_.emplace(address, last);
                 return address;
             }
             lowest = std::prev(after)->second + 1;
-            if (lowest == 0) break;  // that one ends where the space does
-            address = next_in_phase(lowest, alignment, phase);
+            if (lowest == 0) break;  // it ends at the end of the address space
+            address = next_address(lowest, alignment, phase);
         }
     }
     return std::nullopt;

@@ -1,4 +1,4 @@
-// Which addresses a device uses for which memory: an I/O virtual address space of our own. Pure.
+// Allocates I/O virtual addresses (IOVAs) for devices. It does no I/O.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace fastio {
 class IovaAllocator {
   public:
     struct Range {
-        uint64_t first, last;  // both belong to it
+        uint64_t first, last;  // inclusive
     };
 
-    // What the IOMMU can translate for all devices so far. Addresses below 1 MiB are never given: a null that a device
-    // follows by mistake must fault. What is allocated stays.
+    // Sets the ranges that the IOMMU translates for all devices. Existing allocations stay. Addresses below 1 MiB are
+    // never allocated, so that a null pointer in a device faults.
     void set_ranges(const std::vector<Range>& ranges);
-    // The lowest address with this many bytes behind it that is `phase` modulo `alignment`; none: the space is full.
+    // Returns the lowest free address for `nbytes` that is `phase` modulo `alignment`; nullopt if there is none.
     std::optional<uint64_t> allocate(uint64_t nbytes, uint64_t alignment, uint64_t phase = 0);
     void free(uint64_t address) { used_.erase(address); }
 

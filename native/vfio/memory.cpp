@@ -4,7 +4,7 @@
 
 namespace fastio {
 
-bool AdoptedMemory::overlaps(const uint8_t* memory, uint64_t nbytes) const {
+bool MappedMemory::overlaps(const uint8_t* memory, uint64_t nbytes) const {
     const auto begin = reinterpret_cast<uintptr_t>(memory);
     auto after = pieces_.lower_bound(begin + nbytes);
     if (after == pieces_.begin()) return false;
@@ -12,7 +12,7 @@ bool AdoptedMemory::overlaps(const uint8_t* memory, uint64_t nbytes) const {
     return before->first + before->second.nbytes > begin;
 }
 
-std::optional<AdoptedMemory::Piece> AdoptedMemory::remove(const uint8_t* memory) {
+std::optional<MappedMemory::Piece> MappedMemory::remove(const uint8_t* memory) {
     auto found = pieces_.find(reinterpret_cast<uintptr_t>(memory));
     if (found == pieces_.end()) return std::nullopt;
     const Piece piece = found->second;
@@ -20,7 +20,7 @@ std::optional<AdoptedMemory::Piece> AdoptedMemory::remove(const uint8_t* memory)
     return piece;
 }
 
-std::optional<uint64_t> AdoptedMemory::address_of(const uint8_t* memory, uint64_t nbytes) const {
+std::optional<uint64_t> MappedMemory::address_of(const uint8_t* memory, uint64_t nbytes) const {
     const auto begin = reinterpret_cast<uintptr_t>(memory);
     auto after = pieces_.upper_bound(begin);
     if (after == pieces_.begin()) return std::nullopt;

@@ -22,14 +22,14 @@ NvmeNamespace choose(NvmeController& controller, const std::string& name) {
         const char* end = name.data() + name.size();
         const auto [stopped, error] = std::from_chars(name.data() + slash + 1, end, id);
         if (error != std::errc() || stopped != end || id == 0) {
-            throw Refused(name + ": expected a PCI address and perhaps a namespace, such as 0000:03:00.0/1");
+            throw Refused(name + ": expected a PCI address, optionally with a namespace, such as 0000:03:00.0/1");
         }
         return controller.describe(id);
     }
     const std::vector<uint32_t> ids = controller.namespaces();
     if (ids.empty()) throw Refused(name + ": the controller has no active namespace");
     if (ids.size() > 1) {
-        std::string text = name + ": the controller has several namespaces, say which:";
+        std::string text = name + ": the controller has several namespaces, choose one:";
         for (uint32_t id : ids) text += " " + name + "/" + std::to_string(id);
         throw Refused(text);
     }
@@ -38,10 +38,10 @@ NvmeNamespace choose(NvmeController& controller, const std::string& name) {
 
 }  // namespace
 
-uint64_t VfioNvmeHost::map(uint8_t* memory, uint64_t nbytes) { return VfioContainer::of_process().map(memory, nbytes); }
+uint64_t VfioNvmeHost::map(uint8_t* memory, uint64_t nbytes) { return VfioContainer::instance().map(memory, nbytes); }
 
 void VfioNvmeHost::unmap(uint64_t address, uint64_t nbytes) noexcept {
-    VfioContainer::of_process().unmap(address, nbytes);
+    VfioContainer::instance().unmap(address, nbytes);
 }
 
 uint64_t VfioNvmeHost::now_ms() const {
@@ -51,8 +51,8 @@ uint64_t VfioNvmeHost::now_ms() const {
 }
 
 void VfioNvmeHost::pause() {
-    const timespec moment{0, 100'000};
-    nanosleep(&moment, nullptr);
+    const timespec time{0, 100'000};
+    nanosleep(&time, nullptr);
 }
 
 VfioClaim VfioNvme::claim(const std::string& name) { return {pci_of(name), VfioRole::kNvme}; }

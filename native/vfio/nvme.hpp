@@ -1,4 +1,4 @@
-// An NVMe controller in its place: the PCI device below, one namespace and its channel above.
+// An NVMe controller over VFIO: its PCI device, one namespace and the channel to it.
 #pragma once
 
 #include <string>
@@ -30,10 +30,10 @@ class VfioNvmeHost final : public NvmeHost {
     VfioDevice::Bar bar_;
 };
 
-// "0000:03:00.0", whose only namespace is meant, or "0000:03:00.0/2".
+// Names are "0000:03:00.0", for a controller with a single namespace, or "0000:03:00.0/2".
 class VfioNvme {
   public:
-    // Take the controller from the kernel. Throws Refused with what would help.
+    // Takes the controller from the kernel's driver. Throws Refused with the cure.
     static VfioClaim claim(const std::string& name);
     VfioNvme(const std::string& name, VfioClaim&& claim, unsigned slots, uint32_t timeout_ms);
 
@@ -45,7 +45,7 @@ class VfioNvme {
     uint64_t doorbells() const { return controller_.doorbells(); }
     unsigned slots() const { return controller_.slots(); }
 
-    // The end, while other threads may still be at it: shut down, and given back to the kernel.
+    // Shuts the controller down and returns it to the kernel, at exit, when other threads may still use it.
     void leave() noexcept;
 
   private:

@@ -1,4 +1,4 @@
-// Another device's memory, as a place that a disk can write to and read from (peer to peer).
+// Another device's memory, which a disk can write to and read from (peer to peer).
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,18 @@
 
 namespace fastio {
 
-// Claims a PCI device that no driver of the kernel's has, and maps one of its BARs. A store takes the memory like any
-// other: BlockStore::map(address, nbytes). It must have let go of it (unmap, close) before this ends.
+// Claims a PCI device without a kernel driver and maps one of its BARs. Pass the memory to BlockStore::map(address,
+// nbytes), and unmap it or close the store before this object is destroyed.
 class VfioPeer {
   public:
-    // Throws Refused with what would help.
+    // Throws Refused with the cure.
     VfioPeer(const std::string& pci, unsigned bar)
         : device_(VfioClaim(pci, VfioRole::kPeer)), bar_(device_.map_bar(bar)) {}
 
-    // Reads and writes by the processor work as well, slowly: nothing of it is cached.
+    // The CPU can access it, too, but slowly, because it is uncached.
     uint8_t* address() const { return bar_.memory; }
     uint64_t nbytes() const { return bar_.nbytes; }
-    // The device goes; its memory reads as zeros from then on. Twice is fine.
+    // Closes the device. Its memory reads as zeros from then on. May be called twice.
     void close() noexcept { device_.leave(); }
 
   private:

@@ -1,4 +1,4 @@
-// Small reads and writes of /sys and /proc. `root` is "" but in tests.
+// Reads and writes small files of /sys and /proc.
 #pragma once
 
 #include <string>
@@ -6,13 +6,14 @@
 
 namespace fastio::sysfs {
 
-// The text of a file without its last line break; "" where it cannot be read.
+// Returns the text of a file without its last newline; "" if it cannot be read.
 std::string read(const std::string& path);
-// Write it in one call, as sysfs wants it; gives errno, 0 if that went well.
+// Writes a file in one call, as sysfs requires. Returns 0 or an errno.
 int write(const std::string& path, const std::string& text);
-// What a link points to, without folders: the driver of a device, the number of its IOMMU group. "" if there is none.
+// Returns the last component of a link's target: the driver of a device, the number of its IOMMU group. "" if there is
+// no link.
 std::string link(const std::string& path);
-// Names in a folder, sorted; none if it is not there.
+// Returns the names in a folder, sorted; none if it does not exist.
 std::vector<std::string> names(const std::string& folder);
 bool exists(const std::string& path);
 

@@ -1,4 +1,4 @@
-// Every CRC-32 kernel this processor can run, against a bitwise reference.
+// Tests every CRC-32 kernel that this processor can run against a bitwise reference.
 
 #include <algorithm>
 #include <atomic>
@@ -26,7 +26,7 @@ Bytes random_bytes(size_t nbytes) {
     return bytes;
 }
 
-// The definition, bit by bit; nothing in common with what is tested.
+// The definition, bit by bit; it shares no code with the kernels.
 uint32_t reference(uint32_t value, const uint8_t* data, size_t nbytes) {
     uint32_t state = ~value;
     for (size_t i = 0; i < nbytes; ++i) {
@@ -37,7 +37,7 @@ uint32_t reference(uint32_t value, const uint8_t* data, size_t nbytes) {
 }
 
 void check_one(const Crc32Kernel& kernel, size_t nbytes) {
-    // Buffers of exactly the size needed, so that the address sanitizer sees a byte too far on either side.
+    // The buffers have the exact size, so that AddressSanitizer detects an access out of bounds.
     const size_t shift = below(64);
     const Bytes source = random_bytes(shift + nbytes);
     const uint8_t* data = source.data() + shift;
@@ -65,7 +65,7 @@ void check_lengths(const Crc32Kernel& kernel) {
     for (size_t nbytes : {4096, 12287, 12288, 12289, 24576, 65536, 1 << 20}) check_one(kernel, nbytes);
 }
 
-// In pieces, each continued from the one before, the result is that of the whole.
+// The CRC computed in pieces equals that of the whole.
 void check_continued(const Crc32Kernel& kernel) {
     const Bytes bytes = random_bytes(40'000);
     const uint32_t whole = reference(0, bytes.data(), bytes.size());
@@ -80,7 +80,7 @@ void check_continued(const Crc32Kernel& kernel) {
     }
 }
 
-// While another thread rewrites the source, the CRC is still that of the bytes that arrived in the destination.
+// The CRC is that of the copied bytes, even while another thread rewrites the source.
 void check_changing_source(const Crc32Kernel& kernel) {
     constexpr size_t NBYTES = 5000;
     std::vector<std::atomic<uint8_t>> source(NBYTES);
@@ -96,7 +96,7 @@ void check_changing_source(const Crc32Kernel& kernel) {
         const uint32_t copied = ~kernel.copy(~0u, destination.data(), data, NBYTES);
         const uint32_t expected = reference(0, destination.data(), NBYTES);
         if (copied != expected) stop = true;
-        CHECK(copied == expected, "%s: the CRC of a changing source is not that of its copy", kernel.name);
+        CHECK(copied == expected, "%s: the CRC of a changing source equals that of its copy", kernel.name);
     }
     stop = true;
     writer.join();
@@ -111,7 +111,7 @@ void check_combine() {
         CHECK(fastio::crc32_combine(first, second, bytes.size() - cut) == reference(0, bytes.data(), bytes.size()),
               "combine of %zu and %zu bytes", cut, bytes.size() - cut);
     }
-    // Lengths no test can hold: moving past a + b bytes is moving past a, then past b.
+    // Lengths beyond any test's memory: moving past a + b bytes equals moving past a, then past b.
     for (int round = 0; round < 2000; ++round) {
         const uint64_t a = generator() >> (1 + below(62));
         const uint64_t b = generator() >> (1 + below(62));
@@ -119,7 +119,8 @@ void check_combine() {
         const uint32_t twice = fastio::crc32_combine(fastio::crc32_combine(value, 0, a), 0, b);
         CHECK(twice == fastio::crc32_combine(value, 0, a + b), "combine past %" PRIu64 " + %" PRIu64, a, b);
     }
-    // The zeros of 5 GiB by doubling: the CRC of n zeros and itself gives that of 2n (expected: zlib's).
+    // 5 GiB of zeros by doubling: combining the CRC of n zeros with itself gives that of 2n. The expected value is
+    // zlib's.
     uint32_t doubled = reference(0, Bytes(5, 0).data(), 5);
     for (uint64_t nbytes = 5; nbytes < (5ull << 30); nbytes *= 2) {
         doubled = fastio::crc32_combine(doubled, doubled, nbytes);

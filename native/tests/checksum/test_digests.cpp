@@ -1,5 +1,5 @@
-// NH by every kernel against its definition, and digests against comparing the bytes: whatever changes is copied, and
-// nothing else.
+// Tests every NH kernel against its definition, and digests against byte comparison: exactly the changed blocks are
+// copied.
 
 #include <algorithm>
 #include <cstring>
@@ -24,7 +24,7 @@ uint64_t below(uint64_t bound) { return generator() % bound; }
 
 size_t blocks_of(uint64_t nbytes) { return static_cast<size_t>((nbytes + kBlock - 1) / kBlock); }
 
-// The definition, with indices as the paper has them, and sums that cannot overflow unseen.
+// The definition, with the paper's indices; sums wrap modulo 2^64.
 fastio::NhDigest reference(const uint32_t* key, const uint8_t* data, size_t nbytes) {
     fastio::NhDigest sums{};
     for (size_t pass = 0; pass < sums.size(); ++pass) {
@@ -61,7 +61,7 @@ void check_kernels() {
     for (const auto& kernel : fastio::detail::nh_kernels()) std::printf("%s\n", kernel.name);
 }
 
-// Buffers of exactly the size needed, at odd addresses, so that the address sanitizer sees a byte too far.
+// The buffers have the exact size and odd addresses, so that AddressSanitizer detects an access out of bounds.
 void check_changes(uint64_t nbytes, bool zeros) {
     const size_t shift = below(8), first = below(3);
     Bytes source(shift + nbytes), target(shift + nbytes, 0xA5);
@@ -74,33 +74,33 @@ void check_changes(uint64_t nbytes, bool zeros) {
     };
     auto same = [&] { return nbytes == 0 || std::memcmp(target.data() + shift, source.data() + shift, nbytes) == 0; };
 
-    CHECK(copy(false) == (nbytes > 0) && same(), "%zu bytes were not copied", static_cast<size_t>(nbytes));
-    CHECK(!copy(true), "%zu bytes were copied though none had changed", static_cast<size_t>(nbytes));
+    CHECK(copy(false) == (nbytes > 0) && same(), "all %zu bytes are copied", static_cast<size_t>(nbytes));
+    CHECK(!copy(true), "none of %zu unchanged bytes is copied", static_cast<size_t>(nbytes));
     for (int change = 0; nbytes > 0 && change < 40; ++change) {
-        // The first and the last byte, and any; one bit, or two that a sum would not see.
+        // Change the first byte, the last or any: flip one bit, and at times swap two bytes, which keeps their sum.
         const uint64_t at = change == 0 ? 0 : change == 1 ? nbytes - 1 : below(nbytes);
         source[shift + at] ^= static_cast<uint8_t>(1u << below(8));
         if (change % 3 == 2 && at + 8 < nbytes) std::swap(source[shift + at], source[shift + at + 8]);
         const bool differs = !same(), first_differs = differs && at < kBlock;
-        // What was swapped may lie on both sides of the first block's end.
+        // A swap may cross the end of the first block.
         if (!first_differs || at + 8 < std::min(kBlock, nbytes)) {
-            CHECK(digests.differs(first, source.data() + shift, nbytes) == first_differs, "a first look at %zu bytes",
-                  static_cast<size_t>(nbytes));
+            CHECK(digests.differs(first, source.data() + shift, nbytes) == first_differs,
+                  "the first block of %zu bytes", static_cast<size_t>(nbytes));
         }
         CHECK(copy(true) == differs && same(), "a change at %zu of %zu bytes", static_cast<size_t>(at),
               static_cast<size_t>(nbytes));
     }
-    // Only what changed is written: a block that did not is left as it is.
+    // Only changed blocks are written.
     if (nbytes > 2 * kBlock) {
         target[shift] ^= 1;
         source[shift + kBlock] ^= 1;
-        CHECK(copy(true) && target[shift] != source[shift], "a block that had not changed was written");
-        CHECK(target[shift + kBlock] == source[shift + kBlock], "a block that had changed was not");
-        CHECK(copy(false) && same(), "not all was copied");
+        CHECK(copy(true) && target[shift] != source[shift], "an unchanged block is not written");
+        CHECK(target[shift + kBlock] == source[shift + kBlock], "a changed block is written");
+        CHECK(copy(false) && same(), "without compare, all is copied");
     }
 }
 
-// Words that change places, or move by as much as the second pass does, are other bytes.
+// Words that change places are noticed, even if they move by the key shift between passes.
 void check_order() {
     Bytes source(kBlock), target(kBlock);
     for (uint8_t& byte : source) byte = static_cast<uint8_t>(generator());
@@ -123,14 +123,14 @@ void check_limits() {
         } catch (const fastio::Refused&) {
             refused = true;
         }
-        CHECK(refused, "blocks from %zu on passed", first);
+        CHECK(refused, "copying blocks from %zu on is refused", first);
         refused = false;
         try {
             Digests(2).differs(first, source.data(), kBlock + 1);
         } catch (const fastio::Refused&) {
             refused = true;
         }
-        CHECK(refused, "a look at blocks from %zu on passed", first);
+        CHECK(refused, "comparing blocks from %zu on is refused", first);
     }
 }
 

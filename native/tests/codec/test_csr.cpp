@@ -1,4 +1,4 @@
-// CSR-128: every kernel against a plain reading of the format, on bits; damage; and no byte touched outside.
+// Tests every CSR-128 kernel: payloads equal those of a simple reference, damage is refused, accesses stay in bounds.
 
 #include <algorithm>
 #include <cstring>
@@ -18,7 +18,7 @@ std::mt19937_64 generator(20260801);
 
 size_t below(size_t limit) { return generator() % limit; }
 
-// Elements of which about `percent` in a hundred have a bit set, often a single one: -0.0 among them.
+// Returns elements of which about `percent` % are non-zero, often with a single bit set, as in -0.0.
 Bytes elements_of(size_t count, size_t itemsize, size_t percent) {
     Bytes bytes(count * itemsize, 0);
     for (size_t i = 0; i < count; ++i) {
@@ -32,7 +32,7 @@ Bytes elements_of(size_t count, size_t itemsize, size_t percent) {
     return bytes;
 }
 
-// The format as csr.hpp tells it, element by element.
+// The format of csr.hpp, element by element.
 Bytes reference(const Bytes& source, size_t itemsize) {
     const size_t count = source.size() / itemsize;
     const size_t rows = (count + 127) / 128;
@@ -58,7 +58,7 @@ bool decodes(const CsrKernel& kernel, const Bytes& payload, Bytes& destination, 
     return true;
 }
 
-// Buffers of exactly the size needed: the address sanitizer sees a byte too far.
+// The buffers have the exact size, so that AddressSanitizer detects an access out of bounds.
 void check_round_trip(const CsrKernel& kernel, size_t count, size_t itemsize, size_t percent) {
     const Bytes source = elements_of(count, itemsize, percent);
     const Bytes expected = reference(source, itemsize);
@@ -68,10 +68,12 @@ void check_round_trip(const CsrKernel& kernel, size_t count, size_t itemsize, si
           static_cast<size_t>(nbytes), expected.size());
     Bytes payload(expected.size(), 0xA5);
     csr_encode(kernel, source.data(), count, itemsize, payload.data(), payload.size());
-    CHECK(payload == expected, "%s, %zu x %zu, %zu %%: another payload", kernel.name, count, itemsize, percent);
+    CHECK(payload == expected, "%s, %zu x %zu, %zu %%: the payload equals the reference", kernel.name, count, itemsize,
+          percent);
     Bytes back(source.size(), 0xA5);
-    CHECK(decodes(kernel, payload, back, itemsize), "%s, %zu x %zu: refused", kernel.name, count, itemsize);
-    CHECK(back == source, "%s, %zu x %zu, %zu %%: came back changed", kernel.name, count, itemsize, percent);
+    CHECK(decodes(kernel, payload, back, itemsize), "%s, %zu x %zu: the payload is accepted", kernel.name, count,
+          itemsize);
+    CHECK(back == source, "%s, %zu x %zu, %zu %%: decodes to the source", kernel.name, count, itemsize, percent);
 }
 
 void check_round_trips(const CsrKernel& kernel, size_t itemsize) {
@@ -84,8 +86,8 @@ void check_round_trips(const CsrKernel& kernel, size_t itemsize) {
     for (int round = 0; round < 20; ++round) check_round_trip(kernel, below(70'000), itemsize, below(101));
 }
 
-// Whatever is flipped in what says where things are, and wherever the payload is cut: refused, and nothing touched
-// outside. A value's own bits are not guarded here: those of a payload on disk are the store's to check.
+// A flipped bit in the bits, pointers or padding, and a payload of the wrong length, are refused, without accesses out
+// of bounds. The codec does not protect the values: the store checks those of a payload on disk.
 void check_damage(const CsrKernel& kernel, size_t itemsize) {
     for (int round = 0; round < 300; ++round) {
         const size_t count = 1 + below(round < 200 ? 1000 : 10'000);
@@ -96,20 +98,21 @@ void check_damage(const CsrKernel& kernel, size_t itemsize) {
         Bytes flipped = whole;
         const size_t at = below(head);
         flipped[at] ^= static_cast<uint8_t>(1u << below(8));
-        CHECK(!decodes(kernel, flipped, back, itemsize), "%s: a flipped bit in byte %zu passed", kernel.name, at);
+        CHECK(!decodes(kernel, flipped, back, itemsize), "%s: a flipped bit in byte %zu is refused", kernel.name, at);
         Bytes cut(whole.begin(), whole.end() - static_cast<std::ptrdiff_t>(1 + below(whole.size())));
-        CHECK(!decodes(kernel, cut, back, itemsize), "%s: cut to %zu bytes, passed", kernel.name, cut.size());
+        CHECK(!decodes(kernel, cut, back, itemsize), "%s: a payload cut to %zu bytes is refused", kernel.name,
+              cut.size());
         Bytes longer = whole;
         longer.resize(whole.size() + 1 + below(64));
-        CHECK(!decodes(kernel, longer, back, itemsize), "%s: %zu bytes too many passed", kernel.name,
+        CHECK(!decodes(kernel, longer, back, itemsize), "%s: %zu bytes too many are refused", kernel.name,
               longer.size() - whole.size());
         Bytes noise(whole.size());
         for (uint8_t& byte : noise) byte = static_cast<uint8_t>(generator());
-        CHECK(!decodes(kernel, noise, back, itemsize), "%s: noise passed", kernel.name);
+        CHECK(!decodes(kernel, noise, back, itemsize), "%s: random bytes are refused", kernel.name);
     }
 }
 
-// A source that gains or loses non-zeros after they were counted is refused; the payload is never overrun.
+// A source whose number of non-zeros differs from the count is refused; the payload is never overrun.
 void check_changed(const CsrKernel& kernel, size_t itemsize) {
     for (int round = 0; round < 200; ++round) {
         const size_t count = 1 + below(10'000);
@@ -124,7 +127,7 @@ void check_changed(const CsrKernel& kernel, size_t itemsize) {
         } catch (const fastio::Refused&) {
             refused = true;
         }
-        CHECK(refused, "%s: %zu non-zeros went into room for %zu", kernel.name, static_cast<size_t>(nonzeros),
+        CHECK(refused, "%s: %zu non-zeros in a payload for %zu are refused", kernel.name, static_cast<size_t>(nonzeros),
               static_cast<size_t>(other));
     }
 }
@@ -137,7 +140,7 @@ void check_limits() {
         } catch (const fastio::Refused&) {
             refused = true;
         }
-        CHECK(refused, "an itemsize of %zu passed", static_cast<size_t>(itemsize));
+        CHECK(refused, "an itemsize of %zu is refused", static_cast<size_t>(itemsize));
     }
     bool refused = false;
     try {
@@ -145,7 +148,7 @@ void check_limits() {
     } catch (const fastio::Refused&) {
         refused = true;
     }
-    CHECK(refused, "more elements than a pointer can count passed");
+    CHECK(refused, "more elements than a pointer can count are refused");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The GPU's source, run on the host: 32 threads are the lanes of one warp after another. Its payloads are those of the
-// processor, byte for byte, and each reads the other's. What a real GPU adds is left to the tests marked `gpu`.
+// Runs the GPU source on the host, with 32 threads as the lanes of one warp after another. Its payloads must equal
+// those of the CPU kernels. The tests marked `gpu` cover what a real GPU adds.
 
 #include <condition_variable>
 #include <cstring>
@@ -23,7 +23,7 @@ thread_local Dimension blockIdx{};
 thread_local Dimension threadIdx{};
 constexpr Dimension blockDim{32 * WARPS};
 
-// All 32 lanes put their bit in; the last one ends the round, and all go on with the word.
+// All 32 lanes contribute a bit and wait; the last one ends the round, and all return the word.
 class Ballot {
   public:
     unsigned vote(unsigned lane, bool bit) {
@@ -53,7 +53,7 @@ unsigned __popc(unsigned word) { return static_cast<unsigned>(__builtin_popcount
 #define __global__
 #include "codec/csr.cu"
 
-// One block more than there are rows for, as a launch may have.
+// Launches one block more than the rows need, as a real launch may.
 void launch(uint64_t rows, const std::function<void()>& kernel) {
     std::vector<std::thread> lanes;
     for (unsigned lane = 0; lane < 32; ++lane) {
@@ -84,7 +84,7 @@ bool unpacks(const Kernels<Element>& kernels, const std::vector<uint8_t>& payloa
     const uint64_t rows = (back.size() + 127) / 128;
     const uint64_t nonzeros = (payload.size() - fastio::csr_nbytes(back.size(), sizeof(Element), 0)) / sizeof(Element);
     int damaged = 0;
-    for (unsigned lane = 0; lane < 32; ++lane) {  // no lane waits for another here
+    for (unsigned lane = 0; lane < 32; ++lane) {  // unpacking needs no ballot, so lanes run one by one
         for (uint64_t row = 0; row < rows; ++row) {
             blockIdx.x = static_cast<unsigned>(row / WARPS);
             threadIdx.x = static_cast<unsigned>(row % WARPS * 32 + lane);
@@ -110,21 +110,22 @@ void check(const Kernels<Element>& kernels) {
         launch(rows, [&] { kernels.find(source.data(), count, bits.data(), ends.data()); });
         for (uint64_t row = 1; row < rows; ++row) ends[row] += ends[row - 1];
         const auto nonzeros = static_cast<uint64_t>(ends.back());
-        CHECK(nonzeros == csr_count(host, source.data(), count, sizeof(Element)), "%zu elements: counted otherwise",
-              count);
+        CHECK(nonzeros == csr_count(host, source.data(), count, sizeof(Element)),
+              "%zu elements: the counts of GPU and CPU are equal", count);
         const size_t nbytes = fastio::csr_nbytes(count, sizeof(Element), nonzeros);
         std::vector<uint8_t> payload(nbytes, 0xA5), expected(nbytes, 0x5A);
         launch(rows, [&] { kernels.pack(source.data(), count, bits.data(), ends.data(), payload.data()); });
         csr_encode(host, source.data(), count, sizeof(Element), expected.data(), nbytes);
-        CHECK(payload == expected, "%zu elements of %zu bytes: another payload", count, sizeof(Element));
+        CHECK(payload == expected, "%zu elements of %zu bytes: the payloads of GPU and CPU are equal", count,
+              sizeof(Element));
 
         std::vector<Element> back(count, static_cast<Element>(-1));
-        CHECK(unpacks(kernels, payload, back), "%zu elements: taken for damaged", count);
-        CHECK(back == source, "%zu elements of %zu bytes: came back changed", count, sizeof(Element));
+        CHECK(unpacks(kernels, payload, back), "%zu elements: the payload is accepted", count);
+        CHECK(back == source, "%zu elements of %zu bytes: decodes to the source", count, sizeof(Element));
         for (int damage = 0; damage < 10; ++damage) {
             std::vector<uint8_t> flipped = payload;
             flipped[below(fastio::csr_nbytes(count, sizeof(Element), 0))] ^= static_cast<uint8_t>(1u << below(8));
-            CHECK(!unpacks(kernels, flipped, back), "%zu elements: damage passed", count);
+            CHECK(!unpacks(kernels, flipped, back), "%zu elements: damage is reported", count);
         }
     }
 }

@@ -1,4 +1,4 @@
-// Mappings: those alive are apart, fresh ones are zero whatever died before, and used ones come back.
+// Tests mappings: they do not overlap, fresh ones are zero, and released ones are reused.
 #include <cstring>
 #include <memory>
 #include <random>
@@ -21,12 +21,12 @@ void check_sizes() {
         CHECK(mapping.nbytes() >= exact.nbytes(), "%zu for %zu", mapping.nbytes(), nbytes);
         CHECK(mapping.nbytes() <= exact.nbytes() + exact.nbytes() / 3, "%zu for %zu", mapping.nbytes(), nbytes);
         bool huge = mapping.nbytes() >= kHugePage;
-        CHECK(reinterpret_cast<uintptr_t>(mapping.data()) % (huge ? kHugePage : kPage) == 0, "aligned");
+        CHECK(reinterpret_cast<uintptr_t>(mapping.data()) % (huge ? kHugePage : kPage) == 0, "the mapping is aligned");
         std::memset(mapping.data(), 1, mapping.nbytes());
     }
 }
 
-void check_used() {
+void check_recycled() {
     uint8_t* address = nullptr;
     {
         Mapping mapping(100000, Pages::kRecycled);
@@ -36,28 +36,29 @@ void check_used() {
     Mapping fresh(100000);
     CHECK(fresh.data() != address && fresh.data()[0] == 0, "fresh pages are zero");
     Mapping large(300000, Pages::kRecycled);
-    CHECK(large.data() != address, "too small for that");
+    CHECK(large.data() != address, "a region that is too small is not reused");
     Mapping again(90000, Pages::kRecycled), other(90000, Pages::kRecycled);
-    CHECK(again.data() == address && other.data() != address, "used once");
+    CHECK(again.data() == address && other.data() != address, "a region is reused once");
 }
 
-// What died last is kept, up to 32 MiB, but for what has given pages back.
-void check_kept() {
+// The last released regions are kept, up to 32 MiB, except those that returned pages to the system.
+void check_cache_limits() {
     uint8_t* large = nullptr;
     {
         Mapping mapping(20 << 20, Pages::kRecycled);
         large = mapping.data();
         std::memset(large, 7, mapping.nbytes());
     }
-    CHECK(Mapping(20 << 20, Pages::kRecycled).data()[0] == 7, "a large one comes back");
+    CHECK(Mapping(20 << 20, Pages::kRecycled).data()[0] == 7, "a large region is reused");
     {
         Mapping larger(33 << 20, Pages::kRecycled);
     }
-    CHECK(Mapping(20 << 20, Pages::kRecycled).data()[0] == 7, "what is too large to be kept drives nothing out");
+    CHECK(Mapping(20 << 20, Pages::kRecycled).data()[0] == 7,
+          "a region that is too large for the cache evicts nothing");
     {
         Mapping other(8 << 20, Pages::kRecycled), another(8 << 20, Pages::kRecycled);
     }
-    CHECK(Mapping(20 << 20, Pages::kRecycled).data()[0] == 0, "what died before has gone");
+    CHECK(Mapping(20 << 20, Pages::kRecycled).data()[0] == 0, "newer regions evict older ones");
     auto shared = std::make_shared<Mapping>(24 << 20, Pages::kRecycled);
     std::memset(shared->data(), 9, shared->nbytes());
     {
@@ -67,11 +68,11 @@ void check_kept() {
     }
     shared.reset();
     for (uint64_t nbytes = 16 << 20; nbytes <= 24 << 20; nbytes += 1 << 20) {
-        CHECK(Mapping(nbytes, Pages::kRecycled).data()[3 << 20] != 9, "with holes it is of no use");
+        CHECK(Mapping(nbytes, Pages::kRecycled).data()[3 << 20] != 9, "a region with returned pages is not reused");
     }
 }
 
-void check_apart() {
+void check_disjoint() {
     std::mt19937 random(1);
     struct Alive {
         std::unique_ptr<Mapping> mapping;
@@ -83,7 +84,7 @@ void check_apart() {
             size_t index = random() % alive.size();
             const Mapping& mapping = *alive[index].mapping;
             for (uint64_t at = 0; at < mapping.nbytes(); at += kPage) {
-                CHECK(mapping.data()[at] == alive[index].mark, "someone wrote into it");
+                CHECK(mapping.data()[at] == alive[index].mark, "no other mapping overlaps this one");
             }
             alive.erase(alive.begin() + static_cast<ptrdiff_t>(index));
             continue;
@@ -99,7 +100,7 @@ void check_apart() {
 
 int main() {
     check_sizes();
-    check_used();
-    check_kept();
-    check_apart();
+    check_recycled();
+    check_cache_limits();
+    check_disjoint();
 }

@@ -1,5 +1,6 @@
-// An NVMe controller in memory, by the specification and not by our code: registers, queues with phase bits, PRPs. It
-// completes in any order, touches no memory that is not mapped for it, and fails as it is told to.
+// A model of an NVMe controller in memory, written from the specification, independent of the driver: registers, queues
+// with phase bits, PRPs. It completes commands in any order, checks that it accesses only mapped memory, and injects
+// faults.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +19,24 @@ class NvmeModel final : public fastio::NvmeHost {
     static constexpr uint32_t kLbaBytes = 512;
 
     // Faults.
-    unsigned lose = 0;           // so many I/O commands are never answered
-    bool fatal = false;          // CSTS.CFS, until it is disabled
-    bool deaf = false;           // it looks at no register any more, until it is reset from outside
-    bool resets = true;          // whether that works
-    bool answers_wrong = false;  // completes what nobody sent, once
-    bool answers_twice = false;  // completes a command a second time, once
+    unsigned lose = 0;           // so many I/O commands are never completed
+    bool fatal = false;          // CSTS.CFS is set until the controller is disabled
+    bool deaf = false;           // ignores its registers until it is reset from outside
+    bool resets = true;          // whether a reset from outside works
+    bool answers_wrong = false;  // once, completes a command that was not sent
+    bool answers_twice = false;  // once, completes a command twice
     unsigned mdts = 5;
     unsigned most_queues = 8;
-    uint16_t metadata_bytes = 0;  // with each LBA, as it says
-    uint8_t lba_shift = 9;        // as it says
+    uint16_t metadata_bytes = 0;  // per LBA, as reported by Identify
+    uint8_t lba_shift = 9;        // as reported by Identify
     std::vector<uint8_t> blocks;  // its only namespace, whose id is 1
 
-    // What was seen.
+    // Counts.
     unsigned enabled = 0, resets_seen = 0, shutdowns = 0, largest_batch = 0;
 
-    explicit NvmeModel(uint64_t nbytes, unsigned most_entries = 64) : blocks(nbytes) {
+    explicit NvmeModel(uint64_t nbytes, unsigned max_entries = 64) : blocks(nbytes) {
         registers_.resize(8192 / sizeof(uint64_t));
-        set64(0x00, (most_entries - 1) | 1ULL << 16 | 1ULL << 24 | 1ULL << 37);  // MQES, CQR, TO = 500 ms, NVM commands
+        set64(0x00, (max_entries - 1) | 1ULL << 16 | 1ULL << 24 | 1ULL << 37);  // MQES, CQR, TO = 500 ms, NVM commands
     }
 
     volatile uint8_t* registers() override { return bytes(); }
@@ -49,8 +50,8 @@ class NvmeModel final : public fastio::NvmeHost {
     }
 
     void unmap(uint64_t address, uint64_t nbytes) noexcept override {
-        CHECK(mapped_.count(address) == 1 && mapped_[address].nbytes == nbytes, "unmapping what was not mapped");
-        CHECK((get32(0x1c) & 1) == 0 || !bus_master_, "memory goes while the controller may use it");
+        CHECK(mapped_.count(address) == 1 && mapped_[address].nbytes == nbytes, "only mapped memory is unmapped");
+        CHECK((get32(0x1c) & 1) == 0 || !bus_master_, "memory is unmapped only when the controller cannot access it");
         mapped_.erase(address);
     }
 
@@ -72,10 +73,10 @@ class NvmeModel final : public fastio::NvmeHost {
     bool bus_master() const { return bus_master_; }
     size_t mappings() const { return mapped_.size(); }
 
-    // Look at the registers and doorbells, and complete some of what is under way.
+    // Reads the registers and doorbells, and completes some of the commands in flight.
     void step() {
         if (deaf) return;
-        look_at_configuration();
+        read_configuration();
         if ((get32(0x1c) & 1) == 0) return;
         if (fatal) return set32(0x1c, get32(0x1c) | 2);
         fetch();
@@ -120,11 +121,11 @@ class NvmeModel final : public fastio::NvmeHost {
     uint64_t get64(uint64_t offset) { return get32(offset) | static_cast<uint64_t>(get32(offset + 4)) << 32; }
 
     uint8_t* reach(uint64_t address, uint64_t nbytes) {
-        CHECK(bus_master_, "the controller must not reach memory now");
+        CHECK(bus_master_, "the controller accesses memory only with its bus master bit set");
         auto after = mapped_.upper_bound(address);
-        CHECK(after != mapped_.begin(), "address %#lx is not mapped", (unsigned long)address);
+        CHECK(after != mapped_.begin(), "address %#lx is mapped", (unsigned long)address);
         const auto& [begin, piece] = *std::prev(after);
-        CHECK(address - begin + nbytes <= piece.nbytes, "%#lx is beyond what is mapped", (unsigned long)address);
+        CHECK(address - begin + nbytes <= piece.nbytes, "%#lx lies in mapped memory", (unsigned long)address);
         return piece.memory + (address - begin);
     }
 
@@ -136,13 +137,13 @@ class NvmeModel final : public fastio::NvmeHost {
         set32(0x1c, 0);
     }
 
-    void look_at_configuration() {
+    void read_configuration() {
         const uint32_t configuration = get32(0x14), status = get32(0x1c);
         const bool enable = (configuration & 1) != 0;
         if (enable && (status & 1) == 0) {
-            CHECK((configuration >> 16 & 15) == 6 && (configuration >> 20 & 15) == 4, "sizes of entries");
-            CHECK((configuration >> 7 & 15) == 0, "pages of 4 KiB");
-            forget();  // doorbells that were rung while it was disabled
+            CHECK((configuration >> 16 & 15) == 6 && (configuration >> 20 & 15) == 4, "the entry sizes are 64 and 16");
+            CHECK((configuration >> 7 & 15) == 0, "the page size is 4 KiB");
+            forget();  // drop doorbell writes made while disabled
             submission_[0] = {get64(0x28), (get32(0x24) & 0xfff) + 1};
             completion_[0] = {get64(0x30), (get32(0x24) >> 16 & 0xfff) + 1};
             set32(0x1c, 1);
@@ -160,7 +161,7 @@ class NvmeModel final : public fastio::NvmeHost {
     void fetch() {
         for (auto& [number, ring] : submission_) {
             const uint32_t tail = get32(0x1000 + 8 * number);
-            CHECK(tail < ring.entries, "doorbell %u of a queue of %u", tail, ring.entries);
+            CHECK(tail < ring.entries, "doorbell value %u is in a queue of %u", tail, ring.entries);
             unsigned batch = 0;
             for (; ring.at != tail; ring.at = (ring.at + 1) % ring.entries, ++batch) {
                 fastio::nvme::Command command;
@@ -180,7 +181,7 @@ class NvmeModel final : public fastio::NvmeHost {
         const uint16_t status = taken.queue == 0 ? administer(taken.command, result) : move(taken.command);
         Ring& ring = completion_[taken.queue];
         const uint32_t head = get32(0x1000 + 8 * taken.queue + 4);
-        CHECK((ring.at + 1) % ring.entries != head, "completion queue %u is full", taken.queue);
+        CHECK((ring.at + 1) % ring.entries != head, "completion queue %u is not full", taken.queue);
         fastio::nvme::Completion completion{};
         completion.result = result;
         completion.sq_id = static_cast<uint16_t>(taken.queue);
@@ -199,8 +200,8 @@ class NvmeModel final : public fastio::NvmeHost {
     void post(Ring& ring, const fastio::nvme::Completion& completion, uint16_t status) {
         uint8_t* place = reach(ring.address + ring.at * 16, 16);
         std::memcpy(place, &completion, 14);
-        const auto told = static_cast<uint16_t>(status << 1 | ring.phase);
-        __atomic_store_n(reinterpret_cast<uint16_t*>(place + 14), told, __ATOMIC_RELEASE);
+        const auto field = static_cast<uint16_t>(status << 1 | ring.phase);
+        __atomic_store_n(reinterpret_cast<uint16_t*>(place + 14), field, __ATOMIC_RELEASE);
         ring.at = (ring.at + 1) % ring.entries;
         if (ring.at == 0) ring.phase ^= 1;
     }
@@ -211,17 +212,18 @@ class NvmeModel final : public fastio::NvmeHost {
             case 0x06:
                 return identify(command);
             case 0x09:
-                CHECK(number == 7, "feature %u", number);
+                CHECK(number == 7, "the feature is 7, not %u", number);
                 result = std::min(command.cdw11 & 0xffff, most_queues - 1);
                 result |= result << 16;
                 return 0;
             case 0x05:
-                CHECK(command.cdw11 == 1, "contiguous, and without interrupts");
+                CHECK(command.cdw11 == 1, "the completion queue is contiguous, without interrupts");
                 if (entries > (get64(0) & 0xffff) + 1) return 0x102;
                 completion_[number] = {command.prp1, entries};
                 return 0;
             case 0x01:
-                CHECK(completion_.count(command.cdw11 >> 16) == 1 && (command.cdw11 & 1) == 1, "its completions");
+                CHECK(completion_.count(command.cdw11 >> 16) == 1 && (command.cdw11 & 1) == 1,
+                      "the submission queue is contiguous and has a completion queue");
                 submission_[number] = {command.prp1, entries};
                 return 0;
             default:
@@ -249,14 +251,15 @@ class NvmeModel final : public fastio::NvmeHost {
         return 0;
     }
 
-    // NVMe base specification, 4.1.1: PRP1 may begin inside a page; PRP2 is the second page, or the list of the others.
+    // NVMe base specification, 4.1.1: PRP1 may begin inside a page; PRP2 is the second page or the list of further
+    // pages.
     uint16_t move(const fastio::nvme::Command& command) {
         CHECK(command.nsid == 1 && (command.opcode == 1 || command.opcode == 2), "opcode %u", command.opcode);
         const uint64_t offset = (command.cdw10 | static_cast<uint64_t>(command.cdw11) << 32) * kLbaBytes;
         const uint64_t nbytes = ((command.cdw12 & 0xffff) + uint64_t{1}) * kLbaBytes;
-        CHECK(mdts == 0 || nbytes <= uint64_t{4096} << mdts, "%lu bytes are more than MDTS", (unsigned long)nbytes);
+        CHECK(mdts == 0 || nbytes <= uint64_t{4096} << mdts, "%lu bytes are within MDTS", (unsigned long)nbytes);
         if (offset + nbytes > blocks.size()) return 0x80;
-        CHECK(command.prp1 % 4 == 0, "PRP1 is %#lx", (unsigned long)command.prp1);
+        CHECK(command.prp1 % 4 == 0, "PRP1 %#lx is a multiple of 4", (unsigned long)command.prp1);
         uint64_t moved = 0;
         auto part = [&](uint64_t address, uint64_t most) {
             const uint64_t count = std::min(most, nbytes - moved);
@@ -267,15 +270,15 @@ class NvmeModel final : public fastio::NvmeHost {
         };
         part(command.prp1, 4096 - command.prp1 % 4096);
         if (moved < nbytes && nbytes - moved <= 4096) {
-            CHECK(command.prp2 % 4096 == 0, "PRP2 is no page");
+            CHECK(command.prp2 % 4096 == 0, "PRP2 is page-aligned");
             part(command.prp2, 4096);
         } else if (moved < nbytes) {
-            CHECK(command.prp2 % 4096 == 0, "a list that begins inside a page: not ours");
+            CHECK(command.prp2 % 4096 == 0, "the driver's PRP lists begin at a page");
             for (uint64_t entry = 0; moved < nbytes; ++entry) {
-                CHECK(entry < 512, "the list is longer than its page");
+                CHECK(entry < 512, "the list fits in its page");
                 uint64_t page = 0;
                 std::memcpy(&page, reach(command.prp2 + entry * 8, 8), 8);
-                CHECK(page % 4096 == 0, "entry %lu is no page", (unsigned long)entry);
+                CHECK(page % 4096 == 0, "entry %lu is page-aligned", (unsigned long)entry);
                 part(page, 4096);
             }
         }

@@ -1,4 +1,4 @@
-// What NVMe says, in words and numbers: statuses, Identify, Read and Write.
+// Tests NVMe data structures: statuses in words, Identify data, LBAs of Read and Write.
 #include <cstring>
 #include <string>
 #include <utility>
@@ -38,7 +38,8 @@ void test_statuses_in_words() {
     for (const auto& [status, words] : expected) {
         CHECK(nvme_status_words(status) == words, "0x%x: %s", status, nvme_status_words(status).c_str());
     }
-    CHECK(nvme_may_retry(0x281) && nvme_may_retry(0x2281) && !nvme_may_retry(0x4281), "Do Not Retry");
+    CHECK(nvme_may_retry(0x281) && nvme_may_retry(0x2281) && !nvme_may_retry(0x4281),
+          "only Do Not Retry forbids a retry");
 }
 
 void test_identify_controller() {
@@ -52,16 +53,16 @@ void test_identify_controller() {
     CHECK(data.serial == "S4XANX0R123456" && data.model == "A drive of 2026", "%s|%s", data.serial.c_str(),
           data.model.c_str());
     CHECK(data.mdts == 5 && data.namespaces == 300, "%u %u", data.mdts, data.namespaces);
-    CHECK(data.largest_transfer(0, 1 << 20) == 128 << 10, "32 pages of 4 KiB");
-    CHECK(data.largest_transfer(2, 1 << 20) == 512 << 10, "32 pages of 16 KiB");
-    CHECK(data.largest_transfer(0, 64 << 10) == 64 << 10, "not above what the caller takes");
+    CHECK(data.largest_transfer(0, 1 << 20) == 128 << 10, "MDTS 5 is 32 pages of 4 KiB");
+    CHECK(data.largest_transfer(2, 1 << 20) == 512 << 10, "MDTS 5 is 32 pages of 16 KiB");
+    CHECK(data.largest_transfer(0, 64 << 10) == 64 << 10, "the caller's maximum is not exceeded");
     nvme::ControllerData other = data;
     other.mdts = 0;
-    CHECK(other.largest_transfer(0, 1 << 20) == 1 << 20, "no limit");
+    CHECK(other.largest_transfer(0, 1 << 20) == 1 << 20, "MDTS 0 is no limit");
     other.mdts = 255;
-    CHECK(other.largest_transfer(15, 1 << 20) == 1 << 20, "more than a number holds");
+    CHECK(other.largest_transfer(15, 1 << 20) == 1 << 20, "a shift beyond 63 bits is no limit");
     std::memset(page.data() + 4, ' ', 20);
-    CHECK(nvme::parse_controller(page.data()).serial.empty(), "a serial number of blanks");
+    CHECK(nvme::parse_controller(page.data()).serial.empty(), "a blank serial number is empty");
 }
 
 nvme::NamespaceData namespace_of(uint64_t lbas, unsigned format, uint8_t lba_shift, uint16_t metadata) {
@@ -76,12 +77,12 @@ nvme::NamespaceData namespace_of(uint64_t lbas, unsigned format, uint8_t lba_shi
 
 void test_identify_namespace() {
     const nvme::NamespaceData small = namespace_of(1'000'000, 0, 9, 0), large = namespace_of(5, 37, 12, 0);
-    CHECK(small.lbas == 1'000'000 && small.lba_bytes == 512 && small.metadata_bytes == 0, "512 bytes");
-    CHECK(large.lbas == 5 && large.lba_bytes == 4096, "the 38th format: %u", large.lba_bytes);
-    CHECK(nvme::unusable(small, 4096).empty() && nvme::unusable(large, 4096).empty(), "both are usable");
+    CHECK(small.lbas == 1'000'000 && small.lba_bytes == 512 && small.metadata_bytes == 0, "the LBAs have 512 bytes");
+    CHECK(large.lbas == 5 && large.lba_bytes == 4096, "format 37 has 4096 bytes, not %u", large.lba_bytes);
+    CHECK(nvme::unusable_reason(small, 4096).empty() && nvme::unusable_reason(large, 4096).empty(), "both are usable");
     auto refused = [](const nvme::NamespaceData& data, const char* words) {
-        const std::string told = nvme::unusable(data, 4096);
-        CHECK(told.find(words) != std::string::npos, "%s", told.c_str());
+        const std::string reason = nvme::unusable_reason(data, 4096);
+        CHECK(reason.find(words) != std::string::npos, "%s", reason.c_str());
     };
     refused(namespace_of(0, 0, 9, 0), "not attached");
     refused(namespace_of(100, 1, 12, 8),
@@ -90,7 +91,7 @@ void test_identify_namespace() {
     refused(namespace_of(100, 0, 0, 0), "blocks of 0 bytes");
     refused(namespace_of(100, 0, 200, 0), "blocks of 0 bytes");
     refused(namespace_of(7, 0, 9, 0), "no room for a block");
-    CHECK(nvme::unusable(namespace_of(8, 0, 9, 0), 4096).empty(), "8 LBAs of 512 bytes are a block");
+    CHECK(nvme::unusable_reason(namespace_of(8, 0, 9, 0), 4096).empty(), "8 LBAs of 512 bytes hold a block");
 }
 
 void test_lbas_of_a_command() {

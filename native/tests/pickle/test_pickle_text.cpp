@@ -1,4 +1,4 @@
-// The text constants of a pickle: all that are there, and no step outside it, whatever it holds.
+// Tests the text constants of a pickle: all are found, and arbitrary bytes never make the parser leave the pickle.
 #include <random>
 #include <string>
 
@@ -13,11 +13,11 @@ using namespace std::string_literals;
 void check_found() {
     std::string pickle = "\x80\x02(X\x04\0\0\0ca\nbcone\nTwo\nq\x01K\x05\x8c\x02xyS'old'\nVnew\nC\x03rawh\x01t."s;
     auto text = pickle_text(pickle.data(), pickle.size(), 5);
-    CHECK(pickle_text(pickle.data(), pickle.size(), 2).found.size() == 1, "what is no longer than two bytes");
+    CHECK(pickle_text(pickle.data(), pickle.size(), 2).found.size() == 1, "longer text is skipped");
     CHECK(text.complete && text.found.size() == 4, "%zu constants", text.found.size());
     for (const char* wanted : {"ca\nb", "xy", "old", "new"}) CHECK(text.found.count(wanted) == 1, "%s", wanted);
     for (size_t nbytes = 0; nbytes < pickle.size(); ++nbytes) {
-        CHECK(!pickle_text(pickle.data(), nbytes, 5).complete, "cut after %zu bytes", nbytes);
+        CHECK(!pickle_text(pickle.data(), nbytes, 5).complete, "a pickle cut after %zu bytes is incomplete", nbytes);
     }
 }
 
@@ -28,7 +28,8 @@ void check_any_bytes() {
         for (char& byte : pickle)
             byte = static_cast<char>(random() % 3 ? random() : "XTVc\n\x8d\x96.'S"[random() % 10]);
         for (std::string_view text : pickle_text(pickle.data(), pickle.size(), 99).found) {
-            CHECK(text.data() >= pickle.data() && text.data() + text.size() <= pickle.data() + pickle.size(), "inside");
+            CHECK(text.data() >= pickle.data() && text.data() + text.size() <= pickle.data() + pickle.size(),
+                  "the text lies in the pickle");
         }
     }
 }

@@ -1,4 +1,4 @@
-// The whole test framework of the native tests: CHECK prints what failed and where, and the program exits with 1.
+// The test framework of the native tests: CHECK prints a failure with its place and exits the program with 1.
 #pragma once
 
 #include <cstdio>

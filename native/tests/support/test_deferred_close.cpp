@@ -1,4 +1,4 @@
-// Descriptors closed by another thread: all of them, before anybody who waits goes on, and before a fork.
+// Tests that deferred closes are done before wait_closed() returns, and before a fork.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,13 +17,13 @@ int opened() { return open("/", O_PATH | O_CLOEXEC); }
 
 bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
 
-void check_waited() {
+void check_wait_closed() {
     for (int turn = 0; turn < 200; ++turn) {
         std::vector<int> fds;
         for (int count = 0; count < 5; ++count) fds.push_back(opened());
         for (int fd : fds) fastio::close_later(fd);
         fastio::wait_closed();
-        for (int fd : fds) CHECK(!is_open(fd), "%d", fd);
+        for (int fd : fds) CHECK(!is_open(fd), "descriptor %d is closed", fd);
     }
 }
 
@@ -43,7 +43,8 @@ void check_threads() {
 
 void check_ended(pid_t child) {
     int status = -1;
-    CHECK(waitpid(child, &status, 0) == child && status == 0, "the child has it still, or died: %d", status);
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "the child has the descriptor closed, status 0; got %d",
+          status);
 }
 
 void check_fork() {
@@ -56,8 +57,8 @@ void check_fork() {
     }
 }
 
-// A thread that has closed may still be ending. If it is in AddressSanitizer's allocator when the process forks, that
-// is locked in the child for good (malloc's own is not): so none is.
+// Waits until the closing threads have ended. If one is in AddressSanitizer's allocator during a fork, the child
+// inherits its lock locked (malloc's own lock is safe).
 void wait_alone() {
     for (bool alone = false; !alone; std::this_thread::yield()) {
         const auto tasks = std::filesystem::directory_iterator("/proc/self/task");
@@ -65,7 +66,7 @@ void wait_alone() {
     }
 }
 
-[[maybe_unused]] void check_a_child_closes_later_itself() {
+[[maybe_unused]] void check_close_later_in_a_child() {
     for (int turn = 0; turn < 100; ++turn) {
         fastio::close_later(opened());
         wait_alone();
@@ -83,10 +84,10 @@ void wait_alone() {
 }  // namespace
 
 int main() {
-    check_waited();
+    check_wait_closed();
     check_threads();
     check_fork();
-#ifndef __SANITIZE_THREAD__  // it has a thread of its own in each process, and starts none in a child of fork
-    check_a_child_closes_later_itself();
+#ifndef __SANITIZE_THREAD__  // it runs a thread of its own, and starts no threads in a forked child
+    check_close_later_in_a_child();
 #endif
 }

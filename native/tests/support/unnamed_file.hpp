@@ -1,4 +1,4 @@
-// Files that nobody sees, for tests.
+// Temporary files for tests.
 #pragma once
 
 #include <unistd.h>
@@ -7,7 +7,7 @@
 
 #include "tests/support/check.hpp"
 
-// One that is gone when its descriptor is closed.
+// Opens an unlinked file, which is deleted when its descriptor is closed.
 inline int unnamed_file() {
     char path[] = "/tmp/fastio-test-XXXXXX";
     int fd = mkstemp(path);

@@ -1,4 +1,4 @@
-// Direct reads so large that two readers share them and staging is tried: every byte, every checksum, every error.
+// Tests direct reads that are large enough for two readers and for trials of staging: bytes, checksums and errors.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ constexpr uint64_t kSize = (80 << 20) + 1234, kRoom = (80 << 20) + kPage;
 fastio::DirectOptions options{512 << 10, 64, kPage, 0};
 std::mt19937_64 random_source(11);
 
-// Extents with and without gaps, on pages and off them, whose memory is at their offset in `memory`.
+// Returns random extents, with and without gaps, page-aligned or not, each at its file offset in `memory`.
 std::vector<Extent> extents_at(uint8_t* memory) {
     std::vector<Extent> made;
     for (uint64_t at = 0; at < kSize;) {
@@ -54,11 +54,11 @@ void check_contents(int fd, const Mapping& image, bool spanned) {
         CHECK(crcs[index] == crc, "crc of extent %zu (spanned: %d)", index, spanned);
     }
     CHECK(!spanned || control.done == kSize, "%lu bytes counted", (unsigned long)control.done);
-    CHECK(!spanned || std::memcmp(memory.data(), image.data(), kSize) == 0, "what lies between extents, too");
+    CHECK(!spanned || std::memcmp(memory.data(), image.data(), kSize) == 0, "the gaps between extents are read, too");
 }
 
-// Two at once, one of them cancelled under way: once that has returned, nothing writes to its memory any more.
-void check_at_once(int fd, const Mapping& image) {
+// Two reads at once, one of them cancelled: after it has returned, nothing writes to its memory any more.
+void check_cancelled_beside_another(int fd, const Mapping& image) {
     std::thread other([&] { check_contents(fd, image, true); });
     for (int round = 0; round < 5; ++round) {
         Mapping memory(kRoom);
@@ -74,26 +74,27 @@ void check_at_once(int fd, const Mapping& image) {
         }
         canceller.join();
         std::memset(memory.data(), 7, kRoom);
-        for (uint64_t at = 0; at < kRoom; ++at) CHECK(memory.data()[at] == 7, "byte %lu", (unsigned long)at);
+        for (uint64_t at = 0; at < kRoom; ++at)
+            CHECK(memory.data()[at] == 7, "byte %lu stays as it was", (unsigned long)at);
     }
     other.join();
 }
 
-// The file ends earlier than it says: where, is told to the byte, whichever reader finds out first.
+// The file is shorter than expected: the error has the exact end, whichever reader meets it first.
 void check_the_lowest_failure(int fd) {
     for (uint64_t end : {uint64_t{0}, 3 * kPage, uint64_t{65 << 20}, uint64_t{79 << 20} + kPage}) {
         CHECK(ftruncate(fd, static_cast<off_t>(end)) == 0, "truncate");
         for (int round = 0; round < 5; ++round) {
             Mapping memory(kRoom);
-            uint64_t told = kSize;
+            uint64_t reported = kSize;
             Control control;
             try {
                 fastio::direct_read(fd, kSize, Extents({{0, kSize, memory.data(), true}}, kSize),
                                     {0, kSize, memory.data()}, options, control);
             } catch (const fastio::Truncated& error) {
-                told = error.offset;
+                reported = error.offset;
             }
-            CHECK(told == end, "it ends at %lu, and %lu is told", (unsigned long)end, (unsigned long)told);
+            CHECK(reported == end, "expected end %lu, got %lu", (unsigned long)end, (unsigned long)reported);
         }
     }
 }
@@ -125,13 +126,13 @@ int main() {
     }
     int fd = open(path, O_RDWR | O_DIRECT);
     CHECK(fd >= 0, "O_DIRECT");
-    for (unsigned threads : {0, 4}) {  // io_uring; threads in its place
+    for (unsigned threads : {0, 4}) {  // io_uring, then threads
         options.threads = threads;
         CHECK(pwrite(file, image.data(), kSize, 0) == static_cast<ssize_t>(kSize), "write");
         for (int round = 0; round < 4; ++round) {
             for (bool spanned : {true, false}) check_contents(fd, image, spanned);
         }
-        check_at_once(fd, image);
+        check_cancelled_beside_another(fd, image);
         check_cancelled(fd);
         check_the_lowest_failure(fd);
     }

@@ -1,4 +1,4 @@
-// The ring's two sizes of entries, and memory that comes and goes.
+// Tests the ring with both entry sizes, and registered memory.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ using fastio::Ring;
 
 constexpr size_t kBytes = 1 << 20;
 
-int32_t one(Ring& ring) {
+int32_t complete_one(Ring& ring) {
     ring.submit(1);
     Ring::Completion completion{};
     while (!ring.reap(completion)) ring.wait();
@@ -46,25 +46,26 @@ void test_reads_and_writes(Ring::Entries size) {
         }
     }
     ring.queue(false, fd, target.data(), 160 * 4096, 0, 1);
-    CHECK(one(ring) == 160 * 4096 && std::memcmp(source.data(), target.data(), 160 * 4096) == 0, "came back changed");
+    CHECK(complete_one(ring) == 160 * 4096 && std::memcmp(source.data(), target.data(), 160 * 4096) == 0,
+          "reads back unchanged");
     CHECK(ring.calls() >= 21, "%lu calls", (unsigned long)ring.calls());
     close(fd);
 }
 
-// A file takes no device's command: that the kernel says so shows where it looked for it.
-void test_a_command_reaches_the_kernel() {
+// A file takes no device command. The kernel's refusal shows that it parsed the entry.
+void test_command_reaches_the_kernel() {
     Ring ring(4, Ring::Issuers::kAnyThread, Ring::Entries::kLarge);
     int fd = unnamed_file();
     const uint8_t command[Ring::kCommandBytes] = {};
     for (uint64_t turn = 0; turn < 10; ++turn) {
         ring.queue_command(fd, 1, command, sizeof command, -1, turn);
-        const int32_t result = one(ring);
+        const int32_t result = complete_one(ring);
         CHECK(result == -EOPNOTSUPP || result == -EINVAL, "%s", std::strerror(-result));
     }
     close(fd);
 }
 
-void test_memory_comes_and_goes() {
+void test_memory_registration() {
     Ring ring(4);
     Mapping memory(70 * kBytes);
     auto piece = [&](size_t number) { return memory.data() + number * kBytes; };
@@ -75,39 +76,41 @@ void test_memory_comes_and_goes() {
         return;
     }
     if (!ring.register_memory(piece(1), kBytes).empty()) {
-        std::puts("this kernel takes one piece");
+        std::puts("this kernel takes one buffer only");
         return;
     }
     const int first = ring.registered(piece(0), kBytes), second = ring.registered(piece(1) + 4096, 4096);
     CHECK(first >= 0 && second >= 0 && first != second, "%d and %d", first, second);
-    CHECK(ring.registered(piece(0) + 1, kBytes) == -1, "beyond the end, though what follows is registered too");
+    CHECK(ring.registered(piece(0) + 1, kBytes) == -1, "a range across two pieces is not registered");
 
     int fd = unnamed_file();
     std::memset(piece(0), 1, 2 * kBytes);
     for (size_t number : {0, 1, 2}) {  // the third is not registered
         ring.queue(true, fd, piece(number), kBytes, number * kBytes, number);
-        CHECK(one(ring) == kBytes, "piece %zu", number);
+        CHECK(complete_one(ring) == kBytes, "piece %zu", number);
     }
     ring.unregister_memory(piece(0));
     ring.unregister_memory(piece(0));
-    CHECK(ring.registered(piece(0), 1) == -1 && ring.registered(piece(1), 1) == second, "one went");
+    CHECK(ring.registered(piece(0), 1) == -1 && ring.registered(piece(1), 1) == second,
+          "only the first piece is unregistered");
     ring.queue(false, fd, piece(0), kBytes, kBytes, 0);
-    CHECK(one(ring) == kBytes && piece(0)[kBytes - 1] == 1, "memory that was registered is memory still");
-    CHECK(ring.register_memory(piece(3), kBytes).empty() && ring.registered(piece(3), 1) == first, "its room is used");
+    CHECK(complete_one(ring) == kBytes && piece(0)[kBytes - 1] == 1, "unregistered memory is usable");
+    CHECK(ring.register_memory(piece(3), kBytes).empty() && ring.registered(piece(3), 1) == first,
+          "the freed index is reused");
     size_t registered = 2;
     while (registered < 70 && ring.register_memory(piece(registered + 2), 4096).empty()) ++registered;
     CHECK(registered == 64, "%zu pieces", registered);
     ring.unregister_memory(piece(1));
-    CHECK(ring.register_memory(piece(0), kBytes).empty(), "room again");
+    CHECK(ring.register_memory(piece(0), kBytes).empty(), "a freed index makes room");
     close(fd);
 }
 
-void test_memory_that_is_not_there() {
+void test_unmapped_memory() {
     Ring ring(4);
     auto* hole = static_cast<uint8_t*>(mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     CHECK(hole != MAP_FAILED, "mmap");
     munmap(hole, kBytes);
-    CHECK(!ring.register_memory(hole, kBytes).empty() && ring.registered(hole, 1) == -1, "memory of nobody");
+    CHECK(!ring.register_memory(hole, kBytes).empty() && ring.registered(hole, 1) == -1, "unmapped memory is refused");
 }
 
 }  // namespace
@@ -115,12 +118,12 @@ void test_memory_that_is_not_there() {
 int main() {
     try {
         test_reads_and_writes(Ring::Entries::kPlain);
-        test_memory_comes_and_goes();
-        test_memory_that_is_not_there();
+        test_memory_registration();
+        test_unmapped_memory();
         test_reads_and_writes(Ring::Entries::kLarge);
-        test_a_command_reaches_the_kernel();
+        test_command_reaches_the_kernel();
     } catch (const fastio::Refused& error) {
-        std::printf("not here: %s\n", error.what());
+        std::printf("skipped: %s\n", error.what());
     }
     std::puts("ring: ok");
 }

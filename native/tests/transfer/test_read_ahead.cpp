@@ -1,4 +1,4 @@
-// What is told to the kernel: what is wanted and near, and nothing else.
+// Tests that read-ahead covers the wanted bytes near the reader, and nothing else.
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -19,7 +19,7 @@ using fastio::ReadAhead;
 constexpr uint64_t kMiB = 1 << 20, kSize = 24 * kMiB;
 constexpr size_t kPage = 4096;
 
-// Whether the page cache has any page, or every page, of [begin, end).
+// Whether the page cache has any page, or all pages, of [begin, end).
 struct Pages {
     bool any, all;
 };
@@ -35,14 +35,15 @@ Pages pages(int fd, uint64_t begin, uint64_t end) {
     return found;
 }
 
-bool come(int fd, uint64_t begin, uint64_t end) {
+// Waits until all pages are in the page cache. Returns false after 10 s.
+bool wait_cached(int fd, uint64_t begin, uint64_t end) {
     for (int turn = 0; turn < 1000 && !pages(fd, begin, end).all; ++turn) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     return pages(fd, begin, end).all;
 }
 
-// False where the file cannot leave the page cache, as in memory.
+// Drops the file from the page cache. Returns false if that is impossible, as on tmpfs.
 bool drop(int fd) {
     posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     return !pages(fd, 0, kSize).any;
@@ -57,17 +58,18 @@ void check(int fd) {
     if (!drop(fd)) return;
     ReadAhead wanted(fd, extents, 0, kSize, false);
     wanted.reach(0);
-    CHECK(come(fd, 0, kMiB) && come(fd, 4 * kMiB, 6 * kMiB) && come(fd, 7 * kMiB, 8 * kMiB), "the next 8 MiB");
-    CHECK(!pages(fd, 2 * kMiB, 4 * kMiB).any && !pages(fd, 8 * kMiB, kSize).any, "no gap, nothing further");
+    CHECK(wait_cached(fd, 0, kMiB) && wait_cached(fd, 4 * kMiB, 6 * kMiB) && wait_cached(fd, 7 * kMiB, 8 * kMiB),
+          "the next 8 MiB are read");
+    CHECK(!pages(fd, 2 * kMiB, 4 * kMiB).any && !pages(fd, 8 * kMiB, kSize).any, "no gap and nothing beyond is read");
     wanted.reach(5 * kMiB);
-    CHECK(come(fd, 8 * kMiB, 13 * kMiB), "further, as the reader goes on");
+    CHECK(wait_cached(fd, 8 * kMiB, 13 * kMiB), "read-ahead follows the reader");
     wanted.reach(20 * kMiB);
-    CHECK(come(fd, 13 * kMiB, 17 * kMiB) && !pages(fd, 18 * kMiB, kSize).any, "up to the last");
-    CHECK(drop(fd), "out of the cache again");
+    CHECK(wait_cached(fd, 13 * kMiB, 17 * kMiB) && !pages(fd, 18 * kMiB, kSize).any, "it reads up to the last extent");
+    CHECK(drop(fd), "the file leaves the page cache again");
     ReadAhead whole(fd, extents, kMiB, 5 * kMiB, true);
     whole.reach(kMiB);
-    CHECK(come(fd, kMiB, 5 * kMiB), "gaps too, where they are read");
-    CHECK(!pages(fd, 0, kMiB).any && !pages(fd, 6 * kMiB, kSize).any, "and no more than that");
+    CHECK(wait_cached(fd, kMiB, 5 * kMiB), "a whole range is read with its gaps");
+    CHECK(!pages(fd, 0, kMiB).any && !pages(fd, 6 * kMiB, kSize).any, "nothing outside the range is read");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Random extents written and read back by the ring and by the threads, against a plain image of the file.
+// Tests direct and cached transfers of random extents against an image of the file.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -89,7 +89,7 @@ void check_write(const Case& made, const std::string& path, bool direct, uint64_
         CHECK(other >= 0, "O_DIRECT");
         fastio::DirectWritten written =
             fastio::direct_write(other, size, extents, made.patches, {1 << 16, 4, alignment}, control);
-        CHECK(!written.copied, "nothing changed");
+        CHECK(!written.copied, "unchanged memory is not written again");
         crcs = written.checksums;
         close(other);
         CHECK(ftruncate(fd, static_cast<off_t>(size)) == 0, "truncate");
@@ -97,13 +97,13 @@ void check_write(const Case& made, const std::string& path, bool direct, uint64_
         crcs = fastio::cached_write(fd, size, extents, made.patches, {1 << 16, 3, true}, control);
     }
     close(fd);
-    CHECK(control.done == size, "all counted");
+    CHECK(control.done == size, "the progress reaches the size");
     for (size_t index = 0; index < made.extents.size(); ++index) {
         const Extent& extent = made.extents[index];
         uint32_t wanted = extent.checksum ? fastio::crc32(0, extent.address, extent.nbytes) : 0;
         CHECK(crcs[index] == wanted, "crc of extent %zu", index);
     }
-    CHECK(contents(path) == made.image, "the file is not the image (direct: %d)", direct);
+    CHECK(contents(path) == made.image, "the file equals the image (direct: %d)", direct);
 }
 
 void check_read(const Case& made, const std::string& path, bool direct, bool spanned, uint64_t alignment) {
@@ -139,7 +139,7 @@ void check_read(const Case& made, const std::string& path, bool direct, bool spa
     }
 }
 
-// A tensor that changes while it is saved: the file agrees with its checksums.
+// The file matches its checksums even if the memory changes during the write.
 void check_changing(const std::string& path) {
     fastio::Mapping mapping(8 << 20);
     uint64_t size = mapping.nbytes();
@@ -165,27 +165,28 @@ void check_changing(const std::string& path) {
                 crcs = fastio::cached_write(fd, size, extents, {}, {1 << 19, 2, false}, control);
             }
             std::vector<uint8_t> bytes = contents(path);
-            CHECK(crcs[0] == fastio::crc32(0, bytes.data(), bytes.size()), "direct: %d", direct);
-            CHECK(control.done == size, "counted once (direct: %d)", direct);
+            CHECK(crcs[0] == fastio::crc32(0, bytes.data(), bytes.size()), "the CRC is the file's (direct: %d)",
+                  direct);
+            CHECK(control.done == size, "progress counts each byte once (direct: %d)", direct);
             close(fd);
         }
     }
     stop = true;
     writer.join();
-    CHECK(noticed > 0, "what lies as the device wants it is not copied, and a change is noticed");
+    CHECK(noticed > 0, "at least one direct write notices a change");
 }
 
-// Of several blocks that fail at once, the lowest one's offset is told, though it fails last: all but its last page is
-// moved, and of the others nothing.
+// If several blocks fail at once, the error has the offset of the lowest one, although it fails last: only its last
+// page fails, but all of the others.
 void check_lowest_failure(const std::string& path, bool direct) {
     constexpr uint64_t kBlock = 8 << 20, kBlocks = 3, kRoom = kBlock - 4096;
     fastio::Mapping memory(kBlocks * kBlock);
     std::memset(memory.data(), 1, memory.nbytes());
     const uint64_t size = memory.nbytes();
     Extents extents({{0, size, memory.data(), true}}, size);
-    rlimit usual{};
-    CHECK(getrlimit(RLIMIT_FSIZE, &usual) == 0, "getrlimit");
-    const rlimit small{kRoom, usual.rlim_max};
+    rlimit normal{};
+    CHECK(getrlimit(RLIMIT_FSIZE, &normal) == 0, "getrlimit");
+    const rlimit small{kRoom, normal.rlim_max};
     std::signal(SIGXFSZ, SIG_IGN);
     for (int round = 0; round < 10; ++round) {
         int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | (direct ? O_DIRECT : 0), 0600);
@@ -202,8 +203,9 @@ void check_lowest_failure(const std::string& path, bool direct) {
         } catch (const fastio::SystemError& error) {
             written_to = error.error == EFBIG ? error.offset : 0;
         }
-        CHECK(setrlimit(RLIMIT_FSIZE, &usual) == 0, "setrlimit");
-        CHECK(written_to == kRoom, "a write failed at %lu (direct: %d)", (unsigned long)written_to, direct);
+        CHECK(setrlimit(RLIMIT_FSIZE, &normal) == 0, "setrlimit");
+        CHECK(written_to == kRoom, "the write fails at the limit, not at %lu (direct: %d)", (unsigned long)written_to,
+              direct);
         try {
             if (direct) {
                 fastio::direct_read(fd, size, extents, {}, {kBlock, kBlocks, 4096}, control);
@@ -213,13 +215,14 @@ void check_lowest_failure(const std::string& path, bool direct) {
         } catch (const fastio::Truncated& error) {
             read_to = error.offset;
         }
-        CHECK(read_to == kRoom, "the file is said to end at %lu (direct: %d)", (unsigned long)read_to, direct);
+        CHECK(read_to == kRoom, "the read reports the end of the file, not %lu (direct: %d)", (unsigned long)read_to,
+              direct);
         close(fd);
     }
 }
 
-// Of blocks that extents fill in part, only that part is read.
-void check_only_what_is_wanted(const std::string& path) {
+// Only the parts of blocks that extents fill are read.
+void check_reads_only_extents(const std::string& path) {
     constexpr uint64_t kBlock = 1 << 20, kSize = 8 * kBlock;
     int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0600);
     CHECK(fd >= 0 && ftruncate(fd, kSize) == 0, "a file of zeros");
@@ -231,15 +234,15 @@ void check_only_what_is_wanted(const std::string& path) {
     Control control;
     fastio::direct_read(fd, kSize, extents, {}, {kBlock, 4, 4096}, control);
     close(fd);
-    CHECK(control.done == 4096 + 8192 + 4096, "%lu bytes", (unsigned long)control.done);
+    CHECK(control.done == 4096 + 8192 + 4096, "four pages are read, not %lu bytes", (unsigned long)control.done);
     for (uint64_t at = 0; at < 8400; ++at) CHECK(memory[at] == (at < 8399 ? 0 : 1), "byte %lu", (unsigned long)at);
 }
 
-void check_staging() {
+void check_staging_alignment() {
     for (uint64_t alignment = 4096; alignment <= 1 << 20; alignment *= 2) {
-        fastio::Staging one(8192, alignment), other(8192, alignment);  // at once: one may be aligned by chance
+        fastio::Staging one(8192, alignment), other(8192, alignment);  // two, because one may be aligned by chance
         auto both = reinterpret_cast<uintptr_t>(one.data()) | reinterpret_cast<uintptr_t>(other.data());
-        CHECK(both % alignment == 0, "staging is not aligned to %lu", (unsigned long)alignment);
+        CHECK(both % alignment == 0, "staging is aligned to %lu", (unsigned long)alignment);
     }
 }
 
@@ -298,10 +301,10 @@ int main() {
             check_read(made, path, direct, true, 4096);
         }
     }
-    check_staging();
+    check_staging_alignment();
     check_changing(path);
     for (bool direct : {false, true}) check_lowest_failure(path, direct);
-    check_only_what_is_wanted(path);
+    check_reads_only_extents(path);
     check_errors(path);
     unlink(path.c_str());
     rmdir(folder);

@@ -1,4 +1,4 @@
-// Who uses a controller's namespaces, from a /sys and a /proc of our own making.
+// Tests the in-use check of a controller's namespaces on simulated /sys and /proc trees.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ struct Tree {
     Tree() {
         char path[] = "/tmp/fastio-sysfs-XXXXXX";
         root = mkdtemp(path);
-        // One namespace of its own, and one that it shares with another controller of its subsystem.
+        // One private namespace, and one shared with another controller of the subsystem.
         folder(pci() + "/nvme/nvme2/nvme2n1");
         folder(pci() + "/nvme/nvme2/nvme2c2n7");
         folder(pci() + "/nvme/nvme2/power");
@@ -46,31 +46,33 @@ struct Tree {
         std::ofstream(root + path) << text << '\n';
     }
     std::string use() const {
-        fastio::Held held;
+        fastio::ExclusiveOpens held;
         return fastio::namespace_in_use(kPci, held, root);
     }
 };
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-void test_nobody() {
+void test_unused() {
     const Tree tree;
     CHECK(tree.use().empty(), "%s", tree.use().c_str());
     tree.file("/dev/nvme2n1", "");
     tree.file("/dev/nvme2n1p3", "");
-    fastio::Held held;
-    CHECK(fastio::namespace_in_use("0000:04:00.0", held, tree.root).empty() && held.size() == 0, "no such controller");
-    CHECK(fastio::namespace_in_use(kPci, held, tree.root).empty() && held.size() == 1, "held, but not its partition");
+    fastio::ExclusiveOpens held;
+    CHECK(fastio::namespace_in_use("0000:04:00.0", held, tree.root).empty() && held.size() == 0,
+          "a missing controller is unused");
+    CHECK(fastio::namespace_in_use(kPci, held, tree.root).empty() && held.size() == 1,
+          "the device is held open, its partition is not");
 }
 
 void test_mounts() {
     Tree tree;
     tree.file("/proc/self/mountinfo", "22 1 259:3 / /home rw shared:1 master:2 - ext4 /dev/root rw");
-    CHECK(has(tree.use(), "nvme2n1p3 is mounted on /home"), "by number: %s", tree.use().c_str());
+    CHECK(has(tree.use(), "nvme2n1p3 is mounted on /home"), "found by device number: %s", tree.use().c_str());
     tree.file("/proc/self/mountinfo", "22 1 0:40 / /data rw - btrfs /dev/nvme2n7 rw");
-    CHECK(has(tree.use(), "nvme2n7 is mounted on /data"), "by name: %s", tree.use().c_str());
+    CHECK(has(tree.use(), "nvme2n7 is mounted on /data"), "found by device name: %s", tree.use().c_str());
     tree.file("/proc/self/mountinfo", "22 1 0:40 / /data rw - btrfs /dev/nvme2n70 rw");
-    CHECK(tree.use().empty(), "another's name that begins alike");
+    CHECK(tree.use().empty(), "another device with the same prefix does not count");
 }
 
 void test_swap_and_holders() {
@@ -85,7 +87,7 @@ void test_swap_and_holders() {
 void test_processes() {
     const Tree tree;
     const std::string path = tree.root + "/proc/swaps";
-    CHECK(fastio::processes_with(path).empty(), "nobody");
+    CHECK(fastio::processes_with(path).empty(), "no process has it open");
     std::ifstream opened(path);
     const std::string who = fastio::processes_with(path);
     CHECK(has(who, "process " + std::to_string(getpid()) + " (test_vfio_in_us"), "%s", who.c_str());
@@ -94,7 +96,7 @@ void test_processes() {
 }  // namespace
 
 int main() {
-    test_nobody();
+    test_unused();
     test_mounts();
     test_swap_and_holders();
     test_processes();

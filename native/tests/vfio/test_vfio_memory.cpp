@@ -1,4 +1,4 @@
-// Where devices find memory: PRPs against a walk by the specification, addresses and pieces against plain tables.
+// Tests device addresses: PRPs against the specification, allocated addresses and mapped pieces against simple tables.
 #include <map>
 #include <random>
 #include <vector>
@@ -18,12 +18,12 @@ void check_prps(uint64_t address, uint64_t nbytes) {
     constexpr uint64_t kList = 0x7000;
     std::vector<uint64_t> list(fastio::kPrpsInList + 1, 0xabcd);
     const fastio::Prps prps = fastio::make_prps(address, nbytes, list.data(), kList);
-    CHECK(list.back() == 0xabcd, "more than one page of entries for %lu bytes", (unsigned long)nbytes);
+    CHECK(list.back() == 0xabcd, "the entries for %lu bytes fit in one page", (unsigned long)nbytes);
     std::vector<uint64_t> pages;
     for (uint64_t page = address / 4096 * 4096 + 4096; page < address + nbytes; page += 4096) pages.push_back(page);
-    CHECK(prps.first == address, "PRP1");
+    CHECK(prps.first == address, "PRP1 is the address");
     if (pages.empty()) {
-        CHECK(prps.second == 0, "PRP2 is reserved where one page is enough");
+        CHECK(prps.second == 0, "PRP2 is 0 if one page is enough");
     } else if (pages.size() == 1) {
         CHECK(prps.second == pages[0], "PRP2 is the second page");
     } else {
@@ -47,7 +47,7 @@ void test_prps() {
 void test_addresses() {
     const std::vector<fastio::IovaAllocator::Range> ranges = {{0x1000000, 0x1ffffff}, {0, 0x2fffff}};
     fastio::IovaAllocator allocator;
-    CHECK(!allocator.allocate(4096, 4096), "no ranges yet");
+    CHECK(!allocator.allocate(4096, 4096), "without ranges, nothing is allocated");
     allocator.set_ranges(ranges);
     std::map<uint64_t, uint64_t> used;
     int full = 0;
@@ -65,42 +65,45 @@ void test_addresses() {
             ++full;
             continue;
         }
-        CHECK(*address % alignment == phase, "phase");
+        CHECK(*address % alignment == phase, "the address has its phase");
         const uint64_t last = *address + nbytes - 1;
         bool inside = false;
         for (const auto& range : ranges) inside = inside || (*address >= range.first && last <= range.last);
-        CHECK(inside && *address >= 1 << 20, "%#lx is outside", (unsigned long)*address);
-        for (const auto& [first, end] : used) CHECK(last < first || *address > end, "given twice");
+        CHECK(inside && *address >= 1 << 20, "%#lx lies in a range", (unsigned long)*address);
+        for (const auto& [first, end] : used) CHECK(last < first || *address > end, "allocations do not overlap");
         used[*address] = last;
     }
-    CHECK(full > 0 && full < 2500, "%d times full", full);
+    CHECK(full > 0 && full < 2500, "the space is full at times, not %d times", full);
 }
 
-void test_the_end_of_all_addresses() {
+void test_end_of_the_address_space() {
     fastio::IovaAllocator allocator;
     allocator.set_ranges({{~uint64_t{0} - 0x1fff, ~uint64_t{0}}});
-    CHECK(allocator.allocate(4096, 4096) == ~uint64_t{0} - 0x1fff, "the page before the last");
-    CHECK(allocator.allocate(4096, 4096) == ~uint64_t{0} - 0xfff, "the last page");
-    CHECK(!allocator.allocate(4096, 4096), "nothing behind it");
-    CHECK(!allocator.allocate(4096, 1 << 20, 0x1000), "nor by wrapping around");
+    CHECK(allocator.allocate(4096, 4096) == ~uint64_t{0} - 0x1fff, "the second-last page is allocated");
+    CHECK(allocator.allocate(4096, 4096) == ~uint64_t{0} - 0xfff, "the last page is allocated");
+    CHECK(!allocator.allocate(4096, 4096), "there is no further page");
+    CHECK(!allocator.allocate(4096, 1 << 20, 0x1000), "the search does not wrap around");
 }
 
 void test_pieces() {
     std::vector<uint8_t> memory(1 << 16);
-    fastio::AdoptedMemory adopted;
+    fastio::MappedMemory mapped;
     uint8_t* base = memory.data();
-    adopted.add({base + 1000, 1000, 0x5000});
-    adopted.add({base + 2000, 96, 0x9000});
-    CHECK(adopted.address_of(base + 1000, 1000) == 0x5000, "a whole piece");
-    CHECK(adopted.address_of(base + 1999, 1) == 0x5000 + 999, "its last byte");
-    CHECK(!adopted.address_of(base + 1999, 2), "not across two pieces: they are apart for the device");
-    CHECK(!adopted.address_of(base + 999, 2) && !adopted.address_of(base + 2096, 1), "before and behind");
-    CHECK(adopted.overlaps(base, 1001) && !adopted.overlaps(base, 1000), "overlap at the begin");
-    CHECK(adopted.overlaps(base + 2095, 8) && !adopted.overlaps(base + 2096, 8), "overlap at the end");
-    CHECK(adopted.overlaps(base, 1 << 16) && adopted.overlaps(base + 1500, 1), "overlap around and inside");
-    CHECK(!adopted.remove(base + 1001), "a piece goes by its begin");
-    CHECK(adopted.remove(base + 1000)->address == 0x5000 && !adopted.address_of(base + 1000, 1), "gone");
-    CHECK(adopted.pieces().size() == 1, "the other stays");
+    mapped.add({base + 1000, 1000, 0x5000});
+    mapped.add({base + 2000, 96, 0x9000});
+    CHECK(mapped.address_of(base + 1000, 1000) == 0x5000, "a whole piece is found");
+    CHECK(mapped.address_of(base + 1999, 1) == 0x5000 + 999, "the last byte of a piece is found");
+    CHECK(!mapped.address_of(base + 1999, 2),
+          "memory across two pieces is not found: their addresses are not contiguous");
+    CHECK(!mapped.address_of(base + 999, 2) && !mapped.address_of(base + 2096, 1),
+          "memory before and behind a piece is not found");
+    CHECK(mapped.overlaps(base, 1001) && !mapped.overlaps(base, 1000), "overlap at the start of a piece");
+    CHECK(mapped.overlaps(base + 2095, 8) && !mapped.overlaps(base + 2096, 8), "overlap at the end of a piece");
+    CHECK(mapped.overlaps(base, 1 << 16) && mapped.overlaps(base + 1500, 1), "overlap around and inside a piece");
+    CHECK(!mapped.remove(base + 1001), "a piece is removed only by its start");
+    CHECK(mapped.remove(base + 1000)->address == 0x5000 && !mapped.address_of(base + 1000, 1),
+          "a removed piece is not found");
+    CHECK(mapped.pieces().size() == 1, "the other piece stays");
 }
 
 }  // namespace
@@ -108,6 +111,6 @@ void test_pieces() {
 int main() {
     test_prps();
     test_addresses();
-    test_the_end_of_all_addresses();
+    test_end_of_the_address_space();
     test_pieces();
 }

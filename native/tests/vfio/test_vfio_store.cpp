@@ -1,5 +1,5 @@
-// A block store over the user-level NVMe driver and a model of a controller that loses commands, fails and is reset by
-// others: what is read is what was written, or an error says why not.
+// Tests a block store on the user-space NVMe driver and a model of a controller that loses commands, fails and is reset
+// from outside: reads return the written data, or an error explains why not.
 #include <cerrno>
 #include <map>
 #include <memory>
@@ -27,7 +27,7 @@ std::mt19937_64 random_source(31);
 
 uint64_t pick(uint64_t low, uint64_t high) { return low + random_source() % (high - low + 1); }
 
-// The driver "vfio" without VFIO: memory is mapped for the model, whose clock goes on with every look at it.
+// The driver "vfio" without VFIO: it maps memory for the model, and each poll advances the model's clock.
 class ModelDriver final : public fastio::StoreDriver {
   public:
     explicit ModelDriver(NvmeModel& model)
@@ -41,7 +41,7 @@ class ModelDriver final : public fastio::StoreDriver {
 
     unsigned depth() const override { return kSlots; }
     uint64_t largest_transfer() const override { return controller_.largest_transfer(); }
-    std::string adopt(uint8_t* memory, uint64_t nbytes) override {
+    std::string map_memory(uint8_t* memory, uint64_t nbytes) override {
         memory_.add({memory, nbytes, model_.map(memory, nbytes)});
         return {};
     }
@@ -65,7 +65,7 @@ class ModelDriver final : public fastio::StoreDriver {
     NvmeModel& model_;
     fastio::NvmeController controller_;
     fastio::NvmeChannel channel_;
-    fastio::AdoptedMemory memory_;
+    fastio::MappedMemory memory_;
 };
 
 std::unique_ptr<BlockStore> make_store(NvmeModel& model) {
@@ -80,11 +80,11 @@ std::vector<uint8_t> random_bytes(uint64_t nbytes) {
     return data;
 }
 
-// Of the failures that are allowed: nothing but what the faults can lead to.
+// Checks that a failure is one that the injected faults can cause.
 void check_failure(const BlockStore::Failure& failure) {
     const bool timed_out = failure.error == ETIMEDOUT && (failure.status & 0x7ff) == 0x371;
-    const bool given_up = failure.error == EIO && failure.status == 0x371;  // aborted by restarts too often
-    CHECK(timed_out || given_up, "errno %d, status %#x", failure.error, failure.status);
+    const bool aborted = failure.error == EIO && failure.status == 0x371;  // by too many restarts
+    CHECK(timed_out || aborted, "a timeout or an abort, not errno %d, status %#x", failure.error, failure.status);
     CHECK(failure.lba < kNamespace / kStoreBlock && !failure.stuck, "LBA %lu", (unsigned long)failure.lba);
 }
 
@@ -110,7 +110,7 @@ void inject(NvmeModel& model) {
     }
 }
 
-// Gives how many transfers failed.
+// Returns the number of failed transfers.
 unsigned any_order(NvmeModel& model, BlockStore& store, int steps, bool faults) {
     std::map<int64_t, std::vector<uint8_t>> blobs;
     unsigned failures = 0;
@@ -130,9 +130,9 @@ unsigned any_order(NvmeModel& model, BlockStore& store, int steps, bool faults) 
             if (pick(0, 1) == 0 || !failed(index)) continue;
         } else {
             if (!failed(index)) {
-                std::vector<uint8_t> came(found->second.size());
-                store.issue(index, came.data(), came.size(), false);
-                if (!failed(index)) CHECK(came == found->second, "index %ld came back changed", long(index));
+                std::vector<uint8_t> got(found->second.size());
+                store.issue(index, got.data(), got.size(), false);
+                if (!failed(index)) CHECK(got == found->second, "index %ld reads back unchanged", long(index));
             }
             if (pick(0, 1) == 0) continue;
         }
@@ -143,14 +143,15 @@ unsigned any_order(NvmeModel& model, BlockStore& store, int steps, bool faults) 
         failed(index);
         store.free(index);
     }
-    CHECK(store.stats().bytes_used == 0, "%lu bytes are lost", (unsigned long)store.stats().bytes_used);
+    CHECK(store.stats().bytes_used == 0, "no bytes are used at the end, not %lu",
+          (unsigned long)store.stats().bytes_used);
     return failures;
 }
 
 void test_without_faults() {
     NvmeModel model(kNamespace);
     auto store = make_store(model);
-    CHECK(any_order(model, *store, 1000, false) == 0, "nothing may fail");
+    CHECK(any_order(model, *store, 1000, false) == 0, "no transfer fails");
     CHECK(store->notes().empty(), "%s", store->notes()[0].c_str());
 }
 
@@ -158,16 +159,16 @@ void test_with_faults() {
     NvmeModel model(kNamespace);
     auto store = make_store(model);
     const unsigned failures = any_order(model, *store, 10'000, true);
-    CHECK(failures > 0 && failures < 1000, "%u failures", failures);
-    CHECK(store->stats().retries > 0, "nothing was sent again");
-    CHECK(!store->notes().empty() && model.resets_seen > 0, "restarts are told");
+    CHECK(failures > 0 && failures < 1000, "some transfers fail, not %u", failures);
+    CHECK(store->stats().retries > 0, "commands are retried");
+    CHECK(!store->notes().empty() && model.resets_seen > 0, "the notes report restarts");
     model.lose = 0;
     model.fatal = model.deaf = model.answers_twice = false;
     store->close();
-    CHECK(model.mappings() == 0 && !model.bus_master(), "nothing is left of it");
+    CHECK(model.mappings() == 0 && !model.bus_master(), "closing leaves no mapping and no bus master");
 }
 
-// It is gone for good in the middle of the work: every index ends, with an error, and the store can be closed.
+// The controller vanishes during writes: every index ends with an error, and the store can be closed.
 void test_gone() {
     NvmeModel model(kNamespace);
     auto store = make_store(model);
@@ -180,7 +181,8 @@ void test_gone() {
     for (int64_t index = 0; index < 5; ++index) {
         std::optional<BlockStore::Failure> failure;
         store->wait(index, failure);
-        CHECK(failure && failure->error == ENODEV, "index %ld: errno %d", long(index), failure ? failure->error : 0);
+        CHECK(failure && failure->error == ENODEV, "index %ld: ENODEV, not errno %d", long(index),
+              failure ? failure->error : 0);
     }
     const std::vector<std::string> notes = store->notes();
     CHECK(notes.size() == 1 && notes[0].find("given up: it is gone") != std::string::npos, "%s", notes[0].c_str());

@@ -1,4 +1,4 @@
-// The zip directory: what the builder writes is read back, and no damage makes the reader step outside the file.
+// Tests the zip directory: what the builder writes is read back, and damage never makes the reader leave the file.
 #include <unistd.h>
 
 #include <cstring>
@@ -22,14 +22,14 @@ std::vector<uint8_t> build(size_t count) {
         builder.add_bytes("data/" + std::to_string(index), data.data(), data.size());
     }
     builder.finish();
-    CHECK(builder.runs().size() == 1 && builder.size() == builder.literal().size(), "one run");
+    CHECK(builder.runs().size() == 1 && builder.size() == builder.literal().size(), "all bytes are one run");
     bool thrown = false;
     try {
         builder.add_bytes("late", "x", 1);
-    } catch (const std::logic_error&) {  // others may read the literal where it lies
+    } catch (const std::logic_error&) {  // others may read the literal in place
         thrown = true;
     }
-    CHECK(thrown, "a finished file takes no more");
+    CHECK(thrown, "a finished file takes no more records");
     return builder.literal();
 }
 
@@ -56,13 +56,14 @@ void check_intact() {
     close(fd);
 }
 
-// Every outcome but these three is a defect; ASan and UBSan watch the rest.
+// Damage must lead to a valid directory or to one of these three exceptions. ASan and UBSan detect the rest.
 void check_damaged(const std::vector<uint8_t>& bytes) {
     int fd = file_of(bytes);
     for (bool read_local_headers : {false, true}) {
         try {
             for (const fastio::ZipRecord& record : fastio::read_directory(fd, bytes.size(), read_local_headers)) {
-                CHECK(record.offset <= bytes.size() && record.nbytes <= bytes.size() - record.offset, "inside");
+                CHECK(record.offset <= bytes.size() && record.nbytes <= bytes.size() - record.offset,
+                      "the record lies in the file");
             }
         } catch (const fastio::Malformed&) {
         } catch (const fastio::Truncated&) {

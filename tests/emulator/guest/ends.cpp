@@ -87,7 +87,7 @@ void test_timeout(const std::string& driver, const Places& places) {
     Opened opened = open_driver(driver, places, 2000);
     const uint64_t nbytes = kBlocks * kStoreBlock;
     fastio::Mapping mapping(kCommands * nbytes);
-    const std::string refusal = opened.driver->adopt(mapping.data(), mapping.nbytes());
+    const std::string refusal = opened.driver->map_memory(mapping.data(), mapping.nbytes());
     CHECK(refusal.empty(), "%s", refusal.c_str());
     Model model(1, {kCommands * kBlocks});
     std::string words;
@@ -123,7 +123,7 @@ void test_timeout(const std::string& driver, const Places& places) {
     // The emulated disk ends what it is at before it is reset. The kernel then finds it done; the driver vfio has given
     // it up.
     CHECK(failures > 0 || driver != "vfio", "no write ran into a time-out");
-    opened.driver->disown(mapping.data());
+    opened.driver->unmap_memory(mapping.data());
     note(failures == 0 ? "waited for and done" : std::to_string(failures) + " failed: " + words);
 }
 

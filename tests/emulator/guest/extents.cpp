@@ -42,7 +42,7 @@ class Extents {
             memory_ = options.memory;
             slots_.resize(std::min<uint64_t>(driver().depth(), options.memory_nbytes / slice));
         }
-        const std::string refusal = driver().adopt(memory_, slots_.size() * slice);
+        const std::string refusal = driver().map_memory(memory_, slots_.size() * slice);
         CHECK(refusal.empty(), "driver %s does not adopt memory: %s", name.c_str(), refusal.c_str());
     }
 
@@ -57,7 +57,7 @@ class Extents {
             text += ", " + std::to_string(resets_) + " resets, by which " + std::to_string(unexpected_errors_) +
                     " commands failed and " + std::to_string(sent_again_) + " were sent again";
         note(text);
-        driver().disown(memory_);
+        driver().unmap_memory(memory_);
     }
 
   private:

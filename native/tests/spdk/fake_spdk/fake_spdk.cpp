@@ -1,7 +1,7 @@
 // A model of SPDK's NVMe driver in memory. NOT SPDK: see spdk/env.h.
 //
-// Commands wait until a queue is polled, complete in any order, move bytes to and from registered memory only, and
-// come back with the status that the test has set. Whatever breaks the documented contract ends the program.
+// Commands wait until their queue is polled, complete in any order, access registered memory only, and return the
+// status that the test has set. A call that violates SPDK's documented contract fails the test.
 #include "fake_spdk.hpp"
 
 #include <algorithm>
@@ -106,10 +106,11 @@ int submit(bool write, spdk_nvme_ns* ns, spdk_nvme_qpair* qpair, void* payload, 
     if (qpair->running.size() >= model.requests) return -ENOMEM;
     fake::Namespace& space = *ns->model;
     uint64_t nbytes = uint64_t(count) * space.lba_bytes;
-    CHECK(count > 0 && nbytes <= space.largest, "a command of %lu bytes", (unsigned long)nbytes);
-    CHECK((lba + count) * space.lba_bytes <= space.data.size(), "a command beyond the namespace's end");
+    CHECK(count > 0 && nbytes <= space.largest, "a command has between 1 and the largest number of bytes, not %lu",
+          (unsigned long)nbytes);
+    CHECK((lba + count) * space.lba_bytes <= space.data.size(), "a command lies in the namespace");
     auto* memory = static_cast<uint8_t*>(payload);
-    CHECK(qpair->ctrlr->remote || is_registered(memory, nbytes), "DMA to memory that was not registered");
+    CHECK(qpair->ctrlr->remote || is_registered(memory, nbytes), "DMA uses registered memory only");
     qpair->running.push_back({write, ns, memory, lba, count, callback, argument});
     if (model.lose_queue_in > 0 && ++qpair->commands % model.lose_queue_in == 0) {
         qpair->lost = true;
@@ -135,7 +136,7 @@ void put(int8_t* field, size_t size, const std::string& text) {
 extern "C" {
 
 void spdk_env_opts_init(spdk_env_opts* opts) {
-    CHECK(opts->opts_size == sizeof(*opts), "opts_size is not set");
+    CHECK(opts->opts_size == sizeof(*opts), "opts_size is set");
     opts->core_mask = "0x1";
 }
 
@@ -144,7 +145,8 @@ int spdk_env_init(const spdk_env_opts* opts) {
     ++world.starts;
     world.started_with_huge_pages = !opts->no_huge;
     world.processors = opts->core_mask;
-    CHECK(opts->no_huge == opts->no_pci && (!opts->no_huge || opts->mem_size > 0), "mem_size without huge pages");
+    CHECK(opts->no_huge == opts->no_pci && (!opts->no_huge || opts->mem_size > 0),
+          "mem_size is set without huge pages");
     return world.start_result;
 }
 
@@ -163,7 +165,7 @@ int spdk_mem_register(void* vaddr, size_t len) {
 int spdk_mem_unregister(void* vaddr, size_t len) {
     auto begin = reinterpret_cast<uintptr_t>(vaddr);
     size_t erased = fake::world().registered.erase({begin, begin + len});
-    CHECK(erased == 1, "unregistered what was not registered");
+    CHECK(erased == 1, "only registered memory is unregistered");
     return 0;
 }
 
@@ -182,7 +184,7 @@ int spdk_nvme_transport_id_compare(const spdk_nvme_transport_id* one, const spdk
 void spdk_nvme_ctrlr_get_default_ctrlr_opts(spdk_nvme_ctrlr_opts* opts, size_t) { opts->keep_alive_timeout_ms = 10000; }
 
 spdk_nvme_ctrlr* spdk_nvme_connect(const spdk_nvme_transport_id* trid, const spdk_nvme_ctrlr_opts* opts, size_t) {
-    CHECK(opts->keep_alive_timeout_ms == 0, "nobody would keep it alive");
+    CHECK(opts->keep_alive_timeout_ms == 0, "the keep-alive timeout is off, because an idle store does not poll");
     auto found = fake::world().controllers.find(trid->traddr);
     if (found == fake::world().controllers.end()) return nullptr;
     auto* ctrlr = new spdk_nvme_ctrlr;
@@ -219,7 +221,7 @@ spdk_nvme_ns* spdk_nvme_ctrlr_get_ns(spdk_nvme_ctrlr* ctrlr, uint32_t nsid) {
 
 void spdk_nvme_ctrlr_register_timeout_callback(spdk_nvme_ctrlr* ctrlr, uint64_t io_us, uint64_t,
                                                spdk_nvme_timeout_cb callback, void* argument) {
-    CHECK(io_us >= 1'000'000, "no disk answers within %lu us", (unsigned long)io_us);
+    CHECK(io_us >= 1'000'000, "the timeout is at least a second, not %lu us", (unsigned long)io_us);
     ctrlr->on_timeout = callback;
     ctrlr->argument = argument;
 }
@@ -239,7 +241,7 @@ int spdk_nvme_ctrlr_reset(spdk_nvme_ctrlr* ctrlr) {
     for (spdk_nvme_qpair* qpair : ctrlr->queues) qpair->lost = true;
     for (auto& [nsid, ns] : ctrlr->namespaces) {
         ns->model->hanging_lbas.clear();
-        ns = std::make_unique<spdk_nvme_ns>(*ns);  // pointers from before are not to be used
+        ns = std::make_unique<spdk_nvme_ns>(*ns);  // old pointers become invalid
     }
     return 0;
 }
@@ -249,7 +251,7 @@ void spdk_nvme_ctrlr_get_default_io_qpair_opts(spdk_nvme_ctrlr*, spdk_nvme_io_qp
 }
 
 spdk_nvme_qpair* spdk_nvme_ctrlr_alloc_io_qpair(spdk_nvme_ctrlr* ctrlr, const spdk_nvme_io_qpair_opts* opts, size_t) {
-    CHECK(opts->delay_cmd_submit, "a doorbell for every command");
+    CHECK(opts->delay_cmd_submit, "doorbell writes are batched");
     if (ctrlr->model->requests == 0) return nullptr;
     ++fake::world().queues;
     auto* qpair = new spdk_nvme_qpair;

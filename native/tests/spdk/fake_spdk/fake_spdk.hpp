@@ -1,4 +1,4 @@
-// What a test sets of the modelled SPDK, and what it is told of it. NOT SPDK: see spdk/env.h.
+// The state of the modelled SPDK, for a test to control and inspect. NOT SPDK: see spdk/env.h.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ struct Namespace {
 
 struct Controller {
     std::map<uint32_t, Namespace> namespaces;
-    unsigned requests = 6;       // a queue's own entries
-    unsigned lose_queue_in = 0;  // after so many commands a queue is lost; 0: never
-    bool fails_with_it = false;  // then only a reset brings it back
+    unsigned requests = 6;       // the requests of a queue
+    unsigned lose_queue_in = 0;  // a queue is lost after so many commands; 0: never
+    bool fails_with_it = false;  // the controller fails with the queue; only a reset recovers it
     unsigned resets_that_fail = 0;
     bool removed = false;
     unsigned resets = 0, reconnects = 0;

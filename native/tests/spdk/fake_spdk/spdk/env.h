@@ -1,6 +1,6 @@
-// NOT SPDK: a stand-in of our own with the few names of <spdk/env.h> that fastio uses, written from SPDK's public API
-// documentation. What it does is modelled in memory by ../fake_spdk.cpp. It shows that fastio's driver keeps to the
-// documented contract; it says nothing of how SPDK or a disk behaves.
+// NOT SPDK: declares the few names of <spdk/env.h> that fastio uses, written from SPDK's public API documentation.
+// ../fake_spdk.cpp models them in memory. It shows that fastio's driver keeps the documented contract, not how SPDK or a
+// disk behaves.
 #pragma once
 
 #include <stddef.h>

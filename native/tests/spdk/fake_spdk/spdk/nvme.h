@@ -1,4 +1,4 @@
-// NOT SPDK: a stand-in of our own with the few names of <spdk/nvme.h> that fastio uses. See env.h beside it.
+// NOT SPDK: declares the few names of <spdk/nvme.h> that fastio uses. See env.h in this folder.
 #pragma once
 
 #include <stddef.h>
