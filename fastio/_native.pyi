@@ -6,7 +6,10 @@ _Made = TypeVar("_Made")
 _Self = TypeVar("_Self")
 
 class Control:
-    """Shared by the caller and a running transfer: bytes done so far, the wish to stop, and what its memory is like."""
+    """State shared by the caller and a running transfer: bytes done so far, cancellation.
+
+    ``still``: the source memory does not change during the transfer.
+    """
 
     still: bool
 
@@ -19,10 +22,10 @@ class Control:
     def cancel(self) -> None: ...
 
 class DeferredWeakrefCallback:
-    """A callback for weak references, which runs no Python code in a destructor: what a signal raises there is lost.
+    """A callback for weak references that runs no Python code in a destructor, where a signal's exception is lost.
 
-    ``keep``, a function written in C, is given the reference. ``answer`` is called soon after, once for all that came
-    until then, from what the main thread does then, to which it may raise.
+    ``keep``, a function written in C, gets the reference at once. ``answer`` is called soon after in the main thread,
+    once for all references until then. It may raise into the code that the main thread then runs.
     """
     def __init__(self, keep: Callable[[Any], object], answer: Callable[[], object]) -> None: ...
     def __call__(self, reference: Any) -> None: ...
@@ -30,16 +33,16 @@ class DeferredWeakrefCallback:
 class WeakStorage:
     """A weak reference to a torch storage, as ``torch.UntypedStorage._new_with_weak_ptr`` takes it: ``cdata``.
 
-    It runs no Python code when it goes: what a signal raises there is lost.
+    Its destructor runs no Python code, where a signal's exception would be lost.
     """
     def __init__(self, storage: Any) -> None: ...
     @property
     def cdata(self) -> int: ...
 
 class PushedHooks:
-    """Knows the hooks that ``push`` and ``pop`` put in force and end: no interrupt comes between the two.
+    """Pushes and pops torch's saved-tensor hooks and keeps a record of them, without an interrupt in between.
 
-    ``top(True)`` gives those on top, or None, as torch's does; None in its place where torch does not tell.
+    ``top(True)`` returns the hooks on top, or None, as torch's function does. ``top`` is None if torch lacks it.
     """
     def __init__(
         self, push: Callable[[Any, Any], object], pop: Callable[[], object], top: Callable[[bool], Any] | None
@@ -47,39 +50,41 @@ class PushedHooks:
     def push(self, pack: Any, unpack: Any) -> None: ...
     def pop(self) -> None: ...
     def pop_all(self) -> None:
-        """No more of any that this thread has. Other hooks stay, above and below; another thread's are left alone."""
+        """Pop all hooks that this object pushed in this thread. Other hooks stay, above and below."""
 
 class Latch:
-    """Once opened, it stays open. Whose wait for that is interrupted may wait again.
+    """A one-shot event: once opened, it stays open. After an interrupted wait, wait() may be called again.
 
-    As a context it is broken, and opened, by an exception such as that of Ctrl-C, whatever interrupts that.
+    As a context, it is opened, and marked as broken, by an exception such as KeyboardInterrupt. No signal can interrupt
+    that.
     """
     def __init__(self) -> None: ...
     def open(self) -> None:
-        """Let them go on. A second call does nothing."""
+        """Open it and wake all waiting threads. A second call does nothing."""
     def wait(self, seconds: float = ...) -> bool:
-        """Return when it is open, or after so many seconds; gives whether it is open. Interruptible."""
+        """Wait until it is open, or so many seconds. Returns whether it is open. Interruptible."""
     @property
     def is_open(self) -> bool: ...
     @property
     def is_broken(self) -> bool: ...
     @property
     def opened(self) -> float | None:
-        """When it was opened, by time.perf_counter; None if it is closed."""
+        """The time.perf_counter() at which it was opened; None if it is closed."""
     def __enter__(self: _Self) -> _Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None: ...
 
 class ThreadTask:
-    """What a thread is to do, once: ``over`` opens when it is done, or never will be, since nobody has it any more."""
+    """A function for a thread to run once. ``over`` opens when it has run, or the task is destroyed without that."""
     def __init__(self, work: Callable[[], object], over: Latch) -> None: ...
     def __call__(self) -> None: ...
 
 class JoinOnExit:
-    """A context that no signal ends before the errands that were made in it are over. ``control`` is cancelled first.
+    """A context that is not left before the tasks made in it are over, whatever signals arrive.
 
-    It enters by ``begin(self)``, and is what that gives. What a signal raises comes when all is over.
+    ``begin(self)`` is called on entry and returns the context's value. On exit, ``control`` is cancelled if a task is
+    not over yet. Exceptions of signal handlers are raised after that.
     """
     def __init__(self, control: Control, begin: Callable[[JoinOnExit], object]) -> None: ...
     def task(self, work: Callable[[], object], over: Latch) -> ThreadTask: ...
@@ -89,29 +94,29 @@ class JoinOnExit:
     ) -> None: ...
 
 class Descriptor:
-    """A file or folder, opened as by os.open by ``open``, or as a context. OSError where that fails.
+    """A file or folder, opened as by os.open, by ``open`` or as a context. OSError if that fails.
 
-    A bare descriptor is lost, and open for ever, if an exception such as that of Ctrl-C comes as soon as os.open is
-    back. This one goes with its object, and no signal is heard as it is opened, entered, left or closed.
+    With os.open, an exception such as KeyboardInterrupt right after the call leaks the descriptor. This one is closed
+    with its object, and no signal handler runs while it is opened, entered, left or closed.
     """
     def __init__(self, path: str, flags: int, mode: int = 0o666) -> None: ...
     def open(self) -> int:
-        """Open it, if it is not; gives the descriptor."""
+        """Open it, if it is not open. Returns the descriptor."""
     def fileno(self) -> int:
-        """The descriptor. ValueError if it is not open."""
+        """Return the descriptor. ValueError if it is not open."""
     def close(self) -> None:
         """Close it, if it is open."""
     def close_later(self) -> None:
-        """Have another thread close it, if it is open: that of the last of a file without a name takes long."""
+        """Close it on another thread, if it is open: closing the last descriptor of a deleted file takes long."""
     def detach(self) -> int:
-        """The descriptor, to be closed by the caller. ValueError if it is not open."""
+        """Return the descriptor, which the caller must close. ValueError if it is not open."""
     def __enter__(self) -> int: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None: ...
 
 class Mapping:
-    """Anonymous memory, in huge pages where the kernel has them: zero, or, if it may be, ``used`` before."""
+    """Anonymous memory, in huge pages if the kernel has them: zeros, or, if ``used``, perhaps bytes of old mappings."""
     def __init__(self, nbytes: int, used: bool = False) -> None: ...
     @property
     def address(self) -> int: ...
@@ -119,7 +124,7 @@ class Mapping:
     def nbytes(self) -> int: ...
 
 class Slice:
-    """A part of a mapping, as a writable buffer. Its own pages go back to the system when it dies."""
+    """A part of a mapping, as a writable buffer. When destroyed, it returns its pages to the system."""
     def __init__(self, mapping: Mapping, offset: int, nbytes: int) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     @property
@@ -128,7 +133,7 @@ class Slice:
     def nbytes(self) -> int: ...
 
 class Digests:
-    """What copied memory held, block by block: to find what changed in its source."""
+    """Digests of copied memory, block by block, which find what changed in its source."""
 
     BLOCK: ClassVar[int]
     def __init__(self, blocks: int) -> None: ...
@@ -293,22 +298,22 @@ class Tuner:
         """What is to be done at a bucket: the beliefs, the choice they lead to. Changes nothing that is believed."""
 
 class ZipDirectory:
-    """The directory of a zip file, every number checked."""
+    """The directory of a zip file, with every number checked."""
     def __init__(self, fd: int, size: int, careful: bool = False) -> None: ...
     def records(self, make: Callable[[str, int, int, int, int], _Made]) -> list[_Made]: ...
     def methods(self) -> list[tuple[int, bool, int]]:
-        """(method, encrypted, size when it is inflated) for each record, in file order."""
+        """Return (method, encrypted, inflated size) for each record, in file order."""
 
     @property
     def in_one_folder(self) -> bool: ...
     def why_odd(self) -> str:
-        """Why only torch's own reader can say what the archive holds; empty if it is as torch writes it."""
+        """Return why only torch's own reader can read the archive; empty if fastio can."""
 
     def mentioned(self, pickle: bytes) -> list[bool]:
-        """For each record, whether it is a storage that the pickle may name: all, where it is not understood."""
+        """Return for each record whether it is a storage that the pickle may use: all, if it cannot be parsed."""
 
     def confirm(self, address: int, offset: int, nbytes: int) -> bool:
-        """Whether all records in memory (bytes of the file from ``offset`` on) lie where their headers there say."""
+        """Whether the local headers in memory (bytes of the file from ``offset`` on) confirm all data offsets there."""
 
 class ZipBuilder:
     """Lays out a .pt file as torch does, before any of it is written."""
@@ -327,10 +332,10 @@ class ZipBuilder:
 def unpickle(
     data: bytes, names: dict[bytes, Any], calls: dict[Any, Callable[..., Any]], load: Callable[[Any], Any]
 ) -> tuple[Any] | None:
-    """What a pickle holds, if it is of what state dicts are made of; else None.
+    """Return the object that a pickle holds, if it is a plain state dict; else None.
 
-    ``names`` has what a global (``b"module\nname"``) stands for, ``calls`` what may be called and what is called for
-    it; ``load`` makes a storage of a persistent id. What they raise is raised.
+    ``names``: the object for each global (``b"module\nname"``). ``calls``: each function that may be called, and what
+    is called in its place. ``load`` returns the storage for a persistent id. Their exceptions are raised.
     """
 
 def pickle(
@@ -341,15 +346,15 @@ def pickle(
     locate: Callable[[Any], str],
     cpu: str | None,
 ) -> tuple[bytes, list[tuple[str, Any, int]]] | None:
-    """Pickle what state dicts are made of, in protocol 2, as Python and torch do; else None.
+    """Pickle a plain state dict in protocol 2, as Python and torch do. None for other objects.
 
-    ``names`` has what is written for a global, ``storages`` the class of a storage by its dtype, ``rebuild`` what makes
-    a tensor and a parameter again; ``locate`` tells where a storage lies, ``cpu`` what it says of one in host memory,
-    if always the same. Besides the pickle: the records of the storages, with their names and sizes in bytes.
+    ``names``: the pickle bytes of each global. ``storages``: the storage class of each dtype. ``rebuild``: the
+    functions that rebuild a tensor and a parameter. ``locate`` returns the location tag of a storage; ``cpu``: that of
+    all CPU storages, or None. Returns the pickle and a list of (record name, storage, nbytes).
     """
 
 def unless_of(types: tuple[type, ...], function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function, but None at once for what is exactly of one of these types."""
+    """Return a function that returns None for objects of exactly these types, and calls ``function`` for all others."""
 
 def crc32(data: Any, value: int = 0) -> int: ...
 def crc32_at(address: int, nbytes: int, value: int = 0) -> int: ...
@@ -371,7 +376,7 @@ def direct_write(
     alignment: int,
     control: Control,
 ) -> tuple[list[int], bool]:
-    """The CRC-32 of each extent, and whether memory changed meanwhile, so that all was written again from copies."""
+    """Return the CRC-32 of each extent, and whether memory changed, so that all was written again from copies."""
 
 def direct_read(
     fd: int,
@@ -384,15 +389,15 @@ def direct_read(
     threads: int,
     control: Control,
 ) -> list[int]:
-    """The CRC-32 of each extent. ``threads``: 0 for io_uring."""
+    """Return the CRC-32 of each extent. ``threads``: 0 for io_uring."""
 
 def staging_learned(device: int) -> tuple[bool, float, float, int, int] | None:
-    """What large direct reads from the device (``st_dev``) found out, None where there was none: whether staging is
-    faster, the seconds a byte of landing and of staging (0: not measured), the bytes since the last trial, and those
-    from one trial to the next."""
+    """Return what large direct reads from the device (``st_dev``) learned; None if there were none: whether staging is
+    faster, the seconds per byte of reading in place and of staging (0: not measured), the bytes since the last trial,
+    and those from one trial to the next."""
 
 def staging_adopt(device: int, staged: bool, landing: float, staging: float, since: int, spell: int) -> None:
-    """Go on from what another process found out, unless this one knows something already."""
+    """Continue from what another process learned, unless this one knows something already."""
 
 def cached_write(
     fd: int,

@@ -1,6 +1,6 @@
-"""What the guest says on its console, as a list of tests that passed and failed.
+"""Turns the guest's console output into a list of passed and failed tests.
 
-Its lines begin with ``rig:``; everything else is what a test printed, and shown when it fails.
+Messages begin with ``rig:``; all other lines are output of the test, which is shown when it fails.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import counts
 import machine
 from monitor import Monitor
 
-SAID = "rig: "
+PREFIX = "rig: "
 
 
 class Report:
@@ -21,7 +21,7 @@ class Report:
         self.counts: list[counts.Counts] = []
         self._trace = trace
         self._test_begin = self._trace_begin = 0  # in the trace
-        self._test = ""  # the one that runs
+        self._test = ""  # the running test
         self._note = ""
         self._output: list[str] = []
         self._label = ""
@@ -29,12 +29,12 @@ class Report:
         self._peer: dict[str, int] = {}
         self._done = False
 
-    def hear(self, line: str, monitor: Monitor | None) -> bool:
-        """One line of the console; whether the guest waits for an answer."""
-        if monitor is None or not line.startswith(SAID):
+    def handle_line(self, line: str, monitor: Monitor | None) -> bool:
+        """Process one line of the console. Returns whether the guest waits for an answer."""
+        if monitor is None or not line.startswith(PREFIX):
             self._output.append(line)
             return False
-        verb, _, rest = line.removeprefix(SAID).partition(" ")
+        verb, _, rest = line.removeprefix(PREFIX).partition(" ")
         if verb == "begin":
             self._test, self._note, self._output = rest, "", []
             self._test_begin = self._trace.stat().st_size
@@ -54,22 +54,22 @@ class Report:
         elif verb == "done":
             self._done = True
         else:
-            self._fail(line.removeprefix(SAID))
+            self._fail(line.removeprefix(PREFIX))
         return False
 
     @property
     def booted(self) -> bool:
-        """Whether the guest came as far as its first test."""
+        """Whether the guest has started its first test."""
         return bool(self._test)
 
     def end(self, status: int, errors: str) -> None:
-        """The machine is off."""
+        """Record that the machine is off."""
         if not self._done:
             self._output += errors.splitlines()
-            self._fail(f"the machine ended (status {status}) in the test {self._test or 'that was to be the first'!r}")
+            self._fail(f"the machine ended (status {status}) in the test {self._test or 'before the first one'!r}")
 
     def compare_peer(self, given: bytes, box: Path) -> None:
-        """The peer's memory and the disk, as files of the machine that emulated them. ``given``: what was put in."""
+        """Compare the peer's memory and the disk, as files of the emulator, with ``given``, the BAR's initial bytes."""
         if not self._peer:
             return
         bar = (box / "bar").read_bytes()
@@ -88,13 +88,13 @@ class Report:
     def _judge(self, name: str, status: int) -> None:
         traced = counts.read(self._trace, self._test_begin).splitlines()
         undefined = [line for line in traced if line.startswith("pci_nvme_ub_")]
-        # The other drivers' registers are the kernel's business; and nobody can know of a reset that just happened.
-        ours = name.startswith("vfio") and not name.endswith("controller reset")
+        # The kernel programs the registers for the other drivers, and no driver can foresee an outside reset.
+        checked = name.startswith("vfio") and not name.endswith("controller reset")
         if status != 0:
             self._fail(f"{name} (status {status})")
-        elif undefined and ours:
+        elif undefined and checked:
             self._output = undefined
-            self._fail(f"{name}: {len(undefined)} times the driver did what NVMe leaves undefined")
+            self._fail(f"{name}: the driver did {len(undefined)} times what NVMe leaves undefined")
         else:
             self._pass(name, self._note)
 

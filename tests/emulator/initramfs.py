@@ -1,4 +1,4 @@
-"""What the guest boots into: busybox, the kernel modules that NVMe and VFIO need, and the test program."""
+"""Builds the guest's initramfs: busybox, the kernel modules for NVMe and VFIO, and the test program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-# Some are no dependency of another: the kernel looks for them by name once the machine runs.
+# Some are not a dependency of another module: the kernel requests them by name at run time.
 _MODULES = (
     "crct10dif_generic",
     "crc64",
@@ -22,7 +22,7 @@ _GUEST = Path(__file__).parent / "guest"
 
 
 def build(root: Path, program: Path, folder: Path) -> Path:
-    """An uncompressed archive (the emulated processor would be slow to unpack one), from unpacked packages."""
+    """Build the archive from unpacked packages. It is uncompressed, because the emulated CPU decompresses slowly."""
     tree = folder / "initramfs"
     shutil.rmtree(tree, ignore_errors=True)
     for name in ("bin", "modules", "proc", "run", "sys", "dev", "tmp"):
@@ -44,7 +44,7 @@ def build(root: Path, program: Path, folder: Path) -> Path:
 
 
 def _program(root: Path, name: str) -> Path:
-    return next(root.glob(f"**/bin/{name}"))  # Debian has moved them all below usr/
+    return next(root.glob(f"**/bin/{name}"))  # in some releases they lie below usr/
 
 
 def _name(path: Path) -> str:
@@ -57,7 +57,7 @@ def _contents(path: Path) -> bytes:
 
 
 def _ordered(root: Path) -> list[Path]:
-    """The modules, each after those it needs. Those that this kernel does not have, it has built in or does without."""
+    """Return the modules, each after its dependencies. Missing ones are built into the kernel or not needed."""
     found = {_name(path).replace("-", "_"): path for path in root.glob("**/modules/*/kernel/**/*.ko*")}
     ordered: dict[Path, None] = {}
 
@@ -75,7 +75,7 @@ def _ordered(root: Path) -> list[Path]:
 
 
 def _depends(module: bytes) -> list[str]:
-    """What depmod reads: ``depends=a,b`` in the section of a module's properties."""
+    """Return a module's dependencies, from ``depends=a,b`` in its modinfo section, as depmod does."""
     begin = module.index(b"\0depends=") + len(b"\0depends=")
-    told = module[begin : module.index(b"\0", begin)].decode()
-    return told.split(",") if told else []
+    names = module[begin : module.index(b"\0", begin)].decode()
+    return names.split(",") if names else []

@@ -1,4 +1,4 @@
-"""The emulated machine: QEMU's command line, its disks and their faults."""
+"""Defines the emulated machine: QEMU's command line, its disks and their faults."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BAR_SLOT = 5
 class Disk:
     """A namespace of ``nbytes`` with LBAs of ``lba`` bytes, on the controller in PCI slot ``slot``.
 
-    ``mdts``: the largest transfer is 4096 << mdts bytes. ``bad_reads``, ``bad_writes``: blocks of 4096 bytes of which
-    the first sector fails. ``written_per_second``: bytes; writes beyond it wait, so that they run into a time-out.
+    ``mdts``: the largest transfer is 4096 << mdts bytes. ``bad_reads``, ``bad_writes``: blocks of 4096 bytes whose
+    first sector fails. ``written_per_second``: a limit in bytes, which makes larger writes time out.
     """
 
     slot: int
@@ -33,7 +33,7 @@ class Disk:
         return f"disk{self.slot}n{self.nsid}"
 
 
-# The slots are known to guest/plan.sh.
+# guest/plan.sh uses the slots, too.
 DISKS = (
     Disk(3, 64 * MIB, 512, mdts=5),
     Disk(4, 64 * MIB, 4096, mdts=2),
@@ -42,13 +42,13 @@ DISKS = (
     Disk(8, 16 * MIB, 512, mdts=5),
     Disk(8, 16 * MIB, 4096, mdts=5, nsid=2),
 )
-PEER_DISK = DISKS[4]  # what test_peer uses
+PEER_DISK = DISKS[4]  # used by test_peer
 
 
 def command(root: Path, initramfs: Path, folder: Path, only: str) -> list[str]:
-    """QEMU's, for a guest whose disks' images and BAR lie in ``folder``. Its console is standard input and output.
+    """Return QEMU's command line. The console is standard input and output.
 
-    ``only``: a part of the names of the tests that shall run.
+    ``folder`` has the disks' images and the BAR. ``only``: run only the tests whose names contain this.
     """
     kernel = next(root.glob("boot/vmlinuz-*"))
     return [
@@ -58,7 +58,7 @@ def command(root: Path, initramfs: Path, folder: Path, only: str) -> list[str]:
         *("-machine", "q35,kernel-irqchip=split", "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "512"),
         *("-device", "intel-iommu,intremap=on,caching-mode=on"),
         *("-qmp", f"unix:{folder / 'qmp'},server=on,wait=off"),
-        # Whatever a driver does that the NVMe specification leaves undefined is an error of the driver.
+        # Behaviour that the NVMe specification leaves undefined is an error of the driver.
         *("-D", os.fspath(folder / "trace"), "-trace", "pci_nvme_ub_*"),
         *("-kernel", os.fspath(kernel), "-initrd", os.fspath(initramfs), "-append", _kernel_words(only)),
         *("-object", f"memory-backend-file,id=bar,size={BAR_NBYTES},mem-path={folder / 'bar'},share=on"),
@@ -68,25 +68,25 @@ def command(root: Path, initramfs: Path, folder: Path, only: str) -> list[str]:
 
 
 def environment(root: Path) -> dict[str, str]:
-    """For QEMU to find its libraries and modules where they were unpacked, and after them the system's."""
+    """Return the environment in which QEMU finds its unpacked libraries and modules, and then the system's."""
     folders = [root / "usr/lib/x86_64-linux-gnu", root / "lib/x86_64-linux-gnu"]
     modules = os.fspath(root / "usr/lib/x86_64-linux-gnu/qemu")
     return {**os.environ, "LD_LIBRARY_PATH": ":".join(map(os.fspath, folders)), "QEMU_MODULE_DIR": modules}
 
 
 def _kernel_words(only: str) -> str:
-    # No retries: a command that fails has failed for whoever gave it.
+    # No retries, so that a failed command is reported at once.
     kernel = "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off tsc=reliable"
     kernel += " intel_iommu=on nvme_core.max_retries=0"
     faulty = next(disk for disk in DISKS if disk.bad_reads)
-    # What the kernel does not know, it gives to the first process as its environment.
-    told = {
+    # The kernel passes parameters that it does not know to the first process as its environment.
+    environment = {
         "FAULTY": f"0000:00:{faulty.slot:02}.0",
         "BAD_READS": ",".join(map(str, faulty.bad_reads)),
         "BAD_WRITES": ",".join(map(str, faulty.bad_writes)),
         "ONLY": f'"{only}"',
     }
-    return " ".join([kernel, *(f"{name}={value}" for name, value in told.items())])
+    return " ".join([kernel, *(f"{name}={value}" for name, value in environment.items())])
 
 
 def _disks(folder: Path) -> list[str]:

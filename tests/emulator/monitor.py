@@ -1,4 +1,4 @@
-"""QEMU's monitor (QMP), of which the rig needs one thing: switching traces on and off while the guest runs."""
+"""A client of QEMU's monitor (QMP), to switch traces on and off while the guest runs."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ class Monitor:
                 raise RuntimeError(f"QEMU refuses {command} {arguments}: {answer['error']['desc']}")
             if "return" in answer:
                 return
-        raise RuntimeError(f"QEMU ended while it was asked to {command}")
+        raise RuntimeError(f"QEMU ended during {command}")

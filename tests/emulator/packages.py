@@ -1,4 +1,4 @@
-"""The emulated machine's parts, from Debian packages: downloaded and unpacked into a folder, never installed."""
+"""Downloads Debian packages for the emulated machine and unpacks them into a folder, without installing them."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from pathlib import Path
 
 _WANTED = ("qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios", "busybox-static", "cpio")
 _KERNEL = "linux-image-amd64"  # depends on the kernel of this release
-# Of the kernel's 450 MB only what a guest may need: NVMe, VFIO and the checksums below them.
+# Only the parts of the 450 MB kernel that the guest may need: NVMe, VFIO and the checksums that they use.
 _KERNEL_FOLDERS = ("crypto", "lib", "block", "virt", "drivers/nvme", "drivers/vfio")
 _KERNEL_PARTS = ("./boot/vmlinuz-*", *(f"./*lib/modules/*/kernel/{folder}/*" for folder in _KERNEL_FOLDERS))
 _NEEDED = ("usr/bin/qemu-system-x86_64", "boot/vmlinuz-*", "**/bin/busybox", "**/bin/cpio", "**/vfio-pci.ko*")
 
 
 class RigMissingError(Exception):
-    """This machine cannot have the rig; the text says why and what would help."""
+    """The emulated machine cannot be set up here; the text gives the reason and the cure."""
 
 
 def set_up(folder: Path) -> Path:
-    """Where the packages are unpacked: ``folder/root``. Once: a machine that has them downloads nothing."""
+    """Download and unpack the packages, unless that is done already. Returns ``folder/root``."""
     root, stamp = folder / "root", folder / "versions"
     if not stamp.exists():
         for program in ("apt-get", "apt-cache", "dpkg-deb", "tar"):
             if shutil.which(program) is None:
-                raise RigMissingError(f"{program} is missing: the emulated machine is made of Debian's packages")
+                raise RigMissingError(f"{program} is missing: the emulated machine needs Debian packages")
         if os.uname().machine != "x86_64":
-            raise RigMissingError(f"the guest's program is built here, for x86_64, and this is {os.uname().machine}")
+            raise RigMissingError(f"the guest's program must be built on x86_64, and this is {os.uname().machine}")
         _fill(folder, root)
         stamp.write_text("\n".join(sorted(package.stem for package in (folder / "packages").iterdir())) + "\n")
     return root
 
 
 def versions(folder: Path) -> list[str]:
-    """Of the packages that make the machine what it is: ``name_version_architecture``."""
-    told = (folder / "versions").read_text().replace("%3a", ":").split()
-    return [name for name in told if name.startswith(("qemu-system-x86", "seabios", "busybox", "linux-image"))]
+    """Return the versions of the packages that define the machine: ``name_version_architecture``."""
+    names = (folder / "versions").read_text().replace("%3a", ":").split()
+    return [name for name in names if name.startswith(("qemu-system-x86", "seabios", "busybox", "linux-image"))]
 
 
 def _fill(folder: Path, root: Path) -> None:
@@ -48,14 +48,14 @@ def _fill(folder: Path, root: Path) -> None:
     root.mkdir()
     try:
         _download(packages, ())
-    except RigMissingError:  # no lists of packages, or old ones: get some of our own, and leave the system's alone
-        own = _lists_of_our_own(folder)
+    except RigMissingError:  # package lists are missing or old: use separate ones, without changing the system's
+        own = _separate_lists(folder)
         _run("apt-get", *own, "update", "--quiet=2")
         _download(packages, own)
     for package in sorted(packages.iterdir()):
         files = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", os.fspath(package)], stdout=subprocess.PIPE)
         parts = ["--wildcards", *_KERNEL_PARTS] if package.name.startswith("linux-image") else []
-        # Its status does not tell: a kernel without one of the folders is fine. What is needed is looked for below.
+        # The status is ignored: a kernel may lack one of the folders. Needed files are checked below.
         command = ["tar", "-x", "-C", os.fspath(root), *parts]
         subprocess.run(command, stdin=files.stdout, check=False, capture_output=True)
         files.wait()
@@ -65,17 +65,17 @@ def _fill(folder: Path, root: Path) -> None:
 
 
 def _download(packages: Path, options: Sequence[str]) -> None:
-    # What QEMU needs and this machine lacks: what an installation would bring.
+    # The packages that QEMU needs and this machine lacks: those that an installation would add.
     simulated = _run("apt-get", *options, "install", "--simulate", "--no-install-recommends", "qemu-system-x86")
     lacking = [line.split()[1] for line in simulated.splitlines() if line.startswith("Inst ")]
-    told = _run("apt-cache", *options, "depends", _KERNEL)
-    kernels = [line.split()[-1] for line in told.splitlines() if "Depends: linux-image-" in line]
+    depends = _run("apt-cache", *options, "depends", _KERNEL)
+    kernels = [line.split()[-1] for line in depends.splitlines() if "Depends: linux-image-" in line]
     if not kernels:
-        raise RigMissingError(f"{_KERNEL} names no kernel: this is no Debian")
+        raise RigMissingError(f"{_KERNEL} depends on no kernel: expected a Debian system")
     _run("apt-get", *options, "download", "--quiet=2", *{*_WANTED, *lacking, kernels[0]}, folder=packages)
 
 
-def _lists_of_our_own(folder: Path) -> list[str]:
+def _separate_lists(folder: Path) -> list[str]:
     state, cache = folder / "apt/lists", folder / "apt/cache"
     for path in (state / "partial", cache / "archives/partial"):
         path.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Boots the emulated machine and reports its tests: run.py FOLDER PROGRAM [ONLY]; see `make test-nvme`."""
+"""Boots the emulated machine and reports its tests: run.py FOLDER PROGRAM [ONLY]. See `make test-nvme`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import counts
 import initramfs
 import machine
 import packages
-from guest_report import SAID, Report
+from guest_report import PREFIX, Report
 from monitor import Monitor
 
 _BOOTS = 3
-_SILENCE_SECONDS = 180  # after which the machine hangs; a test in the guest has 120 on its own
+_SILENCE_SECONDS = 180  # then the machine is taken to hang; a test in the guest has 120 s
 
 
 def main() -> int:
@@ -36,7 +36,7 @@ def main() -> int:
             report = _boot(root, archive, Path(box), only)
         if report.booted:
             break
-        print("the guest's kernel did not come up: emulated timers fail at times, before any test", flush=True)
+        print("the guest's kernel did not boot: emulated timers fail at times, before any test", flush=True)
     for line in counts.table(report.counts) if report.counts else ():
         print(line)
     print("emulated: counts, not seconds" if report.counts else "no counts")
@@ -52,7 +52,7 @@ def _boot(root: Path, archive: Path, box: Path, only: str) -> Report:
             image.truncate(disk.nbytes)
     given = os.urandom(machine.BAR_NBYTES // 2)
     (box / "bar").write_bytes(given + bytes(machine.BAR_NBYTES // 2))
-    errors = (box / "errors").open("w+")  # a file: nobody reads a pipe while the machine runs, and full ones block
+    errors = (box / "errors").open("w+")  # a file, because QEMU would block on a full pipe that is not read
     qemu = subprocess.Popen(
         machine.command(root, archive, box, only),
         env=machine.environment(root),
@@ -71,9 +71,9 @@ def _boot(root: Path, archive: Path, box: Path, only: str) -> Report:
         for line in qemu.stdout:
             guard.cancel()
             guard = _guard(qemu)
-            if monitor is None and line.startswith(SAID):  # before, the machine may be at its end already
+            if monitor is None and line.startswith(PREFIX):  # earlier, the machine may have ended already
                 monitor = Monitor(box / "qmp")
-            if report.hear(line.rstrip("\r\n"), monitor):
+            if report.handle_line(line.rstrip("\r\n"), monitor):
                 qemu.stdin.write("\n")
                 qemu.stdin.flush()
         report.end(qemu.wait(), (box / "errors").read_text())

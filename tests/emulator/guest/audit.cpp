@@ -17,7 +17,7 @@ using fastio::kStoreBlock;
 
 void test_audit(const Places& places) {
     Model model(kModelFile);
-    CHECK(model.devices() == places.size(), "the model is of %zu devices", model.devices());
+    CHECK(model.devices() == places.size(), "the model has these devices, not %zu", model.devices());
     fastio::Mapping mapping(kStoreBlock);
     uint64_t judged = 0;
     for (unsigned device = 0; device < places.size(); ++device) {

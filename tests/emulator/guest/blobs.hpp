@@ -1,4 +1,4 @@
-// Blobs in a store, each with what it must read back as.
+// Random blobs in a store, with their expected contents.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "block_store/store.hpp"
+#include "describe.hpp"
 #include "memory/memory.hpp"
-#include "said.hpp"
 #include "tests/support/check.hpp"
 
 namespace rig {
 
-// Of one thread. Blobs lie in memory that no device reaches as it is, unless `memory` is aligned and mapped.
+// For one thread. The blobs lie in memory that is not mapped for the device.
 class Blobs {
   public:
     Blobs(fastio::BlockStore& store, std::string driver, int64_t first_index = 0)
@@ -25,7 +25,7 @@ class Blobs {
     uint64_t pick(uint64_t low, uint64_t high) { return low + random_() % (high - low + 1); }
     size_t size() const { return contents_.size(); }
 
-    // Begin to write one, of `nbytes`.
+    // Issues the write of a blob of `nbytes`.
     void write(int64_t number, uint64_t nbytes) {
         std::vector<uint8_t>& contents = contents_[number];
         contents.resize(nbytes);
@@ -42,19 +42,19 @@ class Blobs {
         return failure;
     }
 
-    // Read it back and compare; it must be there.
+    // Reads a blob back and compares it. The blob must exist.
     void check(int64_t number) {
         const std::vector<uint8_t>& contents = contents_.at(number);
-        std::vector<uint8_t> came(contents.size(), 0xee);
-        store_.issue(first_ + number, came.data(), came.size(), false);
+        std::vector<uint8_t> got(contents.size(), 0xee);
+        store_.issue(first_ + number, got.data(), got.size(), false);
         const auto failure = wait(number);
-        CHECK(!failure, "%s", said(driver_, *failure).c_str());
-        CHECK(came == contents, "driver %s: blob %ld came back changed", driver_.c_str(), static_cast<long>(number));
+        CHECK(!failure, "%s", describe(driver_, *failure).c_str());
+        CHECK(got == contents, "driver %s: blob %ld reads back unchanged", driver_.c_str(), static_cast<long>(number));
     }
 
     void free(int64_t number) {
         store_.free(first_ + number);
-        given_up_.push_back(std::move(contents_.at(number)));
+        freed_.push_back(std::move(contents_.at(number)));
         contents_.erase(number);
     }
 
@@ -66,7 +66,7 @@ class Blobs {
     int64_t first_;
     std::mt19937_64 random_;
     std::map<int64_t, std::vector<uint8_t>> contents_;
-    std::vector<std::vector<uint8_t>> given_up_;  // a write may still be reading from it
+    std::vector<std::vector<uint8_t>> freed_;  // memory that a write in flight may still read
 };
 
 }  // namespace rig

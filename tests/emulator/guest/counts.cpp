@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "describe.hpp"
 #include "host.hpp"
 #include "memory/memory.hpp"
-#include "said.hpp"
 #include "tests/support/check.hpp"
 #include "vfio/peer.hpp"
 
@@ -22,7 +22,7 @@ struct Cost {
     uint64_t commands, doorbells, system_calls, copied;
 };
 
-void say(const Cost& cost) {
+void report(const Cost& cost) {
     ask("counts end mib=" + std::to_string(2 * kBlob / kMiB) + " commands=" + std::to_string(cost.commands) +
         " doorbells=" + std::to_string(cost.doorbells) + " system_calls=" + std::to_string(cost.system_calls) +
         " copied=" + std::to_string(cost.copied));
@@ -37,12 +37,12 @@ void by_store(const std::string& driver, const Places& places, uint8_t* memory, 
     for (bool write : {true, false}) {
         store->issue(1, memory, kBlob, write);
         store->wait(1, failure);
-        CHECK(!failure, "%s", said(driver, *failure).c_str());
+        CHECK(!failure, "%s", describe(driver, *failure).c_str());
     }
     const fastio::BlockStore::Stats stats = store->stats();
     const Cost cost{stats.commands_written + stats.commands_read, stats.doorbells - before.doorbells,
                     stats.system_calls - before.system_calls, 2 * stats.bytes_bounced};
-    say(cost);
+    report(cost);
 }
 
 void by_kernel(bool cached, const std::string& place, uint8_t* memory, const std::string& label) {
@@ -52,20 +52,20 @@ void by_kernel(bool cached, const std::string& place, uint8_t* memory, const std
     ask("counts begin " + label);
     Cost cost{};
     for (bool write : {true, false}) {
-        if (cached && !write) posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);  // else nothing would be read
+        if (cached && !write) posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);  // or nothing is read from the disk
         for (uint64_t at = 0; at < kBlob; at += kMiB) {
             const auto offset = static_cast<off_t>(at);
             const ssize_t moved = write ? pwrite(fd, memory + at, kMiB, offset) : pread(fd, memory + at, kMiB, offset);
             CHECK(moved == static_cast<ssize_t>(kMiB), "%s moved %zd bytes", path.c_str(), moved);
             ++cost.system_calls;
-            // Between the page cache and the buffer: each byte is read once and written once.
+            // The copy between page cache and buffer reads and writes each byte once.
             if (cached) cost.copied += 2 * kMiB;
         }
         if (!cached || !write) continue;
         CHECK(fsync(fd) == 0, "fsync: %s", std::strerror(errno));
         ++cost.system_calls;
     }
-    say(cost);
+    report(cost);
     close(fd);
 }
 

@@ -1,4 +1,4 @@
-// What it costs to move a MiB, counted by the drivers here and by the emulated controller and IOMMU outside.
+// Counts the cost of moving a MiB, in the drivers here and in the emulated controller and IOMMU outside.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace rig {
 
-// `driver`: a store's; or "pread" or "pread-cached": the kernel's block device around and through its page cache.
+// `driver`: a store driver; or "pread" or "pread-cached": the kernel's block device without or with the page cache.
 void test_counts(const std::string& driver, const Places& places);
-// With the memory behind a BAR for a buffer.
+// The same with peer memory, behind a BAR, as the buffer.
 void test_counts_in_bar(const std::string& driver, const Places& places);
 
 }  // namespace rig

@@ -20,7 +20,8 @@ constexpr char kPci[] = "/sys/bus/pci/devices/";
 
 std::string address_of(const std::string& place) { return place.substr(0, place.find('/')); }
 
-// The kernel lets go of what the ring of a killed program held a little after the program is gone.
+// Opens a device, and retries while it is busy: the kernel releases what the ring of a killed program held a little
+// after the program has ended.
 int open_free(const std::string& path, int flags) {
     for (int pause = 0;; ++pause) {
         const int fd = open(path.c_str(), flags);
@@ -34,8 +35,8 @@ std::string namespace_of(const std::string& place) {
     return slash == std::string::npos ? "1" : place.substr(slash + 1);
 }
 
-// "nvme0": numbers are given in the order in which controllers came up, so the address is the only lasting name. ""
-// where the kernel has none there.
+// Returns the kernel's controller name, such as "nvme0"; "" if there is none. Names depend on the order in which
+// controllers come up, so the tests use PCI addresses.
 std::string controller_of(const std::string& place) {
     const std::string folder = kPci + address_of(place) + "/nvme";
     std::error_code missing;
@@ -52,12 +53,12 @@ Opened::~Opened() {
 }
 
 std::string kernel_device(const std::string& place, const std::string& prefix) {
-    constexpr int kTries = 1000;  // the kernel looks at a disk that it was given back in its own time
+    constexpr int kTries = 1000;  // the kernel probes a returned disk asynchronously
     for (int tries = 0; tries < kTries; ++tries) {
         const std::string controller = controller_of(place);
         if (!controller.empty()) {
             const std::string path = "/dev/" + prefix + controller.substr(4) + "n" + namespace_of(place);
-            const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);  // its node is there before it can be opened
+            const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);  // its node exists before it can be opened
             if (fd >= 0) {
                 close(fd);
                 return path;
@@ -65,7 +66,7 @@ std::string kernel_device(const std::string& place, const std::string& prefix) {
         }
         usleep(10000);
     }
-    CHECK(false, "the kernel has no disk at %s", place.c_str());
+    CHECK(false, "the kernel has a disk at %s", place.c_str());
     return {};
 }
 
@@ -94,7 +95,7 @@ Opened open_driver(const std::string& name, const Places& places, uint32_t timeo
     }
     const std::vector<fastio::StoreDriver::Device> known = opened.driver->devices();
     if (!knows_status(name)) return opened;
-    CHECK(known.size() == places.size(), "%zu devices of %zu are described", known.size(), places.size());
+    CHECK(known.size() == places.size(), "%zu devices of %zu are reported", known.size(), places.size());
     opened.blocks.clear();
     for (const fastio::StoreDriver::Device& device : known) opened.blocks.push_back(device.blocks);
     return opened;
@@ -105,7 +106,7 @@ std::unique_ptr<fastio::BlockStore> open_store(const std::string& name, const Pl
     std::vector<fastio::StoreDevices::Device> list;
     for (size_t number = 0; number < places.size(); ++number)
         list.push_back({opened.fds[number], opened.blocks[number]});
-    opened.fds.clear();  // they are the store's now
+    opened.fds.clear();  // the store owns them now
     auto devices = std::make_unique<fastio::StoreDevices>(std::move(list), 0);
     return std::make_unique<fastio::BlockStore>(std::move(devices), std::move(opened.driver), 512);
 }

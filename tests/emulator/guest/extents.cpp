@@ -8,11 +8,11 @@
 #include <cstring>
 #include <random>
 
+#include "describe.hpp"
 #include "faults.hpp"
 #include "host.hpp"
 #include "memory/memory.hpp"
 #include "model.hpp"
-#include "said.hpp"
 #include "tests/support/check.hpp"
 
 namespace rig {
@@ -43,18 +43,18 @@ class Extents {
             slots_.resize(std::min<uint64_t>(driver().depth(), options.memory_nbytes / slice));
         }
         const std::string refusal = driver().map_memory(memory_, slots_.size() * slice);
-        CHECK(refusal.empty(), "driver %s does not adopt memory: %s", name.c_str(), refusal.c_str());
+        CHECK(refusal.empty(), "driver %s maps memory: %s", name.c_str(), refusal.c_str());
     }
 
     void run() {
-        sweep(true);  // from then on every block is known
+        sweep(true);  // afterwards the contents of all blocks are known
         mixed_operations();
         sweep(false);
         model_.save(kModelFile);
         std::string text = std::to_string(done_) + " operations, " + std::to_string(blocks_moved_) + " blocks, " +
                            std::to_string(expected_errors_) + " injected errors";
         if (!options_.reset.empty())
-            text += ", " + std::to_string(resets_) + " resets, by which " + std::to_string(unexpected_errors_) +
+            text += ", " + std::to_string(resets_) + " resets, during which " + std::to_string(unexpected_errors_) +
                     " commands failed and " + std::to_string(sent_again_) + " were sent again";
         note(text);
         driver().unmap_memory(memory_);
@@ -62,7 +62,7 @@ class Extents {
 
   private:
     struct Operation {
-        bool under_way = false, write = false;
+        bool in_flight = false, write = false;
         unsigned device = 0;
         uint64_t first = 0, count = 0;
         uint32_t generation = 0;
@@ -80,7 +80,7 @@ class Extents {
     uint64_t slice_blocks_ = 0;
     std::vector<Operation> slots_;
     uint32_t generation_ = 0;
-    uint64_t under_way_ = 0, done_ = 0, blocks_moved_ = 0, expected_errors_ = 0, unexpected_errors_ = 0, resets_ = 0,
+    uint64_t in_flight_ = 0, done_ = 0, blocks_moved_ = 0, expected_errors_ = 0, unexpected_errors_ = 0, resets_ = 0,
              sent_again_ = 0;
 
     fastio::StoreDriver& driver() { return *opened_.driver; }
@@ -107,10 +107,10 @@ class Extents {
             if (write) {
                 put_stamp(block, {device, operation.generation, first + number, model_.run()});
             } else {
-                std::memset(block, 0xee, 64);  // what was there before must not pass for what was read
+                std::memset(block, 0xee, 64);  // old contents must not pass for data that was read
             }
         }
-        ++under_way_;
+        ++in_flight_;
         send(slot);
     }
 
@@ -121,29 +121,29 @@ class Extents {
     }
 
     void finish(const fastio::DeviceCompletion& completion) {
-        CHECK(completion.tag < slots_.size() && slots_[completion.tag].under_way, "a completion of tag %lu",
-              static_cast<unsigned long>(completion.tag));
+        CHECK(completion.tag < slots_.size() && slots_[completion.tag].in_flight,
+              "tag %lu of a completion is in flight", static_cast<unsigned long>(completion.tag));
         Operation& operation = slots_[completion.tag];
-        // Nothing is wrong with it: the store would send it again too.
+        // Not an error: the store, too, sends such a command again.
         if (completion.result == -ECANCELED || completion.result == -EAGAIN || completion.result == -EINTR) {
             ++sent_again_;
             return send(completion.tag);
         }
-        operation.under_way = false;
-        --under_way_;
+        operation.in_flight = false;
+        --in_flight_;
         std::fill_n(busy_[operation.device].begin() + static_cast<long>(operation.first), operation.count, false);
         const Faults& faults = faults_[operation.device];
         const bool must_fail =
             touches(operation.write ? faults.writes : faults.reads, operation.first, operation.count);
         const bool failed = completion.result < 0;
         if (failed) {
-            const std::string error = said(name_, operation.write, operation.device, operation.first, completion);
+            const std::string error = describe(name_, operation.write, operation.device, operation.first, completion);
             CHECK(must_fail || !options_.reset.empty(), "%s", error.c_str());
             if (must_fail && options_.reset.empty())
                 check_injected(name_, operation.write, -completion.result, completion.status);
             ++(must_fail ? expected_errors_ : unexpected_errors_);
         } else {
-            CHECK(!must_fail, "an injected error of device %u block %lu was not told", operation.device,
+            CHECK(!must_fail, "an injected error of device %u block %lu is reported", operation.device,
                   static_cast<unsigned long>(operation.first));
             CHECK(static_cast<uint64_t>(completion.result) == operation.count * kStoreBlock, "%d of %lu bytes moved",
                   completion.result, static_cast<unsigned long>(operation.count * kStoreBlock));
@@ -158,7 +158,7 @@ class Extents {
         }
     }
 
-    // Take what is done; where nothing is, sleep until something is.
+    // Takes completions. If there is none, waits for one.
     void reap() {
         fastio::DeviceCompletion completion;
         driver().flush();
@@ -167,13 +167,13 @@ class Extents {
             finish(completion);
             any = true;
         }
-        if (!any && under_way_ > 0) driver().wait();
+        if (!any && in_flight_ > 0) driver().wait();
     }
 
     size_t free_slot() {
         for (;;) {
             for (size_t slot = 0; slot < slots_.size(); ++slot)
-                if (!slots_[slot].under_way) return slot;
+                if (!slots_[slot].in_flight) return slot;
             reap();
         }
     }
@@ -185,7 +185,7 @@ class Extents {
                 start(free_slot(), write, device, first, count);
             }
         }
-        while (under_way_ > 0) reap();
+        while (in_flight_ > 0) reap();
     }
 
     void mixed_operations() {
@@ -202,15 +202,15 @@ class Extents {
             ++done_;
             if (options_.reset.empty() || done_ % kOperationsPerReset != 0) continue;
             driver().flush();
-            while (under_way_ > 0 && !recovers_by_itself()) reap();
+            while (in_flight_ > 0 && !recovers_by_itself()) reap();
             reset();
         }
-        while (under_way_ > 0) reap();
+        while (in_flight_ > 0) reap();
     }
 
-    // The kernel's NVMe driver sends what still waits after it has made the queues anew, but before it has told the
-    // controller of its shadow doorbells, and then QEMU 7.2 waits for ever for the next doorbell. So commands are under
-    // way during a reset only where the driver under test is the one that must recover.
+    // Whether commands may be in flight during a reset. After a reset, the kernel's NVMe driver sends waiting commands
+    // once it has new queues, but before it has configured the shadow doorbells, and QEMU 7.2 then waits forever for
+    // the next doorbell write. So this is tested only where the driver under test must recover itself.
     bool recovers_by_itself() const { return name_ == "vfio"; }
 
     void reset() {
@@ -224,7 +224,7 @@ class Extents {
 }  // namespace
 
 void test_extents(const std::string& driver, const Places& places, const ExtentsOptions& options) {
-    unlink(kModelFile);  // of another test
+    unlink(kModelFile);  // left by another test
     Extents(driver, places, options).run();
 }
 

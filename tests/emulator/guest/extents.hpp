@@ -1,4 +1,4 @@
-// A driver against a model of its disks.
+// Tests a driver against a model of its disks.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@ namespace rig {
 
 struct ExtentsOptions {
     uint64_t operations = 10000;
-    std::string reset;          // a file: "1" is written to it now and then, which resets a controller
-    uint8_t* memory = nullptr;  // of a device, instead of the host's
+    std::string reset;          // a file: a write of "1", now and then, resets a controller
+    uint8_t* memory = nullptr;  // peer memory, to use instead of host memory
     uint64_t memory_nbytes = 0;
-    uint64_t most_blocks = 4096;  // of each disk that take part
+    uint64_t most_blocks = 4096;  // blocks of each disk to use
 };
 
-// Random extents, written and read in any order and as many at once as the driver takes. Every block that comes is
-// compared with the model; so are all blocks at the end. Leaves the model in kModelFile for audit().
+// Writes and reads random extents, as many at once as the driver takes. Compares each block that is read with the
+// model, and all blocks at the end. Saves the model in kModelFile for test_audit().
 void test_extents(const std::string& driver, const Places& places, const ExtentsOptions& options);
-// The disks' blocks as the kernel's block device reads them, against the model that another driver has left.
+// Compares the blocks, read through the kernel's block device, with the model that test_extents() saved.
 void test_audit(const Places& places);
 
 }  // namespace rig

@@ -1,4 +1,4 @@
-// The blocks that the emulated disk at FAULTY fails at, as the machine was told (see machine.py).
+// The bad blocks of the emulated disk at FAULTY, from the environment (see machine.py).
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ struct Faults {
 };
 
 inline std::set<uint64_t> blocks_of(const char* name) {
-    const char* told = std::getenv(name);
+    const char* value = std::getenv(name);
     std::set<uint64_t> blocks;
-    std::istringstream list(told == nullptr ? "" : told);
+    std::istringstream list(value == nullptr ? "" : value);
     for (std::string number; std::getline(list, number, ',');) blocks.insert(std::stoull(number));
     return blocks;
 }

@@ -1,4 +1,4 @@
-// What a test says to the script that started the machine.
+// Messages from a test to the script that started the machine.
 #pragma once
 
 #include <cstdio>
@@ -6,13 +6,13 @@
 
 namespace rig {
 
-// A few words that stand behind the test's name in the report.
+// Sends a text that the report shows after the test's name.
 inline void note(const std::string& text) {
     std::printf("rig: note %s\n", text.c_str());
     std::fflush(stdout);
 }
 
-// Something that the script does before the test goes on.
+// Sends a request and waits until the script has done it.
 inline void ask(const std::string& text) {
     std::printf("rig: ask %s\n", text.c_str());
     std::fflush(stdout);

@@ -1,4 +1,4 @@
-// One test of the emulated machine: rig TEST DRIVER DISK... (see plan.sh). Exits with 0 where it passed.
+// Runs one test of the emulated machine: rig TEST DRIVER DISK... (see plan.sh). Exits with 0 if it passed.
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -7,8 +7,8 @@
 #include <string>
 
 #include "counts.hpp"
-#include "ends.hpp"
 #include "extents.hpp"
+#include "failures.hpp"
 #include "peer.hpp"
 #include "stores.hpp"
 #include "vfio/peer.hpp"

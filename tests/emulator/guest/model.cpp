@@ -25,7 +25,7 @@ Model::Model(const std::string& path) {
             for (uint32_t& generation : row) in >> generation;
         }
     }
-    CHECK(bool(in) && devices > 0, "no model in %s", path.c_str());
+    CHECK(bool(in) && devices > 0, "%s holds a model", path.c_str());
 }
 
 void Model::save(const std::string& path) const {
@@ -39,14 +39,14 @@ void Model::save(const std::string& path) const {
         }
     }
     out.close();
-    CHECK(bool(out), "the model cannot be written to %s", path.c_str());
+    CHECK(bool(out), "the model is written to %s", path.c_str());
 }
 
 void Model::wrote(unsigned device, uint64_t first, uint64_t count, uint32_t generation, bool failed) {
     for (uint64_t block = first; block < first + count; ++block) {
         std::vector<uint32_t>& row = allowed_[device][block];
         if (!failed) row.clear();
-        // Nothing is known of a block that was never written, and a write that failed does not change that.
+        // A block that was never written is unknown, and stays so after a failed write.
         if (!failed || !row.empty()) row.push_back(generation);
     }
 }

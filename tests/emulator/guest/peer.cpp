@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "describe.hpp"
 #include "host.hpp"
 #include "memory/memory.hpp"
-#include "said.hpp"
 #include "tests/support/check.hpp"
 #include "vfio/peer.hpp"
 
@@ -14,9 +14,9 @@ void test_peer(const std::string& driver, const Places& places) {
     constexpr uint64_t kMiB = 1 << 20, kBlob = 3 * kMiB + 7 * fastio::kStoreBlock;
     constexpr uint8_t kUntouched = 0xa5;
     const fastio::VfioPeer bar(kPeer, kPeerBar);
-    CHECK(bar.nbytes() == 16 * kMiB, "a BAR of %lu bytes", static_cast<unsigned long>(bar.nbytes()));
+    CHECK(bar.nbytes() == 16 * kMiB, "the BAR has 16 MiB, not %lu bytes", static_cast<unsigned long>(bar.nbytes()));
     const uint64_t back = bar.nbytes() / 2;
-    // The device could reach these buffers: they are mapped for it too.
+    // The disk could access these buffers: they are mapped, too.
     fastio::Mapping host(2 * kBlob);
     std::fill_n(host.data(), host.nbytes(), kUntouched);
     auto store = open_store(driver, places);
@@ -27,18 +27,18 @@ void test_peer(const std::string& driver, const Places& places) {
     for (bool write : {true, false}) {
         store->issue(1, bar.address() + (write ? 0 : back), kBlob, write);
         store->wait(1, failure);
-        CHECK(!failure, "%s", said(driver, *failure).c_str());
+        CHECK(!failure, "%s", describe(driver, *failure).c_str());
     }
     const fastio::BlockStore::Stats stats = store->stats();
     CHECK(stats.bytes_bounced == 0 && stats.bytes_written == kBlob && stats.bytes_read == kBlob,
           "%lu bytes written, %lu read, %lu bounced", static_cast<unsigned long>(stats.bytes_written),
           static_cast<unsigned long>(stats.bytes_read), static_cast<unsigned long>(stats.bytes_bounced));
     CHECK(std::all_of(host.data(), host.data() + host.nbytes(), [](uint8_t byte) { return byte == kUntouched; }),
-          "host memory was written to");
+          "host memory is unchanged");
     const uint64_t first = store->trace().front().lba * fastio::kStoreBlock;
     std::printf("rig: peer from=0 back=%lu disk_offset=%lu nbytes=%lu\n", static_cast<unsigned long>(back),
                 static_cast<unsigned long>(first), static_cast<unsigned long>(kBlob));
-    store->close();  // before the peer goes
+    store->close();  // before the peer is closed
     note(std::to_string(stats.commands_written) + " writes, " + std::to_string(stats.commands_read) +
          " reads, no host buffer changed");
 }

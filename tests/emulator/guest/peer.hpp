@@ -1,4 +1,4 @@
-// Disk to device and back with no host memory between.
+// Tests transfers between a disk and peer memory without host memory.
 #pragma once
 
 #include <string>
@@ -7,8 +7,9 @@
 
 namespace rig {
 
-// What the script has put into the BAR's first part goes to the disk and comes back into its second half. The script
-// compares both with the disk's image once the machine is off; here the host's own buffers are looked at.
+// Writes the first part of the BAR, which the script has filled, to the disk, and reads it back into the second half.
+// The script compares both with the disk's image once the machine is off. The test checks that host buffers do not
+// change.
 void test_peer(const std::string& driver, const Places& places);
 
 }  // namespace rig

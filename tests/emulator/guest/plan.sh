@@ -1,5 +1,5 @@
-# Which tests run on which disks (see machine.py), in one boot. FAULTY, BAD_READS, BAD_WRITES and ONLY come with the
-# kernel's words. The driver vfio takes its disks from the kernel and gives them back.
+# Runs the tests on their disks (see machine.py), in one boot. FAULTY, BAD_READS, BAD_WRITES and ONLY come from the
+# kernel's command line. The driver vfio takes its disks from the kernel and returns them.
 LARGE=0000:00:03.0 # LBA 512
 SMALL=0000:00:04.0 # LBA 4096, transfers of 16 KiB
 SLOW=0000:00:07.0
@@ -18,7 +18,7 @@ check() {
     echo "rig: end $status $name"
 }
 
-# What every driver must do.
+# The tests of every driver.
 common() {
     check "$1: random extents on two controllers, LBA 512 and 4096, with bad blocks" extents "$1" $FAULTY $SMALL
     check "$1: the kernel reads the same from both" audit "$1" $FAULTY $SMALL
@@ -34,12 +34,12 @@ common() {
     check "$1: commands that time out" timeout "$1" $SLOW
 }
 
-tries=0 # the kernel finds disks in its own time
+tries=0 # the kernel probes disks asynchronously
 while [ "$(ls /sys/block | grep -c nvme)" -lt 6 ] && [ $tries -lt 200 ]; do
     sleep 0.05
     tries=$((tries + 1))
 done
-for queue in /sys/block/nvme*/queue; do echo 2 >"$queue/nomerges"; done # an injected error is for one command
+for queue in /sys/block/nvme*/queue; do echo 2 >"$queue/nomerges"; done # no merging: an injected error must fail one command only
 for queue in /sys/bus/pci/devices/$SLOW/nvme/nvme*/nvme*n1/queue; do echo 1000 >"$queue/io_timeout"; done
 for path in pread-cached pread uring nvme; do check "$path: counts" counts $path $LARGE; done
 for driver in uring threads nvme; do common $driver; done

@@ -1,4 +1,4 @@
-// What a block holds in these tests: who it is and which write it is from, so that a wrong one tells what went wrong.
+// The contents of a block in these tests: its place and its write, so that a wrong block shows the error.
 #pragma once
 
 #include <cinttypes>
@@ -15,9 +15,9 @@ constexpr uint64_t kWords = fastio::kStoreBlock / sizeof(uint64_t);
 
 struct Stamp {
     uint32_t device;
-    uint32_t generation;  // of the write, counted from 1 over the whole test
+    uint32_t generation;  // the number of the write, from 1 over the whole test
     uint64_t block;
-    uint64_t run;  // what an earlier test left on the disk has another one
+    uint64_t run;  // random, so that blocks of an earlier test differ
 };
 
 inline uint64_t mixed(uint64_t value) {
@@ -35,7 +35,7 @@ inline void put_stamp(uint8_t* memory, const Stamp& stamp) {
     for (uint64_t word = 3; word < kWords; ++word) words[word] = base + word * 0x9e3779b97f4a7c15;
 }
 
-// Whether the block is wholly of one write of this run to this place; then of which.
+// Reads the stamp. Returns whether the whole block is from one write.
 inline bool read_stamp(const uint8_t* memory, Stamp& stamp) {
     const auto* words = reinterpret_cast<const uint64_t*>(memory);
     stamp = {static_cast<uint32_t>(words[1] >> 32), static_cast<uint32_t>(words[1]), words[2], words[0]};
@@ -45,7 +45,7 @@ inline bool read_stamp(const uint8_t* memory, Stamp& stamp) {
     return different == 0;
 }
 
-// Empty, or what is wrong with a block that should be one of these writes to this place.
+// Checks that a block holds one of these writes to this place. Returns the error, or an empty string.
 inline std::string judge(const uint8_t* memory, const Stamp& expected, const std::vector<uint32_t>& generations,
                          uint32_t& found) {
     Stamp stamp;

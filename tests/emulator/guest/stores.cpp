@@ -19,7 +19,7 @@ using fastio::kStoreBlock;
 constexpr uint64_t kMiB = 1 << 20;
 
 void check_none(const std::string& driver, const std::optional<BlockStore::Failure>& failure) {
-    CHECK(!failure, "%s", said(driver, *failure).c_str());
+    CHECK(!failure, "%s", describe(driver, *failure).c_str());
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ void test_queue_full(const std::string& driver, const Places& places) {
     Blobs blobs(*store, driver);
     for (int number = 0; number < kBlobs; ++number) blobs.write(number, blobs.pick(1, 3 * kStoreBlock));
     const uint64_t most = store->stats().commands_under_way;
-    CHECK(most >= kBlobs, "%lu commands under way", static_cast<unsigned long>(most));
+    CHECK(most >= kBlobs, "at least 1500 commands are queued or in flight, not %lu", static_cast<unsigned long>(most));
     for (int number = 0; number < kBlobs; ++number) check_none(driver, blobs.wait(number));
     for (int number = kBlobs - 1; number >= 0; --number) blobs.check(number);
     note(std::to_string(most) + " commands at once");
@@ -42,7 +42,7 @@ void test_splitting(const std::string& driver, const Places& places) {
     fastio::Mapping written(kBlob), read(kBlob);
     for (uint64_t at = 0; at < kBlob; ++at) written.data()[at] = static_cast<uint8_t>(at * 31 + at / kStoreBlock);
     auto store = open_store(driver, places);
-    if (driver != "uring") store->map(written.data(), kBlob);  // one piece of memory is all that io_uring adopts here
+    if (driver != "uring") store->map(written.data(), kBlob);  // io_uring registers only one buffer here
     store->map(read.data(), kBlob);
     store->set_recording(true);
     std::optional<BlockStore::Failure> failure;
@@ -52,17 +52,18 @@ void test_splitting(const std::string& driver, const Places& places) {
     store->issue(1, read.data(), kBlob, false);
     store->wait(1, failure);
     check_none(driver, failure);
-    CHECK(std::equal(read.data(), read.data() + kBlob, written.data()), "the blob came back changed");
+    CHECK(std::equal(read.data(), read.data() + kBlob, written.data()), "the blob reads back unchanged");
     uint64_t blocks = 0;
     const std::vector<BlockStore::Traced> trace = store->trace();
     for (const BlockStore::Traced& traced : trace) {
-        CHECK(traced.blocks <= largest, "%lu blocks, and a command may have %lu",
+        CHECK(traced.blocks <= largest, "a command of %lu blocks is within the limit of %lu",
               static_cast<unsigned long>(traced.blocks), static_cast<unsigned long>(largest));
         blocks += traced.blocks;
     }
-    CHECK(blocks == 2 * kBlob / kStoreBlock, "%lu blocks in all", static_cast<unsigned long>(blocks));
-    CHECK(store->stats().bytes_bounced == 0, "aligned memory that is mapped must not be bounced");
-    if (knows_status(driver)) CHECK(largest * kStoreBlock == 16 << 10, "the controller says 16 KiB (mdts)");
+    CHECK(blocks == 2 * kBlob / kStoreBlock, "the commands cover the blob, not %lu blocks",
+          static_cast<unsigned long>(blocks));
+    CHECK(store->stats().bytes_bounced == 0, "aligned mapped memory is not bounced");
+    if (knows_status(driver)) CHECK(largest * kStoreBlock == 16 << 10, "the limit is the controller's MDTS, 16 KiB");
     note(std::to_string(trace.size()) + " commands of at most " + std::to_string(largest) + " blocks");
 }
 
@@ -86,9 +87,9 @@ void test_capacity(const std::string& driver, const Places& places) {
         check_none(driver, blobs.wait(number));
         used += nbytes;
     }
-    CHECK(used == room, "%lu of %lu bytes could be used", static_cast<unsigned long>(used),
+    CHECK(used == room, "all blocks can be used: %lu of %lu bytes", static_cast<unsigned long>(used),
           static_cast<unsigned long>(room));
-    CHECK(!store->contains(number), "a refused blob must leave nothing");
+    CHECK(!store->contains(number), "a refused blob leaves no index");
     for (int old = 0; old < number; ++old) blobs.check(old);
     blobs.free(number / 2);
     blobs.write(number, kBlob);
@@ -136,18 +137,18 @@ void test_order(const std::string& driver, const Places& places) {
         if (traced.write && !writing) next = within = 0, ++wrapped;
         writing = traced.write;
         if (traced.write) {
-            CHECK(traced.lba == next, "a write at block %lu, and not at %lu", static_cast<unsigned long>(traced.lba),
+            CHECK(traced.lba == next, "got a write at block %lu, expected %lu", static_cast<unsigned long>(traced.lba),
                   static_cast<unsigned long>(next));
             next += traced.blocks;
             continue;
         }
         const uint64_t layer_blocks = kLayer / kStoreBlock, expected = next - layer_blocks + within;
-        CHECK(traced.lba == expected, "a read at block %lu, and not at %lu", static_cast<unsigned long>(traced.lba),
+        CHECK(traced.lba == expected, "got a read at block %lu, expected %lu", static_cast<unsigned long>(traced.lba),
               static_cast<unsigned long>(expected));
         within += traced.blocks;
         if (within == layer_blocks) next -= layer_blocks, within = 0;
     }
-    CHECK(wrapped == 1 && next == 0 && end > 0, "two iterations over the same blocks, down to block %lu",
+    CHECK(wrapped == 1 && next == 0 && end > 0, "two iterations use the same blocks, down to block 0, not %lu",
           static_cast<unsigned long>(next));
     const BlockStore::Stats stats = store->stats();
     CHECK(stats.bytes_written == 2 * kLayers * kLayer && stats.bytes_read == stats.bytes_written,
@@ -167,24 +168,25 @@ void test_bad_blocks(const std::string& driver, const Places& places) {
         blobs.write(static_cast<int64_t>(number), kBlocks * kStoreBlock);
         const auto failure = blobs.wait(static_cast<int64_t>(number));
         const bool bad = touches(faults.writes, number * kBlocks, kBlocks);
-        CHECK(failure.has_value() == bad, "the write of blob %lu", static_cast<unsigned long>(number));
+        CHECK(failure.has_value() == bad, "the write of blob %lu fails if a block is bad",
+              static_cast<unsigned long>(number));
         if (!bad && !touches(faults.reads, number * kBlocks, kBlocks)) blobs.check(static_cast<int64_t>(number));
         if (!failure) continue;
         check_injected(driver, true, failure->error, failure->status);
         CHECK(failure->write && failure->device == 0 && failure->lba / kBlocks == number, "%s",
-              said(driver, *failure).c_str());
-        words = said(driver, *failure);
+              describe(driver, *failure).c_str());
+        words = describe(driver, *failure);
         ++failures;
     }
-    CHECK(failures > 0, "no write failed");
+    CHECK(failures > 0, "at least one write fails");
     for (uint64_t block : faults.reads) {
         std::vector<uint8_t> memory(kBlocks * kStoreBlock);
         const auto index = static_cast<int64_t>(block / kBlocks);
         if (touches(faults.writes, block / kBlocks * kBlocks, kBlocks)) continue;
         store->issue(index, memory.data(), memory.size(), false);
         const auto failure = blobs.wait(index);
-        CHECK(failure && !failure->write && failure->lba / kBlocks == block / kBlocks, "block %lu was read",
-              static_cast<unsigned long>(block));
+        CHECK(failure && !failure->write && failure->lba / kBlocks == block / kBlocks,
+              "reading bad block %lu fails with its place", static_cast<unsigned long>(block));
         check_injected(driver, false, failure->error, failure->status);
     }
     note(words);

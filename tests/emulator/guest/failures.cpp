@@ -1,4 +1,4 @@
-#include "ends.hpp"
+#include "failures.hpp"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -20,15 +20,15 @@ namespace {
 
 using fastio::kStoreBlock;
 
-// Writes and reads until it is killed; says through `told` when it is in the middle of it.
-[[noreturn]] void work(const std::string& driver, const Places& places, int told) {
+// Writes and reads until it is killed. Writes a byte to the pipe `ready` when it has commands in flight.
+[[noreturn]] void work(const std::string& driver, const Places& places, int ready) {
     auto store = open_store(driver, places);
     Blobs blobs(*store, driver);
     for (int round = 0;; ++round) {
         blobs.write(round, blobs.pick(1, 64 * kStoreBlock));
         if (round >= 8) blobs.check(round - 8);
         if (round >= 16) blobs.free(round - 16);
-        if (round == 24) CHECK(write(told, "x", 1) == 1, "the pipe is closed");
+        if (round == 24) CHECK(write(ready, "x", 1) == 1, "the pipe is open");
     }
 }
 
@@ -41,21 +41,22 @@ std::string reset_file(const std::string& driver, const std::string& place) {
 void test_killed(const std::string& driver, const Places& places) {
     constexpr std::array<int, 4> kSignals = {SIGKILL, SIGTERM, SIGSEGV, SIGKILL};
     for (int number : kSignals) {
-        int told[2];
-        CHECK(pipe(told) == 0, "pipe");
+        int ready[2];
+        CHECK(pipe(ready) == 0, "pipe");
         const pid_t child = fork();
         CHECK(child >= 0, "fork");
-        if (child == 0) work(driver, places, told[1]);
-        close(told[1]);
+        if (child == 0) work(driver, places, ready[1]);
+        close(ready[1]);
         char byte = 0;
-        CHECK(read(told[0], &byte, 1) == 1, "the program ended before it was killed");
-        close(told[0]);
-        usleep(20000);  // it is somewhere in its commands
+        CHECK(read(ready[0], &byte, 1) == 1, "the program runs until it is killed");
+        close(ready[0]);
+        usleep(20000);  // kill it at an arbitrary point of its work
         CHECK(kill(child, number) == 0, "kill");
         int status = 0;
         CHECK(waitpid(child, &status, 0) == child, "waitpid");
-        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == number, "it ended with status %d", status);
-        auto store = open_store(driver, places);  // at once: nothing may be left of the other program
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == number, "the program ends by the signal, not with status %d",
+              status);
+        auto store = open_store(driver, places);  // at once: the killed program must leave nothing behind
         Blobs blobs(*store, driver);
         for (int round = 0; round < 50; ++round) blobs.write(round, blobs.pick(1, 20 * kStoreBlock));
         for (int round = 49; round >= 0; --round) blobs.check(round);
@@ -65,7 +66,7 @@ void test_killed(const std::string& driver, const Places& places) {
 
 void test_in_use(const std::string& driver, const Places& places) {
     const std::string path = kernel_device(places.at(0));
-    const int holder = open(path.c_str(), O_RDONLY | O_EXCL);  // as a mounted filesystem, a swap area or a RAID do
+    const int holder = open(path.c_str(), O_RDONLY | O_EXCL);  // as a mounted filesystem, a swap area or a RAID does
     CHECK(holder >= 0, "open %s: %s", path.c_str(), std::strerror(errno));
     std::string reason;
     try {
@@ -73,16 +74,16 @@ void test_in_use(const std::string& driver, const Places& places) {
     } catch (const fastio::Refused& refused) {
         reason = refused.reason;
     }
-    CHECK(reason.find(path.substr(5)) != std::string::npos, "%s is in use, and what was said is: '%s'", path.c_str(),
+    CHECK(reason.find(path.substr(5)) != std::string::npos, "the refusal names the used device %s: '%s'", path.c_str(),
           reason.c_str());
-    CHECK(kernel_device(places.at(0)) == path, "the kernel has lost it");
+    CHECK(kernel_device(places.at(0)) == path, "the kernel keeps the disk");
     close(holder);
-    open_driver(driver, places);  // it is free now
+    open_driver(driver, places);  // unused now
     note(reason);
 }
 
 void test_timeout(const std::string& driver, const Places& places) {
-    // The first is done at once; the disk takes five seconds for the second.
+    // The first write is done at once; the throttled disk takes five seconds for the second.
     constexpr uint64_t kCommands = 2, kBlocks = 16;
     Opened opened = open_driver(driver, places, 2000);
     const uint64_t nbytes = kBlocks * kStoreBlock;
@@ -110,8 +111,8 @@ void test_timeout(const std::string& driver, const Places& places) {
             }
             --left;
             const bool failed = completion.result < 0;
-            const std::string error = said(driver, write, 0, completion.tag * kBlocks, completion);
-            CHECK(!failed || write, "after the time-out: %s", error.c_str());
+            const std::string error = describe(driver, write, 0, completion.tag * kBlocks, completion);
+            CHECK(!failed || write, "reads after the timeout succeed: %s", error.c_str());
             if (write) model.wrote(0, completion.tag * kBlocks, kBlocks, 1, failed);
             if (failed) words = error, ++failures;
             if (write) continue;
@@ -120,11 +121,11 @@ void test_timeout(const std::string& driver, const Places& places) {
             CHECK(wrong.empty(), "%s", wrong.c_str());
         }
     }
-    // The emulated disk ends what it is at before it is reset. The kernel then finds it done; the driver vfio has given
-    // it up.
-    CHECK(failures > 0 || driver != "vfio", "no write ran into a time-out");
+    // The emulated disk finishes its commands before a reset. The kernel then counts them as done; the driver vfio has
+    // failed them.
+    CHECK(failures > 0 || driver != "vfio", "a write times out");
     opened.driver->unmap_memory(mapping.data());
-    note(failures == 0 ? "waited for and done" : std::to_string(failures) + " failed: " + words);
+    note(failures == 0 ? "done after a wait" : std::to_string(failures) + " failed: " + words);
 }
 
 }  // namespace rig
