@@ -39,11 +39,11 @@ class PushedHooks {
         while (!pushed_.empty()) {
             nb::object top = top_.is_none() ? nb::object() : top_(true);
             if (top.is_valid() && top.is_none()) break;
-            const size_t ours = top.is_valid() ? index_of(top[0]) : pushed_.size() - 1;
-            if (ours == pushed_.size()) {
+            const size_t index = top.is_valid() ? index_of(top[0]) : pushed_.size() - 1;
+            if (index == pushed_.size()) {
                 others.push_back(top);
             } else {
-                pushed_.resize(ours);  // other code has popped those above it
+                pushed_.resize(index);  // other code has popped those above it
             }
             pop_();
         }

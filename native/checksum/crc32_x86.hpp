@@ -44,7 +44,7 @@ FASTIO_SSE inline __m128i constants16(FoldPair pair) {
     return _mm_set_epi64x(static_cast<int64_t>(pair.high), static_cast<int64_t>(pair.low));
 }
 
-// Folds in what is left 16 bytes at a time, then reduces the register and the last bytes with the tables.
+// Folds in the rest 16 bytes at a time, then reduces the register and the last bytes with the tables.
 template <bool copying>
 FASTIO_SSE inline uint32_t finish16(__m128i x, uint8_t* destination, const uint8_t* source, size_t nbytes) noexcept {
     constexpr FoldPair by16 = fold_pair(8 * 16);

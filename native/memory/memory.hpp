@@ -36,7 +36,7 @@ class Mapping {
 
     uint8_t* data() const { return region_.data; }
     uint64_t nbytes() const { return region_.nbytes; }
-    // The number of slices that exist. A shared_ptr's count does not give it: each one made from Python counts apart.
+    // The number of slices that exist. A shared_ptr's count does not give it: each one made from Python has its own.
     std::atomic<size_t>& slices() { return slices_; }
 
   private:

@@ -35,9 +35,9 @@ void VfioContainer::read_iova_ranges() {
     while (at != 0) {
         const auto* header = reinterpret_cast<const vfio_info_cap_header*>(answer.data() + at);
         if (header->id == VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE) {
-            const auto* told = reinterpret_cast<const vfio_iommu_type1_info_cap_iova_range*>(header);
-            for (uint32_t number = 0; number < told->nr_iovas; ++number) {
-                ranges.push_back({told->iova_ranges[number].start, told->iova_ranges[number].end});
+            const auto* iovas = reinterpret_cast<const vfio_iommu_type1_info_cap_iova_range*>(header);
+            for (uint32_t number = 0; number < iovas->nr_iovas; ++number) {
+                ranges.push_back({iovas->iova_ranges[number].start, iovas->iova_ranges[number].end});
             }
         }
         at = header->next;

@@ -106,8 +106,8 @@ class Report:
         self.failures.append(text)
         print(f"FAILED  {text}", *(f"        {line}" for line in self._output[-30:]), sep="\n", flush=True)
 
-    def _count(self, asked: str, monitor: Monitor) -> None:
-        _, verb, rest = asked.split(" ", 2)
+    def _count(self, request: str, monitor: Monitor) -> None:
+        _, verb, rest = request.split(" ", 2)
         if verb == "begin":
             self._label = rest
             self._trace_begin = self._trace.stat().st_size

@@ -138,18 +138,18 @@ void test_any_order(unsigned mdts, unsigned most_queues) {
     unsigned done = 0;
     for (unsigned sent = 0; done < 3000;) {
         const uint64_t slot = pick(0, 6);
-        InFlight& mine = in_flight[slot];
-        if (!mine.busy && sent < 3000) {
-            mine = {true, pick(0, 1) == 0, 0, pick(1, pick(1, largest / 512)) * 512, 0};
-            mine.offset = pick(0, (part - mine.nbytes) / 512) * 512;
-            mine.at = pick(0, (part - mine.nbytes) / 4) * 4;
-            uint8_t* memory = bench.memory.data() + slot * part + mine.at;
-            for (uint64_t byte = 0; byte < mine.nbytes; byte += 4) {
+        InFlight& command = in_flight[slot];
+        if (!command.busy && sent < 3000) {
+            command = {true, pick(0, 1) == 0, 0, pick(1, pick(1, largest / 512)) * 512, 0};
+            command.offset = pick(0, (part - command.nbytes) / 512) * 512;
+            command.at = pick(0, (part - command.nbytes) / 4) * 4;
+            uint8_t* memory = bench.memory.data() + slot * part + command.at;
+            for (uint64_t byte = 0; byte < command.nbytes; byte += 4) {
                 const auto value = static_cast<uint32_t>(random_source());
                 std::memcpy(memory + byte, &value, 4);
             }
-            if (mine.write) std::memcpy(expected[slot].data() + mine.offset, memory, mine.nbytes);
-            bench.send(mine.write, slot * part + mine.offset, static_cast<uint32_t>(mine.nbytes), slot * part + mine.at,
+            if (command.write) std::memcpy(expected[slot].data() + command.offset, memory, command.nbytes);
+            bench.send(command.write, slot * part + command.offset, static_cast<uint32_t>(command.nbytes), slot * part + command.at,
                        slot + 100);
             ++sent;
         }
