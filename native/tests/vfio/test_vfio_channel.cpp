@@ -149,23 +149,21 @@ void test_any_order(unsigned mdts, unsigned most_queues) {
                 std::memcpy(memory + byte, &value, 4);
             }
             if (command.write) std::memcpy(expected[slot].data() + command.offset, memory, command.nbytes);
-            bench.send(command.write, slot * part + command.offset, static_cast<uint32_t>(command.nbytes), slot * part + command.at,
-                       slot + 100);
+            bench.send(command.write, slot * part + command.offset, static_cast<uint32_t>(command.nbytes),
+                       slot * part + command.at, slot + 100);
             ++sent;
         }
         if (pick(0, 2) == 0) continue;
         DeviceCompletion completion;
         if (!bench.reap(completion, 0)) continue;
-        InFlight& done_command = in_flight[completion.tag - 100];
-        CHECK(done_command.busy && completion.result == int32_t(done_command.nbytes) && completion.status == 0,
-              "tag %lu: %d", (unsigned long)completion.tag, completion.result);
-        done_command.busy = false;
+        InFlight& finished = in_flight[completion.tag - 100];
+        CHECK(finished.busy && completion.result == int32_t(finished.nbytes) && completion.status == 0, "tag %lu: %d",
+              (unsigned long)completion.tag, completion.result);
+        finished.busy = false;
         ++done;
-        const uint8_t* memory = bench.memory.data() + (completion.tag - 100) * part + done_command.at;
-        CHECK(
-            std::memcmp(memory, expected[completion.tag - 100].data() + done_command.offset, done_command.nbytes) == 0,
-            "%lu bytes at %lu read back unchanged", (unsigned long)done_command.nbytes,
-            (unsigned long)done_command.offset);
+        const uint8_t* memory = bench.memory.data() + (completion.tag - 100) * part + finished.at;
+        CHECK(std::memcmp(memory, expected[completion.tag - 100].data() + finished.offset, finished.nbytes) == 0,
+              "%lu bytes at %lu read back unchanged", (unsigned long)finished.nbytes, (unsigned long)finished.offset);
     }
     CHECK(bench.channel->notes().empty() && bench.model.enabled == 2, "the controller is not restarted");
     CHECK(bench.model.largest_batch > 1, "doorbell writes are batched");
