@@ -34,7 +34,7 @@ def test_a_device_that_a_driver_has() -> None:
     if not held:
         pytest.skip("no driver has a PCI device here")
     address, driver = held[0]
-    with pytest.raises(RefusedError, match=f"the driver '{driver}' has this device") as caught:
+    with pytest.raises(RefusedError, match=f"the driver '{driver}' uses this device") as caught:
         BarWindow(address, 0)
     assert f"/sys/bus/pci/drivers/{driver}/unbind" in str(caught.value)
     assert os.path.basename(os.readlink(PCI / address / "driver")) == driver
