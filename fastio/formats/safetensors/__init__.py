@@ -1,1 +1,5 @@
-"""``.safetensors``: written and read."""
+"""Writes and reads ``.safetensors`` files."""
+
+from fastio.formats.safetensors.format import layout, source
+
+__all__ = ["layout", "source"]
