@@ -18,7 +18,7 @@ from fastio import _native
 from fastio.distributed.stored_items import FORMAT, Record
 from fastio.engine import tool_selection
 from fastio.errors import UnsupportedError
-from fastio.formats.layout import Layout, LayoutBuilder, storage_bytes
+from fastio.formats.layout import Layout, LayoutBuilder, storage_offset_bytes
 from fastio.formats.pt import torch_probe, writer
 from fastio.formats.pt.records import pickled
 from fastio.memory.raw_memory import cuda_bytes, host_bytes
@@ -149,7 +149,7 @@ class ImageBuilder:
     def _move(self, tensor: torch.Tensor, nbytes: int, name: str) -> int:
         """Have a tensor's bytes moved to where the file is at; gives the number of their extent."""
         storage = tensor.untyped_storage()
-        self._builder.add_storage(self._at, storage, nbytes, name, checksum=True, start=storage_bytes(tensor))
+        self._builder.add_storage(self._at, storage, nbytes, name, checksum=True, start=storage_offset_bytes(tensor))
         self._at += nbytes
         self._extents += 1
         return self._extents - 1

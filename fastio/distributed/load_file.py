@@ -27,7 +27,7 @@ from fastio.distributed.stored_items import FORMAT, Stored, noted
 from fastio.engine.load import read_extents
 from fastio.engine.progress import shown
 from fastio.errors import CorruptFileError, UnsupportedError, quoted, shortened
-from fastio.formats.layout import storage_bytes
+from fastio.formats.layout import storage_offset_bytes
 from fastio.memory.load_buffers import bytes_of
 from fastio.memory.raw_memory import overwritten, view
 from fastio.results import publish
@@ -144,7 +144,7 @@ class Filling:
 
     def _extent(self, stored: Stored, target: torch.Tensor) -> Extent:
         storage = target.untyped_storage()
-        address = storage.data_ptr() + storage_bytes(target)
+        address = storage.data_ptr() + storage_offset_bytes(target)
         return self._extent_at(stored, address, target.device.type, storage)
 
     def _extent_at(self, stored: Stored, address: int, device: str, owner: Any) -> Extent:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fastio import _native
 from fastio.engine.contiguous_chunks import write_at
 from fastio.formats.layout import Layout
-from fastio.formats.pt.reader import NotPlainError, open_archive
+from fastio.formats.pt.reader import NeedsTorchError, open_archive
 from fastio.formats.small_reads import read_at
 
 _BLOCK = 512 << 10  # stays in the processor's cache

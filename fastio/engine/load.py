@@ -31,7 +31,7 @@ from fastio.errors import CorruptFileError, FastIOError, ToolUnavailableError, U
 from fastio.files.open_file import opened
 from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect
 from fastio.formats.pt import source as pt_source
-from fastio.formats.pt.reader import NotPlainError, damaged
+from fastio.formats.pt.reader import NeedsTorchError, crc_mismatch
 from fastio.formats.small_reads import head
 from fastio.formats.source import Source
 from fastio.memory.load_buffers import LoadBuffers
@@ -224,4 +224,4 @@ def _check(path: str, source: Source, values: Sequence[int]) -> None:
     """Compare the CRCs of what was read with what the file says."""
     for region, value in zip(source.regions, values, strict=True):
         if value != region.crc:
-            raise damaged(path, region)
+            raise crc_mismatch(path, region)

@@ -139,10 +139,10 @@ def load_by_torch(
 def _verify_first(path: str, fd: int, size: int) -> tuple[str, ...]:
     """Compare the file with its checksums before torch reads it; gives what the result says of that."""
     try:
-        archive = open_archive(path, fd, size, careful=True)
-    except NotPlainError as reason:
+        archive = open_archive(path, fd, size, read_local_headers=True)
+    except NeedsTorchError as reason:
         archive = reason.archive
     if not archive.checksummed:
         return (UNSEALED,)
     _, notes = verify_archive(archive, size)
-    return (*notes, READ_AGAIN if archive.sealed else UNSEALED)
+    return (*notes, READ_AGAIN if archive.has_storage_crcs else UNSEALED)

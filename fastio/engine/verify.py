@@ -10,7 +10,7 @@ from fastio import _native, formats
 from fastio.errors import FormatError, RefusedError
 from fastio.files.open_file import opened
 from fastio.formats.detect import HEAD_BYTES, NPY, PT, SAFETENSORS, detect
-from fastio.formats.pt.reader import Archive, NotPlainError, Record, damaged, open_archive
+from fastio.formats.pt.reader import Archive, NeedsTorchError, Record, crc_mismatch, open_archive
 from fastio.formats.pt.zip_members import verify_members
 from fastio.formats.small_reads import head
 from fastio.runtime.native_errors import translate_native_errors
@@ -51,8 +51,8 @@ def verify(path: str | os.PathLike[str]) -> Verification:
         file_format = detect(head(name, fd, size, HEAD_BYTES), name)
         if file_format == PT:
             try:
-                archive = open_archive(name, fd, size, careful=True)
-            except NotPlainError as reason:
+                archive = open_archive(name, fd, size, read_local_headers=True)
+            except NeedsTorchError as reason:
                 archive = reason.archive
             nbytes = verify_archive(archive, size)[0] if archive.checksummed else 0
             return Verification(name, file_format, len(archive.records), nbytes, archive.sealed)
@@ -74,15 +74,15 @@ def verify_archive(archive: Archive, size: int) -> tuple[int, tuple[str, ...]]:
 
     CorruptFileError names the damaged record.
     """
-    if archive.inflates:
+    if archive.has_compressed_records:
         return verify_members(archive.path, archive.fd, archive.directory), ()
-    unsealed = set() if archive.sealed else set(archive.storages)
+    unsealed = set() if archive.has_storage_crcs else set(archive.storages)
     records = sorted((r for r in archive.records.values() if r.nbytes and r not in unsealed), key=lambda r: r.offset)
     notes: dict[str, None] = {}
     values = _checksums(archive.path, archive.fd, records, size, notes)
     for record, value in zip(records, values, strict=True):
         if value != record.crc:
-            raise damaged(archive.path, record)
+            raise crc_mismatch(archive.path, record)
     return sum(record.nbytes for record in records), tuple(notes)
 
 

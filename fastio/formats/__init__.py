@@ -1,4 +1,4 @@
-"""Formats: where each tensor's bytes lie in a file. No payload is moved here."""
+"""Formats: where each tensor's bytes lie in a file. This package moves no payload."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def module(file_format: str) -> Any:
 def lay_out(file_format: str, obj: Any, path: str, arguments: dict[str, Any]) -> Layout:
     """Lay out an object in such a format.
 
-    TypeError for an argument that the format has not, FormatError for what it cannot hold, UnsupportedError inside
-    FakeTensorMode.
+    TypeError for an argument that the format lacks, FormatError for an object that it cannot hold, UnsupportedError
+    inside FakeTensorMode.
     """
     unknown = arguments.keys() - ({"metadata"} if file_format == SAFETENSORS else set())
     if unknown:

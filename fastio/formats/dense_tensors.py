@@ -1,4 +1,4 @@
-"""What safetensors and npy can hold of torch's tensors: the elements of one that is dense and has memory of its own."""
+"""Checks that safetensors and npy can hold a tensor: it must be dense and have memory of its own."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ from typing import Any
 import torch
 
 from fastio.errors import FormatError, UnsupportedError
-from fastio.formats.layout import storage_bytes
+from fastio.formats.layout import storage_offset_bytes
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # never fake
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _is_functorch = torch._C._functorch.is_functorch_wrapped_tensor
 
 
-def check_mode(path: str, form: str) -> None:
-    """UnsupportedError inside FakeTensorMode, in which no tensor's elements can be read or made."""
-    if torch._C._get_dispatch_mode(_FAKE) is not None:  # a tenth of what detect_fake_mode takes
+def check_mode(path: str, file_format: str) -> None:
+    """Raise UnsupportedError inside FakeTensorMode, where tensors have no elements to read or make."""
+    if torch._C._get_dispatch_mode(_FAKE) is not None:  # takes a tenth of detect_fake_mode's time
         raise UnsupportedError(
-            f"{path}: FakeTensorMode is on, in which only .pt files can be saved and loaded; leave it for .{form}"
+            f"{path}: FakeTensorMode is on, which allows only .pt files to be saved and loaded; leave it for "
+            f".{file_format}"
         )
 
 
-def check(path: str, what: str, tensor: torch.Tensor) -> None:
-    """FormatError for a tensor that is none of these; ``what`` is the entry's name in the message."""
+def check(path: str, entry: str, tensor: torch.Tensor) -> None:
+    """Raise FormatError for a tensor that the formats cannot hold; ``entry`` names it in the message."""
     problem = _problem(tensor)
     if problem:
-        raise FormatError(f"{path}: {what} {problem}")
+        raise FormatError(f"{path}: {entry} {problem}")
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where in its storage the elements of a tensor begin and end, at least one; in bytes."""
-    start = storage_bytes(tensor)
-    if tensor.is_contiguous():  # as nearly all are, and it takes a third of the time
+    """Return the bytes of its storage at which a tensor's elements begin and end. The tensor must not be empty."""
+    start = storage_offset_bytes(tensor)
+    if tensor.is_contiguous():  # the usual case, in a third of the time
         return start, start + tensor.nbytes
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + (last + 1) * tensor.element_size()
 
 
 def _problem(tensor: Any) -> str:
-    """Why the elements of a tensor cannot be written, and the cure; empty if they can."""
+    """Return why the elements of a tensor cannot be written, and the cure; empty if they can."""
     if _is_functorch(tensor):
         return "belongs to a transform of torch.func (vmap, grad); save what the transform returns"
     if tensor.is_nested:

@@ -1,4 +1,4 @@
-"""Which format a file has: by its first bytes on load, by its suffix on save."""
+"""Detects the format of a file: from its first bytes on load, from its suffix on save."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 
 PT, SAFETENSORS, NPY = "pt", "safetensors", "npy"
 FORMATS = (PT, SAFETENSORS, NPY)
-# Enough for every signature.
+# First bytes of a file that hold any format's signature.
 HEAD_BYTES = 24
-# How torch's legacy files start: a number, pickled by protocol 2 and later, or by the earlier ones.
+# The start of torch's legacy files: a magic number, pickled with protocol 2 or later, or with an earlier one.
 _LEGACY, _LEGACY_TEXT = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", b"L119547037146038801333"
-# Bytes of a safetensors header: the library's own limit.
+# The safetensors library's limit on a header, in bytes.
 LARGEST_HEADER = 100_000_000
 
 
 def detect(head: bytes, path: str) -> str | None:
-    """The format of a file from its first bytes; None for what torch itself must judge (legacy files, garbage).
+    """Return the format of a file from its first bytes; None for files that torch must judge (legacy files, garbage).
 
-    A safetensors file starts with the length of its header (8 bytes, little endian) and the header's ``{``. Where the
-    first bytes are none that anybody writes, the suffix says what was damaged.
+    A safetensors file starts with the length of its header (8 bytes, little endian) and the header's ``{``. If the
+    first bytes are those of no format, the file is damaged, and its suffix names its format.
     """
     if head.startswith(b"PK\x03\x04"):
         return PT
@@ -26,11 +26,11 @@ def detect(head: bytes, path: str) -> str | None:
         return NPY
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= LARGEST_HEADER:
         return SAFETENSORS
-    form = from_name(path)
-    return None if form == PT or _LEGACY in head or head.startswith(_LEGACY_TEXT) else form
+    file_format = from_name(path)
+    return None if file_format == PT or _LEGACY in head or head.startswith(_LEGACY_TEXT) else file_format
 
 
 def from_name(path: str) -> str:
-    """The format that a new file's suffix asks for; ``pt`` for any but the known ones."""
+    """Return the format for a new file from its suffix; ``pt`` if the suffix is unknown."""
     suffix = os.path.splitext(path)[1].lower()
     return {".safetensors": SAFETENSORS, ".npy": NPY}.get(suffix, PT)

@@ -1,4 +1,4 @@
-"""The layout of a file that is about to be written: every byte of it, in memory or as an extent of a tensor."""
+"""Describes every byte of a file to be written: literal bytes in memory, and extents of storages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastio.transports.transport import Extent, Patch
 
 
 class NonContiguousTensor(NamedTuple):
-    """A tensor whose ``nbytes`` bytes do not lie in memory as they belong in the file, at ``offset``, row by row."""
+    """A tensor to be packed row by row into ``nbytes`` bytes at ``offset``; its memory has another order."""
 
     offset: int
     nbytes: int
@@ -21,11 +21,11 @@ class NonContiguousTensor(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A whole file: ``size`` bytes, made of ``extents`` (sorted), with checksums to be put in at ``patches``.
+    """A whole file of ``size`` bytes: ``extents`` (sorted), and ``patches`` where checksums belong.
 
     ``payload`` is the number of tensor bytes, ``devices`` where they are. ``literal`` holds the format's own bytes,
-    and those of tensors too small to be worth an extent. ``strided`` (sorted) is what no transport can move: it lies
-    between the extents, and is packed.
+    and those of tensors too small for an extent. ``strided`` (sorted) holds the tensors that no transport can move:
+    they lie between the extents, and must be packed.
     """
 
     size: int
@@ -36,13 +36,13 @@ class Layout(NamedTuple):
     literal: bytearray | memoryview
     strided: Sequence[NonContiguousTensor] = ()
 
-    def settle(self) -> None:
-        """Wait for the GPUs that compute what the storages hold."""
+    def synchronize(self) -> None:
+        """Wait for the GPUs that compute the storages' values."""
         synchronize({extent.owner.device for extent in self.extents if extent.device != "cpu"})
 
 
 class LayoutBuilder:
-    """Puts a file together of its own bytes and storages, in any order."""
+    """Builds a :class:`Layout` from a format's own bytes and storages."""
 
     def __init__(self) -> None:
         self._payload = 0
@@ -53,24 +53,24 @@ class LayoutBuilder:
     def add_storage(
         self, offset: int, storage: torch.UntypedStorage, nbytes: int, name: str, checksum: bool, start: int = 0
     ) -> None:
-        """Bytes ``start`` to ``start + nbytes`` of a storage belong at ``offset``. Offsets must rise."""
+        """Place bytes ``start`` to ``start + nbytes`` of a storage at ``offset``. Offsets must rise."""
         device = storage.device.type
         self._extents.append(Extent(offset, nbytes, storage.data_ptr() + start, checksum, device, storage, name))
         self._devices.add(device)
         self._payload += nbytes
 
     def add_tensor(self, offset: int, tensor: torch.Tensor, name: str) -> None:
-        """The elements of a dense tensor, at least one, belong at ``offset``, row by row. Offsets must rise."""
+        """Place the elements of a dense tensor, at least one, at ``offset``, row by row. Offsets must rise."""
         plain = tensor.detach()
         if plain.is_contiguous() and not plain.is_conj() and not plain.is_neg():
-            self.add_storage(offset, plain.untyped_storage(), plain.nbytes, name, False, storage_bytes(plain))
+            self.add_storage(offset, plain.untyped_storage(), plain.nbytes, name, False, storage_offset_bytes(plain))
         else:
             self._strided.append(NonContiguousTensor(offset, plain.nbytes, plain))
             self._devices.add(plain.device.type)
             self._payload += plain.nbytes
 
     def add_payload(self, nbytes: int) -> None:
-        """Count tensor bytes that are among the literal ones."""
+        """Count ``nbytes`` of tensors that were copied among the literal bytes."""
         self._payload += nbytes
 
     def build(
@@ -80,24 +80,25 @@ class LayoutBuilder:
         patches: Sequence[tuple[int, int]],
         size: int,
     ) -> Layout:
-        """The layout. ``runs`` says where the literal lies: (offset in the file, start in it, nbytes), sorted.
+        """Return the layout.
 
-        ``patches`` are (offset, number of the storage in the order of :meth:`add_storage`).
+        ``runs`` are (offset in the file, start in ``literal``, nbytes), sorted. ``patches`` are (offset, number of the
+        storage in the order of :meth:`add_storage`).
         """
         base = address_of(literal)
-        # Both lists are sorted; where each storage lands among the literals is needed for the patches.
+        # Merge two sorted lists. Patches need the index of each storage's extent in the result.
         extents: list[Extent] = []
-        places = []
+        extent_indices = []
         index = 0
         for extent in self._extents:
             while index < len(runs) and runs[index][0] < extent.offset:
                 extents.append(_literal_extent(runs[index], base, literal))
                 index += 1
-            places.append(len(extents))
+            extent_indices.append(len(extents))
             extents.append(extent)
         extents.extend(_literal_extent(run, base, literal) for run in runs[index:])
-        placed = [Patch(offset, places[number]) for offset, number in patches]
-        return Layout(size, extents, placed, self._payload, frozenset(self._devices), literal, self._strided)
+        crc_patches = [Patch(offset, extent_indices[number]) for offset, number in patches]
+        return Layout(size, extents, crc_patches, self._payload, frozenset(self._devices), literal, self._strided)
 
 
 def _literal_extent(run: tuple[int, int, int], base: int, literal: bytearray | memoryview) -> Extent:
@@ -106,12 +107,12 @@ def _literal_extent(run: tuple[int, int, int], base: int, literal: bytearray | m
 
 
 def address_of(buffer: bytearray | memoryview) -> int:
-    """The address of a writable buffer's memory, which must not be resized from now on."""
+    """Return the address of a writable buffer's memory. The buffer must not be resized afterwards."""
     if not buffer:
         return 0
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
-def storage_bytes(tensor: Any) -> int:
-    """The byte at which a tensor starts in its storage."""
+def storage_offset_bytes(tensor: Any) -> int:
+    """Return the byte of its storage at which a tensor starts."""
     return int(tensor.storage_offset()) * int(tensor.element_size())

@@ -1,4 +1,4 @@
-"""``.npy``: one tensor behind a small header, as ``numpy.lib.format`` documents it.
+"""Lays out and reads ``.npy`` files: one tensor behind a small header, as ``numpy.lib.format`` documents it.
 
 The header is padded so that the data starts on a page; numpy reads headers of any length.
 """
@@ -21,10 +21,10 @@ from fastio.memory.load_buffers import Region, is_aligned
 
 _PAGE = 4096
 _MAGIC = b"\x93NUMPY\x01\x00"
-_LONGEST_HEADER = 10_000  # characters, as numpy.load has it
+_LONGEST_HEADER = 10_000  # characters: numpy.load's default limit
 _MOST_DIMENSIONS = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32  # of an ndarray
 _MOST_BYTES = (1 << 63) - 1
-_LONGEST_NAME = 100  # of a dtype
+_LONGEST_DTYPE_NAME = 100  # characters
 
 _NAMES = (
     "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
@@ -35,7 +35,7 @@ _DESCRIPTIONS = {dtype: description for description, dtype in _DTYPES.items()}
 
 
 def layout(obj: Any, path: str) -> Layout:
-    """Lay out one dense tensor or ndarray of any shape; FormatError says what the format cannot hold."""
+    """Lay out one dense tensor or ndarray of any shape; FormatError if the format cannot hold it."""
     if isinstance(obj, np.ndarray):
         _check_array(path, obj)
         obj = _as_tensor(obj)
@@ -57,10 +57,10 @@ def layout(obj: Any, path: str) -> Layout:
 
 
 def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """The same memory; a copy where torch has no such strides (negative ones)."""
-    array = array.view(array.dtype.str)  # C has two names for 64 bits, of which torch knows one
+    """Return a tensor over the array's memory; over a copy if strides are negative, which torch does not support."""
+    array = array.view(array.dtype.str)  # numpy has two 64-bit integer types (long and long long); torch takes one
     if not array.flags.writeable:
-        array = np.asarray(_Writable(array))  # torch would warn; here nobody writes to it
+        array = np.asarray(_Writable(array))  # torch warns about read-only arrays; nothing here writes to it
     try:
         return torch.from_numpy(array)
     except ValueError:
@@ -68,7 +68,7 @@ def _as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
 
 
 class _Writable:
-    """The memory of an array that may only be read, for numpy to see as any other. It keeps the array alive."""
+    """Presents the memory of a read-only array to numpy as writable, and keeps the array alive."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         self._array = array
@@ -91,7 +91,7 @@ def _check_array(path: str, array: np.ndarray[Any, Any]) -> None:
 
 
 def source(path: str, fd: int, size: int) -> Source:
-    """What to read of an npy file. FormatError for arrays that torch has no dtype for."""
+    """Return what to read of an npy file. FormatError for an array whose dtype torch lacks."""
     shape, fortran, description, start = _header(path, fd, size)
     if description not in _DTYPES:
         raise FormatError(
@@ -118,7 +118,7 @@ def source(path: str, fd: int, size: int) -> Source:
 
 
 def _no_array(shape: tuple[int, ...], itemsize: int) -> str:
-    """Why numpy has no array of that shape, whatever its bytes are; empty if it has."""
+    """Return why numpy cannot have an array of that shape; empty if it can."""
     if len(shape) > _MOST_DIMENSIONS:
         return f"has {len(shape)} dimensions; numpy {np.__version__} has at most {_MOST_DIMENSIONS}"
     if 0 in shape and math.prod(filter(None, shape)) * itemsize > _MOST_BYTES:
@@ -135,7 +135,7 @@ def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, 
     if total > size:
         raise CorruptFileError(path, None, f"its header is said to have {length} bytes; the file has {size}")
     start = total - length
-    data = read_at(path, fd, start, min(length, 4 * _LONGEST_HEADER + 1))  # 4 bytes are the longest character
+    data = read_at(path, fd, start, min(length, 4 * _LONGEST_HEADER + 1))  # a character has at most 4 bytes
     if len(data.decode("utf-8" if fixed[6] == 3 else "latin-1", "replace")) > _LONGEST_HEADER:
         raise FormatError(
             f"{path}: its header has {length} bytes, above the {_LONGEST_HEADER} characters that numpy.load takes as "
@@ -144,7 +144,7 @@ def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, 
     try:
         header = parse(data, fixed[6])
         dtype = _dtype(header.description)
-    except (ValueError, TypeError, SyntaxError) as error:  # numpy reads some descriptions as Python
+    except (ValueError, TypeError, SyntaxError) as error:  # numpy evaluates some descriptions as Python
         raise CorruptFileError(path, None, f"its header is not what numpy writes: {error}") from None
     if dtype is None or dtype.hasobject:
         raise FormatError(f"{path}: holds records or pickled objects; load it with numpy.load (and allow_pickle=True)")
@@ -154,6 +154,6 @@ def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, 
 def _dtype(description: str | None) -> np.dtype[Any] | None:
     if description is None:
         return None
-    if len(description) > _LONGEST_NAME:
+    if len(description) > _LONGEST_DTYPE_NAME:
         raise ValueError(f"no dtype has a name of {len(description)} characters")
     return np.dtype(description)

@@ -1,4 +1,4 @@
-"""Shapes as files have them, of any length and with any numbers: whether so many bytes are such a tensor."""
+"""Checks a shape from a file, of any length and with any numbers, against the number of bytes stored."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 import torch
 
-_MOST = 1 << 63  # torch counts in 63 bits
-_SHOWN = 200  # characters
+_MOST = 1 << 63  # torch's sizes have 63 bits
+_SHOWN = 200  # characters of a shape in a message
 
 
 def problem(shape: Sequence[int], dtype: torch.dtype, description: str, found: int) -> str:
-    """Why ``found`` bytes are no tensor of that shape and dtype, whose name in the file is given; empty if they are."""
+    """Return why ``found`` bytes are not a tensor of that shape and dtype; empty if they are.
+
+    ``description`` is the dtype's name in the file.
+    """
     needed = _nbytes(shape, dtype.itemsize)
     if needed == found:
         return ""
@@ -23,9 +26,9 @@ def problem(shape: Sequence[int], dtype: torch.dtype, description: str, found: i
 
 
 def _nbytes(shape: Sequence[int], itemsize: int) -> int:
-    """2^63 as soon as there are as many: the product of a million lengths would take hours.
+    """Return the bytes of a tensor, at most 2^63: the full product of a million lengths would take hours.
 
-    Which shapes with a 0 in them are too large is torch's to say.
+    A shape with a 0 has 0 bytes here; torch refuses those that are too large.
     """
     if 0 in shape:
         return 0

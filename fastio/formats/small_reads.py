@@ -1,4 +1,4 @@
-"""Small reads of headers, each one checked."""
+"""Reads headers and small records, and raises an error for every short or failed read."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 
 from fastio.errors import CorruptFileError, TransferError
 
-_MOST = 1 << 30  # bytes that one system call reads at most
+_MOST = 1 << 30  # bytes that are read by one system call
 
 
 def head(path: str, fd: int, size: int, nbytes: int) -> bytes:
-    """The first ``nbytes`` bytes of a file, or all that it has where its ``size`` is less.
+    """Return the first ``nbytes`` bytes of a file, or all of them if its ``size`` is less.
 
-    CorruptFileError if it ends before, TransferError if the read fails.
+    CorruptFileError if the file ends earlier, TransferError if the read fails.
     """
     found = _read(path, fd, 0, nbytes)
     if len(found) < min(nbytes, size):
@@ -22,9 +22,9 @@ def head(path: str, fd: int, size: int, nbytes: int) -> bytes:
 
 
 def read_at(path: str, fd: int, offset: int, nbytes: int, record: str | None = None) -> bytes:
-    """Exactly ``nbytes`` bytes at ``offset``, which belong to ``record`` or, where there is none, to the header.
+    """Return exactly ``nbytes`` bytes at ``offset``; they belong to ``record`` or, if it is None, to the header.
 
-    CorruptFileError if the file ends before, TransferError if the read fails.
+    CorruptFileError if the file ends earlier, TransferError if the read fails.
     """
     found = _read(path, fd, offset, nbytes)
     if len(found) < nbytes:
@@ -33,7 +33,7 @@ def read_at(path: str, fd: int, offset: int, nbytes: int, record: str | None = N
 
 
 def _read(path: str, fd: int, offset: int, nbytes: int) -> bytes:
-    """``nbytes`` bytes, or as many as there are."""
+    """Return ``nbytes`` bytes, or fewer at the end of the file."""
     pieces = []
     while nbytes > 0:
         try:

@@ -1,4 +1,4 @@
-"""What a format knows about a file that is to be loaded, before any payload is read."""
+"""Defines :class:`Source`: what a format knows about a file to be loaded before any payload is read."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ StorageOf = Callable[[Region], torch.UntypedStorage]
 
 
 class Source(NamedTuple):
-    """Regions to be filled, sorted by offset, and how the object is made of their storages.
+    """The regions to fill, sorted by offset, and a function that builds the object from their storages.
 
-    ``build(storage_of)`` is called once every region is filled and checked. ``checksummed`` says whether regions carry
-    CRCs, ``aligned`` that each begins at a multiple of its numbers' size.
+    ``build(storage_of)`` is called after every region is filled and checked. ``checksummed``: regions carry CRCs.
+    ``aligned``: each region begins at a multiple of its item size.
 
-    ``confirm(span)`` compares the regions' offsets with the headers in front of the bytes, where the offsets were
-    derived: in memory where a transport filled a span, header and all, else in the file. It gives None if they are
-    right, else the source with the right ones, which is to be read instead. ``confirm`` is None where no offset was
-    derived.
+    ``confirm(span)`` compares derived offsets of regions with the headers in front of the bytes: in memory if a
+    transport filled a span that includes the headers, else in the file. It returns None if the offsets are right, else
+    a source with the right ones, which must be read instead. ``confirm`` is None if no offset was derived.
     """
 
     format: str
@@ -34,5 +33,5 @@ class Source(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Tensor bytes."""
+        """The number of tensor bytes."""
         return sum(nbytes for _, _, nbytes, _, _ in self.regions)

@@ -16,7 +16,7 @@ from fastio.engine.torch_load import NO_FORMAT
 from fastio.errors import ToolUnavailableError
 from fastio.files.open_file import opened
 from fastio.formats.detect import HEAD_BYTES, PT, detect
-from fastio.formats.pt.reader import NotPlainError, open_archive
+from fastio.formats.pt.reader import NeedsTorchError, open_archive
 from fastio.formats.small_reads import head
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
@@ -101,6 +101,6 @@ def _look(path: str, op: str) -> tuple[str, int, int, bool, str]:
         else:
             try:
                 regions = open_archive(path, fd, size).storages
-            except NotPlainError as reason:
+            except NeedsTorchError as reason:
                 return form, size, 1, resident, str(reason)
         return form, sum(region.nbytes for region in regions), len(regions), resident, ""

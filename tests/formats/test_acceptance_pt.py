@@ -53,7 +53,7 @@ def test_exceptions_are_archives_of_the_corpus() -> None:
         ("of torch.package", r"torch\.package\.PackageImporter"),
         ("of torch.export", r"torch\.export\.load"),
         ("of numpy.savez", r"numpy\.load"),
-        ("of something else", "some other program"),
+        ("of something else", "another program"),
     ],
 )
 def test_an_archive_of_another_program_is_called_by_its_name(tmp_path: Path, name: str, opener: str) -> None:

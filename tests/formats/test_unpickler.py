@@ -155,7 +155,7 @@ def test_of_any_pickle_it_makes_what_torch_makes_or_nothing() -> None:
         for turn in range(1000):
             pickled = mutated(data, chance) if turn else data
             try:
-                found = _native.unpickle(pickled, unpickler._names(), unpickler._CALLS, load)
+                found = _native.unpickle(pickled, unpickler._allowed_globals(), unpickler._CALLS, load)
             except Exception as error:
                 found = error
             if found is None:
@@ -186,7 +186,8 @@ def test_nothing_but_what_is_named_is_called() -> None:
         b"\x80\x02cbuiltins\nprint\n)R.",
         b"\x80\x02ccollections\nOrderedDict\n)R}(X\x01\x00\x00\x00aK\x01ub.",
     ):
-        found = _native.unpickle(data, unpickler._names(), {OrderedDict: OrderedDict}, called.append)
+        found = _native.unpickle(data, unpickler._allowed_globals(), {OrderedDict: OrderedDict}, called.append)
         assert found is None or found[0].a == 1
     assert not called
-    assert _native.unpickle(b"\x80\x02ctorch._utils\n_rebuild_parameter\n)R.", unpickler._names(), {}, print) is None
+    not_callable = b"\x80\x02ctorch._utils\n_rebuild_parameter\n)R."
+    assert _native.unpickle(not_callable, unpickler._allowed_globals(), {}, print) is None

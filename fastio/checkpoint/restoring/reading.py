@@ -26,7 +26,7 @@ from fastio.engine.load import read_extents
 from fastio.engine.verify import checksum, verify
 from fastio.errors import CorruptFileError, FormatError
 from fastio.formats.pt import torch_probe
-from fastio.formats.pt.reader import Archive, NotPlainError, Reader, damaged, open_archive, unpickle
+from fastio.formats.pt.reader import Archive, NeedsTorchError, Reader, crc_mismatch, open_archive, unpickle
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
 from fastio.transports.transport import Extent, Span
@@ -101,7 +101,7 @@ def _read(folder: str, manifest: Manifest, wish: Wish) -> tuple[Any, _Told]:
 
 def _targets(step: StepRecords, wish: Wish) -> Targets | None:
     """Which records are read, and which go straight into live tensors; None if all are, into memory of their own."""
-    if wish.into is None or wish.device.type != "cpu" or step.is_foreign:
+    if wish.into is None or wish.device.type != "cpu" or step.has_foreign_byte_order:
         return None
     found = outline(step.pickle)
     return None if found is None else find_targets(wish.into, found, step.sizes)
@@ -142,10 +142,10 @@ def _opened(folder: str, file: File) -> Iterator[Archive]:
                 raise CorruptFileError(
                     path, None, f"has {size} bytes, expected {file.nbytes}: it was cut short or altered"
                 )
-            archive = open_archive(path, fd, size, careful=True)
+            archive = open_archive(path, fd, size, read_local_headers=True)
         except FileNotFoundError:
             raise CorruptFileError(path, None, "is missing") from None
-        except NotPlainError as reason:
+        except NeedsTorchError as reason:
             raise CorruptFileError(path, None, f"is not what was written: {reason}") from None
         yield archive
 
@@ -153,7 +153,7 @@ def _opened(folder: str, file: File) -> Iterator[Archive]:
 def _unpickled(step: StepRecords, memory: StepMemory, wish: Wish) -> Any:
     reader = Reader(step.archive, True, memory.storage)
     # The native unpickler makes tensors on the CPU only, and swaps no bytes.
-    arguments = {} if memory.is_on_cpu and not step.is_foreign else {"encoding": "utf-8"}
+    arguments = {} if memory.is_on_cpu and not step.has_foreign_byte_order else {"encoding": "utf-8"}
     try:
         return unpickle(reader, wish.device, wish.weights_only, arguments)
     except pickle.UnpicklingError as error:
@@ -184,7 +184,7 @@ class _Reads:
             self.told = (transfer.tool, transfer.route, self._total)
             for extent, value in zip(extents, values, strict=True):
                 if value != archive.records[extent.name].crc:
-                    raise damaged(archive.path, archive.records[extent.name])
+                    raise crc_mismatch(archive.path, archive.records[extent.name])
             publish(replace(transfer, verified=True))
             self._done += transfer.nbytes
 

@@ -10,7 +10,7 @@ from fastio import _native
 from fastio.checkpoint.restoring.restore_targets import Targets
 from fastio.errors import CorruptFileError
 from fastio.formats.pt.reader import PICKLE, Archive, Record
-from fastio.formats.pt.settings import is_foreign
+from fastio.formats.pt.settings import has_foreign_byte_order
 from fastio.memory.load_buffers import LoadBuffers, bytes_of, empty_storage
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Extent, Span
@@ -40,9 +40,9 @@ class StepRecords:
         self.sizes = {name: records[name].nbytes for name in self.places}
 
     @property
-    def is_foreign(self) -> bool:
+    def has_foreign_byte_order(self) -> bool:
         """Whether it was written on a machine of the other byte order."""
-        return is_foreign(self.archive, verify=True)
+        return has_foreign_byte_order(self.archive, verify=True)
 
     @property
     def pickle(self) -> bytes:

@@ -57,7 +57,7 @@ def save_in_pieces(
     room = max(passage.nbytes - len(layout.literal), LEAST) // _BLOCK * _BLOCK
     address = passage.memory.room(min(room, layout.size), pin="cuda" in layout.devices)
     values = [0] * len(layout.extents)
-    layout.settle()
+    layout.synchronize()
     with AtomicFile(path) as new:
         new.allocate(layout.size)
         for begin in range(0, layout.size, room):

@@ -1,1 +1,1 @@
-"""``.pt``: torch's zip archives, written and read."""
+"""Writes and reads ``.pt`` files, which are torch's zip archives."""

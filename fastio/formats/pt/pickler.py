@@ -1,8 +1,8 @@
-"""``.pt``, writing: state dicts pickled without Python between one object and the next.
+"""Pickles state dicts in native code, byte for byte as torch does.
 
-torch reduces every tensor in Python, and Python's pickler asks of every object what its persistent id is: most of the
-time of saving 10,000 tensors. What state dicts are made of (tensors, parameters, dtypes, numbers, text, lists, tuples
-and dicts) is pickled natively, byte for byte as torch does it. Of an object that holds anything else torch pickles all.
+torch reduces every tensor in Python, and Python's pickler calls ``persistent_id`` for every object. That is most of
+the time of saving 10,000 tensors. The native pickler handles tensors, parameters, dtypes, numbers, text, lists, tuples
+and dicts. If an object holds anything else, torch pickles all of it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from fastio import _native
 from fastio.formats.pt.registered_packages import foreign_packages
 
-PROTOCOL = 2  # torch's, and the only one that is written here
+PROTOCOL = 2  # torch's default, and the only protocol that the native pickler writes
 
 _utils: Any = torch._utils
 _storage: Any = torch.storage
@@ -28,28 +28,28 @@ _REDUCED = {OrderedDict, torch.Tensor, torch.nn.Parameter}
 
 
 def pickle(obj: Any) -> tuple[bytes, list[tuple[str, torch.UntypedStorage, int]]] | None:
-    """What torch writes for an object, and each storage with its record's name and its size in bytes.
+    """Return the pickle that torch writes for an object, and for each storage (record name, storage, bytes).
 
-    None if it is torch's to pickle: also where a program has its own way to reduce tensors (``copyreg``).
+    None if torch must pickle it, also where a program registered its own reducer for tensors (``copyreg``).
     """
     if not _REDUCED.isdisjoint(copyreg.dispatch_table):
         return None
     cpu = None if foreign_packages() else "cpu"
-    return _native.pickle(obj, _names(), _storages(), _REBUILD, _serialization.location_tag, cpu)
+    return _native.pickle(obj, _pickled_globals(), _storage_classes(), _REBUILD, _serialization.location_tag, cpu)
 
 
 @functools.cache
-def _storages() -> dict[torch.dtype, type]:
-    """The class of a storage by its dtype; without those of newer dtypes, which torch rebuilds in another way."""
+def _storage_classes() -> dict[torch.dtype, type]:
+    """Return the storage class of each dtype, without the newer dtypes, which torch rebuilds in another way."""
     newer = _storage._new_dtypes()
     kinds = _storage._dtype_to_storage_type_map()
     return {dtype: getattr(torch, name) for dtype, name in kinds.items() if dtype not in newer}
 
 
 @functools.cache
-def _names() -> dict[Any, bytes]:
-    """What Python's pickler writes for a function, a class or a dtype: ``c``, module and name, a line each."""
-    dtypes = {one for one in vars(torch).values() if isinstance(one, torch.dtype)}
-    wanted = (OrderedDict, *_REBUILD, *_storages().values(), *dtypes)
-    written = {one: python_pickle.dumps(one, PROTOCOL).partition(b"q\0")[0].removeprefix(b"\x80\2") for one in wanted}
-    return {one: text for one, text in written.items() if text.startswith(b"c")}
+def _pickled_globals() -> dict[Any, bytes]:
+    """Return what Python's pickler writes for each function, class and dtype: ``c`` and module, then name, as lines."""
+    dtypes = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    objects = (OrderedDict, *_REBUILD, *_storage_classes().values(), *dtypes)
+    written = {obj: python_pickle.dumps(obj, PROTOCOL).partition(b"q\0")[0].removeprefix(b"\x80\2") for obj in objects}
+    return {obj: text for obj, text in written.items() if text.startswith(b"c")}

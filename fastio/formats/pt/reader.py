@@ -1,7 +1,8 @@
-"""``.pt``, reading: torch's own unpickling over storages that are filled and checked.
+"""Reads the directory of a ``.pt`` file, and unpickles its object over storages that are filled and checked.
 
-``torch.serialization._load`` asks a zip reader for each storage by record name. The reader here answers with memory of
-the load's own. It runs when every byte is in and its CRC was compared, so whatever unpickling looks at is right.
+``torch.serialization._load`` takes each storage from a zip reader by record name. :class:`Reader` stands in for that
+reader and returns the load's own memory. Unpickling runs after every byte was read and its CRC compared, so it sees
+only checked values.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ import torch
 from fastio import _native
 from fastio.errors import CorruptFileError
 from fastio.formats.pt import unpickler
-from fastio.formats.pt.zip_kinds import not_of_save
+from fastio.formats.pt.zip_kinds import not_torch_save
 from fastio.formats.small_reads import read_at
 from fastio.memory.load_buffers import Region
 from fastio.runtime.native_errors import translate_native_errors
 
 PICKLE = "data.pkl"
 _DATA = "data/"
-_HEADER = struct.Struct("<4s22xHH")  # signature, bytes of the name, of the extra field (APPNOTE 6.3, section 4.3.7)
-_NO_CRC = b"PK\x07\x08" + bytes(4)  # how a data descriptor begins (PKWARE's APPNOTE 6.3, section 4.3.9)
+# Local file header: signature, length of the name, of the extra field (PKWARE's APPNOTE 6.3, section 4.3.7).
+_HEADER = struct.Struct("<4s22xHH")
+_NO_CRC = b"PK\x07\x08" + bytes(4)  # start of a data descriptor whose CRC is 0 (APPNOTE 6.3, section 4.3.9)
 Record = Region
-"""One record of the archive, by its name inside the archive's folder."""
+"""One record of the archive; its name is relative to the archive's folder."""
 
 
-class NotPlainError(Exception):
-    """The archive is not one that can be filled in place; the message says why. torch reads it instead.
+class NeedsTorchError(Exception):
+    """fastio cannot fill the archive in place, so torch must read it; the message says why.
 
     ``archive`` is its directory.
     """
@@ -41,9 +43,9 @@ class NotPlainError(Exception):
 
 
 class Archive:
-    """The directory of an open ``.pt`` file. Names are without the archive's folder.
+    """The directory of an open ``.pt`` file. Record names are relative to the archive's folder.
 
-    ``checksummed``: records carry CRCs, those of storages perhaps not (:attr:`sealed`).
+    ``checksummed``: records carry CRCs; those of storages may lack them (:attr:`has_storage_crcs`).
     """
 
     __slots__ = ("checksummed", "directory", "fd", "path", "records")
@@ -63,21 +65,21 @@ class Archive:
         return [record for name, record in self.records.items() if name.startswith(_DATA) and record.nbytes]
 
     def storages_in(self, pickled: bytes) -> list[Record]:
-        """Those that a pickle may name. What it names by computing the name is not among them."""
+        """Return the records whose names a pickle contains. A name that the pickle computes is not found."""
         mentioned = self.directory.mentioned(pickled)
         return [record for record, is_mentioned in zip(self.records.values(), mentioned, strict=True) if is_mentioned]
 
     @property
-    def inflates(self) -> bool:
-        """Whether some record is compressed, or encrypted: then its bytes in the file are not those of its CRC."""
+    def has_compressed_records(self) -> bool:
+        """Whether some record is compressed or encrypted: its CRC is then not that of its bytes in the file."""
         return any(method != 0 or encrypted for method, encrypted, _ in self.directory.methods())
 
     @property
-    def sealed(self) -> bool:
+    def has_storage_crcs(self) -> bool:
         """Whether storages carry CRCs.
 
-        Those that ``torch.serialization.skip_data`` left room for, and their owner filled, have 0 in both places where
-        a CRC is: in the directory and behind the bytes. One flipped bit does not make that of any other CRC.
+        Storages written under ``torch.serialization.skip_data`` and filled later have 0 in both places of the CRC: in
+        the directory and behind the bytes. One flipped bit cannot turn any other CRC into that.
         """
         if not self.checksummed:
             return False
@@ -88,9 +90,9 @@ class Archive:
         return read_at(self.path, self.fd, record.offset + record.nbytes, 8, record.name) == _NO_CRC
 
     def read(self, name: str, verify: bool) -> bytes:
-        """A small record's bytes, checked. KeyError if there is none.
+        """Return a small record's checked bytes. KeyError if there is no such record.
 
-        They are taken from behind the header in front of them, wherever they were derived to be.
+        Their offset comes from the header in front of them, not from the directory's derived offset.
         """
         record = self.records[name]
         data = read_at(self.path, self.fd, record.begin, record.offset + record.nbytes - record.begin, name)
@@ -103,12 +105,12 @@ class Archive:
         else:
             data = read_at(self.path, self.fd, record.begin + start, record.nbytes, name)
         if verify and self.checksummed and _native.crc32(data) != record.crc:
-            raise damaged(self.path, record)
+            raise crc_mismatch(self.path, record)
         return data
 
 
-def damaged(path: str, record: Record) -> CorruptFileError:
-    """The error for a record whose bytes do not match the directory's CRC."""
+def crc_mismatch(path: str, record: Record) -> CorruptFileError:
+    """Return the error for a record whose bytes do not match the directory's CRC."""
     return CorruptFileError(
         path,
         record.name,
@@ -117,46 +119,47 @@ def damaged(path: str, record: Record) -> CorruptFileError:
     )
 
 
-def open_archive(path: str, fd: int, size: int, careful: bool = False) -> Archive:
-    """Read the directory.
+def open_archive(path: str, fd: int, size: int, read_local_headers: bool = False) -> Archive:
+    """Read the directory of an archive.
 
-    CorruptFileError where it contradicts itself, FormatError for a zip file that torch.load does not open,
-    NotPlainError where torch must read it.
+    ``read_local_headers``: read the header in front of every record, instead of deriving its offset. CorruptFileError
+    if the directory contradicts itself, FormatError for a zip file that torch.load does not open, NeedsTorchError if
+    torch must read the archive.
     """
     with translate_native_errors(path):
-        directory = _native.ZipDirectory(fd, size, careful)
+        directory = _native.ZipDirectory(fd, size, read_local_headers)
         records: dict[str, Record] = {record.name: record for record in directory.records(Record)}
         if not directory.in_one_folder:
-            raise not_of_save(path, records, "its records are not in one folder")
+            raise not_torch_save(path, records, "its records are not in one folder")
         odd = directory.why_odd()
     archive = Archive(path, fd, directory, records, checksummed=any(record.crc for record in records.values()))
     if "constants.pkl" in records:
-        raise NotPlainError("it is a TorchScript archive", archive)
-    # In an odd archive torch finds the record in upper case, too.
+        raise NeedsTorchError("it is a TorchScript archive", archive)
+    # In an archive unlike those of torch.save, torch also finds the record in upper case.
     if PICKLE not in records and not (odd and any(name.lower() == PICKLE for name in records)):
-        raise not_of_save(path, records, f"the record '{PICKLE}' is missing")
+        raise not_torch_save(path, records, f"the record '{PICKLE}' is missing")
     if odd:
-        raise NotPlainError(odd, archive)
+        raise NeedsTorchError(odd, archive)
     return archive
 
 
-class _Filled:
-    """What ``get_storage_from_record`` gives, as far as ``_load`` looks at it."""
+class _FilledStorage:
+    """The part of ``get_storage_from_record``'s result that ``_load`` uses."""
 
     __slots__ = ("_untyped_storage",)
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._untyped_storage = storage
 
-    def _typed_storage(self) -> _Filled:
+    def _typed_storage(self) -> _FilledStorage:
         return self
 
 
 class Reader:
-    """Takes the place of ``torch._C.PyTorchFileReader`` for ``torch.serialization._load``.
+    """Stands in for ``torch._C.PyTorchFileReader`` in ``torch.serialization._load``.
 
-    ``storage_of`` gives the storage of a record, filled and checked; KeyError for a record that was not read.
-    ``pickled`` is the object's pickle, if it was read already.
+    ``storage_of`` returns the filled and checked storage of a record, or raises KeyError for a record that was not
+    read. ``pickled`` is the object's pickle, if it was read already.
     """
 
     def __init__(
@@ -181,16 +184,16 @@ class Reader:
 
     @property
     def pickle(self) -> bytes:
-        """The object's pickle, read once, though two unpicklers may ask for it."""
+        """The object's pickle. It is read once, though two unpicklers may use it."""
         if self._pickle is None:
             self._pickle = self._archive.read(PICKLE, self._verify)
         return self._pickle
 
-    def get_storage_from_record(self, name: str, nbytes: int, _: Any) -> _Filled:
-        return _Filled(self.storage(name, nbytes))
+    def get_storage_from_record(self, name: str, nbytes: int, _: Any) -> _FilledStorage:
+        return _FilledStorage(self.storage(name, nbytes))
 
     def storage(self, name: str, nbytes: int) -> torch.UntypedStorage:
-        """The storage of a record that must have so many bytes."""
+        """Return the storage of a record, which must have ``nbytes`` bytes."""
         record = self._archive.records.get(name)
         if record is None:
             raise CorruptFileError(self._archive.path, name, "is missing from the file")
@@ -200,7 +203,7 @@ class Reader:
         try:
             return self._storage_of(record)
         except KeyError:
-            raise NotPlainError(f"its pickle computes the name of {name}", self._archive) from None
+            raise NeedsTorchError(f"its pickle computes the name of {name}", self._archive) from None
 
     def get_record_offset(self, name: str) -> int:
         return self._archive.records[name].offset
@@ -212,7 +215,7 @@ class Reader:
 
 
 def unpickle(reader: Reader, map_location: Any, weights_only: bool, arguments: dict[str, Any]) -> Any:
-    """The object, over storages that are filled. ``weights_only`` refuses what torch's does."""
+    """Return the object over its filled storages. ``weights_only`` refuses what torch's does."""
     if not arguments:
         found = unpickler.unpickle(reader.pickle, map_location, reader.storage)
         if found is not None:

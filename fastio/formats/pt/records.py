@@ -1,7 +1,7 @@
-"""``.pt``, writing: the records of a file, with torch's own pickling or the native one.
+"""Lists the records of a ``.pt`` file, pickled by torch or by the native pickler.
 
-``torch.serialization._save`` pickles the object and hands every record to a zip writer; here the writer only notes
-what they are.
+``torch.serialization._save`` pickles the object and passes every record to a zip writer. Here a stand-in for the writer
+collects the records.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from fastio.formats.pt import pickler
 
 
 class Records(NamedTuple):
-    """What a ``.pt`` file is made of: small records with their bytes, storages with their sizes, in torch's order."""
+    """The records of a ``.pt`` file, in torch's order: small ones with their bytes, storages with their sizes."""
 
     small: Sequence[tuple[str, bytes]]
     storages: Sequence[tuple[str, torch.UntypedStorage, int]]
 
 
 class _Collector:
-    """Takes the place of ``torch._C.PyTorchFileWriter``: notes the records that ``_save`` writes."""
+    """Stands in for ``torch._C.PyTorchFileWriter`` and collects the records that ``_save`` writes."""
 
     def __init__(self, storages: dict[str, Any]) -> None:
         self.small: list[tuple[str, bytes]] = []
         self.storages: list[tuple[str, torch.UntypedStorage, int]] = []
-        self._seen = storages
+        self._storages_by_key = storages
 
     def write_record(self, name: str, data: Any, nbytes: int) -> None:
         if isinstance(data, torch.UntypedStorage):
@@ -41,23 +41,23 @@ class _Collector:
             self.small.append((name, data.encode() if isinstance(data, str) else bytes(data)))
 
     def write_record_metadata(self, name: str, nbytes: int) -> None:
-        """Called instead of write_record for storages inside ``skip_data()``."""
-        storage = self._seen[name.removeprefix("data/")]
+        """Collect a storage; ``_save`` calls this instead of write_record inside ``skip_data()``."""
+        storage = self._storages_by_key[name.removeprefix("data/")]
         self.storages.append((name, getattr(storage, "_untyped_storage", storage), nbytes))
 
 
-# Of what a pickle is nearly all made of: none of them is a storage, so none has a persistent id.
-_NO_STORAGES = (
+# The types of nearly all objects in a pickle. None of them is a storage, so none has a persistent id.
+_NON_STORAGE_TYPES = (
     str, int, tuple, dict, OrderedDict, float, bool, type(None), list, type, type(torch.FloatStorage), FunctionType,
     torch.Tensor,
 )  # fmt: skip
 
 
 def _pickle_module(storages: dict[str, Any], module: Any) -> Any:
-    """A stand-in for a pickle ``module`` whose pickler notes the storage behind each persistent id.
+    """Return a stand-in for a pickle ``module`` whose pickler stores in ``storages`` the storage of each key.
 
-    Of every single object of a pickle torch asks, in Python, what its persistent id is: a third of the time of saving
-    10,000 tensors. Here it is asked only of what may be a storage.
+    torch calls ``persistent_id`` in Python for every object of a pickle, a third of the time of saving 10,000 tensors.
+    Here it is called only for objects that may be storages.
     """
 
     class Pickler(module.Pickler):  # type: ignore[misc]
@@ -65,18 +65,18 @@ def _pickle_module(storages: dict[str, Any], module: Any) -> Any:
             inner = cast(Any, cls).persistent_id
 
             def persistent_id(obj: Any) -> Any:
-                found = inner(None, obj)  # it makes no use of its pickler
+                found = inner(None, obj)  # torch's persistent_id ignores its pickler
                 if found is not None:
                     storages[found[2]] = obj
                 return found
 
-            cast(Any, cls).persistent_id = _native.unless_of(_NO_STORAGES, persistent_id)
+            cast(Any, cls).persistent_id = _native.unless_of(_NON_STORAGE_TYPES, persistent_id)
 
     return SimpleNamespace(Pickler=Pickler)
 
 
 def _pickled_module(data: bytes) -> Any:
-    """A stand-in for a pickle module that knows the pickle already."""
+    """Return a stand-in for a pickle module whose pickler writes ``data``, whatever the object."""
 
     class Pickler:
         def __init__(self, stream: BinaryIO, protocol: int) -> None:
@@ -91,7 +91,7 @@ def _pickled_module(data: bytes) -> Any:
 def pickled(
     obj: Any, pickle_protocol: int, _disable_byteorder_record: bool = False, pickle_module: Any = pickle
 ) -> Records:
-    """The records that torch.save would write: small ones with their bytes, storages as they are."""
+    """Return the records that torch.save would write: small ones with their bytes, storages where they are."""
     storages: dict[str, Any] = {}
     collector = _Collector(storages)
     save: Any = torch.serialization._save

@@ -1,4 +1,4 @@
-"""Packages that registered with ``torch.serialization`` where storages are saved from and loaded to."""
+"""Tells whether packages other than torch registered location tags with ``torch.serialization``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _serialization: Any = torch.serialization
 
 
 def foreign_packages() -> bool:
-    """Whether any package other than torch has registered one."""
+    """Return whether a package other than torch registered functions that tag or restore storages' locations."""
     return _foreign_among(tuple(_serialization._package_registry))
 
 

@@ -1,11 +1,11 @@
-"""``.pt``, what a load needs to know before it starts."""
+"""Returns the :class:`Source` of a ``.pt`` file: the storages to read, and the unpickling over them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fastio.formats.pt.reader import PICKLE, NotPlainError, Reader, open_archive, unpickle
-from fastio.formats.pt.settings import why_torch_decides
+from fastio.formats.pt.reader import PICKLE, NeedsTorchError, Reader, open_archive, unpickle
+from fastio.formats.pt.settings import torch_only_reason
 from fastio.formats.source import Source, StorageOf
 from fastio.transports.transport import Span
 
@@ -18,17 +18,17 @@ def source(
     weights_only: bool,
     verify: bool,
     arguments: dict[str, Any],
-    careful: bool = False,
+    read_local_headers: bool = False,
 ) -> Source:
-    """The storages of a torch file that its pickle names, and the unpickling over them.
+    """Return the storages of a torch file that its pickle names, and the unpickling over them.
 
-    ``careful``: read the header in front of every record, instead of deriving offsets that must be confirmed.
-    CorruptFileError where the file contradicts itself; NotPlainError where torch must read it, with the reason.
+    ``read_local_headers``: read the header in front of every record, instead of deriving offsets to be confirmed later.
+    CorruptFileError if the file contradicts itself; NeedsTorchError, with the reason, if torch must read it.
     """
-    archive = open_archive(path, fd, size, careful)
-    why = why_torch_decides(archive, verify)
-    if why:
-        raise NotPlainError(why, archive)
+    archive = open_archive(path, fd, size, read_local_headers)
+    reason = torch_only_reason(archive, verify)
+    if reason:
+        raise NeedsTorchError(reason, archive)
     pickled = archive.read(PICKLE, verify)
     regions = archive.storages_in(pickled)
 
@@ -39,8 +39,9 @@ def source(
         covered = span is not None and span.offset <= regions[0].begin
         if span is not None and covered and archive.directory.confirm(span.address, span.offset, span.nbytes):
             return None
-        if open_archive(path, fd, size, careful=True).records == archive.records:
+        if open_archive(path, fd, size, read_local_headers=True).records == archive.records:
             return None
-        return source(path, fd, size, map_location, weights_only, verify, arguments, careful=True)
+        return source(path, fd, size, map_location, weights_only, verify, arguments, read_local_headers=True)
 
-    return Source("pt", regions, build, archive.sealed, None if careful or not regions else confirm)
+    offsets_are_known = read_local_headers or not regions
+    return Source("pt", regions, build, archive.has_storage_crcs, None if offsets_are_known else confirm)

@@ -1,7 +1,7 @@
-"""Whether this torch's serialization is one that fastio can stand in for: tried once, on a tensor of three numbers.
+"""Probes once, with a tensor of three numbers, whether fastio supports this torch's serialization.
 
-fastio uses two private functions of torch. Where they moved or changed, torch saves and loads by itself, and says so:
-that costs speed, never correctness.
+fastio uses two private functions of torch. If they moved or changed, torch saves and loads by itself and the result
+says so. That costs speed, not correctness.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fastio.memory.load_buffers import Region
 
 @functools.cache
 def unsupported_reason() -> str:
-    """Empty if a tensor can be pickled and unpickled in place; else what went wrong."""
+    """Return what went wrong when a tensor was pickled and unpickled in place; empty if nothing did."""
     try:
         tensor = torch.arange(3)
         records = pickled(tensor, pickle_protocol=2)
@@ -29,10 +29,10 @@ def unsupported_reason() -> str:
         regions[name] = Region(name, 0, nbytes, 0)
         archive: Any = SimpleNamespace(path="", records=regions, read=lambda record, _: small[record])
         arguments: dict[str, Any]
-        for arguments in {"encoding": "utf-8"}, {}:  # by torch's unpickler, and by our own
+        for arguments in {"encoding": "utf-8"}, {}:  # torch's unpickler, then the native one
             loaded = unpickle(Reader(archive, False, lambda _: storage), None, True, arguments)
             if not torch.equal(loaded, tensor):
                 return "this torch's serialization gives other values back"
-    except Exception as error:  # whatever a later torch may raise
+    except Exception as error:  # a later torch may raise anything
         return f"this torch's serialization is not the one known: {type(error).__name__}: {error}"
     return ""

@@ -1,9 +1,9 @@
-"""``.pt``, reading: state dicts unpickled without Python between one opcode and the next.
+"""Unpickles state dicts in native code.
 
-``torch.load(weights_only=True)`` unpickles in Python, which for 10,000 tensors takes most of the time of a load. What
-state dicts are made of (tensors, parameters, numbers, text, lists, tuples and dicts) is put together natively here, by
-the same rules and from the same names, which are harmless whatever ``weights_only`` is. A pickle that holds anything
-else is left to torch, from its beginning: both take the same storages, which the load owns.
+``torch.load(weights_only=True)`` unpickles in Python, which takes most of the time of loading 10,000 tensors. The
+native unpickler handles tensors, parameters, numbers, text, lists, tuples and dicts. It follows the same rules and
+allows the same globals, which are harmless whatever ``weights_only`` is. A pickle that holds anything else is left to
+torch from its beginning: both unpicklers use the same storages, which the load owns.
 """
 
 from __future__ import annotations
@@ -21,56 +21,56 @@ from fastio.formats.pt.registered_packages import foreign_packages
 _CPU = torch.device("cpu")
 
 
-class _NotPlainError(Exception):
-    """Only torch knows what to do with such a storage."""
+class _NeedsTorchError(Exception):
+    """Only torch can make such a storage."""
 
 
 def unpickle(
     data: bytes, map_location: Any, storage_of: Callable[[str, int], torch.UntypedStorage]
 ) -> tuple[Any] | None:
-    """What a pickle holds, in a tuple; None if it is torch's to unpickle.
+    """Return the pickled object in a tuple; None if torch must unpickle it.
 
-    ``storage_of`` gives the storage of a record (its name, and the number of bytes that it must have) on the CPU. What
-    the tensors of a damaged file raise is what they raise in torch.
+    ``storage_of`` returns the storage of a record (its name, the number of bytes it must have) on the CPU. The tensors
+    of a damaged file raise the same errors as in torch.
     """
-    anywhere = map_location is not None  # else only what was saved on the CPU goes there
-    if anywhere and not (isinstance(map_location, str | torch.device) and torch.device(map_location) == _CPU):
+    maps_all_to_cpu = map_location is not None  # otherwise only storages saved on the CPU are loaded there
+    if maps_all_to_cpu and not (isinstance(map_location, str | torch.device) and torch.device(map_location) == _CPU):
         return None
     if foreign_packages():
         return None
-    made: dict[str, torch.TypedStorage] = {}
+    loaded: dict[str, torch.TypedStorage] = {}
 
     def load(saved_id: tuple[Any, ...]) -> torch.TypedStorage:
         if len(saved_id) != 5 or saved_id[0] != "storage":
-            raise _NotPlainError
+            raise _NeedsTorchError
         _, kind, key, location, numel = saved_id
-        if key in made:
-            return made[key]
-        plain = type(key) is str and type(location) is str and type(numel) is int
-        if not (plain and (location == "cpu" or anywhere)):
-            raise _NotPlainError
+        if key in loaded:
+            return loaded[key]
+        has_plain_types = type(key) is str and type(location) is str and type(numel) is int
+        if not (has_plain_types and (location == "cpu" or maps_all_to_cpu)):
+            raise _NeedsTorchError
         try:
             dtype = _dtype_of(kind)
-        except TypeError:  # it is no storage type: a list, say, which has no hash
-            raise _NotPlainError from None
+        except TypeError:  # not a storage type, but an unhashable object such as a list
+            raise _NeedsTorchError from None
         if dtype is None:
-            raise _NotPlainError
+            raise _NeedsTorchError
         storage = storage_of(f"data/{key}", numel * _element_size(dtype))
         typed = torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
         if storage.data_ptr() != 0:
-            made[key] = typed
+            loaded[key] = typed
         return typed
 
     try:
-        return _native.unpickle(data, _names(), _CALLS, load)
-    except _NotPlainError:
+        return _native.unpickle(data, _allowed_globals(), _CALLS, load)
+    except _NeedsTorchError:
         return None
 
 
 def _rebuild_tensor(
     storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, hooks: Any, metadata: Any = None
 ) -> torch.Tensor:
-    """As ``torch._utils._rebuild_tensor_v2`` does, which asks each time whether tensors are fake."""
+    """Do what ``torch._utils._rebuild_tensor_v2`` does, without its check for fake tensors on each call."""
     tensor = torch.empty((0,), dtype=storage.dtype, device=_CPU).set_(storage._untyped_storage, offset, size, stride)
     tensor.requires_grad = requires_grad
     if metadata:
@@ -96,15 +96,15 @@ _CALLS: dict[Any, Callable[..., Any]] = {
 
 
 @functools.cache
-def _names() -> dict[bytes, Any]:
-    """What globals stand for: of those that torch allows, the ones that are called here, storages and dtypes."""
+def _allowed_globals() -> dict[bytes, Any]:
+    """Return the globals by their pickled names: the functions in _CALLS, storages and dtypes that torch allows."""
     from torch import _weights_only_unpickler
 
     allowed: dict[str, Any] = _weights_only_unpickler._get_allowed_globals()
     found = {}
-    for path, what in allowed.items():
+    for path, value in allowed.items():
         module, _, name = path.rpartition(".")
-        known = what in _CALLS if callable(what) else isinstance(what, torch.dtype) or hasattr(what, "dtype")
-        if known or what is torch.UntypedStorage:
-            found[f"{module}\n{name}".encode()] = what
+        known = value in _CALLS if callable(value) else isinstance(value, torch.dtype) or hasattr(value, "dtype")
+        if known or value is torch.UntypedStorage:
+            found[f"{module}\n{name}".encode()] = value
     return found

@@ -1,4 +1,4 @@
-"""Tensors that view a part of a storage, pickled as their clones: without what lies around them."""
+"""Pickles tensors that view part of a storage as clones, so that the rest of the storage is not written."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import torch
 
 
 class CloningPickle(SimpleNamespace):
-    """A pickle module of ``torch.save`` with which tensors are written alone; ``module`` is what it does it by."""
+    """A pickle module for ``torch.save`` that writes clones of views; ``module`` is the pickle module it wraps."""
 
 
 def cloning(module: Any) -> CloningPickle:
-    """``module`` (``pickle``, or what has its functions), but tensors that view a part of a storage become clones.
+    """Return a pickle ``module`` whose pickler clones tensors that view part of a storage.
 
-    Views of the very same elements become one, so what is tied stays tied.
+    ``module`` is ``pickle`` or has its functions. Views of the same elements become one clone, so tied tensors stay
+    tied.
     """
 
     class Pickler(module.Pickler):  # type: ignore[misc]
@@ -26,7 +27,7 @@ def cloning(module: Any) -> CloningPickle:
             self._clones: dict[Any, torch.Tensor] = {}
 
         def reducer_override(self, obj: Any) -> Any:
-            # Of a subclass, a parameter for one, the plain tensor that it hands on is met here in its turn.
+            # A subclass such as Parameter reduces to a plain tensor, which reaches this method later.
             if type(obj) is torch.Tensor and _is_part(obj):
                 return self._clone(obj).__reduce_ex__(self._protocol)
             inner = getattr(super(), "reducer_override", None)
@@ -45,5 +46,5 @@ def cloning(module: Any) -> CloningPickle:
 
 
 def _is_part(tensor: torch.Tensor) -> bool:
-    """Whether its storage holds more than its elements."""
+    """Return whether the tensor's storage holds more than its elements."""
     return tensor.layout == torch.strided and tensor.nbytes < tensor.untyped_storage().nbytes()

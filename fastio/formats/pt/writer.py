@@ -1,4 +1,4 @@
-"""``.pt``, writing: a layout that any transport can fill, byte for byte as torch's, each large storage on a page."""
+"""Lays out a ``.pt`` file that any transport can fill and torch.load opens; large storages start on a page."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fastio.formats.pt.records import Records, pickled
 from fastio.runtime.gc_pause import gc_paused
 
 PAGE = 4096
-ARGUMENTS = {"pickle_protocol", "_disable_byteorder_record", "pickle_module"}  # torch.save's that a layout depends on
+ARGUMENTS = {"pickle_protocol", "_disable_byteorder_record", "pickle_module"}  # torch.save's that change the layout
 _TORCH_ALIGNMENT = 64
-# Padding every storage to a page may cost this share of their bytes at most.
+# Storages start on pages only if that pads the file by no more than this share of their bytes.
 _LARGEST_WASTE = 1 / 8
-# Up to this size a storage costs less copied into the file's own bytes than moved on its own.
-_WORTH_AN_EXTENT = 8 << 10
-# Padding and copies are held in memory while the file is written, and what is loaded holds the padding again: so many
-# bytes at most.
+# A storage of up to this many bytes is cheaper to copy among the file's literal bytes than to move as an extent.
+_LARGEST_COPY = 8 << 10
+# Padding and copies are held in memory during the save, and a load holds the padding again. This bounds both, in bytes.
 _MOST_HELD = 32 << 20
-# What the zip format adds to a storage, about; and what of that lies between two storages, besides the name.
+# Bytes that the zip format adds to a storage (approximate), and those of them that lie between two storages, without
+# the name.
 _HEADERS = 256
 _BETWEEN = 50
 
@@ -38,7 +38,7 @@ def layout(
 ) -> Layout:
     """Pickle ``obj`` as torch.save does and lay the file out; storages stay where they are, on any device.
 
-    What cannot be pickled raises what torch.save raises.
+    An object that cannot be pickled raises what torch.save raises.
     """
     with gc_paused():
         records = pickled(obj, pickle_protocol, _disable_byteorder_record, pickle_module)
@@ -46,12 +46,12 @@ def layout(
 
 
 def lay_out(records: Records, archive: str) -> Layout:
-    """A file of these records; ``archive`` is the folder inside it."""
+    """Return the layout of a file of these records; ``archive`` is the folder inside it."""
     sizes = [nbytes for _, _, nbytes in records.storages]
     padding = _page_padding(records, archive)
     paged = padding <= min(sum(sizes) * _LARGEST_WASTE, _MOST_HELD)
     alignment, held = (PAGE, padding) if paged else (_TORCH_ALIGNMENT, 0)
-    largest = _WORTH_AN_EXTENT
+    largest = _LARGEST_COPY
     while (small := sum(nbytes for nbytes in sizes if nbytes <= largest)) > _MOST_HELD - held:
         largest //= 2
     zip_file = _native.ZipBuilder(archive, alignment)
@@ -78,13 +78,13 @@ def lay_out(records: Records, archive: str) -> Layout:
 
 
 def _page_padding(records: Records, archive: str) -> int:
-    """The bytes lost where every storage starts on a page: nearly a page each, if their sizes are whole pages."""
+    """Return the padding in bytes if every storage starts on a page: nearly a page each if sizes are whole pages."""
     headers = _BETWEEN + len(archive) + len("/")
     return sum(-(nbytes + headers + len(name)) % PAGE for name, _, nbytes in records.storages)
 
 
 def archive_name(path: str) -> str:
-    """The folder name inside the zip, which torch takes from the file's own name."""
+    """Return the folder name inside the zip, which torch derives from the file's name."""
     base = os.path.basename(path)
     name = base.rpartition(".")[0] if "." in base else base
     return name if name and name.isascii() else "archive"

@@ -1,4 +1,4 @@
-"""What a zip file is that torch.load does not open, by the names of its records, and what opens it."""
+"""Names the kind of a zip file that torch.load does not open, from its record names, and what opens it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Collection
 from fastio.errors import CorruptFileError, FastIOError, FormatError
 
 
-def not_of_save(path: str, names: Collection[str], problem: str) -> FastIOError:
-    """The error for a zip file that cannot be one of torch.save.
+def not_torch_save(path: str, names: Collection[str], problem: str) -> FastIOError:
+    """Return the error for a zip file that torch.save cannot have written.
 
-    FormatError for a good file of another program, with what opens it; CorruptFileError with the ``problem`` where
-    records are named as torch.save names them. ``names`` are the records' without a folder.
+    FormatError for a good file of another program, with what opens it; CorruptFileError with the ``problem`` if
+    records are named as torch.save names them. ``names`` are the records' names without a folder.
     """
     kind = _kind(names)
     if kind:
         return FormatError(f"{path}: {kind}, not a file of torch.save")
     if any(name.endswith("data.pkl") for name in names) or any(name.startswith("data/") for name in names):
         return CorruptFileError(path, None, f"{problem}: it was damaged, or cut and repaired; restore it from a copy")
-    return FormatError(f"{path}: a zip file of some other program: only torch's files can be loaded and verified")
+    return FormatError(f"{path}: a zip file of another program: only torch's files can be loaded and verified")
 
 
 def _kind(names: Collection[str]) -> str:

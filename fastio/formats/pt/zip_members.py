@@ -1,7 +1,7 @@
-"""The records of an archive that torch reads and fastio does not fill in place, such as compressed ones: their CRCs.
+"""Checks the CRCs of an archive that torch reads instead of fastio, such as one with compressed records.
 
-torch neither checks a CRC nor hears of a record that cannot be inflated: it then gives memory that it never filled. So
-each record is inflated here first, a piece at a time.
+torch does not check CRCs, and for a record that cannot be inflated it returns memory that it never filled, without an
+error. So every record is inflated here first, in chunks.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from fastio.errors import CorruptFileError
 from fastio.formats.small_reads import read_at
 from fastio.memory.load_buffers import Region
 
-_PIECE = 1 << 20
-_STORED, _DEFLATED = 0, 8  # PKWARE's APPNOTE 6.3, section 4.4.5; torch knows no other
+_CHUNK = 1 << 20
+_STORED, _DEFLATED = 0, 8  # PKWARE's APPNOTE 6.3, section 4.4.5; torch reads no other method
 
 
 def verify_members(path: str, fd: int, directory: _native.ZipDirectory) -> int:
-    """Check every record against its CRC-32; gives the number of their bytes, inflated.
+    """Check every record against its CRC-32 and return the number of their bytes, inflated.
 
-    ``directory`` was read with ``careful``. CorruptFileError names the record that is damaged, or that cannot be
-    checked because it is encrypted or compressed in a way that torch does not know; TransferError.
+    ``directory`` was read with ``read_local_headers``. CorruptFileError names the record that is damaged, or that
+    cannot be checked because it is encrypted or compressed by a method that torch does not read. TransferError if a
+    read fails.
     """
     total = 0
     for record, (method, encrypted, size) in zip(directory.records(Region), directory.methods(), strict=True):
@@ -43,7 +44,7 @@ def verify_members(path: str, fd: int, directory: _native.ZipDirectory) -> int:
 
 
 def _problem(path: str, fd: int, record: Region, deflated: bool, size: int) -> str:
-    """Why a record's bytes are not those that its CRC was computed of; empty if they are."""
+    """Return why a record's bytes do not match its size or CRC; empty if they do."""
     crc = found = 0
     try:
         for data in _inflated(path, fd, record) if deflated else _stored(path, fd, record):
@@ -60,16 +61,16 @@ def _problem(path: str, fd: int, record: Region, deflated: bool, size: int) -> s
 
 def _stored(path: str, fd: int, record: Region) -> Iterator[bytes]:
     end = record.offset + record.nbytes
-    for at in range(record.offset, end, _PIECE):
-        yield read_at(path, fd, at, min(_PIECE, end - at), record.name)
+    for offset in range(record.offset, end, _CHUNK):
+        yield read_at(path, fd, offset, min(_CHUNK, end - offset), record.name)
 
 
 def _inflated(path: str, fd: int, record: Region) -> Iterator[bytes]:
-    """Pieces of at most 1 MiB. zlib.error or EOFError where the data makes no sense."""
+    """Yield inflated chunks of at most 1 MiB. zlib.error or EOFError if the data cannot be inflated."""
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-    for piece in _stored(path, fd, record):
-        while piece and not inflater.eof:
-            yield inflater.decompress(piece, _PIECE)
-            piece = inflater.unconsumed_tail
+    for chunk in _stored(path, fd, record):
+        while chunk and not inflater.eof:
+            yield inflater.decompress(chunk, _CHUNK)
+            chunk = inflater.unconsumed_tail
     if record.nbytes and not inflater.eof:
-        raise EOFError("what is compressed ends too soon")
+        raise EOFError("the compressed data ends too soon")

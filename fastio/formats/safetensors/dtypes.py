@@ -1,4 +1,4 @@
-"""The dtypes of ``.safetensors`` by the format's names (``Dtype`` of the library's tensor.rs), and torch's for them."""
+"""Maps the dtype names of ``.safetensors`` (``Dtype`` in the library's tensor.rs) to torch's dtypes and back."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _NAMES = {
     "C64": "complex64", "F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2": "float8_e5m2",
     "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2",
 }  # fmt: skip
-# A torch without one of the dtypes neither reads nor writes it.
+# Dtypes that this torch lacks are neither read nor written.
 _DTYPES: dict[str, torch.dtype] = {key: getattr(torch, name) for key, name in _NAMES.items() if hasattr(torch, name)}
 _KEYS = {dtype: key for key, dtype in _DTYPES.items()}
-# So many of the format's elements are one of torch's: side by side in the last dimension.
+# How many of the format's elements torch packs into one of its own, side by side in the last dimension.
 _PACKED = {"F4": 2}
 
 
 def in_header(path: str, name: str, tensor: torch.Tensor) -> tuple[str, list[int]]:
-    """A tensor's dtype and shape in the format's words. FormatError where it has none."""
+    """Return a tensor's dtype name and shape for the header. FormatError if the format lacks the dtype."""
     key, shape = _KEYS.get(tensor.dtype), list(tensor.shape)
     if key is None:
         raise FormatError(f"{path}: {quoted(name)} has dtype {tensor.dtype}, which safetensors lacks; save it as .pt")
@@ -34,12 +34,12 @@ def in_header(path: str, name: str, tensor: torch.Tensor) -> tuple[str, list[int
 
 
 def in_torch(path: str, name: str, key: str, shape: list[int]) -> tuple[torch.dtype, list[int]]:
-    """The dtype and the shape of a tensor by its header entry. FormatError where this torch has no such tensor."""
+    """Return torch's dtype and shape for a header entry. FormatError if this torch has no such tensor."""
     if key not in _DTYPES:
-        named = f"; it is torch.{_NAMES[key]} in a newer one" if key in _NAMES else ""
+        newer = f"; it is torch.{_NAMES[key]} in a newer one" if key in _NAMES else ""
         raise FormatError(
             f"{path}: {quoted(name)} has dtype {quoted(key)}, unknown to this fastio with torch "
-            f"{torch.__version__}{named}; update them, or convert the tensor where it was made (known here: "
+            f"{torch.__version__}{newer}; update them, or convert the tensor where it was made (known here: "
             f"{', '.join(_DTYPES)})"
         )
     packed = _PACKED.get(key, 1)

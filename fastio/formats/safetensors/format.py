@@ -1,6 +1,7 @@
-"""``.safetensors``: a length, a JSON header, and the tensors without holes (the format's own README, "Format").
+"""Lays out and reads ``.safetensors`` files: a length, a JSON header, and the tensors without holes.
 
-The header is padded with spaces so that the data starts on a page. No checksums: the format has no place for them.
+The source is "Format" in the format's own README. The header is padded with spaces so that the data starts on a page.
+There are no checksums, for the format has no place for them.
 """
 
 from __future__ import annotations
@@ -25,32 +26,30 @@ from fastio.memory.load_buffers import Region, is_aligned
 _PAGE = 4096
 _METADATA = "__metadata__"
 _FIELDS = frozenset({"dtype", "shape", "data_offsets"})
-_SURROGATES = (
-    " (it has a surrogate alone, as of a file name that was read with another encoding); write it in other words"
-)
+_SURROGATES = " (it has a lone surrogate, as of a file name that was decoded with the wrong encoding); remove it"
 
 
 def layout(obj: Any, path: str, metadata: dict[str, str] | None = None) -> Layout:
     """Lay out a dict of str to dense tensors (any shape); FormatError names the entry that the format cannot hold.
 
-    ``metadata`` is text of the caller's own, kept in the header.
+    ``metadata`` is the caller's own text, stored in the header.
     """
     if not isinstance(obj, dict):
         raise FormatError(f"{path}: safetensors holds a dict of tensors, got {type(obj).__name__}; save it as .pt")
     for name, tensor in obj.items():
         _check(path, name, tensor)
     _refuse_shared(path, obj)
-    # The library's order: wide dtypes first, so that every tensor stays aligned to its own item size.
+    # The library's order: wide dtypes first, so that every tensor is aligned to its item size.
     ordered = sorted(obj.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header: dict[str, Any] = {}
     if metadata is not None:
         header[_METADATA] = _checked_metadata(path, metadata)
-    at = 0
+    offset = 0
     for name, tensor in ordered:
         nbytes = tensor.numel() * tensor.element_size()
         dtype, shape = in_header(path, name, tensor)
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + nbytes]}
-        at += nbytes
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + nbytes]}
+        offset += nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % _PAGE)
     if len(text) > LARGEST_HEADER:
@@ -60,7 +59,7 @@ def layout(obj: Any, path: str, metadata: dict[str, str] | None = None) -> Layou
     for name, tensor in ordered:
         if tensor.numel():
             builder.add_tensor(len(start) + header[name]["data_offsets"][0], tensor, name)
-    return builder.build(start, [(0, 0, len(start))], (), len(start) + at)
+    return builder.build(start, [(0, 0, len(start))], (), len(start) + offset)
 
 
 def _checked_metadata(path: str, metadata: Any) -> dict[str, str]:
@@ -93,15 +92,15 @@ def _is_unicode(text: str) -> bool:
 
 
 def _refuse_shared(path: str, tensors: dict[str, torch.Tensor]) -> None:
-    """Tied tensors would come back untied, twice as large: the library refuses them, and so do we."""
+    """Refuse tied tensors, as the library does: they would be loaded untied, twice as large."""
     spans = sorted(
-        (tensor.untyped_storage().data_ptr(), *dense_tensors.span(tensor), place, name)
-        for place, (name, tensor) in enumerate(tensors.items())
+        (tensor.untyped_storage().data_ptr(), *dense_tensors.span(tensor), index, name)
+        for index, (name, tensor) in enumerate(tensors.items())
         if tensor.numel()
     )
-    for one, other in pairwise(spans):  # were any two to overlap, two neighbours would
-        if one[0] == other[0] and other[1] < one[2]:
-            (*_, first), (*_, second) = sorted((one, other), key=itemgetter(3))
+    for left, right in pairwise(spans):  # if any two overlap, two neighbours do
+        if left[0] == right[0] and right[1] < left[2]:
+            (*_, first), (*_, second) = sorted((left, right), key=itemgetter(3))
             raise FormatError(
                 f"{path}: {quoted(first)} and {quoted(second)} share memory, which safetensors cannot say; "
                 f"save {quoted(second)} as a clone(), leave one out, or save as .pt"
@@ -109,8 +108,10 @@ def _refuse_shared(path: str, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def source(path: str, fd: int, size: int) -> Source:
-    """What to read of a safetensors file. CorruptFileError names what is wrong with the header, FormatError the tensor
-    that torch has no dtype for."""
+    """Return what to read of a safetensors file.
+
+    CorruptFileError names what is wrong with the header, FormatError a tensor whose dtype torch lacks.
+    """
     length = int.from_bytes(read_at(path, fd, 0, 8), "little")
     if length > min(size - 8, LARGEST_HEADER):
         raise CorruptFileError(path, None, f"its header is said to have {length} bytes; the file has {size}")
@@ -139,7 +140,7 @@ def source(path: str, fd: int, size: int) -> Source:
 
 
 def _check_metadata(path: str, header: dict[str, Any]) -> None:
-    """Names and metadata must be what the library takes: text, and a map of text to text."""
+    """Check that names are text and metadata maps text to text, as the library demands."""
     metadata = {} if header.get(_METADATA) is None else header[_METADATA]
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise CorruptFileError(path, _METADATA, "is no map of text to text")
@@ -155,9 +156,9 @@ def _entry(path: str, name: str, entry: Any, room: int) -> tuple[torch.dtype, li
     except (TypeError, KeyError, ValueError):
         raise CorruptFileError(path, name, "its header entry lacks dtype, shape or data_offsets") from None
     if len(entry) > 3:
-        further = [item for item in entry.items() if item[0] not in _FIELDS]
+        ignored = [item for item in entry.items() if item[0] not in _FIELDS]
         try:
-            safetensors_header.check_ignored(further)
+            safetensors_header.check_ignored(ignored)
         except ValueError as error:
             raise CorruptFileError(path, name, f"its header entry holds {error}") from None
     numbers = [*shape, begin, end] if isinstance(shape, list) else [None]
@@ -177,10 +178,10 @@ def _entry(path: str, name: str, entry: Any, room: int) -> tuple[torch.dtype, li
 
 
 def _refuse_holes(path: str, entries: dict[str, tuple[torch.dtype, list[int], int, int]], room: int) -> None:
-    at = 0
+    offset = 0
     for name, (_, _, begin, end) in sorted(entries.items(), key=lambda item: item[1][2:]):
-        if begin != at:
-            raise CorruptFileError(path, name, f"starts at {begin}, but the tensor before it ends at {at}")
-        at = end
-    if at != room:
-        raise CorruptFileError(path, None, f"the header accounts for {at} bytes of data, the file has {room}")
+        if begin != offset:
+            raise CorruptFileError(path, name, f"starts at {begin}, but the tensor before it ends at {offset}")
+        offset = end
+    if offset != room:
+        raise CorruptFileError(path, None, f"the header accounts for {offset} bytes of data, the file has {room}")

@@ -1,7 +1,7 @@
-"""The header of a ``.safetensors`` file: JSON as the library's parser (serde_json) takes it.
+"""Parses the header of a ``.safetensors`` file: JSON as the library's parser (serde_json) accepts it.
 
-Python's parser takes more: UTF-16 and UTF-32, NaN and infinities, lone surrogates, -0 as a whole number, numbers
-of any size, and nesting of any depth.
+Python's parser accepts more: UTF-16 and UTF-32, NaN and infinities, lone surrogates, -0 as an integer, numbers of any
+size, and nesting of any depth.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import math
 from typing import Any, NoReturn
 
 _DEEPEST = 125  # levels below a field of an entry: serde_json's limit is 127 in all
-_LARGEST = 1 << 1024  # whole numbers from here on are larger than any float
+_LARGEST = 1 << 1024  # integers from here on are larger than any float
 
 
 def parse(header: bytes) -> Any:
-    """The value that the bytes are the JSON of. ValueError or RecursionError says why they are none."""
+    """Return the JSON value of the bytes. ValueError or RecursionError if the library would not accept them."""
     text = header.decode()
     return json.loads(
         text,
         object_pairs_hook=_unique,
-        parse_constant=_no_number,
+        parse_constant=_refuse_constant,
         parse_float=_finite,
-        parse_int=_whole if "-0" in text else None,
+        parse_int=_integer if "-0" in text else None,
     )
 
 
 def check_ignored(fields: list[tuple[str, Any]]) -> None:
-    """Refuse, by ValueError, what no safetensors file may hold even in a field that means nothing."""
+    """Raise ValueError for values that no safetensors file may hold, even in fields that have no meaning."""
     level: list[Any] = [item for pair in fields for item in pair]
     for _ in range(_DEEPEST + 1):
         if not level:
@@ -52,12 +52,12 @@ def check_ignored(fields: list[tuple[str, Any]]) -> None:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name occurs twice")
     return found
 
 
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON's")
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _finite(text: str) -> float:
@@ -67,5 +67,5 @@ def _finite(text: str) -> float:
     return value
 
 
-def _whole(text: str) -> int | float:
+def _integer(text: str) -> int | float:
     return -0.0 if text == "-0" else int(text)
