@@ -1,4 +1,4 @@
-"""Checkpoints of a training: saved behind it, whole or invisible, checked when they are read."""
+"""Checkpoints of a training: saved in the background, complete or invisible, checked when they are read."""
 
 from fastio.checkpoint.checkpointer import Checkpointer
 from fastio.checkpoint.random_state import RandomState

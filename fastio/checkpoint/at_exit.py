@@ -1,4 +1,4 @@
-"""What is still being saved when a program ends is finished, and what went wrong with it is said."""
+"""Closes objects when the interpreter exits, so that saves in progress finish and their errors are reported."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Protocol
 
 
 class Closable(Protocol):
-    """What is closed."""
+    """An object that can be closed at exit."""
 
     def close(self) -> None:
-        """Raises what nobody has heard yet."""
+        """Close it; raises an error that was not raised before."""
 
 
 _open: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
-def close_at_exit(thing: Closable) -> None:
-    """Close it when the interpreter ends, if it is there still. An error is printed by the interpreter."""
-    _open.add(thing)
+def close_at_exit(closable: Closable) -> None:
+    """Close an object when the interpreter exits, if it still exists. The interpreter prints the first error."""
+    _open.add(closable)
 
 
 def _close_all() -> None:
     errors = []
-    for thing in list(_open):
+    for closable in list(_open):
         try:
-            thing.close()
-        except Exception as error:  # the others are to be closed all the same
+            closable.close()
+        except Exception as error:  # close the others too
             errors.append(error)
     if errors:
         raise errors[0]

@@ -1,4 +1,4 @@
-"""Work that goes on behind the training: one piece at a time, its error kept for whoever asks next."""
+"""Runs a write on a background thread, and keeps its error for the next call."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from fastio.runtime.interrupt_safe_thread import LOOK_IN_SECONDS, WorkThread
 
 
 class BackgroundWrite:
-    """Runs ``work`` on a thread, from ``start`` on, and if that went well, ``afterwards``, for which nobody need wait.
+    """Runs ``work`` on a thread, then, if that succeeded, ``cleanup``, for which :meth:`wait` does not wait.
 
-    ``at_last`` is called then, whatever happened. The interpreter waits for all of it before it ends. Made and
-    started in two steps, so that who is interrupted while it starts knows of it already: ``has_begun`` tells whether it
-    has.
+    ``on_end`` is called last in any case. The interpreter waits for all of it before it exits. Creation and start are
+    two steps, so that a caller that is interrupted during the start has the object: ``has_begun`` says whether it runs.
     """
 
     def __init__(
-        self, work: Callable[[], None], afterwards: Callable[[], None], at_last: Callable[[BackgroundWrite], None]
+        self, work: Callable[[], None], cleanup: Callable[[], None], on_end: Callable[[BackgroundWrite], None]
     ) -> None:
-        self._work, self._afterwards, self._at_last = work, afterwards, at_last
+        self._work, self._cleanup, self._on_end = work, cleanup, on_end
         self._is_done = Latch()
         self._error: BaseException | None = None
         self._thread = WorkThread(self._run, "fastio-checkpoint")
 
     def start(self) -> None:
-        """Begin. Once."""
+        """Start the thread. Call it once."""
         self._thread.start()
 
     @property
     def has_begun(self) -> bool:
-        """Whether it began, and may have ended since."""
+        """Whether the thread started; it may have ended since."""
         return self._thread.has_begun
 
     @property
     def is_working(self) -> bool:
-        """Whether ``work`` goes on still."""
+        """Whether ``work`` is still running."""
         return self._thread.is_running and not self._is_done.is_open
 
     def wait(self) -> None:
@@ -45,11 +44,11 @@ class BackgroundWrite:
             pass
 
     def join(self) -> None:
-        """Return when all of it has ended."""
+        """Return when the thread has ended."""
         self._thread.wait()
 
-    def complain(self) -> None:
-        """Raise the error, if there was one by now, or if the work was never done. Once."""
+    def raise_error(self) -> None:
+        """Raise the error of ``work`` or ``cleanup``, once; CheckpointError if ``work`` never ran."""
         error, self._error = self._error, None
         if self._thread.has_begun and not self._thread.is_running and not self._is_done.is_open:
             self._is_done.open()
@@ -58,18 +57,18 @@ class BackgroundWrite:
             raise error
 
     def _run(self) -> None:
-        work, afterwards, at_last = self._work, self._afterwards, self._at_last
-        del self._work, self._afterwards, self._at_last  # they may hold the one before, and that the one before it
+        work, cleanup, on_end = self._work, self._cleanup, self._on_end
+        del self._work, self._cleanup, self._on_end  # they may refer to the write before, which refers to its own one
         try:
             try:
                 work()
             except BaseException as error:
-                self._error = error  # before anybody is told that it has ended
+                self._error = error  # set before the latch opens
                 return
             finally:
                 self._is_done.open()
-            afterwards()
-        except BaseException as error:  # raised by complain()
+            cleanup()
+        except BaseException as error:
             self._error = error
         finally:
-            at_last(self)
+            on_end(self)

@@ -1,4 +1,4 @@
-"""The Checkpointer: what a training calls."""
+"""Provides the Checkpointer, which saves and restores the steps of a training."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 
 from fastio.checkpoint import at_exit
 from fastio.checkpoint.delayed_progress import after_a_second
-from fastio.checkpoint.folder.corruption import is_about, is_damage
+from fastio.checkpoint.folder.corruption import concerns_step, is_corruption
 from fastio.checkpoint.folder.manifest import LIMIT, Manifest, checked_metadata
 from fastio.checkpoint.folder.step_folders import steps_in
-from fastio.checkpoint.restoring.reading import Restored, Wish, check_step, read_step
-from fastio.checkpoint.saving.saver import Manner, Saver
+from fastio.checkpoint.restoring.reading import Restored, RestoreRequest, check_step, read_step
+from fastio.checkpoint.saving.saver import Saver, SaveSettings
 from fastio.checkpoint.sizes import check_count, parsed
 from fastio.engine.progress import check_progress, shown
 from fastio.errors import CheckpointError, CorruptFileError, TransferError
@@ -28,42 +28,41 @@ _Found = TypeVar("_Found")
 
 
 class Checkpointer:
-    """Saves and restores the steps of a training in a folder: each is there whole and checked, or not at all.
+    """Saves and restores the steps of a training in a folder: a step is there complete and checked, or not at all.
 
-    A step is one folder with a ``state.pt`` that plain ``torch.load`` opens, and a ``manifest.json``, put in its place
-    last. :meth:`save` copies the state to host memory and returns; a thread writes it while training goes on. That
-    memory, of the size of all tensors saved, is kept for the next save. An error of the thread is raised by whatever
-    is called next, and by :meth:`close`.
+    A step is one folder with a ``state.pt`` that plain ``torch.load`` opens, and a ``manifest.json``, which is written
+    last. :meth:`save` copies the state to host memory and returns; a thread writes it while training continues. That
+    memory, of the size of all saved tensors, is kept for the next save. The next call, or :meth:`close`, raises an
+    error of the thread.
 
-    Only what a Checkpointer wrote is read or removed: links are not followed, folders of others and others' files in a
-    step's folder stay. A step that is damaged in any way costs that step alone.
+    Only files that a Checkpointer wrote are read or removed. Links are not followed. Other programs' folders, and their
+    files in a step's folder, stay. Damage to one step affects no other step.
 
-    One writer a folder: another one, of this process or any other, is refused with FolderInUseError. The lock goes
-    with its process, however that ends. A fork of the process cannot use it. Not thread-safe.
+    A folder has one writer: a second one, in any process, is refused with FolderInUseError. The lock ends with its
+    process, however that ends. A fork of the process cannot use the Checkpointer. Not thread-safe.
 
     Args:
         folder: made if it is missing.
-        keep: how many steps stay, those saved last; None for all. One more is on the disk while it is written, and
-            for the moment after it in which the room of the one that goes is given back.
-        keep_every: steps that are multiples of it stay for ever.
+        keep: how many of the last saved steps stay; None for all. One more is on the disk while it is written, and
+            shortly afterwards, until the space of the removed step is free.
+        keep_every: steps that are multiples of it stay forever.
         asynchronous: False writes before ``save`` returns, straight from the tensors, without a copy.
-        memory_budget: the most host memory for the copy, in bytes or as ``"2GiB"``. A state that is larger passes
-            through it in pieces, so ``save`` returns when all but the last of it has been written: it blocks for about
-            as long as writing takes. At least 32 MiB are taken.
-        incremental: True lets a step whose tensors did not change for the most part refer to the files of the one
-            before, by hard links: it is written and stored in the time and space of what changed. Its own files, one or
-            two, are then called ``changes.pt`` and ``changes.1.pt``; only a Checkpointer opens them. What changed is
-            found by digests of the snapshot before, at the speed of reading memory, and most of it is written
-            meanwhile: 256 bits for 16 KiB, under a random key of this process, so that one change in 2^128 may be
-            missed, whatever it is. So the first step of every process is full; so is one that does not fit into
-            ``memory_budget``.
-        when_busy: what ``save`` does while the step before is still being written: ``"wait"`` for it, or ``"skip"``:
-            return False at once, so that several steps are merged into the next one that is saved: call ``wait``
-            before the last, or it may be left out.
-        read_back: read each step from the disk again and compare all of it before it becomes visible. Without, what is
-            compared is its directory; each byte is checked when it is restored, in any case.
-        policy: who chooses the tool, as for :func:`fastio.save`.
-        progress: True for a bar, or a function of (bytes done, bytes in all); for what takes more than a second.
+        memory_budget: the most host memory for the copy, in bytes or as ``"2GiB"``. A larger state passes through it
+            in chunks, so ``save`` returns when all but the last chunk has been written: it blocks for about as long as
+            writing takes. At least 32 MiB are used.
+        incremental: True lets a step that mostly did not change link to the files of the step before (hard links): it
+            takes the time and space of its changes. Its own files, one or two, are then called ``changes.pt`` and
+            ``changes.1.pt``; only a Checkpointer opens them. Changes are found by digests of the snapshot before, at
+            the speed of reading memory, and most of them are written meanwhile. A digest has 256 bits for 16 KiB, under
+            a random key of this process, so a change is missed with probability 2^-128. The first step of every process
+            is therefore full; so is one that does not fit into ``memory_budget``.
+        when_busy: what ``save`` does while the step before is still being written. ``"wait"`` waits for it. ``"skip"``
+            returns False at once, so that several steps are merged into the next one that is saved: call ``wait``
+            before the last save, or it may be skipped.
+        read_back: read each step from the disk again and compare all of it before it becomes visible. Otherwise its
+            directory is compared. A restore checks every byte in any case.
+        policy: chooses the tool, as for :func:`fastio.save`.
+        progress: True for a bar, or a function of (bytes done, bytes in all); it starts after one second.
         read_only: only look and restore; other processes may write meanwhile.
 
     >>> with fastio.Checkpointer("run1", keep=2) as checkpointer:
@@ -103,97 +102,98 @@ class Checkpointer:
         if not read_only:
             self._saver = Saver(
                 self._steps,
-                Manner(keep, keep_every, asynchronous, budget, incremental, read_back, policy, progress),
+                SaveSettings(keep, keep_every, asynchronous, budget, incremental, read_back, policy, progress),
             )
             at_exit.close_at_exit(self)
         self._is_open = True
 
     def save(self, step: int, state: Any, metadata: dict[str, Any] | None = None) -> bool:
-        """Save a step; gives whether it is, see ``when_busy``. One of that number is replaced when this one is whole.
+        """Save a step; returns False if it was skipped (see ``when_busy``).
 
-        Returns when the state may change again; the step is visible once it is written (see :meth:`wait`).
+        Returns when the state may change again; the step is visible once it is written (see :meth:`wait`). It then
+        replaces a step of the same number.
 
         Args:
-            step: 0 or more. Steps are in the order in which they were saved: after going back to an earlier one, what
-                is saved next is the newest, whatever its number.
-            state: a tree of dicts, lists and tuples (of subclasses, too) of whatever has ``state_dict`` and
-                ``load_state_dict`` in its class (modules, optimizers, schedulers, data loaders, :class:`RandomState`),
-                tensors, generators, and anything that torch.save takes. It is not changed.
-            metadata: a dict of what JSON holds; it comes back with :meth:`restore`, and is in the step's manifest.
+            step: 0 or more. Steps are ordered by when they were saved: after going back to an earlier step, the step
+                saved next is the newest, whatever its number.
+            state: a tree of dicts, lists, tuples and their subclasses. Its leaves are objects whose class has
+                ``state_dict`` and ``load_state_dict`` (modules, optimizers, schedulers, data loaders,
+                :class:`RandomState`), tensors, generators, and anything that torch.save takes. It is not changed.
+            metadata: a dict that JSON can hold; :meth:`restore` returns it, and it is in the step's manifest.
 
         Raises:
-            What the save before raised, if its error was not heard yet: then nothing of this one is saved, and a
-            further call saves. TransferError (an OSError) where the system refuses. CheckpointError, naming the place,
-            for a tensor whose memory was freed, and for a container with modules in it that cannot be made anew. What
-            torch.save raises for what cannot be pickled.
+            The error of the save before, if it was not raised yet: then nothing of this step is saved, and the next
+            call saves again. TransferError (an OSError) if the system refuses. CheckpointError, naming the place, for a
+            tensor whose memory was freed, and for a container of modules that cannot be copied. What torch.save raises
+            for objects that cannot be pickled.
         """
-        saver = self._writing()
+        saver = self._require_saver()
         if type(step) is not int or not 0 <= step < LIMIT:
-            raise ValueError(f"step={step!r}: expected a whole number, 0 or more and below 2**63")
-        kept_metadata = checked_metadata(metadata)
+            raise ValueError(f"step={step!r}: expected an integer, 0 or more and below 2**63")
+        stored_metadata = checked_metadata(metadata)
         if self._when_busy == "skip" and saver.is_busy:
             _log.info("step %d: not saved, the one before is still being written", step)
             return False
-        saver.save(step, state, kept_metadata)
+        saver.save(step, state, stored_metadata)
         return True
 
     def wait(self) -> None:
-        """Return when what was saved is visible, and would survive a power cut; raise the error if it could not be."""
+        """Return when the saved step is visible and would survive a power cut; raise its error if the save failed."""
         self._require()
         if self._saver is not None:
             self._saver.wait()
 
     def steps(self) -> list[int]:
-        """The numbers of the steps that can be restored, in ascending order, as far as their manifests tell."""
+        """Return the numbers of the steps whose manifests are intact, in ascending order."""
         self._require()
-        return sorted(one.step for one in self._steps.whole()[0])
+        return sorted(one.step for one in self._steps.read_manifests()[0])
 
     def latest(self) -> int | None:
-        """The step that was saved last, of those that are visible; None if there is none."""
+        """Return the visible step that was saved last; None if there is none."""
         self._require()
-        manifests = self._steps.whole()[0]
+        manifests = self._steps.read_manifests()[0]
         return manifests[-1].step if manifests else None
 
     def restore(
         self, step: int | None = None, map_location: Any = None, into: Any = None, *, weights_only: bool | None = True
     ) -> Restored | None:
-        """Restore a step, every byte of it checked, once what is being saved is written.
+        """Restore a step and check every byte of it, after waiting for a save in progress.
 
         Args:
-            step: None for the newest that is whole: one that is damaged is skipped, with a RuntimeWarning that names
-                it.
-            map_location: the device for tensors that are not filled in place (default: the CPU). No function or
-                dict, as torch.load has: a snapshot lies in host memory, whatever its tensors were on.
-            into: a tree as it was given to :meth:`save`. Tensors in it get the saved values, whatever has a state gets
-                its state by ``load_state_dict``, in the order of the tree, lists and dicts of plain data get the
-                contents that they had, and other values are replaced in the dict or list that they are in. What is
-                missing of it is left alone, and is not read: ``into={"model": model}`` restores the model.
-                Tensors of torch's modules and optimizers, and tensors in the tree, are filled directly, without a
-                second copy in memory, if they have their memory to themselves, are of the same dtype, shape and
-                strides, nothing else was saved with theirs, the two trees have the same shape, and ``map_location`` is
-                the CPU. Classes with a ``load_state_dict`` of their own, and modules with hooks for it, get tensors in
-                new memory, and so does what comes after them: put the model and the optimizer first.
+            step: None for the newest intact step: damaged steps are skipped, each with a RuntimeWarning that names it.
+            map_location: the device for tensors that are not filled in place (default: the CPU). Not a function or
+                dict as for torch.load: a snapshot lies in host memory, whatever device its tensors were on.
+            into: a tree like the one given to :meth:`save`. In the order of the tree, tensors get the saved values,
+                objects with a state get it by ``load_state_dict``, and lists and dicts of plain data get their saved
+                contents. Other values are replaced in their dict or list. Saved entries that the tree lacks are not
+                read: ``into={"model": model}`` restores the model only.
+                Tensors in the tree, and tensors of torch's modules and optimizers, are filled directly, without a
+                second copy in memory, if they share their memory with no other tensor, have the saved dtype, shape and
+                strides, were saved without sharing their storage, the two trees have the same shape, and
+                ``map_location`` is the CPU. Classes with their own ``load_state_dict``, and modules with hooks for it,
+                get tensors in new memory, and so does everything after them: put the model and the optimizer first.
             weights_only: as for torch.load; None is True.
 
         Returns:
-            ``Restored(step, state, metadata)``; ``state`` is ``into``, if that was given, else what was saved, with
-            the ``state_dict`` of whatever had one: what torch.load gives of what torch.save writes, with the same types
-            and the same sharing. None if ``step`` is None and nothing was ever saved. All of it was read and compared
-            with its checksums before it was unpickled.
+            ``Restored(step, state, metadata)``. ``state`` is ``into``, if given, else the saved state, in which a
+            ``state_dict`` stands for each object that had one: as torch.load returns it after torch.save, with the same
+            types and the same sharing. None if ``step`` is None and nothing was ever saved. All of it was read and
+            compared with its checksums before it was unpickled.
 
         Raises:
-            CorruptFileError: the step asked for is damaged. CheckpointError: no such step, none that is whole, or not
-            of the shape of ``into``, or the memory of one of its tensors was freed. After damage, and where a
-            ``load_state_dict`` refuses what was saved, tensors of ``into`` may have been overwritten. TransferError: a
-            step cannot be read now, for want of memory or descriptors, say; no earlier one is given in its place.
-            TypeError for a ``map_location`` that is no device. Otherwise what ``load_state_dict`` and torch.load raise.
+            CorruptFileError: the step is damaged. CheckpointError: there is no such step, or no intact one, or it does
+            not have the shape of ``into``, or the memory of a tensor in ``into`` was freed. After damage, or if a
+            ``load_state_dict`` refuses the saved state, tensors of ``into`` may have been overwritten. TransferError:
+            the step cannot be read now, for example for lack of memory or descriptors; no earlier step is returned
+            instead. TypeError for a ``map_location`` that is not a device. What ``load_state_dict`` and torch.load
+            raise.
         """
         device = _device(map_location)
         weights_only = weights_only is None or weights_only
         self.wait()
         if step is not None:
             return self._while_there(step, lambda one: self._read(one, device, into, weights_only))
-        manifests, damaged = self._steps.whole()
+        manifests, damaged = self._steps.read_manifests()
         skipped = sorted(damaged)
         for number in skipped:
             _warn(number, damaged[number])
@@ -201,11 +201,11 @@ class Checkpointer:
             try:
                 return self._read(one, device, into, weights_only)
             except (CorruptFileError, TransferError) as error:
-                if not is_about(error, self._steps.of(one.step)):
+                if not concerns_step(error, self._steps.path_of(one.step)):
                     raise
-                if not self._steps.has(one):  # whoever writes here has pruned it meanwhile, or saved it again
+                if not self._steps.has(one):  # another process pruned it meanwhile, or saved it again
                     return self.restore(None, map_location, into, weights_only=weights_only)
-                if not is_damage(error):
+                if not is_corruption(error):
                     raise
                 _warn(one.step, error)
                 skipped.append(one.step)
@@ -214,24 +214,25 @@ class Checkpointer:
         return None
 
     def verify(self, step: int) -> int:
-        """Check every byte of a step; gives their number.
+        """Check every byte of a step and return their number.
 
-        CorruptFileError names the file, and the record if it lies in one. CheckpointError if there is no such step.
+        CorruptFileError names the file, and the record if the damage lies in one. CheckpointError if there is no such
+        step.
         """
         self.wait()
-        return self._while_there(step, lambda one: check_step(self._steps.of(step), one))
+        return self._while_there(step, lambda one: check_step(self._steps.path_of(step), one))
 
     def prune(self) -> list[int]:
-        """Remove the steps that ``keep`` and ``keep_every`` do not keep, as every save does; gives their numbers.
+        """Remove the steps that ``keep`` and ``keep_every`` do not keep, as every save does; return their numbers.
 
-        The step saved last always stays, and so do damaged ones: somebody may still want what is in them.
+        The step saved last always stays. So do damaged steps, whose intact parts may still be of use.
         """
-        return self._writing().prune()
+        return self._require_saver().prune()
 
     def close(self) -> None:
-        """Wait for what is being written, raise its error, and let others write.
+        """Wait for the save in progress, raise its error, and release the folder's lock.
 
-        A second call does nothing, but where the first was interrupted: it waits again.
+        A second call does nothing; if the first was interrupted, it waits again.
         """
         if os.getpid() != self._process:
             return
@@ -240,7 +241,7 @@ class Checkpointer:
             self._saver.close()
 
     def _require(self) -> None:
-        """This process, and open."""
+        """Raise CheckpointError in a forked process, or if this is closed."""
         if os.getpid() != self._process:
             raise CheckpointError(
                 f"{self._steps.path}: this Checkpointer belongs to process {self._process}, which forked this one; "
@@ -249,24 +250,24 @@ class Checkpointer:
         if not self._is_open:
             raise CheckpointError(f"{self._steps.path}: this Checkpointer is closed")
 
-    def _writing(self) -> Saver:
+    def _require_saver(self) -> Saver:
         self._require()
         if self._saver is None:
             raise CheckpointError(f"{self._steps.path}: this Checkpointer was opened with read_only=True")
         return self._saver
 
     def _while_there(self, step: int, read: Callable[[Manifest], _Found]) -> _Found:
-        """What ``read`` makes of a step: once more, where whoever writes here has saved it again meanwhile."""
+        """Return ``read`` of a step; again if another process saved the step anew meanwhile."""
         while True:
             one = self._find(step)
             try:
                 return read(one)
             except (CorruptFileError, TransferError) as error:
-                if not is_about(error, self._steps.of(step)) or self._steps.has(one):
+                if not concerns_step(error, self._steps.path_of(step)) or self._steps.has(one):
                     raise
 
     def _find(self, step: int) -> Manifest:
-        manifests, damaged = self._steps.whole()
+        manifests, damaged = self._steps.read_manifests()
         if step in damaged:
             raise damaged[step]
         for one in manifests:
@@ -276,9 +277,9 @@ class Checkpointer:
         raise CheckpointError(f"{self._steps.path}: there is no step {step}; there are: {there}")
 
     def _read(self, one: Manifest, device: torch.device, into: Any, weights_only: bool) -> Restored:
-        with shown(self._progress, f"restoring step {one.step}") as told:
-            wish = Wish(into, device, weights_only, self._policy, after_a_second(told))
-            return read_step(self._steps.of(one.step), one, wish)
+        with shown(self._progress, f"restoring step {one.step}") as on_progress:
+            request = RestoreRequest(into, device, weights_only, self._policy, after_a_second(on_progress))
+            return read_step(self._steps.path_of(one.step), one, request)
 
     def __enter__(self) -> Checkpointer:
         return self

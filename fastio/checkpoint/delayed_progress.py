@@ -1,4 +1,4 @@
-"""Progress of what takes long, and only of that."""
+"""Reports progress only after one second."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _SECONDS = 1.0
 
 
 def after_a_second(progress: Progress | None) -> Progress | None:
-    """The same, told nothing in the first second."""
+    """Return a progress function that calls ``progress``, but not in the first second; None for None."""
     if progress is None:
         return None
     began = time.monotonic()
 
-    def tell(done: int, total: int) -> None:
+    def on_progress(done: int, total: int) -> None:
         if time.monotonic() - began >= _SECONDS:
             progress(done, total)
 
-    return tell
+    return on_progress

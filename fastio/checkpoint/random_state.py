@@ -1,4 +1,4 @@
-"""The generators that a training draws from, as one more thing with a state."""
+"""Saves and restores the state of the global random generators."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 
 
 class RandomState:
-    """The global generators of Python, NumPy and torch, the last on the CPU and on every CUDA device.
+    """The global generators of Python, NumPy and torch; torch's on the CPU and on every CUDA device.
 
-    Put one into what is saved and restored: ``{"model": model, "random": RandomState()}``.
+    Put one into the state to save and restore: ``{"model": model, "random": RandomState()}``.
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """Where they all are now."""
-        by_numpy: Any = np.random.get_state(legacy=True)
-        name, key, *rest = by_numpy
+        """Return the current state of all generators."""
+        numpy_state: Any = np.random.get_state(legacy=True)
+        name, key, *rest = numpy_state
         return {
             "python": random.getstate(),
             "numpy": (name, torch.from_numpy(key.astype(np.int64)), *rest),
@@ -27,7 +27,7 @@ class RandomState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there. A CUDA device that is not here now is left out."""
+        """Set all generators to a saved state. States of CUDA devices that this machine lacks are ignored."""
         random.setstate(state["python"])
         name, key, *rest = state["numpy"]
         np.random.set_state((name, key.numpy().astype(np.uint32), *rest))

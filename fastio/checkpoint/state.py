@@ -1,4 +1,4 @@
-"""What a caller gives to be saved, as torch can pickle it: whatever has a state gives it."""
+"""Captures a caller's tree for pickling: objects with a state are replaced by their ``state_dict``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fastio.errors import CheckpointError
 _slot_names: Callable[[type], list[str]] = copyreg._slotnames  # type: ignore[attr-defined]
 
 ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
-"""Types whose values hold nothing else, and are most of what a state has."""
+"""Types whose values hold no other objects. Most values of a state have them."""
 
 
 def is_stateful(thing: Any) -> bool:
-    """Whether it is a module, an optimizer, a scheduler, a data loader, ...: what gives its state and takes it back.
+    """Return whether an object can save and load its state, as modules, optimizers, schedulers and data loaders do.
 
-    Its class says so. An object may answer to any name, and even change when it is asked for one.
+    Only its class is examined: an object may have a ``__getattr__`` for any name, even one with side effects.
     """
     kind = type(thing)
     if kind in ATOMS or isinstance(thing, (type, torch.Tensor)):
@@ -29,12 +29,12 @@ def is_stateful(thing: Any) -> bool:
 
 
 def is_container(thing: Any) -> bool:
-    """Whether it is one of the containers whose entries are saved and restored one by one; else it is pickled whole."""
+    """Return whether an object's entries are saved and restored one by one; other objects are pickled whole."""
     return isinstance(thing, (dict, list, tuple)) and type(thing) is not torch.Size
 
 
 def entries(container: Any) -> Iterable[tuple[Any, Any]]:
-    """The (key or index, value) pairs of a container, by the methods of Python's own, whatever its class defines."""
+    """Return the (key or index, value) pairs of a container, by the built-in methods, whatever its class overrides."""
     if isinstance(container, OrderedDict):
         return OrderedDict.items(container)
     if isinstance(container, dict):
@@ -42,11 +42,11 @@ def entries(container: Any) -> Iterable[tuple[Any, Any]]:
     return enumerate(list.__iter__(container) if isinstance(container, list) else tuple.__iter__(container))
 
 
-def holders(tree: Any, is_wanted: Callable[[Any], bool]) -> set[int]:
-    """The ids of the containers in a tree from which something wanted is reached. A tree may have cycles."""
+def find_holders(tree: Any, is_wanted: Callable[[Any], bool]) -> set[int]:
+    """Return the ids of the containers in a tree that reach a wanted object. The tree may have cycles."""
     if is_wanted(tree) or not is_container(tree):
         return set()
-    within: dict[int, list[int]] = {id(tree): []}  # for each container, those that it is an entry of
+    parents: dict[int, list[int]] = {id(tree): []}  # by the ids of containers
     found: list[int] = []
     left = [tree]
     while left:
@@ -58,26 +58,26 @@ def holders(tree: Any, is_wanted: Callable[[Any], bool]) -> set[int]:
             if is_wanted(value):
                 found.append(id(here))
             elif is_container(value):
-                if id(value) not in within:
-                    within[id(value)] = []
+                if id(value) not in parents:
+                    parents[id(value)] = []
                     left.append(value)
-                within[id(value)].append(id(here))
-    holding: set[int] = set()
+                parents[id(value)].append(id(here))
+    holders: set[int] = set()
     while found:
         one = found.pop()
-        if one not in holding:
-            holding.add(one)
-            found.extend(within[one])
-    return holding
+        if one not in holders:
+            holders.add(one)
+            found.extend(parents[one])
+    return holders
 
 
-def captured(state: Any) -> Any:
-    """The same tree, with states in the place of what has one. No tensor is copied, and nothing of ``state`` changes.
+def capture(state: Any) -> Any:
+    """Return the tree with each object that has a state replaced by it. No tensor is copied, ``state`` is not changed.
 
-    What holds nothing that has a state is the very object that was given. Other containers are copied, each once, with
-    their type and attributes. CheckpointError names one that cannot be.
+    A container that holds no object with a state is returned itself. Others are copied once each, with their type and
+    attributes. CheckpointError names one that cannot be copied.
     """
-    return _Capture(holders(state, _gives_state)).of(state, "state")
+    return _Capture(find_holders(state, _gives_state)).capture(state, "state")
 
 
 def _has_method(kind: type, name: str) -> bool:
@@ -89,38 +89,38 @@ def _gives_state(thing: Any) -> bool:
 
 
 class _Capture:
-    """The copies that are made, by the ids of what they are of."""
+    """Copies containers, each once, and remembers the copies by the ids of the originals."""
 
-    def __init__(self, holding: set[int]) -> None:
-        self._holding = holding
+    def __init__(self, holders: set[int]) -> None:
+        self._holders = holders
         self._made: dict[int, Any] = {}
 
-    def of(self, thing: Any, path: str) -> Any:
+    def capture(self, thing: Any, path: str) -> Any:
         if id(thing) in self._made:
             return self._made[id(thing)]
         if is_stateful(thing):
             made = thing.state_dict()
         elif isinstance(thing, torch.Generator):
             made = thing.get_state()
-        elif id(thing) not in self._holding:
+        elif id(thing) not in self._holders:
             return thing
         elif isinstance(thing, tuple):
-            values = [self.of(value, f"{path}[{key!r}]") for key, value in entries(thing)]
-            if id(thing) in self._made:  # it holds itself, by way of a list or a dict
+            values = [self.capture(value, f"{path}[{key!r}]") for key, value in entries(thing)]
+            if id(thing) in self._made:  # the tuple holds itself through a list or a dict
                 return self._made[id(thing)]
             made = like(thing, path, values)
         else:
             made = self._made[id(thing)] = like(thing, path)
             for key, value in list(entries(thing)):
-                set_entry(made, key, self.of(value, f"{path}[{key!r}]"))
+                set_entry(made, key, self.capture(value, f"{path}[{key!r}]"))
         self._made[id(thing)] = made
         return made
 
 
 def like(container: Any, path: str, values: Iterable[Any] = ()) -> Any:
-    """A new container of the same type and attributes; a tuple of ``values``, or an empty list or dict.
+    """Return a new container of the same type and attributes: a tuple of ``values``, or an empty list or dict.
 
-    CheckpointError, naming ``path``, if that type cannot be made so.
+    CheckpointError, naming ``path``, if the type cannot be copied so.
     """
     kind = type(container)
     base = next(one for one in (defaultdict, OrderedDict, dict, list, tuple) if isinstance(container, one))
@@ -133,20 +133,20 @@ def like(container: Any, path: str, values: Iterable[Any] = ()) -> Any:
                 object.__setattr__(made, name, value)
     except (TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"{path} is a {kind.__qualname__}, which cannot be made anew ({error}); put the modules, tensors and "
-            "other things with a state that are in it into a plain dict, list or tuple"
+            f"{path} is a {kind.__qualname__}, which cannot be copied ({error}); put the modules, tensors and "
+            "other objects with a state that are in it into a plain dict, list or tuple"
         ) from error
     return made
 
 
 def attributes_of(thing: Any) -> dict[str, Any]:
-    """The attributes that are set on an object, whatever it answers to other names."""
+    """Return the attributes that are set on an object, bypassing its ``__getattr__``."""
     found: dict[str, Any] | None = _attribute(thing, "__dict__")
     return found or {}
 
 
 def _attribute(thing: Any, name: str) -> Any:
-    """An attribute that is there; else None."""
+    """Return an attribute that is set; else None."""
     try:
         return object.__getattribute__(thing, name)
     except AttributeError:
@@ -154,7 +154,7 @@ def _attribute(thing: Any, name: str) -> Any:
 
 
 def set_entry(container: Any, key: Any, value: Any) -> None:
-    """Put an entry at a key of a dict, or at the end of a list, by the methods of Python's own."""
+    """Set a key of a dict, or append to a list, by the built-in methods."""
     if isinstance(container, OrderedDict):
         OrderedDict.__setitem__(container, key, value)
     elif isinstance(container, dict):

@@ -1,4 +1,7 @@
-"""The way for a torch whose serialization is not the one known: torch's own, through memory. Slower, and as safe."""
+"""Saves and restores through memory with torch's own functions if fastio does not support its serialization.
+
+That is slower, and as safe.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,23 @@ from fastio.transports.transport import Extent
 
 
 def image_of(state: Any, pickle_module: Any) -> bytearray:
-    """The whole file that torch.save writes with this pickle module, in memory: a snapshot."""
+    """Return the whole file that torch.save writes with this pickle module, in memory: a snapshot."""
     buffer = io.BytesIO()
     torch.serialization.save(state, buffer, pickle_module=pickle_module)
     return bytearray(buffer.getbuffer())
 
 
 def layout_of(image: bytearray) -> Layout:
-    """A file of these bytes."""
+    """Return the layout of a file of these bytes."""
     extents = [Extent(0, len(image), address_of(image), False, "cpu", image, "")]
     return Layout(len(image), extents, (), len(image), frozenset(), image)
 
 
 def load(folder: str, manifest: Manifest, device: torch.device, weights_only: bool) -> Any:
-    """The state of a step whose bytes have been checked, in memory of its own."""
+    """Return the state of a step, in new memory. Its bytes must have been checked."""
     if manifest.elsewhere:
         raise UnsupportedError(
-            f"{folder}: this step refers to others, and only a fastio that knows this torch can put it together: "
+            f"{folder}: this step refers to others, and only a fastio that supports this torch can read it: "
             f"{torch_probe.unsupported_reason()}; install a newer fastio"
         )
     path = os.path.join(folder, manifest.files[0].name)

@@ -1,4 +1,4 @@
-"""How long a training stands still for a save."""
+"""Measures and ends the time for which a save blocks training."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from fastio.errors import CheckpointError
 
 
 class TrainingPause(Latch):
-    """From when it is made until it is opened, on any thread: then training may go on.
+    """A latch that is closed from its creation until any thread opens it: then training may continue.
 
-    As a context it is kept: an exception inside, such as that of Ctrl-C, breaks it, for training may go on then.
+    As a context manager it is broken by an exception inside, such as that of Ctrl-C, for training may continue then.
     """
 
     def __init__(self) -> None:
@@ -20,10 +20,10 @@ class TrainingPause(Latch):
 
     @property
     def seconds(self) -> float:
-        """How long it was, or is by now."""
+        """How long the pause lasted, or has lasted so far."""
         return (self.opened or time.perf_counter()) - self._began
 
     def require(self) -> None:
-        """CheckpointError if it was broken: what was copied is of no one moment."""
+        """Raise CheckpointError if the pause was broken: the state may have changed during the copy."""
         if self.is_broken:
             raise CheckpointError("the save was interrupted before all of the state was copied")

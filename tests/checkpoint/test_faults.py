@@ -206,7 +206,7 @@ def test_read_back_finds_what_the_disk_changed(tmp_path: Path, monkeypatch: pyte
         checkpointer.wait()
         monkeypatch.setattr(writing, "save_layout", save_and_damage)
         checkpointer.save(2, state_of(2))
-        with pytest.raises(CorruptFileError, match="gives back other bytes"):
+        with pytest.raises(CorruptFileError, match="returns other bytes"):
             checkpointer.wait()
         assert checkpointer.steps() == [1]
 

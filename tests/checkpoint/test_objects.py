@@ -121,7 +121,7 @@ def test_a_container_that_cannot_be_made_anew_is_refused_by_name(tmp_path: Path,
     odd = torch.return_types.max([net(1), 1])
     with Checkpointer(tmp_path) as checkpointer:
         if saved == "saved":
-            with pytest.raises(CheckpointError, match=r"state\['a'\]\['odd'\] is a max, which cannot be made anew"):
+            with pytest.raises(CheckpointError, match=r"state\['a'\]\['odd'\] is a max, which cannot be copied"):
                 checkpointer.save(0, {"a": {"odd": odd}})
             return
         loop: list[Any] = [net(2)]

@@ -53,7 +53,7 @@ def test_a_copy_that_breaks_off(
             ctypes.memmove(*arguments)
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # the main thread copies all, as Ctrl-C meets it
-    monkeypatch.setattr(parallel_copy, "_PIECE", PIECE)
+    monkeypatch.setattr(parallel_copy, "_CHUNK", PIECE)
     with Checkpointer(tmp_path, policy=policy, incremental=False) as checkpointer:
         checkpointer.save(0, state)
         checkpointer.wait()

@@ -1,1 +1,1 @@
-"""A checkpoint folder: one folder a step, its manifest, its lock."""
+"""The checkpoint folder: a folder for each step, the manifests, and the lock."""

@@ -1,4 +1,4 @@
-"""Whether a step is damaged, or this process only cannot read it now: for want of memory, or of descriptors."""
+"""Tells corruption of a step from a temporary read failure (ENOMEM, EMFILE)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import os
 
 from fastio.errors import CorruptFileError, TransferError
 
-# What disks, and file systems that compare checksums, say of bytes that are lost.
+# Errors of disks, and of file systems with checksums, for bytes that are lost.
 _LOST = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA, errno.EREMOTEIO, errno.EILSEQ})
 
 
-def is_about(error: CorruptFileError | TransferError, folder: str) -> bool:
-    """Whether it is an error of a step's own files: what ``load_state_dict`` reads may be damaged as well."""
+def concerns_step(error: CorruptFileError | TransferError, folder: str) -> bool:
+    """Return whether the error is of a file in a step's folder, not of another file that ``load_state_dict`` reads."""
     path = error.path if isinstance(error, CorruptFileError) else str(error.filename)
     return os.path.dirname(path) == folder
 
 
-def is_damage(error: CorruptFileError | TransferError) -> bool:
-    """Whether an earlier step is to be had in place of the one that was being read.
+def is_corruption(error: CorruptFileError | TransferError) -> bool:
+    """Return whether the step is damaged, so that an earlier one should be restored instead.
 
-    Otherwise it is whole, for all that is known: who went on from an earlier one would lose what came between.
+    After any other error the step may be intact, and an earlier one would lose the training in between.
     """
     return isinstance(error, CorruptFileError) or error.errno in _LOST

@@ -1,6 +1,6 @@
-"""What a step has in common with the one before: its files, by hard links, and where in them each storage is.
+"""Finds the files that a step can share with the step before, and links them into its folder.
 
-A hard link is a name as good as the first: a step that is pruned takes nothing from those that link to its files.
+Hard links are equal names: pruning a step does not affect the steps that link to its files.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from fastio.checkpoint.folder.regular_file import is_regular
 from fastio.checkpoint.folder.step_folders import StepFolder, name_of
 from fastio.checkpoint.saving.snapshot import Storage
 
-# A step refers to the one before if at least this share of it did not change, ...
-_WORTH_A_REFERENCE = 0.5
-# ... and what it keeps on the disk is not more than so many times its own size, in so many files.
+# A step links to files of the step before if at least this share of its bytes did not change, ...
+_LEAST_SHARED = 0.5
+# ... and if the linked files have at most this many times its own size, and are at most this many.
 _MOST_KEPT, _MOST_FILES = 2, 8
-_PREFIX = "step-"  # of the names of files that are linked to, and never of a step's own
+_PREFIX = "step-"  # starts the names of linked files, and never of a step's own files
 
-_Place = tuple[int, str]
+_RecordLocation = tuple[int, str]
 """The number of a file, and the name of a record in it."""
 
 
-class Base(NamedTuple):
-    """The last step that was written, and what is known of the new one's storages, by the names they have in both.
+class BaseStep(NamedTuple):
+    """The last step that was written, and which storages of the new step, by name, changed since.
 
-    ``unchanged`` gives those that did not change since, when all have been looked at. ``changed`` are some that did,
-    and may be written before that.
+    ``unchanged`` waits until all have been compared, and returns those that did not change. ``changed`` are storages
+    known to have changed, which may be written earlier.
     """
 
     manifest: Manifest
@@ -36,47 +36,49 @@ class Base(NamedTuple):
     changed: frozenset[str] = frozenset()
 
 
-class References(NamedTuple):
-    """Files of another step, by their numbers in it; and for storages, where each of them is."""
+class SharedFiles(NamedTuple):
+    """The numbers of another step's files, and the location of each storage in them."""
 
     numbers: Sequence[int]
-    places: dict[str, _Place]
+    locations: dict[str, _RecordLocation]
 
 
-NONE = References((), {})
+NONE = SharedFiles((), {})
 
 
-def to(base: Manifest, storages: Sequence[Storage], unchanged: Collection[str]) -> References:
-    """What a step of these storages has in common with another one; nothing, if that is not worth a reference. Pure."""
+def find_shared(base: Manifest, storages: Sequence[Storage], unchanged: Collection[str]) -> SharedFiles:
+    """Return the files that a step of these storages shares with ``base``; none if too little is shared. Pure."""
     sizes = {name: nbytes for name, _, nbytes in storages}
-    places = {
+    locations = {
         name: base.elsewhere.get(name, (0, name)) for name, nbytes in sizes.items() if nbytes and name in unchanged
     }
-    numbers = sorted({number for number, _ in places.values()})
+    numbers = sorted({number for number, _ in locations.values()})
     kept = sum(base.files[number].nbytes for number in numbers)
     total = sum(sizes.values())
-    shared = sum(sizes[name] for name in places)
-    if not shared or shared < _WORTH_A_REFERENCE * total or kept > _MOST_KEPT * total or len(numbers) > _MOST_FILES:
+    shared = sum(sizes[name] for name in locations)
+    if not shared or shared < _LEAST_SHARED * total or kept > _MOST_KEPT * total or len(numbers) > _MOST_FILES:
         return NONE
-    return References(numbers, places)
+    return SharedFiles(numbers, locations)
 
 
-def linked(folder: StepFolder, base: Manifest, common: References, path: str, before: set[str]) -> list[File] | None:
-    """Have these files of another step in the folder ``path`` too, where there are ``before``; None if that fails."""
-    origin = folder.of(base.step)
+def link_files(
+    folder: StepFolder, base: Manifest, shared: SharedFiles, path: str, before: set[str]
+) -> list[File] | None:
+    """Link files of another step into the folder ``path``, which has the names ``before``; None if that fails."""
+    origin = folder.path_of(base.step)
     files = []
     try:
-        for number in common.numbers:
+        for number in shared.numbers:
             file = base.files[number]
-            # Those that it links to itself have the name of their step already.
-            own = file.name.startswith(_PREFIX)
-            name = file.name if own else f"{name_of(base.step)}.{base.order}.{file.name}"
+            # A file that the base links to is already named after its step.
+            is_link = file.name.startswith(_PREFIX)
+            name = file.name if is_link else f"{name_of(base.step)}.{base.order}.{file.name}"
             source = os.path.join(origin, file.name)
             if not is_regular(source) or os.stat(source).st_size != file.nbytes:
-                return None  # it is not what was written any more
+                return None  # the file was replaced or altered
             if name not in before:
                 os.link(source, os.path.join(path, name))
             files.append(file._replace(name=name))
-    except OSError:  # a filesystem without links, or the step is gone
+    except OSError:  # a file system without hard links, or the step was removed
         return None
     return files

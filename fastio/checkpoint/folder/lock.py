@@ -1,4 +1,4 @@
-"""One writer for a folder: a lock that dies with its process, so a stale one never blocks."""
+"""Locks a folder for one writer. The lock ends with its process, so a stale lock never blocks."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from fastio._native import Descriptor
 from fastio.errors import CheckpointError, FolderInUseError, TransferError
 
 _NAME = ".lock"
-_LONGEST = 512  # bytes of the file that name its holder
+_LONGEST = 512  # bytes that are read of the file, which names the lock's holder
 _OURS = re.compile(rb"(?:process \d+ on [^\n]*\n)?")
-_NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV)
+_NOT_REGULAR = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV)
 
 
 class FolderLock:
-    """Held from when it is made until ``release``, or until this process ends in whatever way.
+    """Holds a folder's lock from its creation until ``release``, or until this process ends in any way.
 
-    The file stays when the lock goes: it is the lock of the system on it that counts. Children of a fork do not hold
-    it. Only an empty regular file, or one that such a lock wrote, is written to: never what a symbolic link leads to.
+    The lock is the system's ``flock`` on the file; the file stays when the lock is released. Children of a fork do not
+    hold it. Only an empty regular file, or one that such a lock wrote, is written to, never a symbolic link's target.
 
-    Raises FolderInUseError, naming the holder; CheckpointError where something else is in the lock's place; and
-    TransferError where no lock can be had.
+    Raises FolderInUseError, naming the holder; CheckpointError if something else is in the lock's place; TransferError
+    if the system cannot lock.
     """
 
     def __init__(self, folder: str) -> None:
         path = os.path.join(folder, _NAME)
-        # No bare descriptor, which an interrupt could take away. Without O_NONBLOCK a pipe could make it wait.
+        # Descriptor, because an interrupt could leak a bare descriptor. O_NONBLOCK, because opening a pipe would wait.
         self._path, self._folder = path, folder
         self._file = Descriptor(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             fd = self._file.open()
         except OSError as error:
-            if error.errno in _NO_FILE:
+            if error.errno in _NOT_REGULAR:
                 raise _foreign(path, "is a link or no regular file") from None
             raise TransferError(error.errno or 0, "opening the lock", path) from error
         try:
@@ -60,12 +60,12 @@ class FolderLock:
             raise TransferError(error.errno or 0, "locking", path) from error
         if _OURS.fullmatch(os.pread(fd, _LONGEST, 0)) is None:
             raise _foreign(path, "holds something else than the name of a writer of checkpoints")
-        with contextlib.suppress(OSError):  # a full disk: locked all the same, without a name
+        with contextlib.suppress(OSError):  # on a full disk the lock holds, but does not name its holder
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def require(self) -> None:
-        """CheckpointError if the lock's file was removed or replaced, and others may write meanwhile."""
+        """Raise CheckpointError if the lock's file was removed or replaced, so that others may write."""
         try:
             is_there = os.path.samestat(os.stat(self._path, follow_symlinks=False), os.fstat(self._file.fileno()))
         except FileNotFoundError:
@@ -77,7 +77,7 @@ class FolderLock:
             )
 
     def release(self) -> None:
-        """Let others write; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
         self._file.close()
 
 
@@ -89,7 +89,7 @@ _held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    # The lock is one with the parent's: a child that kept it open would hold it when the parent is gone.
+    # A child shares its parent's lock: it would hold the lock after the parent's end if it kept the file open.
     for lock in list(_held):
         lock.release()
 

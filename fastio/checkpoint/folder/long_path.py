@@ -1,4 +1,4 @@
-"""Folders whose path is longer than the kernel takes in one call."""
+"""Opens folders whose path is longer than the kernel accepts in one call."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import os
 
 from fastio._native import Descriptor
 
-# PATH_MAX, less what the names of a step's folder and of its temporary files add.
+# PATH_MAX less room for the names of a step's folder and of its temporary files.
 _LONGEST = 4096 - 512
 _FLAGS = os.O_PATH | os.O_DIRECTORY
 
 
-class ReachableFolder:
-    """A folder by a ``path`` that system calls take: its absolute one, or if that is too long, one through /proc.
+class LongPathFolder:
+    """Gives a folder a ``path`` that system calls accept: its absolute path or, if that is too long, one through /proc.
 
-    The path through /proc is valid as long as this object. Made if it is missing, where ``make`` is set. OSError.
+    The path through /proc is valid as long as this object lives. With ``make`` a missing folder is made. OSError if the
+    folder cannot be made or opened.
     """
 
     def __init__(self, folder: str, make: bool) -> None:
@@ -23,21 +24,20 @@ class ReachableFolder:
         try:
             self.path = os.path.abspath(folder)
             is_long = len(os.fsencode(self.path)) > _LONGEST
-        except OSError:  # the working folder's own path is too long
+        except OSError:  # the working directory's path is too long
             is_long = True
         if is_long:
-            self._held = _walked(folder, make)
-            self.path = _inside(self._held)
+            self._held = _open_part_by_part(folder, make)
+            self.path = _proc_path(self._held)
         elif make:
             os.makedirs(self.path, exist_ok=True)
 
 
-def _walked(folder: str, make: bool) -> Descriptor:
-    """The folder, opened part by part."""
+def _open_part_by_part(folder: str, make: bool) -> Descriptor:
     here = Descriptor("/" if os.path.isabs(folder) else ".", _FLAGS)
     here.open()
     for part in filter(None, folder.split("/")):
-        path = f"{_inside(here)}/{part}"
+        path = f"{_proc_path(here)}/{part}"
         if make:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path)
@@ -47,5 +47,5 @@ def _walked(folder: str, make: bool) -> Descriptor:
     return here
 
 
-def _inside(folder: Descriptor) -> str:
+def _proc_path(folder: Descriptor) -> str:
     return f"/proc/self/fd/{folder.fileno()}"

@@ -1,6 +1,6 @@
-"""The manifest of a step: what belongs to it, and how its bytes can be checked. Versioned JSON, one file a step.
+"""Writes and reads a step's manifest, which lists its files and their checksums as versioned JSON.
 
-A step is there if its manifest is: the manifest is put in its place last, when everything that it names is on the disk.
+A step exists if its manifest does: the manifest is put in place last, when everything that it names is on the disk.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from fastio.formats.small_reads import read_at
 
 NAME = "manifest.json"
 HIDDEN = f".{NAME}.fastio-hidden.tmp"
-"""The name of the manifest of a step that is about to be removed."""
+"""The name of the manifest of a step that will be removed."""
 FILE = re.compile(r"(?:step-\d{10,}\.\d+\.)?(?:state|changes)(?:\.\d+)?\.pt")
-"""The names of the files that hold tensors: bare, so none leads out of the step's folder."""
+"""The names of the files that hold tensors: without a folder, so none leads out of the step's folder."""
 LIMIT = 1 << 63
-"""Numbers of a manifest, the step's own among them, are below it."""
+"""All numbers in a manifest, such as the step's, are below this."""
 _FORMAT = "fastio-checkpoint"
 _VERSION = 1
 _MOST_BYTES = 256 << 20
@@ -39,9 +39,9 @@ class File(NamedTuple):
 class Manifest(NamedTuple):
     """One step.
 
-    ``order`` counts the saves into this folder. ``files[0]`` holds the pickled object, and the storages that are not
-    ``elsewhere``: there, (number of the file, name of the record in it) is given for each storage that did not change.
-    ``nbytes`` counts the tensor bytes of the whole step, ``saved`` is the time in UTC, ``metadata`` the caller's.
+    ``order`` counts the saves into this folder. ``files[0]`` holds the pickled object and all storages that are not in
+    ``elsewhere``, which maps a storage to (number of the file, name of the record in it). ``nbytes`` counts the tensor
+    bytes of the whole step, ``saved`` is the time in UTC, ``metadata`` is the caller's.
     """
 
     step: int
@@ -56,7 +56,7 @@ class Manifest(NamedTuple):
 def write(new: AtomicFile, manifest: Manifest) -> None:
     """Make a step visible, durably; ``new`` is the manifest's file. TransferError if the system refuses.
 
-    CheckpointError if the manifest could not be read again: the step is not there then, either.
+    CheckpointError if the manifest could not be read again: the step does not become visible then.
     """
     data = _text(manifest).encode()
     if len(data) > _MOST_BYTES or _parsed(new.path, data) != manifest:
@@ -66,10 +66,10 @@ def write(new: AtomicFile, manifest: Manifest) -> None:
 
 
 def read(folder: str) -> Manifest:
-    """The manifest of a step's folder.
+    """Return the manifest in a step's folder.
 
-    CorruptFileError if it is no regular file or a byte of it is not as it was written, FileNotFoundError if there is
-    none, TransferError if it cannot be read, CheckpointError if a later fastio wrote it.
+    CorruptFileError if it is not a regular file or any byte of it changed, FileNotFoundError if there is none,
+    TransferError if it cannot be read, CheckpointError if a later fastio wrote it.
     """
     path = os.path.join(folder, NAME)
     with opened_regular(path) as (fd, size):
@@ -80,11 +80,11 @@ def read(folder: str) -> Manifest:
 
 
 def checked_metadata(metadata: Any) -> dict[str, Any]:
-    """What JSON keeps of the caller's metadata. TypeError or ValueError for what it has no place for."""
+    """Return the caller's metadata as JSON will return it. TypeError or ValueError if JSON cannot hold it."""
     if metadata is None:
         return {}
     if not isinstance(metadata, dict):
-        raise TypeError(f"metadata is a {type(metadata).__name__}: expected a dict of what JSON holds")
+        raise TypeError(f"metadata is a {type(metadata).__name__}: expected a dict that JSON can hold")
     kept: dict[str, Any] = json.loads(json.dumps(metadata, allow_nan=False))
     return kept
 
@@ -95,10 +95,10 @@ def _parsed(path: str, data: bytes) -> Manifest:
         fields = json.loads(text, parse_constant=_refused)
         version = fields["version"]
         if fields["format"] == _FORMAT and _is_number(version) and version > _VERSION:
-            if _sealed({**fields, "crc32": ""}) != text:
+            if _with_crc({**fields, "crc32": ""}) != text:
                 raise _damaged(path)
             raise CheckpointError(
-                f"{path}: is of version {version}, this fastio reads up to {_VERSION}; install a newer"
+                f"{path}: is of version {version}, this fastio reads up to {_VERSION}; install a newer one"
             )
         manifest = Manifest(
             fields["step"],
@@ -109,17 +109,17 @@ def _parsed(path: str, data: bytes) -> Manifest:
             {name: (number, record) for name, (number, record) in fields["elsewhere"].items()},
             fields["metadata"],
         )
-        whole = _is_valid(manifest) and _text(manifest) == text
-    # Whatever the bytes are: numbers of any size, any types, any nesting, no UTF-8.
+        is_intact = _is_valid(manifest) and _text(manifest) == text
+    # The bytes may be anything: numbers of any size, any types, any nesting, no UTF-8.
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        whole = False
-    if not whole:
+        is_intact = False
+    if not is_intact:
         raise _damaged(path)
     return manifest
 
 
 def _is_valid(manifest: Manifest) -> bool:
-    """Whether every field has its type and a value that a Checkpointer writes."""
+    """Return whether every field has its type and a value that a Checkpointer writes."""
     return (
         all(map(_is_number, (manifest.step, manifest.order, manifest.nbytes)))
         and type(manifest.saved) is str
@@ -138,7 +138,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _refused(constant: str) -> Any:
-    """For NaN and infinities, which JSON does not have."""
+    """Refuse NaN and infinities, which are not JSON."""
     raise ValueError(constant)
 
 
@@ -149,10 +149,10 @@ def _damaged(path: str) -> CorruptFileError:
 def _text(manifest: Manifest) -> str:
     files = [{"name": f.name, "nbytes": f.nbytes, "crc32": f"{f.crc32:08x}"} for f in manifest.files]
     fields = manifest._asdict() | {"files": files}
-    return _sealed({"format": _FORMAT, "version": _VERSION, **fields, "crc32": ""})
+    return _with_crc({"format": _FORMAT, "version": _VERSION, **fields, "crc32": ""})
 
 
-def _sealed(fields: dict[str, Any]) -> str:
-    """The text of a manifest, its own CRC-32 (of the text without it) in it."""
+def _with_crc(fields: dict[str, Any]) -> str:
+    """Return the text of a manifest, with the CRC-32 of its text with an empty ``crc32``."""
     value = _native.crc32(json.dumps(fields).encode())
     return json.dumps({**fields, "crc32": f"{value:08x}"}) + "\n"

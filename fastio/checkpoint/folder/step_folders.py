@@ -1,4 +1,4 @@
-"""The folder of a training: one folder a step, visible by its manifest."""
+"""Finds, makes and removes the folders of steps. A step is visible if it has a manifest."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from fastio._native import Descriptor
 from fastio.checkpoint.folder import manifest
-from fastio.checkpoint.folder.corruption import is_damage
-from fastio.checkpoint.folder.long_path import ReachableFolder
+from fastio.checkpoint.folder.corruption import is_corruption
+from fastio.checkpoint.folder.long_path import LongPathFolder
 from fastio.checkpoint.folder.manifest import Manifest
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError
 
 _STEP = re.compile(r"step-(\d{10,})")
-# A manifest that is being written, or was hidden: only a Checkpointer has one, from before a step's first file is
-# written to after its last is removed.
+# A manifest that is being written, or was hidden. Only Checkpointers make one; it is there from before a step's first
+# file is written until after its last one is removed.
 _MARK = re.compile(rf"\.{re.escape(manifest.NAME)}\.fastio-[^/]+\.tmp")
 _FIRST_MARK = f".{manifest.NAME}.fastio-new.tmp"
-_UNNAMED = re.compile(r"\.step-\d{10,}\.fastio-new")
+_TEMPORARY_NAME = re.compile(r"\.step-\d{10,}\.fastio-new")
 _OWN = re.compile(rf"(?:\.{manifest.FILE.pattern}\.fastio-[^/]+\.tmp)|{manifest.FILE.pattern}|{_MARK.pattern}")
 
 
@@ -31,118 +31,118 @@ def name_of(step: int) -> str:
 
 
 class StepFolder:
-    """The steps in a folder. Reading never changes anything.
+    """The folder that holds the steps' folders. Reading never changes anything.
 
-    Nothing is removed that a Checkpointer did not write. A folder is taken for a step's only if it has the exact name
-    of one, is no link, and has a manifest that is whole, or the mark of one that is written or removed. In such a
-    folder only files with the names of a step's own are removed, and the folder itself only when it is empty.
+    Only what a Checkpointer wrote is removed. A folder counts as a step's only if it has the exact name of one, is not
+    a link, and has an intact manifest, or the mark of a step that is being written or removed. In such a folder only
+    files with the names of a step's own are removed, and the folder itself only when it is empty.
 
-    ``path`` is one that system calls take. ``make`` makes the folder, if it is missing. OSError if that fails.
+    ``path`` is one that system calls accept. ``make`` makes the folder if it is missing. OSError if that fails.
     """
 
     def __init__(self, folder: str, make: bool = False) -> None:
-        self._folder = ReachableFolder(folder, make)
+        self._folder = LongPathFolder(folder, make)
         self.path = self._folder.path
 
-    def of(self, step: int) -> str:
-        """Where a step is, or would be."""
+    def path_of(self, step: int) -> str:
+        """Return the path of a step's folder, which need not exist."""
         return os.path.join(self.path, name_of(step))
 
     def make(self, step: int) -> tuple[str, set[str]]:
-        """Make a step's folder, if it is not there; gives its path, and the names of what is in it already.
+        """Make a step's folder if it is missing; return its path and the names that are in it already.
 
-        A new one has a mark in it before it has its name, so that it is known as a step's whenever its writer dies:
-        :meth:`unmark` removes that, when the step is whole.
+        A new folder gets a mark before it gets its name, so that it is known as a step's whenever its writer dies.
+        :meth:`unmark` removes the mark when the step is complete.
 
-        CheckpointError if something is in its place, or in its manifest's, that no Checkpointer writes to.
+        CheckpointError if something that no Checkpointer made is in place of the folder or its manifest.
         """
-        path = self.of(step)
+        path = self.path_of(step)
         try:
             if not _has_kind(path, stat.S_ISDIR):
                 _make_marked(path)
             before = set(os.listdir(path)) - {_FIRST_MARK}
         except NotADirectoryError:
-            raise _in_the_way(path, "a folder") from None
+            raise _obstructed(path, "a folder") from None
         except OSError as error:
             raise TransferError(error.errno or 0, "making the folder of a step", path) from error
         if manifest.NAME in before and not _has_kind(os.path.join(path, manifest.NAME), stat.S_ISREG):
-            raise _in_the_way(os.path.join(path, manifest.NAME), "a regular file")
+            raise _obstructed(os.path.join(path, manifest.NAME), "a regular file")
         return path, before
 
     def unmark(self, step: int) -> None:
-        """Remove the first mark of a step's folder, if it has it."""
+        """Remove the mark that :meth:`make` put into a step's folder, if it is there."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.of(step), _FIRST_MARK))
+            os.unlink(os.path.join(self.path_of(step), _FIRST_MARK))
 
     def visible(self) -> list[int]:
-        """The steps that have a manifest, damaged or not, in ascending order."""
-        return sorted(step for step, path in self._all() if _may_be(os.path.join(path, manifest.NAME)))
+        """Return the steps that have a manifest, damaged or not, in ascending order."""
+        return sorted(step for step, path in self._all() if _may_exist(os.path.join(path, manifest.NAME)))
 
-    def whole(self) -> tuple[list[Manifest], dict[int, CorruptFileError | TransferError]]:
-        """The manifests, in the order in which the steps were saved; and what is wrong with those that are damaged.
+    def read_manifests(self) -> tuple[list[Manifest], dict[int, CorruptFileError | TransferError]]:
+        """Return the manifests, in the order in which the steps were saved, and the errors of those that are damaged.
 
-        TransferError where one cannot be read now.
+        TransferError if one cannot be read now.
         """
         found: list[Manifest] = []
         damaged: dict[int, CorruptFileError | TransferError] = {}
         for step in self.visible():
             try:
-                one = manifest.read(self.of(step))
+                one = manifest.read(self.path_of(step))
                 if one.step != step:
-                    raise CorruptFileError(self.of(step), None, f"its manifest is that of step {one.step}")
+                    raise CorruptFileError(self.path_of(step), None, f"its manifest is that of step {one.step}")
                 found.append(one)
             except FileNotFoundError:
                 continue  # pruned meanwhile
             except (CorruptFileError, TransferError) as error:
-                if not is_damage(error):
+                if not is_corruption(error):
                     raise
                 damaged[step] = error
         return sorted(found, key=lambda one: one.order), damaged
 
     def has(self, one: Manifest) -> bool:
-        """Whether a step is still the one of this manifest, as far as can be told."""
+        """Return whether a step still has this manifest; True if its manifest cannot be read."""
         try:
-            return manifest.read(self.of(one.step)).order == one.order
+            return manifest.read(self.path_of(one.step)).order == one.order
         except FileNotFoundError:
             return False
         except FastIOError:
             return True
 
     def hide(self, step: int) -> None:
-        """Make a step invisible, at once; its files stay until they are removed."""
-        path = self.of(step)
+        """Make a step invisible by one rename; its files stay until :meth:`remove`."""
+        path = self.path_of(step)
         os.rename(os.path.join(path, manifest.NAME), os.path.join(path, manifest.HIDDEN))
 
     def remove(self, step: int) -> None:
-        """Remove the files of a hidden step, unless one of that number was saved since.
+        """Remove the files of a hidden step, unless a step of that number was saved since.
 
-        Files that other steps link to stay with them, and so does what others keep in the step's folder.
+        Other steps keep the files that they link to. Files that no Checkpointer wrote stay in the step's folder.
         """
-        path = self.of(step)
-        if not _may_be(os.path.join(path, manifest.NAME)):
+        path = self.path_of(step)
+        if not _may_exist(os.path.join(path, manifest.NAME)):
             remove_own(path)
 
     def abandon(self, step: int) -> None:
-        """After an error, remove the folder of a step if it was made for it; only its mark, if the step is whole."""
-        if is_marked(os.listdir(self.of(step))):
+        """After an error, remove the folder that was made for a step; only its mark if the step is complete."""
+        if is_marked(os.listdir(self.path_of(step))):
             self.remove(step)
             self.unmark(step)
 
     def clear_leftovers(self) -> None:
-        """Remove what writers that were killed left behind. Only for who holds the folder's lock."""
-        for name in filter(_UNNAMED.fullmatch, os.listdir(self.path)):
+        """Remove what killed writers left behind. The caller must hold the folder's lock."""
+        for name in filter(_TEMPORARY_NAME.fullmatch, os.listdir(self.path)):
             path = os.path.join(self.path, name)
             if _has_kind(path, stat.S_ISDIR):
                 remove_own(path)
         for step, path in self._all():
             try:
-                named = {file.name for file in manifest.read(self.of(step)).files}
+                named = {file.name for file in manifest.read(self.path_of(step)).files}
             except FileNotFoundError:
                 if is_marked(os.listdir(path)):
                     remove_own(path)
                 continue
             except FastIOError:
-                continue  # its files may still be of use
+                continue  # a damaged step's files may still be of use
             remove_all(path, leftovers(path, named))
 
     def _all(self) -> Iterator[tuple[int, str]]:
@@ -155,7 +155,10 @@ class StepFolder:
 
 
 def steps_in(folder: str, make: bool) -> StepFolder:
-    """The steps in a folder, which is made, with ``make``, or must be there: CheckpointError. TransferError."""
+    """Return the StepFolder of a path; with ``make`` a missing folder is made.
+
+    CheckpointError if the folder is missing, TransferError if it cannot be made.
+    """
     try:
         steps = StepFolder(folder, make)
         if os.path.isdir(steps.path):
@@ -167,17 +170,17 @@ def steps_in(folder: str, make: bool) -> StepFolder:
 
 
 def is_marked(names: Iterable[str]) -> bool:
-    """Whether a folder with these names is a step's that is being written or removed, or was when its writer died."""
+    """Return whether a folder with these names is a step's that is being written or removed, or was when killed."""
     return any(_MARK.fullmatch(name) for name in names)
 
 
 def leftovers(path: str, named: Collection[str]) -> set[str]:
-    """The files of a step's folder that Checkpointers have written and ``named`` does not have."""
+    """Return the files of a step's folder that Checkpointers wrote and that are not in ``named``."""
     return {name for name in os.listdir(path) if name not in named and _OWN.fullmatch(name)}
 
 
 def remove_all(path: str, names: Iterable[str]) -> None:
-    """Remove these files of a folder, but no links, folders or pipes; those that mark it as a step's go last."""
+    """Remove files of a folder, but no links, folders or pipes; the files that mark it as a step's go last."""
     for name in sorted(names, key=lambda name: _MARK.fullmatch(name) is not None):
         target = os.path.join(path, name)
         if _has_kind(target, stat.S_ISREG):
@@ -187,30 +190,29 @@ def remove_all(path: str, names: Iterable[str]) -> None:
 def remove_own(path: str) -> None:
     """Remove the files of a step's folder, and the folder if nothing else is in it.
 
-    Its mark goes last, when the folder has lost its name: one that is left behind is known whenever this is
-    interrupted.
+    The folder is renamed before its mark is removed, so that a later writer recognizes it wherever this is interrupted.
     """
     own = leftovers(path, ())
     marks = {name for name in own if _MARK.fullmatch(name)}
     remove_all(path, own - marks)
     if set(os.listdir(path)) <= marks and _STEP.fullmatch(os.path.basename(path)):
-        os.rename(path, path := _unnamed(path))
+        os.rename(path, path := _temporary_name(path))
     remove_all(path, marks)
     try:
         os.rmdir(path)
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # others keep something there
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # files of other programs are in it
             raise
 
 
 def _make_marked(path: str) -> None:
-    """Make a step's folder, with a mark in it before it has its name."""
-    new = _unnamed(path)
+    """Make a step's folder under a temporary name, put a mark into it, and rename it."""
+    new = _temporary_name(path)
     try:
         os.mkdir(new)
-    except FileExistsError:  # of a writer that died
+    except FileExistsError:  # left by a writer that died
         if not _has_kind(new, stat.S_ISDIR):
-            raise _in_the_way(new, "a folder") from None
+            raise _obstructed(new, "a folder") from None
     try:
         with Descriptor(os.path.join(new, _FIRST_MARK), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW):
             os.rename(new, path)
@@ -220,14 +222,14 @@ def _make_marked(path: str) -> None:
         raise
 
 
-def _unnamed(path: str) -> str:
-    """What a step's folder is called while it holds nothing of a step."""
+def _temporary_name(path: str) -> str:
+    """Return the temporary name of a step's folder, for when it holds no files of the step."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name}.fastio-new")
 
 
-def _may_be(path: str) -> bool:
-    """Whether there is anything of that name: also where the system cannot tell."""
+def _may_exist(path: str) -> bool:
+    """Return whether something of that name exists; True if the system cannot tell."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -238,14 +240,14 @@ def _may_be(path: str) -> bool:
 
 
 def _has_kind(path: str, is_kind: Callable[[int], bool]) -> bool:
-    """Whether there is something of that name and kind, which is no link."""
+    """Return whether something of that name and kind exists. Links are not followed."""
     try:
         return is_kind(os.lstat(path).st_mode)
     except FileNotFoundError:
         return False
 
 
-def _in_the_way(path: str, expected: str) -> CheckpointError:
+def _obstructed(path: str, expected: str) -> CheckpointError:
     return CheckpointError(
         f"{path}: there is something else than {expected} (links are not followed), which is not replaced; move it "
         "away, or use another folder"

@@ -1,1 +1,1 @@
-"""Restoring a step: its outline, its bytes, its objects."""
+"""Restores a step: outlines its pickle, reads its bytes, and puts its values into live objects."""

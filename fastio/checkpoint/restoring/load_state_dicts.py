@@ -1,4 +1,4 @@
-"""Modules and optimizers whose ``load_state_dict`` is torch's own, and their tensors."""
+"""Recognizes modules and optimizers whose ``load_state_dict`` is torch's own, and lists their tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-_TIDY = ("torch.optim.lr_scheduler.", "torch.amp.", "torch.cuda.amp.", "fastio.checkpoint.")
+_TRUSTED_MODULES = ("torch.optim.lr_scheduler.", "torch.amp.", "torch.cuda.amp.", "fastio.checkpoint.")
 _MODULE_METHODS = ("load_state_dict", "_load_from_state_dict", "set_extra_state")
 _PRE_HOOKS = "_load_state_dict_pre_hooks"
 _MODULE_HOOKS = (_PRE_HOOKS, "_load_state_dict_post_hooks")
@@ -19,7 +19,7 @@ _OPTIMIZER_HOOKS = (
 
 
 def loads_as_torch_does(thing: Any) -> bool:
-    """Whether ``load_state_dict`` runs code of torch's alone: it copies each tensor, unchanged, to that of its name."""
+    """Return whether ``load_state_dict`` runs torch's code only, which copies each tensor to that of the same name."""
     if isinstance(thing, torch.nn.Module):
         if torch.__future__.get_swap_module_params_on_conversion():
             return False
@@ -30,22 +30,22 @@ def loads_as_torch_does(thing: Any) -> bool:
 
 
 def changes_itself_alone(thing: Any) -> bool:
-    """Whether ``load_state_dict`` changes no tensor but those of the object: a scheduler of torch's, say."""
-    return loads_as_torch_does(thing) or _definer(type(thing), "load_state_dict").startswith(_TIDY)
+    """Return whether ``load_state_dict`` changes only the object's own tensors, as that of torch's schedulers does."""
+    return loads_as_torch_does(thing) or _definer(type(thing), "load_state_dict").startswith(_TRUSTED_MODULES)
 
 
 def has_load_hooks(module: torch.nn.Module) -> bool:
-    """Whether a module has code called before its tensors are loaded, which may give them memory."""
+    """Return whether a module has pre-hooks for loading, which may give its tensors memory."""
     return any(getattr(one, _PRE_HOOKS, None) for one in module.modules())
 
 
 def tensors_of(thing: Any) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
-    """The tensors of a module or an optimizer, and the keys that each has in its state; a shared one for each name."""
+    """Yield (keys in the state, tensor) for a module or an optimizer; a shared tensor once for each of its names."""
     if isinstance(thing, torch.nn.Module):
         for prefix, module in thing.named_modules(remove_duplicate=False):
-            left_out = getattr(module, "_non_persistent_buffers_set", ())
+            unsaved = getattr(module, "_non_persistent_buffers_set", ())
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-                if tensor is not None and name not in left_out:
+                if tensor is not None and name not in unsaved:
                     yield (f"{prefix}.{name}" if prefix else name,), tensor
     elif isinstance(thing, torch.optim.Optimizer) and loads_as_torch_does(thing):
         for number, values in thing.state_dict()["state"].items():
@@ -62,5 +62,5 @@ def _is_own(thing: Any, module: str, methods: tuple[str, ...], hooks: tuple[str,
 
 
 def _definer(kind: type, name: str) -> str:
-    """The module of the class that defines a method of a class."""
+    """Return the module, with a dot behind it, of the class in the MRO that defines a method."""
     return next(one.__module__ for one in kind.__mro__ if name in vars(one)) + "."

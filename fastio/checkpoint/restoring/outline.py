@@ -1,7 +1,7 @@
-"""The outline of a pickle: which tensors it has and where they are in it, without running any of what it names.
+"""Outlines a pickle: finds its tensors and their places in the tree without running any code that it names.
 
-Names of the pickle stand for inert classes, tensors for notes of where their bytes lie, so that what is read, and into
-which memory, is known before torch unpickles anything.
+Globals become inert classes, and tensors become records of where their bytes lie. So it is known before torch unpickles
+anything which bytes to read, and into which memory.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _STORAGES: dict[str, torch.dtype] = {
 }  # fmt: skip
 
 
-class NotedStorage(NamedTuple):
-    """A storage: the name of its record, and the dtype of its elements, None if only tensors have one."""
+class PickledStorage(NamedTuple):
+    """A storage: the name of its record, and the dtype of its elements; None if only its tensors have a dtype."""
 
     record: str
     dtype: torch.dtype | None
 
 
-class NotedTensor:
-    """A plain tensor or parameter that takes up ``shape`` and ``stride`` elements of a storage from ``offset`` on."""
+class PickledTensor:
+    """A plain tensor or parameter: a view of a storage with ``shape``, ``stride`` and ``offset``, in elements."""
 
     __slots__ = ("dtype", "offset", "record", "shape", "stride")
 
@@ -44,7 +44,7 @@ class NotedTensor:
 
 
 class Opaque:
-    """Whatever a pickle makes by a name of its own: it keeps all that the pickle gives it, as ``held``."""
+    """Stands for an object that a pickle makes with another global; ``held`` is everything that the pickle gives it."""
 
     def __new__(cls, *arguments: Any) -> Opaque:
         made = super().__new__(cls)
@@ -73,10 +73,10 @@ class Opaque:
 
 
 class Outline(NamedTuple):
-    """The tree that a pickle makes, of dicts, OrderedDicts, lists, tuples, atoms, notes and opaque objects.
+    """The tree that a pickle makes: dicts, OrderedDicts, lists, tuples, atoms, storages, tensors and opaque objects.
 
     ``plain`` are the records that the pickle uses for one tensor at one place in the tree, and for nothing else.
-    ``opaque`` are those that code named by the pickle may look at while torch unpickles it.
+    ``opaque`` are the records that code named by the pickle may read while torch unpickles it.
     """
 
     tree: Any
@@ -85,40 +85,40 @@ class Outline(NamedTuple):
 
 
 def outline(data: bytes) -> Outline | None:
-    """The outline of a pickle that torch wrote; None if it cannot be told."""
+    """Return the outline of a pickle that torch wrote; None if it cannot be made."""
     try:
         tree = _Unpickler(io.BytesIO(data)).load()
         uses: Counter[str] = Counter()
-        shared, makes = [], []
-        for one, is_again in _reached(tree):
+        shared, opaque_objects = [], []
+        for one, is_again in _walk(tree):
             kind = type(one)
-            if kind in _NOTES:
+            if kind in _PICKLED:
                 uses[one.record] += 1
-            if is_again or kind is NotedStorage:
+            if is_again or kind is PickledStorage:
                 shared.append(one)
             elif kind is Opaque:
-                makes.append(one)
-        opaque = records_of(makes)
+                opaque_objects.append(one)
+        opaque = records_of(opaque_objects)
         plain = {record for record, count in uses.items() if count == 1} - records_of(shared) - opaque
-    except Exception:  # whatever a pickle can make of inert objects: then nothing is known of it
+    except Exception:  # a pickle may do anything with inert objects; then there is no outline
         return None
     return Outline(tree, frozenset(plain), frozenset(opaque))
 
 
 def records_of(part: Any) -> set[str]:
-    """The records of all storages that a part of an outline holds."""
-    return {one.record for one, _ in _reached(part) if type(one) in _NOTES}
+    """Return the records of all storages in a part of an outline."""
+    return {one.record for one, _ in _walk(part) if type(one) in _PICKLED}
 
 
 def freed_tensors(data: bytes, empty: Collection[str]) -> list[str]:
-    """Where a pickle has tensors with elements whose storage is one of the ``empty`` records."""
+    """Return the places of tensors in a pickle that have elements but whose storage is an ``empty`` record."""
     found = outline(data)
     left = [] if found is None else [("state", found.tree)]
     paths = []
     seen: set[int] = set()
     while left:
         path, one = left.pop()
-        if type(one) is NotedTensor and one.record in empty and 0 not in one.shape:
+        if type(one) is PickledTensor and one.record in empty and 0 not in one.shape:
             paths.append(path)
         if is_container(one) and id(one) not in seen:
             seen.add(id(one))
@@ -126,8 +126,8 @@ def freed_tensors(data: bytes, empty: Collection[str]) -> list[str]:
     return paths
 
 
-def _reached(tree: Any) -> Iterator[tuple[Any, bool]]:
-    """All that is in a tree but atoms, once for each reference to it, and whether it was met before."""
+def _walk(tree: Any) -> Iterator[tuple[Any, bool]]:
+    """Yield (object, whether it was seen before) for each reference in a tree to an object that is not an atom."""
     seen: set[int] = set()
     left = [tree]
     while left:
@@ -161,27 +161,27 @@ class _Unpickler(pickle.Unpickler):
             known = known if isinstance(known, torch.dtype) else None
         return known or Opaque
 
-    def persistent_load(self, saved: Any) -> NotedStorage:
+    def persistent_load(self, saved: Any) -> PickledStorage:
         kind, storage, key, _, _ = saved
         if kind != "storage" or type(key) is not str:
-            raise pickle.UnpicklingError("this is no storage of torch's")
-        return NotedStorage(f"data/{key}", storage if isinstance(storage, torch.dtype) else None)
+            raise pickle.UnpicklingError("this is not a storage of torch")
+        return PickledStorage(f"data/{key}", storage if isinstance(storage, torch.dtype) else None)
 
 
 def _rebuild_tensor(
     storage: Any, offset: Any, shape: Any, stride: Any, requires_grad: Any, hooks: Any, metadata: Any = None
 ) -> Any:
-    is_plain = type(storage) is NotedStorage and storage.dtype is not None and not hooks and not metadata
+    is_plain = type(storage) is PickledStorage and storage.dtype is not None and not hooks and not metadata
     if not is_plain or type(requires_grad) is not bool:
         return Opaque(storage, hooks, metadata)
-    return NotedTensor(storage.record, storage.dtype, offset, shape, stride)
+    return PickledTensor(storage.record, storage.dtype, offset, shape, stride)
 
 
 def _rebuild_parameter(data: Any, requires_grad: Any, hooks: Any) -> Any:
-    return data if type(data) is NotedTensor and not hooks else Opaque(data, hooks)
+    return data if type(data) is PickledTensor and not hooks else Opaque(data, hooks)
 
 
-_NOTES = (NotedStorage, NotedTensor)
+_PICKLED = (PickledStorage, PickledTensor)
 _CALLS: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,

@@ -1,4 +1,4 @@
-"""Reads a step: its bytes, checked; then the state that is made of them; last what goes straight into live tensors."""
+"""Reads a step: reads and checks its bytes, unpickles the state, then fills live tensors in place."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _log = logging.getLogger("fastio.checkpoint")
 
 
 class Restored(NamedTuple):
-    """What a restore gives: the step, its state (``into``, where that was given) and its metadata."""
+    """The result of a restore: the step, its state (``into``, if that was given) and its metadata."""
 
     step: int
     state: Any
     metadata: dict[str, Any]
 
 
-_Told = tuple[str, str, int]
+_ReadSummary = tuple[str, str, int]
 """The tool, the route, and the number of bytes that were read."""
 
 
-class Wish(NamedTuple):
-    """How a step is to be read; see :meth:`fastio.checkpoint.Checkpointer.restore`."""
+class RestoreRequest(NamedTuple):
+    """How to read a step; see :meth:`fastio.checkpoint.Checkpointer.restore`."""
 
     into: Any
     device: torch.device
@@ -56,16 +56,16 @@ class Wish(NamedTuple):
     progress: Progress | None
 
 
-def read_step(folder: str, manifest: Manifest, wish: Wish) -> Restored:
+def read_step(folder: str, manifest: Manifest, request: RestoreRequest) -> Restored:
     """Restore a step.
 
-    CorruptFileError where a byte that matters is not as it was written: live tensors may have been overwritten by then,
-    all else of ``into`` is as it was.
+    CorruptFileError if a byte that matters changed: live tensors may have been overwritten by then, everything else in
+    ``into`` is unchanged.
     """
     began = time.perf_counter()
-    require_memory(wish.into)
-    read = _by_torch if torch_probe.unsupported_reason() else _read
-    state, (tool, route, nbytes) = read(folder, manifest, wish)
+    require_memory(request.into)
+    read = _read_by_torch if torch_probe.unsupported_reason() else _read
+    state, (tool, route, nbytes) = read(folder, manifest, request)
     seconds = time.perf_counter() - began
     _log.info(
         "step %d restored: %s in %.2f s, %s/s by %s (%s)",
@@ -74,69 +74,69 @@ def read_step(folder: str, manifest: Manifest, wish: Wish) -> Restored:
     return Restored(manifest.step, state, manifest.metadata)
 
 
-def _read(folder: str, manifest: Manifest, wish: Wish) -> tuple[Any, _Told]:
-    """Read and check a step, make its state, and restore it into ``wish.into``, if that is given.
+def _read(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any, _ReadSummary]:
+    """Read and check a step, unpickle its state, and restore it into ``request.into``, if that is given.
 
-    Every storage that the state is made of holds bytes that were read and compared with their CRC-32 before it is
-    unpickled, but for two kinds that code named by the pickle cannot look at: zeros, where the state is not handed out
-    (parts that ``wish.into`` does not have), and the memory of live tensors that are filled. These are filled, and
-    compared, once the state is unpickled and fits ``wish.into``: before that nothing of it changes.
+    Before the state is unpickled, its storages hold bytes that were read and compared with their CRC-32. Two kinds of
+    storages are exceptions, and code named by the pickle cannot read either: zeros, for parts that ``request.into``
+    lacks and that are discarded, and the memory of live tensors. Live tensors are filled and compared after the state
+    is unpickled and found to fit ``request.into``: nothing in it changes before that.
     """
     with contextlib.ExitStack() as stack, gc_paused():
         files = [stack.enter_context(_opened(folder, file)) for file in manifest.files]
         step = StepRecords(files, manifest.elsewhere)
-        memory = StepMemory(step, _targets(step, wish), wish.device)
+        memory = StepMemory(step, _targets(step, request), request.device)
         numbers = range(len(files))
-        new, live = map(memory.request, numbers), map(memory.request_live, numbers)
-        requests = [[*zip(files, new, strict=True)], [*zip(files, live, strict=True)]]
-        reads = _Reads(wish, sum(extent.nbytes for some in requests for _, (extents, _) in some for extent in extents))
-        reads.fill(requests[0])
-        state = _unpickled(step, memory, wish)
-        if wish.into is None:
-            return state, reads.told
-        apply = bind(wish.into, state)
-        reads.fill(requests[1])
-        return apply(), reads.told
+        new = [*zip(files, map(memory.new_extents, numbers), strict=True)]
+        live = [*zip(files, map(memory.live_extents, numbers), strict=True)]
+        reads = _Reads(request, sum(extent.nbytes for _, (extents, _) in (*new, *live) for extent in extents))
+        reads.fill(new)
+        state = _unpickled(step, memory, request)
+        if request.into is None:
+            return state, reads.summary
+        apply = bind(request.into, state)
+        reads.fill(live)
+        return apply(), reads.summary
 
 
-def _targets(step: StepRecords, wish: Wish) -> Targets | None:
-    """Which records are read, and which go straight into live tensors; None if all are, into memory of their own."""
-    if wish.into is None or wish.device.type != "cpu" or step.has_foreign_byte_order:
+def _targets(step: StepRecords, request: RestoreRequest) -> Targets | None:
+    """Return which records are read, and which fill live tensors; None if all are read into new memory."""
+    if request.into is None or request.device.type != "cpu" or step.has_foreign_byte_order:
         return None
     found = outline(step.pickle)
-    return None if found is None else find_targets(wish.into, found, step.sizes)
+    return None if found is None else find_targets(request.into, found, step.sizes)
 
 
-def _by_torch(folder: str, manifest: Manifest, wish: Wish) -> tuple[Any, _Told]:
+def _read_by_torch(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any, _ReadSummary]:
     nbytes = check_step(folder, manifest)
-    state = torch_fallback.load(folder, manifest, wish.device, wish.weights_only)
-    if wish.into is not None:
-        state = bind(wish.into, state)()
+    state = torch_fallback.load(folder, manifest, request.device, request.weights_only)
+    if request.into is not None:
+        state = bind(request.into, state)()
     return state, ("torch", "library", nbytes)
 
 
 def check_step(folder: str, manifest: Manifest) -> int:
-    """Check every byte of a step, headers and padding too; gives their number. CorruptFileError names the place."""
+    """Check every byte of a step, with headers and padding; return their number. CorruptFileError names the place."""
     with contextlib.ExitStack() as stack:
         archives = [stack.enter_context(_opened(folder, file)) for file in manifest.files]
         for archive, file in zip(archives, manifest.files, strict=True):
             if checksum(archive.path, archive.fd, file.nbytes) == file.crc32:
                 continue
             with contextlib.suppress(FormatError):
-                verify(archive.path)  # names the record, if it lies in one
+                verify(archive.path)  # raises the error that names the record, if the damage lies in one
             raise CorruptFileError(
                 archive.path, None, "its own bytes, between the records, are not those that were written"
             )
-        StepRecords(archives, manifest.elsewhere)  # all that the manifest names is there
+        StepRecords(archives, manifest.elsewhere)  # raises if a record that the manifest names is missing
     return sum(file.nbytes for file in manifest.files)
 
 
 @contextlib.contextmanager
 def _opened(folder: str, file: File) -> Iterator[Archive]:
-    """The directory of a file of a step."""
+    """Open a file of a step; yields its directory."""
     path = os.path.join(folder, file.name)
     with contextlib.ExitStack() as held:
-        try:  # around nothing that runs inside the context: what load_state_dict raises is no damage
+        try:  # not around the yield: an error of load_state_dict is not damage
             fd, size = held.enter_context(opened_regular(path))
             if size != file.nbytes:
                 raise CorruptFileError(
@@ -150,14 +150,14 @@ def _opened(folder: str, file: File) -> Iterator[Archive]:
         yield archive
 
 
-def _unpickled(step: StepRecords, memory: StepMemory, wish: Wish) -> Any:
+def _unpickled(step: StepRecords, memory: StepMemory, request: RestoreRequest) -> Any:
     reader = Reader(step.archive, True, memory.storage)
     # The native unpickler makes tensors on the CPU only, and swaps no bytes.
     arguments = {} if memory.is_on_cpu and not step.has_foreign_byte_order else {"encoding": "utf-8"}
     try:
-        return unpickle(reader, wish.device, wish.weights_only, arguments)
+        return unpickle(reader, request.device, request.weights_only, arguments)
     except pickle.UnpicklingError as error:
-        if not wish.weights_only:
+        if not request.weights_only:
             raise
         raise pickle.UnpicklingError(
             f"{step.archive.path}: {error}\nThe state holds more than tensors and plain data: "
@@ -166,22 +166,22 @@ def _unpickled(step: StepRecords, memory: StepMemory, wish: Wish) -> Any:
 
 
 class _Reads:
-    """Reads of ``total`` bytes in all, each compared with its checksum."""
+    """Reads extents, ``total`` bytes in all, and compares each with its checksum."""
 
-    def __init__(self, wish: Wish, total: int) -> None:
-        self._wish, self._total, self._done = wish, total, 0
-        self.told: _Told = ("none", "nothing to read", total)
+    def __init__(self, request: RestoreRequest, total: int) -> None:
+        self._request, self._total, self._done = request, total, 0
+        self.summary: _ReadSummary = ("none", "nothing to read", total)
 
     def fill(self, requests: Iterable[tuple[Archive, tuple[list[Extent], Span | None]]]) -> None:
         """Fill the memory of extents of open files. CorruptFileError names the record that is damaged."""
-        wish = self._wish
+        request = self._request
         for archive, (extents, span) in requests:
             if not extents:
                 continue
-            progress = wish.progress and _shifted(wish.progress, self._done, self._total)
+            progress = request.progress and _shifted(request.progress, self._done, self._total)
             size = os.fstat(archive.fd).st_size
-            transfer, values = read_extents(archive.path, archive.fd, size, extents, span, wish.policy, progress)
-            self.told = (transfer.tool, transfer.route, self._total)
+            transfer, values = read_extents(archive.path, archive.fd, size, extents, span, request.policy, progress)
+            self.summary = (transfer.tool, transfer.route, self._total)
             for extent, value in zip(extents, values, strict=True):
                 if value != archive.records[extent.name].crc:
                     raise crc_mismatch(archive.path, archive.records[extent.name])
@@ -190,4 +190,5 @@ class _Reads:
 
 
 def _shifted(progress: Progress, done: int, total: int) -> Progress:
+    """Return the progress function for one file, where ``done`` of ``total`` bytes were read before."""
     return lambda now, _: progress(done + now, total)

@@ -10,24 +10,24 @@ import torch
 
 from fastio.checkpoint.restoring.load_state_dicts import has_load_hooks, tensors_of
 from fastio.checkpoint.restoring.relinking import Links
-from fastio.checkpoint.restoring.restore_targets import is_filled, takes_values
-from fastio.checkpoint.state import attributes_of, entries, holders, is_container, is_stateful, like
+from fastio.checkpoint.restoring.restore_targets import is_restored_in_place, takes_values
+from fastio.checkpoint.state import attributes_of, entries, find_holders, is_container, is_stateful, like
 from fastio.errors import CheckpointError, quoted, shortened
 from fastio.memory.raw_memory import overwritten
 
 Apply = Callable[[], Any]
-"""Changes the live tree, and gives what now stands in the place that it was made for."""
+"""Changes the live object, and returns the object that belongs in its place."""
 
 _DICTS = (dict, OrderedDict, Counter, defaultdict)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def require_memory(live: Any) -> None:
-    """CheckpointError, naming the place, for a tensor of a live tree whose memory was freed: a copy to it would crash.
+    """Raise CheckpointError, naming the place, for a live tensor whose memory was freed: a copy to it would crash.
 
-    Modules that have code of others called before they are loaded, which may give them memory, are left out.
+    Modules with pre-hooks for loading, which may give tensors memory, are skipped.
     """
-    holding = holders(live, is_filled)
+    holders = find_holders(live, is_restored_in_place)
     seen: set[int] = set()
     left = [("state", live)]
     while left:
@@ -37,32 +37,32 @@ def require_memory(live: Any) -> None:
         elif isinstance(one, torch.nn.Module) and not has_load_hooks(one):
             for (name,), tensor in tensors_of(one):
                 _require_memory(tensor, f"{path}: its {name}")
-        elif id(one) in holding and id(one) not in seen:
+        elif id(one) in holders and id(one) not in seen:
             seen.add(id(one))
             left.extend((f"{path}[{key!r}]", value) for key, value in entries(one))
 
 
 def bind(live: Any, saved: Any) -> Apply:
-    """How to restore ``saved``, all of it read and checked, into ``live``, of which nothing is changed before.
+    """Return a function that restores ``saved``, which was read and checked, into ``live``; ``live`` is unchanged yet.
 
-    Dicts and lists with tensors, generators or objects that have a state in them are gone through, and what is in
-    them restored: objects by their ``load_state_dict``, tensors by a copy, unless a tensor has the memory of the saved
-    one already. Other dicts and lists get the contents, and all else is replaced by what was saved. What dicts, lists
-    and tuples have of a saved dict, list or tensor that was restored into a live one is that one afterwards.
+    Dicts and lists that hold tensors, generators or objects with a state are traversed: objects are restored by their
+    ``load_state_dict``, tensors by a copy, unless the saved tensor lies in the live one's memory already. Other dicts
+    and lists get the saved contents. Everything else is replaced by the saved value. References to a saved dict, list
+    or tensor that was restored into a live one become references to the live one.
 
-    CheckpointError, naming the place, where the two trees do not have the same shape.
+    CheckpointError, naming the place, if the two trees do not have the same shape.
     """
-    binding = _Binding(holders(live, is_filled))
-    return binding.of(live, saved, "state")
+    binding = _Binding(find_holders(live, is_restored_in_place))
+    return binding.bind(live, saved, "state")
 
 
 class _Binding:
-    def __init__(self, holding: set[int]) -> None:
-        self._holding = holding
+    def __init__(self, holders: set[int]) -> None:
+        self._holders = holders
         self._bound: dict[tuple[int, int], _Once] = {}
         self._links = Links()
 
-    def of(self, live: Any, saved: Any, path: str) -> Apply:
+    def bind(self, live: Any, saved: Any, path: str) -> Apply:
         if is_stateful(live):
             return lambda: _loaded(live, saved)
         if isinstance(live, torch.Tensor):
@@ -70,13 +70,13 @@ class _Binding:
         if isinstance(live, torch.Generator):
             return lambda: live.set_state(saved.cpu())
         if not is_container(live):
-            return lambda: self._links.followed(saved)
+            return lambda: self._links.relink(saved)
         key = (id(live), id(saved))
         if key not in self._bound:
             self._bound[key] = once = _Once(live)
-            if isinstance(live, dict) and (path == "state" or id(live) in self._holding):
+            if isinstance(live, dict) and (path == "state" or id(live) in self._holders):
                 once.call = self._bind_dict(live, saved, path)
-            elif id(live) in self._holding:
+            elif id(live) in self._holders:
                 once.call = self._bind_sequence(live, saved, path)
             else:
                 once.call = self._bind_plain(live, saved)
@@ -86,7 +86,7 @@ class _Binding:
 
     def _bind_tensor(self, live: torch.Tensor, saved: Any, path: str) -> Apply:
         if not takes_values(live) or (isinstance(saved, torch.Tensor) and not takes_values(saved)):
-            return lambda: self._links.followed(saved)
+            return lambda: self._links.relink(saved)
         if not isinstance(saved, torch.Tensor) or saved.shape != live.shape:
             found = (
                 f"a tensor of shape {tuple(saved.shape)}" if isinstance(saved, torch.Tensor) else type(saved).__name__
@@ -108,7 +108,7 @@ class _Binding:
                     _copy(live, saved)
                 except (RuntimeError, TypeError) as error:
                     raise CheckpointError(f"{path} cannot take what was saved: {shortened(error)}") from error
-            live.__dict__.update(self._links.followed_within(saved.__dict__))
+            live.__dict__.update(self._links.relink_contents(saved.__dict__))
             return live
 
         return apply
@@ -123,12 +123,12 @@ class _Binding:
             if key not in values:
                 there = shortened(", ".join(map(quoted, values)))
                 raise CheckpointError(f"{path}[{quoted(key)}] was not saved: there are {there}")
-            parts[key] = self.of(value, values[key], f"{path}[{key!r}]")
+            parts[key] = self.bind(value, values[key], f"{path}[{key!r}]")
 
         def apply() -> dict[Any, Any]:
             for key, part in parts.items():
                 value = part()
-                if dict.get(live, key) is not value:  # else nothing is set: a class may do more than that
+                if dict.get(live, key) is not value:  # a subclass may do more than set the entry
                     live[key] = value
             self._set_attributes(live, saved)
             return live
@@ -141,7 +141,7 @@ class _Binding:
             raise CheckpointError(f"{path} has {len(live)} entries, but {found} was saved")
         self._links.add(saved, live)
         pairs = zip(entries(live), entries(saved), strict=True)
-        parts = [self.of(one, value, f"{path}[{at}]") for (at, one), (_, value) in pairs]
+        parts = [self.bind(one, value, f"{path}[{at}]") for (at, one), (_, value) in pairs]
 
         def apply() -> Any:
             values = [part() for part in parts]
@@ -154,12 +154,12 @@ class _Binding:
         return apply
 
     def _bind_plain(self, live: Any, saved: Any) -> Apply:
-        """A list or dict that is there keeps its identity, so that whoever holds it sees what was saved."""
+        """Fill a live list or dict in place, so that other references to it see the saved contents."""
         if type(live) is list and type(saved) is list:
             self._links.add(saved, live)
 
             def fill_list() -> Any:
-                live[:] = self._links.followed_within(saved)
+                live[:] = self._links.relink_contents(saved)
                 return live
 
             return fill_list
@@ -167,25 +167,25 @@ class _Binding:
             self._links.add(saved, live)
 
             def fill_dict() -> Any:
-                contents = self._links.followed_within(saved)
+                contents = self._links.relink_contents(saved)
                 live.clear()
                 live.update(contents)
                 self._set_attributes(live, saved)
                 return live
 
             return fill_dict
-        return lambda: self._links.followed(saved)
+        return lambda: self._links.relink(saved)
 
     def _set_attributes(self, live: Any, saved: Any) -> None:
-        """Those of a dict: its ``default_factory``, and what a program set on it."""
+        """Restore a dict's ``default_factory`` and the attributes that a program set on it."""
         if isinstance(live, defaultdict) and isinstance(saved, defaultdict):
             live.default_factory = saved.default_factory
         if attributes := attributes_of(saved):
-            attributes_of(live).update(self._links.followed_within(attributes))
+            attributes_of(live).update(self._links.relink_contents(attributes))
 
 
 class _Once:
-    """Calls ``call`` once, and gives what it gave; ``live``, while it runs."""
+    """Calls ``call`` once and returns its result each time; returns ``live`` while it runs."""
 
     def __init__(self, live: Any) -> None:
         self.call: Apply | None = None
@@ -200,23 +200,23 @@ class _Once:
 
 
 def _loaded(live: Any, state: Any) -> Any:
-    # What was filled in place is copied onto itself, which torch knows to be nothing; hooks and checks see it all.
+    # Tensors that were filled in place are copied onto themselves, which torch skips; hooks and checks still run.
     live.load_state_dict(state)
     return live
 
 
 @torch.no_grad()
 def _copy(live: torch.Tensor, saved: torch.Tensor) -> None:
-    """Copy a tensor to a live one. Of rows that share their memory in both, to which torch copies none, copy one."""
+    """Copy a tensor to a live one. Of expanded dimensions (stride 0 in both), which torch refuses, copy one index."""
     if type(live) in _PLAIN and live.layout == saved.layout == torch.strided:
-        for at, strides in enumerate(zip(live.stride(), saved.stride(), strict=True)):
-            if strides == (0, 0) and live.shape[at] > 1:
-                live, saved = live.narrow(at, 0, 1), saved.narrow(at, 0, 1)
+        for dim, strides in enumerate(zip(live.stride(), saved.stride(), strict=True)):
+            if strides == (0, 0) and live.shape[dim] > 1:
+                live, saved = live.narrow(dim, 0, 1), saved.narrow(dim, 0, 1)
     live.copy_(saved)
 
 
 def _has_memory_of(live: torch.Tensor, saved: torch.Tensor) -> bool:
-    """Whether the live tensor was filled in place: the saved one was made over its very memory then."""
+    """Return whether the live tensor was filled in place: the saved one then lies in its memory."""
     return (
         type(live) in _PLAIN
         and type(saved) in _PLAIN

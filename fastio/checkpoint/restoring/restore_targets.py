@@ -1,4 +1,4 @@
-"""Which bytes of a step go straight into live tensors, and which are read at all."""
+"""Decides which records of a step are read straight into live tensors, and which need not be read."""
 
 from __future__ import annotations
 
@@ -10,100 +10,99 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from fastio.checkpoint.restoring.load_state_dicts import changes_itself_alone, loads_as_torch_does, tensors_of
-from fastio.checkpoint.restoring.outline import NotedTensor, Outline, records_of
-from fastio.checkpoint.state import entries, holders, is_container, is_stateful
+from fastio.checkpoint.restoring.outline import Outline, PickledTensor, records_of
+from fastio.checkpoint.state import entries, find_holders, is_container, is_stateful
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class Targets(NamedTuple):
-    """``filled`` are live tensors by the record that is read into them; ``needed`` are all records that are read."""
+    """``filled`` maps records to the live tensors that they are read into; ``needed`` are all records to read."""
 
     filled: Mapping[str, torch.Tensor]
     needed: frozenset[str]
 
 
-def is_filled(thing: Any) -> bool:
-    """Whether it is restored as it is there, and not replaced: a tensor, a generator, or what has a state."""
+def is_restored_in_place(thing: Any) -> bool:
+    """Return whether an object is restored in place, not replaced: a tensor, a generator, or one with a state."""
     return is_stateful(thing) or isinstance(thing, (torch.Tensor, torch.Generator))
 
 
 def takes_values(tensor: torch.Tensor) -> bool:
-    """Whether the values of another tensor can be copied to it: it has a shape, which nested and lazy ones have not."""
+    """Return whether another tensor's values can be copied to it; nested and lazy tensors have no shape for that."""
     return not (tensor.is_nested or is_lazy(tensor))
 
 
 def find_targets(live: Any, outline: Outline, sizes: Mapping[str, int]) -> Targets:
-    """What a step of this outline has for a live tree; ``sizes`` are the bytes of its records.
+    """Return the targets of a step with this outline in a live tree; ``sizes`` are the bytes of its records.
 
-    A record goes straight into a live tensor only if the tensor's memory is exactly what is saved, nothing else in the
-    live tree has that memory, nothing else in the saved one has that record, and no code of the program's own is called
-    before the tensor would be copied: else it could see the difference. What code that the pickle names may look at is
-    needed in any case.
+    A record is read into a live tensor only if their bytes correspond exactly, no other live tensor has that memory, no
+    other saved tensor has that record, and no code of the user's program runs before the tensor would be copied, for
+    such code could see the difference. Records that code named by the pickle may read are always needed.
     """
-    survey = _Survey(live, outline, sizes)
-    survey.visit(live, outline.tree, True)
-    return Targets(survey.filled, frozenset(survey.needed | outline.opaque) & sizes.keys())
+    finder = _TargetFinder(live, outline, sizes)
+    finder.visit(live, outline.tree, True)
+    return Targets(finder.filled, frozenset(finder.needed | outline.opaque) & sizes.keys())
 
 
-class _Survey:
+class _TargetFinder:
     def __init__(self, live: Any, outline: Outline, sizes: Mapping[str, int]) -> None:
         self._outline, self._sizes = outline, sizes
-        self._holding = holders(live, is_filled)
-        self._users = Counter(map(_memory, _tensors(live, self._holding)))
+        self._holders = find_holders(live, is_restored_in_place)
+        self._users = Counter(map(_memory, _tensors(live, self._holders)))
         self._seen: set[tuple[int, int]] = set()
-        self._is_exact = True  # whether no code of the program's own has been called up to here
+        self._is_exact = True  # no code of the user's program runs up to this point of the tree
         self.filled: dict[str, torch.Tensor] = {}
         self.needed: set[str] = set()
 
-    def visit(self, live: Any, noted: Any, is_top: bool = False) -> None:
+    def visit(self, live: Any, pickled: Any, is_top: bool = False) -> None:
         if is_stateful(live):
-            self.needed |= records_of(noted)
+            self.needed |= records_of(pickled)
             if loads_as_torch_does(live):
                 for keys, tensor in tensors_of(live):
-                    self._offer(tensor, _entry(noted, keys))
+                    self._offer(tensor, _entry(pickled, keys))
             self._is_exact = self._is_exact and changes_itself_alone(live)
         elif isinstance(live, torch.Tensor):
-            self.needed |= records_of(noted)
-            self._offer(live, noted)
-        elif is_container(live) and (id(live) in self._holding or (is_top and isinstance(live, dict))):
-            self._visit_entries(live, noted)
+            self.needed |= records_of(pickled)
+            self._offer(live, pickled)
+        elif is_container(live) and (id(live) in self._holders or (is_top and isinstance(live, dict))):
+            self._visit_entries(live, pickled)
         else:
-            self.needed |= records_of(noted)
+            self.needed |= records_of(pickled)
 
-    def _visit_entries(self, live: Any, noted: Any) -> None:
-        """Of a dict that is saved as a dict, only the keys that are there are needed."""
-        if (id(live), id(noted)) in self._seen:
+    def _visit_entries(self, live: Any, pickled: Any) -> None:
+        """Visit the entries of a container. Of a dict that was saved as a dict, only the live keys are needed."""
+        if (id(live), id(pickled)) in self._seen:
             return
-        self._seen.add((id(live), id(noted)))
-        if isinstance(live, dict) and isinstance(noted, dict):
-            self.needed |= records_of(list(getattr(noted, "__dict__", {}).values()))
+        self._seen.add((id(live), id(pickled)))
+        if isinstance(live, dict) and isinstance(pickled, dict):
+            self.needed |= records_of(list(getattr(pickled, "__dict__", {}).values()))
         else:
-            self.needed |= records_of(noted)
+            self.needed |= records_of(pickled)
         for key, value in entries(live):
-            self.visit(value, _entry(noted, (key,)))
+            self.visit(value, _entry(pickled, (key,)))
 
-    def _offer(self, live: torch.Tensor, noted: Any) -> None:
-        if not self._is_exact or type(noted) is not NotedTensor or noted.record not in self._outline.plain:
+    def _offer(self, live: torch.Tensor, pickled: Any) -> None:
+        if not self._is_exact or type(pickled) is not PickledTensor or pickled.record not in self._outline.plain:
             return
-        if self._users[_memory(live)] == 1 and _fits(live, noted, self._sizes.get(noted.record, 0)):
-            self.filled[noted.record] = live
+        if self._users[_memory(live)] == 1 and _fits(live, pickled, self._sizes.get(pickled.record, 0)):
+            self.filled[pickled.record] = live
 
 
-def _entry(noted: Any, keys: tuple[Any, ...]) -> Any:
-    """What the outline has at these keys; None if it has nothing, or nothing that can be told."""
+def _entry(pickled: Any, keys: tuple[Any, ...]) -> Any:
+    """Return the part of the outline at these keys; None if there is none, or if it is opaque."""
     for key in keys:
-        if isinstance(noted, dict):
-            noted = noted.get(key)
-        elif type(noted) in (list, tuple) and type(key) is int and key < len(noted):
-            noted = noted[key]
+        if isinstance(pickled, dict):
+            pickled = pickled.get(key)
+        elif type(pickled) in (list, tuple) and type(key) is int and key < len(pickled):
+            pickled = pickled[key]
         else:
             return None
-    return noted
+    return pickled
 
 
-def _tensors(live: Any, holding: set[int]) -> Iterator[torch.Tensor]:
-    """The tensors of a live tree that are written to, as often as they are found."""
+def _tensors(live: Any, holders: set[int]) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a live tree that are written to, once for each reference."""
     seen: set[int] = set()
     left = [live]
     while left:
@@ -112,26 +111,26 @@ def _tensors(live: Any, holding: set[int]) -> Iterator[torch.Tensor]:
             yield one
         elif is_stateful(one):
             yield from (tensor for _, tensor in tensors_of(one))
-        elif is_container(one) and id(one) in holding and id(one) not in seen:
+        elif is_container(one) and id(one) in holders and id(one) not in seen:
             seen.add(id(one))
             left.extend(value for _, value in entries(one))
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """What tells the memory of a plain tensor from that of others."""
+    """Return the address of a plain tensor's storage; 0 for other tensors."""
     is_plain = type(tensor) in _PLAIN and tensor.layout == torch.strided
     is_plain = is_plain and not (tensor.is_quantized or tensor.is_nested)
     return tensor.untyped_storage().data_ptr() if is_plain else 0
 
 
-def _fits(live: torch.Tensor, noted: NotedTensor, nbytes: int) -> bool:
-    """Whether the bytes of the record are the bytes of the live tensor's storage, all of them."""
+def _fits(live: torch.Tensor, pickled: PickledTensor, nbytes: int) -> bool:
+    """Return whether the bytes of the record are exactly those of the live tensor's storage."""
     return (
         nbytes > 0
         and _memory(live) != 0
         and live.device.type in ("cpu", "cuda")
         and not (live.is_conj() or live.is_neg())
-        and (live.dtype, live.shape, live.stride()) == (noted.dtype, noted.shape, noted.stride)
-        and live.storage_offset() == noted.offset == 0
+        and (live.dtype, live.shape, live.stride()) == (pickled.dtype, pickled.shape, pickled.stride)
+        and live.storage_offset() == pickled.offset == 0
         and live.untyped_storage().nbytes() == nbytes == live.numel() * live.element_size()
     )

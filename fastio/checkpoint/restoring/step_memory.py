@@ -1,4 +1,4 @@
-"""The records of a step, which may lie in several files, and the memory that they are read into."""
+"""Collects the records of a step from its files, and provides the memory that they are read into."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from fastio.memory.load_buffers import LoadBuffers, bytes_of, empty_storage
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Extent, Span
 
-Place = tuple[int, str]
+RecordLocation = tuple[int, str]
 """The number of a file of the step, and the name of a record in it."""
 
 
 class StepRecords:
-    """The records of a step by the names that its pickle has for them; ``places`` says where each of them is.
+    """The records of a step, by their names in its pickle; ``locations`` says where each of them is.
 
     ``archive`` has the small records of the step's own file, and the storages of all ``files``. ``sizes`` are the bytes
     of the storages that are not empty.
     """
 
-    def __init__(self, files: Sequence[Archive], elsewhere: Mapping[str, Place]) -> None:
+    def __init__(self, files: Sequence[Archive], elsewhere: Mapping[str, RecordLocation]) -> None:
         own = files[0]
         records = dict(own.records)
         self.files = files
-        self.places: dict[str, Place] = {record.name: (0, record.name) for record in own.storages}
+        self.locations: dict[str, RecordLocation] = {record.name: (0, record.name) for record in own.storages}
         for name, (number, record) in elsewhere.items():
             if record not in files[number].records:
                 raise CorruptFileError(own.path, name, "is said to be in a file that does not have it")
             records[name] = files[number].records[record]._replace(name=name)
-            self.places[name] = (number, record)
+            self.locations[name] = (number, record)
         self.archive = Archive(own.path, own.fd, own.directory, records, own.checksummed)
-        self.sizes = {name: records[name].nbytes for name in self.places}
+        self.sizes = {name: records[name].nbytes for name in self.locations}
 
     @property
     def has_foreign_byte_order(self) -> bool:
-        """Whether it was written on a machine of the other byte order."""
+        """Whether the step was written on a machine of the other byte order."""
         return has_foreign_byte_order(self.archive, verify=True)
 
     @property
     def pickle(self) -> bytes:
-        """The pickled state, checked."""
+        """The pickled state, checked against its CRC."""
         return self.archive.read(PICKLE, verify=True)
 
 
 class StepMemory:
-    """Memory for the records of a step on a device: live tensors' own, where ``targets`` says so, or new one.
+    """Memory for the records of a step on a device: that of live tensors, if ``targets`` says so, or new memory.
 
-    One storage is made for each record, once, and held as long as this object. Records that are not needed share
-    memory that holds zeros, and is never filled.
+    Each record has one storage, held as long as this object. Records that are not needed share memory that holds zeros
+    and is never filled.
     """
 
     def __init__(self, step: StepRecords, targets: Targets | None, device: torch.device) -> None:
         self._filled = {} if targets is None else dict(targets.filled)
         needed = step.sizes.keys() if targets is None else targets.needed
-        new = {step.places[name] for name in needed if name not in self._filled}
+        new = {step.locations[name] for name in needed if name not in self._filled}
         regions_of = [
             [record for record in file.storages if (number, record.name) in new]
             for number, file in enumerate(step.files)
@@ -70,40 +70,40 @@ class StepMemory:
             for file, regions in zip(step.files, regions_of, strict=True)
         ]
         self._storages = {name: live.untyped_storage() for name, live in self._filled.items()}
-        left = [name for name in step.sizes if name not in needed]
-        if left:
+        unneeded = [name for name in step.sizes if name not in needed]
+        if unneeded:
             with translate_native_errors(step.archive.path):
-                zeros = _native.Mapping(max(step.sizes[name] for name in left))
-            self._storages |= {name: bytes_of(zeros, 0, step.sizes[name]).untyped_storage() for name in left}
+                zeros = _native.Mapping(max(step.sizes[name] for name in unneeded))
+            self._storages |= {name: bytes_of(zeros, 0, step.sizes[name]).untyped_storage() for name in unneeded}
         self._step, self._device = step, device
 
     @property
     def is_on_cpu(self) -> bool:
-        """Whether all of it is."""
+        """Whether all the memory is on the CPU."""
         return all(device.type == "cpu" for device in {self._device, *(one.device for one in self._storages.values())})
 
     def storage(self, record: Record) -> torch.UntypedStorage:
-        """The storage of a record, by the name that the pickle has for it; to be called when all is filled."""
+        """Return the storage of a record, by its name in the pickle. Call it after all memory is filled."""
         if record.nbytes == 0:
             return empty_storage()
         found = self._storages.get(record.name)
         if found is not None:
             return found
-        number, name = self._step.places[record.name]
+        number, name = self._step.locations[record.name]
         return self._buffers[number].storage(self._step.files[number].records[name])
 
-    def request(self, number: int) -> tuple[list[Extent], Span | None]:
-        """What to read of a file into new memory: extents in its order, and the span if that is all of the file."""
+    def new_extents(self, number: int) -> tuple[list[Extent], Span | None]:
+        """Return what to read of a file into new memory: sorted extents, and the span if that is the whole file."""
         buffers = self._buffers[number]
-        whole = len(buffers.extents) == len(self._step.files[number].storages)
-        return buffers.extents, buffers.span if whole else None
+        is_whole_file = len(buffers.extents) == len(self._step.files[number].storages)
+        return buffers.extents, buffers.span if is_whole_file else None
 
-    def request_live(self, number: int) -> tuple[list[Extent], Span | None]:
-        """What to read of a file into live tensors."""
+    def live_extents(self, number: int) -> tuple[list[Extent], Span | None]:
+        """Return what to read of a file into live tensors."""
         extents = []
         for name, live in self._filled.items():
-            at, record = self._step.places[name]
-            if at == number:
+            file_number, record = self._step.locations[name]
+            if file_number == number:
                 region, owner = self._step.files[number].records[record], live.untyped_storage()
                 address, device = owner.data_ptr(), live.device.type
                 extents.append(Extent(region.offset, region.nbytes, address, True, device, owner, record))

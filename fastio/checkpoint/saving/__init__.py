@@ -1,1 +1,1 @@
-"""Saving a step: a snapshot, then the files."""
+"""Saves a step: takes a snapshot, then writes the files."""

@@ -1,4 +1,4 @@
-"""A state that is larger than the memory for it: it passes through in pieces, each copied, then written."""
+"""Saves a state that is larger than the memory budget in chunks: each is copied, then written."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from fastio.results import SaveResult
 from fastio.transports.transport import SAVE, Extent, WriteRequest
 
 LEAST = 32 << 20
-# Pieces begin at multiples of it: transports write blocks of a size that divides it, so no block has bytes of two.
+# Chunks begin at multiples of this. Transports' block sizes divide it, so no block spans two chunks.
 _BLOCK = 4 << 20
 
 
-class Passage(NamedTuple):
-    """Memory of ``nbytes`` for the pieces, while training stands still: until all is copied."""
+class ChunkMemory(NamedTuple):
+    """Memory of ``nbytes`` for the chunks; training pauses until all are copied."""
 
     memory: Snapshot
     nbytes: int
-    still: TrainingPause
+    pause: TrainingPause
 
 
-def save_in_pieces(
-    layout: Layout, path: str, policy: Any, passage: Passage, progress: Progress | None
+def save_in_chunks(
+    layout: Layout, path: str, policy: Any, chunk_memory: ChunkMemory, progress: Progress | None
 ) -> tuple[SaveResult, Sequence[int]]:
-    """As :func:`fastio.engine.save.save_layout`, of storages that must not change while ``passage.still`` lasts.
+    """Save as :func:`fastio.engine.save.save_layout` does; storages must not change during ``chunk_memory.pause``.
 
-    CheckpointError if it was broken before all was copied.
+    CheckpointError if the pause was broken before everything was copied.
     """
     started = time.perf_counter()
     host = frozenset({"cpu"})  # the tools write copies in host memory, whatever device the storages are on
@@ -60,12 +60,12 @@ def save_in_pieces(
     layout.synchronize()
     with AtomicFile(path) as new:
         new.allocate(layout.size)
-        for begin in range(0, layout.size, room):
-            end = min(begin + room, layout.size)
+        for begin in range(0, layout.size, chunk):
+            end = min(begin + chunk, layout.size)
             extents = list(_copied(layout, begin, end, address, values))
-            passage.still.require()
+            chunk_memory.pause.require()
             if end == layout.size:
-                passage.still.open()
+                chunk_memory.pause.open()
             control = Control()
             control.still = True
             request = WriteRequest(path, new.fd, layout.size, extents, control=control)
@@ -77,7 +77,7 @@ def save_in_pieces(
 
 
 def _copied(layout: Layout, begin: int, end: int, address: int, values: list[int]) -> Iterator[Extent]:
-    """The part of the file from ``begin`` to ``end``, its storages copied to ``address`` and their CRCs filled in."""
+    """Copy the storages of the file's part from ``begin`` to ``end`` to ``address``, update CRCs, yield the extents."""
     parts = []
     for index, extent in enumerate(layout.extents):
         first, last = max(extent.offset, begin), min(extent.offset + extent.nbytes, end)
@@ -90,15 +90,15 @@ def _copied(layout: Layout, begin: int, end: int, address: int, values: list[int
         if extent.checksum and extent.device == "cpu":
             copies.append(Copy(index, targets[index], extent.address + start, nbytes))
         elif extent.checksum:
-            at = extent.address - extent.owner.data_ptr() + start
+            first = extent.address - extent.owner.data_ptr() + start
             with copy_errors():
-                host_bytes(targets[index], nbytes).copy_(storage_bytes(extent.owner)[at : at + nbytes])
+                host_bytes(targets[index], nbytes).copy_(storage_bytes(extent.owner)[first : first + nbytes])
     copy_all(copies)
     for index, _, nbytes in parts:
         if layout.extents[index].checksum:
             values[index] = _native.crc32_at(targets[index], nbytes, values[index])
-    checksums.patch(layout, values)  # those of storages that are still to come are put in again later
+    checksums.patch(layout, values)  # CRCs of storages that are not complete yet are patched again later
     for index, start, nbytes in parts:
         extent = layout.extents[index]
-        at = targets[index] if extent.checksum else extent.address + start
-        yield Extent(extent.offset + start, nbytes, at, False, "cpu", extent.owner, extent.name)
+        address_of_part = targets[index] if extent.checksum else extent.address + start
+        yield Extent(extent.offset + start, nbytes, address_of_part, False, "cpu", extent.owner, extent.name)

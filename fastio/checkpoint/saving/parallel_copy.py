@@ -1,6 +1,6 @@
-"""Copies of host memory by several threads at once: the time for which a training stands still.
+"""Copies host memory with several threads; training pauses meanwhile.
 
-The GIL is released for the time of a copy. The threads live as long as one call, so a fork meets none.
+The GIL is released during a copy. The threads live only during one call, so a fork finds none.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import NamedTuple
 from fastio._native import Control, Digests, JoinOnExit
 from fastio.runtime.interrupt_safe_thread import NoThreadError, WorkThread
 
-# For small ones: letting go of the GIL costs more than the copy, as often as other threads want it.
+# Small copies keep the GIL: releasing it costs more than the copy when other threads take it.
 _small_compare = ctypes.PyDLL(None).memcmp
 _small_compare.argtypes, _small_compare.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
 _small_move = ctypes.PyDLL(None).memmove
 _small_move.argtypes, _small_move.restype = _small_compare.argtypes, ctypes.c_void_p
 _SMALL = 64 << 10
-# What one thread takes at a time: small enough for all to end together, large enough for the C library's way of
-# copying around the processor's caches. It is made of whole blocks of digests.
-_PIECE = 32 << 20
-# Memory is busy with fewer threads than there may be processors.
+# What one thread copies at a time: small enough that all threads end together, large enough that the C library copies
+# past the processor's caches. A multiple of the digests' block.
+_CHUNK = 32 << 20
+# This many threads saturate memory, even if there are more processors.
 _MOST_THREADS = 8
 
 
 class Copy(NamedTuple):
-    """``nbytes`` from ``source`` to ``target``, both addresses; ``number`` is the caller's name for it.
+    """Copies ``nbytes`` from ``source`` to ``target``, both addresses; ``number`` is the caller's id for it.
 
-    ``block`` is the number of its first block in the digests: there are :func:`blocks_of` its bytes. With ``compare``
-    it is made only if the source is not as it was when it was copied last: small ones are compared with their target,
-    byte by byte, others by their digests.
+    ``block`` is the number of its first block in the digests; it has :func:`blocks_of` its bytes. With ``compare`` it
+    is made only if the source changed since it was copied last: small ones are compared with their target byte by byte,
+    others by their digests.
     """
 
     number: int
@@ -44,48 +44,48 @@ class Copy(NamedTuple):
 
 
 def blocks_of(nbytes: int) -> int:
-    """How many blocks of digests so many bytes take."""
+    """Return the number of digests' blocks of ``nbytes``."""
     return -(-nbytes // Digests.BLOCK)
 
 
-def by_first_look(copies: Iterable[Copy], digests: Digests) -> tuple[list[Copy], list[Copy]]:
-    """Those to be made, as far as a first look tells, with all small ones; and those that are to be compared yet.
+def split_by_first_block(copies: Iterable[Copy], digests: Digests) -> tuple[list[Copy], list[Copy]]:
+    """Return the copies whose source differs in its first block, with all small ones; and those still to be compared.
 
-    Most sources that changed differ from their last copy where they begin.
+    Most sources that changed differ where they begin.
     """
-    near: list[Copy] = []
-    far: list[Copy] = []
+    first: list[Copy] = []
+    rest: list[Copy] = []
     for copy in copies:
         if copy.nbytes < _SMALL:
-            near.append(copy)
+            first.append(copy)
         elif digests.differs(copy.block, copy.source, copy.nbytes):
-            near.append(copy._replace(compare=False))
+            first.append(copy._replace(compare=False))
         else:
-            far.append(copy)
-    return near, far
+            rest.append(copy)
+    return first, rest
 
 
 def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> set[int]:
-    """Make every copy, but those that need not be; gives the numbers of those that were made."""
-    pieces: list[Copy] = []
+    """Make every copy, except with ``compare`` those whose source did not change; return the numbers of those made."""
+    chunks: list[Copy] = []
     small: list[Copy] = []
     for copy in copies:
         if copy.nbytes < _SMALL:
             small.append(copy)
         else:
-            pieces.extend(_pieces(copy))
+            chunks.extend(_chunks(copy))
     made: set[int] = set()
     _copy_small(small, made)
-    nbytes = sum(piece.nbytes for piece in pieces)
-    wanted = min(len(os.sched_getaffinity(0)), _MOST_THREADS, -(-nbytes // _PIECE))
-    work = _Work(pieces, digests, made)
+    nbytes = sum(chunk.nbytes for chunk in chunks)
+    threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS, -(-nbytes // _CHUNK))
+    work = _Work(chunks, digests, made)
 
     def begin(within: JoinOnExit) -> None:
-        for _ in range(wanted - 1):
+        for _ in range(threads - 1):
             with contextlib.suppress(NoThreadError):
                 WorkThread(work.run).start(within)
 
-    with JoinOnExit(work.control, begin):  # whoever is interrupted: their addresses are the caller's
+    with JoinOnExit(work.control, begin):  # even if interrupted: the threads write to the caller's addresses
         work.run()
     if work.error is not None:
         raise work.error
@@ -93,13 +93,13 @@ def copy_all(copies: Iterable[Copy], digests: Digests | None = None) -> set[int]
 
 
 class _Work:
-    """Pieces that threads share; each calls ``run``, which begins none once ``control`` is cancelled.
+    """Chunks that threads share; each thread calls ``run``, which begins no chunk once ``control`` is cancelled.
 
-    ``error`` is what stopped one of them.
+    ``error`` is the error of a thread.
     """
 
-    def __init__(self, pieces: Iterable[Copy], digests: Digests | None, made: set[int]) -> None:
-        self._left = iter(pieces)  # the GIL makes taking from it one step
+    def __init__(self, chunks: Iterable[Copy], digests: Digests | None, made: set[int]) -> None:
+        self._left = iter(chunks)  # next() on it is atomic under the GIL
         self._digests, self._made = digests, made
         self.control = Control()
         self.error: Exception | None = None
@@ -111,8 +111,8 @@ class _Work:
             self.error = error
 
     def _run(self) -> None:
-        while not self.control.cancelled and (piece := next(self._left, None)) is not None:  # what is taken is copied
-            number, target, source, nbytes, block, compare = piece
+        while not self.control.cancelled and (chunk := next(self._left, None)) is not None:
+            number, target, source, nbytes, block, compare = chunk
             if self._digests is None:
                 ctypes.memmove(target, source, nbytes)
                 self._made.add(number)
@@ -127,7 +127,7 @@ def _copy_small(copies: Iterable[Copy], made: set[int]) -> None:
             made.add(number)
 
 
-def _pieces(copy: Copy) -> Iterator[Copy]:
-    for at in range(0, copy.nbytes, _PIECE):
-        nbytes = min(_PIECE, copy.nbytes - at)
+def _chunks(copy: Copy) -> Iterator[Copy]:
+    for at in range(0, copy.nbytes, _CHUNK):
+        nbytes = min(_CHUNK, copy.nbytes - at)
         yield Copy(copy.number, copy.target + at, copy.source + at, nbytes, copy.block + blocks_of(at), copy.compare)

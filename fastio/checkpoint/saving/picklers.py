@@ -1,4 +1,4 @@
-"""Pickles what torch.save writes, but could not load again, so that torch.load gives it back."""
+"""Pickles subclasses of defaultdict so that torch.load can load them, which torch.save alone does not ensure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
-from fastio.checkpoint.state import attributes_of, entries, holders
+from fastio.checkpoint.state import attributes_of, entries, find_holders
 
 
 def pickle_module_for(state: Any) -> Any:
-    """The pickle module to save a state with; ``pickle`` itself, if nothing in the state needs more."""
-    return _module() if holders([state], _is_own_defaultdict) else pickle
+    """Return the pickle module for a state; ``pickle`` itself if the state has no such objects."""
+    return _module() if find_holders([state], _is_own_defaultdict) else pickle
 
 
 def _is_own_defaultdict(thing: Any) -> bool:
@@ -29,9 +29,9 @@ def _is_own_defaultdict(thing: Any) -> bool:
 
 
 def _module() -> Any:
-    """``pickle``, but subclasses of defaultdict are made again without a call of their ``__init__``.
+    """Return ``pickle`` with a pickler whose pickles make subclasses of defaultdict without calling ``__init__``.
 
-    defaultdict has them called with the ``default_factory`` alone, which is none of the arguments that most take.
+    defaultdict's own reducer calls it with the ``default_factory`` alone, which most subclasses do not accept.
     """
 
     class Pickler(pickle.Pickler):

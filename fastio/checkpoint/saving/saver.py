@@ -1,4 +1,4 @@
-"""Saving: a snapshot now, its writing behind, and what is kept of the steps before."""
+"""Saves steps: takes the snapshot, writes it in the background, and removes earlier steps."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 from fastio.checkpoint import torch_fallback
 from fastio.checkpoint.background_write import BackgroundWrite
 from fastio.checkpoint.delayed_progress import after_a_second
-from fastio.checkpoint.folder.incremental_links import Base
+from fastio.checkpoint.folder.incremental_links import BaseStep
 from fastio.checkpoint.folder.lock import FolderLock
 from fastio.checkpoint.folder.manifest import Manifest
 from fastio.checkpoint.folder.step_folders import StepFolder
 from fastio.checkpoint.restoring.outline import freed_tensors
 from fastio.checkpoint.retention import kept
-from fastio.checkpoint.saving.chunked_save import Passage
+from fastio.checkpoint.saving.chunked_save import ChunkMemory
 from fastio.checkpoint.saving.picklers import pickle_module_for
 from fastio.checkpoint.saving.snapshot import Snapshot, Storage
 from fastio.checkpoint.saving.writing import Task, write_step
 from fastio.checkpoint.sizes import readable
-from fastio.checkpoint.state import captured
+from fastio.checkpoint.state import capture
 from fastio.checkpoint.training_pause import TrainingPause
 from fastio.engine.progress import shown
 from fastio.errors import CheckpointError
@@ -33,11 +33,11 @@ from fastio.runtime.interrupt_safe_thread import LOOK_IN_SECONDS, NoThreadError
 
 _log = logging.getLogger("fastio.checkpoint")
 _PICKLE_PROTOCOL = 2
-# From so many bytes on, what is known to have changed is written while the rest is still looked at.
+# If at least this many bytes are known to have changed, they are written while the rest is still being compared.
 _WORTH_AN_EARLY_START = 32 << 20
 
 
-class Manner(NamedTuple):
+class SaveSettings(NamedTuple):
     """How to save: see :class:`fastio.checkpoint.Checkpointer`. ``memory_budget`` is in bytes."""
 
     keep: int | None
@@ -51,7 +51,7 @@ class Manner(NamedTuple):
 
 
 def _require_memory(small: Sequence[tuple[str, bytes]], storages: Sequence[Storage]) -> None:
-    """CheckpointError for tensors whose memory was freed: what torch.save writes of them cannot be loaded."""
+    """Raise CheckpointError for tensors whose memory was freed: torch.save writes them, but cannot load them."""
     empty = {name for name, _, nbytes in storages if nbytes == 0}
     if empty and (freed := freed_tensors(dict(small)["data.pkl"], empty)):
         raise CheckpointError(
@@ -61,35 +61,35 @@ def _require_memory(small: Sequence[tuple[str, bytes]], storages: Sequence[Stora
 
 
 class Saver:
-    """Saves steps into a folder, one at a time. The folder's lock is its own: it lives as long as there is work."""
+    """Saves steps into a folder, one at a time. It holds the folder's lock until it is closed and all work is done."""
 
-    def __init__(self, steps: StepFolder, manner: Manner) -> None:
+    def __init__(self, steps: StepFolder, settings: SaveSettings) -> None:
         self._lock = FolderLock(steps.path)
         self._steps = steps
-        self._manner = manner
-        self._snapshot = Snapshot(comparable=manner.incremental)
-        self._pending: BackgroundWrite | None = None
+        self._settings = settings
+        self._snapshot = Snapshot(comparable=settings.incremental)
+        self._background_write: BackgroundWrite | None = None
         self._base: Manifest | None = None  # the step that the snapshot holds
         self._hidden: list[int] = []  # steps whose files are still there
-        self._is_leaving = False
-        self._order: int | None = None  # how often was saved here; unknown before the first time
+        self._is_closing = False
+        self._order: int | None = None  # the number of saves into this folder; unknown before the first write
 
     @property
     def is_busy(self) -> bool:
         """Whether a step is still being written."""
-        return self._pending is not None and self._pending.is_working
+        return self._background_write is not None and self._background_write.is_working
 
     def save(self, step: int, state: Any, metadata: dict[str, Any]) -> None:
-        """Save a step, when the one before is written; raise its error, if it had one."""
+        """Save a step after the step before is written; raises the error of that step, if it had one."""
         self.wait()
         self._lock.require()
-        manner = self._manner
-        still = TrainingPause()
+        settings = self._settings
+        pause = TrainingPause()
         image = None
         small: Sequence[tuple[str, bytes]] = ()
         storages: Sequence[Storage] = ()
         with gc_paused():
-            tree = captured(state)
+            tree = capture(state)
             module = pickle_module_for(tree)
             if torch_probe.unsupported_reason():
                 image = torch_fallback.image_of(tree, module)
@@ -98,172 +98,172 @@ class Saver:
                 _require_memory(small, storages)
         base, self._base = self._base, None
         task = Task(
-            self._steps, step, 0, Records(small, storages), image, metadata, base=None, passage=None, is_snapshot=False,
-            policy=manner.policy, read_back=manner.read_back, progress=None,
+            self._steps, step, 0, Records(small, storages), image, metadata, base=None, chunk_memory=None,
+            is_snapshot=False, policy=settings.policy, read_back=settings.read_back, progress=None,
         )  # fmt: skip
         total = sum(nbytes for _, _, nbytes in storages)
-        if manner.asynchronous and manner.memory_budget is not None and total > manner.memory_budget:
-            task = task._replace(passage=Passage(self._snapshot, manner.memory_budget, still))
-            with still:
-                pending = self._start(task, still)
-                while not still.wait(LOOK_IN_SECONDS):
-                    if not pending.is_working:  # nobody is left to say that all is copied
-                        pending.complain()
-        elif manner.asynchronous or manner.incremental:
-            self._copy(task, storages, base, still)
+        if settings.asynchronous and settings.memory_budget is not None and total > settings.memory_budget:
+            task = task._replace(chunk_memory=ChunkMemory(self._snapshot, settings.memory_budget, pause))
+            with pause:
+                write = self._start(task, pause)
+                while not pause.wait(LOOK_IN_SECONDS):
+                    if not write.is_working:  # it ended without opening the pause
+                        write.raise_error()
+        elif settings.asynchronous or settings.incremental:
+            self._copy(task, storages, base, pause)
         else:
-            self._write_now(task, still)
+            self._write_now(task, pause)
 
-    def _copy(self, task: Task, storages: Sequence[Storage], base: Manifest | None, still: TrainingPause) -> None:
-        """Take a snapshot and save it: what soon turns out to have changed, while the rest is still looked at."""
-        held = self._snapshot.lay(storages)
-        task = task._replace(records=Records(task.records.small, held), is_snapshot=True)
+    def _copy(self, task: Task, storages: Sequence[Storage], base: Manifest | None, pause: TrainingPause) -> None:
+        """Take a snapshot and save it; storages that soon prove changed are written while others are compared."""
+        copies = self._snapshot.allocate(storages)
+        task = task._replace(records=Records(task.records.small, copies), is_snapshot=True)
         sizes = {name: nbytes for name, _, nbytes in storages}
         same: set[str] = set()
         has_begun = False
 
         def unchanged() -> set[str]:
-            still.wait()
-            still.require()
+            pause.wait()
+            pause.require()
             return same
 
         def begin(changed: set[str]) -> None:
             nonlocal has_begun
             nbytes = sum(sizes[name] for name in changed)
-            if self._manner.asynchronous and base is not None and nbytes >= _WORTH_AN_EARLY_START:
+            if self._settings.asynchronous and base is not None and nbytes >= _WORTH_AN_EARLY_START:
                 has_begun = True
-                self._start(task._replace(base=Base(base, unchanged, frozenset(changed))), still)
+                self._start(task._replace(base=BaseStep(base, unchanged, frozenset(changed))), pause)
 
-        with still:
+        with pause:
             same |= self._snapshot.take(storages, begin)
-            if self._manner.asynchronous:
-                still.open()  # in the context: whoever waits for it waits no longer, whatever interrupts this
+            if self._settings.asynchronous:
+                pause.open()  # inside the context, so that an interrupt cannot leave the writer waiting
         if has_begun:
             return
-        task = task._replace(base=Base(base, lambda: same) if base is not None and same else None)
-        if self._manner.asynchronous:
-            self._start(task, still)
+        task = task._replace(base=BaseStep(base, lambda: same) if base is not None and same else None)
+        if self._settings.asynchronous:
+            self._start(task, pause)
         else:
-            self._write_now(task, still)
+            self._write_now(task, pause)
 
-    def _start(self, task: Task, still: TrainingPause) -> BackgroundWrite:
-        """Have a step written behind, once what the one before replaced is gone; gives who does it."""
-        before = self._pending
+    def _start(self, task: Task, pause: TrainingPause) -> BackgroundWrite:
+        """Start to write a step in the background, after the write before removed the steps that it replaced."""
+        before = self._background_write
 
         def work() -> None:
             if before is not None:
                 before.join()
-                before.complain()
+                before.raise_error()
             try:
-                self._write(task, still)
+                self._write(task, pause)
             except Exception:
-                if not still.is_broken:  # else save itself has raised what broke it
+                if not pause.is_broken:  # if it is, save itself raises the error that broke it
                     raise
 
-        self._pending = pending = BackgroundWrite(work, self._remove_hidden, self._leave_after)
+        self._background_write = write = BackgroundWrite(work, self._remove_hidden, self._release_after)
         try:
-            pending.start()
+            write.start()
         except BaseException as error:
-            if not pending.has_begun:
-                self._pending = before  # which may still be removing files
+            if not write.has_begun:
+                self._background_write = before  # which may still be removing files
             if isinstance(error, NoThreadError):
                 raise CheckpointError(
-                    f"{self._steps.path}: there is no thread to write step {task.step} behind the training ({error}): "
+                    f"{self._steps.path}: there is no thread to write step {task.step} in the background ({error}): "
                     "raise the limit (ulimit -u, or the container's pids.max), or use asynchronous=False"
                 ) from error
             raise
-        return pending
+        return write
 
-    def _write_now(self, task: Task, still: TrainingPause) -> None:
-        self._write(task, still)
+    def _write_now(self, task: Task, pause: TrainingPause) -> None:
+        self._write(task, pause)
         self._remove_hidden()
 
     def wait(self) -> None:
-        """Return when what was saved is visible; raise the error if it could not be, once."""
-        if self._pending is not None:
-            self._pending.wait()
-            self._pending.complain()
+        """Return when the saved step is visible; raise its error, once, if the save failed."""
+        if self._background_write is not None:
+            self._background_write.wait()
+            self._background_write.raise_error()
 
-    def settle(self) -> None:
-        """The same, and what it replaced is gone: nothing goes on in the folder any more."""
-        pending = self._pending
-        if pending is not None:
-            pending.join()  # interrupted here, it goes on, and is waited for again
-            self._pending = None
-            pending.complain()
+    def join(self) -> None:
+        """Wait as :meth:`wait` does, and until the steps that it replaced are removed."""
+        write = self._background_write
+        if write is not None:
+            write.join()  # if this is interrupted, the next call waits again
+            self._background_write = None
+            write.raise_error()
 
     def prune(self) -> list[int]:
-        """Remove what is not to be kept, when nothing goes on; gives the numbers of those steps."""
-        self.settle()
+        """Remove the steps that are not to be kept, after any write has ended; return their numbers."""
+        self.join()
         self._lock.require()
         gone = self._hide()
         self._remove_hidden()
         return gone
 
     def close(self) -> None:
-        """Settle, raise the error if there was one, give the memory back, and let others write.
+        """Wait for the write, free the memory, release the lock, and raise the write's error if there was one.
 
-        If that is interrupted, the step that is being written is, and whoever writes it leaves the folder. Nothing may
-        be saved after it.
+        If this is interrupted, the write continues, and releases memory and lock at its end. Nothing may be saved after
+        a call.
         """
-        self._is_leaving = True
+        self._is_closing = True
         try:
-            self.settle()
+            self.join()
         finally:
-            if self._pending is None:
-                self._leave()
+            if self._background_write is None:
+                self._release()
 
-    def _leave_after(self, pending: BackgroundWrite) -> None:
-        if self._is_leaving and pending is self._pending:
-            self._leave()
+    def _release_after(self, write: BackgroundWrite) -> None:
+        if self._is_closing and write is self._background_write:
+            self._release()
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         self._snapshot.close()
         self._lock.release()
 
-    def _write(self, task: Task, still: TrainingPause) -> None:
-        """Write a step, and hide those that are not to be kept any more."""
+    def _write(self, task: Task, pause: TrainingPause) -> None:
+        """Write a step, and hide the steps that are not to be kept any more."""
         try:
             if self._order is None:
                 self._steps.clear_leftovers()
-                self._order = max((one.order for one in self._steps.whole()[0]), default=0)
+                self._order = max((one.order for one in self._steps.read_manifests()[0]), default=0)
             self._order += 1
-            with shown(self._manner.progress, f"saving step {task.step}") as told:
-                written = write_step(task._replace(order=self._order, progress=after_a_second(told)))
+            with shown(self._settings.progress, f"saving step {task.step}") as on_progress:
+                written = write_step(task._replace(order=self._order, progress=after_a_second(on_progress)))
         except Exception as error:
             _log.error("step %d could not be saved: %s", task.step, error)
             raise
-        still.open()
-        if self._manner.incremental and task.passage is None:
+        pause.open()
+        if self._settings.incremental and task.chunk_memory is None:
             self._base = written.manifest
         result, nbytes = written.result, written.manifest.nbytes
         publish(result)
         _log.info(
-            "step %d saved: %s in %.2f s, %s/s by %s (%s), training stood still for %.3f s%s",
+            "step %d saved: %s in %.2f s, %s/s by %s (%s), training paused for %.3f s%s",
             task.step, readable(result.nbytes), result.seconds, readable(result.bandwidth), result.tool, result.route,
-            still.seconds,
+            pause.seconds,
             "" if result.nbytes == nbytes else f", {readable(nbytes - result.nbytes)} more are as in the step before",
         )  # fmt: skip
         self._hide()
 
     def _hide(self) -> list[int]:
-        """Make what is not to be kept invisible; gives the numbers of those steps."""
-        if self._manner.keep is None:
+        """Make the steps that are not to be kept invisible; return their numbers."""
+        if self._settings.keep is None:
             return []
-        steps = [one.step for one in self._steps.whole()[0]]
-        gone = sorted(set(steps) - kept(steps, self._manner.keep, self._manner.keep_every))
+        steps = [one.step for one in self._steps.read_manifests()[0]]
+        gone = sorted(set(steps) - kept(steps, self._settings.keep, self._settings.keep_every))
         for step in gone:
-            self._hidden.append(step)  # first: of one that is visible still nothing is removed
+            self._hidden.append(step)  # before hiding it: remove() does nothing to a step that is still visible
             self._steps.hide(step)
         return gone
 
     def _remove_hidden(self) -> None:
-        """Give the room of what is invisible back: the system takes tens of milliseconds for some gigabytes."""
+        """Remove the files of hidden steps. The system takes tens of milliseconds for some gigabytes."""
         while self._hidden:
             try:
                 with contextlib.suppress(FileNotFoundError):
                     self._steps.remove(self._hidden[-1])
             except OSError:
-                self._hidden.pop()  # told once
+                self._hidden.pop()  # the error is raised once
                 raise
-            self._hidden.pop()  # not before: interrupted, it is tried again
+            self._hidden.pop()  # afterwards, so that an interrupted removal is tried again
