@@ -1,4 +1,4 @@
-"""Checkpoints of many ranks: storage for torch.distributed.checkpoint (DCP), and dictionaries that ranks share.
+"""Checkpoints of many ranks: storage for torch.distributed.checkpoint (DCP), and dictionaries shared by ranks.
 
 Example::
 

@@ -1,7 +1,8 @@
-"""A rank's data file: a new name for every save, so nothing that a checkpoint in the folder refers to is ever touched.
+"""Makes a rank's data file, and removes those that no checkpoint refers to.
 
-The file is held by a lock from its creation until its writer is done with the save, however that ends. So what a dead
-process left behind can be told from what a living one is about to commit, and be cleared.
+Each save uses a new name, so the files of the checkpoint in the folder are never written to. The writer holds a lock on
+the file from its creation until the save ends in any way. So files of dead processes can be told from files that a
+running one will commit, and be removed.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from fastio.files.open_file import not_regular
 from fastio.runtime.native_errors import translate_native_errors
 
 _SUFFIX = ".distcp"
-# A commit writes a small file and removes some: longer than this none has the lock.
-_PATIENCE_SECONDS = 60.0
+# A commit writes a small file and removes some: no save holds the lock for longer than this.
+_LOCK_TIMEOUT_SECONDS = 60.0
 _OURS = re.compile(r"__\d+_[0-9a-f]{16}\.distcp")
 
 logger = logging.getLogger("fastio.distributed")
 
 
 class DataFile:
-    """A new, empty, locked file in a folder; ``prefix`` begins its name. Raises TransferError.
+    """A new, empty, locked file in a folder; its name begins with ``prefix``. TransferError if it cannot be made.
 
-    ``fd`` is open for reading and writing, until :meth:`close`, or until the object is gone.
+    ``fd`` is open for reading and writing until :meth:`close`, or until the object is deleted.
     """
 
     def __init__(self, folder: str, prefix: str) -> None:
@@ -56,12 +57,12 @@ class DataFile:
         return self._file.fileno()
 
     def allocate(self, nbytes: int) -> None:
-        """Set the size and reserve the blocks: a full disk shows before the first byte is written."""
+        """Set the size and reserve the blocks, so that a full disk is detected before the first byte is written."""
         with translate_native_errors(self.path):
             _native.allocate(self.fd, nbytes)
 
     def commit(self, durable: bool) -> None:
-        """It is whole. With ``durable``, file and name survive a power cut once this returns."""
+        """Complete the file. With ``durable``, its data and name survive a power cut once this returns."""
         if not durable:
             return
         try:
@@ -71,22 +72,22 @@ class DataFile:
             raise TransferError(error.errno or 0, "fsync", self.path) from error
 
     def discard(self) -> None:
-        """Remove the file: the save has failed."""
+        """Remove the file after a failed save."""
         with contextlib.suppress(OSError):
             os.unlink(self.path)
         self.close()
 
     def close(self) -> None:
-        """Let go of the file and its lock."""
+        """Close the file, which releases its lock."""
         self._file.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):
-            self.close()  # or Python warns of a file that nobody closed
+            self.close()  # otherwise Python issues a ResourceWarning
 
 
 def make_folder(path: str) -> None:
-    """Make a folder, with those above it, so that they survive a power cut. TransferError if that fails."""
+    """Make a folder and its missing parents, durably. TransferError if that fails."""
     missing = []
     above = path
     while above and not os.path.isdir(above):
@@ -101,23 +102,25 @@ def make_folder(path: str) -> None:
 
 
 @contextlib.contextmanager
-def one_at_a_time(folder: str) -> Iterator[bool]:
-    """Hold a folder's lock. False, and it is used without, where the filesystem has no locks on folders, or where
-    another program does not let go of it: whoever may read the folder may lock it.
+def folder_lock(folder: str) -> Iterator[bool]:
+    """Hold a folder's lock; yields whether it is held.
+
+    It is not held if the file system cannot lock folders, or if another program keeps the lock too long: any program
+    that can read the folder can lock it.
     """
     with Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY) as fd:
-        alone = _lock_patiently(fd, folder)
+        is_locked = _lock_with_timeout(fd, folder)
         try:
-            yield alone
+            yield is_locked
         finally:
-            # By name: a process forked meanwhile has the descriptor too, and closing this one would let it keep the
-            # lock for as long as it lives.
+            # Explicitly: a process forked meanwhile has the descriptor too, and would keep the lock if this one were
+            # only closed.
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_UN)
 
 
-def _lock_patiently(fd: int, folder: str) -> bool:
-    end, pause = time.monotonic() + _PATIENCE_SECONDS, 0.001
+def _lock_with_timeout(fd: int, folder: str) -> bool:
+    end, pause = time.monotonic() + _LOCK_TIMEOUT_SECONDS, 0.001
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,10 +136,10 @@ def _lock_patiently(fd: int, folder: str) -> bool:
 
 
 def clear(folder: str, replaced: set[str], kept: set[str], *, leftovers: bool) -> None:
-    """Remove data files that no checkpoint refers to: those that one did until now, and with ``leftovers`` those of
-    dead writers, which are not to be told from one that another rank commits just now unless the folder is locked.
+    """Remove the data files named in ``replaced``, and with ``leftovers`` those of dead writers, but none in ``kept``.
 
-    ``replaced`` and ``kept`` are names. What cannot be removed stays, and is said in the log.
+    ``leftovers`` requires the folder's lock: without it, a file that another rank is committing looks like a leftover.
+    A file that cannot be removed stays, and a warning is logged.
     """
     for name in os.listdir(folder):
         if name in kept or not name.endswith(_SUFFIX):
@@ -146,7 +149,7 @@ def clear(folder: str, replaced: set[str], kept: set[str], *, leftovers: bool) -
             if name in replaced:
                 os.unlink(path)
             elif leftovers and _OURS.fullmatch(name):
-                _remove_if_left(path)
+                _remove_if_unlocked(path)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -154,26 +157,26 @@ def clear(folder: str, replaced: set[str], kept: set[str], *, leftovers: bool) -
 
 
 def _create(path: str) -> io.FileIO | None:
-    """A new file with the lock on it; None if someone took it for a leftover before it was locked.
+    """Create and lock a file; None if another process removed it as a leftover before it was locked.
 
-    Not a bare descriptor, which an interrupt could take away, with a lock that would keep it from being cleared.
+    Not a bare descriptor: an interrupt could leak it, and its lock would keep the file from being removed.
     """
     file = io.FileIO(path, "x+b")
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        taken = os.fstat(file.fileno()).st_nlink == 0
+        is_removed = os.fstat(file.fileno()).st_nlink == 0
     except BlockingIOError:
-        taken = True
+        is_removed = True
     except OSError:
-        taken = False  # without locks nothing is taken for a leftover
-    if not taken:
+        is_removed = False  # without locks no file is removed as a leftover
+    if not is_removed:
         return file
     file.close()
     return None
 
 
-def _remove_if_left(path: str) -> None:
-    """Remove a file that no living writer holds. OSError, and the file stays, where there are no locks."""
+def _remove_if_unlocked(path: str) -> None:
+    """Remove a file that no running writer has locked. OSError, and the file stays, if there are no locks."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     with Descriptor(path, flags) as fd, contextlib.suppress(BlockingIOError):
         if not stat.S_ISREG(os.fstat(fd).st_mode):

@@ -1,8 +1,8 @@
-"""Items that DCP's own storage wrote: small zip files, one after the other in a data file, about which nothing else is
-noted.
+"""Locates tensors in items that DCP's own storage wrote: consecutive zip files in a data file.
 
-The ends of each are read: its directory says where its tensor's bytes lie and what their CRC-32 is, and its pickle,
-which torch's restricted unpickler reads over no memory at all, what tensor they make.
+The metadata says only where an item lies, so its first and last kilobytes are read. The zip directory gives the offset
+of the tensor's bytes and their CRC-32. The pickle gives the tensor's geometry: torch's restricted unpickler reads it
+with storages on the meta device.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 class _Geometry(NamedTuple):
-    """A tensor without its bytes."""
+    """The dtype, size, stride and storage offset of a tensor."""
 
     dtype: torch.dtype
     size: tuple[int, ...]
@@ -50,9 +50,9 @@ class _Geometry(NamedTuple):
     first: int
 
 
-def survey(path: str, fd: int, entries: Sequence[Entry]) -> list[Stored]:
-    """What is known of items that hold a tensor each. CorruptFileError names the one that makes no sense."""
-    with contextlib.suppress(OSError):  # only a hint: have the disk read all the ends at once
+def locate_tensors(path: str, fd: int, entries: Sequence[Entry]) -> list[Stored]:
+    """Return what is known of items that hold one tensor each. CorruptFileError names an item that is damaged."""
+    with contextlib.suppress(OSError):  # a hint to the kernel to read all the ends at once
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         for entry in entries:
             last = max(entry.nbytes - _ENDS, 0)
@@ -67,7 +67,7 @@ def survey(path: str, fd: int, entries: Sequence[Entry]) -> list[Stored]:
 
 
 def check(path: str, name: str, data: memoryview) -> None:
-    """Compare what torch.save wrote with the CRC-32s in it; other bytes carry none. CorruptFileError says which."""
+    """Compare a file of torch.save with its CRC-32s; other bytes carry none. CorruptFileError names the record."""
     begins, ends = bytes(data[:4]) == _BEGIN, _END in bytes(data[-_END_BYTES:])
     if not begins and not ends:
         return
@@ -87,7 +87,7 @@ def _stored(path: str, fd: int, entry: Entry, known: dict[bytes, _Geometry | Non
         if view.is_zip():
             raise CorruptFileError(path, entry.name, f"it begins with {head!r}, but ends as a file of torch.save")
         raise UnsupportedError(
-            f"{path}: the item {quoted(entry.name)} begins with {head!r}: it is none that torch.save wrote (DCP can "
+            f"{path}: the item {quoted(entry.name)} begins with {head!r}: torch.save did not write it (DCP can "
             "write safetensors, and items that extensions transform); load it with DCP's own reader"
         )
     whole = Stored(entry.name, entry.offset, entry.nbytes, None)
@@ -114,18 +114,18 @@ def _stored(path: str, fd: int, entry: Entry, known: dict[bytes, _Geometry | Non
 def _geometry(
     path: str, entry: Entry, view: _Ends, records: dict[str, zipfile.ZipInfo], text: bytes
 ) -> _Geometry | None:
-    """The tensor that a pickle makes; None if it is no plain one."""
+    """Return the geometry of the tensor that a pickle makes; None if it is not a plain tensor."""
     regions = {name: Region(name, 0, record.file_size, record.CRC) for name, record in records.items()}
     archive: Any = SimpleNamespace(
         path=path, records=regions, read=lambda name, _: text if name == "data.pkl" else view.record(records[name])
     )
-    nowhere = torch.device("meta")
-    reader = Reader(archive, False, lambda region: torch.UntypedStorage(region.nbytes, device=nowhere))
+    meta = torch.device("meta")
+    reader = Reader(archive, False, lambda region: torch.UntypedStorage(region.nbytes, device=meta))
     try:
         tensor = unpickle(reader, lambda storage, _: storage, True, {})
     except CorruptFileError as error:
         raise CorruptFileError(path, entry.name, error.problem) from None
-    except Exception:  # whatever this torch does not take over no memory, it takes from all the bytes
+    except Exception:  # this torch cannot unpickle it on the meta device: the whole item is read instead
         return None
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
         return None
@@ -144,11 +144,11 @@ def _zip(path: str, name: str, stream: Any) -> Any:
         with zipfile.ZipFile(stream) as archive:
             yield archive
     except (zipfile.BadZipFile, struct.error, NotImplementedError, EOFError, ValueError, ArithmeticError) as error:
-        raise CorruptFileError(path, name, f"it is no whole zip file: {shortened(error)}") from error
+        raise CorruptFileError(path, name, f"it is not a complete zip file: {shortened(error)}") from error
 
 
 class _Ends(io.RawIOBase):
-    """An item as a file of its own, its first and last kilobytes read at once."""
+    """Presents an item as a file; its first and last kilobytes are read at once."""
 
     def __init__(self, path: str, fd: int, entry: Entry) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class _Ends(io.RawIOBase):
         self._head = read_at(path, fd, entry.offset, first, entry.name)
 
     def peek(self, offset: int, nbytes: int) -> bytes:
-        """Bytes of the item, fewer at its end."""
+        """Return ``nbytes`` of the item from ``offset``; fewer at its end."""
         nbytes = max(min(nbytes, self._entry.nbytes - offset), 0)
         if offset >= self._last:
             return self._tail[offset - self._last : offset - self._last + nbytes]
@@ -169,11 +169,11 @@ class _Ends(io.RawIOBase):
         return read_at(self._path, self._fd, self._entry.offset + offset, nbytes, self._entry.name)
 
     def is_zip(self) -> bool:
-        """Whether the item ends as a zip file does."""
+        """Return whether the item ends as a zip file does."""
         return _END in self._tail[-_END_BYTES:]
 
     def start(self, record: zipfile.ZipInfo) -> int:
-        """Where a record's bytes begin in the item."""
+        """Return the offset of a record's bytes in the item."""
         lengths = self.peek(record.header_offset + _LOCAL_NAME_LENGTH, 4)
         if len(lengths) < 4:
             raise CorruptFileError(
@@ -187,7 +187,7 @@ class _Ends(io.RawIOBase):
         return begin
 
     def record(self, record: zipfile.ZipInfo) -> bytes:
-        """A small record's bytes."""
+        """Return a small record's bytes."""
         return self.peek(self.start(record), record.file_size)
 
     def readable(self) -> bool:

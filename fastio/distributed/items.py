@@ -1,7 +1,7 @@
-"""How the items of a rank lie in its data file: one after the other, each what torch.save would have written of it.
+"""Lays out the items of a rank in its data file, one after the other, each as a file of torch.save.
 
-DCP's own storage does the same, so it reads these files. Here a large tensor's bytes start on a page of the file, and
-stay where they are in memory until a transport moves them.
+DCP's own storage does the same, so it can read these files. Here a large tensor's bytes start on a page of the file,
+and stay where they are in memory until a transport moves them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from fastio.memory.raw_memory import cuda_bytes, host_bytes
 from fastio.transports.transport import SAVE
 
 _TORCH_ALIGNMENT = 64
-# Up to this size bytes cost less copied into the file's own than moved as an extent.
-_WORTH_AN_EXTENT = 16 << 10
+# An item of up to this many bytes is cheaper to copy among the file's literal bytes than to move as an extent.
+_LARGEST_COPY = 16 << 10
 _PICKLE_PROTOCOL = 2
 
 
-class Placed(NamedTuple):
-    """Where an item lies. ``extent`` is the number of the layout's extent that its record is; -1 if ``record`` has the
-    CRC already."""
+class PlacedItem(NamedTuple):
+    """An item's place in the file.
+
+    ``extent`` is the number of the layout's extent that holds its record; -1 if ``record`` has the CRC already.
+    """
 
     index: Any
     offset: int
@@ -42,14 +44,14 @@ class Placed(NamedTuple):
 
 
 class Image(NamedTuple):
-    """A whole data file, and where each of its items lies."""
+    """The layout of a whole data file, and the place of each of its items."""
 
     layout: Layout
-    items: Sequence[Placed]
+    items: Sequence[PlacedItem]
 
 
 class ImageBuilder:
-    """Puts a data file together, item after item."""
+    """Builds an :class:`Image` item by item."""
 
     def __init__(self) -> None:
         self._builder = LayoutBuilder()
@@ -58,11 +60,11 @@ class ImageBuilder:
         self._patches: list[tuple[int, int]] = []
         self._at = 0
         self._extents = 0
-        self._items: list[Placed] = []
+        self._items: list[PlacedItem] = []
         self._pickles: dict[tuple[Any, ...], list[tuple[str, bytes]]] = {}
 
     def add(self, index: Any, data: torch.Tensor | io.BytesIO) -> None:
-        """Add what a planner gave for one item. Its memory must stay as it is until the file is written.
+        """Add a planner's data for one item. Its memory must not change until the file is written.
 
         UnsupportedError for a sparse tensor, which DCP could not load again.
         """
@@ -82,16 +84,16 @@ class ImageBuilder:
         self._add_bytes(index, data.getbuffer())
 
     def build(self) -> Image:
-        """The file. Nothing may be added after it."""
-        self._align(0)  # direct writes end on a page
+        """Return the image. Nothing may be added afterwards."""
+        self._align(0)  # so that direct writes end on a page
         layout = self._builder.build(self._literal, self._runs, self._patches, self._at)
-        places = [number for number, extent in enumerate(layout.extents) if extent.checksum]
-        items = [item if item.extent < 0 else item._replace(extent=places[item.extent]) for item in self._items]
+        numbers = [number for number, extent in enumerate(layout.extents) if extent.checksum]
+        items = [item if item.extent < 0 else item._replace(extent=numbers[item.extent]) for item in self._items]
         return Image(layout, items)
 
     def _add_tensor(self, index: Any, tensor: torch.Tensor) -> None:
         nbytes = tensor.numel() * tensor.element_size()
-        inline = nbytes <= _WORTH_AN_EXTENT and tensor.device.type == "cpu"
+        inline = nbytes <= _LARGEST_COPY and tensor.device.type == "cpu"
         archive = _native.ZipBuilder("archive", _TORCH_ALIGNMENT)
         for name, data in self._pickle(tensor):
             archive.add_bytes(name, data)
@@ -105,8 +107,8 @@ class ImageBuilder:
         if inline:
             payload = ctypes.string_at(tensor.data_ptr(), nbytes) if nbytes else b""
             crc = _native.crc32(payload)
-            for place, _ in patches:
-                at = place if place < start else place - nbytes
+            for patch, _ in patches:
+                at = patch if patch < start else patch - nbytes
                 own[at : at + 4] = crc.to_bytes(4, "little")
             self._put(own[:start] + payload + own[start:])
             self._builder.add_payload(nbytes)
@@ -114,12 +116,12 @@ class ImageBuilder:
             self._put(own[:start])
             extent = self._move(tensor, nbytes, index.fqn)
             self._put(own[start:])
-            self._patches += [(offset + place, extent) for place, _ in patches]
+            self._patches += [(offset + patch, extent) for patch, _ in patches]
         record = Record(start, nbytes, crc, tensor.dtype, tuple(tensor.shape))
-        self._items.append(Placed(index, offset, self._at - offset, record, extent))
+        self._items.append(PlacedItem(index, offset, self._at - offset, record, extent))
 
     def _add_bytes(self, index: Any, data: memoryview) -> None:
-        inline = data.nbytes <= _WORTH_AN_EXTENT
+        inline = data.nbytes <= _LARGEST_COPY
         if not inline:
             self._align(0)
         offset, crc, extent = self._at, 0, -1
@@ -129,10 +131,10 @@ class ImageBuilder:
             self._builder.add_payload(data.nbytes)
         else:
             extent = self._move(torch.frombuffer(data, dtype=torch.uint8), data.nbytes, index.fqn)
-        self._items.append(Placed(index, offset, data.nbytes, Record(0, data.nbytes, crc, None, None), extent))
+        self._items.append(PlacedItem(index, offset, data.nbytes, Record(0, data.nbytes, crc, None, None), extent))
 
     def _pickle(self, tensor: torch.Tensor) -> list[tuple[str, bytes]]:
-        """The small records of a contiguous tensor. Tensors of one shape share them: pickling costs 100 us."""
+        """Return the small records of a contiguous tensor. Tensors of one shape share them: pickling takes 100 us."""
         key = (tensor.dtype, tuple(tensor.shape), tensor.device)
         found = self._pickles.get(key)
         if found is None:
@@ -147,7 +149,7 @@ class ImageBuilder:
         return found
 
     def _move(self, tensor: torch.Tensor, nbytes: int, name: str) -> int:
-        """Have a tensor's bytes moved to where the file is at; gives the number of their extent."""
+        """Append a tensor's bytes as an extent; return its number."""
         storage = tensor.untyped_storage()
         self._builder.add_storage(self._at, storage, nbytes, name, checksum=True, start=storage_offset_bytes(tensor))
         self._at += nbytes
@@ -155,7 +157,7 @@ class ImageBuilder:
         return self._extents - 1
 
     def _put(self, data: bytes | bytearray | memoryview) -> None:
-        """Append bytes of the file's own."""
+        """Append literal bytes."""
         start = len(self._literal)
         self._literal += data
         added = len(self._literal) - start
@@ -169,12 +171,12 @@ class ImageBuilder:
         self._at += added
 
     def _align(self, start: int) -> None:
-        """Go on to where the byte ``start`` of an item lies on a page."""
+        """Append padding so that byte ``start`` of the next item lies on a page."""
         self._put(bytes(-(self._at + start) % writer.PAGE))
 
 
 def _movable(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The tensor as bytes that a transport can move, copied only where it must be; None for torch.save's own."""
+    """Return a contiguous tensor that a transport can move, copied only if needed; None if torch.save must write it."""
     if (
         type(tensor) is not torch.Tensor
         or tensor.layout != torch.strided
@@ -189,7 +191,7 @@ def _movable(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """The same contiguous tensor over a storage of just its bytes: what torch.save writes is the whole storage."""
+    """Return a contiguous tensor over a storage of only its bytes, because torch.save writes whole storages."""
     nbytes = tensor.numel() * tensor.element_size()
     if nbytes == 0:
         return torch.empty_like(tensor)

@@ -1,8 +1,8 @@
-"""Filling the tensors of a rank from one data file: the fewest transfers, the fewest copies.
+"""Fills the tensors of a rank from one data file, with the fewest transfers and copies.
 
-What lies in memory as it lies in the file is read straight into place, all of it in one batch. The rest (other dtypes
-and strides; objects; parts, after ranks have become more or fewer, of what must be checked as a whole) is read into
-memory of its own, a bounded amount at a time, checked, and copied from there.
+Tensors that lie in memory as they lie in the file are read straight into place, all in one batch. The rest (other
+dtypes and strides; objects; after a change of the number of ranks, parts of items that must be checked whole) is read
+into a buffer, a bounded amount at a time, checked, and copied from there.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlanner, ReadItem
 
 from fastio import _native
-from fastio.distributed.dcp_zip_items import Entry, check, survey
-from fastio.distributed.read_requests import Wanted, batches
-from fastio.distributed.stored_items import FORMAT, Stored, noted
+from fastio.distributed.dcp_zip_items import Entry, check, locate_tensors
+from fastio.distributed.read_requests import ReadRequest, batches
+from fastio.distributed.stored_items import FORMAT, Stored, annotation
 from fastio.engine.load import read_extents
 from fastio.engine.progress import shown
 from fastio.errors import CorruptFileError, UnsupportedError, quoted, shortened
@@ -34,16 +34,16 @@ from fastio.results import publish
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Extent
 
-# Bytes that are read aside at a time; a larger item is read alone.
-_ASIDE = 256 << 20
+# The most bytes that are read into a buffer at a time; a larger item is read alone.
+_BUFFER_BYTES = 256 << 20
 _ALIGNMENT = 64
-_NOT_ALLOWED = "Unsupported global"  # what torch says of a class that weights_only=True does not take
+_NOT_ALLOWED = "Unsupported global"  # in torch's message about a class that weights_only=True refuses
 
 logger = logging.getLogger("fastio.distributed")
 
 
-class Filling:
-    """What one rank wants of one open data file of ``size`` bytes."""
+class FileLoad:
+    """The read requests of one rank for one open data file of ``size`` bytes."""
 
     def __init__(self, path: str, fd: int, size: int, policy: Any, verify: bool, progress: Any) -> None:
         self._path, self._fd, self._size = path, fd, size
@@ -52,7 +52,7 @@ class Filling:
         self._items: dict[Any, list[ReadItem]] = {}
 
     def add(self, item: ReadItem, info: Any) -> None:
-        """One more request, and where DCP's metadata says that it is stored."""
+        """Add a request; ``info`` is its storage info in DCP's metadata."""
         name = item.storage_index.fqn
         if getattr(info, "transform_descriptors", None):
             by = shortened(", ".join(map(str, info.transform_descriptors)))
@@ -70,52 +70,53 @@ class Filling:
         self._items.setdefault(item.storage_index, []).append(item)
 
     def run(self, planner: LoadPlanner) -> None:
-        """Fill everything that was added. CorruptFileError names what is damaged."""
-        aside: list[Wanted] = []
-        straight: dict[str, list[tuple[Wanted, torch.Tensor]]] = {}
-        located = [(want, want.target(planner)) for want in self._locate()]
-        shared = _sharing([target for _, target in located if target is not None])
-        for want, target in located:
-            if target is None or id(target) in shared:
-                aside.append(want)
+        """Fill everything that was added. CorruptFileError names the damaged item."""
+        buffered: list[ReadRequest] = []
+        in_place: dict[str, list[tuple[ReadRequest, torch.Tensor]]] = {}
+        located = [(request, request.target(planner)) for request in self._locate()]
+        overlapping = _overlapping([target for _, target in located if target is not None])
+        for request, target in located:
+            if target is None or id(target) in overlapping:
+                buffered.append(request)
             else:
-                straight.setdefault(target.device.type, []).append((want, target))
-        for pairs in straight.values():
+                in_place.setdefault(target.device.type, []).append((request, target))
+        for pairs in in_place.values():
             try:
-                self._read([self._extent(want.stored, target) for want, target in pairs], [want for want, _ in pairs])
+                extents = [self._extent(request.stored, target) for request, target in pairs]
+                self._read(extents, [request for request, _ in pairs])
             finally:
                 for _, target in pairs:
                     overwritten(target)
-            for want, target in pairs:
-                planner.commit_tensor(want.items[0], target)
-        for batch in batches(aside, _ASIDE):
-            self._read_aside(batch, planner)
+            for request, target in pairs:
+                planner.commit_tensor(request.items[0], target)
+        for batch in batches(buffered, _BUFFER_BYTES):
+            self._read_buffered(batch, planner)
 
-    def _locate(self) -> list[Wanted]:
-        found: list[Wanted] = []
+    def _locate(self) -> list[ReadRequest]:
+        found: list[ReadRequest] = []
         foreign: list[Entry] = []
-        wanting = []
+        foreign_items = []
         for index, info in self._infos.items():
             items = self._items[index]
-            stored = noted(info, index.fqn)
+            stored = annotation(info, index.fqn)
             if stored is not None:
-                self._check_note(info, stored)
+                self._check_annotation(info, stored)
             elif items[0].type == LoadItemType.BYTE_IO:
                 stored = Stored(index.fqn, info.offset, info.length, None)
             else:
                 foreign.append(Entry(index.fqn, info.offset, info.length))
-                wanting.append(items)
+                foreign_items.append(items)
                 continue
-            found.append(Wanted(stored, items))
-        found += map(Wanted, survey(self._path, self._fd, foreign), wanting)
-        # What is to be compared with its CRC-32 is read whole.
-        found = [want if self._checks(want.stored) else want.least() for want in found]
-        return sorted(found, key=lambda want: want.stored.offset)
+            found.append(ReadRequest(stored, items))
+        found += map(ReadRequest, locate_tensors(self._path, self._fd, foreign), foreign_items)
+        # An item that is compared with its CRC-32 is read whole.
+        found = [request if self._checks(request.stored) else request.shrink() for request in found]
+        return sorted(found, key=lambda request: request.stored.offset)
 
     def _checks(self, stored: Stored) -> bool:
         return self._verify and stored.crc is not None
 
-    def _check_note(self, info: Any, stored: Stored) -> None:
+    def _check_annotation(self, info: Any, stored: Stored) -> None:
         if not info.offset <= stored.offset <= stored.offset + stored.nbytes <= info.offset + info.length:
             problem = (
                 f"its bytes are said to be {stored.offset} to {stored.offset + stored.nbytes}, outside its item at "
@@ -123,24 +124,26 @@ class Filling:
             )
             raise CorruptFileError(self._path, stored.name, problem)
 
-    def _read(self, extents: list[Extent], wanted: Sequence[Wanted]) -> None:
-        """Read, and compare with the CRC-32s that are known."""
-        with shown(self._progress, f"loading {os.path.basename(self._path)}") as told:
-            read, values = read_extents(self._path, self._fd, self._size, extents, None, self._policy, told, FORMAT)
+    def _read(self, extents: list[Extent], requests: Sequence[ReadRequest]) -> None:
+        """Read extents, and compare them with the CRC-32s that are known."""
+        with shown(self._progress, f"loading {os.path.basename(self._path)}") as on_progress:
+            read, values = read_extents(
+                self._path, self._fd, self._size, extents, None, self._policy, on_progress, FORMAT
+            )
         transfer = replace(read, verified=all(extent.checksum for extent in extents))
         publish(transfer)
         logger.info(
             "loaded %d bytes in %.3f s (%.0f MB/s) by %s, %s: %s",
             transfer.nbytes, transfer.seconds, transfer.bandwidth / 1e6, transfer.tool, transfer.route, self._path,
         )  # fmt: skip
-        for want, extent, value in zip(wanted, extents, values, strict=True):
-            if extent.checksum and value != want.stored.crc:
+        for request, extent, value in zip(requests, extents, values, strict=True):
+            if extent.checksum and value != request.stored.crc:
                 problem = (
                     f"its {extent.nbytes} bytes at offset {extent.offset} have the CRC-32 {value:08x}, expected "
-                    f"{want.stored.crc:08x}: the file was damaged after it was written; load another checkpoint, or "
+                    f"{request.stored.crc:08x}: the file was damaged after it was written; load another checkpoint, or "
                     "restore the file from a copy (Reader(verify=False) loads it as it is)"
                 )
-                raise CorruptFileError(self._path, want.stored.name, problem)
+                raise CorruptFileError(self._path, request.stored.name, problem)
 
     def _extent(self, stored: Stored, target: torch.Tensor) -> Extent:
         storage = target.untyped_storage()
@@ -151,37 +154,37 @@ class Filling:
         checked = self._checks(stored)
         return Extent(stored.offset, stored.nbytes, address, checked, device, owner, stored.name)
 
-    def _read_aside(self, batch: Sequence[Wanted], planner: LoadPlanner) -> None:
-        places, total = [], 0
-        for want in batch:
-            places.append(total)
-            total += -(-want.stored.nbytes // _ALIGNMENT) * _ALIGNMENT
+    def _read_buffered(self, batch: Sequence[ReadRequest], planner: LoadPlanner) -> None:
+        offsets, total = [], 0
+        for request in batch:
+            offsets.append(total)
+            total += -(-request.stored.nbytes // _ALIGNMENT) * _ALIGNMENT
         with translate_native_errors(self._path):
             memory = _native.Mapping(max(total, 1))
         extents = [
-            self._extent_at(want.stored, memory.address + place, "cpu", memory)
-            for want, place in zip(batch, places, strict=True)
+            self._extent_at(request.stored, memory.address + offset, "cpu", memory)
+            for request, offset in zip(batch, offsets, strict=True)
         ]
         filled = [number for number, extent in enumerate(extents) if extent.nbytes]
         if filled:
             self._read([extents[number] for number in filled], [batch[number] for number in filled])
-        for want, place in zip(batch, places, strict=True):
-            self._hand_out(want, memory, place, planner)
+        for request, offset in zip(batch, offsets, strict=True):
+            self._copy_out(request, memory, offset, planner)
 
-    def _hand_out(self, want: Wanted, memory: _native.Mapping, place: int, planner: LoadPlanner) -> None:
-        stored = want.stored
-        data = view(memory.address + place, stored.nbytes)
+    def _copy_out(self, request: ReadRequest, memory: _native.Mapping, offset: int, planner: LoadPlanner) -> None:
+        stored = request.stored
+        data = view(memory.address + offset, stored.nbytes)
         if self._verify and stored.crc is None and stored.dtype is None:
             check(self._path, stored.name, data)
         source: torch.Tensor | None = None
-        for item in want.items:
+        for item in request.items:
             if item.type == LoadItemType.BYTE_IO:
                 self._load_bytes(item, data, planner)
                 continue
             if source is None:
-                source = self._tensor(stored, memory, place, data)
+                source = self._tensor(stored, memory, offset, data)
             target = planner.resolve_tensor(item).detach()
-            target.copy_(self._part(want, source, item, target))
+            target.copy_(self._part(request, source, item, target))
             planner.commit_tensor(item, target)
 
     def _load_bytes(self, item: ReadItem, data: memoryview, planner: LoadPlanner) -> None:
@@ -191,44 +194,44 @@ class Filling:
             if "PytorchStreamReader" not in str(error):
                 raise
             raise CorruptFileError(
-                self._path, item.storage_index.fqn, f"it is no whole zip file: {shortened(error)}"
+                self._path, item.storage_index.fqn, f"it is not a complete zip file: {shortened(error)}"
             ) from error
 
-    def _part(self, want: Wanted, source: torch.Tensor, item: ReadItem, target: torch.Tensor) -> torch.Tensor:
-        """What an item wants of what was read."""
+    def _part(self, request: ReadRequest, source: torch.Tensor, item: ReadItem, target: torch.Tensor) -> torch.Tensor:
+        """Return the part of the tensor that was read that ``item`` asks for."""
         try:
-            part = narrow_tensor_by_index(source, want.offsets(item), item.lengths)
+            part = narrow_tensor_by_index(source, request.offsets(item), item.lengths)
         except (IndexError, RuntimeError):
             part = source
         if part.size() == target.size():
             return part
         problem = (
-            f"what is stored has shape {quoted(list(source.shape))}; of it {quoted(list(item.lengths))} from "
-            f"{quoted(list(want.offsets(item)))} was expected to fill {quoted(list(target.shape))}: the data is not "
-            "the metadata's"
+            f"the stored tensor has shape {quoted(list(source.shape))}; its part {quoted(list(item.lengths))} from "
+            f"{quoted(list(request.offsets(item)))} was expected to fill {quoted(list(target.shape))}: the data does "
+            "not match the metadata"
         )
-        raise CorruptFileError(self._path, want.stored.name, problem)
+        raise CorruptFileError(self._path, request.stored.name, problem)
 
-    def _tensor(self, stored: Stored, memory: _native.Mapping, place: int, data: memoryview) -> torch.Tensor:
+    def _tensor(self, stored: Stored, memory: _native.Mapping, offset: int, data: memoryview) -> torch.Tensor:
         try:
             if stored.dtype is not None:
                 nbytes = stored.nbytes
-                return stored.tensor(bytes_of(memory, place, nbytes) if nbytes else torch.empty(0, dtype=torch.uint8))
+                return stored.tensor(bytes_of(memory, offset, nbytes) if nbytes else torch.empty(0, dtype=torch.uint8))
             tensor: torch.Tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
             return tensor
         except MemoryError:
             raise
-        except Exception as error:  # damaged bytes, or a shape that they do not make
+        except Exception as error:  # damaged bytes, or a shape that does not match them
             if isinstance(error, pickle.UnpicklingError) and _NOT_ALLOWED in str(error):
-                raise  # torch's own words say how to allow the class
+                raise  # torch's message says how to allow the class
             raise CorruptFileError(self._path, stored.name, f"it makes no tensor: {shortened(error)}") from error
 
 
-def _sharing(targets: Sequence[torch.Tensor]) -> set[int]:
-    """Of contiguous tensors that share bytes all but one, by id: two that are read at a time spoil the checksums."""
-    found, end = set[int](), 0
+def _overlapping(targets: Sequence[torch.Tensor]) -> set[int]:
+    """Return the ids of contiguous tensors that overlap an earlier one in memory: reading both at once spoils CRCs."""
+    overlapping, end = set[int](), 0
     for target in sorted(targets, key=operator.methodcaller("data_ptr")):
         if target.data_ptr() < end:
-            found.add(id(target))
+            overlapping.add(id(target))
         end = max(end, target.data_ptr() + target.nbytes)
-    return found
+    return overlapping

@@ -1,6 +1,6 @@
-"""The ``.metadata`` file: what makes data files a checkpoint. It is written last, in one step, and carries a checksum.
+"""Writes and reads ``.metadata``, which makes data files a checkpoint. It is written last, atomically, with a checksum.
 
-It is DCP's own pickle, and a line after it that DCP's reader does not look at. Reading it runs no code but DCP's own.
+It is DCP's own pickle, followed by a line that DCP's reader ignores. Reading it runs only DCP's own code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from torch.distributed.checkpoint.metadata import Metadata
 
 from fastio import _native
-from fastio.distributed.data_file import clear, one_at_a_time
+from fastio.distributed.data_file import clear, folder_lock
 from fastio.distributed.metadata_unpickler import unpickle
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, shortened
 from fastio.files.atomic_file import AtomicFile, write_all
@@ -32,24 +32,24 @@ logger = logging.getLogger("fastio.distributed")
 
 
 def path_of(folder: str, rank: int | None = None) -> str:
-    """Where the metadata of a checkpoint is, or of one rank's part where it was saved without collectives."""
+    """Return the path of a checkpoint's metadata; with ``rank`` that of one rank's part, saved without collectives."""
     return os.path.join(folder, _NAME if rank is None else f"__{rank}{_NAME}")
 
 
 def exists(folder: str, rank: int | None = None) -> bool:
-    """Whether there is metadata in a folder, or a name in its place."""
+    """Return whether a folder holds metadata, or anything of its name."""
     return os.path.lexists(path_of(folder, rank))
 
 
 def commit(folder: str, rank: int | None, metadata: Metadata, durable: bool) -> None:
-    """Make a checkpoint of what lies in the folder, in place of the one before; then remove that one's data files.
+    """Make the folder's data files the checkpoint, then remove the data files of the checkpoint before.
 
-    Raises TransferError where the system refuses: the checkpoint before is then still there.
+    TransferError if the system refuses: the checkpoint before then still exists.
     """
     path = path_of(folder, rank)
     data = pickle.dumps(metadata)
     data += _MARK + f"{_native.crc32(data):08x}".encode()
-    with one_at_a_time(folder) as alone:
+    with folder_lock(folder) as is_locked:
         before = _references(path) or set()
         now = {info.relative_path for info in metadata.storage_data.values()}
         with AtomicFile(path, follow_link=False) as new:
@@ -58,19 +58,19 @@ def commit(folder: str, rank: int | None, metadata: Metadata, durable: bool) -> 
             new.commit(durable)
         others = _references_of_all(folder, except_for=path)
         if others is not None:
-            clear(folder, before, now | others, leftovers=alone)
+            clear(folder, before, now | others, leftovers=is_locked)
 
 
-def tidy(folder: str) -> None:
-    """Remove data files of saves that were never completed: the next one may need their room."""
-    with one_at_a_time(folder) as alone:
+def remove_leftovers(folder: str) -> None:
+    """Remove data files of saves that were never completed: the next save may need their space."""
+    with folder_lock(folder) as is_locked:
         kept = _references_of_all(folder)
         if kept is not None:
-            clear(folder, set(), kept, leftovers=alone)
+            clear(folder, set(), kept, leftovers=is_locked)
 
 
 def read(folder: str, rank: int | None = None) -> Metadata:
-    """The metadata of the checkpoint in a folder, whoever wrote it.
+    """Return the metadata of the checkpoint in a folder, written by fastio or by DCP.
 
     CheckpointError if there is none, CorruptFileError if it is damaged, TransferError if it cannot be read.
     """
@@ -115,7 +115,7 @@ def _missing(folder: str, path: str) -> CheckpointError:
 
 
 def _references(path: str) -> set[str] | None:
-    """The names of the data files that a metadata file refers to; None if that cannot be known."""
+    """Return the names of the data files that a metadata file refers to; None if it cannot be read."""
     try:
         state = os.stat(path)
         return set(_references_in(path, state.st_ino, state.st_size, state.st_mtime_ns))
@@ -128,7 +128,7 @@ def _references(path: str) -> set[str] | None:
 
 @functools.lru_cache(maxsize=16)
 def _references_in(path: str, *_state: int) -> frozenset[str]:
-    """The same of a file in that state: a save asks more than once."""
+    """Return :func:`_references` of a file in a given state; cached, as a save needs them more than once."""
     folder, name = os.path.split(path)
     rank = None if name == _NAME else int(name.removeprefix("__").removesuffix(_NAME))
     infos: Any = read(folder, rank).storage_data.values()
@@ -136,7 +136,7 @@ def _references_in(path: str, *_state: int) -> frozenset[str]:
 
 
 def _references_of_all(folder: str, except_for: str | None = None) -> set[str] | None:
-    """The names of the data files that any checkpoint in a folder refers to; None if that cannot be known."""
+    """Return the names of the data files that any checkpoint in a folder refers to; None if one cannot be read."""
     found: set[str] = set()
     for name in os.listdir(folder):
         path = os.path.join(folder, name)

@@ -1,7 +1,7 @@
-"""Unpickling of DCP's metadata: the classes that it is made of, and no others.
+"""Unpickles DCP's metadata, allowing only the classes that it is made of.
 
-A pickle may call anything that it can name, and ``.metadata`` lies in a folder to which other users may write. So names
-are looked up in a table, and only instances of its classes are given a state.
+A pickle can call anything that it names, and other users may write to the folder of ``.metadata``. So names are looked
+up in a table, and only instances of its classes are given a state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KNOWN: dict[tuple[str, str], Any] = {
     ("pathlib._local", "PosixPath"): pathlib.PosixPath,  # as Python 3.13 writes it
     ("torch.serialization", "_get_layout"): _LAYOUTS.__getitem__,
 }
-# Metadata of torch before 2.3 has these in the places of TensorProperties and its encoding.
+# Metadata of torch before 2.3 has these instead of TensorProperties and its encoding.
 _EARLIER = "torch.distributed._shard.sharded_tensor.metadata"
 _EARLIER_NAMES = ("TensorProperties", "MEM_FORMAT_ENCODING")
 
@@ -43,15 +43,15 @@ _InPython: Any = pickle._Unpickler
 
 
 class _Unpickler(_InPython):  # type: ignore[misc]
-    """Python's own in Python: that in C gives a state to whatever is there, to a class or a member of an enum too."""
+    """Extends the unpickler written in Python: the one in C gives a state to any object, even a class."""
 
     dispatch: ClassVar[dict[int, Any]] = dict(_InPython.dispatch)
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream)
-        given = _trusted_by_user()
-        self._known = {**_KNOWN, **given}
-        self._stateful = {*_METADATA, *(what for what in given.values() if isinstance(what, type))}
+        trusted = _trusted_by_user()
+        self._known = {**_KNOWN, **trusted}
+        self._stateful = {*_METADATA, *(value for value in trusted.values() if isinstance(value, type))}
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in self._known:
@@ -63,8 +63,8 @@ class _Unpickler(_InPython):  # type: ignore[misc]
             self._stateful.add(earlier)
             return earlier
         raise pickle.UnpicklingError(
-            f"it names {module}.{name}, which DCP's metadata has no use for: load it only if you trust whoever wrote "
-            "it, after torch.serialization.add_safe_globals() with that class"
+            f"it names {module}.{name}, which DCP's metadata has no use for: load it only if you trust its author, "
+            "after torch.serialization.add_safe_globals() with that class"
         )
 
     def load_build(self) -> None:
@@ -77,15 +77,15 @@ class _Unpickler(_InPython):  # type: ignore[misc]
 
 
 def unpickle(stream: io.BytesIO) -> Any:
-    """The object whose pickle begins where the stream is. UnpicklingError names the class that is refused."""
+    """Return the object whose pickle begins at the stream's position. UnpicklingError names a class that is refused."""
     return _Unpickler(stream).load()
 
 
 def _trusted_by_user() -> dict[tuple[str, str], Any]:
-    """What the program has told torch that it trusts, by module and name."""
+    """Return the program's safe globals (``torch.serialization.add_safe_globals``), by module and name."""
     found = {}
-    for given in torch.serialization.get_safe_globals():
-        what, path = given if isinstance(given, tuple) else (given, f"{given.__module__}.{given.__qualname__}")
+    for entry in torch.serialization.get_safe_globals():
+        value, path = entry if isinstance(entry, tuple) else (entry, f"{entry.__module__}.{entry.__qualname__}")
         module, _, name = path.rpartition(".")
-        found[module, name] = what
+        found[module, name] = value
     return found

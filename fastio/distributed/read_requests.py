@@ -1,4 +1,4 @@
-"""What a rank wants of an item of a data file: all of it, or after ranks have become more or fewer a part."""
+"""Describes what a rank reads of an item in a data file: all of it, or a part if the number of ranks changed."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from fastio.engine import tool_selection
 from fastio.transports.transport import LOAD
 
 
-class Wanted(NamedTuple):
-    """What is read of one item of the file, from the index ``begin`` on, and all that wants a part of it."""
+class ReadRequest(NamedTuple):
+    """What is read of one item in the file, from index ``begin`` on, and all of DCP's items that need a part of it."""
 
     stored: Stored
     items: Sequence[ReadItem]
     begin: tuple[int, ...] = ()
 
     def offsets(self, item: ReadItem) -> tuple[int, ...]:
-        """The index, in what is read, from which on ``item`` wants it."""
+        """Return the index at which ``item``'s part begins in the tensor that is read."""
         return tuple(map(operator.sub, item.storage_offsets, self.begin or (0,) * len(item.storage_offsets)))
 
-    def least(self) -> Wanted:
-        """The same with one run of bytes, the shortest that holds all that is wanted. Its CRC-32 is not known."""
+    def shrink(self) -> ReadRequest:
+        """Return a request for the shortest run of bytes that holds all parts needed. Its CRC-32 is not known."""
         if any(item.type == LoadItemType.BYTE_IO for item in self.items):
             return self
         begins = [item.storage_offsets for item in self.items]
         ends = [map(operator.add, item.storage_offsets, item.lengths) for item in self.items]
         begin, end = tuple(map(min, zip(*begins, strict=False))), tuple(map(max, zip(*ends, strict=False)))
         part = self.stored.part(begin, end)
-        return self if part is None else Wanted(part, self.items, begin)
+        return self if part is None else ReadRequest(part, self.items, begin)
 
     def target(self, planner: LoadPlanner) -> torch.Tensor | None:
-        """The tensor that the bytes are to be read straight into; None if they must be read aside."""
+        """Return the tensor into which the bytes can be read directly; None if they need a buffer."""
         stored, item = self.stored, self.items[0]
         if len(self.items) > 1 or item.type == LoadItemType.BYTE_IO or not stored.is_packed() or not stored.nbytes:
             return None
@@ -53,15 +53,15 @@ class Wanted(NamedTuple):
         return target
 
 
-def batches(wanted: Sequence[Wanted], most: int) -> Iterator[list[Wanted]]:
-    """Some after some, of at most so many bytes together; what is larger is alone."""
-    batch: list[Wanted] = []
+def batches(requests: Sequence[ReadRequest], most: int) -> Iterator[list[ReadRequest]]:
+    """Yield batches of at most ``most`` bytes together; a larger request is alone."""
+    batch: list[ReadRequest] = []
     nbytes = 0
-    for want in wanted:
-        if batch and nbytes + want.stored.nbytes > most:
+    for request in requests:
+        if batch and nbytes + request.stored.nbytes > most:
             yield batch
             batch, nbytes = [], 0
-        batch.append(want)
-        nbytes += want.stored.nbytes
+        batch.append(request)
+        nbytes += request.stored.nbytes
     if batch:
         yield batch

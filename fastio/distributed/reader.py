@@ -1,4 +1,4 @@
-"""DCP's storage for loading: each rank reads what it needs, straight into its tensors where that can be."""
+"""Loads DCP checkpoints: each rank reads the bytes it needs, straight into its tensors if possible."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from fastio.distributed import metadata as metadata_file
-from fastio.distributed.load_file import Filling
+from fastio.distributed.load_file import FileLoad
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, quoted
 from fastio.files.open_file import opened_in_folder
 
@@ -22,27 +22,28 @@ from fastio.files.open_file import opened_in_folder
 class Reader(StorageReader):
     """Load a checkpoint of many ranks from a folder: ``dcp.load(state_dict, storage_reader=Reader(path))``.
 
-    It loads what :class:`fastio.distributed.Writer` and DCP's own FileSystemWriter wrote, by any number of ranks into
-    any number of ranks. A stored tensor that is wanted whole is read straight into the tensor of ``state_dict``.
+    It loads what :class:`fastio.distributed.Writer` and DCP's own FileSystemWriter wrote. The number of ranks may
+    differ from that of the save. A stored tensor that is loaded whole is read straight into the tensor of
+    ``state_dict``.
 
-    Metadata may name DCP's own classes, and those that ``torch.serialization.add_safe_globals`` has been given; data
-    files lie in the folder itself, as regular files. Objects other than tensors are unpickled by DCP's planner, whose
-    default does so without restriction: load them only from those whom you trust.
+    Metadata may name DCP's own classes and those given to ``torch.serialization.add_safe_globals``; data files must be
+    regular files in the folder itself. DCP's planner unpickles objects other than tensors, by default without
+    restriction: load them only from authors you trust.
 
-    Where ranks have become more or fewer, one may want a part of what another stored. A CRC-32 is of all that one rank
-    stored of a tensor, so with ``verify`` all of that is read; without it, or where the file has no CRC-32, only the
-    part, or of a part that is not in one piece, from its first byte to its last.
+    If the number of ranks changed, a rank may need a part of what another rank stored. A CRC-32 covers everything that
+    one rank stored of a tensor, so with ``verify`` all of that is read. Without it, or if the file has no CRC-32, only
+    the part is read, from its first byte to its last.
 
     Args:
         path: the folder.
-        policy: who chooses the tool, as in :func:`fastio.load`.
-        verify: compare all that is read with its CRC-32. When an error is raised, tensors of ``state_dict`` may have
+        policy: chooses the tool, as in :func:`fastio.load`.
+        verify: compare all bytes read with their CRC-32. When an error is raised, tensors of ``state_dict`` may have
             been filled already.
-        progress: True for a progress bar on the ranks that ask for it, or a function of (bytes done, bytes in all).
+        progress: True for a progress bar on this rank, or a function of (bytes done, bytes in all).
 
-    Errors of a rank reach all of them as DCP's CheckpointException, whose ``failures`` hold fastio's own:
-    CheckpointError where the folder holds no checkpoint, CorruptFileError with the file and the tensor that is damaged,
-    TransferError (an OSError) where the system refused, UnsupportedError for items that other storage wrote.
+    An error of a rank reaches all ranks as DCP's CheckpointException, whose ``failures`` hold fastio's own errors:
+    CheckpointError if the folder holds no checkpoint, CorruptFileError with the file and the tensor that is damaged,
+    TransferError (an OSError) if the system refused, UnsupportedError for items that other storage wrote.
     """
 
     def __init__(
@@ -55,38 +56,39 @@ class Reader(StorageReader):
         self.progress = progress
         self.load_id = str(uuid.uuid4())
         self._infos: dict[Any, Any] = {}
-        self._absent: FastIOError | None = None
+        self._metadata_error: FastIOError | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id:
             self.path = os.fspath(checkpoint_id)
         self._infos = {}
-        self._absent = None
+        self._metadata_error = None
         self.load_id = str(uuid.uuid4())
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         rank = kwargs.get("rank")
-        # DCP asks for a rank's own metadata where that of the whole could not be read, and makes one nameless error of
-        # both. The first one is raised by what it calls next. What is damaged is so, whatever older lies beside it.
-        nothing = Metadata({}, storage_meta=StorageMeta())
-        if rank is not None and isinstance(self._absent, CorruptFileError | TransferError):
-            return nothing
+        # If the checkpoint's metadata cannot be read, DCP reads a rank's own, and merges both errors into one without
+        # their messages. So the first error is kept, and raised by set_up_storage_reader, which DCP calls next. Damaged
+        # metadata stays an error even if older metadata of a rank lies beside it.
+        empty = Metadata({}, storage_meta=StorageMeta())
+        if rank is not None and isinstance(self._metadata_error, CorruptFileError | TransferError):
+            return empty
         try:
             metadata = metadata_file.read(self.path, rank)
         except FastIOError as error:
-            if rank is None or self._absent is None:
-                self._absent = error
+            if rank is None or self._metadata_error is None:
+                self._metadata_error = error
                 raise
-            return nothing
-        self._absent = None
+            return empty
+        self._metadata_error = None
         meta = getattr(metadata, "storage_meta", None) or StorageMeta()
         meta.load_id = self.load_id
         metadata.storage_meta = meta
         return metadata
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        if self._absent is not None:
-            raise self._absent
+        if self._metadata_error is not None:
+            raise self._metadata_error
         self._infos = metadata.storage_data
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
@@ -100,25 +102,25 @@ class Reader(StorageReader):
         for item in plan.items:
             by_file.setdefault(getattr(self._info(item), "relative_path", None), []).append(item)
         for name, items in by_file.items():
-            path = os.path.join(self.path, self._checked(name, items))
+            path = os.path.join(self.path, self._checked_name(name, items))
             with contextlib.ExitStack() as stack:
                 try:
                     fd, size = stack.enter_context(opened_in_folder(path))
                 except FileNotFoundError:
-                    raise _gone(path, items) from None
+                    raise _missing_file(path, items) from None
                 except OSError as error:
                     raise TransferError(error.errno or 0, "open", path) from error
-                filling = Filling(path, fd, size, self.policy, self.verify, self.progress)
+                load = FileLoad(path, fd, size, self.policy, self.verify, self.progress)
                 for item in items:
-                    filling.add(item, self._info(item))
-                filling.run(planner)
+                    load.add(item, self._info(item))
+                load.run(planner)
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
     @property
     def checkpoint_id(self) -> str:
-        """The folder."""
+        """The checkpoint's folder."""
         return self.path
 
     @classmethod
@@ -133,8 +135,8 @@ class Reader(StorageReader):
             )
         return info
 
-    def _checked(self, name: Any, items: list[ReadItem]) -> str:
-        """The name of a data file, which leads to no other folder."""
+    def _checked_name(self, name: Any, items: list[ReadItem]) -> str:
+        """Return the name of a data file. CorruptFileError if it leads to another folder."""
         if isinstance(name, str) and os.path.basename(name) == name and name not in ("", os.curdir, os.pardir):
             return str(name)
         raise CorruptFileError(
@@ -143,7 +145,7 @@ class Reader(StorageReader):
         )  # fmt: skip
 
 
-def _gone(path: str, items: list[ReadItem]) -> CheckpointError:
+def _missing_file(path: str, items: list[ReadItem]) -> CheckpointError:
     names = sorted({item.storage_index.fqn for item in items})
     return CheckpointError(
         f"{path}: there is no such file, but {len(names)} entries of the checkpoint lie in it, {quoted(names[0])} the "

@@ -1,4 +1,4 @@
-"""What is known of an item in a data file before it is read: its bytes, their CRC-32, and the tensor they make."""
+"""Describes items in a data file before they are read: their bytes, their CRC-32, and the tensors they make."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from typing import Any, NamedTuple
 import torch
 
 FORMAT = "distcp"
-"""What dictionaries and results call DCP's data files, after their suffix."""
+"""The name of DCP's data files in dictionaries and results, after their suffix."""
 
 _ATTRIBUTE = "fastio"
 
 
 class Record(NamedTuple):
-    """The bytes of an item that matter: ``nbytes`` from its ``start``, with their CRC-32.
+    """The payload of an item: ``nbytes`` from its ``start``, with their CRC-32.
 
-    They are a contiguous tensor's own, or with ``dtype`` and ``size`` None, all that torch.save wrote of something
-    else.
+    These are the bytes of a contiguous tensor or, if ``dtype`` and ``size`` are None, a whole file of torch.save.
     """
 
     start: int
@@ -30,9 +29,9 @@ class Record(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """An item of an open data file. ``offset`` is that of its bytes in the file; ``crc`` is None where nobody noted it.
+    """An item of an open data file; ``offset`` is that of its bytes in the file, ``crc`` is None if it is unknown.
 
-    ``dtype`` is None for what torch.save wrote; else the bytes are a storage, in which the tensor has that geometry.
+    ``dtype`` is None for a file of torch.save; else the bytes are a storage, in which the tensor has that geometry.
     """
 
     name: str
@@ -45,13 +44,13 @@ class Stored(NamedTuple):
     first: int = 0
 
     def tensor(self, storage: torch.Tensor) -> torch.Tensor:
-        """The tensor over its bytes, given as uint8."""
+        """Return the tensor over its bytes, which are given as uint8."""
         if self.dtype is None:
-            raise TypeError(f"{self.name} is no plain tensor")
+            raise TypeError(f"{self.name} is not a plain tensor")
         return storage.view(self.dtype).as_strided(self.size, self.stride, self.first)
 
     def is_packed(self) -> bool:
-        """Whether the bytes are exactly a contiguous tensor's."""
+        """Return whether the bytes are exactly those of a contiguous tensor."""
         if self.dtype is None or self.first:
             return False
         steps = zip(self.size, self.stride, contiguous(self.size), strict=True)
@@ -60,9 +59,9 @@ class Stored(NamedTuple):
         return self.nbytes == math.prod(self.size) * self.dtype.itemsize
 
     def part(self, begin: Sequence[int], end: Sequence[int]) -> Stored | None:
-        """The elements from index ``begin`` up to ``end``: the shortest run of bytes that holds them.
+        """Return the shortest run of bytes that holds the elements from index ``begin`` up to ``end``.
 
-        Its CRC-32 is not known. None where this is no plain tensor, or has no such elements.
+        Its CRC-32 is not known. None if this is not a plain tensor, or has no such elements.
         """
         if self.dtype is None or len(begin) != len(self.size):
             return None
@@ -79,23 +78,23 @@ class Stored(NamedTuple):
 
 
 def annotate(info: Any, record: Record) -> None:
-    """Note a record beside an entry of DCP's metadata. DCP's own reader passes over it."""
+    """Attach a record to an entry of DCP's metadata. DCP's own reader ignores it."""
     setattr(info, _ATTRIBUTE, tuple(record))
 
 
-def noted(info: Any, name: str) -> Stored | None:
-    """What :func:`annotate` left; None if another writer made the entry."""
-    note = getattr(info, _ATTRIBUTE, None)
-    if note is None:
+def annotation(info: Any, name: str) -> Stored | None:
+    """Return what :func:`annotate` attached; None if another writer made the entry."""
+    fields = getattr(info, _ATTRIBUTE, None)
+    if fields is None:
         return None
-    record = Record(*note)
+    record = Record(*fields)
     size = record.size or ()
     offset = info.offset + record.start
     return Stored(name, offset, record.nbytes, record.crc, record.dtype, size, contiguous(size))
 
 
 def contiguous(size: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a contiguous tensor."""
+    """Return the strides of a contiguous tensor."""
     strides, step = [], 1
     for length in reversed(size):
         strides.append(step)

@@ -1,4 +1,4 @@
-"""DCP's storage for saving: each rank fills one data file by fastio's transports, then the coordinator commits."""
+"""Saves DCP checkpoints: each rank fills one data file with fastio's transports, then the coordinator commits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.futures import Future
 from fastio.distributed import metadata as metadata_file
 from fastio.distributed.data_file import DataFile, logger, make_folder
 from fastio.distributed.items import Image, ImageBuilder
-from fastio.distributed.rare_gc import RarePasses
+from fastio.distributed.rare_gc import RareGC
 from fastio.distributed.stored_items import FORMAT, annotate
 from fastio.engine.progress import shown
 from fastio.engine.save import write_layout
@@ -28,23 +28,23 @@ from fastio.runtime.gc_pause import gc_paused
 class Writer(StorageWriter):
     """Save a checkpoint of many ranks into a folder: ``dcp.save(state_dict, storage_writer=Writer(path))``.
 
-    DCP's own FileSystemReader loads what it writes. The folder holds the whole old checkpoint or the whole new one at
-    any time, whichever rank dies when: data files get new names, and ``.metadata``, which alone makes them a
-    checkpoint, is put in its place in one step when all of them are written. What it replaces is removed then.
+    DCP's own FileSystemReader loads what it writes. At any time the folder holds either the complete old checkpoint or
+    the complete new one, even if a rank dies. Data files get new names, and ``.metadata``, which makes them a
+    checkpoint, is put in place atomically when all of them are written. The replaced files are removed afterwards.
 
     Args:
         path: the folder, which all ranks see. Made if it is missing.
-        policy: who chooses the tool, as in :func:`fastio.save`.
+        policy: chooses the tool, as in :func:`fastio.save`.
         durable: a rank's part is done only when it would survive a power cut.
-        progress: True for a progress bar on the ranks that ask for it, or a function of (bytes done, bytes in all).
-        overwrite: False to raise RuntimeError, as DCP's own writer does, where the folder holds a checkpoint. There is
-            no warning where it is replaced: until the new one is whole, the old one can be loaded.
+        progress: True for a progress bar on this rank, or a function of (bytes done, bytes in all).
+        overwrite: False raises RuntimeError, as DCP's own writer does, if the folder holds a checkpoint. True replaces
+            it without a warning: the old one can be loaded until the new one is complete.
 
-    What ``dcp.async_save`` hands over is a copy. But where it has no argument ``async_stager`` (torch 2.6), tensors in
-    host memory are saved as they are when their turn comes, by torch's own writer too: change none before it is done.
+    ``dcp.async_save`` passes a copy of the tensors. But if it has no argument ``async_stager`` (torch 2.6), tensors in
+    host memory are saved without a copy, by torch's own writer too: change none before the save is done.
 
-    Errors of a rank reach all of them as DCP's CheckpointException, whose ``failures`` hold fastio's own:
-    TransferError (an OSError) where the system refused, ToolUnavailableError for a tool that cannot be used here.
+    An error of a rank reaches all ranks as DCP's CheckpointException, whose ``failures`` hold fastio's own errors:
+    TransferError (an OSError) if the system refused, ToolUnavailableError for a tool that cannot be used here.
     """
 
     def __init__(
@@ -65,28 +65,28 @@ class Writer(StorageWriter):
         self.save_id = str(uuid.uuid4())
         self._rank: int | None = None
         self._file: DataFile | None = None
-        self._passes = RarePasses()
+        self._rare_gc = RareGC()
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id:
             self.path = os.fspath(checkpoint_id)
         self.save_id = str(uuid.uuid4())
-        self._let_go()
+        self._close_file()
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        # Without collectives each rank writes metadata of its own.
+        # Without collectives each rank writes its own metadata.
         self._rank = kwargs.get("rank") if not kwargs.get("use_collectives", True) else None
-        self._let_go()
-        self._passes.begin()
+        self._close_file()
+        self._rare_gc.begin()
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         make_folder(self.path)
         if not self.overwrite and metadata_file.exists(self.path, self._rank):
-            raise RuntimeError(f"Checkpoint already exists and {self.overwrite=}.")  # in DCP's words
+            raise RuntimeError(f"Checkpoint already exists and {self.overwrite=}.")  # DCP's own message
         return plan if self._rank is None else _with_prefix(plan, self._rank)
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        metadata_file.tidy(self.path)
+        metadata_file.remove_leftovers(self.path)
         return [_with_prefix(plan, rank) if self._rank is None else plan for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -94,24 +94,24 @@ class Writer(StorageWriter):
         try:
             done.set_result(self._write(plan, planner) if plan.items else [])
         finally:
-            self._passes.end()  # if another rank fails, nobody calls here again
+            self._rare_gc.end()  # here, because DCP calls no further method if another rank fails
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         version = getattr(filesystem, "CURRENT_DCP_VERSION", None)
-        if version is not None:  # torch has it since 2.8
+        if version is not None:  # since torch 2.8
             metadata.version = version
         metadata.storage_data = {result.index: result.storage_data for rank in results for result in rank}
         metadata.storage_meta = self.storage_meta()
         metadata_file.commit(self.path, self._rank, metadata, self.durable)
-        self._let_go()
+        self._close_file()
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self.save_id)
 
     @property
     def checkpoint_id(self) -> str:
-        """The folder."""
+        """The checkpoint's folder."""
         return self.path
 
     @classmethod
@@ -119,19 +119,19 @@ class Writer(StorageWriter):
         return filesystem.FileSystemWriter.validate_checkpoint_id(checkpoint_id)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None, "_passes": RarePasses()}
+        return {**self.__dict__, "_file": None, "_rare_gc": RareGC()}
 
     def _write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
         with gc_paused():
             image = _lay_out(plan, planner)
         file = DataFile(self.path, plan.storage_data.prefix)
         try:
-            with shown(self.progress, f"saving {file.name}") as told:
-                result, values = write_layout(image.layout, file, FORMAT, self.policy, self.durable, told)
+            with shown(self.progress, f"saving {file.name}") as on_progress:
+                result, values = write_layout(image.layout, file, FORMAT, self.policy, self.durable, on_progress)
         except BaseException:
             file.discard()
             raise
-        self._file = file  # its lock says that the save goes on, until the next one begins or the writer is gone
+        self._file = file  # its lock marks the save as in progress until the next one begins or the writer is deleted
         publish(result)
         logger.info(
             "saved %d bytes in %.3f s (%.0f MB/s) by %s, %s: %s",
@@ -139,11 +139,11 @@ class Writer(StorageWriter):
         )  # fmt: skip
         return _results(image, file.name, values)
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
-        self._passes.end()
+        self._rare_gc.end()
 
 
 def _with_prefix(plan: SavePlan, rank: int) -> SavePlan:

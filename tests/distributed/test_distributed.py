@@ -547,7 +547,7 @@ def test_sparse_tensors_are_refused_rather_than_lost(tmp_path: Path) -> None:
 
 def test_a_child_forked_during_a_commit_does_not_keep_the_folder_locked(tmp_path: Path) -> None:
     """As the workers of a DataLoader that is made while a checkpoint is being saved."""
-    with data_file.one_at_a_time(str(tmp_path)):
+    with data_file.folder_lock(str(tmp_path)):
         child = os.fork()
         if not child:
             time.sleep(60)

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from fastio.distributed import Writer
-from fastio.distributed.rare_gc import RarePasses
+from fastio.distributed.rare_gc import RareGC
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
@@ -75,7 +75,7 @@ def test_passes_are_rare_while_it_plans_and_writes(tmp_path: Path, fails_at: str
 
 
 def test_several_at_once_and_what_others_set() -> None:
-    one, other = RarePasses(), RarePasses()
+    one, other = RareGC(), RareGC()
     one.end()  # nothing was begun
     assert gc.get_threshold() == USUAL
     one.begin()
@@ -109,7 +109,7 @@ def test_no_pass_is_due_at_the_end(frozen: bool) -> None:
     before: list[int] = []
     if frozen:
         gc.freeze()
-    passes = RarePasses()
+    passes = RareGC()
     passes.begin()
     gc.callbacks.append(note)
     try:

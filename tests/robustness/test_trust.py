@@ -380,7 +380,7 @@ def test_links_and_pipes_under_the_names_of_data_files_stay(folder: Path, precio
 def test_a_folder_that_another_program_keeps_locked_is_saved_into_without_the_lock(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("fastio.distributed.data_file._PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("fastio.distributed.data_file._LOCK_TIMEOUT_SECONDS", 0.1)
     (folder / "__1_0123456789abcdef.distcp").write_bytes(b"of another rank, maybe")
     held = os.open(folder, os.O_RDONLY)
     try:
