@@ -1,4 +1,4 @@
-"""PyTorch Lightning, the package ``lightning``: checkpoints of its Trainer and of Fabric by fastio."""
+"""Saves and loads checkpoints of Trainer and Fabric of the package ``lightning`` with fastio."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ except ImportError as error:
 
 
 class FastCheckpointIO(CheckpointFiles, TorchCheckpointIO):
-    """Saves and loads the very files that Lightning saves and loads, faster and checked.
+    """Saves and loads the same files as Lightning, faster and checked.
 
-    Everything else stays Lightning's: names, callbacks, ``ckpt_path="last"``. A file saved with it loads without it,
-    and the other way round. Each is on the disk whole or not at all, and every byte is compared with its checksum when
-    it is loaded. To save while training goes on, wrap it in Lightning's own ``AsyncCheckpointIO``.
+    Everything else stays Lightning's: names, callbacks, ``ckpt_path="last"``. Files saved with it load without it, and
+    the other way round. Each is on the disk complete or not at all, and every byte is compared with its checksum on
+    load. To save while training continues, wrap it in Lightning's own ``AsyncCheckpointIO``.
 
     >>> import lightning as L
     >>> from fastio.integrations.lightning import FastCheckpointIO

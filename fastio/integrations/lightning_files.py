@@ -1,4 +1,4 @@
-"""Lightning's checkpoint files, by fastio: what its two packages, which are the same code twice, have in common."""
+"""Saves and loads Lightning's checkpoint files; shared by the plug-ins for its two packages, which have equal code."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _log = logging.getLogger("fastio.integrations")
 
 
 class CheckpointFiles:
-    """To be put before a ``TorchCheckpointIO``, which does all that is not said here."""
+    """A mixin for ``TorchCheckpointIO``: saves and loads local files with fastio."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Save a checkpoint, durably: the file is the one that Lightning saves, and there whole or not at all."""
+        """Save a checkpoint durably and atomically, as the file that Lightning would save."""
         if storage_options is not None or _is_url(path):
             _log.info("%s: saved by Lightning itself", path)
             super().save_checkpoint(checkpoint, path, storage_options)  # type: ignore[misc]
             return
         path = os.path.expanduser(path)
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        # last.ckpt may be a link to a checkpoint that is to stay: Lightning replaces the link.
+        # last.ckpt may be a link to a checkpoint that must stay, so the link is replaced, as Lightning does.
         api.save_over_link(checkpoint, path)
 
     def load_checkpoint(
         self, path: str | os.PathLike[str], map_location: Any = "cpu", weights_only: bool | None = None
     ) -> Any:
-        """Load a checkpoint, whoever saved it; ``weights_only=None`` means what it means to ``torch.load``."""
+        """Load a checkpoint, saved with or without fastio; ``weights_only=None`` is as in ``torch.load``."""
         if _is_url(path):
             _log.info("%s: loaded by Lightning itself", path)
             return super().load_checkpoint(path, map_location, weights_only)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What is said where a plug-in's library is not installed."""
+"""Defines the error for a plug-in whose library is not installed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from fastio.errors import ToolUnavailableError
 
 
 class LibraryMissingError(ToolUnavailableError, ImportError):
-    """A plug-in was imported without the library that it is for. The message says what to install."""
+    """A plug-in was imported, but its library is not installed. The message says what to install."""
 
 
 def missing(library: str, error: ImportError) -> LibraryMissingError:
-    """The error for a library that could not be imported; ``library`` is also the name of the extra that has it."""
+    """Return the error for a library that could not be imported; ``library`` is also the name of fastio's extra."""
     return LibraryMissingError(library, str(error), f"pip install 'fastio[{library}]'")

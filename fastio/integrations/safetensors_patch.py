@@ -1,4 +1,4 @@
-"""safetensors' save_file and load_file replaced by fastio's, wherever a library keeps them, and torch's with them."""
+"""Replaces safetensors' save_file and load_file, and torch's save and load, by fastio's in the libraries' modules."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from fastio.torch_patch import patch_torch
 _log = logging.getLogger("fastio.integrations")
 
 
-class Place(NamedTuple):
-    """Where a library keeps one of the two functions."""
+class FunctionPlace(NamedTuple):
+    """A module's attribute that is one of the two functions."""
 
     module: str
     name: str
 
 
-class _Held:
-    """What was in a place before, and how many contexts keep it out."""
+class _Replacement:
+    """The original function of a place, and how many contexts replace it."""
 
     def __init__(self, original: Any) -> None:
         self.original = original
@@ -36,16 +36,16 @@ class _Held:
 
 
 _lock = lock_across_forks()
-_held: dict[Place, _Held] = {}
+_replacements: dict[FunctionPlace, _Replacement] = {}
 
 
 @contextlib.contextmanager
-def replaced(saves: Sequence[Place], loads: Sequence[Place]) -> Iterator[None]:
-    """Inside, ``torch.save``, ``torch.load`` and what is in these places are fastio's, in every thread.
+def replaced(saves: Sequence[FunctionPlace], loads: Sequence[FunctionPlace]) -> Iterator[None]:
+    """Replace ``torch.save``, ``torch.load`` and the functions in these places inside the context, in every thread.
 
-    Nests; what was there before comes back when the last context is left, in whatever way.
+    Nests. The originals are restored when the last context ends in any way.
     """
-    for place in (*saves, *loads):  # first: what is imported once one is replaced would keep the replacement
+    for place in (*saves, *loads):  # before any replacement, which a module imported later would copy and keep
         importlib.import_module(place.module)
     with contextlib.ExitStack() as stack:
         stack.enter_context(patch_torch())
@@ -57,34 +57,34 @@ def replaced(saves: Sequence[Place], loads: Sequence[Place]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _replaced(place: Place, make: Callable[[Any], Any]) -> Iterator[None]:
+def _replaced(place: FunctionPlace, make: Callable[[Any], Any]) -> Iterator[None]:
     module = importlib.import_module(place.module)
     if not hasattr(module, place.name):
-        _log.warning("%s has no %s in this version: what it was for goes without fastio", *place)
+        _log.warning("%s has no %s in this version: fastio does not replace it", *place)
         yield
         return
     with _lock:
-        held = _held.setdefault(place, _Held(getattr(module, place.name)))
-        if held.depth == 0:
-            setattr(module, place.name, make(held.original))
-        held.depth += 1
+        replacement = _replacements.setdefault(place, _Replacement(getattr(module, place.name)))
+        if replacement.depth == 0:
+            setattr(module, place.name, make(replacement.original))
+        replacement.depth += 1
     try:
         yield
     finally:
         with _lock:
-            held.depth -= 1
-            if held.depth == 0:
-                setattr(module, place.name, held.original)
-                del _held[place]
+            replacement.depth -= 1
+            if replacement.depth == 0:
+                setattr(module, place.name, replacement.original)
+                del _replacements[place]
 
 
 def _saver(original: Callable[..., None]) -> Callable[..., None]:
     def save_file(tensors: dict[str, torch.Tensor], filename: Any, metadata: dict[str, str] | None = None) -> None:
-        """safetensors.torch.save_file, by fastio."""
+        """Do what safetensors.torch.save_file does, with fastio."""
         try:
             api.save(tensors, filename, format="safetensors", metadata=metadata)
         except (FormatError, ToolUnavailableError) as error:
-            # A dtype or device that only the library knows is its matter; so is the error for what nobody can save.
+            # The library may support a dtype or device that fastio does not; otherwise it raises its own error.
             _log.warning("%s: left to safetensors itself: %s", filename, error)
             original(tensors, filename, metadata=metadata)
 
@@ -93,13 +93,13 @@ def _saver(original: Callable[..., None]) -> Callable[..., None]:
 
 def _loader(original: Callable[..., dict[str, torch.Tensor]]) -> Callable[..., dict[str, torch.Tensor]]:
     def load_file(filename: Any, device: Any = "cpu", **options: Any) -> Any:
-        """safetensors.torch.load_file, by fastio."""
-        if not _is_safetensors(filename):  # fastio would load another format, too: the library says what is wrong
+        """Do what safetensors.torch.load_file does, with fastio."""
+        if not _is_safetensors(filename):  # fastio would load other formats too; the library raises its error
             return original(filename, device=device, **options)
         try:
             return api.load(filename, torch.device("cpu" if device is None else device))
         except (CorruptFileError, FormatError, ToolUnavailableError, UnsupportedError) as error:
-            # The same: tensors carry no checksums, so it is a dtype in the header, or a header that nobody can read.
+            # As above. Tensors carry no checksums, so the error is about the header: a dtype, or damage.
             _log.warning("%s: left to safetensors itself: %s", filename, error)
             return original(filename, device=device, **options)
 
@@ -107,7 +107,7 @@ def _loader(original: Callable[..., dict[str, torch.Tensor]]) -> Callable[..., d
 
 
 def _is_safetensors(filename: Any) -> bool:
-    """Whether it is such a file, or none that can be read, of which fastio says why."""
+    """Return whether it is a safetensors file, or cannot be opened, for which fastio raises the error."""
     try:
         with open(filename, "rb") as file:
             return detect(file.read(HEAD_BYTES), os.fspath(filename)) == SAFETENSORS

@@ -1,4 +1,4 @@
-"""Hugging Face transformers: checkpoints of its Trainer, and saved models, in its own files, by fastio."""
+"""Saves and loads Trainer checkpoints and models of Hugging Face transformers, in its own files, with fastio."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Iterator
 
 from fastio.integrations import accelerate
 from fastio.integrations.missing_library import missing
-from fastio.integrations.safetensors_patch import Place, replaced
+from fastio.integrations.safetensors_patch import FunctionPlace, replaced
 
 try:
     import transformers.modeling_utils  # noqa: F401
 except ImportError as error:
     raise missing("transformers", error) from error
 
-SAVES = (*accelerate.SAVES, Place("transformers.modeling_utils", "safe_save_file"))
-LOADS = (*accelerate.LOADS, Place("transformers.trainer_utils", "safe_load_file"))
+SAVES = (*accelerate.SAVES, FunctionPlace("transformers.modeling_utils", "safe_save_file"))
+LOADS = (*accelerate.LOADS, FunctionPlace("transformers.trainer_utils", "safe_load_file"))
 
 
 @contextlib.contextmanager
 def patch_transformers() -> Iterator[None]:
-    """Inside, a Trainer's checkpoints and ``save_pretrained`` move their bytes by fastio.
+    """Make a Trainer's checkpoints and ``save_pretrained`` use fastio inside the context.
 
-    ``checkpoint-<step>`` folders are those that the Trainer writes, with the same files in the same formats: a run may
-    go on from them without fastio, and with fastio from those written without; ``resume_from_checkpoint``, rotation and
-    ``load_best_model_at_end`` are the Trainer's own. Each file is there whole or not at all, and durable; what
-    ``torch.save`` wrote is compared with its checksums when it is loaded. The folder as a whole is not saved in one
-    step: one without ``trainer_state.json`` is of a save that was interrupted, and the one before is to be used.
+    ``checkpoint-<step>`` folders have the files and formats that the Trainer writes: a run can continue from them
+    without fastio, and with fastio from those written without it. ``resume_from_checkpoint``, rotation and
+    ``load_best_model_at_end`` are the Trainer's own. Each file is there complete or not at all, and durable. Files of
+    ``torch.save`` are compared with their checksums when they are loaded. A folder is not saved atomically: if it lacks
+    ``trainer_state.json``, its save was interrupted; use the checkpoint before it.
 
-    How it is done, and its limits: as for :func:`fastio.integrations.accelerate.patch_accelerate`.
+    For the method and its limits see :func:`fastio.integrations.accelerate.patch_accelerate`.
 
     >>> from fastio.integrations.transformers import patch_transformers
     >>> trainer = Trainer(model, TrainingArguments("run1", save_steps=500), train_dataset=dataset)

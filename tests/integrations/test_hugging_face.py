@@ -251,12 +251,14 @@ def test_the_last_context_to_be_left_puts_everything_back(hub: SimpleNamespace) 
 def test_a_module_that_nobody_had_imported_yet_keeps_nothing(
     hub: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastio.integrations.safetensors_patch import Place, replaced
+    from fastio.integrations.safetensors_patch import FunctionPlace, replaced
 
     (tmp_path / "late_library.py").write_text("from safetensors.torch import load_file as safe_load_file\n")
     monkeypatch.syspath_prepend(tmp_path)
     before = hub.safetensors.load_file
-    with replaced([], [Place("safetensors.torch", "load_file"), Place("late_library", "safe_load_file")]):
+    with replaced(
+        [], [FunctionPlace("safetensors.torch", "load_file"), FunctionPlace("late_library", "safe_load_file")]
+    ):
         late = sys.modules["late_library"]
         assert late.safe_load_file is not before
     assert late.safe_load_file is hub.safetensors.load_file is before
@@ -300,8 +302,8 @@ def test_files_of_other_formats_are_none_to_safetensors(hub: SimpleNamespace, tm
 
 
 def test_a_name_that_a_library_has_given_up_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    from fastio.integrations.safetensors_patch import Place, replaced
+    from fastio.integrations.safetensors_patch import FunctionPlace, replaced
 
-    with caplog.at_level(logging.WARNING, "fastio.integrations"), replaced([Place("json", "save_file")], []):
+    with caplog.at_level(logging.WARNING, "fastio.integrations"), replaced([FunctionPlace("json", "save_file")], []):
         assert not hasattr(json, "save_file")
     assert "json has no save_file" in caplog.text
