@@ -1,4 +1,4 @@
-"""Saving behind a training: what is visible when, errors, memory, and what is logged."""
+"""Saves in the background: visibility, errors, memory, logs and progress."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Steps are written once this event is set."""
+    """An event that steps wait for before they are written."""
     from fastio.checkpoint.saving import writing
 
     go = threading.Event()
@@ -45,7 +45,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     go.set()
 
 
-def test_a_step_is_invisible_until_it_is_written(folder: Path, held: threading.Event) -> None:
+def test_step_is_invisible_until_it_is_written(folder: Path, held: threading.Event) -> None:
     with Checkpointer(folder) as checkpointer, Checkpointer(folder, read_only=True) as reader:
         assert checkpointer.save(0, {"tensor": torch.ones(3)})
         assert checkpointer.steps() == reader.steps() == []
@@ -58,7 +58,7 @@ def test_a_step_is_invisible_until_it_is_written(folder: Path, held: threading.E
         assert restored.state["tensor"].tolist() == [1, 1, 1]
 
 
-def test_steps_are_skipped_while_one_is_written(folder: Path, held: threading.Event) -> None:
+def test_when_busy_skip_skips_steps_while_one_is_written(folder: Path, held: threading.Event) -> None:
     with Checkpointer(folder, when_busy="skip") as checkpointer:
         assert checkpointer.save(0, {"tensor": torch.tensor(0)})
         assert not checkpointer.save(1, {"tensor": torch.tensor(1)})
@@ -70,7 +70,7 @@ def test_steps_are_skipped_while_one_is_written(folder: Path, held: threading.Ev
         assert checkpointer.steps() == [0, 3]
 
 
-def test_one_step_waits_for_the_one_before(folder: Path, held: threading.Event) -> None:
+def test_save_waits_for_the_step_before(folder: Path, held: threading.Event) -> None:
     with Checkpointer(folder) as checkpointer:
         checkpointer.save(0, {"tensor": torch.tensor(0)})
         timer = threading.Timer(0.2, held.set)
@@ -81,7 +81,7 @@ def test_one_step_waits_for_the_one_before(folder: Path, held: threading.Event) 
         timer.join()
 
 
-def test_one_that_is_forgotten_finishes_its_work(folder: Path, held: threading.Event) -> None:
+def test_deleted_checkpointer_finishes_its_write(folder: Path, held: threading.Event) -> None:
     checkpointer = Checkpointer(folder)
     checkpointer.save(0, {"tensor": torch.tensor(5)})
     del checkpointer
@@ -97,7 +97,7 @@ def test_one_that_is_forgotten_finishes_its_work(folder: Path, held: threading.E
         assert checkpointer.steps() == [0]
 
 
-def test_an_error_of_the_thread_is_raised_by_the_next_call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_the_thread_is_raised_by_the_next_call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fastio.checkpoint.saving import writing
 
     def fail(*_: Any) -> None:
@@ -119,7 +119,7 @@ def test_an_error_of_the_thread_is_raised_by_the_next_call(folder: Path, monkeyp
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_program_that_just_ends(folder: Path, fails: bool) -> None:
+def test_program_that_exits_finishes_the_write_or_prints_its_error(folder: Path, fails: bool) -> None:
     code = f"""
 import torch
 from fastio.checkpoint.saving import writing
@@ -141,7 +141,7 @@ checkpointer.save(7, {{"tensor": torch.arange(5)}})
     assert ("the disk is gone" in ended.stderr) == fails, ended.stderr
 
 
-def test_memory_is_taken_once(folder: Path) -> None:
+def test_snapshot_memory_is_allocated_once(folder: Path) -> None:
     state = {"large": torch.zeros(6 << 20), "other": torch.zeros(1000)}
     with Checkpointer(folder) as checkpointer:
         addresses = set()
@@ -155,7 +155,7 @@ def test_memory_is_taken_once(folder: Path) -> None:
         assert len(addresses) == 1
 
 
-def test_a_budget_bounds_the_memory(folder: Path) -> None:
+def test_memory_budget_bounds_the_memory(folder: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     state = {
         f"{number}": torch.randint(0, 256, (nbytes,), dtype=torch.uint8, generator=generator)
@@ -177,7 +177,7 @@ def test_a_budget_bounds_the_memory(folder: Path) -> None:
             assert torch.equal(plain[name], tensor)
 
 
-def test_a_step_larger_than_the_memory_is_refused_while_the_one_before_is_not_removed(
+def test_chunked_save_raises_while_the_step_before_cannot_be_removed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fastio.checkpoint.folder import step_folders as steps
@@ -187,7 +187,7 @@ def test_a_step_larger_than_the_memory_is_refused_while_the_one_before_is_not_re
 
     def fail(path: str, names: Any) -> None:
         assert go.wait(30)
-        raise OSError(errno.ENOTEMPTY, "a stranger's file is in the way", path)
+        raise OSError(errno.ENOTEMPTY, "another program's file is in the way", path)
 
     with Checkpointer(folder, keep=1, memory_budget="32MiB") as checkpointer:
         checkpointer.save(0, state)
@@ -206,9 +206,7 @@ def test_a_step_larger_than_the_memory_is_refused_while_the_one_before_is_not_re
         assert checkpointer.steps() == [3]
 
 
-def test_a_step_larger_than_the_memory_that_cannot_be_written_is_an_error_of_its_save(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunked_save_that_cannot_write_raises_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fastio.checkpoint.saving import writing
 
     def fail(*_: Any) -> None:
@@ -225,24 +223,24 @@ def test_a_step_larger_than_the_memory_that_cannot_be_written_is_an_error_of_its
         assert checkpointer.steps() == [1]
 
 
-def test_what_is_logged_and_told(
+def test_saves_and_restores_are_logged_and_report_progress(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fastio.checkpoint import delayed_progress
 
     monkeypatch.setattr(delayed_progress, "_SECONDS", 0.0)
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     with (
         caplog.at_level(logging.INFO, "fastio.checkpoint"),
-        Checkpointer(folder, progress=lambda done, total: told.append((done, total))) as checkpointer,
+        Checkpointer(folder, progress=lambda done, total: reports.append((done, total))) as checkpointer,
     ):
         checkpointer.save(4, {"tensor": torch.zeros(1 << 20)})
         checkpointer.wait()
-        saved = len(told)
-        assert told[-1][0] == told[-1][1] >= 4 << 20
+        saved = len(reports)
+        assert reports[-1][0] == reports[-1][1] >= 4 << 20
         checkpointer.restore()
-        assert len(told) > saved
-        assert told[-1] == (4 << 20, 4 << 20)
+        assert len(reports) > saved
+        assert reports[-1] == (4 << 20, 4 << 20)
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
     size = r"\d+(\.\d+)? [kMG]?B"
@@ -250,12 +248,12 @@ def test_what_is_logged_and_told(
     assert re.fullmatch(rf"step 4 restored: 4.19 MB in [\d.]+ s, {size}/s by \w+ \(\w+\)", lines[1])
 
 
-def test_nothing_is_told_in_the_first_second() -> None:
+def test_progress_is_not_reported_in_the_first_second() -> None:
     from fastio.checkpoint.delayed_progress import after_a_second
 
-    told: list[int] = []
-    tell = after_a_second(lambda done, total: told.append(done))
-    assert tell is not None
-    tell(1, 2)
-    assert told == []
+    reports: list[int] = []
+    on_progress = after_a_second(lambda done, total: reports.append(done))
+    assert on_progress is not None
+    on_progress(1, 2)
+    assert reports == []
     assert after_a_second(None) is None

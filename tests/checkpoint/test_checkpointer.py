@@ -1,4 +1,4 @@
-"""What is restored is what was saved, and training goes on as if it had never stopped."""
+"""Saves and restores steps: resumed training, what is in a step, which steps stay, invalid arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["asynchronous", "synchronous"])
 @pytest.mark.parametrize("incremental", [True, False], ids=["incremental", "full"])
-def test_a_training_goes_on_as_if_it_had_never_stopped(folder: Path, asynchronous: bool, incremental: bool) -> None:
+def test_resumed_training_equals_uninterrupted_training(folder: Path, asynchronous: bool, incremental: bool) -> None:
     whole = trainings.make()
     for _ in range(12):
         trainings.train(whole)
@@ -56,7 +56,7 @@ def test_a_training_goes_on_as_if_it_had_never_stopped(folder: Path, asynchronou
     assert trainings.differ(whole, other) == ""
 
 
-def test_a_full_step_is_a_plain_torch_file(folder: Path) -> None:
+def test_full_step_loads_with_plain_torch(folder: Path) -> None:
     state = trainings.make()
     trainings.train(state)
     with Checkpointer(folder) as checkpointer:
@@ -79,8 +79,8 @@ def test_a_full_step_is_a_plain_torch_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"incremental": True}, {"memory_budget": "32MiB"}, {"asynchronous": False}])
-def test_what_changes_after_a_save_is_not_in_it(folder: Path, options: dict[str, Any]) -> None:
-    # Larger than the budget, and than all blocks that transports write.
+def test_changes_after_a_save_are_not_in_the_step(folder: Path, options: dict[str, Any]) -> None:
+    # Larger than the budget, and than any block that transports write.
     state = {"large": torch.arange(20 << 20, dtype=torch.int32), "small": torch.arange(7), "list": [1, 2]}
     with Checkpointer(folder, **options) as checkpointer:
         for step in range(2):
@@ -100,7 +100,7 @@ def test_what_changes_after_a_save_is_not_in_it(folder: Path, options: dict[str,
 # Which steps there are
 
 
-def test_keep_and_keep_every(folder: Path) -> None:
+def test_keep_and_keep_every_choose_the_steps_that_stay(folder: Path) -> None:
     with Checkpointer(folder, keep=2, keep_every=4) as checkpointer:
         for step in range(11):
             checkpointer.save(step, {"step": torch.tensor(step)})
@@ -113,7 +113,7 @@ def test_keep_and_keep_every(folder: Path) -> None:
         assert sorted(os.listdir(folder)) == [".lock", "step-0000000010"]
 
 
-def test_going_back_to_an_earlier_step(folder: Path) -> None:
+def test_step_saved_after_going_back_is_the_latest(folder: Path) -> None:
     with Checkpointer(folder, keep=3) as checkpointer:
         for step in (1, 2, 3):
             checkpointer.save(step, {"branch": "old", "tensor": torch.tensor(step)})
@@ -132,7 +132,7 @@ def test_going_back_to_an_earlier_step(folder: Path) -> None:
         assert checkpointer.steps() == [2, 3, 4]
 
 
-def test_no_such_step(folder: Path) -> None:
+def test_missing_step_raises_and_lists_the_steps(folder: Path) -> None:
     with Checkpointer(folder) as checkpointer:
         checkpointer.save(5, {"tensor": torch.ones(1)})
         with pytest.raises(CheckpointError, match="no step 6; there are: 5"):
@@ -157,16 +157,16 @@ def test_no_such_step(folder: Path) -> None:
         ({"keep_every": "x"}, "keep_every='x': expected 1 or more"),
     ],
 )
-def test_options_that_make_no_sense(folder: Path, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_raise_value_error(folder: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         Checkpointer(folder, **options)
     assert not folder.exists()
 
 
-def test_arguments_that_make_no_sense(folder: Path) -> None:
+def test_invalid_arguments_raise(folder: Path) -> None:
     with Checkpointer(folder) as checkpointer:
         for step in (-1, True, 1.5, "3"):
-            with pytest.raises(ValueError, match="expected a whole number"):
+            with pytest.raises(ValueError, match="expected an integer"):
                 checkpointer.save(step, {})  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="metadata"):
             checkpointer.save(0, {}, metadata=[1])  # type: ignore[arg-type]
@@ -189,7 +189,7 @@ def test_arguments_that_make_no_sense(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("location", [{"cuda:0": "cpu"}, lambda storage, _: storage], ids=["dict", "function"])
-def test_one_device_is_restored_to(tmp_path: Path, location: object) -> None:
+def test_map_location_that_is_not_a_device_raises(tmp_path: Path, location: object) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(0, {"a": torch.ones(3)})
         with pytest.raises(TypeError, match=f"map_location is a {type(location).__name__}: a checkpoint is restored"):

@@ -1,5 +1,4 @@
-"""A folder of checkpoints that others use, too: who reads while it is written, who keeps notes there, whose state has
-dicts of several kinds."""
+"""Checkpoints beside other users of a folder: readers during saves, foreign files; also dict subclasses."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from fastio.checkpoint import Checkpointer
 
 READER = """
 import sys, warnings
-warnings.simplefilter("error")  # of a step that is skipped
+warnings.simplefilter("error")  # a skipped step warns
 from fastio.checkpoint import Checkpointer
 
 reader = Checkpointer(sys.argv[1], read_only=True)
@@ -33,7 +32,7 @@ print("read", flush=True)
 """
 
 
-def test_a_step_that_is_saved_again_is_there_all_the_while(tmp_path: Path) -> None:
+def test_step_stays_readable_while_it_is_saved_again(tmp_path: Path) -> None:
     state = {"t": torch.ones(1000)}
     with Checkpointer(tmp_path, keep=2) as checkpointer:
         checkpointer.save(0, {"t": torch.zeros(1000)})
@@ -49,11 +48,11 @@ def test_a_step_that_is_saved_again_is_there_all_the_while(tmp_path: Path) -> No
         while child.poll() is None:
             checkpointer.save(1, state)
         watch.cancel()
-        output, complaint = child.communicate()
-    assert output == "read\n", complaint
+        output, errors = child.communicate()
+    assert output == "read\n", errors
 
 
-def test_what_others_keep_in_a_step_stays(tmp_path: Path) -> None:
+def test_files_of_others_in_a_steps_folder_stay(tmp_path: Path) -> None:
     def save(step: int) -> None:
         with Checkpointer(tmp_path, keep=5) as checkpointer:
             checkpointer.save(step, {"t": torch.full((3,), step)})
@@ -77,7 +76,7 @@ def test_what_others_keep_in_a_step_stays(tmp_path: Path) -> None:
         assert checkpointer.steps() == [0, 1]
 
 
-def test_dicts_of_several_kinds(tmp_path: Path) -> None:
+def test_dict_subclasses_are_restored_with_their_types(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
     state: dict[str, Any] = {
         "seen": Counter(a=3),
@@ -105,7 +104,7 @@ def test_dicts_of_several_kinds(tmp_path: Path) -> None:
     live["losses"]["test"].append(0.5)
 
 
-def test_a_tensor_that_is_restored_was_modified(tmp_path: Path) -> None:
+def test_restoring_into_a_tensor_counts_as_a_modification_for_autograd(tmp_path: Path) -> None:
     kept = torch.ones(1000)
     w = torch.ones(1000, requires_grad=True)
     with Checkpointer(tmp_path) as checkpointer:

@@ -1,4 +1,4 @@
-"""What is known to have changed is written while the rest is looked at; what is found later is in the step too."""
+"""Changed storages are written while the rest is still compared; changes found later are in the step too."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _small_states_begin_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saver, "_WORTH_AN_EARLY_START", 1)
 
 
-class Looking:
-    """Stops a Checkpointer after its first look at a snapshot, calls ``meanwhile`` there, then lets it go on."""
+class CallBetween:
+    """Calls ``meanwhile`` between a snapshot's first comparison and the comparison of the rest."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]) -> None:
         def copy_all(copies: Sequence[parallel_copy.Copy], *rest: Any) -> set[int]:
@@ -36,7 +36,7 @@ class Looking:
         monkeypatch.setattr(snapshot, "copy_all", copy_all)
 
 
-def test_writing_begins_before_all_has_been_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_begins_before_all_storages_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = make()
     with Checkpointer(tmp_path, incremental=True) as checkpointer:
         checkpointer.save(0, state)
@@ -49,18 +49,18 @@ def test_writing_begins_before_all_has_been_looked_at(tmp_path: Path, monkeypatc
         def meanwhile() -> None:
             while not there.exists():
                 waited.wait(0.001)
-            assert checkpointer.steps() == [0]  # but nobody sees it
+            assert checkpointer.steps() == [0]  # the new step is not visible yet
             waited.set()
 
         with monkeypatch.context() as patch:
-            Looking(patch, meanwhile)
+            CallBetween(patch, meanwhile)
             checkpointer.save(1, state)
         assert waited.is_set()
         check(checkpointer, 1, state)
         assert files_of(tmp_path, 1) == ["changes.pt", "step-0000000000.1.state.pt"]
 
 
-def test_what_changed_only_where_nobody_looked_first(tmp_path: Path) -> None:
+def test_changes_beyond_the_first_block_are_saved(tmp_path: Path) -> None:
     state = make()
     with Checkpointer(tmp_path, incremental=True, keep=2) as checkpointer:
         checkpointer.save(0, state)
@@ -73,14 +73,14 @@ def test_what_changed_only_where_nobody_looked_first(tmp_path: Path) -> None:
             check(checkpointer, step, state)
             names.append(files_of(tmp_path, step))
             assert len(names[-1]) <= 10
-        # Each of both kinds is in a file of its own, and links to either do not mix them up.
+        # Changes found first and changes found later have a file each, and links to both are kept apart.
         assert names[0] == ["changes.pt", "changes.1.pt", "step-0000000000.1.state.pt"]
         assert "step-0000000001.2.changes.1.pt" in names[1]
         for step in (13, 14):
             checkpointer.verify(step)
 
 
-def test_most_changed_only_where_nobody_looked_first(tmp_path: Path) -> None:
+def test_many_changes_beyond_the_first_block_are_saved_without_links(tmp_path: Path) -> None:
     state = make()
     with Checkpointer(tmp_path, incremental=True) as checkpointer:
         checkpointer.save(0, state)
@@ -96,7 +96,9 @@ def test_most_changed_only_where_nobody_looked_first(tmp_path: Path) -> None:
         assert files_of(tmp_path, 2) == ["changes.pt", "step-0000000001.2.changes.1.pt"]
 
 
-def test_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hard_links_all_changes_and_the_rest_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any) -> None:
         raise PermissionError(1, "this filesystem has no hard links")
 
@@ -113,18 +115,20 @@ def test_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_a_look_that_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
-    """What was begun is given up: nobody knows whether the rest changed."""
+def test_interrupted_comparison_discards_the_write_that_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """The write that began is discarded: it is not known whether the rest changed."""
 
     def fail() -> None:
         raise error
 
     with changed_once(tmp_path) as (checkpointer, state):
         with monkeypatch.context() as patch:
-            Looking(patch, fail)
+            CallBetween(patch, fail)
             with pytest.raises(error):
                 checkpointer.save(1, state)
-        checkpointer.wait()  # save said that it failed, and nobody says so twice
+        checkpointer.wait()  # save raised the error, which is not raised again
         assert checkpointer.steps() == [0]
         assert sorted(os.listdir(tmp_path)) == [".lock", "step-0000000000"]
         for step in (2, 3):
@@ -134,7 +138,9 @@ def test_a_look_that_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         assert files_of(tmp_path, 2) == ["state.pt"]
 
 
-def test_writing_that_fails_while_the_rest_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_write_during_the_comparison_is_raised_by_the_next_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fastio.checkpoint.saving import writing
 
     failed = threading.Event()
@@ -146,7 +152,7 @@ def test_writing_that_fails_while_the_rest_is_looked_at(tmp_path: Path, monkeypa
     with changed_once(tmp_path) as (checkpointer, state):
         with monkeypatch.context() as patch:
             patch.setattr(writing, "save_layout", fail)
-            Looking(patch, lambda: failed.wait(30))
+            CallBetween(patch, lambda: failed.wait(30))
             checkpointer.save(1, state)
         assert failed.is_set()
         with pytest.raises(OSError, match="the disk is gone"):

@@ -1,4 +1,4 @@
-"""Steps that were cut, changed or lost, full disks, two writers, forks: nothing half is ever restored."""
+"""Truncated, changed and lost steps, failing system calls, full disks: nothing damaged is ever restored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainings import folder_of, is_of, state_of
 
 @pytest.fixture(params=["full", "incremental"])
 def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Steps 1 and 2."""
+    """A folder with steps 1 and 2."""
     folder = tmp_path / "run"
     with Checkpointer(folder, incremental=request.param == "incremental") as checkpointer:
         for step in (1, 2):
@@ -36,7 +36,7 @@ def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def check_skipped(folder: Path, expected: int | None) -> None:
-    """``restore`` says which step it skips, and gives the one before."""
+    """Check that ``restore`` warns that it skips step 2, and returns the step before."""
     with Checkpointer(folder, read_only=True) as checkpointer:
         if expected is None:
             with (
@@ -55,12 +55,12 @@ def check_skipped(folder: Path, expected: int | None) -> None:
 # Damage
 
 
-def test_a_byte_flipped_anywhere_is_detected(saved: Path, tmp_path: Path) -> None:
+def test_flipped_byte_anywhere_is_detected(saved: Path, tmp_path: Path) -> None:
     chance = random.Random(1)
     seen = {"skipped": 0, "right": 0}
     for name in os.listdir(folder_of(saved, 2)):
         path = folder_of(saved, 2) / name
-        if path.stat().st_nlink > 1:  # shared with step 1, which would be damaged too: here only step 2's is
+        if path.stat().st_nlink > 1:  # shared with step 1: copy it, so that only step 2 is damaged
             copy = path.read_bytes()
             path.unlink()
             path.write_bytes(copy)
@@ -79,7 +79,7 @@ def test_a_byte_flipped_anywhere_is_detected(saved: Path, tmp_path: Path) -> Non
                     warnings.simplefilter("always")
                     restored = checkpointer.restore()
             assert restored is not None, where
-            # A byte that says nothing about the state (padding, a date) does no harm: the state is right.
+            # A byte that does not affect the state (padding, a date) does no harm: the state is right.
             assert is_of(restored.state, restored.step), where
             assert (restored.step, len(caught)) in ((1, 1), (2, 0)), where
             assert not caught or "step 2 is skipped" in str(caught[0].message)
@@ -92,8 +92,8 @@ def test_a_byte_flipped_anywhere_is_detected(saved: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("into", [True, False])
-def test_damage_below_live_tensors(saved: Path, into: bool) -> None:
-    """What was overwritten before the damage was seen is overwritten again, by the step before."""
+def test_damage_found_while_filling_live_tensors_restores_the_step_before(saved: Path, into: bool) -> None:
+    """Tensors that were overwritten before the damage was found are overwritten again by the step before."""
     name = json.loads((folder_of(saved, 2) / "manifest.json").read_text())["files"][0]["name"]
     path = folder_of(saved, 2) / name
     data = bytearray(path.read_bytes())
@@ -112,7 +112,7 @@ def test_damage_below_live_tensors(saved: Path, into: bool) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 1, 100, -1, -5000])
-def test_files_that_were_cut(saved: Path, left: int) -> None:
+def test_truncated_files_skip_the_step(saved: Path, left: int) -> None:
     names = [name for name in os.listdir(folder_of(saved, 2)) if not name.startswith("step-")]
     for name in names:
         path = folder_of(saved, 2) / name
@@ -124,13 +124,13 @@ def test_files_that_were_cut(saved: Path, left: int) -> None:
         path.write_bytes(whole)
 
 
-def test_files_that_are_gone(saved: Path) -> None:
+def test_missing_files_skip_the_step(saved: Path) -> None:
     manifest = folder_of(saved, 2) / "manifest.json"
     name = json.loads(manifest.read_text())["files"][0]["name"]
     (folder_of(saved, 2) / name).rename(saved / "elsewhere")
     check_skipped(saved, 1)
     (saved / "elsewhere").rename(folder_of(saved, 2) / name)
-    # Without its manifest a step was never there: this is what a writer leaves that is killed before it is whole.
+    # A step without its manifest is not there: a writer that is killed before the end leaves this.
     manifest.rename(folder_of(saved, 2) / ".manifest.json.fastio-0.tmp")
     with Checkpointer(saved, read_only=True) as checkpointer:
         assert checkpointer.steps() == [1]
@@ -138,14 +138,14 @@ def test_files_that_are_gone(saved: Path) -> None:
         restored = checkpointer.restore()
         assert restored is not None
         assert restored.step == 1
-    assert folder_of(saved, 2).exists()  # looking changes nothing
+    assert folder_of(saved, 2).exists()  # reading changes nothing
     with Checkpointer(saved) as checkpointer:
         checkpointer.save(3, state_of(3))
         checkpointer.wait()
         assert not folder_of(saved, 2).exists()
 
 
-def test_only_files_of_its_own_are_removed_from_what_a_dead_writer_left(tmp_path: Path) -> None:
+def test_only_own_files_are_removed_from_a_dead_writers_step(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "log").write_text("kept")
     left = folder_of(tmp_path / "run", 1)
@@ -163,7 +163,7 @@ def test_only_files_of_its_own_are_removed_from_what_a_dead_writer_left(tmp_path
     assert (tmp_path / "logs" / "log").read_text() == "kept"
 
 
-def test_all_steps_are_damaged(saved: Path) -> None:
+def test_all_steps_damaged_raises_and_a_new_save_works(saved: Path) -> None:
     for step in (1, 2):
         path = folder_of(saved, step) / "manifest.json"
         path.write_bytes(path.read_bytes()[:-10])
@@ -176,10 +176,10 @@ def test_all_steps_are_damaged(saved: Path) -> None:
         checkpointer.save(3, state_of(3))
         checkpointer.wait()
         assert checkpointer.steps() == [3]
-        assert folder_of(saved, 1).exists()  # somebody may want what is in it
+        assert folder_of(saved, 1).exists()  # damaged steps are kept
 
 
-def test_a_step_under_another_name(saved: Path) -> None:
+def test_step_folder_under_another_number_is_corrupt(saved: Path) -> None:
     shutil.copytree(folder_of(saved, 1), folder_of(saved, 5))
     with Checkpointer(saved, read_only=True) as checkpointer:
         assert checkpointer.steps() == [1, 2]
@@ -187,7 +187,7 @@ def test_a_step_under_another_name(saved: Path) -> None:
             checkpointer.restore(5)
 
 
-def test_read_back_finds_what_the_disk_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_back_detects_a_byte_that_the_disk_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fastio.checkpoint.saving import writing
 
     save = writing.save_layout
@@ -225,7 +225,7 @@ def test_read_back_finds_what_the_disk_changed(tmp_path: Path, monkeypatch: pyte
         ("posix", "sync", errno.EIO),
     ],
 )
-def test_each_call_that_fails_is_an_error_and_no_step(
+def test_failing_system_call_raises_and_leaves_no_step(
     server: Server, tmp_path: Path, policy: str, call: str, code: int
 ) -> None:
     results = server.run("checkpoints.sweep", folder=str(tmp_path), policy=policy, call=call, effect=code)
@@ -239,7 +239,7 @@ def test_each_call_that_fails_is_an_error_and_no_step(
             continue
         assert "OSError" in result["error"]["bases"], result
         assert result["error"]["errno"] == code, result
-        # The last thing of all opens and syncs the folder: the step is in its place by then, whole.
+        # The last call opens and syncs the folder: the step is complete and visible by then.
         assert result["steps"] == [0] or (call in ("open", "sync") and result["steps"] == [0, 1]), result
     assert any(result["error"] for result in results)
 
@@ -247,7 +247,7 @@ def test_each_call_that_fails_is_an_error_and_no_step(
 @pytest.mark.parametrize("policy", ["posix", "uring", "numpy", "torch"])
 @pytest.mark.parametrize("call", ["open", "read", "ring_read"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOMEM])
-def test_an_earlier_step_is_restored_where_bytes_are_lost_and_only_there(
+def test_earlier_step_is_restored_only_if_bytes_are_lost(
     server: Server, tmp_path: Path, policy: str, call: str, code: int
 ) -> None:
     results = server.run("checkpoints.restores", folder=str(tmp_path), policy=policy, call=call, effect=code)
@@ -263,7 +263,7 @@ def test_an_earlier_step_is_restored_where_bytes_are_lost_and_only_there(
 
 
 class Refusing:
-    """It loads what it was told of from somewhere else, in vain."""
+    """An object whose ``load_state_dict`` fails, as if it read another file."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -286,7 +286,7 @@ ERRORS_OF_THE_PROGRAM = [
 
 @pytest.mark.parametrize("error", ERRORS_OF_THE_PROGRAM, ids=repr)
 @pytest.mark.parametrize("by_torch", [False, True])
-def test_what_the_program_raises_while_a_step_is_restored_is_no_damage(
+def test_error_of_load_state_dict_is_raised_and_no_step_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, by_torch: bool
 ) -> None:
     if by_torch:
@@ -303,30 +303,32 @@ def test_what_the_program_raises_while_a_step_is_restored_is_no_damage(
 
 
 @pytest.mark.parametrize("error", ERRORS_OF_THE_PROGRAM, ids=repr)
-def test_what_a_progress_raises_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_error_of_progress_is_raised_and_no_step_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     from fastio.checkpoint import delayed_progress
 
-    def tell(done: int, total: int) -> None:
+    def progress(done: int, total: int) -> None:
         raise error
 
     monkeypatch.setattr(delayed_progress, "_SECONDS", 0.0)
     with Checkpointer(tmp_path) as checkpointer:
         for step in (0, 1):
             checkpointer.save(step, {"tensor": torch.ones(3)})
-    with Checkpointer(tmp_path, read_only=True, progress=tell) as checkpointer:
+    with Checkpointer(tmp_path, read_only=True, progress=progress) as checkpointer:
         with pytest.raises(type(error)) as caught:
             checkpointer.restore()
         assert caught.value is error
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_full_disk_raises_and_earlier_steps_stay(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", 8) as folder:
         state = {"tensor": torch.ones(750_000)}
         with Checkpointer(folder / "run", keep=2) as checkpointer:
             for step in (1, 2):
                 checkpointer.save(step, state)
             checkpointer.wait()
-            checkpointer.save(3, state)  # keep=2 is three for a while
+            checkpointer.save(3, state)  # with keep=2 there are three for a while
             with pytest.raises(OSError, match="No space left") as caught:
                 checkpointer.save(4, state)
             assert caught.value.errno == errno.ENOSPC
@@ -334,7 +336,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
             assert checkpointer.steps() == [1, 2]
             for step in (1, 2):
                 checkpointer.verify(step)
-            assert os.statvfs(folder).f_bavail * 4096 > 1 << 20  # nothing of it is left
+            assert os.statvfs(folder).f_bavail * 4096 > 1 << 20  # nothing of the failed step is left
             checkpointer.save(4, {"tensor": torch.ones(1000)})
             checkpointer.wait()
             assert checkpointer.steps() == [2, 4]
@@ -348,8 +350,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
 # The previous release
 
 
-def test_a_step_that_a_release_wrote(repository: Path) -> None:
-    """Written once by ``make_checkpoint_v1.py`` beside it, and read for ever."""
+def test_step_written_by_the_first_release_is_restored(repository: Path) -> None:
+    """The step was written once by ``tests/data/make_checkpoint_v1.py``, and every later version must read it."""
     with Checkpointer(repository / "tests" / "data" / "checkpoint-v1", read_only=True) as checkpointer:
         assert checkpointer.steps() == [1, 2]
         for step in (1, 2):
@@ -363,7 +365,7 @@ def test_a_step_that_a_release_wrote(repository: Path) -> None:
             assert restored.state["nested"] == {"list": [1, 2.5, None, "text"], "tuple": (True, b"bytes")}
 
 
-def test_a_step_of_a_later_release(tmp_path: Path) -> None:
+def test_step_of_a_later_version_raises(tmp_path: Path) -> None:
     from fastio import _native
 
     with Checkpointer(tmp_path) as checkpointer:

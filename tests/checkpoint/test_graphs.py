@@ -1,4 +1,4 @@
-"""Any graph of containers and tensors is restored as torch.load gives it, with its sharing and its cycles."""
+"""Random graphs of containers and tensors are restored as by torch.load, with their sharing and cycles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOOPS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 1 << 16)), ma
 
 
 def build(program: list[tuple[str, int, int]], loops: list[tuple[int, int]], seed: int) -> list[Any]:
-    """Make objects one after the other, of those made before; then put some into lists and dicts made earlier."""
+    """Make objects from those made before, one after the other; then put some into lists and dicts made earlier."""
     tensors = [ramp(seed, 4)]
     made: list[Any] = [tensors[0]]
     for at, (kind, pick, count) in enumerate(program):
@@ -89,7 +89,9 @@ def by_torch(state: Any) -> Any:
 @pytest.mark.parametrize("options", [{}, {"incremental": True}, {"asynchronous": False}], ids=repr)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(PROGRAM, LOOPS)
-def test_any_graph_is_restored(options: dict[str, Any], program: list[tuple[str, int, int]], loops: Any) -> None:
+def test_random_graphs_are_restored_as_by_torch_load(
+    options: dict[str, Any], program: list[tuple[str, int, int]], loops: Any
+) -> None:
     state, other = build(program, loops, 1), build(program, loops, 50)
     with tempfile.TemporaryDirectory() as folder, Checkpointer(folder, **options) as checkpointer:
         checkpointer.save(0, other)
@@ -105,7 +107,7 @@ def test_any_graph_is_restored(options: dict[str, Any], program: list[tuple[str,
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(PROGRAM, LOOPS)
-def test_any_graph_is_restored_into_one_of_its_shape(program: list[tuple[str, int, int]], loops: Any) -> None:
+def test_random_graphs_are_restored_into_live_graphs(program: list[tuple[str, int, int]], loops: Any) -> None:
     state, live = build(program, loops, 1), build(program, loops, 50)
     held = list(live)
     with tempfile.TemporaryDirectory() as folder, Checkpointer(folder) as checkpointer:

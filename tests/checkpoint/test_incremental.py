@@ -1,4 +1,4 @@
-"""Steps that refer to the one before: what did not change is neither written nor stored again, and never lost."""
+"""Incremental steps: unchanged tensors are neither written nor stored again, and never lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def clone(state: dict[str, Any]) -> dict[str, Any]:
     return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in state.items()}
 
 
-def test_only_what_changed_is_written(tmp_path: Path) -> None:
+def test_only_changes_are_written(tmp_path: Path) -> None:
     state = make()
     with Checkpointer(tmp_path, incremental=True, keep=2) as checkpointer:
         checkpointer.save(0, state)
@@ -32,7 +32,7 @@ def test_only_what_changed_is_written(tmp_path: Path) -> None:
             assert files_of(tmp_path, step) == ["changes.pt", "step-0000000000.1.state.pt"]
             assert (folder_of(tmp_path, step) / "changes.pt").stat().st_size < 1.5 * PART_BYTES
             check(checkpointer, step, kept[step])
-        # The first step is gone, what the others have of it is not: and it is one file.
+        # The first step was removed; its file stays as one file that both other steps link to.
         assert checkpointer.steps() == [4, 5]
         shared = [folder_of(tmp_path, step) / "step-0000000000.1.state.pt" for step in (4, 5)]
         assert shared[0].samefile(shared[1])
@@ -49,7 +49,7 @@ def test_only_what_changed_is_written(tmp_path: Path) -> None:
         assert live["count"] == 5
 
 
-def test_changes_that_move_around(tmp_path: Path) -> None:
+def test_space_is_bounded_when_changes_move_between_tensors(tmp_path: Path) -> None:
     state = make()
     with Checkpointer(tmp_path, incremental=True, keep=2) as checkpointer:
         kinds = []
@@ -60,7 +60,7 @@ def test_changes_that_move_around(tmp_path: Path) -> None:
             checkpointer.wait()
             files = files_of(tmp_path, step)
             kinds.append(files[0])
-            # What is kept on the disk is bounded: by and by a step is written in full again.
+            # Space on the disk is bounded: now and then a step is written in full again.
             assert len(files) <= 9
             size = sum((folder_of(tmp_path, step) / name).stat().st_size for name in files)
             assert size < 3.3 * PARTS * PART_BYTES
@@ -71,12 +71,12 @@ def test_changes_that_move_around(tmp_path: Path) -> None:
     assert 1 < kinds.count("state.pt") < 10
 
 
-def test_too_much_changed(tmp_path: Path) -> None:
+def test_step_is_full_if_too_much_changed(tmp_path: Path) -> None:
     state = make()
     with Checkpointer(tmp_path, incremental=True) as checkpointer:
         checkpointer.save(0, state)
         for name in range(6):
-            state[f"part{name}"][-1].add_(1)  # the last byte counts as the first one does
+            state[f"part{name}"][-1].add_(1)  # a change of the last byte counts too
         checkpointer.save(1, state)
         checkpointer.wait()
         assert files_of(tmp_path, 1) == ["state.pt"]
@@ -88,7 +88,7 @@ def test_too_much_changed(tmp_path: Path) -> None:
         check(checkpointer, 2, state)
 
 
-def test_the_same_step_again(tmp_path: Path) -> None:
+def test_same_step_saved_again_has_only_its_own_files(tmp_path: Path) -> None:
     state = make()
     with Checkpointer(tmp_path, incremental=True) as checkpointer:
         for count in range(4):
@@ -100,7 +100,7 @@ def test_the_same_step_again(tmp_path: Path) -> None:
             assert names == {"manifest.json", *files_of(tmp_path, 7)}
 
 
-def test_a_save_that_failed_is_no_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_after_a_failed_save_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fastio.checkpoint.saving import writing
 
     def fail(*_: Any) -> None:
@@ -118,7 +118,7 @@ def test_a_save_that_failed_is_no_base(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("error", ["gone", "no links"])
-def test_where_nothing_can_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+def test_step_is_full_if_files_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str) -> None:
     import shutil
 
     state = make()
@@ -138,7 +138,7 @@ def test_where_nothing_can_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert files_of(tmp_path, 1) == ["state.pt"]
 
 
-def test_two_kinds_of_checkpointers_on_one_folder(tmp_path: Path) -> None:
+def test_full_and_incremental_checkpointers_alternate_on_one_folder(tmp_path: Path) -> None:
     state = make()
     for step, incremental in enumerate([True, False, True, True]):
         with Checkpointer(tmp_path, incremental=incremental) as checkpointer:

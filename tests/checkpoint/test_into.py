@@ -1,4 +1,4 @@
-"""Restoring into what is there: live tensors filled where they are, parts of a state, other shapes, other devices."""
+"""Restores into live objects: tensors in place, parts of a state, other shapes, other devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_live_tensors_are_filled_where_they_are(folder: Path) -> None:
+def test_live_tensors_are_filled_in_place(folder: Path) -> None:
     state, live = trainings.make(), trainings.make(seed=1)
     trainings.train(state)
     trainings.train(live)
@@ -44,8 +44,8 @@ def test_live_tensors_are_filled_where_they_are(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("incremental", [False, True])
-def test_torch_checks_sparse_tensors_by_their_own_bytes(folder: Path, incremental: bool) -> None:
-    """It looks at their indices as it makes them, if it is asked to or is torch 2.6: they must be there by then."""
+def test_sparse_tensors_are_restored_with_torchs_invariant_checks(folder: Path, incremental: bool) -> None:
+    """torch checks the indices when it makes such a tensor (always in torch 2.6), so they must be loaded by then."""
 
     def make(seed: int) -> dict[str, Any]:
         torch.manual_seed(seed)
@@ -58,7 +58,7 @@ def test_torch_checks_sparse_tensors_by_their_own_bytes(folder: Path, incrementa
         torch.sparse.check_sparse_tensor_invariants(True),
         Checkpointer(folder, incremental=incremental) as checkpointer,
     ):
-        for turn in range(2):  # the second one refers to the first
+        for turn in range(2):  # the second step links to the first
             state["turn"] = turn
             state["rest"].add_(1)
             checkpointer.save(turn, state)
@@ -96,7 +96,7 @@ with Checkpointer(sys.argv[1], read_only=True) as checkpointer:
 """
 
 
-def test_no_second_copy_in_memory(folder: Path) -> None:
+def test_restoring_in_place_needs_no_second_copy_in_memory(folder: Path) -> None:
     model = nn.Linear(4096, 4096)
     optimizer = torch.optim.AdamW(model.parameters())
     model.weight.grad = torch.ones_like(model.weight)
@@ -104,10 +104,10 @@ def test_no_second_copy_in_memory(folder: Path) -> None:
     with Checkpointer(folder) as checkpointer:
         checkpointer.save(0, {"model": model, "optimizer": optimizer})
     ended = subprocess.run([sys.executable, "-c", PEAK, str(folder)], capture_output=True, text=True, check=True)
-    assert int(ended.stdout) < 48 << 20  # of 192 MiB that were read
+    assert int(ended.stdout) < 48 << 20  # 192 MiB were read
 
 
-def test_only_a_part_is_wanted(folder: Path) -> None:
+def test_restore_into_part_of_the_state_changes_only_that_part(folder: Path) -> None:
     state, other = trainings.make(), trainings.make(seed=1)
     trainings.train(state)
     with Checkpointer(folder) as checkpointer:
@@ -121,7 +121,7 @@ def test_only_a_part_is_wanted(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("bare", [True, False])
-def test_a_single_thing_and_a_list(folder: Path, bare: bool) -> None:
+def test_single_object_and_list_are_restored(folder: Path, bare: bool) -> None:
     model, other = nn.Linear(3, 3), nn.Linear(3, 3)
     generator = torch.Generator().manual_seed(4)
     with Checkpointer(folder) as checkpointer:
@@ -136,7 +136,7 @@ def test_a_single_thing_and_a_list(folder: Path, bare: bool) -> None:
         assert torch.equal(torch.rand(3, generator=later), drawn)
 
 
-def test_tied_transposed_cast_and_small_views(folder: Path) -> None:
+def test_tied_transposed_cast_and_small_views_get_the_saved_values(folder: Path) -> None:
     base = torch.randn(40, 30)
     tied = nn.Linear(30, 30, bias=False)
     saved = {
@@ -163,16 +163,16 @@ def test_tied_transposed_cast_and_small_views(folder: Path) -> None:
             assert torch.equal(one, expected.to(one.dtype)), name
 
 
-def test_live_tensors_that_share_memory(folder: Path) -> None:
+def test_live_tensors_that_share_memory_are_filled_in_order(folder: Path) -> None:
     memory = torch.zeros(20)
     with Checkpointer(folder) as checkpointer:
         checkpointer.save(0, {"first": torch.ones(12), "second": torch.full((12,), 2.0)})
         checkpointer.restore(into={"first": memory[:12], "second": memory[8:]})
-    # What is named last comes last, as if they had been copied one after the other.
+    # The last entry is filled last, as if they were copied one after the other.
     assert memory.tolist() == [1.0] * 8 + [2.0] * 12
 
 
-def test_another_shape_is_refused_and_nothing_changes(folder: Path) -> None:
+def test_mismatched_shape_raises_and_changes_nothing(folder: Path) -> None:
     live = {"model": nn.Linear(3, 3), "tensor": torch.zeros(4), "nested": {"a": torch.zeros(1)}}
     with Checkpointer(folder) as checkpointer:
         checkpointer.save(0, {"model": nn.Linear(3, 3), "tensor": torch.ones(5), "nested": {"b": torch.ones(1)}})
@@ -188,7 +188,7 @@ def test_another_shape_is_refused_and_nothing_changes(folder: Path) -> None:
             checkpointer.restore(into={"model": nn.Linear(4, 3)})
 
 
-def test_plain_objects_need_trust(folder: Path) -> None:
+def test_plain_objects_need_weights_only_false(folder: Path) -> None:
     with Checkpointer(folder) as checkpointer:
         checkpointer.save(0, {"path": Path("a/b"), "tensor": torch.ones(3)})
         with pytest.raises(pickle.UnpicklingError, match="weights_only=False"):
@@ -199,7 +199,7 @@ def test_plain_objects_need_trust(folder: Path) -> None:
     assert restored.state["tensor"].tolist() == [1, 1, 1]
 
 
-def test_the_generators_of_all_libraries() -> None:
+def test_random_state_restores_the_generators_of_all_libraries() -> None:
     import random
 
     import numpy as np
@@ -212,7 +212,7 @@ def test_the_generators_of_all_libraries() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [{}, {"incremental": True}, {"memory_budget": "32MiB"}, {"asynchronous": False}])
-def test_on_a_gpu(folder: Path, options: dict[str, Any]) -> None:
+def test_gpu_tensors_are_saved_and_restored(folder: Path, options: dict[str, Any]) -> None:
     state = {
         "large": torch.randn(12 << 20, device="cuda"),
         "small": torch.arange(7, device="cuda"),
@@ -235,8 +235,8 @@ def test_on_a_gpu(folder: Path, options: dict[str, Any]) -> None:
             assert torch.equal(restored.state["large"], expected["large"])
 
 
-def test_a_torch_from_the_future(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where its serialization is not the one known, torch's own is used: it costs speed only."""
+def test_unsupported_torch_saves_and_restores_by_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If fastio does not support a torch's serialization, torch's own is used, which costs only speed."""
     state, other = trainings.make(), trainings.make(seed=1)
     trainings.train(state)
     with Checkpointer(folder) as checkpointer, monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""A training that is killed at any instant, with a save under way at each: the newest whole step is always there."""
+"""Training is killed at random moments during saves: the newest complete step can always be restored."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fastio.checkpoint import Checkpointer
 from fastio.checkpoint.folder.step_folders import StepFolder
 from faults import Server
 
-KILLS = 100  # for each of two kinds of checkpoints
+KILLS = 100  # for full and for incremental checkpoints
 LONGEST = 0.03  # seconds: a few steps
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """As in the children: the last bit of a sum depends on how many threads add it up."""
+    """One thread as in the children: the last bit of a sum depends on the number of threads."""
     number = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -35,7 +35,7 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("incremental", [False, True], ids=["full", "incremental"])
-def test_killed_while_training(tmp_path: Path, incremental: bool) -> None:
+def test_newest_complete_step_is_restored_after_a_kill(tmp_path: Path, incremental: bool) -> None:
     chance = random.Random(f"{incremental}")
     folder, ready = tmp_path / "run", tmp_path / "ready"
     reference = trainings.with_history(trainings.make())
@@ -66,18 +66,18 @@ def test_killed_while_training(tmp_path: Path, incremental: bool) -> None:
                 steps = checkpointer.steps()
                 for step in steps:
                     checkpointer.verify(step)
-                restored = checkpointer.restore(into=state)  # a warning would be an error here
+                restored = checkpointer.restore(into=state)  # pytest makes a warning an error
             newest = restored.step if restored is not None else 0
             assert newest == (max(steps) if steps else 0), where
             assert newest >= known, where
             newer += newest > known
             _catch_up(reference, newest, random_state)
             assert restored is None or trainings.differ(state, reference) == "", where
-    assert reference["step"] > KILLS  # it got on
-    # The kills did what they are for: many came in the middle of a save, some between a commit and its being known.
+    assert reference["step"] > KILLS  # training made progress
+    # The kills hit the intended moments: many during a save, some between a commit and the report of it.
     assert torn > KILLS // 10
     assert newer > 0
-    assert (late > 0) == incremental  # and some when a step's second file was there
+    assert (late > 0) == incremental  # some hit when a step's second file existed
 
 
 def _lines(path: Path) -> int:
@@ -85,7 +85,7 @@ def _lines(path: Path) -> int:
 
 
 def _catch_up(reference: dict[str, Any], step: int, random_state: dict[str, Any]) -> None:
-    """Train the uninterrupted run up to a step; its generators are its own."""
+    """Train the uninterrupted run up to a step, with its own state of the generators."""
     reference["random"].load_state_dict(random_state)
     while reference["step"] < step:
         trainings.train(reference)
@@ -93,8 +93,8 @@ def _catch_up(reference: dict[str, Any], step: int, random_state: dict[str, Any]
     random_state.update(reference["random"].state_dict())
 
 
-def test_ctrl_c_while_an_old_step_is_removed_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that is not kept any more is invisible, and has no second chance but with the steps to come."""
+def test_interrupted_removal_of_an_old_step_is_finished_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that is not kept any more is invisible, so only a later save or prune can remove its files."""
     state = {"weight": torch.zeros(1 << 10)}
     remove = StepFolder.remove
     with Checkpointer(tmp_path, keep=1, asynchronous=False) as checkpointer:

@@ -1,4 +1,4 @@
-"""Objects that have a state are restored as their load_state_dict restores them, in containers of every kind."""
+"""Objects with a state, in containers of every type, are restored as by their ``load_state_dict``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Holder(NamedTuple):
 
 
 class Keeping:
-    """Its ``load_state_dict`` keeps what it is given, and reads what it had before."""
+    """Its ``load_state_dict`` keeps the state that it is given, and reads the state before."""
 
     def __init__(self, seed: int) -> None:
         self.state = {"tensor": ramp(seed, 300), "tagged": with_attribute(ramp(seed, 2), seed), "list": [ramp(seed, 4)]}
@@ -48,7 +48,7 @@ def net(seed: int) -> nn.Module:
 
 
 def around(seed: int) -> dict[str, Any]:
-    """Containers of every kind around modules; the same module, and the same container, twice; a cycle."""
+    """Return modules in containers of every type, with a module and a container used twice, and a cycle."""
     one = net(seed)
     order = with_attribute(OrderedDict(net=net(seed + 10), t=ramp(seed, 3)), seed)
     state: dict[str, Any] = {
@@ -66,7 +66,7 @@ NETS = {"one", "same", "order", "default", "tuple", "named", "list", "config"}
 
 
 def nets_of(state: dict[str, Any]) -> dict[str, Any]:
-    """The modules, or their states, that :func:`around` puts into containers."""
+    """Return the modules, or their states, that :func:`around` puts into containers."""
     found = {name: state[name] for name in NETS}
     for name, key in {"order": "net", "default": "net", "tuple": 1, "named": 0, "list": 0, "config": "net"}.items():
         found[name] = found[name][key]
@@ -74,7 +74,7 @@ def nets_of(state: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_containers_around_modules_keep_their_types_and_sharing(tmp_path: Path) -> None:
+def test_containers_of_modules_keep_their_types_and_sharing(tmp_path: Path) -> None:
     state = around(1)
     order, config = vars(state["order"]).copy(), dict(state["config"])
     with Checkpointer(tmp_path) as checkpointer:
@@ -95,7 +95,7 @@ def test_containers_around_modules_keep_their_types_and_sharing(tmp_path: Path) 
     assert got["named"].step == 1
 
 
-def test_modules_in_containers_are_filled_and_stay_where_they_are(tmp_path: Path) -> None:
+def test_modules_in_containers_are_restored_in_place(tmp_path: Path) -> None:
     state, live = around(1), around(2)
     held = dict(live)
     modules = nets_of(live)
@@ -106,7 +106,7 @@ def test_modules_in_containers_are_filled_and_stay_where_they_are(tmp_path: Path
     for name, one in nets_of(live).items():
         assert torch.equal(one.weight, nets_of(state)[name].weight), name
     changed = {name for name in held if live[name] is not held[name]}
-    assert changed == {"tuple", "named"}  # their numbers are others now
+    assert changed == {"tuple", "named"}  # tuples with new numbers are new objects
     assert (type(live["named"]), live["named"].step, live["tuple"][0]) == (Holder, 1, 1)
     assert live["config"] == {"net": live["config"]["net"], "rate": 1}
     assert torch.equal(live["order"].scale, state["order"].scale)
@@ -117,7 +117,7 @@ def test_modules_in_containers_are_filled_and_stay_where_they_are(tmp_path: Path
 
 
 @pytest.mark.parametrize("saved", ["saved", "live"])
-def test_a_container_that_cannot_be_made_anew_is_refused_by_name(tmp_path: Path, saved: str) -> None:
+def test_container_that_cannot_be_copied_raises_and_is_named(tmp_path: Path, saved: str) -> None:
     odd = torch.return_types.max([net(1), 1])
     with Checkpointer(tmp_path) as checkpointer:
         if saved == "saved":
@@ -150,7 +150,7 @@ class Swapping(nn.Module):
 
 
 class Averaging:
-    """It has the model's own tensors, and changes them as it is loaded."""
+    """Its ``load_state_dict`` changes the model's tensors."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -174,7 +174,7 @@ class Tied(nn.Module):
 
 
 def by_loading(state: dict[str, Any], live: dict[str, Any]) -> None:
-    """What a restore must do, by torch's means: one after the other, in the order of the live state."""
+    """Restore with torch alone, one object after the other, in the order of the live state."""
     written = io.BytesIO()
     torch.save({key: one.state_dict() if hasattr(one, "state_dict") else one for key, one in state.items()}, written)
     written.seek(0)
@@ -220,7 +220,7 @@ def wrapped(seed: int) -> nn.Module:
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is")
 @pytest.mark.parametrize("name", LIVE)
-def test_restores_into_objects_as_their_load_state_dict_would(tmp_path: Path, name: str) -> None:
+def test_restore_into_equals_load_state_dict_in_order(tmp_path: Path, name: str) -> None:
     make, make_live = LIVE[name]
     state, live, expected = make(1), make_live(2), make_live(2)
     with Checkpointer(tmp_path) as checkpointer:
@@ -238,7 +238,7 @@ def test_restores_into_objects_as_their_load_state_dict_would(tmp_path: Path, na
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, torch.optim.LBFGS])
-def test_optimizers_and_schedulers_are_restored_as_they_load(tmp_path: Path, kind: Any) -> None:
+def test_optimizers_and_schedulers_are_restored_as_by_load_state_dict(tmp_path: Path, kind: Any) -> None:
     def make(seed: int, steps: int) -> dict[str, Any]:
         torch.manual_seed(seed)
         model = net(seed)
@@ -269,7 +269,7 @@ def test_optimizers_and_schedulers_are_restored_as_they_load(tmp_path: Path, kin
             assert differ(live[key].state_dict(), expected[key].state_dict(), into=True) == "", key
 
 
-def test_nothing_changes_before_the_state_is_unpickled_and_fits(tmp_path: Path) -> None:
+def test_live_state_is_unchanged_if_unpickling_or_shape_fails(tmp_path: Path) -> None:
     state = {"model": net(1), "t": ramp(1, 3), "path": Path("a/b")}
     live = {"model": net(2), "t": ramp(2, 3), "path": None}
     weight = live["model"].weight
@@ -289,7 +289,7 @@ def test_nothing_changes_before_the_state_is_unpickled_and_fits(tmp_path: Path) 
 # Memory that was freed
 
 
-def test_a_live_tensor_whose_memory_was_freed_is_refused_by_name(tmp_path: Path) -> None:
+def test_restoring_into_a_freed_tensor_raises_and_names_it(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(0, {"model": net(1), "t": [ramp(1, 3)]})
         for live, where in (
@@ -304,7 +304,7 @@ def test_a_live_tensor_whose_memory_was_freed_is_refused_by_name(tmp_path: Path)
             assert torch.equal(live["model"].bias, bias)
 
 
-def test_a_tensor_whose_memory_was_freed_is_not_saved(tmp_path: Path) -> None:
+def test_saving_a_freed_tensor_raises_and_names_it(tmp_path: Path) -> None:
     state = {"model": {"weight": ramp(1, 3)}, "empty": torch.empty(0)}
     state["model"]["weight"].untyped_storage().resize_(0)
     with Checkpointer(tmp_path) as checkpointer:

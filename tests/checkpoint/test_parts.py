@@ -1,4 +1,4 @@
-"""What belongs together though it takes time: the copy of a state, a snapshot in memory, the removal of old steps."""
+"""Steps of a save that can be interrupted: the copy of a state, chunks, the removal of old steps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fastio.checkpoint.folder import step_folders
 from fastio.checkpoint.saving import parallel_copy
 from trainings import folder_of
 
-PIECE = 1 << 20
+CHUNK = 1 << 20
 
 
 def make() -> dict[str, torch.Tensor]:
-    """Sizes around pages, pieces and blocks; small ones between large ones."""
+    """Return tensors with sizes around those of pages, chunks and blocks, small ones between large ones."""
     generator = torch.Generator().manual_seed(0)
     sizes = [5 << 20, 10, (2 << 20) + 1, 20_000, 4096, (3 << 20) - 4096, 70_001, 0, (1 << 20) + 12_288, 100]
     return {
@@ -37,7 +37,7 @@ def check(checkpointer: Checkpointer, step: int, expected: dict[str, torch.Tenso
 
 @pytest.mark.parametrize("policy", ["uring", "numpy"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_a_copy_that_breaks_off(
+def test_interrupted_copy_leaves_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, error: type[BaseException]
 ) -> None:
     state = make()
@@ -52,8 +52,9 @@ def test_a_copy_that_breaks_off(
                 raise error
             ctypes.memmove(*arguments)
 
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # the main thread copies all, as Ctrl-C meets it
-    monkeypatch.setattr(parallel_copy, "_CHUNK", PIECE)
+    # With one processor the main thread makes all copies, so that the error is raised there.
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(parallel_copy, "_CHUNK", CHUNK)
     with Checkpointer(tmp_path, policy=policy, incremental=False) as checkpointer:
         checkpointer.save(0, state)
         checkpointer.wait()
@@ -61,15 +62,15 @@ def test_a_copy_that_breaks_off(
             patch.setattr(parallel_copy, "ctypes", Breaking)
             with pytest.raises(error):
                 checkpointer.save(1, state)
-        checkpointer.wait()  # nothing of it was begun
+        checkpointer.wait()  # no write was started
         assert checkpointer.steps() == [0]
         assert sorted(os.listdir(tmp_path)) == [".lock", "step-0000000000"]
         checkpointer.save(2, state)
         check(checkpointer, 2, state)
 
 
-def test_what_passes_through_the_memory_is_not_taken_for_a_snapshot(tmp_path: Path) -> None:
-    """The memory of a snapshot serves a state that is larger than the budget too; then nothing in it is unchanged."""
+def test_step_after_a_chunked_save_is_not_compared_with_its_chunks(tmp_path: Path) -> None:
+    """A state larger than the budget uses the snapshot's memory for its chunks, which makes the snapshot invalid."""
     small = {"tensor": torch.arange(30 << 20, dtype=torch.uint8)}
     large = {"tensor": torch.ones(40 << 20, dtype=torch.uint8)}
     with Checkpointer(tmp_path, incremental=True, memory_budget="32MiB") as checkpointer:
@@ -81,8 +82,8 @@ def test_what_passes_through_the_memory_is_not_taken_for_a_snapshot(tmp_path: Pa
 # Removing
 
 
-def test_what_is_replaced_goes_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step is visible, and the one that it replaces is not, before that one's files are gone: they soon are."""
+def test_replaced_step_is_removed_after_the_new_one_is_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new step is visible and the replaced one invisible before the files of the replaced one are removed."""
     import threading
 
     go = threading.Event()
@@ -100,16 +101,17 @@ def test_what_is_replaced_goes_afterwards(tmp_path: Path, monkeypatch: pytest.Mo
         checkpointer.wait()
         assert checkpointer.steps() == [1]
         assert "state.pt" in os.listdir(folder_of(tmp_path, 0))
-        checkpointer.save(2, {"tensor": torch.full((3,), 2.0)})  # taken, but not written before there is room
+        # This step is copied, but not written before the old one is removed.
+        checkpointer.save(2, {"tensor": torch.full((3,), 2.0)})
         assert not folder_of(tmp_path, 2).exists()
         go.set()
         checkpointer.wait()
         assert checkpointer.steps() == [2]
-        assert checkpointer.prune() == []  # when nothing goes on
+        assert checkpointer.prune() == []  # waits until all work is done
         assert sorted(os.listdir(tmp_path)) == [".lock", "step-0000000002"]
 
 
-def test_what_cannot_be_removed_is_said_by_a_later_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_removal_is_raised_by_a_later_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise OSError(5, "the disk is gone")
 
@@ -122,7 +124,7 @@ def test_what_cannot_be_removed_is_said_by_a_later_call(tmp_path: Path, monkeypa
             with pytest.raises(OSError, match="the disk is gone"):
                 checkpointer.prune()
         assert checkpointer.steps() == [1]
-        # A step of the number of one that is still there in part: it is not removed for that.
+        # A new step with the number of one whose files could not be removed stays.
         checkpointer.save(0, {"tensor": torch.full((3,), 5.0)})
         checkpointer.wait()
         checkpointer.prune()

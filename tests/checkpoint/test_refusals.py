@@ -1,4 +1,4 @@
-"""What a Checkpointer cannot do is refused by name; what has no shape is replaced, and not copied into."""
+"""Errors of a Checkpointer name the cause; tensors without a shape are replaced, not copied into."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ def _unlink_lock(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("remove", [shutil.rmtree, _unlink_lock])
-def test_a_writer_whose_lock_was_removed_saves_and_prunes_nothing(
-    tmp_path: Path, remove: Callable[[Path], Any]
-) -> None:
+def test_writer_whose_lock_was_removed_raises_on_save_and_prune(tmp_path: Path, remove: Callable[[Path], Any]) -> None:
     folder = tmp_path / "run"
     with fastio.Checkpointer(folder, keep=1) as first:
         first.save(0, {"a": torch.zeros(2)})
@@ -45,7 +43,7 @@ def test_a_writer_whose_lock_was_removed_saves_and_prunes_nothing(
         (torch.eye(2).to_sparse(), torch.ones(2, 2), r"state\['a'\] cannot take what was saved"),
     ],
 )
-def test_a_live_tensor_that_cannot_take_the_values_is_refused_by_name(
+def test_live_tensor_that_cannot_take_the_values_raises_and_is_named(
     tmp_path: Path, saved: torch.Tensor, live: torch.Tensor, problem: str
 ) -> None:
     with fastio.Checkpointer(tmp_path) as checkpoints:
@@ -62,7 +60,7 @@ def _nested(layout: torch.layout, value: float) -> torch.Tensor:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
-def test_a_nested_tensor_is_replaced_by_the_saved_one(tmp_path: Path, layout: torch.layout) -> None:
+def test_nested_tensor_is_replaced_by_the_saved_one(tmp_path: Path, layout: torch.layout) -> None:
     with fastio.Checkpointer(tmp_path) as checkpoints:
         checkpoints.save(0, {"n": _nested(layout, 1.0), "w": torch.ones(3)})
         live: dict[str, Any] = {"n": _nested(layout, 2.0), "w": torch.zeros(3)}
@@ -74,7 +72,7 @@ def test_a_nested_tensor_is_replaced_by_the_saved_one(tmp_path: Path, layout: to
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_parameter_without_a_shape_is_replaced_by_the_saved_one(tmp_path: Path) -> None:
+def test_lazy_parameter_is_replaced_by_the_saved_one(tmp_path: Path) -> None:
     lazy = torch.nn.LazyLinear(2)
     with fastio.Checkpointer(tmp_path) as checkpoints:
         checkpoints.save(0, {"u": lazy.state_dict(), "w": torch.ones(3)})

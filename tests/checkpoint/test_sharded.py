@@ -1,4 +1,4 @@
-"""Tensors that are sharded over processes, by a Checkpointer for each."""
+"""Tensors sharded over processes, with one Checkpointer for each process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def mesh() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("weights_only", [True, False])
-def test_distributed_tensors_are_restored(tmp_path: Path, mesh: Any, weights_only: bool) -> None:
+def test_dtensors_are_restored_in_place(tmp_path: Path, mesh: Any, weights_only: bool) -> None:
     from torch.distributed.tensor import Shard, distribute_tensor
 
     def make(seed: int) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def test_distributed_tensors_are_restored(tmp_path: Path, mesh: Any, weights_onl
 
 
 @pytest.mark.parametrize("incremental", [False, True])
-def test_a_sharded_training_goes_on(tmp_path: Path, mesh: Any, incremental: bool) -> None:
+def test_fsdp_training_resumes_exactly(tmp_path: Path, mesh: Any, incremental: bool) -> None:
     from torch.distributed.fsdp import fully_shard
 
     def make(seed: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Folders that others wrote to: nothing outside a folder is read or written, and nothing of others is removed."""
+"""Folders that others wrote to: nothing outside is read or written, and no foreign file is removed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainings import folder_of, is_of, state_of
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Steps 1 and 2, the second of which links to a file of the first."""
+    """A folder with steps 1 and 2; step 2 links to a file of step 1."""
     folder = tmp_path / "run"
     with Checkpointer(folder, incremental=True) as checkpointer:
         for step in (1, 2):
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def check_step_2_is_lost_alone(folder: Path) -> None:
-    """Step 2 is damaged, step 1 is restored in its place, and training goes on."""
+    """Check that step 2 counts as damaged, step 1 is restored instead, and saves continue."""
     with Checkpointer(folder, read_only=True) as reader:
         assert reader.latest() in (1, 2)
         with pytest.raises(CorruptFileError):
@@ -69,8 +69,8 @@ UNREADABLE: dict[str, bytes] = {
 }
 
 
-def sealed(fields: dict[str, Any]) -> str:
-    """The text of a manifest with the CRC-32 that belongs to it."""
+def with_crc(fields: dict[str, Any]) -> str:
+    """Return the text of a manifest with the right CRC-32."""
     value = _native.crc32(json.dumps({**fields, "crc32": ""}).encode())
     return json.dumps({**fields, "crc32": f"{value:08x}"}) + "\n"
 
@@ -81,7 +81,7 @@ def files(*names: Any) -> dict[str, Any]:
 
 SEALED: dict[str, dict[str, Any]] = {
     "step of another type": {"step": True},
-    "step of no whole number": {"step": 2.0},
+    "step that is not an integer": {"step": 2.0},
     "endless order": {"order": float("inf")},
     "order that is no number": {"order": float("nan")},
     "order below zero": {"order": -1},
@@ -108,15 +108,15 @@ SEALED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_a_manifest_of_any_bytes_costs_its_own_step_alone(folder: Path, name: str) -> None:
+def test_unreadable_manifest_damages_only_its_step(folder: Path, name: str) -> None:
     (folder_of(folder, 2) / "manifest.json").write_bytes(UNREADABLE[name])
     check_step_2_is_lost_alone(folder)
 
 
 @pytest.mark.parametrize("name", SEALED)
-def test_a_manifest_with_its_checksum_and_wrong_values_costs_its_own_step_alone(folder: Path, name: str) -> None:
+def test_wrong_manifest_values_with_a_right_crc_damage_only_their_step(folder: Path, name: str) -> None:
     path = folder_of(folder, 2) / "manifest.json"
-    path.write_text(sealed(json.loads(path.read_text()) | SEALED[name]))
+    path.write_text(with_crc(json.loads(path.read_text()) | SEALED[name]))
     check_step_2_is_lost_alone(folder)
 
 
@@ -130,7 +130,7 @@ def make_folder(path: Path) -> None:
 
 
 def make_link(path: Path) -> None:
-    """To what would do, if links were followed."""
+    """Make a link to a file that would be valid if links were followed."""
     path.symlink_to(shutil.move(path.with_name(path.name + ".old"), path.parent.parent.parent / "outside"))
 
 
@@ -145,14 +145,12 @@ def make_large(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [make_pipe, make_folder, make_link, make_loop, make_large])
 @pytest.mark.parametrize("name", ["manifest.json", "changes.pt", "step-0000000001.1.state.pt"])
-def test_what_is_no_regular_file_costs_its_own_step_alone(
-    folder: Path, name: str, make: Callable[[Path], None]
-) -> None:
+def test_file_that_is_not_regular_damages_only_its_step(folder: Path, name: str, make: Callable[[Path], None]) -> None:
     path = folder_of(folder, 2) / name
     path.rename(path.with_name(name + ".old"))
     make(path)
     check_step_2_is_lost_alone(folder)
-    assert make is make_large or os.path.lexists(path)  # step 2 is not kept, and what has a file's name is one
+    assert make is make_large or os.path.lexists(path)  # pruning step 2 removes only regular files
     if path.is_dir():
         assert (path / "others").read_text() == "kept"
 
@@ -178,7 +176,7 @@ LOCKS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_what_is_in_the_place_of_a_lock_is_not_written_to(folder: Path, name: str) -> None:
+def test_foreign_lock_file_raises_and_is_not_written_to(folder: Path, name: str) -> None:
     lock = folder / ".lock"
     lock.unlink()
     LOCKS[name](lock)
@@ -204,7 +202,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_folders_of_others_stay_as_they_are(tmp_path: Path) -> None:
+def test_folders_of_others_are_unchanged(tmp_path: Path) -> None:
     run, outside = tmp_path / "run", tmp_path / "outside"
     for name in ("step-5", "step-000000001000", "step-0000000007", "step-0000000008", "steps", "step-00000000011"):
         (run / name / "sub").mkdir(parents=True)
@@ -228,7 +226,7 @@ def test_folders_of_others_stay_as_they_are(tmp_path: Path) -> None:
     assert (run / "step-0000000009").is_dir()
 
 
-def test_a_step_is_saved_beside_what_others_keep_in_its_folder(tmp_path: Path) -> None:
+def test_step_is_saved_beside_files_of_others(tmp_path: Path) -> None:
     place = folder_of(tmp_path, 1)
     place.mkdir()
     for name in ("state.pt", "model.safetensors"):
@@ -248,7 +246,7 @@ def test_a_step_is_saved_beside_what_others_keep_in_its_folder(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "manifest"])
-def test_a_step_is_not_saved_through_what_is_in_its_place(tmp_path: Path, kind: str) -> None:
+def test_something_else_in_a_steps_place_raises_and_is_unchanged(tmp_path: Path, kind: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "manifest.json").write_text("precious")
@@ -273,7 +271,7 @@ def test_a_step_is_not_saved_through_what_is_in_its_place(tmp_path: Path, kind: 
     assert sorted(os.listdir(outside)) == ["manifest.json"]
 
 
-def test_a_killed_removal_is_ended_by_the_next_writer(folder: Path) -> None:
+def test_killed_removal_is_finished_by_the_next_writer(folder: Path) -> None:
     place = folder_of(folder, 1)
     (place / "notes").write_text("of the user")
     (place / "manifest.json").rename(place / ".manifest.json.fastio-hidden.tmp")
@@ -329,11 +327,11 @@ else:
 
 
 @pytest.mark.parametrize("way", ["relative", "absolute"])
-def test_folders_deeper_than_a_path_may_be_long(tmp_path: Path, way: str) -> None:
+def test_folders_with_paths_beyond_path_max_work(tmp_path: Path, way: str) -> None:
     subprocess.run([sys.executable, "-c", DEEP, str(tmp_path), way], check=True, timeout=100)
 
 
-def test_a_relative_folder_is_that_of_the_time_when_it_was_named(
+def test_relative_folder_is_resolved_when_the_checkpointer_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "other").mkdir()

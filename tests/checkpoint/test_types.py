@@ -1,4 +1,4 @@
-"""What a Checkpointer restores is what torch.load gives of torch.save: types, values, sharing, whatever was saved."""
+"""Restored states equal those of torch.save and torch.load: types, values, sharing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastio.checkpoint import Checkpointer
 from graphs import differ
 from states import STATES, ramp
 
-# Of torch's own, about kinds of tensors that it has only begun with, or is to give up.
+# torch's warnings about beta and deprecated kinds of tensors.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Sparse CSR tensor support"),
     pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor"),
@@ -29,7 +29,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def by_torch(state: Any, weights_only: bool) -> Any:
-    """What torch.load gives of what torch.save wrote; its error, if it raises one."""
+    """Return what torch.load makes of torch.save's file, or the error that it raises."""
     written = io.BytesIO()
     torch.save(state, written)
     written.seek(0)
@@ -40,14 +40,14 @@ def by_torch(state: Any, weights_only: bool) -> Any:
 
 
 def expected_of(state: Any, name: str, weights_only: bool) -> Any:
-    """What torch.load gives, but of what it cannot load: the state itself."""
+    """Return what torch.load makes; the state itself for a type that it cannot load."""
     found = by_torch(state, weights_only)
-    # torch.load calls the class of such a dict with arguments that it does not take.
+    # torch.load calls the class of such a dict with arguments that it does not accept.
     return state if isinstance(found, TypeError) and name == "a dict that grows" else found
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_restores_what_torch_load_gives(tmp_path: Path, name: str) -> None:
+def test_restored_state_equals_torch_loads(tmp_path: Path, name: str) -> None:
     state = STATES[name](1)
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(0, state)
@@ -64,7 +64,7 @@ def test_restores_what_torch_load_gives(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_restores_into_a_live_state_of_the_same_kind(tmp_path: Path, name: str) -> None:
+def test_live_state_of_the_same_type_gets_the_saved_values(tmp_path: Path, name: str) -> None:
     live = {"state": STATES[name](2), "other": torch.zeros(5)}
     held = live["state"]
     with Checkpointer(tmp_path) as checkpointer:
@@ -79,7 +79,7 @@ def test_restores_into_a_live_state_of_the_same_kind(tmp_path: Path, name: str) 
 
 @pytest.mark.parametrize("into", [False, True], ids=["anew", "into"])
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_of_saving_keeps_them_all(tmp_path: Path, way: str, into: bool) -> None:
+def test_every_way_of_saving_restores_all_types(tmp_path: Path, way: str, into: bool) -> None:
     def make(seed: int) -> dict[str, Any]:
         return {name: one(seed) for name, one in STATES.items()} | {"large": torch.full((33 << 20,), seed).byte()}
 

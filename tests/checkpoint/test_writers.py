@@ -1,4 +1,4 @@
-"""Two writers, stale locks, readers beside a writer, forks, Ctrl-C."""
+"""Ctrl-C, two writers, stale locks, readers beside a writer, forks."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.usefixtures("told_at_once")
-def test_a_save_that_is_interrupted(tmp_path: Path) -> None:
-    """Written from the tensors themselves: what was begun is given up, for they may change now."""
+def test_interrupted_synchronous_save_leaves_no_step(tmp_path: Path) -> None:
+    """A synchronous save writes from the tensors themselves, so an interrupt discards the step: they may change."""
     interrupting = False
 
     def progress(done: int, total: int) -> None:
@@ -56,12 +56,12 @@ def test_a_save_that_is_interrupted(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("told_at_once")
-def test_a_save_in_pieces_that_is_interrupted(tmp_path: Path) -> None:
-    """Between two pieces: training may have changed what the second has."""
+def test_interrupted_chunked_save_leaves_no_step(tmp_path: Path) -> None:
+    """The interrupt comes between two chunks: training may change tensors before the second is copied."""
     go = threading.Event()
 
     def progress(done: int, total: int) -> None:
-        if done < total and not go.is_set():  # on the thread that writes
+        if done < total and not go.is_set():  # runs on the writing thread
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             assert go.wait(30)
 
@@ -71,7 +71,7 @@ def test_a_save_in_pieces_that_is_interrupted(tmp_path: Path) -> None:
             checkpointer.save(1, state)
         state["large"].add_(1)
         go.set()
-        checkpointer.wait()  # save said that it failed, and nobody says so twice
+        checkpointer.wait()  # save raised the error, which is not raised again
         assert checkpointer.steps() == []
         checkpointer.save(2, state)
         restored = checkpointer.restore()
@@ -80,11 +80,11 @@ def test_a_save_in_pieces_that_is_interrupted(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("told_at_once")
-def test_ctrl_c_in_a_save_is_what_leaves_the_checkpointer(tmp_path: Path) -> None:
+def test_ctrl_c_in_a_chunked_save_is_raised_by_the_context(tmp_path: Path) -> None:
     def progress(done: int, total: int) -> None:
         if done < total:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            time.sleep(0.1)  # for it to be heard before the next piece
+            time.sleep(0.1)  # so that the interrupt is raised before the next chunk
 
     with pytest.raises(KeyboardInterrupt), Checkpointer(tmp_path, memory_budget="32MiB", progress=progress) as one:
         one.save(1, {"large": torch.ones(40 << 20)})
@@ -93,7 +93,7 @@ def test_ctrl_c_in_a_save_is_what_leaves_the_checkpointer(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("told_at_once")
-def test_ctrl_c_in_close_leaves_the_folder_to_others_once_the_step_is_there(tmp_path: Path) -> None:
+def test_interrupted_close_can_be_called_again_and_releases_the_folder(tmp_path: Path) -> None:
     go = threading.Event()
     with pytest.raises(KeyboardInterrupt), Checkpointer(tmp_path, progress=interrupting_close(go)) as one:
         one.save(1, {"large": torch.ones(8 << 20)})
@@ -106,9 +106,9 @@ def test_ctrl_c_in_close_leaves_the_folder_to_others_once_the_step_is_there(tmp_
 
 
 @pytest.mark.usefixtures("told_at_once")
-def test_ctrl_c_in_close_that_is_not_called_again(tmp_path: Path) -> None:
+def test_interrupted_close_releases_the_folder_when_the_write_ends(tmp_path: Path) -> None:
     go = threading.Event()
-    one = Checkpointer(tmp_path, progress=interrupting_close(go))  # held, as by a notebook
+    one = Checkpointer(tmp_path, progress=interrupting_close(go))  # stays referenced, as in a notebook
     with pytest.raises(KeyboardInterrupt), one:
         one.save(1, {"large": torch.ones(8 << 20)})
     go.set()
@@ -120,11 +120,11 @@ def test_ctrl_c_in_close_that_is_not_called_again(tmp_path: Path) -> None:
                 return
         except FolderInUseError:
             time.sleep(0.01)
-    pytest.fail("the folder is in use for ever")
+    pytest.fail("the folder is still locked after 30 seconds")
 
 
 def interrupting_close(go: threading.Event) -> Callable[[int, int], None]:
-    """A progress that interrupts the main thread, once that waits in close, and has the writing wait for ``go``."""
+    """Return a progress function that interrupts the main thread in ``close``; the write then waits for ``go``."""
 
     def progress(done: int, total: int) -> None:
         if not go.is_set():
@@ -148,7 +148,7 @@ def main_thread_is_in(function: str) -> bool:
 # Two writers
 
 
-def test_two_writers_in_one_process(tmp_path: Path) -> None:
+def test_second_writer_in_one_process_raises(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         with pytest.raises(FolderInUseError, match=f"process {os.getpid()} on "):
             Checkpointer(tmp_path)
@@ -161,7 +161,7 @@ def test_two_writers_in_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("child", [False, True], ids=["alone", "beside a child of its own"])
-def test_two_processes_and_the_lock_of_a_dead_one(server: Server, tmp_path: Path, child: bool) -> None:
+def test_lock_refuses_other_processes_and_ends_with_its_own(server: Server, tmp_path: Path, child: bool) -> None:
     folder, ready = tmp_path / "run", tmp_path / "ready"
     holder = server.start("checkpoints.hold", folder=str(folder), ready=str(ready), child=child)
     while not ready.exists():
@@ -174,7 +174,7 @@ def test_two_processes_and_the_lock_of_a_dead_one(server: Server, tmp_path: Path
     assert holder.wait().status == -signal.SIGKILL
     try:
         if child:
-            os.kill(int(ready.read_text()), 0)  # it lives
+            os.kill(int(ready.read_text()), 0)  # the child still runs
         with Checkpointer(folder) as checkpointer:
             assert checkpointer.latest() == 1
     finally:
@@ -182,7 +182,7 @@ def test_two_processes_and_the_lock_of_a_dead_one(server: Server, tmp_path: Path
             os.kill(int(ready.read_text()), signal.SIGKILL)
 
 
-def test_reading_while_another_writes_and_prunes(tmp_path: Path) -> None:
+def test_reader_sees_only_complete_steps_while_another_writes(tmp_path: Path) -> None:
     stop = threading.Event()
     problems: list[str] = []
 
@@ -214,7 +214,7 @@ def test_reading_while_another_writes_and_prunes(tmp_path: Path) -> None:
 # Forks
 
 
-def test_a_fork_while_a_step_is_written(tmp_path: Path) -> None:
+def test_fork_during_a_write_disturbs_neither_process(tmp_path: Path) -> None:
     state = {"tensor": torch.arange(2 << 20)}
     with Checkpointer(tmp_path) as checkpointer:
         for step in range(5):
@@ -238,8 +238,8 @@ def test_a_fork_while_a_step_is_written(tmp_path: Path) -> None:
             checkpointer.verify(step)
 
 
-def test_a_child_that_ends_as_programs_do(tmp_path: Path) -> None:
-    """Its own way out, with all that is registered for it, disturbs neither it nor the parent."""
+def test_normal_exit_of_a_forked_child_disturbs_neither_process(tmp_path: Path) -> None:
+    """The exit handlers of a forked child run without an effect on it or the parent."""
     code = f"""
 import os, sys
 import torch

@@ -1,4 +1,4 @@
-"""fastio's Writer and Reader in the places of DCP's FileSystemWriter and FileSystemReader: what both have is alike."""
+"""Writer and Reader behave as DCP's FileSystemWriter and FileSystemReader where both have an argument or method."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastio.distributed import Reader, Writer
 WRITERS: list[Any] = [dcp.FileSystemWriter, Writer]
 READERS: list[Any] = [dcp.FileSystemReader, Reader]
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of a process alone and of overwriting
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of single processes and of overwriting
 
 
 def save(writer: Any, value: float = 1.0) -> None:
@@ -43,9 +43,9 @@ def refusal(action: Any) -> BaseException:
 
 
 @pytest.mark.parametrize("first", WRITERS)
-def test_a_checkpoint_is_not_overwritten_where_that_is_refused(tmp_path: Path, first: Any) -> None:
+def test_overwrite_false_raises_dcps_error_if_a_checkpoint_exists(tmp_path: Path, first: Any) -> None:
     for kind in WRITERS:
-        save(kind(tmp_path / kind.__name__, overwrite=False))  # there is none yet
+        save(kind(tmp_path / kind.__name__, overwrite=False))  # no checkpoint exists yet
         assert loaded(tmp_path / kind.__name__) == 1.0
     save(first(tmp_path / "it"))
     before = {entry.name: entry.read_bytes() for entry in (tmp_path / "it").iterdir()}
@@ -59,20 +59,20 @@ def test_a_checkpoint_is_not_overwritten_where_that_is_refused(tmp_path: Path, f
     assert loaded(tmp_path / "it") == 3.0
 
 
-def test_what_stops_an_overwriting_is_any_name_in_the_place_of_metadata(tmp_path: Path) -> None:
+def test_overwrite_false_raises_for_a_broken_link_named_metadata(tmp_path: Path) -> None:
     (tmp_path / ".metadata").symlink_to("nothing")
     assert isinstance(refusal(lambda: save(Writer(tmp_path, overwrite=False))), RuntimeError)
     assert (tmp_path / ".metadata").is_symlink()
 
 
-def test_a_save_that_was_not_completed_stops_none(tmp_path: Path) -> None:
+def test_overwrite_false_ignores_files_of_an_incomplete_save(tmp_path: Path) -> None:
     (tmp_path / "__0_0123456789abcdef.distcp").write_bytes(b"left")
     save(Writer(tmp_path, overwrite=False))
     assert loaded(tmp_path) == 1.0
 
 
 @pytest.mark.parametrize("overwrite", [True, False])
-def test_a_save_without_collectives_looks_for_its_own_metadata(tmp_path: Path, overwrite: bool) -> None:
+def test_overwrite_false_without_collectives_checks_only_its_ranks_metadata(tmp_path: Path, overwrite: bool) -> None:
     plan = torch.distributed.checkpoint.planner.SavePlan([])
     for name, refused in ((".metadata", False), ("__1.metadata", False), ("__0.metadata", True)):
         (tmp_path / name).write_bytes(b"")
@@ -81,7 +81,7 @@ def test_a_save_without_collectives_looks_for_its_own_metadata(tmp_path: Path, o
             try:
                 writer.set_up_storage_writer(True, rank=0, use_collectives=False)
             except TypeError:
-                pytest.skip("this torch saves by collectives alone")
+                pytest.skip("this torch saves only with collectives")
             if refused and not overwrite:
                 with pytest.raises(RuntimeError, match="already exists"):
                     writer.prepare_local_plan(plan)
@@ -90,7 +90,7 @@ def test_a_save_without_collectives_looks_for_its_own_metadata(tmp_path: Path, o
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_every_save_has_an_id_that_is_in_its_metadata(tmp_path: Path, kind: Any) -> None:
+def test_metadata_has_the_id_of_its_save(tmp_path: Path, kind: Any) -> None:
     writer = kind(tmp_path)
     first = writer.save_id
     assert isinstance(first, str)
@@ -103,7 +103,7 @@ def test_every_save_has_an_id_that_is_in_its_metadata(tmp_path: Path, kind: Any)
 
 
 @pytest.mark.parametrize("kind", READERS)
-def test_every_load_has_an_id_that_is_in_the_metadata_it_gives(tmp_path: Path, kind: Any) -> None:
+def test_read_metadata_has_the_id_of_its_load(tmp_path: Path, kind: Any) -> None:
     save(Writer(tmp_path))
     reader = kind(tmp_path)
     first = reader.load_id
@@ -117,7 +117,7 @@ def test_every_load_has_an_id_that_is_in_the_metadata_it_gives(tmp_path: Path, k
     assert loaded(tmp_path, reader) == 1.0
 
 
-def test_overwriting_gives_no_warning(tmp_path: Path) -> None:
+def test_overwriting_causes_no_warning(tmp_path: Path) -> None:
     save(Writer(tmp_path))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

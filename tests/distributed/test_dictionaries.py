@@ -1,4 +1,4 @@
-"""Dictionaries across ranks: each its own, or rank 0's for all whose machine and disk are alike."""
+"""Ranks share rank 0's dictionaries if their fingerprints are equal; otherwise each keeps its own."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TOOK = {"uring": 0.125, "posix": 0.5}
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    """Two ranks that learn into folders of their own, as if on two machines."""
+    """Two ranks with separate dictionary folders, as if on two machines."""
     folder = tmp_path_factory.mktemp("ranks")
     own = [{"FASTIO_DICTIONARY_DIR": str(folder / f"dictionaries-{rank}")} for rank in range(2)]
     with Ranks(2, folder, environment=own) as running:
         yield running
 
 
-def test_ranks_go_by_rank_0s_dictionary_only_where_they_are_alike(ranks: Ranks, tmp_path: Path) -> None:
+def test_ranks_use_rank_0s_dictionary_only_with_the_same_fingerprint(ranks: Ranks, tmp_path: Path) -> None:
     here, memory = str(tmp_path), "/dev/shm"
     if not os.path.isdir(memory) or fingerprint.of(memory) == fingerprint.of(here):
         pytest.skip("there is no second filesystem here")
@@ -34,7 +34,7 @@ def test_ranks_go_by_rank_0s_dictionary_only_where_they_are_alike(ranks: Ranks, 
     assert ranks.run(rank_tasks.share, [here, here], "per_rank") == [False, False]
     assert ranks.run(rank_tasks.known, [here, here])[1] == {}
 
-    # Rank 1 has its files on another disk: another fingerprint.
+    # Rank 1 has its files on another disk, so its fingerprint differs.
     assert ranks.run(rank_tasks.share, [here, memory], "shared") == [True, False]
     assert ranks.run(rank_tasks.known, [here, memory])[1] == {}
     assert ranks.run(rank_tasks.known, [here, here])[1] == {}
@@ -46,7 +46,7 @@ def test_ranks_go_by_rank_0s_dictionary_only_where_they_are_alike(ranks: Ranks, 
     assert second == pytest.approx(TOOK, rel=0.05)
 
 
-def test_what_it_refuses(tmp_path: Path) -> None:
+def test_invalid_mode_and_missing_process_group_raise(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected one of per_rank, shared"):
         share_dictionaries(tmp_path, "all")
     with pytest.raises(ValueError, match="init_process_group"):

@@ -1,4 +1,4 @@
-"""Checkpoints of many ranks: DCP over fastio's transports, in real processes with gloo between them."""
+"""Saves and loads checkpoints of many ranks with DCP, in real processes connected by gloo."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fastio.errors import CheckpointError, CorruptFileError, TransferError, Unsu
 from objects import tensor_of
 from ranks import Ranks
 
-# Some tests need no ranks but this process; torch 2.6 words it otherwise.
+# torch's warnings in tests without other processes; torch 2.6 has another text.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
     pytest.mark.filterwarnings("ignore:torch.distributed is unavailable"),
@@ -40,13 +40,13 @@ pytestmark = [
 
 
 def takes(function: Callable[..., Any], argument: str) -> pytest.MarkDecorator:
-    """Skips where this torch is older than an argument of DCP's."""
+    """Skip the test if DCP's function in this torch lacks an argument."""
     missing = argument not in inspect.signature(function).parameters
     return pytest.mark.skipif(missing, reason=f"this torch has no {argument}=")
 
 
 WORLD = 4
-KILLS = 7  # in the middle of a save, as about every fourth is
+KILLS = 7  # that hit the middle of a save, as about one in four does
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
 
 @pytest.fixture(scope="module")
 def saved(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Checkpoints of 1, 2 and 4 ranks; the number is also the seed of what is in them. Nobody changes them."""
+    """Checkpoints of 1, 2 and 4 ranks; the number is also the seed of their values. Tests must not change them."""
     folder = tmp_path_factory.mktemp("saved")
     folders = {count: folder / str(count) for count in (1, 2, 4)}
     for count, path in folders.items():
@@ -68,7 +68,7 @@ def saved(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[int, P
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("before", [1, 2, 4])
 @pytest.mark.parametrize("after", [1, 2, 4])
-def test_any_number_of_ranks_loads_what_any_number_saved(
+def test_any_number_of_ranks_loads_what_any_number_of_ranks_saved(
     ranks: Ranks, saved: dict[int, Path], before: int, after: int, verify: bool
 ) -> None:
     options = {"verify": verify}
@@ -78,26 +78,26 @@ def test_any_number_of_ranks_loads_what_any_number_saved(
         assert all(verified is verify for _, _, verified, _ in transfers)
 
 
-def test_only_what_is_wanted_is_read_where_nothing_is_verified(ranks: Ranks, saved: dict[int, Path]) -> None:
+def test_load_without_verify_reads_only_the_needed_parts(ranks: Ranks, saved: dict[int, Path]) -> None:
     nbytes = {}
     for verify in (True, False):
         answers = ranks.run(rank_tasks.load, str(saved[2]), 4, 2, "fastio", {"verify": verify})
         nbytes[verify] = sum(transfer[-1] for _, transfers in answers for transfer in transfers)
-    # 37 rows, by 2 ranks: 19 and 18. By 4: 10, 10, 10 and 7, of which the second wants some of both.
+    # 37 rows: 2 ranks stored 19 and 18; 4 ranks load 10, 10, 10 and 7, so the second needs some of both.
     rows = (19 + (19 + 18) + 18 + 18) - 37
     both = (32 + 32 + 32 + 32) - 64
-    columns = 4 * (64 - 32)  # of 300 rows that hold 64 columns each: before the first, or behind the last
+    columns = 4 * (64 - 32)  # 4 ranks skip 32 of 64 columns before the first row's part, or behind the last row's
     assert nbytes[True] - nbytes[False] == rows * 1000 * 4 + both * 96 * 4 + columns * 2
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_torchs_own_reader_loads_it(ranks: Ranks, saved: dict[int, Path], count: int) -> None:
+def test_torchs_reader_loads_fastios_checkpoint(ranks: Ranks, saved: dict[int, Path], count: int) -> None:
     for before in (2, 4):
         for wrong, _ in ranks.run(rank_tasks.load, str(saved[before]), count, before, "torch"):
             assert wrong == []
 
 
-def test_what_torchs_own_writer_wrote_is_loaded(ranks: Ranks, tmp_path: Path) -> None:
+def test_checkpoint_of_torchs_writer_is_loaded(ranks: Ranks, tmp_path: Path) -> None:
     ranks.run(rank_tasks.save, str(tmp_path), 4, 5, "torch")
     for count in (1, 2, 4):
         for wrong, transfers in ranks.run(rank_tasks.load, str(tmp_path), count, 5)[:count]:
@@ -106,7 +106,9 @@ def test_what_torchs_own_writer_wrote_is_loaded(ranks: Ranks, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("written", "read"), [("fastio", "fastio"), ("fastio", "torch"), ("torch", "fastio")])
-def test_fsdp2(ranks: Ranks, tmp_path: Path, written: str, read: str) -> None:
+def test_fsdp2_states_round_trip_between_fastio_and_torch(
+    ranks: Ranks, tmp_path: Path, written: str, read: str
+) -> None:
     saved = ranks.run(rank_tasks.fsdp_save, str(tmp_path), 4, written)[0]
     assert saved.keys() >= {".model.0.weight", ".optimizer.state.0.weight.exp_avg"}
     for count in (2, 1, 4) if read == written else (2,):
@@ -116,14 +118,14 @@ def test_fsdp2(ranks: Ranks, tmp_path: Path, written: str, read: str) -> None:
 
 
 @pytest.mark.parametrize(("policy", "tool"), [("posix", "posix"), ("torch", "torch"), ("memory", "memory")])
-def test_the_policy_chooses_the_transport(ranks: Ranks, tmp_path: Path, policy: str, tool: str) -> None:
+def test_policy_chooses_the_transport(ranks: Ranks, tmp_path: Path, policy: str, tool: str) -> None:
     ranks.run(rank_tasks.save, str(tmp_path), 2, 6, "fastio", {"policy": policy})
     for wrong, transfers in ranks.run(rank_tasks.load, str(tmp_path), 2, 6, "fastio", {"policy": policy})[:2]:
         assert wrong == []
         assert {transfer[0] for transfer in transfers} == {tool}
 
 
-def test_every_item_is_a_file_of_torch_save_with_checksums(saved: dict[int, Path], tmp_path: Path) -> None:
+def test_every_item_is_a_torch_file_with_checksums(saved: dict[int, Path], tmp_path: Path) -> None:
     infos = Reader(saved[4]).read_metadata().storage_data
     for index, info in infos.items():
         data = (saved[4] / info.relative_path).read_bytes()[info.offset : info.offset + info.length]
@@ -142,16 +144,16 @@ def test_large_tensors_start_on_a_page(saved: dict[int, Path]) -> None:
     assert all(start % 4096 == 0 for start in starts.values())
 
 
-def test_what_is_wanted_whole_is_read_once_and_in_one_batch(ranks: Ranks, saved: dict[int, Path]) -> None:
+def test_whole_tensors_are_read_once_in_one_batch(ranks: Ranks, saved: dict[int, Path]) -> None:
     (wrong, transfers), *_ = ranks.run(rank_tasks.load, str(saved[1]), 1, 1)
     assert wrong == []
     payload = sum(v.nbytes for _, v in rank_tasks.leaves(rank_tasks.whole(1)) if isinstance(v, torch.Tensor))
-    straight, aside = transfers  # tensors; objects, and what does not lie in memory as in the file
-    assert straight[-1] + aside[-1] - payload in range(30_000, 60_000)  # the objects, pickled
-    assert aside[-1] < 200_000
+    in_place, buffered = transfers  # tensors; objects and tensors with other strides than in the file
+    assert in_place[-1] + buffered[-1] - payload in range(30_000, 60_000)  # bytes of the pickled objects
+    assert buffered[-1] < 200_000
 
 
-def test_saving_again_replaces_it_and_its_files(ranks: Ranks, tmp_path: Path) -> None:
+def test_saving_again_replaces_the_checkpoint_and_its_files(ranks: Ranks, tmp_path: Path) -> None:
     ranks.run(rank_tasks.save, str(tmp_path), 4, 7, "torch")
     ranks.run(rank_tasks.save, str(tmp_path), 4, 8)
     first = {path.name for path in tmp_path.iterdir()}
@@ -163,7 +165,7 @@ def test_saving_again_replaces_it_and_its_files(ranks: Ranks, tmp_path: Path) ->
     assert ranks.run(rank_tasks.load, str(tmp_path), 4, 9)[0][0] == []
 
 
-def test_a_rank_that_fails_leaves_the_checkpoint_before(ranks: Ranks, tmp_path: Path) -> None:
+def test_failing_rank_leaves_the_checkpoint_before(ranks: Ranks, tmp_path: Path) -> None:
     ranks.run(rank_tasks.save, str(tmp_path), 4, 10)
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for failures in ranks.run(rank_tasks.failure, rank_tasks.save_failing, str(tmp_path), 4, 11):
@@ -175,32 +177,32 @@ def test_a_rank_that_fails_leaves_the_checkpoint_before(ranks: Ranks, tmp_path: 
 
 
 @takes(dcp.save, "use_collectives")
-def test_without_collectives(ranks: Ranks, tmp_path: Path) -> None:
+def test_saves_without_collectives_are_loaded_and_replaced(ranks: Ranks, tmp_path: Path) -> None:
     for seed in (13, 14):
         assert ranks.run(rank_tasks.save_without_collectives, str(tmp_path), 2, seed)[:2] == [[], []]
     assert len(list(tmp_path.glob("*.distcp"))) == 2
 
 
 @takes(dcp.DefaultSavePlanner.__init__, "enable_plan_caching")
-def test_cached_plans(ranks: Ranks, tmp_path: Path) -> None:
+def test_saves_with_cached_plans_are_loaded_and_replaced(ranks: Ranks, tmp_path: Path) -> None:
     assert ranks.run(rank_tasks.save_with_cached_plans, str(tmp_path), 2, [15, 16, 17])[:2] == [[], []]
     assert len(list(tmp_path.glob("*.distcp"))) == 2
 
 
-@takes(dcp.async_save, "async_stager")  # those without do not copy what is in host memory already
+@takes(dcp.async_save, "async_stager")  # without it DCP does not copy tensors in host memory
 @pytest.mark.parametrize("stager", [False, True], ids=["its-stager", "blocking-stager"])
-def test_asynchronous_saves_on_a_thread(ranks: Ranks, tmp_path: Path, stager: bool) -> None:
+def test_asynchronous_saves_on_a_thread_are_loaded(ranks: Ranks, tmp_path: Path, stager: bool) -> None:
     for turn in range(2):
         assert ranks.run(rank_tasks.save_asynchronously, str(tmp_path), 2, 18 + turn, False, stager)[:2] == [[], []]
 
 
 @takes(dcp.async_save, "async_checkpointer_type")
-def test_asynchronous_saves_in_a_process(ranks: Ranks, tmp_path: Path) -> None:
+def test_asynchronous_saves_in_a_process_are_loaded(ranks: Ranks, tmp_path: Path) -> None:
     for turn in range(2):
         assert ranks.run(rank_tasks.save_asynchronously, str(tmp_path), 1, 20 + turn, True, False)[0] == []
 
 
-def test_a_flipped_byte_is_detected_by_name(ranks: Ranks, tmp_path: Path) -> None:
+def test_flipped_byte_raises_an_error_that_names_the_tensor(ranks: Ranks, tmp_path: Path) -> None:
     ranks.run(rank_tasks.save, str(tmp_path), 2, 22)
     infos = Reader(tmp_path).read_metadata().storage_data
     for name in ("rows", "columns", "objects.text", "dtypes.torch.bool", "scalar"):
@@ -217,7 +219,7 @@ def test_a_flipped_byte_is_detected_by_name(ranks: Ranks, tmp_path: Path) -> Non
     assert ranks.run(rank_tasks.load, str(tmp_path), 2, 22)[0][0] == []
 
 
-def test_a_flipped_byte_of_torchs_own_is_detected_too(ranks: Ranks, tmp_path: Path) -> None:
+def test_flipped_byte_in_torchs_checkpoint_raises_an_error_that_names_the_tensor(ranks: Ranks, tmp_path: Path) -> None:
     ranks.run(rank_tasks.save, str(tmp_path), 2, 23, "torch")
     infos = Reader(tmp_path).read_metadata().storage_data
     for name in ("rows", "objects.text"):
@@ -230,7 +232,7 @@ def test_a_flipped_byte_of_torchs_own_is_detected_too(ranks: Ranks, tmp_path: Pa
         _flip(path, info.offset + info.length // 2)
 
 
-def test_a_killed_rank_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+def test_killed_rank_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     folder, pool = tmp_path / "checkpoint", tmp_path / "pool"
     pool.mkdir()
     with Ranks(2, pool, timeout=20) as doomed:
@@ -238,9 +240,9 @@ def test_a_killed_rank_leaves_the_checkpoint_before(tmp_path: Path) -> None:
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
         survivor, killed = doomed.answers(rank_tasks.save_and_die, str(folder), 2, 25, 1)
         assert killed == (False, "ended with -9")
-        assert not survivor[0]  # it failed, and did not hang
+        assert not survivor[0]  # the survivor failed, and did not hang
     left = {path.name for path in folder.iterdir()} - before.keys()
-    assert left  # the kill came when data files were there
+    assert left  # data files existed at the time of the kill
     assert {name: (folder / name).read_bytes() for name in before} == before
     _alone(folder, 24)
     _save_alone(folder, 26)
@@ -250,12 +252,12 @@ def test_a_killed_rank_leaves_the_checkpoint_before(tmp_path: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkpoint of this process alone, with seed 30."""
+    """A checkpoint of this single process, with seed 30."""
     _save_alone(tmp_path / "checkpoint", 30)
     return tmp_path / "checkpoint"
 
 
-def test_a_folder_or_metadata_that_is_missing(folder: Path) -> None:
+def test_missing_folder_or_metadata_raises(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="no such folder"):
         _load_alone(folder / "other")
     (folder / ".metadata").unlink()
@@ -265,14 +267,14 @@ def test_a_folder_or_metadata_that_is_missing(folder: Path) -> None:
         Reader(folder).read_metadata()
 
 
-def test_a_data_file_that_is_missing(folder: Path) -> None:
+def test_missing_data_file_raises_and_is_named(folder: Path) -> None:
     (path,) = folder.glob("*.distcp")
     path.unlink()
     with pytest.raises(CheckpointError, match=re.escape(f"{path}: there is no such file")):
         _load_alone(folder)
 
 
-def test_a_data_file_that_is_cut_short(folder: Path) -> None:
+def test_truncated_data_file_raises(folder: Path) -> None:
     (path,) = folder.glob("*.distcp")
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size // 2)
@@ -280,7 +282,7 @@ def test_a_data_file_that_is_cut_short(folder: Path) -> None:
         _load_alone(folder)
 
 
-def test_every_byte_of_the_metadata_counts(folder: Path) -> None:
+def test_changed_byte_of_the_metadata_raises(folder: Path) -> None:
     path = folder / ".metadata"
     data = path.read_bytes()
     for at in (*range(0, len(data), 97), *range(len(data) - 24, len(data))):
@@ -292,8 +294,8 @@ def test_every_byte_of_the_metadata_counts(folder: Path) -> None:
         _load_alone(folder)
 
 
-def test_data_that_is_not_the_metadatas(folder: Path) -> None:
-    # DCP's planner believes the metadata.
+def test_data_that_does_not_match_the_metadata_raises(folder: Path) -> None:
+    # DCP's planner does not check the metadata.
     metadata = Reader(folder).read_metadata()
     entry = metadata.state_dict_metadata["rows"]
     entry.size = entry.chunks[0].sizes = torch.Size((1000, 37))
@@ -302,7 +304,7 @@ def test_data_that_is_not_the_metadatas(folder: Path) -> None:
         _raise_cause(lambda: dcp.load({"rows": torch.empty(1000, 37)}, storage_reader=Reader(folder)))
 
 
-def test_transformed_items_are_refused_clearly(folder: Path) -> None:
+def test_transformed_items_raise_and_name_the_transformation(folder: Path) -> None:
     metadata = Reader(folder).read_metadata()
     for info in metadata.storage_data.values():
         info.transform_descriptors = ["zstd"]
@@ -311,7 +313,7 @@ def test_transformed_items_are_refused_clearly(folder: Path) -> None:
         _load_alone(folder)
 
 
-def test_without_verification_it_is_loaded_as_it_is(folder: Path) -> None:
+def test_damaged_tensor_loads_without_verify(folder: Path) -> None:
     info = next(i for x, i in Reader(folder).read_metadata().storage_data.items() if x.fqn == "rows")
     _flip(folder / info.relative_path, info.offset + info.fastio[0])
     with pytest.raises(CorruptFileError, match="rows"):
@@ -320,7 +322,7 @@ def test_without_verification_it_is_loaded_as_it_is(folder: Path) -> None:
     assert rank_tasks.differences(state, 30) == [".rows"]
 
 
-def test_a_disk_that_takes_no_more_leaves_the_checkpoint_before(folder: Path) -> None:
+def test_failed_write_leaves_the_checkpoint_before(folder: Path) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -335,7 +337,7 @@ def test_a_disk_that_takes_no_more_leaves_the_checkpoint_before(folder: Path) ->
 
 
 @takes(dcp.save, "no_dist")
-def test_kills_at_any_instant(tmp_path: Path) -> None:
+def test_kills_at_random_moments_leave_a_complete_checkpoint(tmp_path: Path) -> None:
     folder, pool = tmp_path / "checkpoint", tmp_path / "pool"
     pool.mkdir()
     with Ranks(1, pool) as alone:
@@ -347,7 +349,7 @@ def test_kills_at_any_instant(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fastio", "torch"])
-def test_any_flipped_byte_is_harmless_or_detected(tmp_path: Path, kind: str) -> None:
+def test_any_flipped_byte_raises_or_changes_nothing(tmp_path: Path, kind: str) -> None:
     state = {"large": tensor_of(torch.float32, 50, 100), "small": tensor_of(torch.int16, 9), "object": "text"}
     _raise_cause(lambda: dcp.save(state, storage_writer=rank_tasks.writer(str(tmp_path), kind)))
     (path,) = tmp_path.glob("*.distcp")
@@ -367,8 +369,8 @@ def test_any_flipped_byte_is_harmless_or_detected(tmp_path: Path, kind: str) -> 
     assert detected > 50
 
 
-def test_two_saves_into_one_folder_at_once(folder: Path) -> None:
-    """The later one commits whole: its data file is not taken for a dead one's, and the other's is cleared."""
+def test_later_of_two_concurrent_saves_is_complete_and_the_other_is_removed(folder: Path) -> None:
+    """The later commit is complete: its data file is not removed as a leftover, and the other's file is removed."""
 
     def meanwhile(done: int, total: int) -> None:
         if done == total:
@@ -380,12 +382,12 @@ def test_two_saves_into_one_folder_at_once(folder: Path) -> None:
     assert len(list(folder.iterdir())) == 2
 
 
-def test_torchs_converter_takes_it(folder: Path, tmp_path: Path) -> None:
+def test_dcp_to_torch_save_converts_fastios_checkpoint(folder: Path, tmp_path: Path) -> None:
     dcp_to_torch_save(str(folder), tmp_path / "one.pt")
     assert rank_tasks.differences(fastio.load(tmp_path / "one.pt"), 30) == []
 
 
-def test_views_that_are_not_as_they_lie(tmp_path: Path) -> None:
+def test_lazy_views_and_other_strides_round_trip(tmp_path: Path) -> None:
     state = {
         "conjugate": tensor_of(torch.complex64, 6).conj(),
         "negative": tensor_of(torch.complex64, 4).conj().imag,
@@ -401,7 +403,7 @@ def test_views_that_are_not_as_they_lie(tmp_path: Path) -> None:
 
 
 class Boxes(dcp.DefaultLoadPlanner):
-    """Wants only these boxes of its tensors: for each name, where they begin, and their lengths."""
+    """Loads only these boxes of its tensors: for each name a list of (offsets, lengths)."""
 
     def __init__(self, boxes: dict[str, list[tuple[list[int], list[int]]]]) -> None:
         super().__init__()
@@ -425,7 +427,7 @@ class Boxes(dcp.DefaultLoadPlanner):
 
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("kind", ["fastio", "torch"])
-def test_any_boxes_of_any_tensors(tmp_path: Path, kind: str, verify: bool) -> None:
+def test_random_boxes_of_tensors_are_loaded(tmp_path: Path, kind: str, verify: bool) -> None:
     large = tensor_of(torch.int32, 60, 50, 4)
     state = {
         "rows": large,
@@ -466,7 +468,7 @@ def test_any_boxes_of_any_tensors(tmp_path: Path, kind: str, verify: bool) -> No
 
 
 @pytest.mark.parametrize("checksums", [True, False])
-def test_what_has_no_checksum_is_not_read_whole(tmp_path: Path, checksums: bool) -> None:
+def test_part_of_a_tensor_without_checksum_is_read_alone(tmp_path: Path, checksums: bool) -> None:
     state = {"rows": tensor_of(torch.int32, 100, 1000)}
     usual = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(checksums)
@@ -485,12 +487,12 @@ def test_what_has_no_checksum_is_not_read_whole(tmp_path: Path, checksums: bool)
 
 
 @pytest.mark.parametrize("policy", ["uring", "posix"])
-def test_tied_tensors_that_were_not_tied_when_they_were_saved(tmp_path: Path, policy: str) -> None:
+def test_loading_two_tensors_into_tied_ones_gives_one_of_the_values(tmp_path: Path, policy: str) -> None:
     if not any(tool.name == policy and tool.available for tool in fastio.tools()):
         pytest.skip(f"{policy} cannot be used here")
     state = {name: tensor_of(torch.uint8, 9 << 20, seed=seed) for seed, name in enumerate("ab")}
     _raise_cause(lambda: dcp.save(state, storage_writer=Writer(tmp_path)))
-    # On a page: then disk and memory meet without a copy between them.
+    # Memory on a page boundary allows direct I/O, without a copy in between.
     memory = torch.frombuffer(mmap.mmap(-1, 9 << 20), dtype=torch.uint8)
     loaded = {"a": memory, "b": memory}
     _raise_cause(lambda: dcp.load(loaded, storage_reader=Reader(tmp_path, policy=policy)))
@@ -498,7 +500,7 @@ def test_tied_tensors_that_were_not_tied_when_they_were_saved(tmp_path: Path, po
 
 
 @pytest.mark.parametrize("policy", ["uring", "posix"])
-def test_targets_that_overlap(tmp_path: Path, policy: str) -> None:
+def test_loading_into_overlapping_tensors_succeeds(tmp_path: Path, policy: str) -> None:
     if not any(tool.name == policy and tool.available for tool in fastio.tools()):
         pytest.skip(f"{policy} cannot be used here")
     state = {name: tensor_of(torch.uint8, 8 << 20, seed=seed) for seed, name in enumerate("ab")}
@@ -511,7 +513,7 @@ def test_targets_that_overlap(tmp_path: Path, policy: str) -> None:
         assert torch.equal(memory[8 << 20 :], state["b"][4 << 20 :])
 
 
-def test_what_backward_wants_is_not_overwritten_in_silence(tmp_path: Path) -> None:
+def test_loading_into_a_tensor_saved_for_backward_raises_in_backward(tmp_path: Path) -> None:
     state = {"weight": torch.full((64, 64), 5.0)}
     _raise_cause(lambda: dcp.save(state, storage_writer=Writer(tmp_path)))
     weight, given = torch.ones(64, 64), torch.ones(64, 64, requires_grad=True)
@@ -521,7 +523,7 @@ def test_what_backward_wants_is_not_overwritten_in_silence(tmp_path: Path) -> No
         loss.backward()
 
 
-def test_what_is_damaged_is_said_though_older_ranks_metadata_lies_beside_it(folder: Path) -> None:
+def test_damaged_metadata_raises_even_beside_older_rank_metadata(folder: Path) -> None:
     _raise_cause(lambda: dcp.save(rank_tasks.whole(7), storage_writer=Writer(folder), use_collectives=False))
     _save_alone(folder, 30)
     content = bytearray((folder / ".metadata").read_bytes())
@@ -531,22 +533,22 @@ def test_what_is_damaged_is_said_though_older_ranks_metadata_lies_beside_it(fold
         _alone(folder, 30)
 
 
-def test_a_foreign_file_keeps_no_data_files_of_old_checkpoints(folder: Path) -> None:
+def test_foreign_metadata_file_does_not_keep_old_data_files(folder: Path) -> None:
     (folder / "notes.metadata").write_text("mine")
     for seed in (31, 32):
         _save_alone(folder, seed)
     assert sum(name.suffix == ".distcp" for name in folder.iterdir()) == 1
 
 
-def test_sparse_tensors_are_refused_rather_than_lost(tmp_path: Path) -> None:
-    """Nobody's reader fills them: torch's own writer refuses them, too."""
+def test_saving_sparse_tensors_raises_and_writes_nothing(tmp_path: Path) -> None:
+    """No reader can load them, and torch's own writer refuses them too."""
     with pytest.raises(UnsupportedError, match=r"'rows'.*torch.sparse_coo.*to_dense"):
         _raise_cause(lambda: dcp.save({"rows": torch.eye(3).to_sparse()}, storage_writer=Writer(tmp_path)))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_child_forked_during_a_commit_does_not_keep_the_folder_locked(tmp_path: Path) -> None:
-    """As the workers of a DataLoader that is made while a checkpoint is being saved."""
+def test_child_forked_during_a_commit_does_not_keep_the_folder_locked(tmp_path: Path) -> None:
+    """A DataLoader made during a save forks such children."""
     with data_file.folder_lock(str(tmp_path)):
         child = os.fork()
         if not child:
@@ -561,7 +563,7 @@ def test_a_child_forked_during_a_commit_does_not_keep_the_folder_locked(tmp_path
         os.waitpid(child, 0)
 
 
-def test_results_and_progress(tmp_path: Path) -> None:
+def test_save_reports_its_result_and_progress(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     with fastio.record() as transfers:
         dcp.save(
@@ -584,7 +586,7 @@ def _flip(path: Path, at: int) -> None:
 
 
 def _raise_cause(call: Any) -> Any:
-    """Call, and raise what DCP wraps."""
+    """Call, and raise the error that DCP's exception wraps."""
     try:
         return call()
     except CheckpointException as error:

@@ -1,4 +1,4 @@
-"""Passes of the garbage collector during a save of DCP: rare, and afterwards as before, however the save went."""
+"""Passes of the garbage collector are rare during a DCP save, and as frequent as before after it, even if it fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastio.distributed.rare_gc import RareGC
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
-    pytest.mark.filterwarnings("ignore:torch.distributed is unavailable"),  # torch 2.6 says so
+    pytest.mark.filterwarnings("ignore:torch.distributed is unavailable"),  # the text in torch 2.6
 ]
 USUAL = (500, 7, 9)
 
@@ -32,7 +32,7 @@ def usual() -> Iterator[None]:
 
 
 class Planner(DefaultSavePlanner):
-    """Notes what holds while it plans, and fails at one step."""
+    """Records the collector's thresholds while it plans, and fails at one step."""
 
     def __init__(self, fails_at: str) -> None:
         super().__init__()
@@ -58,13 +58,13 @@ class Planner(DefaultSavePlanner):
 
 
 @pytest.mark.parametrize("fails_at", ["", "local", "global", "data"])
-def test_passes_are_rare_while_it_plans_and_writes(tmp_path: Path, fails_at: str) -> None:
+def test_passes_are_rare_only_during_a_save_even_if_it_fails(tmp_path: Path, fails_at: str) -> None:
     planner = Planner(fails_at)
     state = {"tensor": torch.ones(30_000)}
     if fails_at:
         with pytest.raises(CheckpointException, match="the plan fails"):
             dcp.save(state, storage_writer=Writer(tmp_path / "first"), planner=planner)
-        gc.collect()  # the writer is gone when the error is
+        gc.collect()  # the error's traceback keeps the writer alive
     else:
         dcp.save(state, storage_writer=Writer(tmp_path / "first"), planner=planner)
     assert planner.seen
@@ -74,9 +74,9 @@ def test_passes_are_rare_while_it_plans_and_writes(tmp_path: Path, fails_at: str
     assert gc.get_threshold() == USUAL
 
 
-def test_several_at_once_and_what_others_set() -> None:
+def test_overlapping_saves_and_other_code_leave_the_right_threshold() -> None:
     one, other = RareGC(), RareGC()
-    one.end()  # nothing was begun
+    one.end()  # without begin
     assert gc.get_threshold() == USUAL
     one.begin()
     other.begin()
@@ -90,7 +90,7 @@ def test_several_at_once_and_what_others_set() -> None:
     gc.set_threshold(1234, 5, 6)
     other.end()
     assert gc.get_threshold() == (1234, 5, 6)
-    gc.set_threshold(0)  # there are none at all: so it stays
+    gc.set_threshold(0)  # a collector that is off stays off
     other.begin()
     assert gc.get_threshold()[0] == 0
     other.end()
@@ -98,8 +98,8 @@ def test_several_at_once_and_what_others_set() -> None:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_no_pass_is_due_at_the_end(frozen: bool) -> None:
-    """Unless somebody has frozen objects, which then stay so."""
+def test_end_causes_no_pass_unless_objects_are_frozen(frozen: bool) -> None:
+    """If other code froze objects, they must stay frozen, and a pass runs."""
     generations: list[int] = []
 
     def note(phase: str, info: dict[str, Any]) -> None:
@@ -118,8 +118,8 @@ def test_no_pass_is_due_at_the_end(frozen: bool) -> None:
         more = [[number] for number in range(USUAL[0] // 10)]
     finally:
         gc.callbacks.remove(note)
-        looked_at = any(each is before for each in gc.get_objects())  # which frozen ones are not
+        is_tracked = any(each is before for each in gc.get_objects())  # frozen objects are not among them
         gc.unfreeze()
     assert len(plans) > len(more)
     assert bool(generations) == frozen
-    assert looked_at != frozen
+    assert is_tracked != frozen

@@ -1,4 +1,4 @@
-"""Npy files are loaded as numpy.load loads them, or refused as it does, but for docs/acceptance.md's list."""
+"""``.npy`` files load or fail as with numpy.load, except those listed in docs/acceptance.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def by_numpy(path: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_files_are_loaded_as_by_numpy(tmp_path: Path, name: str) -> None:
+def test_files_load_or_fail_as_with_numpy(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a.npy"
     path.write_bytes(ROWS[name]())
     expected = outcome(by_numpy, path)
@@ -36,11 +36,11 @@ def test_files_are_loaded_as_by_numpy(tmp_path: Path, name: str) -> None:
     assert outcome(fastio.verify, path)[1] is None or isinstance(outcome(fastio.verify, path)[1], fastio.FastIOError)
 
 
-def test_exceptions_are_files_of_the_corpus() -> None:
+def test_every_listed_exception_is_a_file_of_the_corpus() -> None:
     assert EXCEPTIONS.keys() <= ROWS.keys()
 
 
-def test_a_tensor_of_more_dimensions_than_numpy_has_is_not_saved(tmp_path: Path) -> None:
+def test_saving_more_dimensions_than_numpy_has_raises(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     most = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
     fastio.save(torch.ones([1] * most), path)
@@ -50,7 +50,7 @@ def test_a_tensor_of_more_dimensions_than_numpy_has_is_not_saved(tmp_path: Path)
 
 
 @pytest.mark.parametrize("field", ["descr", "order", "shape"])
-def test_errors_quote_no_long_headers(tmp_path: Path, field: str) -> None:
+def test_errors_do_not_quote_long_headers(tmp_path: Path, field: str) -> None:
     path = tmp_path / "a.npy"
     path.write_bytes(said(**{field: "'" + "x" * 9000 + "'"}))
     for call in (fastio.load, fastio.verify):

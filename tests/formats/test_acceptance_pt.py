@@ -1,4 +1,4 @@
-"""Archives are loaded as torch.load loads them, or refused as it refuses them, but for docs/acceptance.md's list."""
+"""``.pt`` archives load or fail as with torch.load, except those listed in docs/acceptance.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLICIES = ("posix", "uring", "numpy", "torch")
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_archives_are_loaded_as_by_torch(tmp_path: Path, name: str) -> None:
+def test_archives_load_or_fail_as_with_torch(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a.pt"
     path.write_bytes(ROWS[name]())
     expected = outcome(torch.load, path)
@@ -33,8 +33,8 @@ def test_archives_are_loaded_as_by_torch(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_verify_judges_every_archive(tmp_path: Path, name: str) -> None:
-    """It says what is wrong in an error of fastio's, and passes what load loads."""
+def test_verify_passes_what_loads_and_raises_fastio_errors(tmp_path: Path, name: str) -> None:
+    """verify raises only errors of fastio, and none for an archive that load accepts."""
     path = tmp_path / "a.pt"
     path.write_bytes(ROWS[name]())
     _, refusal = outcome(fastio.verify, path)
@@ -43,7 +43,7 @@ def test_verify_judges_every_archive(tmp_path: Path, name: str) -> None:
         assert refusal is None
 
 
-def test_exceptions_are_archives_of_the_corpus() -> None:
+def test_every_listed_exception_is_an_archive_of_the_corpus() -> None:
     assert EXCEPTIONS.keys() <= ROWS.keys()
 
 
@@ -56,7 +56,7 @@ def test_exceptions_are_archives_of_the_corpus() -> None:
         ("of something else", "another program"),
     ],
 )
-def test_an_archive_of_another_program_is_called_by_its_name(tmp_path: Path, name: str, opener: str) -> None:
+def test_error_for_another_programs_archive_names_what_opens_it(tmp_path: Path, name: str, opener: str) -> None:
     path = tmp_path / "a.pt"
     path.write_bytes(ROWS[name]())
     for call in (fastio.load, fastio.verify, fastio.explain):
@@ -64,7 +64,7 @@ def test_an_archive_of_another_program_is_called_by_its_name(tmp_path: Path, nam
             call(path)
 
 
-def test_an_odd_archive_is_verified_before_torch_loads_it(tmp_path: Path) -> None:
+def test_unusual_archive_is_verified_before_torch_loads_it(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     for name in ("comment", "storage's name in upper case", "version b'3junk'", "all deflated"):
         path.write_bytes(ROWS[name]())

@@ -1,4 +1,4 @@
-"""Safetensors files are loaded as the library loads them, or refused as it does, but for docs/acceptance.md's list."""
+"""``.safetensors`` files load or fail as with the library, except those listed in docs/acceptance.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLICIES = ("posix", "uring", "numpy", "torch")
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_files_are_loaded_as_by_the_library(tmp_path: Path, name: str) -> None:
+def test_files_load_or_fail_as_with_the_library(tmp_path: Path, name: str) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(ROWS[name]())
     expected = outcome(safetensors.torch.load_file, path)
@@ -30,12 +30,12 @@ def test_files_are_loaded_as_by_the_library(tmp_path: Path, name: str) -> None:
     assert outcome(fastio.verify, path)[1] is None or isinstance(outcome(fastio.verify, path)[1], fastio.FastIOError)
 
 
-def test_exceptions_are_files_of_the_corpus() -> None:
+def test_every_listed_exception_is_a_file_of_the_corpus() -> None:
     assert EXCEPTIONS.keys() <= ROWS.keys()
 
 
 @pytest.mark.parametrize("field", ["name", "dtype", "shape", "offsets"])
-def test_errors_quote_no_megabytes(tmp_path: Path, field: str) -> None:
+def test_errors_do_not_quote_megabytes(tmp_path: Path, field: str) -> None:
     path, long = tmp_path / "a.safetensors", "x" * 6_000_000
     header = {
         "name": {long: entry(offsets=[0, 9])},

@@ -1,4 +1,4 @@
-"""Headers of ``.npy`` files: what numpy writes, what others write, and what is none."""
+"""Parses headers of ``.npy`` files: by numpy, by other programs, and malformed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def written(array: np.ndarray, version: tuple[int, int]) -> bytes:
     fortran=st.booleans(),
     version=st.sampled_from([(1, 0), (2, 0), (3, 0)]),
 )
-def test_what_numpy_writes(dtype: np.dtype, shape: tuple[int, ...], fortran: bool, version: tuple[int, int]) -> None:
+def test_headers_written_by_numpy_are_parsed(
+    dtype: np.dtype, shape: tuple[int, ...], fortran: bool, version: tuple[int, int]
+) -> None:
     array = np.zeros(shape, dtype, order="F" if fortran else "C")
     as_fortran = array.flags.f_contiguous and not array.flags.c_contiguous
     assert parse(written(array, version), version[0]) == NpyHeader(dtype.str, as_fortran, shape)
@@ -40,11 +42,11 @@ def test_what_numpy_writes(dtype: np.dtype, shape: tuple[int, ...], fortran: boo
         "{'shape':(3,4,),'descr':'<f4','fortran_order':False}",
     ],
 )
-def test_what_others_write(text: str) -> None:
+def test_headers_written_by_others_are_parsed(text: str) -> None:
     assert parse(text.encode(), 1) == NpyHeader("<f4", False, (3, 4))
 
 
-def test_records_are_told_from_arrays() -> None:
+def test_record_dtypes_are_recognized() -> None:
     array = np.zeros(2, [("a, (b]", "<f4"), ("c", "<i8", (2,))])
     assert parse(written(array, (1, 0)), 1) == NpyHeader(None, False, ())
 
@@ -69,12 +71,12 @@ def test_records_are_told_from_arrays() -> None:
         "__import__('os').abort()",
     ],
 )
-def test_what_is_no_header(text: str) -> None:
+def test_malformed_headers_raise_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="found"):
         parse(text.encode(), 1)
 
 
-def test_threads_do_not_disturb_each_other() -> None:
+def test_parsing_in_many_threads_gives_equal_headers() -> None:
     text = written(np.zeros((2, 3), np.float32), (1, 0))
     with ThreadPoolExecutor(8) as threads:
         headers = list(threads.map(lambda _: parse(text, 1), range(2000)))

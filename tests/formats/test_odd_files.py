@@ -1,4 +1,4 @@
-"""Files of other formats that are unusual, or hostile, and what they take: time and mappings as well as memory."""
+"""Unusual and hostile ``.safetensors`` and ``.npy`` files: their results, time and memory mappings."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def mappings() -> int:
 
 @pytest.mark.parametrize("odd", [0, 1], ids=["aligned", "odd"])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32], ids=str)
-def test_many_tensors_take_few_mappings(tmp_path: Path, dtype: torch.dtype, odd: int) -> None:
-    """A process may have 65,530. Of the tensors every other is let go, which may leave holes."""
+def test_loading_many_tensors_takes_few_mappings(tmp_path: Path, dtype: torch.dtype, odd: int) -> None:
+    """A process may have 65,530 mappings. Deleting every other tensor may split them."""
     path, before = tmp_path / "a.safetensors", mappings()
     expected = {str(number): torch.full((3,), number % 100, dtype=dtype) for number in range(20_000)}
     fastio.save(expected, path, durable=False)
-    if odd:  # the header one byte longer, as of another program, and every number's address is odd
+    if odd:  # makes the header one byte longer, as another program may, so that data has odd addresses
         whole = path.read_bytes()
         end = 8 + int.from_bytes(whole[:8], "little")
         path.write_bytes((end - 7).to_bytes(8, "little") + whole[8:end] + b" " + whole[end:])
@@ -56,8 +56,8 @@ def test_many_tensors_take_few_mappings(tmp_path: Path, dtype: torch.dtype, odd:
 
 @pytest.mark.parametrize("shape", [[9] * 5000, [9] * 400_000, [int("9" * 4300)], [10**30, 10**30]], ids=len)
 @pytest.mark.parametrize("form", ["npy", "safetensors"])
-def test_a_shape_of_any_length_and_size_is_refused_by_name(tmp_path: Path, form: str, shape: list[int]) -> None:
-    """Its product may have more digits than Python writes, or would take minutes."""
+def test_huge_shapes_raise_errors_that_name_the_entry(tmp_path: Path, form: str, shape: list[int]) -> None:
+    """The product of the lengths may have more digits than Python prints, or take minutes to compute."""
     path = tmp_path / f"a.{form}"
     refusal = r"CorruptFileError.*'array'.*needs more bytes than there can be"
     if form == "npy":
@@ -73,15 +73,15 @@ def test_a_shape_of_any_length_and_size_is_refused_by_name(tmp_path: Path, form:
         assert len(str(refused.value)) < 1000
 
 
-def test_a_header_of_spaces_is_refused_at_once(tmp_path: Path) -> None:
-    """By a pattern with two stars side by side it took minutes."""
+def test_header_of_spaces_raises_without_long_parsing(tmp_path: Path) -> None:
+    """A regular expression with two adjacent stars took minutes."""
     path = tmp_path / "a.npy"
     path.write_bytes(array_file("{'descr': '<f4'" + " " * 9_900 + "x", 2))
     with pytest.raises(fastio.CorruptFileError, match="no dict of strings"):
         fastio.load(path)
 
 
-def test_wide_records_are_records(tmp_path: Path) -> None:
+def test_wide_record_dtype_raises_format_error(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     with pytest.warns(UserWarning, match="Stored array in format 2.0"):
         np.save(path, np.zeros(2, [(f"field_{number:05}", "f4") for number in range(4000)]))
@@ -89,7 +89,7 @@ def test_wide_records_are_records(tmp_path: Path) -> None:
         fastio.load(path)
 
 
-def test_a_long_header(tmp_path: Path) -> None:
+def test_long_headers_load_up_to_numpys_limit_and_raise_above_it(tmp_path: Path) -> None:
     path, values = tmp_path / "a.npy", np.arange(3, dtype=np.float32)
     start = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
     path.write_bytes(array_file(start.ljust(9_999) + "\n", 2, values.tobytes()))
@@ -103,7 +103,7 @@ def test_a_long_header(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", ["Q", "q", "L", "l"])
-def test_each_of_cs_names_for_64_bits(tmp_path: Path, code: str) -> None:
+def test_every_c_type_of_64_bits_is_saved(tmp_path: Path, code: str) -> None:
     values = np.asarray(array.array(code, [1, 2, 3]))
     for target in (tmp_path / "a.npy", stream := io.BytesIO()):
         fastio.save(values, target, format="npy")
@@ -111,15 +111,15 @@ def test_each_of_cs_names_for_64_bits(tmp_path: Path, code: str) -> None:
     assert np.array_equal(np.load(tmp_path / "a.npy"), values)
 
 
-def test_views_of_one_buffer(tmp_path: Path) -> None:
-    """Compared each with each, 80,000 of them took a minute."""
+def test_disjoint_views_of_one_buffer_save_and_overlapping_ones_raise(tmp_path: Path) -> None:
+    """Comparing each pair of 80,000 views took a minute."""
     path = tmp_path / "a.safetensors"
     flat = torch.arange(80_000, dtype=torch.int16)
     views = {str(number): view for number, view in enumerate(flat.split(1))}
     fastio.save(views, path, durable=False)
     assert torch.equal(torch.cat([fastio.load(path)[name] for name in ("0", "79999")]), flat[[0, -1]])
     chance = random.Random(0)
-    for _ in range(200):  # as comparing each with each says
+    for _ in range(200):  # the result must equal that of comparing each pair
         spans = [(begin := chance.randrange(40), begin + chance.randrange(1, 6)) for _ in range(8)]
         tied = any(a[0] < b[1] and b[0] < a[1] for a, b in itertools.combinations(spans, 2))
         named = {str(number): flat[begin:end] for number, (begin, end) in enumerate(spans)}
@@ -127,14 +127,14 @@ def test_views_of_one_buffer(tmp_path: Path) -> None:
             fastio.save(named, path, durable=False)
 
 
-def test_metadata_that_is_null_is_none(tmp_path: Path) -> None:
+def test_null_metadata_loads_as_no_metadata(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     entry = {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}
     path.write_bytes(tensors_file({"__metadata__": None, "x": entry}, b"\1\2"))
     assert torch.equal(fastio.load(path)["x"], safetensors.torch.load_file(path)["x"])
 
 
-def test_the_name_of_a_file_object(tmp_path: Path) -> None:
+def test_path_of_a_file_object_is_its_name_if_that_is_a_path(tmp_path: Path) -> None:
     path, values = tmp_path / "a.npy", torch.arange(3)
     with tempfile.SpooledTemporaryFile() as spooled:
         assert fastio.save(values, spooled, format="npy").path == "<file object>"
@@ -144,7 +144,7 @@ def test_the_name_of_a_file_object(tmp_path: Path) -> None:
     assert transfers[0].path == str(path)
 
 
-def test_a_map_location_that_is_none(tmp_path: Path) -> None:
+def test_integer_map_location_without_such_a_device_raises(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     fastio.save(torch.arange(3), path)
     with pytest.raises(fastio.FastIOError, match=r"map_location as the 0 is"):

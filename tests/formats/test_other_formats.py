@@ -1,4 +1,4 @@
-"""``.safetensors`` and ``.npy``: the libraries' own formats, both ways; what they cannot hold is refused."""
+"""``.safetensors`` and ``.npy`` files round-trip with their libraries; unsupported objects raise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def some() -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_safetensors_both_ways(tmp_path: Path, tool: str) -> None:
+def test_safetensors_files_round_trip_with_the_library(tmp_path: Path, tool: str) -> None:
     path, obj = tmp_path / "a.safetensors", some()
     assert fastio.save(obj, path, policy=tool).format == "safetensors"
     for loaded in (safetensors.torch.load_file(path), fastio.load(path, policy=tool)):
@@ -47,8 +47,8 @@ def test_safetensors_both_ways(tmp_path: Path, tool: str) -> None:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_the_bytes_of_a_file(tmp_path: Path, tool: str) -> None:
-    """The libraries' own headers, filled up with blanks so that the data begins on a page."""
+def test_files_have_the_expected_bytes(tmp_path: Path, tool: str) -> None:
+    """Headers are the libraries' own, padded with spaces so that the data begins on a page."""
     tensors, header = tmp_path / "a.safetensors", b'{"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},'
     fastio.save({"b": torch.arange(3, dtype=torch.int16), "a": torch.ones(1, 2)}, tensors, policy=tool)
     header += b'"b":{"dtype":"I16","shape":[3],"data_offsets":[8,14]}}'
@@ -62,7 +62,7 @@ def test_the_bytes_of_a_file(tmp_path: Path, tool: str) -> None:
     )
 
 
-def test_safetensors_metadata_is_the_librarys(tmp_path: Path) -> None:
+def test_safetensors_metadata_is_read_by_the_library(tmp_path: Path) -> None:
     path, obj, metadata = tmp_path / "a.safetensors", some(), {"format": "pt", "grüße": "…"}
     stream = io.BytesIO()
     fastio.save(obj, stream, format="safetensors", metadata=metadata)
@@ -95,14 +95,16 @@ def test_safetensors_data_starts_on_a_page(tmp_path: Path) -> None:
         ({"x": tensor_of(torch.complex128, 3)}, "complex128"),
     ],
 )
-def test_safetensors_refuses_what_it_cannot_hold(tmp_path: Path, obj: Any, problem: str) -> None:
+def test_saving_unsupported_objects_as_safetensors_raises_and_writes_nothing(
+    tmp_path: Path, obj: Any, problem: str
+) -> None:
     path = tmp_path / "a.safetensors"
     with pytest.raises(fastio.FormatError, match=problem):
         fastio.save(obj, path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_safetensors_refuses_tied_tensors_as_the_library_does(tmp_path: Path) -> None:
+def test_saving_overlapping_tensors_as_safetensors_raises(tmp_path: Path) -> None:
     shared = torch.ones(10)
     for obj in ({"a": shared, "b": shared}, {"a": shared[:6], "b": shared[5:]}):
         with pytest.raises(fastio.FormatError, match=r"'a' and 'b' share memory.*clone"):
@@ -112,7 +114,7 @@ def test_safetensors_refuses_tied_tensors_as_the_library_does(tmp_path: Path) ->
 
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if "float8" not in str(d) and str(d) not in NO_NPY], ids=str)
-def test_npy_both_ways(tmp_path: Path, tool: str, dtype: torch.dtype) -> None:
+def test_npy_files_round_trip_with_numpy(tmp_path: Path, tool: str, dtype: torch.dtype) -> None:
     path = tmp_path / "a.npy"
     for shape in ((100, 33), (), (0, 4), (5,)):
         tensor = tensor_of(dtype, *shape)
@@ -122,14 +124,14 @@ def test_npy_both_ways(tmp_path: Path, tool: str, dtype: torch.dtype) -> None:
         assert same_bits(fastio.load(path, policy=tool), tensor)
 
 
-def test_npy_in_column_order(tmp_path: Path) -> None:
+def test_npy_in_column_order_loads(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     array = np.asfortranarray(np.arange(24.0).reshape(2, 3, 4))
     np.save(path, array)
     assert np.array_equal(fastio.load(path).numpy(), array)
 
 
-def test_npy_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
+def test_npy_raises_for_unsupported_objects_and_arrays(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     for obj in ([torch.ones(1)], torch.ones(2).bfloat16(), torch.eye(2).to_sparse()):
         with pytest.raises(fastio.FormatError):
@@ -141,7 +143,7 @@ def test_npy_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [">f8", "U3", "S3", "O", "M8[D]", "longdouble", [("x", "f4")]], ids=str)
-def test_npy_refuses_arrays_that_torch_has_no_dtype_for(tmp_path: Path, kind: Any) -> None:
+def test_saving_arrays_whose_dtype_torch_lacks_as_npy_raises(tmp_path: Path, kind: Any) -> None:
     for shape in ((2, 3), ()):
         array = np.zeros(shape, np.dtype(kind))
         for target in (tmp_path / "a.npy", io.BytesIO()):
@@ -152,14 +154,14 @@ def test_npy_refuses_arrays_that_torch_has_no_dtype_for(tmp_path: Path, kind: An
 
 
 @pytest.mark.parametrize("kind", ["?", "i1", "u2", "u4", "i8", "u8", "f2", "f4", "c8", "longlong"])
-def test_npy_of_arrays(tmp_path: Path, kind: str) -> None:
+def test_numpy_arrays_are_saved_as_npy(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.npy"
     for array in (np.arange(24).reshape(2, 3, 4)[::-1].astype(kind), np.ones((), kind)):
         fastio.save(array, path)
         assert np.array_equal(np.load(path), array)
 
 
-def test_the_first_bytes_decide_on_load_and_the_suffix_on_save(tmp_path: Path) -> None:
+def test_first_bytes_choose_the_format_on_load_and_the_suffix_on_save(tmp_path: Path) -> None:
     tensors = {"x": torch.arange(10)}
     for name, form in (("a.npy", "pt"), ("b.pt", "safetensors"), ("c", "npy"), ("d.bin", None), ("E.NPY", None)):
         path = tmp_path / name
@@ -174,19 +176,19 @@ def test_the_first_bytes_decide_on_load_and_the_suffix_on_save(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.npy"])
 @pytest.mark.parametrize("protocol", range(1, pickle.HIGHEST_PROTOCOL + 1))  # torch does not load 0
-def test_a_file_in_torchs_legacy_format_may_have_any_suffix(tmp_path: Path, name: str, protocol: int) -> None:
+def test_legacy_torch_files_load_with_any_suffix(tmp_path: Path, name: str, protocol: int) -> None:
     path, obj = tmp_path / name, {"x": torch.arange(10)}
     fastio.save(obj, path, format="pt", _use_new_zipfile_serialization=False, pickle_protocol=protocol)
     with fastio.record() as transfers:
-        assert same(fastio.load(path, weights_only=protocol == 2), obj)  # torch's own unpickler knows that one
+        assert same(fastio.load(path, weights_only=protocol == 2), obj)  # torch's restricted unpickler knows only 2
         with open(path, "rb") as file:
             assert same(fastio.load(file, weights_only=protocol == 2), obj)
     assert [(transfer.tool, transfer.path) for transfer in transfers] == [("torch", str(path))] * 2
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.npy", "a.bin"])
-def test_a_file_that_was_cut_is_damaged_wherever_it_was(tmp_path: Path, name: str) -> None:
-    """In its first nine bytes only the suffix says what it was; without that torch judges."""
+def test_truncated_files_raise_corrupt_file_error(tmp_path: Path, name: str) -> None:
+    """Of a file with fewer than nine bytes only the suffix tells the format; without a suffix torch reads it."""
     path = tmp_path / name
     fastio.save(
         torch.ones(30) if name == "a.npy" else {"x": torch.ones(30)},
@@ -204,7 +206,7 @@ def test_a_file_that_was_cut_is_damaged_wherever_it_was(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.npy"])
-def test_a_file_whose_first_bytes_are_damaged_is_what_its_suffix_says(tmp_path: Path, name: str) -> None:
+def test_damaged_first_bytes_raise_the_error_of_the_suffixs_format(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     fastio.save(torch.ones(30) if name == "a.npy" else {"x": torch.ones(30)}, path)
     whole = path.read_bytes()
@@ -217,7 +219,7 @@ def test_a_file_whose_first_bytes_are_damaged_is_what_its_suffix_says(tmp_path: 
                 call(path)
 
 
-def test_file_objects(tmp_path: Path) -> None:
+def test_file_objects_are_saved_and_loaded_in_every_format(tmp_path: Path) -> None:
     tensors = {"x": torch.arange(1000.0), "y": torch.ones(3)}
     for form in ("pt", "safetensors", "npy"):
         stream = io.BytesIO()
@@ -235,7 +237,7 @@ def test_file_objects(tmp_path: Path) -> None:
         assert transfers[2].path == str(tmp_path / "file")
 
 
-def test_file_objects_that_give_less_at_a_time_than_is_asked_for() -> None:
+def test_file_objects_with_short_reads_load() -> None:
     class Dribbling(io.BytesIO):
         def read(self, nbytes: int | None = -1) -> bytes:
             return super().read(7 if nbytes is None or nbytes < 0 else min(nbytes, 7))
@@ -249,7 +251,7 @@ def test_file_objects_that_give_less_at_a_time_than_is_asked_for() -> None:
         assert [transfer.format for transfer in transfers] == [form]
 
 
-def test_file_objects_are_read_from_their_position_to_their_end(tmp_path: Path) -> None:
+def test_file_objects_load_from_their_position_to_their_end(tmp_path: Path) -> None:
     tensors = some()
     for form in ("safetensors", "npy"):
         obj: Any = tensors["weight"] if form == "npy" else tensors
@@ -267,7 +269,7 @@ def test_file_objects_are_read_from_their_position_to_their_end(tmp_path: Path) 
         assert torch.equal(fastio.load(packed), tensors["weight"])
 
 
-def test_a_damaged_file_object_is_named(tmp_path: Path) -> None:
+def test_error_for_a_damaged_file_object_names_it(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     fastio.save(torch.arange(1000), path)
     whole = path.read_bytes()
@@ -279,7 +281,7 @@ def test_a_damaged_file_object_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [[0, 1 << 63], [0, 1 << 70], [0, 1 << 62, 1 << 62]], ids=str)
-def test_a_shape_of_no_bytes_that_no_tensor_can_have(tmp_path: Path, shape: list[int]) -> None:
+def test_impossible_shapes_without_bytes_raise(tmp_path: Path, shape: list[int]) -> None:
     tensors, array = tmp_path / "a.safetensors", tmp_path / "a.npy"
     header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
     tensors.write_bytes(len(header).to_bytes(8, "little") + header)
@@ -292,7 +294,7 @@ def test_a_shape_of_no_bytes_that_no_tensor_can_have(tmp_path: Path, shape: list
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.npy"])
-def test_arguments_that_only_pt_has_are_refused(tmp_path: Path, name: str) -> None:
+def test_arguments_of_pt_only_raise_for_other_formats(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     obj: Any = torch.ones(3) if name == "a.npy" else {"x": torch.ones(3)}
     with pytest.raises(TypeError, match="pickle_protocol"):
@@ -309,7 +311,7 @@ def test_arguments_that_only_pt_has_are_refused(tmp_path: Path, name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.npy", "tensors.bin"])
-def test_a_device_that_is_not_here_is_named_with_the_cure(tmp_path: Path, name: str) -> None:
+def test_error_for_a_missing_device_names_it_and_the_cure(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     obj: Any = torch.ones(3) if name == "a.npy" else {"x": torch.ones(3)}
     fastio.save(obj, path, format="npy" if name == "a.npy" else "safetensors")

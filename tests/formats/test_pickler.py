@@ -1,4 +1,4 @@
-"""State dicts are pickled natively, and what is written is what torch's own pickler writes, byte for byte."""
+"""The native pickler writes the same bytes as torch's pickler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import fastio
 from fastio.formats.pt import pickler
 from state_objects import made
 
-# Some records tell how the storages are laid out, which is fastio's own.
+# Records that depend on fastio's own layout of storages.
 LAYOUT = (".storage_alignment", ".data/serialization_id")
 
 
@@ -37,13 +37,13 @@ def records(save: Callable[..., Any], value: Any, folder: Path, **arguments: Any
 
 
 def same(value: Any, folder: Path, **arguments: Any) -> None:
-    """All that torch writes is written, in its order."""
+    """Assert that fastio writes the same records as torch, in the same order."""
     ours, theirs = (records(save, value, folder, **arguments) for save in (fastio_save, torch.save))
     assert list(ours.items()) == list(theirs.items())
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_it_is_of(tmp_path: Path, seed: int) -> None:
+def test_random_objects_are_pickled_as_by_torch(tmp_path: Path, seed: int) -> None:
     chance = random.Random(1000 * seed)
     same([made(chance) for _ in range(5)], tmp_path)
 
@@ -61,7 +61,7 @@ def with_attributes() -> OrderedDict[str, Any]:
 
 
 def moved() -> OrderedDict[str, int]:
-    """Its order is not that in which the keys came."""
+    """Return an OrderedDict whose order is not that of insertion."""
     found = OrderedDict(a=1, b=2, c=3)
     found.move_to_end("a")
     return found
@@ -113,14 +113,14 @@ VALUES: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_natively(tmp_path: Path, name: str) -> None:
+def test_supported_values_are_pickled_natively(tmp_path: Path, name: str) -> None:
     value = VALUES[name]()
     assert pickler.pickle(value) is not None
     same(value, tmp_path)
 
 
 @pytest.mark.gpu
-def test_tensors_on_a_gpu(tmp_path: Path) -> None:
+def test_gpu_tensors_are_pickled_natively(tmp_path: Path) -> None:
     tensor = torch.ones(5, device="cuda")
     value = [tensor, tensor[1:], torch.ones(2), nn.Parameter(tensor), torch.ones(3, device="cuda")]
     assert pickler.pickle(value) is not None
@@ -128,7 +128,7 @@ def test_tensors_on_a_gpu(tmp_path: Path) -> None:
     assert ours == theirs
 
 
-def test_torch_is_not_asked_for_any_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_pickling_calls_no_reducer_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = records(torch.save, value := trained(), tmp_path)
 
     def refuse(*_: Any) -> Any:
@@ -183,14 +183,14 @@ LEFT: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", LEFT)
 @pytest.mark.filterwarnings("ignore:Sparse")
-def test_left_to_torch(tmp_path: Path, name: str) -> None:
+def test_unsupported_values_are_pickled_by_torch(tmp_path: Path, name: str) -> None:
     tensor = torch.ones(2)
     value = [tensor, LEFT[name](), tensor]
     assert pickler.pickle(value) is None
     same(value, tmp_path)
 
 
-def test_two_dtypes_of_the_same_bytes_are_refused_as_torch_does(tmp_path: Path) -> None:
+def test_views_of_two_dtypes_raise_as_in_torch(tmp_path: Path) -> None:
     tensor = torch.ones(4)
     value = [tensor, tensor.view(torch.int32)]
     for save in (torch.save, fastio_save):
@@ -198,7 +198,7 @@ def test_two_dtypes_of_the_same_bytes_are_refused_as_torch_does(tmp_path: Path) 
             save(value, tmp_path / "it.pt")
 
 
-def test_hooks_are_warned_of(tmp_path: Path) -> None:
+def test_tensor_hooks_cause_a_warning(tmp_path: Path) -> None:
     tensor = torch.ones(2, requires_grad=True)
     tensor.register_hook(lambda grad: grad)
     with pytest.warns(UserWarning, match="will not be serialized"):
@@ -213,11 +213,11 @@ def reduced_otherwise() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("reduced_otherwise")
-def test_a_programs_own_way_to_reduce_tensors_is_taken(tmp_path: Path) -> None:
+def test_registered_copyreg_reducer_is_used(tmp_path: Path) -> None:
     assert pickler.pickle([torch.ones(2, 3)]) is None
     same([torch.ones(2, 3)], tmp_path)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_protocols(tmp_path: Path, protocol: int) -> None:
+def test_every_pickle_protocol_writes_what_torch_writes(tmp_path: Path, protocol: int) -> None:
     same(trained(), tmp_path, pickle_protocol=protocol)

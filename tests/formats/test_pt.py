@@ -1,4 +1,4 @@
-"""``.pt``: a genuine torch file in both directions, down to the byte."""
+"""``.pt`` files are interchangeable with torch's, byte for byte."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOOLS = ["uring", "posix", "torch", "numpy", "memory"]
 
 @pytest.mark.parametrize("durable", [True, False])
 @pytest.mark.parametrize("tool", TOOLS)
-def test_torch_reads_what_fastio_writes(tmp_path: Path, tool: str, durable: bool) -> None:
+def test_torch_loads_files_that_fastio_saved(tmp_path: Path, tool: str, durable: bool) -> None:
     path, obj = tmp_path / "a.pt", assorted()
     result = fastio.save(obj, path, policy=tool, durable=durable)
     assert (result.op, result.tool, result.durable, result.format) == ("save", tool, durable, "pt")
@@ -40,7 +40,7 @@ def test_torch_reads_what_fastio_writes(tmp_path: Path, tool: str, durable: bool
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_fastio_reads_what_torch_writes(tmp_path: Path, tool: str) -> None:
+def test_fastio_loads_files_that_torch_saved(tmp_path: Path, tool: str) -> None:
     path, obj = tmp_path / "a.pt", assorted()
     torch.save(obj, path)
     with fastio.record() as transfers:
@@ -51,7 +51,7 @@ def test_fastio_reads_what_torch_writes(tmp_path: Path, tool: str) -> None:
 
 
 @pytest.mark.parametrize("tool", ["uring", "posix", "numpy"])
-def test_torch_checks_sparse_tensors_by_their_own_bytes(tmp_path: Path, tool: str) -> None:
+def test_sparse_tensors_load_with_torchs_invariant_checks(tmp_path: Path, tool: str) -> None:
     path, elements = tmp_path / "a.pt", 3_000_000
     with torch.sparse.check_sparse_tensor_invariants(True):
         tensor = torch.ones(elements).to_sparse()
@@ -64,8 +64,8 @@ def test_torch_checks_sparse_tensors_by_their_own_bytes(tmp_path: Path, tool: st
 
 
 @pytest.mark.parametrize("alignment", [64, 4096])
-def test_the_file_is_torchs_own_to_the_byte(tmp_path: Path, alignment: int) -> None:
-    """All but the id that torch derives from its process, and that record's own CRC."""
+def test_saved_file_equals_torchs_except_for_its_id(tmp_path: Path, alignment: int) -> None:
+    """Except for the id, which torch derives from its process, and the CRC of that record."""
     config = pytest.importorskip("torch.utils.serialization", reason="before torch 2.7").config
     count, numel = (40, 16384) if alignment == 4096 else (200, 16)
     obj = [torch.randn(numel) for _ in range(count)] + [torch.empty(0), torch.ones(3)]
@@ -82,7 +82,7 @@ def test_the_file_is_torchs_own_to_the_byte(tmp_path: Path, alignment: int) -> N
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_file_that_zipfile_packed_anew(tmp_path: Path, tool: str) -> None:
+def test_file_repacked_by_zipfile_loads(tmp_path: Path, tool: str) -> None:
     obj, old, new = assorted(), tmp_path / "old.pt", tmp_path / "new.pt"
     fastio.save(obj, old)
     with zipfile.ZipFile(old) as archive, zipfile.ZipFile(new, "w") as packed:
@@ -93,7 +93,7 @@ def test_a_file_that_zipfile_packed_anew(tmp_path: Path, tool: str) -> None:
 
 
 def _without_id(path: Path) -> bytes:
-    """The file's bytes, masked where the id and its CRC stand: behind the local header, and in the directory."""
+    """Return the file's bytes with the id and its CRC masked, behind the local header and in the directory."""
     data = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
         info = next(i for i in archive.infolist() if i.filename.endswith("serialization_id"))
@@ -108,7 +108,7 @@ def _without_id(path: Path) -> bytes:
     return bytes(data)
 
 
-def test_large_storages_start_on_a_page_and_small_ones_do_not_waste_one(tmp_path: Path) -> None:
+def test_large_storages_start_on_a_page_and_small_ones_are_packed(tmp_path: Path) -> None:
     large, small = tmp_path / "large.pt", tmp_path / "small.pt"
     fastio.save([torch.zeros(1 << 16) for _ in range(4)], large, policy="uring")
     fastio.save([torch.zeros(10) for _ in range(500)], small, policy="uring")
@@ -122,7 +122,7 @@ def test_large_storages_start_on_a_page_and_small_ones_do_not_waste_one(tmp_path
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_every_pickle_protocol(tmp_path: Path, protocol: int) -> None:
+def test_every_pickle_protocol_round_trips(tmp_path: Path, protocol: int) -> None:
     path = tmp_path / "a.pt"
     obj = {"x": torch.arange(5000.0), "y": [1, "two"]}
     fastio.save(obj, path, pickle_protocol=protocol)
@@ -131,7 +131,7 @@ def test_every_pickle_protocol(tmp_path: Path, protocol: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_every_dtype_round_trips(tmp_path: Path, dtype: torch.dtype) -> None:
     path = tmp_path / "a.pt"
     obj = [tensor_of(dtype, 1000, 33), tensor_of(dtype), tensor_of(dtype, 0, 2)]
     fastio.save(obj, path)
@@ -140,14 +140,14 @@ def test_every_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:TypedStorage is deprecated")
-def test_quantized_tensors(tmp_path: Path) -> None:
+def test_quantized_tensors_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     obj = torch.quantize_per_tensor(torch.randn(64, 64), 0.1, 3, torch.qint8)
     fastio.save(obj, path)
     assert same(fastio.load(path, weights_only=False), torch.load(path, weights_only=False))
 
 
-def test_modules_and_optimizers(tmp_path: Path) -> None:
+def test_modules_and_optimizers_round_trip(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.randn(8, 64)).sum().backward()
@@ -164,7 +164,7 @@ class Tagged(torch.Tensor):
     """A tensor subclass."""
 
 
-def test_tensor_subclasses(tmp_path: Path) -> None:
+def test_tensor_subclass_round_trips(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     tensor = torch.randn(100, 100).as_subclass(Tagged)
     fastio.save({"t": tensor}, path)
@@ -174,7 +174,7 @@ def test_tensor_subclasses(tmp_path: Path) -> None:
     assert torch.equal(loaded, tensor)
 
 
-def test_a_sliver_writes_what_torch_writes(tmp_path: Path) -> None:
+def test_saving_a_view_writes_the_whole_storage_as_torch_does(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours.pt", tmp_path / "theirs.pt"
     sliver = torch.randn(1 << 18)[5:7]
     fastio.save(sliver, ours)
@@ -182,7 +182,7 @@ def test_a_sliver_writes_what_torch_writes(tmp_path: Path) -> None:
     assert fastio.load(ours).untyped_storage().nbytes() == torch.load(theirs).untyped_storage().nbytes() == 1 << 20
 
 
-def test_loaded_tensors_are_ordinary(tmp_path: Path) -> None:
+def test_loaded_tensors_can_be_changed_shared_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     fastio.save({"a": torch.zeros(1 << 20), "b": torch.ones(1 << 20)}, path)
     loaded = fastio.load(path)
@@ -196,8 +196,8 @@ def test_loaded_tensors_are_ordinary(tmp_path: Path) -> None:
     assert torch.equal(fastio.load(path)["b"], torch.ones(1 << 20))
 
 
-def test_a_kept_tensor_does_not_keep_the_file(tmp_path: Path) -> None:
-    """A storage that dies gives its pages back while its neighbours live on."""
+def test_deleting_a_loaded_tensor_frees_its_memory(tmp_path: Path) -> None:
+    """A deleted storage returns its pages while its neighbours live on."""
     path = tmp_path / "a.pt"
     fastio.save({"small": torch.ones(4096), "large": torch.ones(40 << 20)}, path)
     code = """
@@ -214,7 +214,7 @@ assert state["small"].sum() == 4096
     assert freed > 0.95 * (160 << 20)
 
 
-def test_weights_only_stays_the_default(tmp_path: Path) -> None:
+def test_weights_only_is_the_default(tmp_path: Path) -> None:
     path, witness = tmp_path / "evil.pt", tmp_path / "witness"
 
     class Evil:
@@ -238,7 +238,7 @@ def test_weights_only_stays_the_default(tmp_path: Path) -> None:
     assert witness.exists()
 
 
-def test_a_flipped_byte_is_refused(tmp_path: Path) -> None:
+def test_flipped_byte_raises_corrupt_file_error(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     fastio.save({"x": torch.zeros(1 << 18)}, path)
     data = bytearray(path.read_bytes())
@@ -253,7 +253,7 @@ def test_a_flipped_byte_is_refused(tmp_path: Path) -> None:
     assert fastio.load(path, verify=False)["x"].count_nonzero() == 1
 
 
-def test_files_without_checksums_say_so(tmp_path: Path) -> None:
+def test_file_without_checksums_loads_unverified_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
@@ -269,14 +269,14 @@ def test_files_without_checksums_say_so(tmp_path: Path) -> None:
 
 
 def filled_by_the_caller(obj: dict[str, torch.Tensor], path: Path) -> None:
-    """As torch's documentation has it: the file first, what storages hold later."""
+    """Write a file as torch's documentation shows: first without data, then the storages' bytes."""
     with torch.serialization.skip_data():
         torch.save(obj, path)
     with path.open("r+b") as file, zipfile.ZipFile(path) as archive:
         for number, tensor in enumerate(obj.values()):
             (entry,) = (entry for entry in archive.infolist() if entry.filename.endswith(f"/data/{number}"))
             assert entry.CRC == 0
-            with archive.open(entry):  # leaves the file at its bytes
+            with archive.open(entry):  # leaves the file at the entry's bytes
                 offset = archive.fp.tell()  # type: ignore[union-attr]
             file.seek(offset)
             file.write(tensor.numpy().tobytes())
@@ -284,13 +284,11 @@ def filled_by_the_caller(obj: dict[str, torch.Tensor], path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("tool", ["auto", *TOOLS])
-def test_what_was_written_without_data_and_filled_later_is_loaded_unverified(
-    tmp_path: Path, count: int, tool: str
-) -> None:
+def test_skip_data_file_filled_later_loads_unverified(tmp_path: Path, count: int, tool: str) -> None:
     path = tmp_path / "a.pt"
     obj = {str(number): torch.randn(1000 + number) for number in range(count)}
     filled_by_the_caller(obj, path)
-    for arguments in {}, {"pickle_module": pickle, "weights_only": False}:  # with these by torch
+    for arguments in {}, {"pickle_module": pickle, "weights_only": False}:  # the latter make torch load it
         with fastio.record() as transfers:
             loaded = fastio.load(path, policy=tool, **arguments)
         assert same(loaded, obj)
@@ -305,7 +303,7 @@ def test_what_was_written_without_data_and_filled_later_is_loaded_unverified(
 
 
 @pytest.mark.parametrize("arguments", [{}, {"pickle_module": pickle, "weights_only": False}], ids=["fastio", "torch"])
-def test_their_small_records_are_verified_all_the_same(tmp_path: Path, arguments: dict[str, Any]) -> None:
+def test_small_records_of_a_skip_data_file_are_verified(tmp_path: Path, arguments: dict[str, Any]) -> None:
     path = tmp_path / "a.pt"
     filled_by_the_caller({"weight": torch.ones(1000)}, path)
     data = path.read_bytes()
@@ -317,7 +315,7 @@ def test_their_small_records_are_verified_all_the_same(tmp_path: Path, arguments
 
 
 def four_bytes_of(crc: int) -> bytes:
-    """The four bytes with this CRC-32, which is linear but for what it makes of zeros."""
+    """Return the four bytes with this CRC-32, which is affine: linear after an XOR with the CRC of zeros."""
     zero, found, basis = zlib.crc32(bytes(4)), 0, {}
     for bit in range(32):
         value, made_of = zlib.crc32((1 << bit).to_bytes(4, "little")) ^ zero, 1 << bit
@@ -332,15 +330,15 @@ def four_bytes_of(crc: int) -> bytes:
     return found.to_bytes(4, "little")
 
 
-def test_no_flipped_bit_makes_a_checksum_one_that_never_was(tmp_path: Path) -> None:
-    """The only storage has a CRC-32 of a single bit: without it the directory says what it says of skipped data."""
+def test_no_flipped_bit_makes_a_file_look_like_one_without_checksums(tmp_path: Path) -> None:
+    """The only storage's CRC-32 has a single bit: without it the directory looks like that of skipped data."""
     path = tmp_path / "a.pt"
     obj = {"weight": torch.frombuffer(bytearray(four_bytes_of(1 << 9)), dtype=torch.float32)}
     torch.save(obj, path)
     data = path.read_bytes()
     with zipfile.ZipFile(path) as archive:
         (entry,) = (entry for entry in archive.infolist() if entry.filename.endswith("/data/0"))
-        with archive.open(entry):  # leaves the file at its bytes
+        with archive.open(entry):  # leaves the file at the entry's bytes
             start = archive.fp.tell()  # type: ignore[union-attr]
     assert entry.CRC == 1 << 9
     name = data.rindex(entry.filename.encode())
@@ -361,8 +359,8 @@ def test_no_flipped_bit_makes_a_checksum_one_that_never_was(tmp_path: Path) -> N
     assert refused >= (4 + 4) * 8  # the bytes, and their CRC in the directory
 
 
-def test_above_4_gib(tmp_path: Path) -> None:
-    """Offsets and sizes beyond 32 bits: one storage above 4 GiB, one after it. Sparse where the memory is zeros."""
+def test_storages_above_4_gib_round_trip(tmp_path: Path) -> None:
+    """Offsets and sizes need more than 32 bits: one storage above 4 GiB, one after it."""
     path = tmp_path / "large.pt"
     large = torch.zeros((4 << 30) + 8192, dtype=torch.uint8)
     large[-1] = 7
@@ -380,7 +378,9 @@ def test_above_4_gib(tmp_path: Path) -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.integers(0, 50000), max_size=12), st.sampled_from(TOOLS), st.sampled_from(TOOLS))
-def test_any_tools(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], first: str, second: str) -> None:
+def test_any_pair_of_tools_round_trips(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], first: str, second: str
+) -> None:
     path = tmp_path_factory.mktemp("any") / "a.pt"
     obj = [tensor_of(torch.uint8, size, seed=size) for size in sizes]
     fastio.save(obj, path, policy=first, durable=False)
@@ -389,8 +389,8 @@ def test_any_tools(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], f
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_load_reads_the_payload_once(tmp_path: Path, tool: str) -> None:
-    """Also with tools that leave the gaps between storages alone."""
+def test_load_reads_the_payload_once(tmp_path: Path, tool: str) -> None:
+    """Also with tools that do not read the gaps between storages."""
     path = tmp_path / "a.pt"
     fastio.save([torch.randn(1 << 16) for _ in range(20)], path)
     done: list[int] = []
@@ -399,10 +399,10 @@ def test_a_load_reads_the_payload_once(tmp_path: Path, tool: str) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 50 << 20, (100 << 20) - 1])
-def test_a_flipped_byte_in_a_large_file_is_found_wherever_it_is(tmp_path: Path, place: int) -> None:
+def test_flipped_byte_anywhere_in_a_large_file_raises(tmp_path: Path, place: int) -> None:
     path = tmp_path / "large.pt"
     fastio.save({"tensor": torch.zeros(100 << 20, dtype=torch.uint8)}, path, durable=False)
-    with zipfile.ZipFile(path) as archive:  # where the dictionaries let torch save, it names the root as it likes
+    with zipfile.ZipFile(path) as archive:  # the root's name differs if the dictionaries let torch save
         (offset,) = (entry.header_offset for entry in archive.infolist() if entry.filename.endswith("/data/0"))
     with path.open("r+b") as file:
         file.seek((offset + 4095) // 4096 * 4096 + place)
@@ -413,7 +413,7 @@ def test_a_flipped_byte_in_a_large_file_is_found_wherever_it_is(tmp_path: Path, 
 
 
 def zipped_again(path: Path, method: int) -> None:
-    """The same members, compressed."""
+    """Rewrite a zip file with the same members, compressed."""
     with zipfile.ZipFile(path) as archive:
         members = [(name, archive.read(name)) for name in archive.namelist()]
     with zipfile.ZipFile(path, "w", method) as archive:
@@ -421,7 +421,7 @@ def zipped_again(path: Path, method: int) -> None:
             archive.writestr(name, data)
 
 
-def test_a_compressed_file_is_compared_with_its_checksums_before_torch_loads_it(tmp_path: Path) -> None:
+def test_compressed_file_is_verified_before_torch_loads_it(tmp_path: Path) -> None:
     path, obj = tmp_path / "a.pt", {"weight": torch.arange(100_000)}
     torch.save(obj, path)
     zipped_again(path, zipfile.ZIP_DEFLATED)
@@ -442,7 +442,7 @@ def test_a_compressed_file_is_compared_with_its_checksums_before_torch_loads_it(
         assert raised.value.record == "data/0"
 
 
-def test_a_zip_file_of_something_else_is_not_verified(tmp_path: Path) -> None:
+def test_verifying_another_programs_zip_file_raises(tmp_path: Path) -> None:
     path = tmp_path / "book.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("chapter/one.txt", "Call me Ishmael." * 100)
@@ -450,7 +450,7 @@ def test_a_zip_file_of_something_else_is_not_verified(tmp_path: Path) -> None:
         fastio.verify(path)
 
 
-def test_a_file_compressed_as_torch_does_not_read_it(tmp_path: Path) -> None:
+def test_unsupported_compression_raises_corrupt_file_error(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     torch.save({"weight": torch.arange(1000)}, path)
     zipped_again(path, zipfile.ZIP_BZIP2)
@@ -458,7 +458,7 @@ def test_a_file_compressed_as_torch_does_not_read_it(tmp_path: Path) -> None:
         fastio.load(path)
 
 
-def test_torchscript_is_compared_with_its_checksums_before_torch_loads_it(tmp_path: Path) -> None:
+def test_torchscript_is_verified_before_torch_loads_it(tmp_path: Path) -> None:
     path = tmp_path / "script.pt"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of TorchScript itself

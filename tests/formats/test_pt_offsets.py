@@ -1,4 +1,4 @@
-"""Where storages lie in a file: every offset is confirmed by the header in front of the bytes, by every tool."""
+"""Offsets of storages are confirmed by the headers in front of their bytes, with every tool."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def state(count: int, value: float) -> dict[str, torch.Tensor]:
 
 
 def shifted(data: bytes, record: str) -> bytes:
-    """The archive with four bytes more in front of a record's header, which its directory accounts for."""
+    """Return the archive with four more bytes in front of a record's header, and a directory that fits."""
     body = bytearray(data)
     begin = body.rindex(b"PK\3\4", 0, body.index(b"/" + record.encode(), body.index(b"PK\3\4")))
     body[begin:begin] = bytes(4)
@@ -47,8 +47,8 @@ def shifted(data: bytes, record: str) -> bytes:
 @pytest.mark.parametrize("crc", [True, False])
 @pytest.mark.parametrize("writer", [torch.save, fastio.save])
 @pytest.mark.parametrize("size", SIZES)
-def test_bytes_between_records_shift_no_tensor(tmp_path: Path, size: str, writer: Any, crc: bool) -> None:
-    """The memory of the second load held the first file, whose headers say what the shifted ones would have to."""
+def test_extra_bytes_before_a_record_do_not_shift_its_tensor(tmp_path: Path, size: str, writer: Any, crc: bool) -> None:
+    """The second load reuses memory with the first file's headers, which lie where unshifted ones would."""
     plain, moved = tmp_path / "plain.pt", tmp_path / "moved.pt"
     torch.serialization.set_crc32_options(crc)
     try:
@@ -67,14 +67,14 @@ def test_bytes_between_records_shift_no_tensor(tmp_path: Path, size: str, writer
                 assert all(torch.equal(loaded[key], expected[key]) for key in expected), (record, tool)
 
 
-def test_a_storage_that_the_pickle_does_not_name_is_not_read(tmp_path: Path) -> None:
+def test_storage_that_the_pickle_does_not_name_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     tensors = state(1000, 3.0)
     stream = io.BytesIO()
     torch.save(tensors, stream)
     with zipfile.ZipFile(stream) as archive:
         parts = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
-    writer = torch._C.PyTorchFileWriter(str(path))  # it aligns storages
+    writer = torch._C.PyTorchFileWriter(str(path))  # aligns storages
     for name, data in parts.items():
         if name not in ("version", ".data/serialization_id"):
             writer.write_record(name, data, len(data))
@@ -89,7 +89,7 @@ def test_a_storage_that_the_pickle_does_not_name_is_not_read(tmp_path: Path) -> 
 
 
 class Computed:
-    """Text that a pickle computes."""
+    """Text that a pickle computes when it is loaded."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -98,7 +98,7 @@ class Computed:
         return operator.concat, (self.text[:1], self.text[1:])
 
 
-def test_a_storage_whose_name_the_pickle_computes_is_loaded_by_torch(tmp_path: Path) -> None:
+def test_storage_with_a_computed_name_is_loaded_by_torch(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     tensor = torch.arange(5000.0)
 
@@ -121,7 +121,7 @@ def test_a_storage_whose_name_the_pickle_computes_is_loaded_by_torch(tmp_path: P
     assert "computes the name" in transfers[0].reason
 
 
-def test_tensors_without_elements_share_nothing_and_keep_their_dtypes(tmp_path: Path) -> None:
+def test_empty_tensors_have_no_memory_and_keep_their_dtypes(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     empty = torch.empty(0)
     for save in torch.save, fastio.save:

@@ -1,4 +1,4 @@
-"""Objects that look at what their tensors hold while they are unpickled: they find what the file holds."""
+"""Objects that read their tensors' values during unpickling see the values in the file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import torch
 import fastio
 
 TOOLS = ("posix", "uring", "numpy", "torch", "auto")
-COUNT = 1 << 20  # values of a tensor: enough of them that reading takes longer than unpickling
+COUNT = 1 << 20  # elements of a tensor: enough that reading takes longer than unpickling
 
 
 class Summed:
-    """Knows the sum of its tensor, and works it out anew when it comes back."""
+    """Stores the sum of its tensor, and computes it again when it is unpickled."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
@@ -35,7 +35,7 @@ class Summed:
 
 
 class SummedTensor(torch.Tensor):
-    """The same as a subclass."""
+    """Does the same as a tensor subclass."""
 
     sum_of_all = 0.0
 
@@ -45,7 +45,7 @@ class SummedTensor(torch.Tensor):
 
 
 def pickled(obj: Any, **arguments: Any) -> bytes:
-    """The ``data.pkl`` of a torch file."""
+    """Return the ``data.pkl`` that torch writes."""
     stream = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -56,7 +56,7 @@ def pickled(obj: Any, **arguments: Any) -> bytes:
 
 @pytest.mark.parametrize("count", [10, COUNT])
 @pytest.mark.parametrize("tool", TOOLS)
-def test_what_unpickling_calls_finds_the_values(tmp_path: Path, tool: str, count: int) -> None:
+def test_setstate_sees_the_loaded_values(tmp_path: Path, tool: str, count: int) -> None:
     path = tmp_path / "a.pt"
     subclass = torch.ones(count).as_subclass(SummedTensor)
     subclass.marked = True  # type: ignore[attr-defined]  # so that there is a state
@@ -71,7 +71,7 @@ def test_what_unpickling_calls_finds_the_values(tmp_path: Path, tool: str, count
 
 
 @pytest.mark.parametrize("count", [10, COUNT])
-def test_a_checkpoint_that_looks_at_its_tensors(tmp_path: Path, count: int) -> None:
+def test_setstate_sees_the_restored_values_of_a_checkpoint(tmp_path: Path, count: int) -> None:
     with fastio.Checkpointer(tmp_path) as checkpoints:
         checkpoints.save(1, {"summed": Summed(torch.ones(count)), "plain": torch.arange(count)})
         state = checkpoints.restore(1, weights_only=False).state
@@ -83,7 +83,7 @@ def test_a_checkpoint_that_looks_at_its_tensors(tmp_path: Path, count: int) -> N
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_what_torch_itself_looks_at(tmp_path: Path, tool: str) -> None:
+def test_torchs_own_rebuild_functions_see_the_loaded_values(tmp_path: Path, tool: str) -> None:
     path = tmp_path / "a.pt"
     generator = torch.Generator().manual_seed(3)
     values = torch.arange(COUNT // 2 * 4.0).reshape(-1, 4)
@@ -102,7 +102,7 @@ def test_what_torch_itself_looks_at(tmp_path: Path, tool: str) -> None:
 
 
 @pytest.mark.parametrize("tool", ["posix", "uring"])
-def test_a_damaged_file_is_refused_before_anything_looks_at_it(tmp_path: Path, tool: str) -> None:
+def test_damaged_file_raises_before_its_values_are_used(tmp_path: Path, tool: str) -> None:
     path = tmp_path / "a.pt"
     generator = torch.Generator()
     fastio.save([generator], path)
@@ -127,12 +127,12 @@ assert seen == [float(1 << 20)] * 3, seen
 """
 
 
-def test_a_package_registered_with_torch_gets_filled_storages(tmp_path: Path) -> None:
+def test_package_registered_with_torch_gets_filled_storages(tmp_path: Path) -> None:
     fastio.save(torch.ones(1 << 20), tmp_path / "a.pt")
     subprocess.run([sys.executable, "-c", REGISTERED, str(tmp_path / "a.pt")], check=True)
 
 
-def test_a_class_behind_an_extension_number_finds_the_values(tmp_path: Path) -> None:
+def test_setstate_of_a_class_with_a_copyreg_extension_sees_the_values(tmp_path: Path) -> None:
     copyreg.add_extension(Summed.__module__, "Summed", 200)
     try:
         data = pickled(Summed(torch.ones(1)))

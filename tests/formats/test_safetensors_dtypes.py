@@ -1,4 +1,4 @@
-"""``.safetensors``: every dtype that torch has, both ways, and the names that it has not."""
+"""``.safetensors``: every dtype of torch round-trips or raises, and so do dtype names that torch lacks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import fastio
 from objects import same_bits, tensor_of
 
 ALL = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
-# What the format has, by torch's names. A torch or a library before the last few lacks some of them.
-HELD = [
+# The format's dtypes, by torch's names. Older versions of torch or the library lack some of them.
+SUPPORTED = [
     "bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
     "float64", "complex64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
     "float4_e2m1fn_x2",
@@ -33,8 +33,8 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(same_bits(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("dtype", [d for d in ALL if str(d).removeprefix("torch.") in HELD], ids=str)
-def test_every_dtype_both_ways(tmp_path: Path, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [d for d in ALL if str(d).removeprefix("torch.") in SUPPORTED], ids=str)
+def test_every_dtype_round_trips_with_the_library(tmp_path: Path, dtype: torch.dtype) -> None:
     ours, theirs, tensors = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors", tensors_of(dtype)
     fastio.save(tensors, ours)
     assert equal(fastio.load(ours), tensors)
@@ -51,10 +51,10 @@ def test_every_dtype_both_ways(tmp_path: Path, dtype: torch.dtype) -> None:
             assert (one.get_dtype(), one.get_shape()) == (other.get_dtype(), other.get_shape())
 
 
-@pytest.mark.filterwarnings("ignore")  # that some of them are experimental, or deprecated
-@pytest.mark.parametrize("dtype", [d for d in ALL if str(d).removeprefix("torch.") not in HELD], ids=str)
-def test_what_the_library_refuses_is_refused(tmp_path: Path, dtype: torch.dtype) -> None:
-    """If the library takes one some day, this fails: it belongs into the table."""
+@pytest.mark.filterwarnings("ignore")  # some dtypes are experimental or deprecated
+@pytest.mark.parametrize("dtype", [d for d in ALL if str(d).removeprefix("torch.") not in SUPPORTED], ids=str)
+def test_dtypes_that_the_library_lacks_raise(tmp_path: Path, dtype: torch.dtype) -> None:
+    """This fails when the library begins to support a dtype, which then belongs in the table."""
     tensor = torch.zeros(8 * dtype.itemsize, dtype=torch.uint8).view(dtype)
     with pytest.raises(UNKNOWN_TO_THE_LIBRARY):
         safetensors.torch.save_file({"x": tensor}, tmp_path / "theirs.safetensors")
@@ -70,12 +70,12 @@ def write(path: Path, key: Any, shape: list[int], nbytes: int) -> None:
 @pytest.mark.parametrize(
     ("key", "shape", "nbytes", "problem"),
     [
-        ("F6_E2M3", [4], 3, "'x' has dtype 'F6_E2M3'.*update"),  # the library knows the name, torch has no such dtype
+        ("F6_E2M3", [4], 3, "'x' has dtype 'F6_E2M3'.*update"),  # the library has this dtype, torch does not
         ("I128", [2], 32, "'x' has dtype 'I128'.*update"),
         ("F4", [2, 3], 3, r"'x' has shape \[2, 3\] of F4.*pad it"),
     ],
 )
-def test_a_good_file_of_what_torch_lacks_is_not_called_corrupt(
+def test_dtypes_that_torch_lacks_raise_format_error_on_load(
     tmp_path: Path, key: str, shape: list[int], nbytes: int, problem: str
 ) -> None:
     path = tmp_path / "a.safetensors"
@@ -89,7 +89,9 @@ def test_a_good_file_of_what_torch_lacks_is_not_called_corrupt(
 
 
 @pytest.mark.parametrize(("key", "shape", "nbytes"), [("F32", [3], 11), ("F8_E5M2", [4], 5), (32, [1], 4)])
-def test_a_header_that_contradicts_itself_is(tmp_path: Path, key: Any, shape: list[int], nbytes: int) -> None:
+def test_contradictory_header_raises_corrupt_file_error(
+    tmp_path: Path, key: Any, shape: list[int], nbytes: int
+) -> None:
     path = tmp_path / "a.safetensors"
     write(path, key, shape, nbytes)
     with pytest.raises(fastio.CorruptFileError, match="'x'"):
@@ -97,6 +99,6 @@ def test_a_header_that_contradicts_itself_is(tmp_path: Path, key: Any, shape: li
 
 
 @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="torch has float4 since 2.8")
-def test_one_pair_of_float4_has_no_shape_in_the_format(tmp_path: Path) -> None:
+def test_saving_a_float4_scalar_raises(tmp_path: Path) -> None:
     with pytest.raises(fastio.FormatError, match=r"'x'.*unsqueeze"):
         fastio.save({"x": tensor_of(torch.float4_e2m1fn_x2)}, tmp_path / "a.safetensors")

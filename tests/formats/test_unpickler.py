@@ -1,4 +1,4 @@
-"""State dicts are unpickled natively, and what comes out is what torch's own unpickler puts together."""
+"""The native unpickler makes the same objects as torch's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from state_objects import made
 
 
 def described(value: Any, within: tuple[int, ...] = ()) -> Any:
-    """All that can be told of a value, comparable. A container that holds itself ends where it does."""
+    """Return a comparable description of a value; a container inside itself becomes "itself"."""
     if id(value) in within:
         return "itself"
     within = (*within, id(value))
@@ -43,7 +43,7 @@ def described(value: Any, within: tuple[int, ...] = ()) -> Any:
 
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("safe", [True, False])
-def test_what_torch_saved_is_what_torch_loads(tmp_path: Path, seed: int, safe: bool) -> None:
+def test_random_objects_load_as_by_torch(tmp_path: Path, seed: int, safe: bool) -> None:
     value = [made(random.Random(1000 * seed + turn)) for turn in range(5)]
     torch.save(value, tmp_path / "x.pt")
     loaded = fastio.load(tmp_path / "x.pt", weights_only=safe, policy="posix")
@@ -52,7 +52,7 @@ def test_what_torch_saved_is_what_torch_loads(tmp_path: Path, seed: int, safe: b
 
 @pytest.fixture
 def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks torch's unpickler for more than it has to is found out."""
+    """Make torch's unpickler fail if it is used."""
 
     def refuse(_: Any) -> Any:
         raise AssertionError("torch unpickled it")
@@ -78,7 +78,7 @@ def test_state_dicts_are_unpickled_natively(tmp_path: Path, where: Any) -> None:
 
 
 @pytest.mark.usefixtures("no_torch")
-def test_tensors_that_share_a_storage_share_it_again(tmp_path: Path) -> None:
+def test_tensors_that_share_a_storage_share_it_after_loading(tmp_path: Path) -> None:
     base = torch.arange(12.0).reshape(3, 4)
     fastio.save({"base": base, "row": base[1], "turned": base.T, "again": base}, tmp_path / "x.pt")
     loaded = fastio.load(tmp_path / "x.pt", policy="posix")
@@ -89,7 +89,7 @@ def test_tensors_that_share_a_storage_share_it_again(tmp_path: Path) -> None:
     assert loaded["turned"].stride() == (1, 4)
 
 
-def test_what_was_saved_elsewhere_goes_where_it_is_sent_or_is_refused_as_torch_does(tmp_path: Path) -> None:
+def test_cuda_storage_loads_to_map_location_or_raises_as_in_torch(tmp_path: Path) -> None:
     class Elsewhere(pickle.Pickler):
         def persistent_id(self, obj: Any) -> Any:
             return ("storage", torch.FloatStorage, "0", "cuda:0", 2) if isinstance(obj, torch.TypedStorage) else None
@@ -116,7 +116,7 @@ SEEDS = [
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """The pickle with a few bytes changed, a piece cut out, doubled or moved, or its end lost."""
+    """Return the pickle with bytes changed, removed, copied or truncated."""
     found = bytearray(data)
     for _ in range(chance.choice((1, 1, 2))):
         at, end = sorted(chance.randrange(len(found)) for _ in "12")
@@ -134,8 +134,8 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
     return bytes(found)
 
 
-def test_of_any_pickle_it_makes_what_torch_makes_or_nothing() -> None:
-    """3,000 mutations of three pickles: where the native unpickler understands one, torch's agrees with it."""
+def test_native_unpickler_agrees_with_torch_on_mutated_pickles() -> None:
+    """3,000 mutations of three pickles: if the native unpickler reads one, torch's gives the same result."""
     storages = {str(key): torch.ones(4096) for key in range(400)}
 
     def load(saved_id: Any) -> Any:
@@ -172,13 +172,13 @@ def test_of_any_pickle_it_makes_what_torch_makes_or_nothing() -> None:
     assert understood > 200
 
 
-def test_no_memory_is_made_for_a_number_out_of_the_pickle() -> None:
-    """A memo of four billion entries, and text of four GB."""
+def test_huge_sizes_in_a_pickle_allocate_nothing() -> None:
+    """A memo of four billion entries, text of four GB, and a number of 255 bytes that are not there."""
     for data in (b"\x80\x02}r\xff\xff\xff\xff.", b"\x80\x02X\xff\xff\xff\xffx.", b"\x80\x02\x8a\xff\x01."):
         assert _native.unpickle(data, {}, {}, math.floor) is None
 
 
-def test_nothing_but_what_is_named_is_called() -> None:
+def test_globals_that_are_not_allowed_are_never_called() -> None:
     pickled = pickle.dumps(print, protocol=2)
     called: list[Any] = []
     for data in (

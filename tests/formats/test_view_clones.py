@@ -1,4 +1,4 @@
-"""``fastio.save(..., clone=True)``: tensors that view a part of a storage are written without the rest of it."""
+"""``fastio.save(..., clone=True)`` writes tensors that view part of a storage without the rest of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGE = 1 << 20  # elements
 
 
 def saved(obj: Any, path: Path, tool: str | None = None, **arguments: Any) -> Any:
-    """What plain torch reads of it, and that is what fastio reads; ``tool`` is to do it."""
+    """Save with ``clone=True``, by ``tool``; check that torch and fastio load the same part; return torch's result."""
     result = fastio.save(obj, path, clone=True, **arguments)
     assert result.tool == (tool or result.tool)
     loaded = torch.load(path, weights_only=False)
@@ -27,10 +27,10 @@ def saved(obj: Any, path: Path, tool: str | None = None, **arguments: Any) -> An
 
 @pytest.mark.parametrize("untouched", [False, True], ids=["", "storages noted, not touched"])
 @pytest.mark.parametrize("policy", ["uring", "posix", "torch"])
-def test_a_sliver_is_written_alone(
+def test_clone_writes_only_the_viewed_part(
     tmp_path: Path, policy: str, untouched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: untouched)  # as where some storage may be on a GPU
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: untouched)  # True makes the save use skip_data()
     path = tmp_path / "it.pt"
     large = torch.arange(float(LARGE))
     assert fastio.save({"part": large[5:1000]}, path, policy=policy).nbytes >= large.nbytes
@@ -52,13 +52,13 @@ def test_a_sliver_is_written_alone(
     ],
     ids=["legacy", "pickle", "a module of the caller's own", "protocol"],
 )
-def test_where_torch_does_the_work(tmp_path: Path, arguments: dict[str, Any]) -> None:
+def test_clone_works_when_torch_pickles(tmp_path: Path, arguments: dict[str, Any]) -> None:
     large = torch.arange(float(LARGE))
     assert torch.equal(saved({"part": large[5:1000]}, tmp_path / "it.pt", **arguments)["part"], large[5:1000])
     assert (tmp_path / "it.pt").stat().st_size < 64 << 10
 
 
-def test_a_module_of_the_callers_own_keeps_what_it_overrides(tmp_path: Path) -> None:
+def test_clone_keeps_the_callers_reducer_override(tmp_path: Path) -> None:
     class Pickler(pickle.Pickler):
         def reducer_override(self, obj: Any) -> Any:
             return (str, ("told",)) if obj is told else NotImplemented
@@ -70,7 +70,7 @@ def test_a_module_of_the_callers_own_keeps_what_it_overrides(tmp_path: Path) -> 
     assert loaded["part"].untyped_storage().nbytes() == 72
 
 
-def test_to_a_file_object() -> None:
+def test_clone_to_a_file_object_writes_only_the_viewed_part() -> None:
     stream = io.BytesIO()
     fastio.save(torch.arange(LARGE)[5:9], stream, clone=True)
     assert len(stream.getvalue()) < 4096
@@ -78,7 +78,7 @@ def test_to_a_file_object() -> None:
     assert fastio.load(stream).tolist() == [5, 6, 7, 8]
 
 
-def test_what_is_tied_stays_tied(tmp_path: Path) -> None:
+def test_tied_views_stay_tied(tmp_path: Path) -> None:
     flat, whole = torch.arange(float(LARGE)), torch.arange(300_000.0)
     obj = {
         "part": flat[:500].view(20, 25),
@@ -96,7 +96,7 @@ def test_what_is_tied_stays_tied(tmp_path: Path) -> None:
     assert path.stat().st_size < whole.nbytes + (64 << 10)
 
 
-def test_all_that_a_tensor_is_stays(tmp_path: Path) -> None:
+def test_cloned_tensors_keep_their_attributes(tmp_path: Path) -> None:
     flat = torch.arange(float(LARGE))
     obj: dict[str, Any] = {
         "part": flat[:60].view(6, 10)[:, 2:5],  # columns
@@ -116,7 +116,7 @@ def test_all_that_a_tensor_is_stays(tmp_path: Path) -> None:
     obj["noted"].note = "mine"
     path = tmp_path / "it.pt"
     loaded = saved(obj, path)
-    assert path.stat().st_size < flat.nbytes + (256 << 10)  # "wide" has what it views
+    assert path.stat().st_size < flat.nbytes + (256 << 10)  # "wide" keeps its whole storage
     for name, tensor in obj.items():
         if isinstance(tensor, torch.Tensor) and name != "sparse":
             got = loaded[name]
@@ -130,7 +130,7 @@ def test_all_that_a_tensor_is_stays(tmp_path: Path) -> None:
     assert torch.equal(loaded["model"].weight, obj["model"].weight)
 
 
-def test_an_optimizers_state_on_one_flat_tensor(tmp_path: Path) -> None:
+def test_parameters_on_one_flat_tensor_are_written_alone(tmp_path: Path) -> None:
     model = torch.nn.Linear(8, 8)
     flat = torch.zeros(LARGE)
     for index, parameter in enumerate(model.parameters()):
@@ -141,7 +141,7 @@ def test_an_optimizers_state_on_one_flat_tensor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["safetensors", "npy"])
-def test_the_other_formats_write_no_more_anyway(tmp_path: Path, form: str) -> None:
+def test_clone_does_not_change_files_of_other_formats(tmp_path: Path, form: str) -> None:
     part: Any = torch.arange(LARGE)[5:1000]
     files = []
     for clone in (False, True):

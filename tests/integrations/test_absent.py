@@ -1,11 +1,11 @@
-"""Plug-ins whose library is not there: they say what to install, and nothing else of fastio knows about them."""
+"""Plug-ins whose library is missing say what to install; the rest of fastio does not import the libraries."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-# The library is hidden: no finder is asked for it, nor for what it brings along.
+# The libraries and their dependencies are hidden from import.
 PROGRAM = """
 import sys
 hidden = ("lightning", "pytorch_lightning", "lightning_fabric", "transformers", "accelerate", "safetensors")
@@ -21,7 +21,7 @@ import fastio, fastio.integrations
 for name, library in (
     ("lightning", "lightning"),
     ("pytorch_lightning", "lightning"),
-    ("transformers", "accelerate"),  # which the Trainer needs too
+    ("transformers", "accelerate"),  # the Trainer needs accelerate too
     ("accelerate", "accelerate"),
 ):
     for expected in (ImportError, fastio.ToolUnavailableError):
@@ -42,11 +42,11 @@ def run(program: str) -> str:
     return ran.stdout.strip()
 
 
-def test_a_plug_in_says_what_to_install() -> None:
+def test_importing_a_plug_in_without_its_library_says_what_to_install() -> None:
     assert run(PROGRAM) == "said"
 
 
-def test_nothing_else_imports_the_libraries() -> None:
+def test_importing_fastio_imports_no_plug_ins_library() -> None:
     libraries = ("lightning", "pytorch_lightning", "lightning_fabric", "transformers", "accelerate", "safetensors")
     program = "import sys, fastio, fastio.checkpoint, fastio.distributed, fastio.integrations"
     assert not run(f"{program}; print(*(name for name in {libraries} if name in sys.modules))")

@@ -1,4 +1,4 @@
-"""transformers.Trainer and accelerate: a training saved by fastio and resumed is the one that was never interrupted."""
+"""transformers.Trainer and accelerate: training saved by fastio and resumed equals uninterrupted training."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import torch
 
 import fastio
 
-if "CI" not in os.environ:  # there, a missing library is an error
+if "CI" not in os.environ:  # in CI a missing library is an error
     for name in ("accelerate", "safetensors", "transformers"):
         pytest.importorskip(name)
 
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[SimpleNamespace]:
-    """The libraries and the plug-ins for them: slow to import, and told not to look for a network first."""
+    """The libraries and the plug-ins for them; slow to import, and set not to use the network."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -46,7 +46,7 @@ def hub() -> Iterator[SimpleNamespace]:
 
 
 def bert(hub: SimpleNamespace) -> Any:
-    """A small model, with dropout: so a training resumed needs the generators too."""
+    """Return a small model with dropout, so that resuming needs the states of the generators too."""
     config = hub.transformers.BertConfig(
         vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
         max_position_embeddings=16, num_labels=2,
@@ -61,7 +61,7 @@ def sentences() -> list[dict[str, Any]]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two states are equal, their tensors bit for bit."""
+    """Return whether two states are equal, their tensors bit for bit."""
     if isinstance(one, torch.Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, dict):
@@ -70,7 +70,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 class Trained(SimpleNamespace):
-    """What a training came to: its losses, and the states of its model and its optimizer."""
+    """The result of a training: its losses, and the states of its model and its optimizer."""
 
     losses: list[float]
     model: dict[str, torch.Tensor]
@@ -78,7 +78,7 @@ class Trained(SimpleNamespace):
 
 
 def trained(hub: SimpleNamespace, folder: Path, until: int, resume: bool = False) -> Trained:
-    """A Trainer's run of four steps that saves at the second, or ends there."""
+    """Run a Trainer for up to four steps, until the step ``until``; it saves every two steps."""
     losses = []
 
     class Stop(hub.transformers.TrainerCallback):  # type: ignore[name-defined, misc]
@@ -102,7 +102,7 @@ def trained(hub: SimpleNamespace, folder: Path, until: int, resume: bool = False
 
 @pytest.fixture(scope="module")
 def uninterrupted(hub: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trained, Path]:
-    """A Trainer's run by the library alone, and its folder."""
+    """The result of a Trainer without fastio, and its folder."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     return trained(hub, folder, 4), folder
 
@@ -110,7 +110,7 @@ def uninterrupted(hub: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.parametrize(
     ("saved_by", "resumed_by"), [("fastio", "fastio"), ("fastio", "library"), ("library", "fastio")]
 )
-def test_a_trainer_resumed_is_one_that_was_never_interrupted(
+def test_resumed_trainer_equals_an_uninterrupted_one(
     hub: SimpleNamespace, uninterrupted: tuple[Trained, Path], tmp_path: Path, saved_by: str, resumed_by: str
 ) -> None:
     def by(who: str) -> contextlib.AbstractContextManager[None]:
@@ -127,7 +127,7 @@ def test_a_trainer_resumed_is_one_that_was_never_interrupted(
     assert same(rest.optimizer, whole.optimizer)
 
 
-def test_the_folder_is_the_trainers_own(
+def test_folder_has_the_trainers_own_files(
     hub: SimpleNamespace, uninterrupted: tuple[Trained, Path], tmp_path: Path
 ) -> None:
     with fastio.record() as transfers, hub.patch_transformers():
@@ -150,7 +150,9 @@ def test_the_folder_is_the_trainers_own(
     assert same(loaded.state_dict(), type(loaded).from_pretrained(its).state_dict())
 
 
-def test_damage_is_found(hub: SimpleNamespace, uninterrupted: tuple[Trained, Path], tmp_path: Path) -> None:
+def test_damaged_optimizer_file_raises(
+    hub: SimpleNamespace, uninterrupted: tuple[Trained, Path], tmp_path: Path
+) -> None:
     shutil.copytree(uninterrupted[1] / "checkpoint-2", tmp_path / "checkpoint-2")
     path = tmp_path / "checkpoint-2" / "optimizer.pt"
     content = bytearray(path.read_bytes())
@@ -166,7 +168,7 @@ def metadata(hub: SimpleNamespace, path: Path) -> Any:
     return header["__metadata__"]
 
 
-def test_a_sharded_model_goes_by_fastio_too(hub: SimpleNamespace, tmp_path: Path) -> None:
+def test_sharded_model_is_saved_and_loaded_by_fastio(hub: SimpleNamespace, tmp_path: Path) -> None:
     model = bert(hub)
     with hub.patch_transformers(), fastio.record() as transfers:
         model.save_pretrained(tmp_path, max_shard_size="40KB")
@@ -181,7 +183,7 @@ def test_a_sharded_model_goes_by_fastio_too(hub: SimpleNamespace, tmp_path: Path
 
 
 def accelerated(hub: SimpleNamespace, folder: Path, save: bool, load: bool) -> Trained:
-    """Two steps with an Accelerator; before, its state is loaded, and afterwards it is saved, if that is asked for."""
+    """Train two steps with an Accelerator; ``load`` its state before, ``save`` it afterwards."""
     hub.accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = hub.accelerate.Accelerator(cpu=True)
     model = bert(hub)
@@ -204,7 +206,7 @@ def accelerated(hub: SimpleNamespace, folder: Path, save: bool, load: bool) -> T
     return Trained(losses=losses, model=model.state_dict(), optimizer=optimizer.state_dict())
 
 
-def test_an_accelerator_resumed_is_one_that_was_never_interrupted(hub: SimpleNamespace, tmp_path: Path) -> None:
+def test_resumed_accelerator_equals_an_uninterrupted_one(hub: SimpleNamespace, tmp_path: Path) -> None:
     plain, ours = tmp_path / "plain", tmp_path / "ours"
     first = accelerated(hub, plain, save=True, load=False)
     whole = accelerated(hub, plain, save=False, load=True)
@@ -226,7 +228,7 @@ def test_an_accelerator_resumed_is_one_that_was_never_interrupted(hub: SimpleNam
         assert same(accelerated(hub, plain, save=False, load=True).model, whole.model)
 
 
-def test_the_last_context_to_be_left_puts_everything_back(hub: SimpleNamespace) -> None:
+def test_originals_are_restored_when_the_last_context_ends(hub: SimpleNamespace) -> None:
     places = [
         (torch, "save"),
         (torch, "load"),
@@ -248,7 +250,7 @@ def test_the_last_context_to_be_left_puts_everything_back(hub: SimpleNamespace) 
     assert not {id(one) for one in inside} & {id(one) for one in before}
 
 
-def test_a_module_that_nobody_had_imported_yet_keeps_nothing(
+def test_module_imported_by_the_patch_gets_the_original_back(
     hub: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fastio.integrations.safetensors_patch import FunctionPlace, replaced
@@ -264,10 +266,10 @@ def test_a_module_that_nobody_had_imported_yet_keeps_nothing(
     assert late.safe_load_file is hub.safetensors.load_file is before
 
 
-def test_what_fastio_cannot_do_is_left_to_safetensors(
+def test_unsupported_tensors_raise_safetensors_own_errors(
     hub: SimpleNamespace, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Errors that are the library's own: about a dtype that torch has not, the format, and the device."""
+    """The library's own errors are raised for a dtype that torch lacks, tied tensors, and the meta device."""
     header = json.dumps({"x": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}).encode()
     tied = torch.ones(3)
     path = tmp_path / "x.safetensors"
@@ -284,7 +286,7 @@ def test_what_fastio_cannot_do_is_left_to_safetensors(
 
 
 @pytest.mark.parametrize("content", [b"", b"abcd", bytes(30), b"\x80\x04K\x01."])
-def test_what_is_no_safetensors_file_is_safetensors_error(hub: SimpleNamespace, tmp_path: Path, content: bytes) -> None:
+def test_malformed_file_raises_safetensors_own_error(hub: SimpleNamespace, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x"
     path.write_bytes(content)
     with hub.patch_accelerate(), pytest.raises(Exception, match="header") as refused:
@@ -292,7 +294,7 @@ def test_what_is_no_safetensors_file_is_safetensors_error(hub: SimpleNamespace, 
     assert type(refused.value).__name__ == "SafetensorError"
 
 
-def test_files_of_other_formats_are_none_to_safetensors(hub: SimpleNamespace, tmp_path: Path) -> None:
+def test_files_of_other_formats_raise_safetensors_own_error(hub: SimpleNamespace, tmp_path: Path) -> None:
     torch.save({"x": torch.ones(3)}, tmp_path / "x.pt")
     hub.safetensors.save_file({"x": torch.ones(3)}, tmp_path / "x.safetensors")
     with hub.patch_accelerate():
@@ -301,7 +303,7 @@ def test_files_of_other_formats_are_none_to_safetensors(hub: SimpleNamespace, tm
         assert hub.safetensors.load_file(tmp_path / "x.safetensors", device=None)["x"].sum() == 3
 
 
-def test_a_name_that_a_library_has_given_up_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_function_of_a_library_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     from fastio.integrations.safetensors_patch import FunctionPlace, replaced
 
     with caplog.at_level(logging.WARNING, "fastio.integrations"), replaced([FunctionPlace("json", "save_file")], []):

@@ -1,4 +1,4 @@
-"""PyTorch Lightning, both packages: a training saved by fastio and resumed is the one that was never interrupted."""
+"""PyTorch Lightning, both packages: training saved by fastio and resumed equals uninterrupted training."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch import nn
 
 import fastio
 
-if "CI" not in os.environ:  # there, a missing library is an error
+if "CI" not in os.environ:  # in CI a missing library is an error
     pytest.importorskip("lightning")
 
 pytestmark = [
-    # Lightning's advice to load data by more processes, its use of what torch has renamed, and that it goes on there.
+    # Lightning warns of few loader processes, uses a name that torch deprecated, and warns of resuming in a folder.
     pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
@@ -27,7 +27,7 @@ pytestmark = [
 
 
 class Package(NamedTuple):
-    """One of the two names that Lightning has, and fastio's plug-in for it."""
+    """One of Lightning's two packages, and fastio's plug-in for it."""
 
     lightning: ModuleType
     plugins: ModuleType
@@ -43,7 +43,7 @@ def package(request: pytest.FixtureRequest) -> Package:
 
 
 def made(package: Package) -> Any:
-    """A small model that notes its losses. Its hyperparameters go into the checkpoint, as people do it."""
+    """Return a small model that records its losses and saves its hyperparameters into the checkpoint."""
 
     class Net(package.lightning.LightningModule):  # type: ignore[name-defined, misc]
         def __init__(self, width: int) -> None:
@@ -66,7 +66,7 @@ def made(package: Package) -> Any:
 
 
 def fitted(package: Package, folder: Path, steps: int, plugins: Any, resume: Path | None = None) -> tuple[Any, Path]:
-    """Train to so many steps of four, in two epochs; the model, and the checkpoint of the last step."""
+    """Train ``steps`` steps, of four in two epochs; return the model and the checkpoint of the last step."""
     model = made(package)
     data = torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), batch_size=4)
@@ -80,7 +80,7 @@ def fitted(package: Package, folder: Path, steps: int, plugins: Any, resume: Pat
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two checkpoints hold the same, their tensors bit for bit."""
+    """Return whether two checkpoints are equal, their tensors bit for bit."""
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, dict):
@@ -90,7 +90,7 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-def test_resumed_it_is_the_training_that_was_never_interrupted(package: Package, tmp_path: Path) -> None:
+def test_resumed_training_equals_uninterrupted_training(package: Package, tmp_path: Path) -> None:
     model, whole = fitted(package, tmp_path / "whole", 4, [])
     folder = tmp_path / "ours"
     with fastio.record() as transfers:
@@ -112,7 +112,7 @@ def test_resumed_it_is_the_training_that_was_never_interrupted(package: Package,
 
 
 @pytest.mark.parametrize("saved_by", ["fastio", "Lightning"])
-def test_the_other_goes_on_from_what_one_saved(package: Package, tmp_path: Path, saved_by: str) -> None:
+def test_training_resumes_across_fastio_and_lightning(package: Package, tmp_path: Path, saved_by: str) -> None:
     model, _ = fitted(package, tmp_path / "whole", 4, [])
     ours = [package.ours.FastCheckpointIO()]
     half, stopped = fitted(package, tmp_path / "other", 2, ours if saved_by == "fastio" else [])
@@ -121,7 +121,7 @@ def test_the_other_goes_on_from_what_one_saved(package: Package, tmp_path: Path,
     assert half.losses + rest.losses == model.losses
 
 
-def test_lightnings_own_asynchronous_plug_in_wraps_it(package: Package, tmp_path: Path) -> None:
+def test_async_checkpoint_io_wraps_the_plug_in(package: Package, tmp_path: Path) -> None:
     model, _ = fitted(package, tmp_path / "whole", 4, [])
     behind = package.plugins.AsyncCheckpointIO(package.ours.FastCheckpointIO())
     with fastio.record() as transfers:
@@ -131,7 +131,7 @@ def test_lightnings_own_asynchronous_plug_in_wraps_it(package: Package, tmp_path
     assert [one.op for one in transfers].count("save") == 4
 
 
-def test_damage_is_found(package: Package, tmp_path: Path) -> None:
+def test_damaged_checkpoint_raises(package: Package, tmp_path: Path) -> None:
     _, path = fitted(package, tmp_path, 1, [package.ours.FastCheckpointIO()])
     content = bytearray(path.read_bytes())
     weight = torch.load(path, weights_only=True)["state_dict"]["layers.0.weight"]
@@ -141,7 +141,7 @@ def test_damage_is_found(package: Package, tmp_path: Path) -> None:
         fitted(package, tmp_path / "rest", 4, [package.ours.FastCheckpointIO()], path)
 
 
-def test_a_link_is_replaced_and_not_what_it_links_to(package: Package, tmp_path: Path) -> None:
+def test_saving_over_a_link_replaces_the_link_only(package: Package, tmp_path: Path) -> None:
     best, last = tmp_path / "best.ckpt", tmp_path / "last.ckpt"
     plugin = package.ours.FastCheckpointIO()
     plugin.save_checkpoint({"x": torch.zeros(3)}, best)
@@ -153,7 +153,7 @@ def test_a_link_is_replaced_and_not_what_it_links_to(package: Package, tmp_path:
     assert os.listdir(tmp_path) == ["best.ckpt"]
 
 
-def test_a_save_that_fails_leaves_the_link_and_what_it_links_to(package: Package, tmp_path: Path) -> None:
+def test_failed_save_leaves_the_link_and_its_target(package: Package, tmp_path: Path) -> None:
     best, last = tmp_path / "best.ckpt", tmp_path / "last.ckpt"
     plugin = package.ours.FastCheckpointIO()
     plugin.save_checkpoint({"x": torch.zeros(3)}, best)
@@ -164,9 +164,7 @@ def test_a_save_that_fails_leaves_the_link_and_what_it_links_to(package: Package
     assert sorted(os.listdir(tmp_path)) == ["best.ckpt", "last.ckpt"]
 
 
-def test_a_home_folder_is_found_as_lightning_finds_it(
-    package: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tilde_in_a_path_is_expanded(package: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     plugin = package.ours.FastCheckpointIO()
     plugin.save_checkpoint({"x": torch.ones(3)}, "~/one.ckpt")
@@ -174,7 +172,7 @@ def test_a_home_folder_is_found_as_lightning_finds_it(
     assert plugin.load_checkpoint("~/one.ckpt")["x"].sum() == 3
 
 
-def test_torchs_variable_for_all_pickles_is_heard(
+def test_force_no_weights_only_load_variable_is_obeyed(
     package: Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin = package.ours.FastCheckpointIO()
@@ -186,7 +184,7 @@ def test_torchs_variable_for_all_pickles_is_heard(
         assert plugin.load_checkpoint(tmp_path / "one.ckpt")["x"] is fastio.Transfer
 
 
-def test_remote_storage_stays_lightnings(package: Package, tmp_path: Path) -> None:
+def test_remote_urls_are_left_to_lightning(package: Package, tmp_path: Path) -> None:
     plugin = package.ours.FastCheckpointIO()
     url = f"file://{tmp_path}/far/one.ckpt"
     with fastio.record() as transfers:
@@ -197,7 +195,7 @@ def test_remote_storage_stays_lightnings(package: Package, tmp_path: Path) -> No
         plugin.save_checkpoint({}, tmp_path / "one.ckpt", storage_options={})
 
 
-def test_fabric_takes_it(tmp_path: Path) -> None:
+def test_fabric_saves_and_loads_with_the_plug_in(tmp_path: Path) -> None:
     lightning = importlib.import_module("lightning")
     ours = importlib.import_module("fastio.integrations.lightning")
     fabric = lightning.Fabric(accelerator="cpu", plugins=[ours.FastCheckpointIO()])
