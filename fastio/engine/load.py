@@ -62,7 +62,7 @@ def load_open(call: LoadCall, fd: int, size: int, file_format: str | None, start
     try:
         with gc_paused():
             return _load_in_place(call, fd, size, started, planned)
-    except NotPlainError as reason:  # the pickle can be judged only while it is unpickled
+    except NeedsTorchError as reason:  # the pickle can be judged only while it is unpickled
         return load_by_torch(call, fd, size, file_format, started, str(reason))
     except pickle.UnpicklingError:
         if not call.weights_only:
@@ -76,7 +76,7 @@ def _plan(call: LoadCall, fd: int, size: int, file_format: str) -> Source | str:
     _target(call, file_format)
     try:
         return _open_source(call, fd, size, file_format)
-    except NotPlainError as reason:
+    except NeedsTorchError as reason:
         return str(reason)
 
 

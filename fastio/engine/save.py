@@ -172,7 +172,7 @@ def _fill(
     patches: Sequence[Any] = layout.patches
     values: list[int] | None = None
     if not registry.get(tool).capabilities.checksums:
-        layout.settle()
+        layout.synchronize()
         values = checksums.seal(layout)
         patches = ()
     request = WriteRequest(new.path, new.fd, layout.size, layout.extents, patches, durable, control)

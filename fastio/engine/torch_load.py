@@ -15,7 +15,7 @@ from fastio.errors import UnsupportedError
 from fastio.formats import dense_tensors
 from fastio.formats.detect import PT
 from fastio.formats.pt import torch_probe
-from fastio.formats.pt.reader import NotPlainError, open_archive
+from fastio.formats.pt.reader import NeedsTorchError, open_archive
 from fastio.results import Transfer, completed
 from fastio.transports.transport import LOAD
 

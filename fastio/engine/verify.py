@@ -39,7 +39,7 @@ class Verification:
 def verify(path: str | os.PathLike[str]) -> Verification:
     """Check every byte of a file against the CRC-32 stored with it; the result says if there is none.
 
-    Reads the file once, in 32 MiB windows. Raises CorruptFileError naming the record that is damaged, FormatError for
+    Reads the file once, in 32 MiB windows. Raises CorruptFileError naming the record that is crc_mismatch, FormatError for
     a file that is none of pt, safetensors or npy, and what ``open`` raises (FileNotFoundError, IsADirectoryError,
     PermissionError). A zip file that is none of torch.save's is FormatError as well; its message says what opens it.
 
@@ -55,7 +55,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
             except NeedsTorchError as reason:
                 archive = reason.archive
             nbytes = verify_archive(archive, size)[0] if archive.checksummed else 0
-            return Verification(name, file_format, len(archive.records), nbytes, archive.sealed)
+            return Verification(name, file_format, len(archive.records), nbytes, archive.has_storage_crcs)
         if file_format in (SAFETENSORS, NPY):
             source = formats.module(file_format).source(name, fd, size)
             return Verification(name, file_format, len(source.regions), 0, False)
@@ -72,7 +72,7 @@ def verify_archive(archive: Archive, size: int) -> tuple[int, tuple[str, ...]]:
 
     Gives the number of bytes, and what was read another way than wished.
 
-    CorruptFileError names the damaged record.
+    CorruptFileError names the crc_mismatch record.
     """
     if archive.has_compressed_records:
         return verify_members(archive.path, archive.fd, archive.directory), ()

@@ -149,7 +149,9 @@ def false_namespace(tmp_path: Path, loop: tuple[Path, Path]) -> tuple[Path, Path
 def test_a_namespace_is_claimed_only_while_it_is_used(false_namespace: tuple[Path, Path]) -> None:
     named, block = false_namespace
     for place in (f"nvme:{named}", f"nvme:{block}"):
-        with pytest.raises(TransferError, match=r"is not an NVMe namespace .*: expected one such as /dev/ng0n1") as caught:
+        with pytest.raises(
+            TransferError, match=r"is not an NVMe namespace .*: expected one such as /dev/ng0n1"
+        ) as caught:
             BlockStore(place)
         assert caught.value.filename == str(named)
         os.close(os.open(block, os.O_RDONLY | os.O_EXCL))  # nobody has it any more

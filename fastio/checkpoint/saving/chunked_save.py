@@ -54,8 +54,8 @@ def save_in_chunks(
             among=checksumming_tools(SAVE, host),
         )
     )  # fmt: skip
-    room = max(passage.nbytes - len(layout.literal), LEAST) // _BLOCK * _BLOCK
-    address = passage.memory.room(min(room, layout.size), pin="cuda" in layout.devices)
+    chunk = max(chunk_memory.nbytes - len(layout.literal), LEAST) // _BLOCK * _BLOCK
+    address = chunk_memory.memory.reserve(min(chunk, layout.size), pin="cuda" in layout.devices)
     values = [0] * len(layout.extents)
     layout.synchronize()
     with AtomicFile(path) as new:
