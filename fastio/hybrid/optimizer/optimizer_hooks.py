@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch.optim import Optimizer
@@ -13,13 +13,21 @@ from torch.utils.hooks import RemovableHandle
 from fastio.hybrid.errors import HybridError, StateLostError
 from fastio.hybrid.optimizer.cpu_optimizer import to_host
 from fastio.hybrid.optimizer.ssd_states import OnStore
-
-if TYPE_CHECKING:
-    from fastio.hybrid.manager import Hybrid
-
+from fastio.hybrid.optimizer.update_states import States
 
 _GONE = "the Hybrid of this optimizer is gone, and with it the state on its store: keep it"
 _taken: weakref.WeakKeyDictionary[Optimizer, weakref.ref[OptimizerHooks]] = weakref.WeakKeyDictionary()
+
+
+class Updater(Protocol):
+    """Updates the optimizer's parameters in host memory, and keeps the optimizer's state."""
+
+    @property
+    def states(self) -> States:
+        """Where the optimizer's state is."""
+
+    def update(self) -> None:
+        """Update every parameter that has a gradient."""
 
 
 def refuse_taken(optimizer: Optimizer) -> None:
@@ -43,7 +51,7 @@ class OptimizerHooks:
     schedulers and a GradScaler around it see an ordinary step.
     """
 
-    def __init__(self, optimizer: Optimizer, hybrid: Hybrid) -> None:
+    def __init__(self, optimizer: Optimizer, hybrid: Updater) -> None:
         self._optimizer = optimizer
         self._hybrid = weakref.ref(hybrid)
         self._stores = isinstance(hybrid.states, OnStore)
