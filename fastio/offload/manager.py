@@ -296,8 +296,7 @@ class Offload:
         for blob in list(self._loaded.values()):
             # What is on the way cannot be let go of: the device writes there.
             if blob.index not in wanted and blob.state is State.RESIDENT:
-                blob.buffer = None
-                blob.state = State.DISK
+                blob.tier.unload(blob)
                 del self._loaded[blob.index]
         # Memory that is wanted now may be short of what is wanted soon: then it is read when it is asked for.
         with contextlib.suppress(MemoryError, torch.OutOfMemoryError):

@@ -144,7 +144,7 @@ class Buffer:
 
 
 class SavedTensor:
-    """Bytes to offload. The manager moves ``state``; nobody else writes here."""
+    """Bytes to offload. Only its tier changes ``state``."""
 
     def __init__(
         self, step: Any, ordinal: int, index: int, storage: torch.UntypedStorage, span: Span, witness: torch.Tensor

@@ -55,6 +55,8 @@ class ActivationLostError(FastIOError, RuntimeError):
 class Tier:
     """Moves blobs to a store and back. Not thread-safe: the manager's lock is held around every call.
 
+    Only a tier changes a saved tensor's ``state``.
+
     A blob waits in ``_queued`` (live, nothing issued: can be cancelled), then in ``_issued``; both together hold at
     most ``window`` bytes. Blobs that the graph let go of while a command was under way stay in ``_leaving`` until it
     is over, for the device still uses their memory.
@@ -177,6 +179,11 @@ class Tier:
         self._traffic.reads += 1
         self._counts.stalled_read_s += self._stalled(blob, began, settled)
         self._tell("read", blob, began, settled)
+
+    def unload(self, blob: SavedTensor) -> None:
+        """Drop the memory of a blob that was read back; the store still has its bytes."""
+        blob.buffer = None
+        blob.state = State.DISK
 
     def drop(self, blob: SavedTensor) -> None:
         """The graph let go of a blob: free its bytes now, or when its command is over."""
