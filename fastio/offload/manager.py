@@ -18,11 +18,11 @@ import torch
 from fastio._native import DeferredWeakrefCallback
 from fastio.offload.arguments import opened, parsed_bytes
 from fastio.offload.autograd import hooks
-from fastio.offload.autograd.forward_pass import Step
+from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.module_hooks import Modules
 from fastio.offload.autograd.operators import Move, Unreturned, running
-from fastio.offload.autograd.saved_tensor import SavedTensor, State, Ticket, View
+from fastio.offload.autograd.saved_tensor import HoldingTier, SavedTensor, SavingPass, State, Ticket, View
 from fastio.offload.codecs.blob_encoding import pack, unpack
 from fastio.offload.codecs.encoding import is_exact
 from fastio.offload.planning.planner import Planner
@@ -109,7 +109,7 @@ class Offload:
         self._bell = DeferredWeakrefCallback(self._departed.append, partial(_reap, weakref.ref(self), self._departed))
         self._blobs: dict[int, SavedTensor] = {}  # that graphs hold
         self._loaded: dict[int, SavedTensor] = {}  # blobs with a buffer: read, or on the way
-        self._step: Step | None = None
+        self._step: ForwardPass | None = None
         self._steps = 0
         self._unreturned = Unreturned()
         self._modules = Modules()
@@ -133,7 +133,7 @@ class Offload:
             self._levels.set_window(self._planner.window)
         self._steps += 1
         self._unreturned = Unreturned()
-        step = Step(self._steps, self._planner)
+        step = ForwardPass(self._steps, self._planner)
         self.counts.iterations.append(step.iteration)
         try:
             self._step = step
@@ -208,7 +208,7 @@ class Offload:
         with self._lock:
             self._reap_locked()
             self.check()
-            step: Step = blob.step
+            step = blob.step
             step.used(blob.ordinal)
             tensor = handle.view.on(*self._bring(blob), blob.unpacked)
             step.served()
@@ -244,7 +244,7 @@ class Offload:
         self._reap()
         return handle
 
-    def _move_out(self, step: Step, move: Move) -> None:
+    def _move_out(self, step: ForwardPass, move: Move) -> None:
         blob = move.blob
         if blob.index not in self._blobs:
             return  # backward, inside of the context, was faster
@@ -271,7 +271,7 @@ class Offload:
         try:
             if blob.state is State.DISK:
                 self._fetch(blob)
-            blob.tier.finish(blob)
+            _tier_of(blob).finish(blob)
         except ActivationLostError as error:
             self.failure = ActivationLostError(str(error))  # the error itself has frames, and they hold the graph
             raise
@@ -286,17 +286,17 @@ class Offload:
         return found
 
     def _fetch(self, blob: SavedTensor) -> None:
-        blob.tier.fetch(blob)
+        _tier_of(blob).fetch(blob)
         self._loaded[blob.index] = blob
 
-    def _look_ahead(self, step: Step) -> None:
+    def _look_ahead(self, step: SavingPass) -> None:
         """Read what comes next, as far as the window reaches, and let go of what is loaded and does not come soon."""
         coming = self._within_window(step)
         wanted = {blob.index for blob in coming}
         for blob in list(self._loaded.values()):
             # What is on the way cannot be let go of: the device writes there.
             if blob.index not in wanted and blob.state is State.RESIDENT:
-                blob.tier.unload(blob)
+                _tier_of(blob).unload(blob)
                 del self._loaded[blob.index]
         # Memory that is wanted now may be short of what is wanted soon: then it is read when it is asked for.
         with contextlib.suppress(MemoryError, torch.OutOfMemoryError):
@@ -305,7 +305,7 @@ class Offload:
                     self._fetch(blob)
         self._levels.pump()
 
-    def _within_window(self, step: Step) -> list[SavedTensor]:
+    def _within_window(self, step: SavingPass) -> list[SavedTensor]:
         """The blobs that come next and have, or need, a buffer: as many as fit beside those that are on the way."""
         coming: list[SavedTensor] = []
         if step.order is None:
@@ -361,6 +361,11 @@ class Offload:
         elif self._finalizer.alive:
             blob.tier.drop(blob)
         self._blobs.pop(blob.index, None)
+
+
+def _tier_of(blob: SavedTensor) -> HoldingTier:
+    assert blob.tier is not None, "bytes that are not in memory are in a tier"
+    return blob.tier
 
 
 def _reap(manager: weakref.ref[Offload], departed: deque[Ticket]) -> None:

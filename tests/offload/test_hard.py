@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import fastio
 from disks import tmpfs
-from fastio.offload.autograd.forward_pass import Step
+from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
 from fastio.offload.autograd.saved_tensor import SavedTensor
 from fastio.offload.stores.block_store import BlockStore
@@ -408,7 +408,7 @@ def census(store: BlockStore) -> dict[str, int]:
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": threads,
         "blobs": sum(kind in (SavedTensor, Handle, Kept) for kind in kinds),
-        "steps": kinds.count(Step),
+        "steps": kinds.count(ForwardPass),
         "tensors": sum(issubclass(kind, Tensor) for kind in kinds),
         "used": store.stats.bytes_used,
         "provisioned": store.stats.bytes_provisioned,

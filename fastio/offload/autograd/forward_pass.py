@@ -30,7 +30,7 @@ class Choice(NamedTuple):
     tier: str = ""
 
 
-class Step:
+class ForwardPass:
     """One forward pass and the backward passes over its graph."""
 
     def __init__(self, number: int, planner: Planner) -> None:

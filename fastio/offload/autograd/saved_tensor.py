@@ -6,16 +6,18 @@ import enum
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from fastio._native import WeakStorage
 from fastio.memory.raw_memory import storage_bytes
+from fastio.offload.planning.prefetch import Order
 from fastio.offload.stores import fresh_memory
 
 if TYPE_CHECKING:
     from fastio.offload.codecs.encoding import Encoded
+    from fastio.offload.report import Event
 
 # Kernels may round differently by an operand's place in a line, which a reload must keep: MKL's by 64 bytes, those of
 # CUDA libraries by as much as torch's allocator aligns to there.
@@ -143,11 +145,60 @@ class Buffer:
         return flat.set_(self.storage, self.start, (nbytes,), (1,))
 
 
+class SavingPass(Protocol):
+    """The forward pass that saved a tensor (:class:`fastio.offload.autograd.forward_pass.ForwardPass`)."""
+
+    number: int
+    refused: bool
+    blobs: dict[int, SavedTensor]
+    order: Order | None
+
+    def used(self, ordinal: int) -> None:
+        """Backward needs a saved tensor."""
+
+    def served(self) -> None:
+        """Backward has the saved tensor that it needed."""
+
+    def stalled(self, seconds: float) -> None:
+        """A pass waited for a transfer."""
+
+    def moved(self, event: Event) -> None:
+        """A transfer ended."""
+
+    def forget(self, blob: SavedTensor) -> None:
+        """The graph released a saved tensor."""
+
+
+class HoldingTier(Protocol):
+    """The tier that a saved tensor moves to (:class:`fastio.offload.stores.tiers.Tier`)."""
+
+    def cancel(self, blob: SavedTensor) -> None:
+        """Drop a write that has not been issued."""
+
+    def fetch(self, blob: SavedTensor) -> None:
+        """Begin to read the bytes back."""
+
+    def finish(self, blob: SavedTensor) -> None:
+        """Wait until the bytes are back."""
+
+    def unload(self, blob: SavedTensor) -> None:
+        """Drop the bytes that were read back."""
+
+    def drop(self, blob: SavedTensor) -> None:
+        """Free the bytes."""
+
+
 class SavedTensor:
     """Bytes to offload. Only its tier changes ``state``."""
 
     def __init__(
-        self, step: Any, ordinal: int, index: int, storage: torch.UntypedStorage, span: Span, witness: torch.Tensor
+        self,
+        step: SavingPass,
+        ordinal: int,
+        index: int,
+        storage: torch.UntypedStorage,
+        span: Span,
+        witness: torch.Tensor,
     ) -> None:
         self.step = step
         self.ordinal = ordinal  # the how manieth of its step
@@ -155,7 +206,7 @@ class SavedTensor:
         self.span = span
         self.nbytes = span.nbytes
         self.device = storage.device
-        self.tier: Any = None  # who keeps the bytes while they are away: the manager's choice
+        self.tier: HoldingTier | None = None  # None until the tensor is moved out
         self.state = State.RESIDENT
         # The weak reference keeps the storage's header (not its bytes), so its _cdata is nobody else's meanwhile.
         self.source = WeakStorage(storage)
