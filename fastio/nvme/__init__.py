@@ -1,4 +1,4 @@
-"""NVMe controllers without the kernel in the way: what is here, what stands in the way, and what must not be written.
+"""Finds NVMe controllers for user-level drivers, what prevents their use, and what must not be overwritten.
 
 Nothing in this package writes to a device. The drivers themselves are native: see
 ``fastio.offload.stores.block_store``.

@@ -1,11 +1,11 @@
-"""A window into another PCI device's memory: an address here through which a disk reads and writes it (peer to peer).
+"""Maps another PCI device's memory to an address through which a disk reads and writes it (peer to peer).
 
     with BarWindow("0000:05:00.0", 2) as window:
         store.map(window.address, window.nbytes)
-        store.read(0, window.address, nbytes)  # from the disk into the device, past host memory
+        store.read(0, window.address, nbytes)  # from the disk into the device, bypassing host memory
         store.unmap(window.address)
 
-FlashNeuron's (section 3.4) devices are a GPU and SSDs; for GPU memory see ``fastio.nvme.gpu_memory``.
+FlashNeuron's devices (section 3.4) are a GPU and SSDs; for GPU memory see ``fastio.nvme.gpu_memory``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from fastio.runtime.native_errors import translate_native_errors
 
 
 class BarWindow:
-    """BAR ``bar`` (0 to 5) of the device at ``pci_address``, :attr:`nbytes` of memory at :attr:`address` here.
+    """BAR ``bar`` (0 to 5) of the device at ``pci_address``: :attr:`nbytes` of memory at :attr:`address`.
 
-    For stores over the driver "vfio", whose controllers are this process's as well. The device is claimed through VFIO:
-    the kernel must have no driver for it, or have left it to vfio-pci. The processor reaches the memory too, slowly. A
-    context manager; ``close`` it after the stores have let go of it (``unmap``). Raises RefusedError with what would
-    help.
+    For stores with the driver "vfio", whose controllers belong to this process too. The device is claimed through VFIO:
+    it must have no kernel driver, or vfio-pci. The CPU can access the memory too, slowly. A context manager; ``close``
+    it after the stores have unmapped it. Raises RefusedError with a cure.
     """
 
     def __init__(self, pci_address: str, bar: int) -> None:
@@ -32,7 +31,7 @@ class BarWindow:
         self.nbytes = self._native.nbytes
 
     def close(self) -> None:
-        """Give the device up. Twice is fine."""
+        """Release the device. May be called twice."""
         self._native.close()
 
     def __enter__(self) -> BarWindow:

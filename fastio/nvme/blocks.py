@@ -1,4 +1,4 @@
-"""Who has a block device: what is mounted from it, built on it, swapped to it, cut out of it."""
+"""Finds what uses a block device: mounts, devices built on it, swap, partitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROOT = Path("/")
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Of a block device: ``users`` have it now, its ``partitions`` only say that somebody cut it up.
+    """The users and partitions of a block device. Partitions alone do not mean that it is in use.
 
     Each user is a phrase, such as "nvme0n1p2 is mounted on /home" or "dm-0 (cryptroot) is built on it".
     """
@@ -23,7 +23,7 @@ class Holders:
 
 
 def holders(folder: Path, root: Path = _ROOT) -> Holders:
-    """Who has the block device that ``folder`` of /sys is about, or a partition of it."""
+    """Return what uses the block device of this /sys folder, or a partition of it."""
     partitions = [name for name in sysfs.names(folder) if (folder / name / "partition").exists()]
     users: list[str] = []
     for part in (folder, *(folder / name for name in partitions)):
@@ -37,11 +37,11 @@ def holders(folder: Path, root: Path = _ROOT) -> Holders:
 
 
 def serial(folder: Path) -> str:
-    """The serial number of the drive under a block device; "" where it has none, or keeps it to itself."""
+    """Return the serial number of the drive of a block device; "" if there is none."""
     whole = folder.parent if (folder / "partition").exists() else folder
-    told = sysfs.text(whole / "device/serial") or sysfs.text(whole / "serial")  # NVMe and most; virtio
-    if told:
-        return told
+    number = sysfs.text(whole / "device/serial") or sysfs.text(whole / "serial")  # NVMe and most; virtio
+    if number:
+        return number
     try:
         page = (whole / "device/vpd_pg80").read_bytes()  # SCSI: four bytes of header
     except OSError:
@@ -50,14 +50,17 @@ def serial(folder: Path) -> str:
 
 
 def _mounts(number: str, name: str, root: Path) -> list[str]:
-    """Where it is mounted in this process's namespace. btrfs and others name the device, not its number."""
+    """Return the mount points in this process's mount namespace.
+
+    btrfs and others list the device name instead of its number.
+    """
     points = []
     for line in sysfs.text(root / "proc/self/mountinfo").splitlines():
-        fields, _, source = line.partition(" - ")
-        told = fields.split(" ")
+        before, _, source = line.partition(" - ")
+        fields = before.split(" ")
         from_it = source.split(" ")[1:2] == [f"/dev/{name}"]
-        if len(told) > 4 and (told[2] == number or from_it):
-            points.append(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), told[4]))
+        if len(fields) > 4 and (fields[2] == number or from_it):
+            points.append(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields[4]))
     return points
 
 
@@ -67,6 +70,6 @@ def _swaps(root: Path) -> set[str]:
 
 
 def _named(folder: Path) -> str:
-    """A holder's name, and the one that its owner gave it."""
+    """Return a holder's name, with its device-mapper name if it has one."""
     name = sysfs.text(folder / "dm/name")
     return f"{folder.name} ({name})" if name else folder.name

@@ -1,4 +1,4 @@
-"""The NVMe controllers that the kernel sees, whatever driver has them, and their namespaces."""
+"""Lists the NVMe controllers that the kernel sees, under any driver, and their namespaces."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _BRIDGE_CLASS = "0x0604"
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A namespace as the kernel's nvme driver shows it. Sizes in bytes; ``lba_bytes`` is 0 where it does not say.
+    """A namespace as the kernel's nvme driver shows it. Sizes in bytes; ``lba_bytes`` is 0 if unknown.
 
-    ``users`` have it now; ``holds`` is what is on it, "" if nothing that is known, and ``unread`` why that could not be
-    looked at. ``generic`` is its passthrough device ("" if it has none); ``locked`` are those of both devices that this
+    ``users`` use it now. ``holds`` is what is on it, "" if nothing known; ``unread`` is why it could not be read.
+    ``generic`` is its passthrough device, "" if it has none. ``locked`` lists those of the two devices that this
     process may not read and write.
     """
 
@@ -37,7 +37,7 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class Mate:
-    """Another device of a controller's IOMMU group: VFIO gives a group as a whole. Bridges stay with the kernel."""
+    """Another device in a controller's IOMMU group: VFIO assigns a group as a whole. Bridges are left out."""
 
     address: str
     driver: str
@@ -45,11 +45,11 @@ class Mate:
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """``address`` is "0000:03:00.0" of one on PCIe, else the kernel's for it ("traddr=...,trsvcid=...").
+    """``address`` is "0000:03:00.0" for a PCIe controller, else the kernel's ("traddr=...,trsvcid=...").
 
-    ``driver`` is "nvme", "vfio-pci", ... or "" for none. Model, serial number, firmware and namespaces are known while
-    the kernel's driver has it; else ``model`` is its vendor and device. ``iommu_group`` is "" where there is none;
-    ``group_locked`` says that this process may not open the group.
+    ``driver`` is "nvme", "vfio-pci", ... or "" for none. Serial number, firmware and namespaces are known only under
+    the kernel's driver; otherwise ``model`` is the vendor and device id. ``iommu_group`` is "" if there is none.
+    ``group_locked``: this process may not open the group.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Controller:
 
 
 def controllers(root: Path = _ROOT) -> list[Controller]:
-    """All of them, those on PCIe first, by address. Reads the first and last blocks of namespaces that nobody uses."""
+    """Return all controllers, PCIe first, by address. Reads the first and last blocks of unused namespaces."""
     pci = root / "sys/bus/pci/devices"
     found = [
         _on_pci(pci / address, root)
@@ -116,7 +116,7 @@ def _of_kernel(folder: Path, address: str, transport: str, root: Path) -> Contro
 
 
 def _block_names(folder: Path) -> list[str]:
-    """Block devices of a controller. One that several controllers share is shown under its subsystem's name."""
+    """Return a controller's block devices. Shared ones appear under their subsystem's name."""
     matches = (re.fullmatch(r"nvme(\d+)(?:c\d+)?n(\d+)", name) for name in sysfs.names(folder))
     return sorted({f"nvme{match[1]}n{match[2]}" for match in matches if match})
 
@@ -135,7 +135,7 @@ def _namespace(name: str, root: Path) -> Namespace:
     return Namespace(
         name,
         int(nsid) if nsid else int(name.rpartition("n")[2]),
-        int(sysfs.text(folder / "size") or 0) * 512,  # always told in sectors of 512 bytes
+        int(sysfs.text(folder / "size") or 0) * 512,  # always in sectors of 512 bytes
         int(sysfs.text(folder / "queue/logical_block_size") or 0),
         has.users,
         has.partitions,

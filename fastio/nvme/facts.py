@@ -1,4 +1,4 @@
-"""What this machine's kernel offers to drivers of NVMe: the IOMMU, VFIO, io_uring, huge pages."""
+"""Reads what this machine's kernel offers to NVMe drivers: the IOMMU, VFIO, io_uring, huge pages."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _MODULES = ("vfio", "vfio_pci", "vfio_iommu_type1")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """``kernel`` is its version's first two numbers; ``iommu_units`` are the hardware's, ``iommu_groups`` how many
-    groups the kernel made; ``kernel_line`` what was said about it at boot. ``memlock`` is in bytes, -1 for no limit.
-    ``root``: whether this process may do what only root may. ``no_spdk`` says why this build has no SPDK, "" where it
-    has one.
+    """What the kernel offers.
+
+    ``kernel``: the first two numbers of its version. ``iommu_units``: the hardware's units; ``iommu_groups``: the
+    number of groups; ``kernel_line``: IOMMU parameters of the kernel command line. ``memlock``: bytes, -1 for no limit.
+    ``root``: whether this process runs as root. ``no_spdk``: why this build has no SPDK, "" if it has one.
     """
 
     kernel: tuple[int, int]
@@ -39,7 +40,7 @@ class Facts:
 
     @property
     def iommu(self) -> str:
-        """The IOMMU's state in a line."""
+        """The IOMMU's state, in one line."""
         said = f"; kernel line: {' '.join(self.kernel_line)}" if self.kernel_line else ""
         if self.iommu_groups:
             return f"on, {self.iommu_groups} groups ({', '.join(self.iommu_units) or 'virtual'}){said}"
@@ -47,7 +48,7 @@ class Facts:
 
 
 def facts(root: Path = _ROOT) -> Facts:
-    """Read them. Opens nothing for writing."""
+    """Read the facts. Opens nothing for writing."""
     version = re.match(r"(\d+)\.(\d+)", sysfs.text(root / "proc/sys/kernel/osrelease"))
     vendor = re.search(r"^vendor_id\s*:\s*(\S+)", sysfs.text(root / "proc/cpuinfo"), re.MULTILINE)
     words = sysfs.text(root / "proc/cmdline").split()

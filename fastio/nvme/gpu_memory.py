@@ -1,13 +1,13 @@
-"""A window into GPU memory: an address here through which a disk reads and writes the GPU's own memory.
+"""Maps GPU memory to an address through which a disk reads and writes it.
 
     with GpuWindow(tensor.data_ptr(), tensor.nbytes) as window:
         store.map(window.address, window.nbytes)
-        store.write(0, window.address, tensor.nbytes)  # from the GPU to the disk, past host memory
+        store.write(0, window.address, tensor.nbytes)  # from the GPU to the disk, bypassing host memory
 
-Two ways lead there, and both end in the GPU's BAR mapped into this process, which VFIO maps for the disk in turn: the
-CUDA driver exports the memory as a dma-buf, whose descriptor is mapped (CUDA 11.7; that it can be mapped is younger);
-or GDRCopy pins and maps it through its own kernel module. Their logic is tested on stand-ins of the two libraries on
-host memory; with a GPU they have not run yet.
+There are two ways. Both map the GPU's BAR into this process, and VFIO maps that for the disk. Either the CUDA driver
+exports the memory as a dma-buf and its descriptor is mapped (CUDA 11.7 exports; mapping came later), or GDRCopy pins
+and maps it through its kernel module. The logic is tested with stand-ins for the two libraries on host memory; it has
+not run with a GPU yet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from fastio import _native
 from fastio.errors import RefusedError
 
-_GPU_PAGE = 64 << 10  # what GDRCopy pins by
+_GPU_PAGE = 64 << 10  # unit of GDRCopy's pinning
 _PROBE = 2 << 20
 _DMA_BUF = 1  # CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 _THROUGH_PCIE = 1  # CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE, of CUDA 12.8
@@ -31,7 +31,7 @@ _CUDA_ERRORS = {_INVALID_VALUE: "invalid value", 201: "no CUDA context", _NOT_SU
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """Where the two libraries are, as the dynamic linker takes it."""
+    """The names of the two libraries for the dynamic linker."""
 
     cuda: str = "libcuda.so.1"
     gdrcopy: str = "libgdrapi.so.2"
@@ -42,13 +42,13 @@ _LIBRARIES = Libraries()
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """``way`` is "dma-buf", "GDRCopy" or "" for none; ``reasons`` why the ways before it are none."""
+    """``way`` is "dma-buf", "GDRCopy" or "" for none; ``reasons`` says why earlier ways failed."""
 
     way: str
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
-        """In a line."""
+        """Return one line."""
         why = "; ".join(self.reasons)
         if not self.way:
             return f"cannot be reached by a disk: {why}"
@@ -56,12 +56,12 @@ class Offer:
 
 
 class GpuWindow:
-    """``nbytes`` of GPU memory at ``gpu_address`` (a tensor's ``data_ptr()``) as ``nbytes`` at :attr:`address` here.
+    """Maps ``nbytes`` of GPU memory at ``gpu_address`` (a tensor's ``data_ptr()``) to :attr:`address`.
 
-    :attr:`offer` says which way it is. The memory must stay, and what the GPU does with it be done (as by
-    ``torch.cuda.synchronize()``) before the disk reads or writes it; afterwards the GPU sees what the disk wrote.
-    A context manager; ``close`` it after the store has let go of it. Raises RefusedError with both reasons where
-    neither way is possible.
+    :attr:`offer` says which way was used. The memory must stay, and the GPU's work on it must be done (for example by
+    ``torch.cuda.synchronize()``) before the disk reads or writes it; afterwards the GPU sees what the disk wrote. A
+    context manager; ``close`` it after the store has unmapped it. Raises RefusedError with both reasons if neither way
+    works.
     """
 
     def __init__(self, gpu_address: int, nbytes: int, libraries: Libraries = _LIBRARIES) -> None:
@@ -82,7 +82,7 @@ class GpuWindow:
         raise RefusedError(f"no disk can reach this GPU memory: {'; '.join(reasons)}")
 
     def close(self) -> None:
-        """Unmap it. Twice is fine."""
+        """Unmap it. May be called twice."""
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
@@ -95,7 +95,7 @@ class GpuWindow:
 
 
 def offer() -> Offer:
-    """Which way GPU memory would go here, by trying it on 2 MiB of the current device's."""
+    """Return which way works here, by mapping 2 MiB of the current device's memory."""
     import torch
 
     if not torch.cuda.is_available():
@@ -109,11 +109,11 @@ def offer() -> Offer:
 
 
 class _ImpossibleError(Exception):
-    """Why one of the ways is none."""
+    """Why one of the ways does not work."""
 
 
 class _DmaBuf:
-    """By a dma-buf of the CUDA driver: whole pages around the memory, mapped by its descriptor."""
+    """Maps whole pages around the memory through a dma-buf of the CUDA driver."""
 
     name = "dma-buf"
 
@@ -126,7 +126,7 @@ class _DmaBuf:
         export.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int, ctypes.c_ulonglong)
         first, size = _around(gpu_address, nbytes, mmap.PAGESIZE)
         fd = ctypes.c_int(-1)
-        # Where CPU and GPU share memory by another link, a disk still needs the way over PCIe; elsewhere, and in older
+        # If another link connects CPU and GPU, a disk still needs the mapping over PCIe. Elsewhere, and in older
         # drivers, the flag does not exist.
         result = export(ctypes.byref(fd), first, size, _DMA_BUF, _THROUGH_PCIE)
         if result in (_INVALID_VALUE, _NOT_SUPPORTED):
@@ -148,7 +148,7 @@ class _DmaBuf:
 
 
 class _Gdr:
-    """By GDRCopy: whole GPU pages around the memory, pinned and mapped by its kernel module."""
+    """Pins and maps whole GPU pages around the memory through GDRCopy's kernel module."""
 
     name = "GDRCopy"
 
@@ -182,7 +182,7 @@ class _Gdr:
 
 
 def _around(address: int, nbytes: int, page: int) -> tuple[int, int]:
-    """The whole pages that hold this memory: first address and bytes."""
+    """Return the address and size of the whole pages that contain this memory."""
     first = address // page * page
     return first, (address + nbytes - first + page - 1) // page * page
 
@@ -195,7 +195,7 @@ def _loaded(library: str) -> Any:
 
 
 def _declared(api: Any) -> Any:
-    """The functions of gdrapi.h (version 2) that are used here. A pinned buffer's handle is a struct of one long."""
+    """Declare the functions of gdrapi.h (version 2) used here. A pinned buffer's handle is a struct of one long."""
     handle, session, address = ctypes.c_ulong, ctypes.c_void_p, ctypes.c_void_p
     try:
         api.gdr_open.restype = session

@@ -1,4 +1,4 @@
-"""What stands in the way of each driver at each controller, and the commands that would change it. Pure."""
+"""Lists what prevents each driver from using a controller, and the commands that change it. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fastio.nvme.facts import Facts
 DRIVERS = ("uring", "nvme", "vfio", "spdk")
 
 _PASSTHROUGH = (5, 19)  # the first kernel with IORING_OP_URING_CMD for NVMe
-_UNPRIVILEGED = (6, 2)  # the first in which reads and writes of passthrough need no CAP_SYS_ADMIN
-_LEAST_MEMLOCK = 64 << 20  # bytes: queues, the bounce and a few activations
+_UNPRIVILEGED = (6, 2)  # the first in which passthrough reads and writes need no CAP_SYS_ADMIN
+_LEAST_MEMLOCK = 64 << 20  # bytes: queues, the bounce buffer and a few activations
 _HUGE_PAGES = 128  # of 2 MiB, for SPDK's queues and requests
 
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """What keeps ``driver`` from a controller. ``commands`` are for a shell, in order; none where none would help."""
+    """What prevents ``driver`` from using a controller. ``commands`` are for a shell, in order; may be empty."""
 
     driver: str
     problem: str
@@ -26,32 +26,32 @@ class Obstacle:
 
 
 def obstacles(controller: Controller, facts: Facts) -> list[Obstacle]:
-    """All of them, by driver. A driver without one can be used at once."""
+    """Return all obstacles, by driver. A driver without one can be used at once."""
     ways = {"uring": _uring, "nvme": _nvme, "vfio": _vfio, "spdk": _spdk}
-    return [Obstacle(driver, *told) for driver in DRIVERS for told in ways[driver](controller, facts)]
+    return [Obstacle(driver, *found) for driver in DRIVERS for found in ways[driver](controller, facts)]
 
 
-Told = tuple[str, tuple[str, ...]]
+Finding = tuple[str, tuple[str, ...]]
 
 
-def _uring(controller: Controller, facts: Facts) -> Iterator[Told]:
+def _uring(controller: Controller, facts: Facts) -> Iterator[Finding]:
     if facts.io_uring_disabled:
         yield "io_uring is forbidden here (the driver threads takes over)", ("sudo sysctl kernel.io_uring_disabled=0",)
-    yield from _kernel_has_it(controller)
+    yield from _requires_kernel_driver(controller)
     for namespace in controller.namespaces:
-        yield from _occupied(namespace)
+        yield from _in_use_or_not_empty(namespace)
         yield from _locked(namespace, f"/dev/{namespace.name}")
 
 
-def _nvme(controller: Controller, facts: Facts) -> Iterator[Told]:
+def _nvme(controller: Controller, facts: Facts) -> Iterator[Finding]:
     if facts.kernel < _PASSTHROUGH:
         have, need = (".".join(map(str, version)) for version in (facts.kernel, _PASSTHROUGH))
         yield f"Linux {have} has no io_uring passthrough for NVMe: it came with {need}", ()
     if facts.io_uring_disabled:
         yield "io_uring is forbidden here", ("sudo sysctl kernel.io_uring_disabled=0",)
-    yield from _kernel_has_it(controller)
+    yield from _requires_kernel_driver(controller)
     for namespace in controller.namespaces:
-        yield from _occupied(namespace)
+        yield from _in_use_or_not_empty(namespace)
         if not namespace.generic:
             yield f"{namespace.name} has no passthrough device (/dev/ng...) here", ()
             continue
@@ -60,7 +60,7 @@ def _nvme(controller: Controller, facts: Facts) -> Iterator[Told]:
             yield "before Linux 6.2 only root (CAP_SYS_ADMIN) may send commands", ("sudo -E python ...",)
 
 
-def _vfio(controller: Controller, facts: Facts) -> Iterator[Told]:
+def _vfio(controller: Controller, facts: Facts) -> Iterator[Finding]:
     if controller.transport != "pcie":
         yield f"VFIO gives devices on PCIe, and this one is reached over {controller.transport}", ()
         return
@@ -69,7 +69,7 @@ def _vfio(controller: Controller, facts: Facts) -> Iterator[Told]:
     if missing:
         yield f"not loaded: {', '.join(missing)}", (f"sudo modprobe -a {' '.join(missing)}",)
     for namespace in controller.namespaces:
-        yield from _occupied(namespace)
+        yield from _in_use_or_not_empty(namespace)
     if controller.driver != "vfio-pci":
         holder = f"the kernel's driver {controller.driver} has it" if controller.driver else "no driver has it"
         yield f"{holder}: vfio-pci must", _bind(controller.address, "vfio-pci", bound=bool(controller.driver))
@@ -85,13 +85,13 @@ def _vfio(controller: Controller, facts: Facts) -> Iterator[Told]:
         yield problem, ("ulimit -l unlimited  # as root, or by /etc/security/limits.conf",)
 
 
-def _spdk(controller: Controller, facts: Facts) -> Iterator[Told]:
+def _spdk(controller: Controller, facts: Facts) -> Iterator[Finding]:
     if facts.no_spdk:
         yield facts.no_spdk, ()
     for namespace in controller.namespaces:
-        yield from _occupied(namespace)
+        yield from _in_use_or_not_empty(namespace)
     if controller.transport != "pcie":
-        return  # over TCP it takes ordinary pages, and a connection of its own
+        return  # over TCP it uses ordinary pages and its own connection
     yield from _iommu(controller, facts)
     if controller.driver != "vfio-pci":
         holder = f"the kernel's driver {controller.driver} has it" if controller.driver else "no driver has it"
@@ -103,7 +103,7 @@ def _spdk(controller: Controller, facts: Facts) -> Iterator[Told]:
         yield problem, (f"echo {_HUGE_PAGES} | sudo tee {pages}",)
 
 
-def _kernel_has_it(controller: Controller) -> Iterator[Told]:
+def _requires_kernel_driver(controller: Controller) -> Iterator[Finding]:
     if controller.driver != "nvme":
         holder = f"{controller.driver} has it" if controller.driver else "no driver has it"
         yield f"{holder}, not the kernel's nvme", _give_back(controller)
@@ -111,7 +111,7 @@ def _kernel_has_it(controller: Controller) -> Iterator[Told]:
         yield "it has no namespace that the kernel can use", ()
 
 
-def _iommu(controller: Controller, facts: Facts) -> Iterator[Told]:
+def _iommu(controller: Controller, facts: Facts) -> Iterator[Finding]:
     if controller.iommu_group or facts.unsafe_no_iommu:
         return
     parameter = "amd_iommu=on" if facts.processor == "AuthenticAMD" else "intel_iommu=on"
@@ -126,7 +126,7 @@ def _iommu(controller: Controller, facts: Facts) -> Iterator[Told]:
     yield problem, (line, "sudo update-grub && sudo reboot")
 
 
-def _occupied(namespace: Namespace) -> Iterator[Told]:
+def _in_use_or_not_empty(namespace: Namespace) -> Iterator[Finding]:
     device = f"/dev/{namespace.name}"
     if namespace.users:
         yield f"in use: {'; '.join(namespace.users)}", ()
@@ -137,7 +137,7 @@ def _occupied(namespace: Namespace) -> Iterator[Told]:
         yield f"what {device} holds cannot be read: {namespace.unread}", (f"sudo setfacl -m u:$USER:rw {device}",)
 
 
-def _locked(namespace: Namespace, node: str) -> Iterator[Told]:
+def _locked(namespace: Namespace, node: str) -> Iterator[Finding]:
     if any(locked.endswith(node) for locked in namespace.locked):
         yield f"{node} may not be opened by this user", (f"sudo setfacl -m u:$USER:rw {node}",)
 

@@ -1,7 +1,7 @@
-"""Nothing is ever written to a device that somebody uses, or that holds something, unless its serial number is given.
+"""Refuses devices that are in use, and devices that hold data unless their serial number is given.
 
-What the kernel has in use (mounted, held, swap) is refused even then: it would go on with it. Asked before a block
-store opens a whole device; the store holds the device exclusively from then on, so that nobody mounts it meanwhile.
+What the kernel uses (mounts, holders, swap) is refused even then, because the kernel would keep using it. Checked
+before a block store opens a whole device. The store then holds the device exclusively, so that it cannot be mounted.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from fastio.errors import DeviceInUseError
 from fastio.nvme import blocks, signatures, sysfs
 
 _ROOT = Path("/")
-# The kernel lets go of what the ring of a killed program held a little after the program is gone.
-_LETTING_GO_SECONDS = 1.0
+# The kernel releases the files of a killed program's ring shortly after the program ends.
+_RELEASE_SECONDS = 1.0
 
 
 def refuse_in_use(block_device: str, force: str | None, root: Path = _ROOT) -> None:
-    """Raise DeviceInUseError unless the device at ``block_device`` is nobody's.
+    """Raise DeviceInUseError unless the device at ``block_device`` is unused and empty.
 
-    Of an NVMe passthrough device (/dev/ng0n1) its block device (/dev/nvme0n1) is looked at. ``force`` is the serial
-    number of a drive whose partitions and contents may be lost; another drive's does not count. An image file has its
-    contents looked at alone. Raises OSError where the device cannot be read.
+    For an NVMe passthrough device (/dev/ng0n1) its block device (/dev/nvme0n1) is checked. ``force`` is the serial
+    number of a drive whose partitions and contents may be lost; it has no effect on other drives. For an image file
+    only the contents are checked. Raises OSError if the device cannot be read.
     """
     path = block_twin(block_device)
     folder = sysfs.block_folder(path, root)
@@ -49,19 +49,19 @@ def refuse_in_use(block_device: str, force: str | None, root: Path = _ROOT) -> N
 
 
 def refuse_controller_in_use(pci_address: str, force: str | None, root: Path = _ROOT) -> None:
-    """Raise DeviceInUseError if a namespace of the controller at ``pci_address`` ("0000:03:00.0") is somebody's.
+    """Raise DeviceInUseError if a namespace of the controller at ``pci_address`` is in use or holds data.
 
-    Of a controller that the kernel's nvme driver has. One that it has let go has no namespaces that it knows: there, a
-    user-level driver shows what is on them to :func:`refuse_contents`.
+    ``pci_address`` is like "0000:03:00.0". Works for controllers under the kernel's nvme driver. The kernel lists no
+    namespaces for other controllers: their user-level driver passes the contents to :func:`refuse_contents`.
     """
     for namespace in sorted((root / "sys/bus/pci/devices" / pci_address / "nvme").glob("nvme*/nvme*n*")):
-        shared = re.fullmatch(r"nvme(\d+)c\d+n(\d+)", namespace.name)  # a path to one that several controllers share
+        shared = re.fullmatch(r"nvme(\d+)c\d+n(\d+)", namespace.name)  # a path to a namespace that controllers share
         name = f"nvme{shared[1]}n{shared[2]}" if shared else namespace.name
         refuse_in_use(str(root / "dev" / name), force, root)
 
 
 def refuse_contents(device: str, serial: str, read: signatures.Reader, nbytes: int, force: str | None) -> None:
-    """Raise DeviceInUseError if what ``read`` shows of a device of ``nbytes`` is a filesystem, a RAID or a table."""
+    """Raise DeviceInUseError if ``read`` finds a filesystem, RAID or partition table on a device of ``nbytes``."""
     if _forced(force, serial):
         return
     contents = signatures.found(read, nbytes)
@@ -70,16 +70,16 @@ def refuse_contents(device: str, serial: str, read: signatures.Reader, nbytes: i
 
 
 def block_twin(path: str) -> str:
-    """The block device of an NVMe passthrough device: /dev/nvme0n1 of /dev/ng0n1; any other path as it is."""
+    """Return the block device of an NVMe passthrough device: /dev/nvme0n1 for /dev/ng0n1; other paths unchanged."""
     folder, name = os.path.split(os.path.realpath(path))
     return os.path.join(folder, f"nvme{name[2:]}") if re.fullmatch(r"ng\d+n\d+", name) else path
 
 
 def _refuse_claimed(device: str, path: str, serial: str) -> None:
-    """Have the kernel say whether somebody has claimed it whom /sys does not name (ZFS, another namespace's mount)."""
+    """Ask the kernel whether the device is claimed by users that /sys does not list (ZFS, other namespaces' mounts)."""
     if not (os.path.exists(path) and stat.S_ISBLK(os.stat(path).st_mode)):
         return
-    until = time.monotonic() + _LETTING_GO_SECONDS
+    until = time.monotonic() + _RELEASE_SECONDS
     while True:
         try:
             os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_EXCL))
@@ -88,7 +88,7 @@ def _refuse_claimed(device: str, path: str, serial: str) -> None:
             if error.errno != errno.EBUSY:
                 raise
         if time.monotonic() > until:
-            problem = "the kernel says that it is in use, but not by whom"
+            problem = "the kernel says that it is in use, but not by what"
             raise DeviceInUseError(device, problem, serial, f"see `lsof {path}` and release it first")
         time.sleep(0.01)
 

@@ -1,7 +1,7 @@
-"""What a device holds, by the signatures that its owners leave: filesystems, RAID and LVM members, partition tables.
+"""Finds what a device holds by its signatures: filesystems, RAID and LVM members, partition tables.
 
-``blkid -p`` of util-linux knows hundreds, the table here those that are met on SSDs. Both are asked: what either of
-them finds is not to be written over. ``wipefs --all`` removes what either finds.
+``blkid -p`` of util-linux knows hundreds; the table here has those that are common on SSDs. Both are used, and whatever
+either finds must not be overwritten. ``wipefs --all`` removes what either finds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 
-# (offset, nbytes) -> so many bytes of the device. Both are multiples of 4096, but at the end of one whose size is none.
+# (offset, nbytes) -> bytes of the device. Both are multiples of 4096, except at the end of a device whose size is not.
 Reader = Callable[[int, int], bytes]
 
 _BLOCK = 4096
@@ -21,10 +21,10 @@ _MD_MAGIC = (b"\xfc\x4e\x2b\xa9", b"\xa9\x2b\x4e\xfc")  # little and, in version
 _BCACHE = bytes.fromhex("c68573f64e1a45ca8265f57f48ba6d81")
 _BCACHEFS = bytes.fromhex("c68573f666ce90a9d96a60cf803df7ef")
 
-# What, where (bytes from the beginning), and the bytes there.
+# Name, byte offset, and the bytes there.
 _TABLE: tuple[tuple[str, int, bytes], ...] = (
     ("a GPT partition table", 512, b"EFI PART"),
-    ("a GPT partition table", 4096, b"EFI PART"),  # of blocks of 4096 bytes
+    ("a GPT partition table", 4096, b"EFI PART"),  # with blocks of 4096 bytes
     ("an ext2, ext3 or ext4 filesystem", 0x438, b"\x53\xef"),
     ("an xfs filesystem", 0, b"XFSB"),
     ("a btrfs filesystem", 0x10040, b"_BHRfS_M"),
@@ -52,14 +52,14 @@ _TABLE: tuple[tuple[str, int, bytes], ...] = (
     ("a bcache or bcachefs device", 0x1018, _BCACHE),
     ("an APFS container", 32, b"NXSB"),
     ("a Ceph BlueStore device", 0, b"bluestore block device\n"),
-    ("a partition table or boot sector", 510, b"\x55\xaa"),  # last: FAT, NTFS and GPT have it too
+    ("a partition table or boot sector", 510, b"\x55\xaa"),  # last, because FAT, NTFS and GPT have it too
 )
 
 
 def found(read: Reader, nbytes: int) -> str:
-    """What a device of ``nbytes`` holds, such as "an xfs filesystem (at byte 0)"; "" if no signature is known.
+    """Return what a device of ``nbytes`` holds, such as "an xfs filesystem (at byte 0)"; "" if no signature is known.
 
-    What ``read`` raises goes through: a device that cannot be read is not one that is empty.
+    Errors of ``read`` are raised: a device that cannot be read is not empty.
     """
     for what, offset in _all(read, nbytes):
         return f"{what} (at byte {offset})"
@@ -67,9 +67,9 @@ def found(read: Reader, nbytes: int) -> str:
 
 
 def of_file(path: str) -> str:
-    """What the device or image file at ``path`` holds, by the table and by blkid; "" if neither knows anything of it.
+    """Return what the device or image file at ``path`` holds, by the table and blkid; "" if neither finds anything.
 
-    Raises OSError where it cannot be read.
+    Raises OSError if it cannot be read.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -88,7 +88,7 @@ def _all(read: Reader, nbytes: int) -> Iterator[tuple[str, int]]:
         block = _slice(read, nbytes, place, 4)
         if block in _MD_MAGIC:
             yield "an mdraid member", place
-    for block_nbytes in (512, _BLOCK):  # the copy of the table, which outlives a wiped beginning
+    for block_nbytes in (512, _BLOCK):  # the backup table, which survives if only the beginning is wiped
         if _slice(read, nbytes, nbytes - block_nbytes, 8) == b"EFI PART":
             yield "the second copy of a GPT partition table", nbytes - block_nbytes
     end = nbytes // _ZFS_LABEL * _ZFS_LABEL
@@ -101,13 +101,13 @@ def _all(read: Reader, nbytes: int) -> Iterator[tuple[str, int]]:
 
 
 def _md_at_the_end(nbytes: int) -> tuple[int, ...]:
-    """Where versions 1.0 and 0.90 keep their superblock: linux, drivers/md/md.c."""
+    """Return where versions 1.0 and 0.90 keep their superblock: linux, drivers/md/md.c."""
     sectors = nbytes // 512
     return tuple(sector * 512 for sector in ((sectors - 16) & ~7, (sectors & ~127) - 128) if sector > 0)
 
 
 def _slice(read: Reader, nbytes: int, offset: int, count: int) -> bytes:
-    """``count`` bytes (within one block) at ``offset``, by whole blocks; b"" where the device has none there."""
+    """Return ``count`` bytes (within one block) at ``offset``, read by whole blocks; b"" outside the device."""
     if offset < 0 or offset + count > nbytes:
         return b""
     block = offset // _BLOCK * _BLOCK
@@ -126,15 +126,15 @@ def _read_all(fd: int, offset: int, count: int) -> bytes:
 
 
 def _by_blkid(path: str) -> str:
-    """What blkid says of it; "" where it says nothing, or is not installed."""
+    """Return what blkid finds; "" if it finds nothing, or is not installed."""
     tool = shutil.which("blkid", path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/sbin", "/usr/sbin"]))
     if tool is None:
         return ""
     child = subprocess.run([tool, "-p", "-o", "export", path], check=False, capture_output=True, text=True)
     if child.returncode == 8:
         return "signatures of several kinds (by blkid)"
-    told = dict(line.split("=", 1) for line in child.stdout.splitlines() if "=" in line)
-    kind = told.get("TYPE") or told.get("PTTYPE")
+    fields = dict(line.split("=", 1) for line in child.stdout.splitlines() if "=" in line)
+    kind = fields.get("TYPE") or fields.get("PTTYPE")
     if child.returncode != 0 or kind is None:
         return ""
-    return f"{kind}, {told.get('USAGE', 'a partition table')} (by blkid)"
+    return f"{kind}, {fields.get('USAGE', 'a partition table')} (by blkid)"

@@ -1,4 +1,4 @@
-"""Small files of /sys and /proc, below a root that a test may build by itself."""
+"""Reads small files of /sys and /proc, below a root that tests may build."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def text(path: Path) -> str:
-    """What a file says, stripped; "" where it is not there, or does not let itself be read."""
+    """Return the text of a file, stripped; "" if it does not exist or cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -17,7 +17,7 @@ def text(path: Path) -> str:
 
 
 def names(folder: Path) -> list[str]:
-    """What is in a folder, sorted; nothing where there is none."""
+    """Return the names in a folder, sorted; empty if there is none."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -25,7 +25,7 @@ def names(folder: Path) -> list[str]:
 
 
 def target(link: Path) -> str:
-    """The last part of where a link leads; "" where there is none."""
+    """Return the last part of a link's target; "" if there is none."""
     try:
         return os.path.basename(os.readlink(link))
     except OSError:
@@ -33,9 +33,9 @@ def target(link: Path) -> str:
 
 
 def block_folder(path: str, root: Path) -> Path | None:
-    """The folder of /sys about the block device at ``path``; None for a plain file, or what /sys does not know.
+    """Return the /sys folder of the block device at ``path``; None for a plain file, or if /sys does not list it.
 
-    Below a root of one's own, where device nodes cannot be made, a plain file in ``dev`` stands for the device.
+    Below another root, which cannot have device nodes, a plain file in ``dev`` stands for the device.
     """
     with contextlib.suppress(OSError):
         found = os.stat(path)
