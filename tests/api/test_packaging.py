@@ -18,8 +18,8 @@ import fastio
 import fastio._native as native
 
 PACKAGED = {".css", ".csv", ".cu", ".json", ".py", ".pyi", ".typed"}
-HEAVY = {"click", "cupy", "kvikio", "matplotlib", "nvidia", "rich", "safetensors"}
-HEAVY_ROOMS = ("fastio_bench", "fastio.backends.dali", "fastio.backends.gds", "fastio.backends.pinned")
+HEAVY = {"click", "cupy", "hypothesis", "kvikio", "matplotlib", "nvidia", "pytest", "rich", "safetensors"}
+HEAVY_ROOMS = ("fastio_bench", "fastio.testing", *(f"fastio.backends.{tool}" for tool in ("dali", "gds", "pinned")))
 
 NEWLY_IMPORTED = """
 import sys, torch

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,24 @@ def run(program: str, site: Path | None, folder: Path, **settings: str) -> Any:
     )
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_its_author_runs_the_contract_of_transports(installed: Path, repository: Path, tmp_path: Path) -> None:
+    """In a folder of its own, as in the plug-in's repository."""
+    shutil.copy(repository / "tests" / "support" / "plugin" / "contract_of_tortoise.py", tmp_path)
+    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "contract_of_tortoise.py"],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert " passed" in ran.stdout
+    assert "skipped" not in ran.stdout
 
 
 TOOLS = """

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pytest
 from numpy.lib import format as npy
 
-from contract import LoadContract
 from fastio.errors import RefusedError
+from fastio.testing import LoadContract
+from fastio.testing.layouts import MIB, Memory
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, Extent, ReadRequest, Transport, TransportResult, WriteRequest
-from layouts import MIB, Memory
 
 dali = registry.find("dali")
 # Where the tests must all run, DALI that is missing is a failure.

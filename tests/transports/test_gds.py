@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 import torch
 
-from contract import TransportContract
 from fastio.backends.gds import GdsTransport
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
+from fastio.testing import TransportContract
+from fastio.testing.layouts import MIB, PAGE, Layout, Run
 from fastio.transports import registry
 from fastio.transports.transport import ReadRequest, WriteRequest
-from layouts import MIB, PAGE, Layout, Run
 
 has_kvikio = importlib.util.find_spec("kvikio") is not None
 may_skip = os.environ.get("CI", "").lower() not in {"1", "true"}

@@ -17,16 +17,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract import ChecksumContract
 from fastio.backends._copies import ThreadCopies
 from fastio.backends._direct import DirectFile
 from fastio.backends._windows import windows
 from fastio.backends.pinned import PinnedTransport
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.memory.staging_buffers import HostMemory, StagingRing
+from fastio.testing import ChecksumContract
+from fastio.testing.layouts import MIB, PAGE, Layout, Run
 from fastio.transports import registry
 from fastio.transports.transport import Extent, ReadRequest, WriteRequest
-from layouts import MIB, PAGE, Layout, Run
 
 
 class TestRingOverHostMemory(ChecksumContract):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contract import ChecksumContract
 from fastio.backends import _memory
 from fastio.backends.memory import MemoryTransport
 from fastio.backends.numpy_ import NumpyTransport
@@ -13,6 +12,7 @@ from fastio.backends.posix import PosixTransport
 from fastio.backends.torch_ import TorchTransport
 from fastio.backends.uring import UringTransport
 from fastio.errors import RefusedError
+from fastio.testing import ChecksumContract
 from fastio.transports.transport import Extent
 
 

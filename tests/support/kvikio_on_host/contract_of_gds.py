@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 
-from contract import TransportContract
 from fastio.backends.gds import GdsTransport
+from fastio.testing import TransportContract
 
 
 class TestGdsOverKvikio(TransportContract):

@@ -1,4 +1,4 @@
-"""A plug-in of fastio: the two methods of ``fastio.transports.transport.Transport``, a name, what it can do."""
+"""A plug-in of fastio: a name, capabilities and the two methods of ``fastio.transports.transport.Transport``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import os
 from typing import Any
 
 from fastio.errors import CorruptFileError, RefusedError, ToolUnavailableError, TransferError
-from fastio.transports.transport import Capabilities, ReadRequest, TransportResult, WriteRequest
+from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
 
 class TortoiseTransport:
-    """One plain system call after the other."""
+    """Moves each extent by ``pwrite`` and ``preadv``, one after the other."""
 
     name = "tortoise"
     capabilities = Capabilities()
@@ -23,7 +23,7 @@ class TortoiseTransport:
             memory = memoryview((ctypes.c_ubyte * extent.nbytes).from_address(extent.address)).cast("B")
             done = 0
             while done < extent.nbytes:
-                self._look(request)
+                self._check(request, extent)
                 try:
                     done += os.pwrite(request.fd, memory[done:], extent.offset + done)
                 except OSError as error:
@@ -36,7 +36,7 @@ class TortoiseTransport:
             memory = memoryview((ctypes.c_ubyte * extent.nbytes).from_address(extent.address)).cast("B")
             done = 0
             while done < extent.nbytes:
-                self._look(request)
+                self._check(request, extent)
                 try:
                     count = os.preadv(request.fd, [memory[done:]], extent.offset + done)
                 except OSError as error:
@@ -47,9 +47,11 @@ class TortoiseTransport:
             request.control.advance(done)
         return TransportResult("cached")
 
-    def _look(self, request: WriteRequest | ReadRequest) -> None:
+    def _check(self, request: WriteRequest | ReadRequest, extent: Extent) -> None:
         if request.control.cancelled:
-            raise RefusedError("cancelled")
+            raise RefusedError(f"{request.path}: cancelled")
+        if extent.offset + extent.nbytes > request.size:
+            raise RefusedError(f"{request.path}: {extent.name!r} lies outside the file's {request.size} bytes")
 
 
 class HareTransport:

@@ -1,4 +1,4 @@
-"""Extents with real memory under them, for tests of transports: where bytes lie in a file, and what they are."""
+"""Generated extents over real memory, and the bytes that a file with them must hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastio.transports.transport import Extent, Patch, Span
 
 PAGE = 4096
 MIB = 1 << 20
-GUARD = 64  # bytes around each piece of memory that nobody may touch
+GUARD = 64  # bytes on each side of a piece of memory that no transport may change
 GUARD_BYTE = 0xA5
 
 
@@ -31,17 +31,17 @@ class Memory:
         self._begin = self.address - self.tensor.data_ptr()
 
     def put(self, data: npt.NDArray[np.uint8]) -> Memory:
-        """Fill it."""
+        """Copy ``data`` into it."""
         self.tensor[self._begin : self._begin + self.nbytes] = torch.from_numpy(data).to(self.device)
         return self
 
     def get(self) -> npt.NDArray[np.uint8]:
-        """Its bytes, as a copy."""
+        """A copy of its bytes."""
         held: npt.NDArray[np.uint8] = self.tensor[self._begin : self._begin + self.nbytes].cpu().numpy().copy()
         return held
 
     def check_guards(self) -> None:
-        """Fail if a byte beside it has changed."""
+        """Fail if a guard byte has changed."""
         whole = self.tensor.cpu().numpy()
         assert (whole[self._begin - GUARD : self._begin] == GUARD_BYTE).all(), "bytes before the memory were changed"
         behind = whole[self._begin + self.nbytes : self._begin + self.nbytes + GUARD]
@@ -50,7 +50,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class Run:
-    """One extent to be: its bytes start ``gap`` after the last one's end, rounded up to ``alignment``."""
+    """An extent to be made: it starts ``gap`` bytes after the last one's end, rounded up to ``alignment``.
+
+    The address of its memory is ``misalignment`` modulo 4096.
+    """
 
     gap: int
     nbytes: int
@@ -61,9 +64,10 @@ class Run:
 
 @dataclass
 class Layout:
-    """Runs at their places in a file of ``size`` bytes that starts with ``start`` bytes of something else.
+    """The offsets of runs in a file of ``size`` bytes, behind its first ``start`` bytes.
 
-    ``seed`` decides what the bytes are, and which extents hold patches.
+    ``seed`` decides the content, and which extents hold patches. ``tail`` is the number of bytes behind the last run.
+    ``resident``: load from the page cache, save without ``durable``.
     """
 
     runs: Sequence[Run]
@@ -89,11 +93,14 @@ class Layout:
         return sum(run.nbytes for run in self.runs)
 
     def noise(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """Bytes to put somewhere; not the guards' byte all over."""
+        """Random bytes of this seed."""
         return np.random.default_rng(self.seed).integers(0, 256, nbytes, dtype=np.uint8)
 
     def place(self, device: str, data: npt.NDArray[np.uint8] | None = None) -> tuple[list[Extent], list[Memory]]:
-        """Extents over memory of their own, holding ``data[offset:]``. On a device, some of them stay on the host."""
+        """Extents, each over its own memory. With ``data`` the memory is filled with ``data[offset - start:]``.
+
+        With ``data`` and another device than the CPU every third extent is in host memory.
+        """
         extents, memories = [], []
         for number, (run, offset) in enumerate(zip(self.runs, self.offsets, strict=True)):
             where = "cpu" if data is not None and number % 3 == 2 else device
@@ -105,7 +112,7 @@ class Layout:
         return extents, memories
 
     def patches(self, extents: Sequence[Extent]) -> tuple[list[Extent], list[Patch]]:
-        """Patches in some extents for earlier ones. An extent that is patched wants no checksum of its own."""
+        """Patches in some extents for earlier ones. An extent with a patch has no checksum of its own."""
         rng = np.random.default_rng(self.seed)
         changed, patches = list(extents), []
         for number, extent in enumerate(extents):
@@ -120,7 +127,7 @@ class Layout:
     def image(
         self, extents: Sequence[Extent], memories: Sequence[Memory], patches: Sequence[Patch] = ()
     ) -> npt.NDArray[np.uint8]:
-        """What the file must hold after a save, ``start`` bytes left out."""
+        """The bytes of the file after a save, from ``start`` on."""
         image = np.zeros(self.size - self.start, dtype=np.uint8)
         for extent, memory in zip(extents, memories, strict=True):
             image[extent.offset - self.start : extent.offset - self.start + extent.nbytes] = memory.get()
@@ -131,7 +138,7 @@ class Layout:
         return image
 
     def mirror(self, device: str) -> tuple[list[Extent], Span, Memory]:
-        """Extents in one span, from the page where the first one starts to the end of the last one.
+        """Extents in one span of memory, from the page where the first one starts to the end of the last one.
 
         The span's memory goes on to the end of its last page.
         """

@@ -1,4 +1,4 @@
-"""What every transport must do, as one class of tests. A transport's own test derives from it (see test_transports)."""
+"""What every transport that loads must do, as a class of tests."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from fastio._native import Control
-from fastio.backends.memory import MemoryTransport
 from fastio.errors import CorruptFileError, RefusedError, TransferError
+from fastio.testing.layouts import MIB, PAGE, Layout, Run, layouts
 from fastio.transports import registry
-from fastio.transports.transport import LOAD, SAVE, Extent, Patch, ReadRequest, Transport, TransportResult, WriteRequest
-from layouts import MIB, PAGE, Layout, Memory, Run, layouts
+from fastio.transports.transport import LOAD, SAVE, Extent, ReadRequest, Transport, TransportResult
 
 ROUTES = {"direct", "cached", "bounce", "gds"}
 GIB = 1 << 30
@@ -46,35 +45,40 @@ examples = settings(
 
 @functools.cache
 def made(make: Callable[[], Transport]) -> Transport:
-    """The one transport that ``make`` has made."""
+    """The transport that ``make`` returns, made once."""
     return make()
 
 
 class LoadContract:
-    """What every transport that loads must do. A deriving class gives ``make``, and says where it differs.
+    """What every transport that loads must do. A deriving class sets ``make``.
 
-    ``make`` is called once, as by the registry: all tests share the transport, as all threads of a process do.
-    ``device`` is where the extents' memory lies.
+    ``make`` is called without arguments and once, as the registry does it: all tests share the transport, as all
+    threads of a process do. ``device`` is where the extents' memory lies, as torch names it. Files are made in the
+    current folder: its filesystem is the one that is tested.
     """
 
     make: ClassVar[Callable[[], Transport]]
-    device = "cpu"
+    device: ClassVar[str] = "cpu"
+    computes_checksums: ClassVar[bool] = False
 
     @pytest.fixture
     def transport(self) -> Transport:
         return made(type(self).make)
 
     def preamble(self, nbytes: int) -> bytes:
-        """What a file must start with, if ``nbytes`` of anything follow; always of the same length."""
+        """What a file must start with if ``nbytes`` of payload follow; its own length never changes."""
         return b""
 
     def start(self) -> int:
-        """Bytes of a file before the first extent may start."""
+        """Offset of the first byte that may lie in an extent."""
         return len(self.preamble(0))
 
     @contextmanager
     def file(self, size: int, data: npt.NDArray[np.uint8] | None = None) -> Iterator[tuple[str, int]]:
-        """A file open for reading and writing, allocated to ``size`` or holding the preamble and ``data``."""
+        """The path and descriptor of a file, open for reading and writing.
+
+        It holds the preamble and ``data``, or else ``size`` allocated bytes of zeros.
+        """
         with tempfile.TemporaryDirectory(prefix="contract-", dir=os.getcwd()) as folder:
             path = str(Path(folder) / "file")
             if data is not None:
@@ -97,9 +101,9 @@ class LoadContract:
     def check_result(
         self, transport: Transport, moved: TransportResult, extents: Sequence[Extent], data: bytes | None
     ) -> None:
-        """The result is of the kind promised; ``data`` is what the file holds."""
-        assert moved.route in ROUTES
-        assert all(moved.notes)
+        """Check a result against the capabilities; ``data`` is the file's content, None to compare no checksums."""
+        assert moved.route in ROUTES, f"route {moved.route!r}, expected one of {sorted(ROUTES)}"
+        assert all(moved.notes), "a note is empty"
         if not transport.capabilities.checksums:
             assert moved.checksums is None
             return
@@ -111,16 +115,17 @@ class LoadContract:
                 assert checksum == expected, extent.name
 
     def check_done(self, control: Control, layout: Layout) -> None:
+        """Check the progress: the bytes of the extents, and of the gaps where the transport moves them."""
         assert layout.total <= control.done <= layout.size
 
-    def test_is_a_transport_that_says_what_it_does(self, transport: Transport) -> None:
+    def test_name_and_capabilities(self, transport: Transport) -> None:
         assert isinstance(transport, Transport)
         can = transport.capabilities
         assert can.operations <= {SAVE, LOAD}
         assert can.operations
         assert self.device in can.devices
-        assert can.checksums == isinstance(self, ChecksumContract)
-        assert transport.name in registry.names()
+        assert can.checksums == self.computes_checksums, "derive from ChecksumContract if it computes checksums"
+        assert transport.name in registry.names(), "no installed entry point has the transport's name"
 
     @examples
     @given(data=st.data())
@@ -157,7 +162,7 @@ class LoadContract:
             at = extent.offset - span.offset
             assert got[at : at + extent.nbytes] == whole[extent.offset : extent.offset + extent.nbytes], extent.name
         if moved.filled_span:
-            assert got[: span.nbytes] == whole[span.offset : span.offset + span.nbytes], "what lies between extents"
+            assert got[: span.nbytes] == whole[span.offset : span.offset + span.nbytes], "a byte in a gap is wrong"
         memory.check_guards()
         self.check_result(transport, moved, extents, whole)
         self.check_done(request.control, layout)
@@ -254,130 +259,4 @@ class LoadContract:
         return len(os.listdir("/proc/self/fd")), threading.active_count()
 
     def saves_something(self, transport: Transport) -> None:
-        """Write a few extents, well and in vain."""
-
-
-class TransportContract(LoadContract):
-    """What a transport must do that saves, too."""
-
-    def write(self, transport: Transport, request: WriteRequest) -> TransportResult:
-        """Write, and check that the file has kept its length."""
-        moved = transport.write(request)
-        assert os.fstat(request.fd).st_size == request.size
-        return moved
-
-    def laid(self, transport: Transport, layout: Layout) -> tuple[list[Extent], list[Patch], npt.NDArray[np.uint8]]:
-        """Extents that hold something, patches if the transport puts them in, and the file that must come out."""
-        extents, memories = layout.place(self.device, layout.noise(layout.size))
-        patches: list[Patch] = []
-        if transport.capabilities.checksums:
-            extents, patches = layout.patches(extents)
-        return extents, patches, layout.image(extents, memories, patches)
-
-    @examples
-    @given(layout=layouts())
-    def test_saves_what_the_reference_saves(self, transport: Transport, layout: Layout) -> None:
-        extents, patches, image = self.laid(transport, layout)
-        durable = not layout.resident
-        with self.file(layout.size) as (path, fd):
-            request = WriteRequest(path, fd, layout.size, extents, patches, durable)
-            moved = self.write(transport, request)
-            saved = Path(path).read_bytes()
-        assert saved == image.tobytes()
-        self.check_result(transport, moved, extents, saved)
-        self.check_done(request.control, layout)
-        on_host = layout.place("cpu", layout.noise(layout.size))[0]
-        on_host = [host._replace(checksum=extent.checksum) for host, extent in zip(on_host, extents, strict=True)]
-        with self.file(layout.size) as (path, fd):
-            reference = MemoryTransport().write(WriteRequest(path, fd, layout.size, on_host, patches))
-            assert Path(path).read_bytes() == saved
-        if moved.checksums is not None:
-            assert list(moved.checksums) == reference.checksums
-
-    def test_saves_nothing(self, transport: Transport) -> None:
-        with self.file(5000) as (path, fd):
-            self.check_result(transport, self.write(transport, WriteRequest(path, fd, 5000, [])), [], None)
-            assert Path(path).read_bytes() == bytes(5000)
-
-    def test_saves_to_a_closed_file(self, transport: Transport) -> None:
-        layout = Layout([Run(0, 10000)])
-        extents = self.laid(transport, layout)[0]
-        with pytest.raises(TransferError) as caught:
-            transport.write(WriteRequest("closed.file", self.closed(), layout.size, extents))
-        assert caught.value.errno == errno.EBADF
-        assert caught.value.filename == "closed.file"
-
-    def test_a_full_disk(self, transport: Transport) -> None:
-        layout = Layout([Run(0, 20 * MIB)])
-        extents = self.laid(transport, layout)[0]
-        fd = os.open("/dev/full", os.O_RDWR)
-        try:
-            with pytest.raises((TransferError, RefusedError)) as caught:
-                transport.write(WriteRequest("/dev/full", fd, layout.size, extents))
-        finally:
-            os.close(fd)
-        if isinstance(caught.value, TransferError):  # who needs a file with blocks refuses
-            assert caught.value.errno == errno.ENOSPC
-
-    def test_a_cancelled_save(self, transport: Transport) -> None:
-        layout = Layout([Run(0, 64 * MIB)])
-        extents, _ = layout.place(self.device)
-        with self.file(layout.size) as (path, fd):
-            request = WriteRequest(path, fd, layout.size, extents)
-            request.control.cancel()
-            with pytest.raises(RefusedError):
-                transport.write(request)
-        assert request.control.done < layout.total
-
-    def test_saves_beyond_four_gibibytes(self, transport: Transport) -> None:
-        layout = Layout([Run(5 * GIB + 123, 3 * MIB + 5), Run(7, 1000)])
-        data = layout.noise(layout.size - layout.offsets[0])
-        with self.file(0) as (path, fd):
-            os.ftruncate(fd, layout.size)
-            memories = [
-                Memory(run.nbytes, device=self.device).put(data[offset - layout.offsets[0] :][: run.nbytes])
-                for run, offset in zip(layout.runs, layout.offsets, strict=True)
-            ]
-            extents = [
-                Extent(offset, memory.nbytes, memory.address, True, self.device, memory)
-                for offset, memory in zip(layout.offsets, memories, strict=True)
-            ]
-            self.write(transport, WriteRequest(path, fd, layout.size, extents))
-            for offset, memory in zip(layout.offsets, memories, strict=True):
-                assert os.pread(fd, memory.nbytes, offset) == memory.get().tobytes()
-            assert os.pread(fd, 123, 5 * GIB) == bytes(123)
-
-    def test_four_threads_save_a_file_each(self, transport: Transport) -> None:
-        def save(number: int) -> None:
-            layout = Layout([Run(0, 9 * MIB + 1), Run(33, 5), Run(0, 6 * MIB, PAGE), Run(0, 64)], seed=number)
-            extents, patches, image = self.laid(transport, layout)
-            for durable in (True, False, True):
-                with self.file(layout.size) as (path, fd):
-                    self.write(transport, WriteRequest(path, fd, layout.size, extents, patches, durable))
-                    assert Path(path).read_bytes() == image.tobytes()
-
-        with ThreadPoolExecutor(4) as threads:
-            list(threads.map(save, range(4)))
-
-    def saves_something(self, transport: Transport) -> None:
-        self.test_four_threads_save_a_file_each(transport)
-        for _ in range(5):
-            self.test_a_cancelled_save(transport)
-            self.test_a_full_disk(transport)
-            self.test_saves_nothing(transport)
-        self.test_four_threads_save_a_file_each(transport)
-
-
-class ChecksumContract(TransportContract):
-    """What a transport must do that saves and computes checksums, too. The hypothesis tests above put patches in."""
-
-    @pytest.mark.parametrize("block", [MIB, 4 * MIB, 8 * MIB, 16 * MIB])
-    @pytest.mark.parametrize("before", [1, 2, 3])
-    def test_a_patch_across_blocks(self, transport: Transport, block: int, before: int) -> None:
-        layout = Layout([Run(0, 5000), Run(block - 5000 - before, 20, checksum=False), Run(0, 3)])
-        extents, memories = layout.place(self.device, layout.noise(layout.size))
-        patches = [Patch(extents[1].offset, 0)]
-        image = layout.image(extents, memories, patches)
-        with self.file(layout.size) as (path, fd):
-            self.write(transport, WriteRequest(path, fd, layout.size, extents, patches))
-            assert Path(path).read_bytes() == image.tobytes()
+        """Save a few files, with and without an error."""
