@@ -19,6 +19,21 @@ KVIKIO := kvikio-cu12 libkvikio-cu12 nvidia-cufile-cu12 rapids-logger cuda-pathf
 # Tests of one file run one after another, in one of two processes; more would measure each other.
 PYTEST_ARGUMENTS := --numprocesses=2 --dist=loadfile
 
+# What `make quick` runs, without the tests that are marked slow: each part's main tests.
+QUICK := $(addprefix tests/, \
+    api/test_candidates.py api/test_drop_in.py api/test_packaging.py api/test_policy.py api/test_progress.py \
+    api/test_save_targets.py api/test_torch_settings.py \
+    bench/test_names.py \
+    checkpoint/test_checkpointer.py checkpoint/test_types.py \
+    dictionaries/test_dictionary.py dictionaries/test_tuner.py \
+    distributed/test_arguments.py \
+    formats/test_npy_header.py formats/test_other_formats.py formats/test_pickler.py formats/test_pt.py \
+    formats/test_pt_offsets.py formats/test_safetensors_dtypes.py formats/test_unpickler.py formats/test_view_clones.py \
+    hybrid/test_exact.py hybrid/test_plan.py \
+    offload/test_codec.py offload/test_manager.py offload/test_plan.py \
+    robustness/test_interrupt_safe_thread.py robustness/test_permissions.py robustness/test_trust.py \
+    transports/test_transports.py)
+
 # What `make differential` runs.
 EXAMPLES := 20000
 SEED := 1
@@ -26,11 +41,14 @@ SEED := 1
 NATIVE_BUILD := build/native-test
 RIG := build/rig
 
-.PHONY: demo test differential check format native-test native-test-threads test-nvme bench-docs dictionaries clean
+.PHONY: demo quick test differential check format native-test native-test-threads test-nvme bench-docs dictionaries clean
 
 demo: $(VENV)/.user
 	cd $(VENV) && bin/python -m fastio_bench.demo
 	cd $(VENV) && bin/python $(CURDIR)/examples
+
+quick: $(VENV)/.developer
+	$(BIN)/pytest $(PYTEST_ARGUMENTS) -m "not slow" $(QUICK)
 
 test: $(VENV)/.developer
 	$(BIN)/pytest $(PYTEST_ARGUMENTS)
