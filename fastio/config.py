@@ -1,6 +1,6 @@
-"""Every setting, in one table: name, environment variable, default, meaning.
+"""All settings, in one table: name, environment variable, default, meaning.
 
-Settings are read from the environment when they are asked for, so a test or a parent process can change them.
+Each use of a setting reads the environment, so tests and parent processes can change it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SETTINGS = {
 }
 
 
-_MOST = 256  # of what is counted: threads
+_MOST = 256  # threads, the largest number
 
 
 def get(name: str) -> Any:
-    """The value of a setting, of its default's type. A number that is none is ignored, with a warning."""
+    """The value of a setting, of its default's type. An invalid number is ignored, with a warning."""
     setting = SETTINGS[name]
     text = os.environ.get(setting.environment)
     if text is None:

@@ -1,6 +1,6 @@
-"""Every error a caller of fastio may catch.
+"""Every error that callers of fastio may catch.
 
-Each message says what was being done, to which file (and tensor), what was found, what was expected, and the cure.
+Each message names the operation, the file (and tensor), what was found, what was expected, and the cure.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ _LONGEST = 200  # characters
 
 
 def quoted(value: object) -> str:
-    """The ``repr`` of what a file or a caller says, cut to 200 characters: a file may say megabytes."""
+    """The ``repr`` of a value, cut to 200 characters: a name in a file may have megabytes."""
     try:
         text = repr(value)
-    except ValueError:  # a number of more digits than Python writes
+    except ValueError:  # an integer with more digits than Python converts
         text = f"a {type(value).__name__} too long to be shown"
     return shortened(text)
 
 
 def shortened(text: object) -> str:
-    """A text, or another error's, cut to 200 characters."""
+    """The ``str`` of a value, cut to 200 characters."""
     text = str(text)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
@@ -31,9 +31,9 @@ class FastIOError(Exception):
 
 
 class CorruptFileError(FastIOError, RuntimeError):
-    """A file's bytes are not what its own directory or checksums say.
+    """A file's bytes contradict its own directory or checksums.
 
-    Also a RuntimeError, which is what torch.load raises for a file that was cut short.
+    Also a RuntimeError, as torch.load raises for a truncated file.
     """
 
     def __init__(self, path: str, record: str | None, problem: str) -> None:
@@ -48,7 +48,7 @@ class CorruptFileError(FastIOError, RuntimeError):
 
 
 class ToolUnavailableError(FastIOError):
-    """A tool was asked for by name and cannot be used here. The message says why and what to install."""
+    """A tool that the caller named cannot be used here. The message says why and what to install."""
 
     def __init__(self, tool: str, reason: str, cure: str = "") -> None:
         self.tool = tool
@@ -61,22 +61,22 @@ class ToolUnavailableError(FastIOError):
 
 
 class DictionaryError(FastIOError):
-    """A dictionary that the caller named cannot be read, or an entry of it makes no sense."""
+    """A dictionary that the caller named cannot be read, or has an invalid entry."""
 
 
 class FormatError(FastIOError, ValueError):
-    """The object cannot be written in the format asked for, or what a good file holds is nothing that this torch has.
+    """The object cannot be written in the requested format, or a valid file needs something that this torch lacks.
 
     The message names the tensor and the cure.
     """
 
 
 class UnsupportedError(FastIOError, RuntimeError):
-    """An argument that this format cannot honour. The message says which one and what does instead."""
+    """The format does not support an argument. The message names it and the alternative."""
 
 
 class PayloadError(FastIOError, ValueError):
-    """What was kept of an offloaded tensor is not what was encoded: it cannot be decoded."""
+    """The stored payload of an offloaded tensor differs from what was encoded, and cannot be decoded."""
 
     def __init__(self, codec: str, shape: tuple[int, ...], dtype: str, problem: str) -> None:
         self.codec = codec
@@ -90,11 +90,11 @@ class PayloadError(FastIOError, ValueError):
 
 
 class TransferError(FastIOError, OSError, RuntimeError):
-    """The system refused to read or write. ``errno`` and ``filename`` are those of the failed call.
+    """A system call for reading or writing failed. ``errno`` and ``filename`` are those of the failed call.
 
-    It is also the OSError that Python has for its errno: PermissionError for EACCES and EPERM, FileNotFoundError for
-    ENOENT, IsADirectoryError for EISDIR, and so on. And a RuntimeError, which is what torch.save raises for a full
-    disk.
+    It is also the subclass of OSError that Python has for the errno: PermissionError for EACCES and EPERM,
+    FileNotFoundError for ENOENT, IsADirectoryError for EISDIR, and so on. And a RuntimeError, as torch.save raises for
+    a full disk.
     """
 
     def __init__(self, number: int, operation: str, path: str, offset: int | None = None) -> None:
@@ -107,27 +107,27 @@ class TransferError(FastIOError, OSError, RuntimeError):
         return TransferError, (self.errno or 0, self.operation, str(self.filename), self.offset)
 
     def _set(self, number: int, problem: str, path: str) -> None:
-        """Fill in the fields of an OSError, and become the class that is caught by Python's name of the errno."""
+        """Set the fields of an OSError, and change the class to one that is also Python's class for the errno."""
         OSError.__init__(self, number, problem, path)
-        self.__class__ = _as_python_has_it(type(self), number)
+        self.__class__ = _class_for_errno(type(self), number)
 
 
-_made: dict[tuple[type, type], type[TransferError]] = {}
+_classes: dict[tuple[type, type], type[TransferError]] = {}
 
 
-def _as_python_has_it(kind: type[TransferError], number: int) -> type[TransferError]:
-    """A class of errors that is also the one which Python raises for an errno; the same one if that is OSError."""
+def _class_for_errno(kind: type[TransferError], number: int) -> type[TransferError]:
+    """A subclass of ``kind`` and of the class that Python raises for an errno; ``kind`` itself if that is OSError."""
     python = type(OSError(number, ""))
     if issubclass(kind, python):
         return kind
-    if (kind, python) not in _made:
+    if (kind, python) not in _classes:
         names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-        _made[kind, python] = type(kind.__name__, (kind, python), names)
-    return _made[kind, python]
+        _classes[kind, python] = type(kind.__name__, (kind, python), names)
+    return _classes[kind, python]
 
 
 class FolderMissingError(FastIOError, FileNotFoundError, RuntimeError):
-    """The folder to save into does not exist. Also a RuntimeError, which is what torch.save raises for it."""
+    """The folder to save into does not exist. Also a RuntimeError, as torch.save raises."""
 
     def __init__(self, path: str) -> None:
         OSError.__init__(self, errno.ENOENT, "the folder to save into does not exist; make it first", path)
@@ -137,7 +137,7 @@ class FolderMissingError(FastIOError, FileNotFoundError, RuntimeError):
 
 
 class TargetIsFolderError(FastIOError, IsADirectoryError, RuntimeError):
-    """The path to save to is a folder. Also a RuntimeError, which is what torch.save raises for it."""
+    """The path to save to is a folder. Also a RuntimeError, as torch.save raises."""
 
     def __init__(self, path: str) -> None:
         OSError.__init__(self, errno.EISDIR, "this is a folder; name a file in it", path)
@@ -147,7 +147,7 @@ class TargetIsFolderError(FastIOError, IsADirectoryError, RuntimeError):
 
 
 class NotAFolderError(FastIOError, NotADirectoryError, RuntimeError):
-    """The path to save to goes on behind a file. Also a RuntimeError, which is what torch.save raises for it."""
+    """The path to save to has a file where a folder should be. Also a RuntimeError, as torch.save raises."""
 
     def __init__(self, path: str) -> None:
         OSError.__init__(self, errno.ENOTDIR, "the path has a folder where there is a file; name another path", path)
@@ -157,7 +157,7 @@ class NotAFolderError(FastIOError, NotADirectoryError, RuntimeError):
 
 
 class NotReplaceableError(TransferError):
-    """A new file cannot take the place of what is at the path to save to. The message has the cure."""
+    """The path to save to holds something that no new file can replace. The message has the cure."""
 
     def __init__(self, number: int, problem: str, path: str) -> None:
         self.operation = "replace"
@@ -169,11 +169,11 @@ class NotReplaceableError(TransferError):
 
 
 class CheckpointError(FastIOError, RuntimeError):
-    """A folder of checkpoints cannot give or take what was asked. The message says which step, and the cure."""
+    """A folder of checkpoints cannot save or load the requested step. The message names the step and the cure."""
 
 
 class FolderInUseError(CheckpointError):
-    """Another process, or another Checkpointer of this one, writes into the folder."""
+    """Another process, or another Checkpointer of this process, writes into the folder."""
 
     def __init__(self, folder: str, holder: str) -> None:
         self.folder = folder
@@ -188,7 +188,7 @@ class FolderInUseError(CheckpointError):
 
 
 class DeviceInUseError(FastIOError, RuntimeError):
-    """A device is mounted, held, or holds something: nothing is written to it. The message has its serial number."""
+    """A device is mounted, in use, or not empty: nothing is written to it. The message has its serial number."""
 
     def __init__(self, device: str, problem: str, serial: str, cure: str) -> None:
         self.device = device
@@ -203,7 +203,7 @@ class DeviceInUseError(FastIOError, RuntimeError):
 
 
 class RefusedError(FastIOError):
-    """A transport cannot do this request here (no io_uring, no O_DIRECT on this filesystem). Another one may.
+    """A transport cannot do this request here (no io_uring, no O_DIRECT on this filesystem); another one may.
 
-    Raised by transports and handled by :mod:`fastio.api`, which tries the next tool and records the reason.
+    Transports raise it; :mod:`fastio.engine` handles it, tries the next tool and records the reason.
     """

@@ -1,4 +1,4 @@
-"""torch.save and torch.load replaced by fastio's, for code that is not yours."""
+"""Replaces torch.save and torch.load by fastio's, for code that you cannot change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _depth = 0
 _originals: tuple[Any, Any] | None = None
 
 
-# torch.compile follows Python's frames by this, and leaves torch's own functions alone. Ours do what
+# torch.compile hooks into Python's frames here, and skips torch's own functions. Our replacements do what
 # torch.compiler.disable does, without the import of torch._dynamo, which takes a second.
 _frames: Any = torch._C._dynamo.eval_frame
 
@@ -65,7 +65,7 @@ def _load(
 
 
 def _leave_uncompiled(function: Any) -> None:
-    """Have torch.compile call a function as it is, and neither trace into it nor compile its frame."""
+    """Make torch.compile call a function without tracing into it or compiling its frame."""
     function._torchdynamo_disable = True
     if hasattr(_frames, "skip_code"):  # torch 2.6
         _frames.skip_code(function.__code__)
@@ -79,10 +79,10 @@ _leave_uncompiled(_load)
 
 
 def _script_alike(originals: tuple[Any, Any], ours: tuple[Any, Any]) -> None:
-    """Have torch.jit.script compile calls of our functions as those of the originals.
+    """Make torch.jit.script compile calls of our functions like calls of the originals.
 
-    It has a table of functions for which TorchScript has operators, by id; others are compiled from their source.
-    Where a later torch has no such table, TorchScript that saves is not compiled inside.
+    TorchScript has a table, by id, of functions with an operator of their own; it compiles all others from their
+    source. If a later torch has no such table, TorchScript that calls torch.save does not compile inside the context.
     """
     table: Any = getattr(getattr(torch.jit, "_builtins", None), "_get_builtin_table", dict)
     operators = table()
@@ -95,8 +95,8 @@ def _script_alike(originals: tuple[Any, Any], ours: tuple[Any, Any]) -> None:
 def patch_torch() -> Iterator[None]:
     """Inside, ``torch.save`` and ``torch.load`` are fastio's, in every thread.
 
-    Nests; what was there before comes back when the last context is left, in whatever way. fastio's own calls of
-    torch go to ``torch.serialization``, which stays as it is. TorchScript that calls the two is compiled as outside.
+    Contexts nest; leaving the last one, even by an exception, restores the originals. fastio itself calls
+    ``torch.serialization``, which stays unchanged. TorchScript that calls the two compiles as it does outside.
 
     >>> with fastio.patch_torch():
     ...     trainer.train()

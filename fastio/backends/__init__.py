@@ -1,1 +1,1 @@
-"""Transports, one a file. Only :mod:`fastio.transports.registry` imports them, by name, when they are asked for."""
+"""Transports, one a file. Only :mod:`fastio.transports.registry` imports them, by name, at first use."""

@@ -1,4 +1,4 @@
-"""CRC-32 of extents whose bytes pass by in file order, and the patches that want them. All sizes are bytes."""
+"""CRC-32 of extents, computed window by window in file order, and the patches that store them. All sizes are bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PATCH_BYTES = 4
 
 
 class Buffer(Protocol):
-    """Host memory, by its address and as bytes."""
+    """Host memory: its address and a view of its bytes."""
 
     @property
     def address(self) -> int: ...
@@ -24,9 +24,9 @@ class Buffer(Protocol):
 
 
 class Checksums:
-    """Running checksums. ``values`` has one for each extent, 0 where none is asked for and none is patched in.
+    """Running checksums. ``values`` has one per extent, 0 where neither the extent nor a patch needs it.
 
-    Raises RefusedError for a patch that would be needed before the bytes that it describes have passed.
+    Raises RefusedError for a patch that lies before the end of the extent it describes.
     """
 
     def __init__(self, extents: Sequence[Extent], patches: Sequence[Patch] = ()) -> None:
@@ -41,7 +41,7 @@ class Checksums:
                 raise RefusedError(f"the patch at offset {patch.offset} lies before the end of what it describes")
 
     def take(self, window: Window, begin: int, buffer: Buffer) -> None:
-        """Patch, then measure, the pieces of a window; ``buffer`` holds the file from ``begin`` on.
+        """Apply the patches in a window, then update its checksums; ``buffer`` holds the file from ``begin`` on.
 
         A patch may lie across two windows.
         """
@@ -61,7 +61,7 @@ class Checksums:
         self._next = first
 
     def result(self) -> list[int]:
-        """The checksums that were asked for, 0 elsewhere."""
+        """The requested checksums, 0 elsewhere."""
         return [value if extent.checksum else 0 for value, extent in zip(self.values, self._extents, strict=True)]
 
     def _apply(self, patch: Patch, low: int, high: int, begin: int, memory: memoryview) -> None:

@@ -1,6 +1,6 @@
-"""Copies between host staging and the memory of extents that run while the host does something else.
+"""Asynchronous copies between host staging memory and the memory of extents.
 
-Two versions of one thing: on a side stream of each CUDA device, and on a thread, where there is only host memory.
+:class:`CudaCopies` uses a side stream per CUDA device; :class:`ThreadCopies` uses a thread, for host memory only.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from fastio.transports.transport import Extent
 
 
 class Copies(Protocol):
-    """Copies in the order they were asked for. The caller keeps all memory alive until ``close``.
+    """Copies, run in the order of the calls. The caller keeps all memory alive until ``close``.
 
-    ``device`` is the kind of memory on the far side, ``pinned`` whether staging memory must be.
+    ``device`` is the type of device of the extents, ``pinned`` whether staging memory must be pinned.
     """
 
     device: ClassVar[str]
@@ -31,7 +31,7 @@ class Copies(Protocol):
 
     @classmethod
     def require(cls) -> None:
-        """Raises ToolUnavailableError where this kind of copy cannot be made."""
+        """Raises ToolUnavailableError where this kind of copy does not work."""
 
     def to_host(self, address: int, extent: Extent) -> None:
         """Copy all of an extent's memory to host memory at ``address``."""
@@ -40,10 +40,10 @@ class Copies(Protocol):
         """Copy host memory at ``address`` to all of an extent's memory."""
 
     def mark(self) -> Callable[[], None]:
-        """What to call to wait until every copy asked for so far is over; it raises if one failed."""
+        """Returns a function that waits for every copy started so far, and raises if one failed."""
 
     def close(self) -> None:
-        """Wait for every copy; errors have been reported by marks."""
+        """Wait for every copy. Raises nothing: the functions from ``mark`` report errors."""
 
 
 class ThreadCopies:
@@ -58,7 +58,7 @@ class ThreadCopies:
 
     @classmethod
     def require(cls) -> None:
-        """Threads are everywhere."""
+        """Never raises."""
 
     def to_host(self, address: int, extent: Extent) -> None:
         """See :class:`Copies`."""
@@ -84,10 +84,10 @@ class ThreadCopies:
 
 
 class CudaCopies:
-    """Asynchronous copies to and from CUDA memory, on one side stream a device; host extents are copied at once.
+    """Asynchronous copies to and from CUDA memory, on one side stream per device; host extents are copied at once.
 
-    The first copy of a device waits for all work on it: what computes a tensor that is saved, or what still
-    uses memory that torch has given to a tensor that is loaded, may be on any stream of any thread.
+    The first copy of a device waits for all work on it: kernels that compute a saved tensor, or that still use memory
+    which torch reused for a loaded one, may be on any stream of any thread.
     """
 
     device: ClassVar[str] = "cuda"

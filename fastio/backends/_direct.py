@@ -1,7 +1,7 @@
-"""A file opened a second time with O_DIRECT, for page-aligned staging memory; what does not fit goes the other way.
+"""A file opened a second time with O_DIRECT, for page-aligned staging memory, with the page cache as the fallback.
 
-O_DIRECT wants offset, length and memory aligned. The whole pages of a transfer go directly; the rest, and everything
-where the filesystem refuses, goes through the page cache. ``notes`` says so then.
+O_DIRECT requires aligned offset, length and memory. The whole pages of a transfer go directly. The rest goes through
+the page cache, and so does everything where the filesystem refuses O_DIRECT; ``notes`` then gives the reason.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from fastio.transports.transport import ReadRequest, WriteRequest
 
 
 class DirectFile:
-    """Whole reads and writes of page-aligned memory at page-aligned offsets; safe to use from several threads.
+    """Complete reads and writes of page-aligned memory at page-aligned offsets. Thread-safe.
 
-    ``direct=False`` is the page cache for all. Used as a context manager, it closes what it opened.
+    ``direct=False`` uses the page cache for everything. As a context manager, it closes its own descriptor.
     """
 
     def __init__(self, request: WriteRequest | ReadRequest, direct: bool) -> None:
         self._path = request.path
         self._fd = request.fd
         access = os.O_RDWR if isinstance(request, WriteRequest) else os.O_RDONLY
-        self._direct = direct_io.OpenedAgain(request.path, request.fd, access)
+        self._direct = direct_io.DirectDescriptor(request.path, request.fd, access)
         self._usable = False
         self.notes: tuple[str, ...] = ()
         if direct:
@@ -38,7 +38,7 @@ class DirectFile:
             wanted = direct_io.alignment(self._path, self._fd)
             if wanted > PAGE:
                 raise RefusedError(
-                    f"direct I/O there wants memory and offsets aligned to {wanted} bytes, these are to {PAGE}"
+                    f"direct I/O there needs memory and offsets aligned to {wanted} bytes, staging has {PAGE}"
                 )
             self._direct.open()
             self._usable = True
@@ -52,7 +52,7 @@ class DirectFile:
         self._direct.close()
 
     def write(self, memory: memoryview, offset: int) -> None:
-        """Write all of ``memory``; raises TransferError."""
+        """Write all of ``memory``. Raises TransferError."""
         done = 0
         while self._usable and len(memory) - done >= PAGE:
             whole = (len(memory) - done) // PAGE * PAGE
@@ -69,9 +69,9 @@ class DirectFile:
         write_all(self._path, self._fd, memory[done:], offset + done)
 
     def read(self, memory: memoryview, nbytes: int, offset: int, name: str = "") -> None:
-        """Fill the first ``nbytes`` of ``memory``, whose length is in whole pages; the rest of the last may change too.
+        """Fill the first ``nbytes`` of ``memory``, whose length is in whole pages; the last page's rest may change too.
 
-        Raises TransferError, and CorruptFileError, naming ``name``, where the file ends before.
+        Raises TransferError, or CorruptFileError, naming ``name``, if the file is too short.
         """
         done = 0
         whole = (nbytes + PAGE - 1) // PAGE * PAGE

@@ -1,4 +1,4 @@
-"""Reading and writing host memory, whole: every result is read, a short transfer goes on, an error names its place."""
+"""Complete reads and writes of host memory: short transfers are continued, errors name the file and the offset."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fastio.transports.transport import ReadRequest, WriteRequest
 
 
 def failure(error: OSError, operation: str, path: str, offset: int | None = None) -> TransferError:
-    """The error of the system as fastio's own."""
+    """The TransferError for an OSError."""
     return TransferError(error.errno or errno.EIO, operation, path, offset)
 
 
 def stop_if_cancelled(control: Control, path: str) -> None:
-    """Raises RefusedError once somebody has called ``control.cancel()``."""
+    """Raises RefusedError after ``control.cancel()``."""
     if control.cancelled:
         raise RefusedError(f"{path}: the transfer was cancelled")
 
@@ -38,7 +38,7 @@ def check_length(request: ReadRequest) -> None:
 
 
 def truncated(path: str, name: str, size: int, expected: int) -> CorruptFileError:
-    """The error for a file that ends at ``size`` where ``expected`` bytes were promised."""
+    """The error for a file that ends at byte ``size`` instead of ``expected`` or later."""
     problem = f"the file ends at byte {size}, expected at least {expected}: it was cut short; restore it from a copy"
     return CorruptFileError(path, name or None, problem)
 

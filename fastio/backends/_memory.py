@@ -1,4 +1,4 @@
-"""The memory of extents as tensors, without a copy."""
+"""Extents' memory as tensors, without a copy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fastio.transports.transport import Extent
 def tensor(extent: Extent) -> torch.Tensor:
     """An extent's memory as a uint8 tensor of shape ``(nbytes,)`` on its own device.
 
-    Memory is found through the storage that owns it or, on the host and on CUDA devices, by address alone.
-    Raises RefusedError where neither leads to it.
+    The tensor is made from the storage that owns the memory or, on the host and on CUDA devices, from the address.
+    Raises RefusedError for memory on another device without such a storage.
     """
     kind = torch.device(extent.device).type
     if extent.nbytes == 0:
@@ -33,7 +33,7 @@ def tensor(extent: Extent) -> torch.Tensor:
 
 
 def synchronize(extents: Sequence[Extent]) -> None:
-    """As :func:`fastio.memory.raw_memory.synchronize`, of the devices on which the memory of extents lies."""
+    """Run :func:`fastio.memory.raw_memory.synchronize` on the devices that hold the extents' memory."""
     raw_memory.synchronize({tensor(extent).device for extent in extents if extent.device != "cpu"})
 
 

@@ -1,10 +1,10 @@
-"""Files past the page cache, with O_DIRECT: by io_uring, and reads by threads where that is forbidden.
+"""I/O past the page cache, with O_DIRECT: by io_uring, or by threads for reads where io_uring is forbidden.
 
-Memory that the device can reach goes as it is; everything else through a few aligned staging blocks. Reads from 32 MiB
-on are shared by two threads, and measure on the way whether this device is faster through staging even where it could
-do without: a virtual disk may be, twice. Queue depths and block sizes are those that won by measurement: blocks of
-512 KiB, of which reads want more in flight. What is gained by larger ones on one virtual disk (a few percent) is lost
-tenfold on another.
+Suitably aligned memory is transferred directly, all other memory through a few aligned staging blocks. Two threads
+share a read of 32 MiB or more. They also measure whether this device is faster through staging where staging is not
+needed: a virtual disk may be twice as fast. Queue depths and block sizes are the best measured ones: blocks of
+512 KiB, more of them in flight for reads. Larger blocks gained a few percent on one virtual disk and lost ten times as
+much on another.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import ReadRequest, TransportResult, WriteRequest
 
 _WRITE_BLOCK, _WRITE_DEPTH = 512 << 10, 16
-_READ_BLOCK, _READ_DEPTH = 512 << 10, 64  # into a span: straight into its memory
-_STAGED_BLOCK, _STAGED_DEPTH = 1 << 20, 16  # scattered memory: the staging is bounded
+_READ_BLOCK, _READ_DEPTH = 512 << 10, 64  # directly into a span's memory
+_STAGED_BLOCK, _STAGED_DEPTH = 1 << 20, 16  # into scattered memory; together they bound the staging memory
 _COPIED = "a tensor changed while it was being saved: everything was written once more, from copies"
 
 
 def check_ring() -> None:
-    """RefusedError where io_uring is forbidden or missing."""
+    """Raises RefusedError where io_uring is forbidden or missing."""
     with translate_native_errors("io_uring"):
         _native.probe_ring()
 
 
 def write(request: WriteRequest) -> TransportResult:
-    """Write by io_uring. RefusedError where the system has none, or the filesystem no O_DIRECT."""
+    """Write by io_uring. Raises RefusedError where the system lacks io_uring or the filesystem O_DIRECT."""
     alignment = direct_io.alignment(request.path, request.fd)
-    with translate_native_errors(request.path), direct_io.OpenedAgain(request.path, request.fd, os.O_WRONLY) as fd:
+    with translate_native_errors(request.path), direct_io.DirectDescriptor(request.path, request.fd, os.O_WRONLY) as fd:
         checksums, copied = _native.direct_write(
             fd,
             request.size,
@@ -49,14 +49,14 @@ def write(request: WriteRequest) -> TransportResult:
 
 
 def read(request: ReadRequest, threads: int = 0) -> TransportResult:
-    """Read by io_uring, or by so many threads.
+    """Read by io_uring if ``threads`` is 0, otherwise by so many threads.
 
-    RefusedError where the system has no such thing, or the filesystem no O_DIRECT.
+    Raises RefusedError where the system lacks io_uring or the filesystem O_DIRECT.
     """
     alignment = direct_io.alignment(request.path, request.fd)
-    span = request.span if alignment == direct_io.LEAST else None  # it is aligned to pages, and to nothing larger
+    span = request.span if alignment == direct_io.LEAST else None  # a span is aligned to pages only
     block, depth = (_READ_BLOCK, _READ_DEPTH) if span else (_STAGED_BLOCK, _STAGED_DEPTH)
-    with direct_io.OpenedAgain(request.path, request.fd, os.O_RDONLY) as fd, translate_native_errors(request.path):
+    with direct_io.DirectDescriptor(request.path, request.fd, os.O_RDONLY) as fd, translate_native_errors(request.path):
         checksums = _native.direct_read(
             fd, request.size, request.extents, span, block, depth, alignment, threads, request.control
         )
@@ -64,7 +64,7 @@ def read(request: ReadRequest, threads: int = 0) -> TransportResult:
 
 
 def _truncate(request: WriteRequest) -> None:
-    """Direct writes end on a block: cut off what is too long."""
+    """Cut the file to its size: direct writes end on a block boundary."""
     try:
         os.ftruncate(request.fd, request.size)
     except OSError as error:

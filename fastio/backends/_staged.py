@@ -1,7 +1,7 @@
-"""Extents through one block of host memory, a window at a time: what is written or handed on is what was measured.
+"""Reads and writes of extents through one block of host memory, a window at a time, with matching checksums.
 
-A checksum of memory that somebody changes meanwhile may be of other bytes than those that the system takes from it a
-moment later. So the bytes are copied once, and both are done with the copy.
+If another thread changes memory between the checksum and the write, the two differ. So the bytes are copied once, and
+both the checksum and the transfer use the copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fastio.backends._windows import part, windows
 from fastio.transports.transport import Extent, ReadRequest, WriteRequest
 
 Copy = Callable[[Extent, int], object]
-"""Called with an extent and the address in the block that its bytes are copied to, or from."""
+"""Copies an extent's bytes to or from an address in the block."""
 
 
 class Block:
@@ -30,7 +30,7 @@ class Block:
 
 
 def write(request: WriteRequest, nbytes: int, gather: Copy) -> list[int]:
-    """Write all extents, ``nbytes`` of the file at a time; gives the checksums that were asked for, 0 elsewhere."""
+    """Write all extents, ``nbytes`` of the file at a time; returns the requested checksums, 0 elsewhere."""
     checksums = Checksums(request.extents, request.patches)
     block = Block(min(nbytes, request.size))
     for window in windows(request.extents, nbytes):
@@ -47,7 +47,7 @@ def write(request: WriteRequest, nbytes: int, gather: Copy) -> list[int]:
 
 
 def read(request: ReadRequest, nbytes: int, scatter: Copy) -> list[int]:
-    """Fill all extents, ``nbytes`` of the file at a time; gives the checksums that were asked for, 0 elsewhere."""
+    """Fill all extents, ``nbytes`` of the file at a time; returns the requested checksums, 0 elsewhere."""
     checksums = Checksums(request.extents)
     block = Block(min(nbytes, request.size))
     for window in windows(request.extents, nbytes):

@@ -10,7 +10,7 @@ from fastio.transports.transport import Extent, ReadRequest, WriteRequest
 
 
 class Piece(NamedTuple):
-    """The part ``[offset, offset + nbytes)`` of a file that lies in an extent, by its number."""
+    """The bytes ``[offset, offset + nbytes)`` of a file, all in the extent of index ``extent``."""
 
     extent: int
     offset: int
@@ -22,7 +22,7 @@ class Piece(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Pieces, at least one, that lie between two neighbouring multiples of the window's size."""
+    """One or more pieces that lie between two neighbouring multiples of the window's size."""
 
     pieces: tuple[Piece, ...]
 
@@ -57,14 +57,14 @@ def windows(extents: Sequence[Extent], nbytes: int) -> Iterator[Window]:
 
 
 def part(extents: Sequence[Extent], piece: Piece) -> Extent:
-    """A piece as an extent of its own, with its own address."""
+    """A piece as an extent, with its own offset and address."""
     extent = extents[piece.extent]
     address = extent.address + piece.offset - extent.offset
     return extent._replace(offset=piece.offset, nbytes=piece.nbytes, address=address)
 
 
 def check(request: ReadRequest | WriteRequest) -> None:
-    """Refuse extents that are not sorted, apart and inside the file: windows rely on it."""
+    """Raises RefusedError unless extents are sorted, do not overlap and lie inside the file: windows rely on it."""
     end = 0
     for extent in request.extents:
         if extent.offset < end or extent.nbytes < 0 or extent.offset + extent.nbytes > request.size:

@@ -1,7 +1,7 @@
-"""NVIDIA DALI's numpy reader, which loads ``.npy`` files; it works without a GPU too.
+"""``dali``: NVIDIA DALI's numpy reader, which loads ``.npy`` files, with or without a GPU.
 
-The reader gives an array, and an extent's bytes are cut out of the array's. On the host a large array is read as a row
-of regions, each contiguous in the file, so that memory beyond the tensor's own stays bounded.
+The reader returns an array, from which each extent's bytes are copied. On the host a large array is read region by
+region, each contiguous in the file, so that memory beyond the tensor's own stays bounded.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from fastio.transports.transport import LOAD, Capabilities, Extent, ReadRequest,
 _REGION = 16 << 20
 _LONGEST = 2**31 - 1
 _CURE = "pip install 'fastio[dali]'"
-# What DALI has a type for, in this machine's byte order.
+# The dtypes that DALI has a type for, in native byte order.
 _TYPES = frozenset(np.dtype(code) for code in ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"])
 _MAGIC = b"\x93NUMPY"
 
 
 class DaliTransport:
-    """``fn.readers.numpy``: on the host, or for CUDA memory on its device (which reads over cuFile).
+    """``fn.readers.numpy``: on the host, or on the GPU for CUDA memory, where it reads over cuFile.
 
     Raises ToolUnavailableError where DALI is not installed.
     """
@@ -42,7 +42,7 @@ class DaliTransport:
     def __init__(self) -> None:
         try:
             self._dali: Any = importlib.import_module("nvidia.dali")
-        except Exception as error:  # it loads native libraries while it is imported, and fails in their ways
+        except Exception as error:  # importing loads native libraries, which may raise anything
             reason = f"nvidia.dali does not import: {type(error).__name__}: {error}"
             raise ToolUnavailableError(self.name, reason, _CURE) from error
         devices = {"cpu", "cuda"} if torch.cuda.is_available() else {"cpu"}
@@ -51,14 +51,14 @@ class DaliTransport:
         )
 
     def write(self, request: WriteRequest) -> TransportResult:
-        """DALI reads only: always a RefusedError."""
+        """Always raises RefusedError: DALI only reads."""
         raise RefusedError(f"{request.path}: DALI only reads")
 
     def read(self, request: ReadRequest) -> TransportResult:
         """Fill the memory of ``request.extents``, which lie in the array's data.
 
-        Raises as :class:`fastio.transports.transport.Transport` says; RefusedError for what DALI has no type for, for
-        arrays in Fortran's order, which it would turn round, and for axes of 2^31 items or more.
+        Raises as :class:`fastio.transports.transport.Transport` says. RefusedError for dtypes that DALI lacks, for
+        arrays in Fortran order, which it would transpose, and for axes of 2^31 items or more.
         """
         check(request)
         _files.check_length(request)
@@ -72,7 +72,7 @@ class DaliTransport:
         array = _header(request)
         if extents[0].offset < array.offset or extents[-1].offset + extents[-1].nbytes > array.offset + array.nbytes:
             raise RefusedError(f"{request.path}: DALI reads the array's data, and an extent lies outside it")
-        # DALI keeps mappings by path, even of a file that has gone: so this file gets a name that none had before.
+        # DALI caches mappings by path, even of deleted files: so each read uses a path that was never used before.
         with tempfile.TemporaryDirectory(prefix="fastio-dali-") as folder:
             name = os.path.join(folder, "array.npy")
             os.symlink(f"/proc/self/fd/{request.fd}", name)
@@ -91,8 +91,8 @@ class DaliTransport:
     ) -> None:
         on_host = device.type == "cpu"
         if not on_host:
-            torch.cuda.synchronize(device)  # freed work may still use the memory that torch gave to the tensor
-        # The reader for GPUs reads all of the file for every region.
+            torch.cuda.synchronize(device)  # queued kernels may still use memory that torch reused for the tensor
+        # The GPU reader reads the whole file for every region, so it gets one region.
         regions = [r for r in _regions(array, _REGION if on_host else array.nbytes) if _holds(r, extents)]
         pipeline = self._pipeline(name, len(array.shape), device, whole=regions[0].start is None)
         for region in regions:
@@ -103,9 +103,9 @@ class DaliTransport:
             (outputs,) = pipeline.run()
             if not on_host:
                 torch.cuda.synchronize(device)
-            moved = _deliver(region, outputs[0].data_ptr(), extents, device)
+            moved = _copy_to_extents(region, outputs[0].data_ptr(), extents, device)
             if not on_host:
-                torch.cuda.synchronize(device)  # the pipeline's memory goes with it
+                torch.cuda.synchronize(device)  # before the pipeline frees its memory
             request.control.advance(moved)
 
     def _pipeline(self, name: str, ndim: int, device: torch.device, whole: bool) -> Any:
@@ -125,7 +125,7 @@ class DaliTransport:
 
 
 class _Array(NamedTuple):
-    """The array in a file: where its data starts, and what it is."""
+    """The array in a file; ``offset`` is where its data starts."""
 
     offset: int
     shape: tuple[int, ...]
@@ -137,7 +137,7 @@ class _Array(NamedTuple):
 
 
 class _Region(NamedTuple):
-    """``[begin, end)`` of the file, which is the region of ``shape`` at ``start`` of the array; None: all of it."""
+    """The bytes ``[begin, end)`` of the file: the region of ``shape`` at index ``start``; None for the whole array."""
 
     begin: int
     end: int
@@ -149,7 +149,9 @@ def _header(request: ReadRequest) -> _Array:
     try:
         fixed = os.pread(request.fd, 12, 0)
         if len(fixed) < 12 or fixed[:6] != _MAGIC or fixed[6] not in (1, 2):
-            raise RefusedError(f"{request.path}: DALI reads versions 1 and 2 of the npy format, this begins {fixed!r}")
+            raise RefusedError(
+                f"{request.path}: DALI reads versions 1 and 2 of the npy format, found one that begins {fixed!r}"
+            )
         start, length = (10, fixed[8:10]) if fixed[6] == 1 else (12, fixed[8:12])
         offset = start + int.from_bytes(length, "little")
         description, fortran_order, shape = parse(os.pread(request.fd, offset - start, start), fixed[6])
@@ -159,18 +161,18 @@ def _header(request: ReadRequest) -> _Array:
     except OSError as error:
         raise _files.failure(error, "read", request.path) from error
     except (ValueError, TypeError, SyntaxError) as error:
-        raise RefusedError(f"{request.path}: no array that DALI reads: {error}") from error
+        raise RefusedError(f"{request.path}: not an array that DALI reads: {error}") from error
     if dtype not in _TYPES:
         raise RefusedError(f"{request.path}: DALI has no type for the dtype {dtype.str!r}")
     if max(shape, default=0) > _LONGEST:
         raise RefusedError(f"{request.path}: DALI counts along an axis in 32 bits, and one has {max(shape)} items")
     if fortran_order and sum(length > 1 for length in shape) > 1:
-        raise RefusedError(f"{request.path}: DALI turns arrays in Fortran's order round")
+        raise RefusedError(f"{request.path}: DALI transposes arrays in Fortran order")
     return _Array(offset, shape, dtype.itemsize)
 
 
 def _regions(array: _Array, limit: int) -> Iterator[_Region]:
-    """Cut the array into regions of at most ``limit`` bytes (at least an item), each contiguous, in file order."""
+    """Cut the array into contiguous regions of at most ``limit`` bytes (but at least an item), in file order."""
     if array.nbytes <= limit:
         yield _Region(array.offset, array.offset + array.nbytes, None, array.shape)
         return
@@ -192,8 +194,8 @@ def _holds(region: _Region, extents: list[Extent]) -> bool:
     return any(extent.offset < region.end and region.begin < extent.offset + extent.nbytes for extent in extents)
 
 
-def _deliver(region: _Region, address: int, extents: list[Extent], device: torch.device) -> int:
-    """Copy a region's bytes at ``address`` to the extents that want them; how many that were."""
+def _copy_to_extents(region: _Region, address: int, extents: list[Extent], device: torch.device) -> int:
+    """Copy a region's bytes at ``address`` to the extents that contain them; returns how many were copied."""
     moved = 0
     for extent in extents:
         low, high = max(region.begin, extent.offset), min(region.end, extent.offset + extent.nbytes)

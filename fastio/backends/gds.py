@@ -1,11 +1,11 @@
-"""Device memory straight to and from the disk: kvikio over NVIDIA's cuFile (GPUDirect Storage).
+"""``gds``: device memory directly to and from the disk, by kvikio over NVIDIA's cuFile (GPUDirect Storage).
 
-Writes hand cuFile whole pages only. It would write part of a page by reading, changing and writing back all of it,
-and lose what a neighbouring extent puts into the same page at that time; so the unaligned ends of an extent, and
-what lies in host memory, are written through the page cache.
+Writes pass only whole pages to cuFile. It writes part of a page by reading, changing and writing back the page, which
+would lose bytes that a neighbouring extent writes to the same page at that time. So the unaligned ends of an extent,
+and extents in host memory, are written through the page cache.
 
-kvikio reports an error of the system as text, without the errno: it becomes a RefusedError, and the tool that is
-tried next meets the same error and names it.
+kvikio reports a system error as text, without the errno. It becomes a RefusedError; the next tool then meets the same
+error and reports its errno.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fastio.memory import raw_memory
 from fastio.memory.staging_buffers import PAGE
 from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
-_PART = 16 << 20  # one task of kvikio's: of a part in several, one that fails would leave others at work
+_PART = 16 << 20  # one kvikio task per part: with several, the others would still run after one fails
 _IN_FLIGHT = 16
 _CURE = "pip install 'fastio[gds]' for CUDA 12, or kvikio-cu13 for CUDA 13"
 
@@ -35,7 +35,7 @@ _CURE = "pip install 'fastio[gds]' for CUDA 12, or kvikio-cu13 for CUDA 13"
 class GdsTransport:
     """``kvikio.CuFile`` on CUDA memory, or, with ``device="cpu"``, on host memory.
 
-    Raises ToolUnavailableError where there is no such device or no kvikio.
+    Raises ToolUnavailableError without such a device or without kvikio.
     """
 
     name = "gds"
@@ -54,7 +54,7 @@ class GdsTransport:
         _memory.synchronize(request.extents)
         with _Transfers(self._kvikio, request) as transfers:
             for extent in _parts(request):
-                ends, body = _cut(extent) if self._is_far(extent) else ([extent], None)
+                ends, body = _cut(extent) if self._is_on_device(extent) else ([extent], None)
                 if body is not None:
                     transfers.start(body)
                 for end in ends:
@@ -72,7 +72,7 @@ class GdsTransport:
         _memory.synchronize(request.extents)
         with _Transfers(self._kvikio, request) as transfers:
             for extent in _parts(request):
-                if self._is_far(extent):
+                if self._is_on_device(extent):
                     transfers.start(extent)
                 else:
                     _files.stop_if_cancelled(request.control, request.path)
@@ -82,33 +82,33 @@ class GdsTransport:
             transfers.finish()
         return self._kvikio.moved(transfers)
 
-    def _is_far(self, extent: Extent) -> bool:
+    def _is_on_device(self, extent: Extent) -> bool:
         return torch.device(extent.device).type == self._device
 
 
 class _Kvikio:
-    """The library, and what it says of itself. kvikio >= 25.4."""
+    """The kvikio library (>= 25.4) and its settings."""
 
     def __init__(self) -> None:
         try:
             self._library: Any = importlib.import_module("kvikio")
             self._defaults: Any = importlib.import_module("kvikio.defaults")
             self._driver: Any = importlib.import_module("kvikio.cufile_driver")
-        except Exception as error:  # it loads the libraries of CUDA while it is imported, and fails in their ways
+        except Exception as error:  # importing loads CUDA's libraries, which may raise anything
             reason = f"kvikio does not import: {type(error).__name__}: {error}"
             raise ToolUnavailableError("gds", reason, _CURE) from error
         self._opening = threading.Lock()
 
     def open(self, path: str, flags: str) -> Any:
-        """A CuFile. With GDS at hand, kvikio may not fall back to POSIX for this file without saying so."""
+        """Returns a CuFile. Where GDS is available, kvikio must not silently fall back to POSIX for this file."""
         with contextlib.ExitStack() as settings:
-            settings.enter_context(self._opening)  # the mode is the process's: two at a time could leave it changed
+            settings.enter_context(self._opening)  # the mode is process-wide: two at once could leave it changed
             if not self._why_bounced():
                 settings.enter_context(self._defaults.set("compat_mode", self._library.CompatMode.OFF))
             return self._library.CuFile(path, flags)
 
     def moved(self, transfers: _Transfers) -> TransportResult:
-        """The way that bytes took, and why it was not the best one for all."""
+        """The route that the bytes took, with the reason where some did not take the best one."""
         why = self._why_bounced()
         if why:
             return TransportResult("bounce", notes=(why,))
@@ -128,13 +128,13 @@ class _Kvikio:
 
 
 class _Transfers:
-    """A file open in kvikio, and a bounded number of transfers under way. Left only when none is."""
+    """A file open in kvikio, with a bounded number of transfers in flight. Leaving the context waits for them."""
 
     def __init__(self, kvikio: _Kvikio, request: WriteRequest | ReadRequest) -> None:
         self._request = request
         self._operation = "write" if isinstance(request, WriteRequest) else "read"
         self._under_way: deque[tuple[Extent, Any]] = deque()
-        self.sizes: list[int] = []  # of what was handed to kvikio, in bytes
+        self.sizes: list[int] = []  # bytes of each transfer
         with self._refusals():
             self._file = kvikio.open(f"/proc/self/fd/{request.fd}", "r+" if self._operation == "write" else "r")
 
@@ -142,26 +142,26 @@ class _Transfers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for _extent, future in self._under_way:  # the memory must not go away under one of them
+        for _extent, future in self._under_way:  # their memory must live until they end
             with contextlib.suppress(Exception):
                 future.get()
         with self._refusals():
             self._file.close()
 
     def start(self, extent: Extent) -> None:
-        """Begin to move all of an extent, when there is room."""
+        """Start the transfer of an extent, once fewer than ``_IN_FLIGHT`` are under way."""
         while len(self._under_way) >= _IN_FLIGHT:
             self._finish_one()
         _files.stop_if_cancelled(self._request.control, self._request.path)
         self._under_way.append((extent, self._submit(extent)))
 
     def finish(self) -> None:
-        """Wait until everything that was begun is there, whole."""
+        """Wait until every transfer that was started is complete."""
         while self._under_way:
             self._finish_one()
 
     def _finish_one(self) -> None:
-        extent, future = self._under_way.popleft()  # a future gives its result once
+        extent, future = self._under_way.popleft()  # a future's result can be read only once
         with self._refusals():
             count: int = future.get()
         if count <= 0:
@@ -194,7 +194,7 @@ def _parts(request: WriteRequest | ReadRequest) -> Iterator[Extent]:
 
 
 def _cut(extent: Extent) -> tuple[list[Extent], Extent | None]:
-    """The unaligned ends of an extent, and the whole pages of the file between them, if there are any."""
+    """The unaligned ends of an extent, and the whole pages of the file between them, or None."""
     end = extent.offset + extent.nbytes
     low, high = (extent.offset + PAGE - 1) // PAGE * PAGE, end // PAGE * PAGE
     if low >= high:

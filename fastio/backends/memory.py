@@ -1,4 +1,4 @@
-"""The reference that every other transport is compared with: as plain as can be, and sharing no code with them."""
+"""``memory``: the reference transport of the tests, as simple as possible; it shares no code with the others."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _STEP = 1 << 20
 
 
 class MemoryTransport:
-    """Builds the image of the file in memory, then writes it; reads each extent by itself. Never picked automatically.
+    """Builds the file in memory, then writes it; reads each extent by itself. Never picked automatically.
 
-    A write needs as much memory again as lies between the first extent's first byte and the last one's last.
+    A write needs extra memory for all bytes from the first extent's begin to the last one's end.
     """
 
     name = "memory"

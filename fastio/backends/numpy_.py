@@ -1,9 +1,9 @@
-"""numpy's way: one thread, the page cache, arrays laid over the memory itself.
+"""``numpy``: one thread, the page cache, numpy arrays that share the extents' memory.
 
-There is no copy besides the kernel's, unless a save wants checksums: then arrays are copied to a block of memory that
-stays in the processor's cache, and measured and written from there.
-``ndarray.tofile`` and ``numpy.fromfile`` go through C's buffered files, where the errno of a failed write is lost and
-a read lands in new memory. So the arrays are handed to the system calls instead.
+Only the kernel copies bytes, unless a save needs checksums: then arrays are copied to a block that stays in the
+processor's cache, and are checksummed and written from there.
+``ndarray.tofile`` and ``numpy.fromfile`` use C's buffered files, which lose the errno of a failed write and read into
+new memory. So the arrays are passed to the system calls instead.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class NumpyTransport:
         at = span.offset if span is not None else 0
         for window in windows(request.extents, _WINDOW):
             _files.stop_if_cancelled(request.control, request.path)
-            if span is not None:  # what lies between the extents, too
+            if span is not None:  # also the bytes between extents
                 name = request.extents[window.pieces[0].extent].name
                 target = _array(span.address + at - span.offset, window.end - at)
                 _files.read_all(request.path, request.fd, target.data, at, name)

@@ -1,7 +1,7 @@
-"""Device memory through a ring of pinned staging buffers, both ways: copies on a side stream while the disk works.
+"""``pinned``: device memory through a ring of pinned staging buffers; copies on a side stream overlap with disk I/O.
 
-A save copies device → staging, takes the checksums there, and writes; a load reads, takes the checksums, and copies
-staging → device. The ring bounds the memory, whatever the size of the transfer.
+A save copies device → staging, computes the checksums there, and writes. A load reads, computes the checksums, and
+copies staging → device. The ring bounds the staging memory, whatever the size of the transfer.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _WRITERS = 2  # disks write best from a shallow queue, and read best from a deep
 
 
 class PinnedTransport:
-    """The ring for CUDA memory. With :class:`ThreadCopies` the same ring moves host memory.
+    """Staged transfers of CUDA memory, or of host memory with :class:`ThreadCopies`.
 
-    Raises ToolUnavailableError where its kind of copy cannot be made.
+    Raises ToolUnavailableError where that kind of copy does not work.
     """
 
     name = "pinned"
@@ -43,7 +43,7 @@ class PinnedTransport:
         checksums = Checksums(request.extents, request.patches)
         copies = self._copies()
         writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="fastio-pinned")
-        # What need not survive a power cut is written fastest into the page cache.
+        # Without durability, writing into the page cache is fastest.
         with DirectFile(request, direct=request.durable) as file:
 
             def gather(window: Window, buffer: Lease) -> Wait:
@@ -101,7 +101,7 @@ class PinnedTransport:
 
 
 def _whole_pages(window: Window, size: int) -> tuple[int, int]:
-    """The pages of a file of ``size`` bytes that hold a window; they hold nothing of another one."""
+    """The pages that hold a window, in a file of ``size`` bytes; they hold no byte of another window."""
     return window.begin // PAGE * PAGE, min((window.end + PAGE - 1) // PAGE * PAGE, size)
 
 
@@ -110,7 +110,7 @@ def _zero(buffer: Lease, begin: int, end: int) -> None:
 
 
 def _targets(request: ReadRequest, window: Window) -> list[Extent]:
-    """Where a window's bytes go: with a span, all at once, what lies between the extents too."""
+    """The memory that a window fills. With a span it is one extent, which includes the bytes between extents."""
     parts = [part(request.extents, piece) for piece in window.pieces]
     if request.span is None:
         return parts

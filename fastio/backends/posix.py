@@ -1,6 +1,7 @@
-"""``posix``: pread and pwrite on a few threads, through the page cache. Also the way where io_uring is forbidden.
+"""``posix``: pread and pwrite on a few threads, through the page cache.
 
-There it reads past the cache what is large and not in it: a state dict takes half the time so.
+Where io_uring is forbidden, it reads large files that are not cached past the page cache, which halves the load time
+of a state dict.
 """
 
 from __future__ import annotations
@@ -11,21 +12,22 @@ from fastio.errors import RefusedError
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Capabilities, ReadRequest, TransportResult, WriteRequest, is_resident
 
-# Measured: a write block must stay in the processor's cache between being gathered and being copied by the kernel,
-# and the huge page that a read faults in between being cleared and being filled.
+# Measured: a write block must stay in the processor's cache from the time it is gathered until the kernel copies it.
+# So must the huge page that a read faults in, from the time it is cleared until it is filled.
 _WRITE_BLOCK = 512 << 10
 _READ_BLOCK = 2 << 20
-# Below this a second thread costs more than it brings. For reads from the disk it always does: the kernel reads ahead
-# of one that reads in order, and does it better told what comes.
+# Bytes per thread: below this a second thread costs more than it saves. For reads from the disk it always does: the
+# kernel reads ahead of one sequential reader, and reads ahead better with advice.
 _LEAST_WRITTEN, _LEAST_READ = 4 << 20, 2 << 20
 _LEAST_AHEAD = 1 << 20
-_DIRECT_THREADS = 4  # past the page cache, where they only wait; more bring nothing
+_DIRECT_THREADS = 4  # past the page cache, where they only wait; more gain nothing
 
 
 class PosixTransport:
-    """Threads over the page cache; checksums are computed on the way.
+    """Threads over the page cache; checksums are computed during the transfer.
 
-    ``past_cache``: whether large cold reads go past it. None: where io_uring, which does that for less, is missing.
+    ``past_cache``: whether large cold reads bypass the page cache. None: only where io_uring, the cheaper way to do
+    that, is missing.
     """
 
     name = "posix"

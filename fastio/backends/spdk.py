@@ -1,8 +1,8 @@
-"""SPDK's user-level NVMe driver, as far as it is a tool: it drives whole namespaces, and knows nothing of files.
+"""``spdk``: reports whether this build has SPDK's user-level NVMe driver; it cannot save or load files.
 
-A namespace that SPDK has no filesystem on it, so there is nothing there for ``save`` and ``load`` to name. What moves
-tensors over SPDK is the block store: ``fastio.Offload(store="spdk:trtype=PCIe traddr=0000:03:00.0")``. This tool is in
-the list to say whether that works in this build, and to answer who asks for ``policy="spdk"``.
+SPDK drives whole NVMe namespaces, which then hold no filesystem, so there are no paths for ``save`` and ``load``. The
+block store moves tensors over SPDK: ``fastio.Offload(store="spdk:trtype=PCIe traddr=0000:03:00.0")``. This tool is
+listed to show whether that works in this build, and to explain the refusal of ``policy="spdk"``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _WHY = "SPDK drives whole NVMe namespaces, and files lie in filesystems"
 
 
 class SpdkTransport:
-    """There where the native part was built with SPDK; it can neither save nor load. Raises ToolUnavailableError."""
+    """Refuses every save and load. Raises ToolUnavailableError where the native part was built without SPDK."""
 
     name = "spdk"
     capabilities = Capabilities(operations=frozenset(), automatic=False)
@@ -27,9 +27,9 @@ class SpdkTransport:
             raise ToolUnavailableError(self.name, reason, cure)
 
     def write(self, request: WriteRequest) -> TransportResult:
-        """Always a RefusedError."""
+        """Always raises RefusedError."""
         raise RefusedError(f"{request.path}: {_WHY}; activations go there by fastio.Offload(store='spdk:...')")
 
     def read(self, request: ReadRequest) -> TransportResult:
-        """Always a RefusedError."""
+        """Always raises RefusedError."""
         raise RefusedError(f"{request.path}: {_WHY}; activations come from there by fastio.Offload(store='spdk:...')")

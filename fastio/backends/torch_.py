@@ -1,9 +1,10 @@
-"""torch's way: ``Tensor.copy_`` between memory on any device and a block on the host, which the system writes or fills.
+"""``torch``: ``Tensor.copy_`` between memory on any device and a block on the host, plus plain reads and writes.
 
-For ``pt`` the caller hands the whole object to ``torch.save`` and ``torch.load`` instead (``Capabilities.whole``).
+For ``pt`` the caller passes the whole object to ``torch.save`` and ``torch.load`` instead (``Capabilities.whole``).
 
-torch's own ways to a storage of a file are of no use here. ``UntypedStorage.from_file`` maps it, and an access to what
-another process cut off, or to a block that cannot be had, ends the process (SIGBUS); others tell errors as text.
+torch's own functions to read a storage from a file are unsuitable. ``UntypedStorage.from_file`` maps the file: access
+to a part that another process truncated, or to an unreadable block, ends the process (SIGBUS). The others report errors
+only as text.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from fastio.backends._windows import check
 from fastio.memory import raw_memory
 from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
-# A copy on the host must stay in the processor's cache until the kernel has made its own; each one to or from a device
-# costs its beginning.
+# A host block must stay in the processor's cache until the kernel has copied it. Each copy to or from a device has a
+# fixed cost.
 _HOST_BLOCK, _DEVICE_BLOCK = 512 << 10, 16 << 20
 
 
 def _devices() -> frozenset[str]:
-    """What this torch was built for: asking CUDA for GPUs at import would forbid it to forked children."""
+    """The device types this torch was built for. Querying CUDA for GPUs here would break CUDA in forked children."""
     if torch.backends.cuda.is_built():
         return frozenset({"cpu", "cuda"})
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -29,7 +30,7 @@ def _devices() -> frozenset[str]:
 
 
 class TorchTransport:
-    """``Tensor.copy_`` and the page cache, for memory on any device that torch has here."""
+    """``Tensor.copy_`` and the page cache, for memory on any device of this torch."""
 
     name = "torch"
 
@@ -40,7 +41,7 @@ class TorchTransport:
         """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
         check(request)
         _memory.synchronize(request.extents)
-        route, block = _way(request)
+        route, block = _route(request)
         return TransportResult(route, _staged.write(request, block, _gather))
 
     def read(self, request: ReadRequest) -> TransportResult:
@@ -48,7 +49,7 @@ class TorchTransport:
         check(request)
         _files.check_length(request)
         _memory.synchronize(request.extents)
-        route, block = _way(request)
+        route, block = _route(request)
         return TransportResult(route, _staged.read(request, block, _scatter))
 
 
@@ -60,7 +61,7 @@ def _scatter(extent: Extent, address: int) -> None:
     _memory.tensor(extent).copy_(raw_memory.host_bytes(address, extent.nbytes))
 
 
-def _way(request: WriteRequest | ReadRequest) -> tuple[str, int]:
-    """The route, and the size of the block that suits it."""
+def _route(request: WriteRequest | ReadRequest) -> tuple[str, int]:
+    """The route, and the block size for it."""
     on_host = all(extent.device == "cpu" for extent in request.extents)
     return ("cached", _HOST_BLOCK) if on_host else ("bounce", _DEVICE_BLOCK)

@@ -1,4 +1,4 @@
-"""``uring``: a native io_uring over O_DIRECT files, without the page cache."""
+"""``uring``: io_uring in the native part, with O_DIRECT, past the page cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from fastio.transports.transport import Capabilities, ReadRequest, TransportResu
 
 
 class UringTransport:
-    """io_uring with O_DIRECT; checksums are computed on the way."""
+    """io_uring with O_DIRECT; checksums are computed during the transfer.
+
+    Raises ToolUnavailableError where io_uring is forbidden or missing.
+    """
 
     name = "uring"
     capabilities = Capabilities(checksums=True, direct=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fastio._native import Latch
 from fastio.errors import CheckpointError
-from fastio.runtime.interrupt_safe_thread import LOOK_IN_SECONDS, WorkThread
+from fastio.runtime.interrupt_safe_thread import POLL_SECONDS, WorkThread
 
 
 class BackgroundWrite:
@@ -40,7 +40,7 @@ class BackgroundWrite:
 
     def wait(self) -> None:
         """Return when ``work`` has ended, or was never started."""
-        while self._thread.is_running and not self._is_done.wait(LOOK_IN_SECONDS):
+        while self._thread.is_running and not self._is_done.wait(POLL_SECONDS):
             pass
 
     def join(self) -> None:

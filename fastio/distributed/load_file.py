@@ -29,7 +29,7 @@ from fastio.engine.progress import shown
 from fastio.errors import CorruptFileError, UnsupportedError, quoted, shortened
 from fastio.formats.layout import storage_offset_bytes
 from fastio.memory.load_buffers import bytes_of
-from fastio.memory.raw_memory import overwritten, view
+from fastio.memory.raw_memory import mark_overwritten, view
 from fastio.results import publish
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Extent

@@ -24,7 +24,7 @@ from fastio.engine.torch_save import SaveCall, fill_by_torch, save_by_torch, tor
 from fastio.engine.transport_errors import call_transport
 from fastio.errors import ToolUnavailableError, TransferError
 from fastio.files.atomic_file import AtomicFile
-from fastio.files.save_target import in_place
+from fastio.files.save_target import in_place_reason
 from fastio.formats.detect import PT
 from fastio.formats.layout import Layout
 from fastio.formats.pt import writer
@@ -53,7 +53,7 @@ class NewFile(Protocol):
 def save_file(call: SaveCall) -> SaveResult:
     """Save to a path, which holds the whole old file or the whole new one at any time."""
     started = time.perf_counter()
-    why = in_place(call.path)
+    why = in_place_reason(call.path)
     if why:
         return _save_in_place(call, started, why)
     why = torch_only(call)

@@ -1,1 +1,1 @@
-"""Files: opened, replaced atomically, with permissions and direct I/O."""
+"""Files: opening, atomic replacement, permissions, direct I/O."""

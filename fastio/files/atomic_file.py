@@ -1,6 +1,6 @@
-"""A new version of a file, invisible until it is whole: written beside the old one, then renamed over it.
+"""Atomic replacement of a file: the new version is written beside the old one, then renamed over it.
 
-At any instant the path holds the whole old file or the whole new one.
+At any time the path holds the complete old file or the complete new one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fastio.files.permissions import FilePermissions
 from fastio.files.save_target import find
 from fastio.runtime.native_errors import translate_native_errors
 
-# Below this an old file is freed in the time that a thread takes to start.
+# Bytes: freeing a smaller old file takes no longer than starting a thread.
 _WORTH_A_THREAD = 1 << 20
 _MOUNTED = (
     "this file is a mount point of its own (as of a container's volume), over which no new file can be renamed; mount "
@@ -33,15 +33,15 @@ _SWAPPED = (
 
 
 class AtomicFile:
-    """The file that will take the place of ``path``. Use as a context: it is discarded unless committed.
+    """A temporary file that replaces ``path`` on ``commit``. Use as a context: it is discarded unless committed.
 
-    ``fd`` is open for reading and writing, ``temporary`` its name in its folder. Where ``path`` is a symbolic link, the
+    ``fd`` is open for reading and writing, ``temporary`` is its name in its folder. If ``path`` is a symbolic link, the
     file behind it is replaced, or without ``follow_link`` the link itself. Raises as
     :func:`fastio.files.save_target.find` does.
 
-    Where other users may write to the folder, they may also replace the file, before and after the save. It is
-    guaranteed that nothing is written to, or given rights to, but the file that was created here, and that the commit
-    raises NotReplaceableError where the temporary name is another file's by then.
+    Other users with write access to the folder may also replace the file, before and after the save. Two things are
+    guaranteed: only the file created here is written to and gets new permissions, and the commit raises
+    NotReplaceableError if the temporary name has become another file's.
     """
 
     def __init__(self, path: str, follow_link: bool = True) -> None:
@@ -57,18 +57,19 @@ class AtomicFile:
             self._file, self.temporary = temporary_file.create(self._folder, self._target, path)
             self._mode = None
         else:
-            rights = FilePermissions(name, old)
-            self._file, self.temporary = temporary_file.create(self._folder, self._target, path, rights.first_mode)
-            self._mode = self._take_over(rights)
+            permissions = FilePermissions(name, old)
+            first_mode = permissions.first_mode
+            self._file, self.temporary = temporary_file.create(self._folder, self._target, path, first_mode)
+            self._mode = self._copy_permissions(permissions)
 
     @property
     def fd(self) -> int:
-        """The descriptor; ValueError once it is committed or discarded."""
+        """The descriptor. Raises ValueError after a commit or discard."""
         return self._file.fileno()
 
     @property
     def file(self) -> io.FileIO:
-        """The same as a file object, at the beginning of the file."""
+        """The file object of ``fd``, positioned at the beginning of the file."""
         return self._file
 
     def __enter__(self) -> AtomicFile:
@@ -79,13 +80,13 @@ class AtomicFile:
             self._discard()
 
     def allocate(self, nbytes: int) -> None:
-        """Set the size and reserve the blocks: a full disk shows before the first byte is written."""
+        """Set the size and reserve the blocks: a full disk is reported before the first byte is written."""
         with translate_native_errors(self.path):
             _native.allocate(self.fd, nbytes)
 
     def commit(self, durable: bool) -> None:
-        """Put the file in its place. With ``durable``, it survives a power cut once this returns."""
-        with self._old_held():
+        """Rename the file to ``path``. With ``durable``, it survives a power cut once this returns."""
+        with self._old_file_open():
             try:
                 if self._mode is not None:
                     os.fchmod(self.fd, self._mode)
@@ -107,12 +108,12 @@ class AtomicFile:
                 raise TransferError(error.errno or 0, "fsync of the folder", self.path) from error
 
     def _rename(self) -> None:
-        """Give the file its name. NotReplaceableError if the temporary name is another file's."""
+        """Rename the file. Raises NotReplaceableError if the temporary name has become another file's."""
         folder, base = self._folder, self._target.base
         if not folder.has(self.temporary, self.fd):
             raise NotReplaceableError(errno.ESTALE, _SWAPPED.format(name=self.temporary), self.path)
         os.rename(self.temporary, base, src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
-        # A file that has no name any more was replaced by the next save of this path.
+        # If our file has no name any more, the next save of this path has replaced it, which is no error.
         if not folder.has(base, self.fd) and os.fstat(self.fd).st_nlink:
             raise NotReplaceableError(errno.ESTALE, _SWAPPED.format(name=self.temporary), self.path)
 
@@ -120,12 +121,12 @@ class AtomicFile:
         if self._folder.readable:
             _sync(self._folder.fd)
         else:
-            os.sync()  # all that there is to sync, for want of a descriptor that takes fsync
+            os.sync()  # sync everything: an unreadable folder has no descriptor for fsync
 
-    def _take_over(self, rights: FilePermissions) -> int | None:
-        """Let the new file have the old one's rights; gives the mode that is still to come, if there is one."""
+    def _copy_permissions(self, permissions: FilePermissions) -> int | None:
+        """Give the new file the old one's permissions; returns a mode if it must be set at the commit."""
         try:
-            mode = rights.take_over(self.fd)
+            mode = permissions.copy_to(self.fd)
         except BaseException as error:
             self._discard()
             if isinstance(error, OSError):
@@ -134,16 +135,16 @@ class AtomicFile:
         return mode if mode & 0o600 != 0o600 else None
 
     @contextlib.contextmanager
-    def _old_held(self) -> Iterator[None]:
-        """Inside, the rename does not free the old file: that is left to another thread, once the new one is in place.
+    def _old_file_open(self) -> Iterator[None]:
+        """Inside, the old file stays open, so the rename does not free it; another thread frees it afterwards.
 
-        The next save waits for it. Where room is scarce the rename frees it, before anybody else is told that there is
-        none.
+        The next save waits for that thread. If the disk is nearly full, the rename itself frees the file, so that no
+        other program finds the disk full meanwhile.
         """
         held = Descriptor(self._target.name, os.O_PATH | os.O_NOFOLLOW)
         old = 0 if self._target.old is None else self._target.old.st_size
         if old >= _WORTH_A_THREAD:
-            with contextlib.suppress(OSError):  # then it is freed in the rename, too
+            with contextlib.suppress(OSError):  # then the rename frees it
                 disk = os.statvfs(self._folder.fd)
                 if disk.f_bavail * disk.f_frsize >= 2 * old:
                     held.open()
@@ -159,14 +160,14 @@ class AtomicFile:
         except FileNotFoundError:
             pass
         except OSError:
-            self._file.truncate(0)  # the name stays, without a lock: the next save clears it
+            self._file.truncate(0)  # the name stays, without a lock: the next save removes it
         finally:
             self._file.close()
             self._folder.close()
 
 
 def write_all(new: AtomicFile, data: bytes) -> None:
-    """Make ``data`` the contents of a new file. TransferError if the system refuses."""
+    """Write ``data`` to a new file. Raises TransferError."""
     at = 0
     while at < len(data):
         try:
@@ -176,7 +177,7 @@ def write_all(new: AtomicFile, data: bytes) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Make what was created, renamed or removed in a folder survive a power cut."""
+    """Make files' creation, renaming and removal in a folder survive a power cut."""
     with Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY) as fd:
         _sync(fd)
 
@@ -185,5 +186,5 @@ def _sync(folder: int) -> None:
     try:
         os.fsync(folder)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a filesystem whose folders need no sync
+        if error.errno != errno.EINVAL:  # EINVAL: the filesystem's folders need no sync
             raise

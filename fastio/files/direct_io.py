@@ -1,7 +1,7 @@
-"""Direct I/O of a file that is open already: its second descriptor, and how offset, length and memory must be aligned.
+"""Direct I/O of an open file: a second descriptor with O_DIRECT, and the alignment of offset, length and memory.
 
-The kernel tells since Linux 6.1, by statx(STATX_DIOALIGN), if the filesystem does. Else 4096 is taken, which is enough
-for nearly all.
+Linux reports the alignment since 6.1, by statx(STATX_DIOALIGN), if the filesystem supports that. Otherwise 4096 is
+assumed, which suffices for nearly all filesystems.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from fastio.errors import RefusedError, TransferError
 from fastio.runtime.native_errors import translate_native_errors
 
 LEAST = 4096
-_LARGEST = 1 << 20  # staging is made of blocks of at least that, where a file asks for it
+_LARGEST = 1 << 20  # staging blocks can be aligned to that, where a file requires it
 
 
-def told(path: str, fd: int) -> tuple[int, int] | None:
-    """The alignment of memory, and of offset and length, in bytes; both 0: no direct I/O; None: the kernel is silent.
+def kernel_alignment(path: str, fd: int) -> tuple[int, int] | None:
+    """The kernel's alignment of memory, and of offset and length, in bytes; None if the kernel does not report it.
 
-    Raises TransferError.
+    Both are 0 if the file does not support direct I/O. Raises TransferError.
     """
     with translate_native_errors(path):
         return _native.direct_alignment(fd)
 
 
-def asked(path: str, fd: int) -> tuple[int, int]:
-    """As :func:`told`, and 4096 for both where the kernel is silent. Raises TransferError."""
-    return told(path, fd) or (LEAST, LEAST)
+def alignments(path: str, fd: int) -> tuple[int, int]:
+    """:func:`kernel_alignment`, with 4096 for both if the kernel does not report them. Raises TransferError."""
+    return kernel_alignment(path, fd) or (LEAST, LEAST)
 
 
 def alignment(path: str, fd: int) -> int:
-    """What offset, length and memory are to be aligned to, in bytes: 4096 or a larger power of two.
+    """The common alignment of offset, length and memory, in bytes: 4096 or a larger power of two.
 
-    Raises RefusedError where the file takes no direct I/O, or asks for what nobody here aligns to; TransferError.
+    Raises RefusedError if the file does not support direct I/O or needs more than 1 MiB; TransferError.
     """
-    memory, offset = asked(path, fd)
+    memory, offset = alignments(path, fd)
     if not (memory and offset):
         raise RefusedError(f"{path} takes no direct I/O, its filesystem says")
     needed = math.lcm(LEAST, memory, offset)
     if _LARGEST % needed:
         raise RefusedError(
-            f"direct I/O of {path} wants memory aligned to {memory} and offsets to {offset} bytes; fastio's go up to "
-            f"{_LARGEST}, by powers of two"
+            f"direct I/O of {path} needs memory aligned to {memory} and offsets to {offset} bytes; fastio supports "
+            f"powers of two up to {_LARGEST}"
         )
     return needed
 
 
-class OpenedAgain(Descriptor):
-    """The file ``fd`` once more, with O_DIRECT; ``access`` is os.O_RDONLY, O_WRONLY or O_RDWR.
+class DirectDescriptor(Descriptor):
+    """A second descriptor of the file ``fd``, with O_DIRECT; ``access`` is os.O_RDONLY, O_WRONLY or O_RDWR.
 
-    Opening it raises RefusedError where the filesystem has no such thing or the file cannot be opened a second time,
-    and TransferError.
+    ``open`` raises RefusedError if the filesystem does not support O_DIRECT or the file cannot be opened a second time,
+    otherwise TransferError.
     """
 
     def __init__(self, path: str, fd: int, access: int) -> None:

@@ -1,8 +1,8 @@
-"""The header of ``.npy``: a literal of Python, read without Python's parser.
+"""Parses the header of ``.npy`` files, a Python literal, without Python's parser.
 
-Of all literals those are read that numpy and other programs write: no escapes, comments, parentheses or numbers in
-other bases. ``ast`` is not for several threads at once: CPython before 3.11.9 and 3.12.3 may then raise SystemError
-("AST constructor recursion depth mismatch"), in numpy.load too.
+It accepts the literals that numpy and other programs write: no escapes, comments, parentheses or numbers in other
+bases. ``ast`` is not thread-safe: CPython before 3.11.9 and 3.12.3 may raise SystemError ("AST constructor recursion
+depth mismatch"), in numpy.load too.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _FIELD = re.compile(rf"(?P<name>{_STRING}){_SPACE}:{_SPACE}(?P<value>{_STRING}|T
 _NUMBER = re.compile(r"(0|[1-9][0-9]*)(L?)")  # Python 2 wrote 5L
 _BETWEEN = re.compile(f"{_SPACE},{_SPACE}")
 _BEGIN = re.compile(rf"[ \t]*[\n\r\f]*{{{_SPACE}")
-_END = re.compile(rf"{_SPACE}(?:,{_SPACE})?}}{_SPACE}")  # two stars side by side would try all ways to share spaces
+_END = re.compile(rf"{_SPACE}(?:,{_SPACE})?}}{_SPACE}")  # adjacent stars would backtrack over all splits of the spaces
 _RECORDS = re.compile(rf"[ \t]*{{{_SPACE}['\"]descr['\"]{_SPACE}:{_SPACE}\[")
 
 
 class NpyHeader(NamedTuple):
-    """``description`` is the dtype in numpy's words ("<f4"), None for records (then the rest is not looked at)."""
+    """``description`` is numpy's name of the dtype ("<f4"), or None for records, whose other fields are not read."""
 
     description: str | None
     fortran_order: bool
@@ -29,20 +29,20 @@ class NpyHeader(NamedTuple):
 
 
 def parse(text: bytes, version: int) -> NpyHeader:
-    """Read the text of a header of the format's ``version`` (1, 2 or 3). ValueError says what it is instead."""
+    """Parse a header of the format's ``version`` (1, 2 or 3). Raises ValueError with the text that was found."""
     written = text.decode("utf-8" if version == 3 else "latin-1")
     if _RECORDS.match(written):
         return NpyHeader(None, False, ())
     fields = _fields(written)
     description, fortran_order, shape = (fields.get(name, "") for name in ("descr", "fortran_order", "shape"))
-    right = description[-1:] in ("'", '"') and fortran_order in ("True", "False") and shape[:1] == "("
-    if not right or len(fields) != 3:
+    valid = description[-1:] in ("'", '"') and fortran_order in ("True", "False") and shape[:1] == "("
+    if not valid or len(fields) != 3:
         raise ValueError(f"expected descr, fortran_order and shape, found {written[:200]!r}")
     return NpyHeader(_text(description), fortran_order == "True", _lengths(shape, version))
 
 
 def _lengths(shape: str, version: int) -> tuple[int, ...]:
-    """A tuple of numbers; one without a comma is none."""
+    """Parse a tuple of numbers; a single number without a comma is not a tuple."""
     *pieces, last = (piece.strip(" \t\n\r\f") for piece in shape[1:-1].split(","))
     if last:
         pieces.append(last)
@@ -53,12 +53,12 @@ def _lengths(shape: str, version: int) -> tuple[int, ...]:
 
 
 def _text(literal: str) -> str:
-    """What a string without escapes says."""
+    """The value of a string literal without escapes."""
     return literal.lstrip("uU")[1:-1]
 
 
 def _fields(written: str) -> dict[str, str]:
-    """The values of a flat dict, as they are written."""
+    """The values of a flat dict, as literals."""
     fields: dict[str, str] = {}
     at = _BEGIN.match(written)
     while at and (field := _FIELD.match(written, at.end())):

@@ -1,4 +1,4 @@
-"""Opening files and folders so that no interrupt leaves them open, with the errors that Python's own open raises."""
+"""Opens files so that no interrupt leaves them open, with the errors of Python's own ``open``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fastio._native import Descriptor
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[tuple[int, int]]:
-    """The file descriptor and the size of a file.
+    """The descriptor and the size of a file, opened for reading.
 
-    FileNotFoundError, IsADirectoryError, PermissionError as ``open`` raises them.
+    Raises FileNotFoundError, IsADirectoryError and PermissionError as ``open`` does.
     """
     with io.FileIO(path, "rb") as file:  # not a bare descriptor, which an interrupt may leave open
         fd = file.fileno()
@@ -25,9 +25,9 @@ def opened(path: str) -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def opened_in_folder(path: str) -> Iterator[tuple[int, int]]:
-    """The same of a file in a folder to which others may write. OSError for what is no regular file.
+    """As :func:`opened`, for a file in a folder to which others may write.
 
-    A pipe of that name is not waited for.
+    Raises OSError if it is not a regular file. Does not block on a pipe of that name.
     """
     with Descriptor(path, os.O_RDONLY | os.O_NONBLOCK) as fd:
         status = os.fstat(fd)
@@ -39,9 +39,9 @@ def opened_in_folder(path: str) -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def opened_lock(path: str) -> Iterator[int]:
-    """The descriptor of a lock file, which is made if it is missing and never written to.
+    """The descriptor of a lock file, which is created if it is missing and never written to.
 
-    OSError for what is no regular file: a symbolic link there leads to a file of another purpose.
+    Raises OSError if it is not a regular file: a symbolic link would lead to a file with another purpose.
     """
     lock = Descriptor(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     try:
@@ -58,7 +58,7 @@ def opened_lock(path: str) -> Iterator[int]:
 
 
 def not_regular(path: str, status: os.stat_result) -> OSError:
-    """The error for what should be a regular file, and is something else."""
+    """The error for a file that is not a regular one."""
     kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "no regular file")
     number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
     return OSError(number, f"expected a regular file, found {kind}: remove it, if it is not yours", path)
@@ -75,5 +75,5 @@ _KINDS = (
 
 
 def is_path(f: object) -> bool:
-    """Whether ``f`` names a file, rather than being one."""
+    """Whether ``f`` is a path, not a file object."""
     return isinstance(f, (str, os.PathLike))

@@ -1,4 +1,4 @@
-"""What a path to save to names: the file behind its links, and whether a new one may take its place."""
+"""Resolves the path of a save to the file behind its links, and checks whether it may be replaced."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fastio.errors import (
     TransferError,
 )
 
-_MOST_LINKS = 40  # of one path, as for the kernel
+_MOST_LINKS = 40  # in one path, as in the kernel
 
 
 class Target(NamedTuple):
-    """The file to be replaced or made: ``base`` in ``folder``. ``old`` is the status of the file that is there.
+    """The file to be replaced or created: ``base`` in ``folder``. ``old`` is the status of the existing file, or None.
 
-    ``folder`` is relative to the working folder if the path is: an absolute name may be longer than the kernel takes.
+    ``folder`` is relative if the path is: an absolute name may be too long for the kernel.
     """
 
     folder: str
@@ -31,14 +31,14 @@ class Target(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its whole name."""
+        """``folder`` and ``base`` joined."""
         return os.path.join(self.folder, self.base)
 
 
 def find(path: str, follow_link: bool) -> Target:
     """The file that a path names, or with ``follow_link`` the one that it links to.
 
-    The kernel alone resolves the folder: "missing/../x.pt" names nothing, and "/proc/7/root/x.pt" a file of another
+    Only the kernel resolves the folder: "missing/../x.pt" names no file, and "/proc/7/root/x.pt" a file of another
     container. Raises FolderMissingError, TargetIsFolderError, NotAFolderError, NotReplaceableError or TransferError.
     """
     name = _behind_links(path) if follow_link else path
@@ -47,26 +47,26 @@ def find(path: str, follow_link: bool) -> Target:
     try:
         old = os.stat(name, follow_symlinks=follow_link)
     except FileNotFoundError:
-        ends_in_slash = not base  # "x.pt/" is no name of the file x.pt
+        ends_in_slash = not base  # "x.pt/" does not name the file x.pt
         if not os.path.isdir((os.path.dirname(folder) if ends_in_slash else folder) or os.curdir):
             raise FolderMissingError(path) from None
         if ends_in_slash:
             raise TargetIsFolderError(path) from None
     except NotADirectoryError:
-        if not base and os.path.exists(folder):  # as open says of a file's name with a slash after it
+        if not base and os.path.exists(folder):  # as ``open`` does for a file's name with a slash at the end
             raise TargetIsFolderError(path) from None
         raise NotAFolderError(path) from None
     except OSError as error:
         raise TransferError(error.errno or 0, "stat", path) from error
     if old is not None and stat.S_ISLNK(old.st_mode):
-        old = None  # the link itself is replaced, and has no rights of its own
+        old = None  # the link itself is replaced, and has no permissions of its own
     if old is not None:
         _check_replaceable(path, name, old)
     return Target(folder or os.curdir, base, old)
 
 
-def in_place(path: str) -> str:
-    """Why what a path names can only be written to where it is; empty if it can be replaced, or is not there."""
+def in_place_reason(path: str) -> str:
+    """Why a path's file can only be written in place; empty if it can be replaced or does not exist."""
     try:
         here = os.stat(path)
         if stat.S_ISDIR(here.st_mode):
@@ -88,13 +88,13 @@ def _check_replaceable(path: str, name: str, old: os.stat_result) -> None:
     if not os.access(name, os.W_OK):
         try:
             with Descriptor(name, os.O_WRONLY | os.O_NONBLOCK):
-                return  # os.access goes by the real user, who may be another than the effective one
-        except OSError as error:  # it may be on a disk that is mounted read-only
+                return  # os.access checks the real user, which may differ from the effective one
+        except OSError as error:  # also for a disk that is mounted read-only
             raise TransferError(error.errno or errno.EACCES, "opening the file to be replaced", path) from error
 
 
 def _behind_links(path: str) -> str:
-    """The name of the file that a path is a link to, in as many steps as it takes; the path itself if it is none."""
+    """Follow the links of a path to the name of the file; returns the path itself if it is not a link."""
     for _ in range(_MOST_LINKS):
         try:
             link = os.readlink(path)
@@ -105,7 +105,7 @@ def _behind_links(path: str) -> str:
 
 
 def _is(name: str, here: os.stat_result) -> bool:
-    """Whether a name is that of a file. What /proc/self/fd says of a file is none once the file was removed."""
+    """Whether a name is that of a file. The name that /proc/self/fd shows for a removed file is not."""
     try:
         return os.path.samestat(here, os.stat(name))
     except OSError:

@@ -1,7 +1,7 @@
-"""The temporary file beside a file that is to be replaced: its name, and how others see whether its writer lives.
+"""The temporary file beside a file to be replaced: its name, its lock, and the removal of leftovers.
 
-It is held by a lock as long as its writer lives, so the next save of the same path can tell what a dead process left
-behind, and clears it. On a filesystem without such locks age has to tell.
+Its writer holds a lock on it. So the next save of the same path recognises the leftovers of dead processes and removes
+them. On a filesystem without such locks the age decides.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from fastio._native import Descriptor
 from fastio.errors import FolderMissingError, TransferError
 from fastio.files.save_target import Target
 
-# Temporary files of one target have fixed names, so leftovers are found without listing the folder. Only where more
-# writers than that write at once, the others' names are random ones.
+# Temporary files of one target have fixed names, so leftovers are found without listing the folder. Further concurrent
+# writers get random names.
 _SLOTS = 4
 _RANDOM_NBYTES = 8
-# The random names of files without a lock begin with this, so that other machines know that no lock is to be found.
+# The slots of files without a lock begin with this, so that other machines do not look for a lock.
 _UNLOCKED = "u"
-# A writer without a lock that has written nothing for so long is dead.
+# A writer without a lock that has written nothing for so long counts as dead.
 _LEFTOVER_SECONDS = 24 * 3600.0
-# A new file may be taken for a leftover before its writer has locked it. A filesystem on which no lock ever holds, or
-# on which a file is never itself, must end in an error, and not in a loop.
+# Another save may remove a new file as a leftover before its writer has locked it. On a filesystem where locks never
+# hold, or where the inode of a name keeps changing, the retries must end in an error.
 _TRIES = 100
 _LONGEST_NAME = 200
-# Lustre without its option "flock", and FUSE and NFS without a lock server.
+# From Lustre without its option "flock", and FUSE and NFS without a lock server.
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM)
 _USUAL_MODE = 0o666
@@ -45,9 +45,9 @@ class _NoLocksError(Exception):
 
 
 class Folder:
-    """The folder of a target, held open: names in it mean the same files wherever the working folder has moved to.
+    """The folder of a target, kept open: names in it stay valid when the working folder changes.
 
-    ``fd`` may be listed and synced if ``readable``. Raises OSError.
+    ``fd`` can be listed and synced if ``readable``. Raises OSError.
     """
 
     def __init__(self, name: str) -> None:
@@ -56,7 +56,7 @@ class Folder:
         self.readable = True
         try:
             self.fd = self._held.open()
-        except PermissionError:  # it may be written to, but not listed
+        except PermissionError:  # it may still be writable, though not readable
             self._held = Descriptor(name, os.O_PATH | os.O_DIRECTORY)
             self.readable = False
             self.fd = self._held.open()
@@ -74,10 +74,10 @@ class Folder:
 
 
 def create(folder: Folder, target: Target, path: str, mode: int = _USUAL_MODE) -> tuple[io.FileIO, str]:
-    """A new file beside the target, and its name in the folder; leftovers of dead writers are cleared.
+    """Create a file beside the target; returns it and its name in the folder. Removes the leftovers of dead writers.
 
-    It is open for reading and writing, has no more rights than ``mode``, and is locked where there are locks. Raises
-    FolderMissingError or TransferError, which name ``path``.
+    The file is open for reading and writing, has no permissions beyond ``mode``, and is locked if the filesystem has
+    locks. Raises FolderMissingError or TransferError, which name ``path``.
     """
     before, after = _around_slot(target.base)
     new = functools.partial(_open_new, folder, mode=mode)
@@ -120,23 +120,23 @@ def _create_locked(folder: Folder, target: Target, new: Callable[[str], io.FileI
 
 
 def _around_slot(base: str) -> tuple[str, str]:
-    """What the name of a temporary file has before its slot and after it."""
+    """The parts of a temporary file's name before and after its slot."""
     if len(os.fsencode(base)) > _LONGEST_NAME:
         base = hashlib.blake2b(os.fsencode(base), digest_size=16).hexdigest()
     return f".{base}.fastio-", ".tmp"
 
 
 def _open_new(folder: Folder, name: str, mode: int) -> io.FileIO:
-    """A new file of that name. FileExistsError.
+    """Create a file of that name. Raises FileExistsError.
 
-    Not a bare descriptor: one that an interrupt takes away, as soon as the call is back, would be open for ever, and
-    its lock would keep the next save from clearing the name. The opener is C throughout for the same reason.
+    Not a bare descriptor: an interrupt right after ``os.open`` would leak it, and its lock would keep the next save
+    from removing the name. The opener is all C code for the same reason.
     """
     return io.FileIO(name, "x+b", opener=functools.partial(os.open, mode=mode, dir_fd=folder.fd))
 
 
 def _create(folder: Folder, name: str, new: Callable[[str], io.FileIO]) -> tuple[io.FileIO, str] | None:
-    """A new locked file of that name, and the name; None if another writer has it. _NoLocksError."""
+    """Create and lock a file; returns it and its name, or None if another writer has the name. Raises _NoLocksError."""
     try:
         file = new(name)
     except FileExistsError:
@@ -149,14 +149,14 @@ def _create(folder: Folder, name: str, new: Callable[[str], io.FileIO]) -> tuple
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder.fd)
         raise
-    file.close()  # it was taken for a leftover between the two calls
+    file.close()  # another save removed it as a leftover before it was locked
     return None
 
 
 def _clear(folder: Folder, name: str) -> None:
-    """Remove a temporary file whose writer is dead, if that is allowed. _NoLocksError.
+    """Remove a temporary file if its writer is dead and removal is allowed. Raises _NoLocksError.
 
-    Links, pipes and folders of that name are not fastio's: they stay.
+    Links, pipes and folders of that name are not fastio's, and stay.
     """
     with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -168,7 +168,7 @@ def _clear(folder: Folder, name: str) -> None:
 def _clear_unlocked(folder: Folder, base: str) -> None:
     """Remove the temporary files without a lock that have not been written to for a day."""
     for name in _names(folder, base, f"{_UNLOCKED}[0-9a-f]{{{2 * _RANDOM_NBYTES}}}|[0-{_SLOTS - 1}]"):
-        with contextlib.suppress(OSError):  # another process has cleared it, or this one may not
+        with contextlib.suppress(OSError):  # another process has removed it, or this one may not
             status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
             if stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime > _LEFTOVER_SECONDS:
                 os.unlink(name, dir_fd=folder.fd)
@@ -182,7 +182,7 @@ def _names(folder: Folder, base: str, slot: str) -> Iterator[str]:
 
 
 def _lock(fd: int) -> bool:
-    """Whether the file is locked now; False if another open file has the lock. _NoLocksError."""
+    """Try to lock the file; returns False if another open file has the lock. Raises _NoLocksError."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

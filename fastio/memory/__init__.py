@@ -1,1 +1,1 @@
-"""Memory that bytes are moved through and into: staging buffers, load buffers, raw addresses."""
+"""Memory for transfers: staging buffers, load buffers, raw addresses."""

@@ -1,14 +1,14 @@
-"""The memory that a load fills: one storage for each record of a file, made once, owned by the load.
+"""The memory that a load fills: one storage per record of a file, created once, owned by the load.
 
-Invariants, which every load relies on:
+Every load relies on these invariants:
 
-* Only the reader sees this memory before it is filled and checked. It may hold bytes of an earlier load until then, for
-  pages are used again. So :meth:`LoadBuffers.storage` is called after that.
-* A record has one storage. Whoever asks for it again, such as a second unpickler after the first gave up, gets the same
-  one. The load keeps all of them until it returns, so no page is given back, used again or advised before.
-* A storage holds the bytes of its record and nothing else: neither headers nor neighbours can be reached through it.
+* Only the reader sees this memory before it is filled and checked. Until then it may hold bytes of an earlier load,
+  because pages are reused. So :meth:`LoadBuffers.storage` is called only afterwards.
+* A record has one storage. A second request for it, as by a second unpickler after the first failed, returns the same
+  one. The load keeps all of them until it returns, so no page is released, reused or advised before.
+* A storage holds the bytes of its record and nothing else: it gives no access to headers or neighbours.
 
-After the load returned, a storage that dies gives the pages back that are wholly its own, and no others.
+After the load has returned, a storage that dies releases the pages that are entirely its own, and no others.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports.transport import Extent, Span
 
 _PAGE, _HUGE_PAGE = 4096, 2 << 20
-# From here on several threads read, a block of the file each.
+# From this size on several threads read, a block of the file each.
 _LARGE = 32 << 20
-# The alignment that the processor asks of the widest numbers: a storage of any must start on a multiple of it.
+# The alignment that the processor requires for the widest numbers: every storage starts on a multiple of it.
 _WIDEST = 8
-_APART = 64  # storages that mirror no file begin in a cache line of their own
-# Of bytes that are not wanted so many are read along with those between which they lie, besides an eighth of these.
+_CACHE_LINE = 64  # packed storages begin in a cache line of their own
+# A mirror may read that many unneeded bytes, plus an eighth of the needed ones, plus a header for each region.
 _MOST_GAPS, _HEADER = 1 << 20, 256
 _torch: Any = torch._C
 
@@ -37,8 +37,8 @@ _torch: Any = torch._C
 class Region(NamedTuple):
     """The bytes of one storage in a file.
 
-    ``crc`` is what their CRC-32 must be, where the format has any. ``header`` is the offset of the header in front of
-    them that says where they begin; None where the format has none.
+    ``crc`` is their expected CRC-32, if the format has one. ``header`` is the offset of the header in front of them
+    that says where they begin, or None if the format has no such header.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Region(NamedTuple):
 
 
 def is_aligned(offset: int, itemsize: int) -> bool:
-    """Whether numbers of that size may lie there."""
+    """Whether numbers of ``itemsize`` bytes may lie at ``offset``."""
     return offset % min(itemsize, _WIDEST) == 0
 
 
@@ -62,15 +62,15 @@ class LoadBuffers:
     """Memory for ``regions`` (sorted by offset) on ``device``, and the extents that fill it.
 
     On the CPU one mapping mirrors the file from the first region's header to the last region's end, and each storage is
-    a slice of it. On a device, and where a region lies at an odd offset or much else lies between them, each storage
-    has memory of its own, and ``span`` is None.
+    a slice of it. Otherwise ``span`` is None: where a region is unaligned or the gaps are large, storages are packed
+    into one mapping; on a device each storage has memory of its own.
 
     Args:
-        path: what errors call the file.
-        checksum: extents ask for CRCs.
-        aligned: each region begins in the file at a multiple of its numbers' size.
+        path: the file's name in errors.
+        checksum: whether extents request CRCs.
+        aligned: whether each region begins in the file at a multiple of its numbers' size.
 
-    Raises TransferError where the system has no memory.
+    Raises TransferError if memory runs out.
     """
 
     def __init__(
@@ -92,20 +92,23 @@ class LoadBuffers:
                 self._pack(regions, checksum)
 
     def storage(self, region: Region) -> torch.UntypedStorage:
-        """The storage of a region: always the same one. KeyError if there is no memory for it."""
+        """The storage of a region: always the same one. Raises KeyError for an unknown region."""
         found = self._storages.get(region.name)
         if found is not None:
             return found
         if region.nbytes == 0:
-            return empty_storage()  # each its own: tensors without elements share nothing
+            return empty_storage()  # a new one each time: tensors without elements share nothing
         start = self._starts[region.name]
         found = self._storages[region.name] = bytes_of(self._mapping, start, region.nbytes).untyped_storage()
         return found
 
     def _mirror(self, regions: Sequence[Region], checksum: bool) -> None:
-        """A large mirror begins as far behind a huge page's beginning as its bytes in the file behind a multiple of
-        that size. So blocks of the file that begin at such multiples share no huge page, and no two threads fault in
-        the same one, for which both would clear one and one throw its own away."""
+        """Map the whole range of the file, with the file's alignment.
+
+        A large mirror's address and file offset agree modulo the size of a huge page. So blocks of the file that begin
+        at multiples of that size share no huge page. Two threads that fault in the same one would both clear a page,
+        and one of them would be thrown away.
+        """
         begin = regions[0].begin // _PAGE * _PAGE
         end = _end(regions)
         origin = begin - (begin % _HUGE_PAGE if end - begin >= _LARGE else 0)
@@ -114,8 +117,8 @@ class LoadBuffers:
         self._extend(self._mapping, regions, [region.offset - origin for region in regions], checksum)
 
     def _pack(self, regions: Sequence[Region], checksum: bool) -> None:
-        """All in one mapping: a process may have 65,530 of these, and a file more tensors."""
-        starts = list(accumulate((-(-region.nbytes // _APART) * _APART for region in regions), initial=0))
+        """Put all storages in one mapping: a process may have 65,530 mappings, and a file more tensors."""
+        starts = list(accumulate((-(-region.nbytes // _CACHE_LINE) * _CACHE_LINE for region in regions), initial=0))
         self._mapping = _native.Mapping(starts.pop(), used=True)
         self._extend(self._mapping, regions, starts, checksum)
 
@@ -147,14 +150,14 @@ def _end(regions: Sequence[Region]) -> int:
 
 
 def bytes_of(mapping: _native.Mapping, offset: int, nbytes: int) -> torch.Tensor:
-    """A part of a mapping, at least one byte, as uint8; the mapping goes with the last tensor on it.
+    """A part of a mapping, at least one byte, as a uint8 tensor; the mapping lives as long as any tensor on it.
 
-    Its storage cannot be resized: a tensor that does not fit is an error, as in torch.
+    Its storage cannot be resized: a tensor that does not fit raises an error, as in torch.
     """
     return torch.frombuffer(_native.Slice(mapping, offset, nbytes), dtype=torch.uint8)
 
 
 def empty_storage() -> torch.UntypedStorage:
-    """A storage of no bytes as torch's reader makes it: it has no address, and cannot be resized."""
+    """A storage of 0 bytes as torch.load creates it: without an address, and not resizable."""
     storage: torch.UntypedStorage = _torch._construct_storage_from_data_pointer(0, torch.device("cpu"), 0)
     return storage

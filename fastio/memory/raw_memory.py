@@ -1,6 +1,6 @@
-"""Raw addresses and storages as things that Python and torch can read and write, without a copy. All sizes are bytes.
+"""Views of raw addresses and storages for Python and torch, without a copy. All sizes are bytes.
 
-Memory given by address is kept alive by the caller.
+The caller keeps memory that it passes by address alive.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ def view(address: int, nbytes: int) -> memoryview:
 
 
 def host_bytes(address: int, nbytes: int) -> torch.Tensor:
-    """Host memory as uint8 of shape ``(nbytes,)``, at least one."""
+    """Host memory as a uint8 tensor of shape ``(nbytes,)``, at least one byte."""
     return torch.frombuffer(view(address, nbytes), dtype=torch.uint8)
 
 
 def cuda_bytes(address: int, nbytes: int) -> torch.Tensor:
-    """CUDA memory as uint8 of shape ``(nbytes,)``, on the device whose address it is."""
-    # The address says which device; to name another, as a default device of the caller's does, would make a copy.
+    """CUDA memory as a uint8 tensor of shape ``(nbytes,)``, on the device of the address."""
+    # The address determines the device. The caller's default device, which may be another, would cause a copy.
     with torch._C.DisableTorchFunction():
         return torch.as_tensor(CudaBytes(address, nbytes))
 
 
 def storage_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
-    """All of a storage as uint8 of shape ``(nbytes,)``, on its device."""
+    """A whole storage as a uint8 tensor of shape ``(nbytes,)``, on its device."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def synchronize(devices: Iterable[torch.device]) -> None:
-    """Wait for the work that was queued on these, where they are GPUs, whichever stream it was.
+    """Wait for all work queued on these devices, on any stream; other devices than CUDA ones are skipped.
 
-    It computes what is to be saved, or still uses memory that torch gave to what is loaded. Whoever moves bytes does so
-    on a thread and a stream that know nothing of it.
+    That work computes the tensors to be saved, or still uses memory that torch reused for loaded ones. Transfers run on
+    other threads and streams, which are not ordered after it.
     """
     for device in devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
 
-def overwritten(tensor: torch.Tensor) -> None:
-    """Have autograd know that a tensor's bytes are others now, as ``copy_`` does: it may have been saved before."""
-    if not tensor.is_inference():  # those have no version
+def mark_overwritten(tensor: torch.Tensor) -> None:
+    """Increase a tensor's version, as ``copy_`` does: autograd may have saved it for backward before it changed."""
+    if not tensor.is_inference():  # inference tensors have no version
         torch.autograd.graph.increment_version(tensor)

@@ -1,7 +1,7 @@
-"""Staging memory: page-aligned buffers in a bounded ring, leased by whoever moves bytes. All sizes are bytes.
+"""Staging memory: page-aligned buffers in a bounded ring, leased for transfers. All sizes are bytes.
 
-Buffers are made at the first lease that needs them and kept: making one costs page faults and, where it is pinned,
-a registration with the driver. Pinned memory is registered at its exact size (``cudaHostRegister``), because torch's
+A buffer is created when a lease first needs it, and kept: creation costs page faults and, if it is pinned, a
+registration with the driver. Pinned memory is registered at its exact size (``cudaHostRegister``), because torch's
 caching allocator of pinned memory rounds up to powers of two.
 """
 
@@ -22,9 +22,9 @@ _PORTABLE = 1  # cudaHostRegisterPortable: pinned for every device, not only for
 
 
 class HostMemory:
-    """Anonymous host memory that starts on a page, private to this process; pinned for CUDA where asked.
+    """Anonymous, private, page-aligned host memory; with ``pin``, pinned for CUDA. ``close`` frees it.
 
-    Raises RefusedError where the system or the driver does not give it. ``close`` gives it back.
+    Raises RefusedError if the system or the driver refuses it.
     """
 
     def __init__(self, nbytes: int, pin: bool = False) -> None:
@@ -41,7 +41,7 @@ class HostMemory:
             self.pinned = True
 
     def close(self) -> None:
-        """Unpin and unmap. Nobody may use the memory any more."""
+        """Unpin and unmap. The memory must not be in use."""
         if self.pinned:
             self.pinned = False
             _check(_cudart().cudaHostUnregister(self.address), "unpinning")
@@ -50,7 +50,7 @@ class HostMemory:
 
 
 class Lease:
-    """A buffer of a ring while somebody has it. ``release`` gives it back, once all use of it is over."""
+    """A leased buffer of a ring. Call ``release`` once all use of it is over."""
 
     __slots__ = ("_memory", "_ring", "address", "nbytes", "view")
 
@@ -62,7 +62,7 @@ class Lease:
         self.view = memory.view
 
     def release(self) -> None:
-        """Give the buffer back. A second call is an error of the caller: somebody else may have the buffer by then."""
+        """Return the buffer to the ring. A second call raises RuntimeError: the buffer may be leased again by then."""
         ring, self._ring = self._ring, None
         if ring is None:
             raise RuntimeError("this lease was released already")
@@ -70,9 +70,10 @@ class Lease:
 
 
 class StagingRing:
-    """At most ``count`` buffers of ``nbytes`` each, for all threads together.
+    """At most ``count`` buffers of ``nbytes`` each, shared by all threads.
 
-    A thread that waits for a buffer should hold none: then those who hold some can always go on, and give them back.
+    A thread that waits for a buffer should hold none: threads that hold buffers can then always continue, and release
+    them.
     """
 
     def __init__(self, count: int, nbytes: int, pin: bool = False) -> None:
@@ -87,12 +88,12 @@ class StagingRing:
 
     @property
     def leased(self) -> int:
-        """How many buffers are out."""
+        """How many buffers are leased."""
         with self._changed:
             return self._made - len(self._free)
 
     def lease(self, timeout: float = 0.0) -> Lease | None:
-        """A free buffer, waiting up to ``timeout`` seconds for one; None if none came free."""
+        """Lease a buffer, waiting up to ``timeout`` seconds for one; returns None if none became free."""
         deadline = time.monotonic() + timeout
         with self._changed:
             while True:
@@ -107,7 +108,7 @@ class StagingRing:
                     return None
 
     def trim(self) -> None:
-        """Give the memory of free buffers back to the system."""
+        """Free the memory of all buffers that are not leased."""
         with self._changed:
             memories, self._free = self._free, []
             self._made -= len(memories)
@@ -122,7 +123,7 @@ class StagingRing:
 
 @contextlib.contextmanager
 def copy_errors() -> Iterator[None]:
-    """Around copies between a GPU and pinned memory: what torch raises becomes RefusedError."""
+    """Around copies between a GPU and pinned memory: torch's errors become RefusedError."""
     try:
         yield
     except RuntimeError as error:
@@ -137,14 +138,14 @@ def _cudart() -> Any:
 
 def _check(result: Any, doing: str) -> None:
     if int(result) != 0:
-        _forget_error()
+        _clear_cuda_error()
         raise RefusedError(f"{doing} failed: CUDA error {int(result)}")
 
 
-def _forget_error() -> None:
-    """CUDA keeps a call's error for the thread, and torch would raise it after the next kernel, whosever that is.
+def _clear_cuda_error() -> None:
+    """Clear CUDA's last error of this thread, which torch would raise after the next, unrelated kernel.
 
-    torch offers no cudaGetLastError: so that next kernel is one of ours.
+    torch has no cudaGetLastError: so launch a kernel here that takes the error.
     """
     import torch
 

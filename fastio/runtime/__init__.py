@@ -1,1 +1,1 @@
-"""Python's runtime: interrupts, forks, the garbage collector, errors of the native part."""
+"""Helpers for Python's runtime: interrupts, forks, the garbage collector, native errors."""

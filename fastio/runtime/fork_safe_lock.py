@@ -1,4 +1,7 @@
-"""Locks of the process that a fork does not leave locked: by a thread that the child does not have, it would be."""
+"""Process-wide locks that stay usable in forked children.
+
+A plain lock that another thread holds at the fork would stay locked in the child, which does not have that thread.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import threading
 
 
 def lock_across_forks() -> threading.RLock:
-    """A lock that whoever forks holds meanwhile, so that the child finds what it guards whole, and the lock free."""
+    """Returns a lock that is held during every fork: the child gets it free, and the data it guards consistent."""
     lock = threading.RLock()
     os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
     return lock

@@ -1,4 +1,4 @@
-"""Errors of the native part, which knows offsets but no paths, made into the public ones."""
+"""Translates native errors, which have offsets but no paths, into the public ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fastio.errors import CorruptFileError, RefusedError, TransferError
 
 
 class NativeError(Exception):
-    """A native error: a kind and its fields. Never leaves the package: :func:`translate_native_errors`."""
+    """A native error: a kind and its fields. :func:`translate_native_errors` keeps it inside the package."""
 
 
 @contextlib.contextmanager
 def translate_native_errors(path: str) -> Iterator[None]:
-    """Give native errors the path of the file they are about, and their public class."""
+    """Inside, native errors become public ones that name ``path``."""
     try:
         yield
     except NativeError as error:
@@ -22,7 +22,7 @@ def translate_native_errors(path: str) -> Iterator[None]:
 
 
 def public_error(error: NativeError, path: str) -> Exception:
-    """The public error that a native one means, about this file."""
+    """The public error for a native one, with the path of the file."""
     kind, *fields = error.args
     if kind == "system":
         number, operation, offset = fields

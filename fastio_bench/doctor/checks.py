@@ -61,7 +61,7 @@ def direct_io(folder: Path) -> str:
     finally:
         probe.unlink()
     try:
-        told = alignment.told(str(folder), fd)
+        told = alignment.kernel_alignment(str(folder), fd)
         taken = alignment.alignment(str(folder), fd)
     except fastio.FastIOError as error:
         return f"{error}; {_CACHED}"

@@ -84,7 +84,7 @@ assert len(descriptors()) <= len(before), descriptors()
 DESCRIPTORS = """
 import os, sys
 from fastio._native import Descriptor
-from fastio.files.direct_io import OpenedAgain
+from fastio.files.direct_io import DirectDescriptor
 from interrupting import Interrupts, descriptors
 
 folder = sys.argv[1]
@@ -94,7 +94,8 @@ def opened_and_left():
         os.fstat(fd)
 
 def opened_again():
-    with Descriptor(os.path.join(folder, "it"), os.O_RDWR | os.O_CREAT) as fd, OpenedAgain("it", fd, os.O_RDONLY) as fd:
+    path = os.path.join(folder, "it")
+    with Descriptor(path, os.O_RDWR | os.O_CREAT) as fd, DirectDescriptor("it", fd, os.O_RDONLY) as fd:
         os.fstat(fd)
 
 def dropped():

@@ -100,7 +100,7 @@ def test_a_filesystem_that_takes_none(journaled: Path) -> None:
 def test_what_doctor_says_of_this_disk(tmp_path: Path) -> None:
     on_disk(tmp_path)
     with open(tmp_path / "file", "w+b") as file:
-        told = direct_io.told(file.name, file.fileno())
+        told = direct_io.kernel_alignment(file.name, file.fileno())
     said = checks.direct_io(tmp_path)
     if told is None:
         assert said == "yes; the kernel does not tell the alignment, fastio's is 4096 bytes"
@@ -111,8 +111,8 @@ def test_what_doctor_says_of_this_disk(tmp_path: Path) -> None:
 
 def test_where_the_kernel_does_not_tell() -> None:
     with open("/proc/version", "rb") as file:
-        assert direct_io.told(file.name, file.fileno()) is None
+        assert direct_io.kernel_alignment(file.name, file.fileno()) is None
         assert direct_io.alignment(file.name, file.fileno()) == 4096
     with pytest.raises(fastio.TransferError, match="statx") as caught:
-        direct_io.told("closed", -1)
+        direct_io.kernel_alignment("closed", -1)
     assert caught.value.errno == errno.EBADF

@@ -13,7 +13,7 @@ from fastio.checkpoint.restoring.relinking import Links
 from fastio.checkpoint.restoring.restore_targets import is_restored_in_place, takes_values
 from fastio.checkpoint.state import attributes_of, entries, find_holders, is_container, is_stateful, like
 from fastio.errors import CheckpointError, quoted, shortened
-from fastio.memory.raw_memory import overwritten
+from fastio.memory.raw_memory import mark_overwritten
 
 Apply = Callable[[], Any]
 """Changes the live object, and returns the object that belongs in its place."""
@@ -102,7 +102,7 @@ class _Binding:
 
         def apply() -> torch.Tensor:
             if _has_memory_of(live, saved):
-                overwritten(live)
+                mark_overwritten(live)
             else:
                 try:
                     _copy(live, saved)

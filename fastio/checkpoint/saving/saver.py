@@ -29,7 +29,7 @@ from fastio.formats.pt import torch_probe
 from fastio.formats.pt.records import Records, pickled
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
-from fastio.runtime.interrupt_safe_thread import LOOK_IN_SECONDS, NoThreadError
+from fastio.runtime.interrupt_safe_thread import POLL_SECONDS, NoThreadError
 
 _log = logging.getLogger("fastio.checkpoint")
 _PICKLE_PROTOCOL = 2

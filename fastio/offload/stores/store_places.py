@@ -121,7 +121,7 @@ def _open_direct(path: str, kind: os.stat_result) -> tuple[int, bool]:
             raise
         return _open(path, kind, 0), False
     try:
-        memory, offset = direct_io.asked(path, fd)
+        memory, offset = direct_io.alignments(path, fd)
     except BaseException:
         os.close(fd)
         raise
@@ -144,7 +144,7 @@ def _open(path: str, kind: os.stat_result, flags: int) -> int:
 
 def _describe(fd: int, path: str, direct: bool) -> Place:
     state = os.fstat(fd)
-    alignment = direct_io.asked(path, fd)[0] if direct else 1
+    alignment = direct_io.alignments(path, fd)[0] if direct else 1
     if stat.S_ISBLK(state.st_mode):
         nbytes = os.lseek(fd, 0, os.SEEK_END)
         bears = direct and not _wants_stable_bytes(state.st_rdev)
