@@ -1,4 +1,4 @@
-"""What every test stands on: the installed package, a folder of its own, and no user's dictionaries."""
+"""Shared fixtures and hooks: tests use the installed package, an empty working folder and empty dictionaries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from faults import Server, build_shim
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
-# A deadline would be a test of the wall clock. What CI sets (no random seed) is kept.
+# A deadline would test the wall clock. Hypothesis's own settings for CI (no random seed) stay.
 settings.register_profile("fastio", settings(deadline=None))
 settings.load_profile("fastio")
 
@@ -25,7 +25,7 @@ settings.load_profile("fastio")
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse to run without the native part: a suite that skipped it would prove nothing.
 
-    Whoever starts the tests in a shell's background has Ctrl-C ignored in them, and in what they start: not here.
+    Also enable Ctrl-C, which a shell disables in background processes and their children.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -50,8 +50,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Run in an empty folder, and learn into another: children inherit both.
+def empty_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Run in an empty working folder, with dictionaries in another one; child processes inherit both.
 
     A child Python started at the repository's root would import the source tree, which has no native part.
     """
@@ -69,7 +69,7 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def compiler() -> str:
-    """The C compiler, for tests that build an LD_PRELOAD shim. CI must have one."""
+    """The C compiler, for tests that build an LD_PRELOAD library. It is required in CI."""
     path = shutil.which("gcc") or shutil.which("cc")
     if path is None:
         (pytest.fail if IN_CI else pytest.skip)("no C compiler (gcc or cc) on PATH")
@@ -78,13 +78,13 @@ def compiler() -> str:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Iterator[Server]:
-    """Starts programs with faults injected."""
+    """A server that starts programs with injected faults."""
     folder = tmp_path_factory.mktemp("server")
     with Server(folder, build_shim(compiler, folder)) as running:
         yield running
 
 
 @pytest.fixture
-def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints tell of their progress from the first moment on."""
+def progress_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints report their progress at once instead of after a delay."""
     monkeypatch.setattr("fastio.checkpoint.delayed_progress._SECONDS", 0.0)

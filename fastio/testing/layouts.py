@@ -140,7 +140,7 @@ class Layout:
     def mirror(self, device: str) -> tuple[list[Extent], Span, Memory]:
         """Extents in one span of memory, from the page where the first one starts to the end of the last one.
 
-        The span's memory goes on to the end of its last page.
+        The span's memory extends to the end of its last page.
         """
         begin = min(self.offsets) // PAGE * PAGE
         end = max(offset + run.nbytes for run, offset in zip(self.runs, self.offsets, strict=True))
@@ -170,7 +170,7 @@ _tiny = st.lists(
 
 
 def layouts(start: int = 0) -> st.SearchStrategy[Layout]:
-    """A few extents of up to 3 MiB, or many tiny ones."""
+    """A strategy: a few extents of up to 3 MiB, many tiny ones, or both."""
     return st.builds(
         Layout,
         st.one_of(_large, _tiny, st.tuples(_tiny, _large).map(lambda two: [*two[0], *two[1]])),

@@ -129,7 +129,7 @@ class LoadContract:
 
     @examples
     @given(data=st.data())
-    def test_loads(self, transport: Transport, data: st.DataObject) -> None:
+    def test_load_fills_each_extent_and_nothing_beside_it(self, transport: Transport, data: st.DataObject) -> None:
         layout = data.draw(layouts(self.start()))
         contents = layout.noise(layout.size - layout.start)
         whole = self.preamble(len(contents)) + contents.tobytes()
@@ -148,7 +148,7 @@ class LoadContract:
 
     @examples
     @given(data=st.data())
-    def test_loads_into_a_span(self, transport: Transport, data: st.DataObject) -> None:
+    def test_load_fills_the_extents_of_a_span(self, transport: Transport, data: st.DataObject) -> None:
         layout = data.draw(layouts(self.start()))
         assume(layout.total)
         contents = layout.noise(layout.size - layout.start)
@@ -167,7 +167,7 @@ class LoadContract:
         self.check_result(transport, moved, extents, whole)
         self.check_done(request.control, layout)
 
-    def test_loads_nothing(self, transport: Transport) -> None:
+    def test_load_without_extents_succeeds(self, transport: Transport) -> None:
         with self.file(0, np.zeros(10, np.uint8)) as (path, fd):
             size = os.fstat(fd).st_size
             self.check_result(transport, transport.read(ReadRequest(path, fd, size, [])), [], None)
@@ -175,7 +175,9 @@ class LoadContract:
     @pytest.mark.parametrize("spanned", [False, True])
     @pytest.mark.parametrize("resident", [False, True])
     @pytest.mark.parametrize("left", [0, 1, PAGE, 5 * MIB + 17])
-    def test_a_file_that_is_too_short(self, transport: Transport, left: int, resident: bool, spanned: bool) -> None:
+    def test_load_of_a_truncated_file_is_a_corrupt_file_error(
+        self, transport: Transport, left: int, resident: bool, spanned: bool
+    ) -> None:
         layout = Layout([Run(0, 3 * MIB), Run(100, 3 * MIB)], start=self.start())
         contents = layout.noise(layout.size - layout.start)
         with self.file(layout.size, contents) as (path, fd):
@@ -185,7 +187,7 @@ class LoadContract:
                 transport.read(ReadRequest(path, fd, layout.size, extents, span, resident))
         assert path in str(caught.value)
 
-    def test_loads_from_a_closed_file(self, transport: Transport) -> None:
+    def test_load_from_a_closed_descriptor_is_ebadf(self, transport: Transport) -> None:
         layout = Layout([Run(0, 10000)], start=self.start())
         fd = self.closed()
         with pytest.raises(TransferError) as caught:
@@ -193,7 +195,7 @@ class LoadContract:
         assert caught.value.errno == errno.EBADF
         assert caught.value.filename == "closed.file"
 
-    def test_extents_outside_the_file(self, transport: Transport) -> None:
+    def test_load_rejects_extents_outside_the_file(self, transport: Transport) -> None:
         layout = Layout([Run(0, 10000)], start=self.start())
         contents = layout.noise(layout.size - layout.start)
         extents, memories = layout.place(self.device)
@@ -201,7 +203,7 @@ class LoadContract:
             transport.read(ReadRequest(path, fd, layout.size - 1, extents))
         memories[0].check_guards()
 
-    def test_a_cancelled_load(self, transport: Transport) -> None:
+    def test_cancelled_load_raises_refused_error(self, transport: Transport) -> None:
         layout = Layout([Run(0, 64 * MIB)], start=self.start())
         with self.file(layout.size, np.zeros(layout.size - layout.start, np.uint8)) as (path, fd):
             request = ReadRequest(path, fd, layout.size, layout.place(self.device)[0])
@@ -210,7 +212,7 @@ class LoadContract:
                 transport.read(request)
         assert request.control.done < layout.total
 
-    def test_loads_from_beyond_four_gibibytes(self, transport: Transport) -> None:
+    def test_loads_beyond_four_gibibytes(self, transport: Transport) -> None:
         layout = Layout([Run(5 * GIB + 123, 3 * MIB + 5), Run(7, 1000)], start=self.start())
         data = layout.noise(layout.size - layout.offsets[0])
         with self.file(0) as (path, fd):
@@ -242,19 +244,19 @@ class LoadContract:
             with ThreadPoolExecutor(4) as threads:
                 list(threads.map(load, range(4)))
 
-    def test_leaves_no_descriptor_and_no_thread_behind(self, transport: Transport) -> None:
-        self.test_loads_nothing(transport)
+    def test_leaks_no_descriptor_and_no_thread(self, transport: Transport) -> None:
+        self.test_load_without_extents_succeeds(transport)
         self.test_four_threads_load_one_file(transport)
-        before = self.held()
+        before = self.descriptors_and_threads()
         self.test_four_threads_load_one_file(transport)
         for _ in range(5):
-            self.test_a_cancelled_load(transport)
-            self.test_a_file_that_is_too_short(transport, 5 * MIB + 17, False, False)
+            self.test_cancelled_load_raises_refused_error(transport)
+            self.test_load_of_a_truncated_file_is_a_corrupt_file_error(transport, 5 * MIB + 17, False, False)
         if SAVE in transport.capabilities.operations:
-            self.saves_something(transport)
-        assert self.held() == before
+            self.run_saves(transport)
+        assert self.descriptors_and_threads() == before
 
-    def held(self) -> tuple[int, int]:
+    def descriptors_and_threads(self) -> tuple[int, int]:
         gc.collect()
         return len(os.listdir("/proc/self/fd")), threading.active_count()
 

@@ -95,7 +95,7 @@ def test_two_at_a_time(tmp_path: Path) -> None:
     assert [result.path for result in results] == list(map(str, paths))
 
 
-@pytest.mark.usefixtures("told_at_once")
+@pytest.mark.usefixtures("progress_at_once")
 def test_a_checkpoint_and_its_restoring(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Checkpointer(tmp_path, progress=True) as checkpointer:
         checkpointer.save(3, LARGE)

@@ -46,7 +46,7 @@ def test_newest_complete_step_is_restored_after_a_kill(tmp_path: Path, increment
         for turn in range(KILLS):
             ready.unlink(missing_ok=True)
             child = server.start(
-                "checkpoints.train_for_ever", folder=str(folder), ready=str(ready), incremental=incremental
+                "checkpoints.train_forever", folder=str(folder), ready=str(ready), incremental=incremental
             )
             wanted = chance.randrange(1, 4)
             while _lines(ready) < wanted:

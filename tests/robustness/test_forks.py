@@ -93,6 +93,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_fork_waits_for_what_threads_hold(module: str) -> None:
     code = "import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n" + GUARDED
     child = subprocess.run(
-        [sys.executable, "-c", code, module], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", code, f"fastio.{module}"], capture_output=True, text=True, check=False, timeout=120
     )
     assert child.returncode == 0, child.stderr

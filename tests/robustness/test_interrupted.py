@@ -58,7 +58,7 @@ AGAIN_AND_AGAIN = """
 import faulthandler, gc, os, sys, time
 import torch
 import fastio
-from interrupting import Interrupts, descriptors, moving, only_one_thread
+from interrupting import Interrupts, descriptors, only_one_thread, transfer_functions
 
 faulthandler.dump_traceback_later(150, exit=True)
 path, policy, wanted = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -71,7 +71,7 @@ works = [lambda: fastio.save(state, path, policy=policy, durable=False), lambda:
 while interrupts.came < wanted:
     turn += 1
     if interrupts.during(works[turn % 2]):
-        assert not moving(), moving()
+        assert not transfer_functions(), transfer_functions()
 assert torch.equal(fastio.load(path)["weight"], state["weight"])
 gc.collect()  # who is interrupted twice may leave a cycle, and in it a file that it did not come to discard
 fastio.save(state, path, policy=policy)
@@ -121,7 +121,7 @@ import faulthandler, os, sys, time
 import torch
 import fastio
 from fastio.checkpoint.saving import parallel_copy
-from interrupting import Interrupts, moving, only_one_thread
+from interrupting import Interrupts, only_one_thread, transfer_functions
 
 faulthandler.dump_traceback_later(150, exit=True)
 os.sched_getaffinity = lambda _: set(range(4))  # so many threads copy

@@ -71,7 +71,7 @@ def test_killed_while_saving(server: Server, tmp_path: Path, form: str) -> None:
         policy, durable = WAYS[turn % len(WAYS)]
         ready.unlink(missing_ok=True)
         child = server.start(
-            "save_for_ever", path=str(path), policy=policy, durable=durable, nbytes=NBYTES, ready=str(ready)
+            "save_forever", path=str(path), policy=policy, durable=durable, nbytes=NBYTES, ready=str(ready)
         )
         while not ready.exists():
             time.sleep(0.0005)

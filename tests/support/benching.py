@@ -1,4 +1,4 @@
-"""What the tests of fastio-bench share: a clock that only moves when told, and a folder on a real disk."""
+"""Helpers for the tests of fastio-bench: a fake clock, a folder on a real disk, the command in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastio_bench.commands import cli
 from fastio_bench.machine import disk_limit, machine
 
 MIB = 1 << 20
-# What measures the disk's limit, as a test's parameters.
+# The measurements of the disk's limit, as parameters of tests.
 LIMITS = [
     pytest.param(
         disk_limit.FioLimit(), marks=pytest.mark.skipif(not disk_limit.fio(), reason="fio is not installed"), id="fio"
@@ -22,7 +22,7 @@ LIMITS = [
 
 
 class FakeClock:
-    """A clock that stands still until it is told to move."""
+    """A clock that only moves when a method moves it."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -39,7 +39,7 @@ class FakeClock:
         return self.taken
 
     def mover(self, seconds: list[float], cpu_share: float = 1.0) -> Callable[[], str]:
-        """A transport of known speed: its calls take these times, one after the other."""
+        """A transport whose calls take these times, one after the other."""
         times = iter(seconds)
 
         def run() -> str:
@@ -51,13 +51,13 @@ class FakeClock:
         return run
 
     def idle(self) -> None:
-        """Something slow that must not be counted."""
+        """Pass 100 seconds that a measurement must not count."""
         self.now += 100.0
         self.busy += 100.0
 
 
 def on_disk(folder: Path) -> Path:
-    """The folder, if pages can be cold there: tmpfs has nowhere else to keep them."""
+    """Return the folder, or skip the test if it is on tmpfs, whose pages cannot leave the page cache."""
     kind = machine.filesystem(folder).kind
     if kind in ("tmpfs", "ramfs"):
         pytest.skip(f"{folder} is on {kind}; use --basetemp to point to a disk")
@@ -65,14 +65,14 @@ def on_disk(folder: Path) -> Path:
 
 
 def invoke(*arguments: str, status: int = 0) -> Result:
-    """``fastio-bench`` with these arguments, in this process."""
+    """Run ``fastio-bench`` with these arguments, in this process; fail unless it exits with ``status``."""
     result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert result.exit_code == status, result.output
     return result
 
 
 def processes(session: int) -> list[int]:
-    """The processes of a session that are alive."""
+    """The PIDs of a session's running processes."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

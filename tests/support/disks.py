@@ -1,4 +1,4 @@
-"""Small filesystems, to be filled up."""
+"""Small filesystems, for tests of full disks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @contextmanager
 def tmpfs(folder: Path, mebibytes: int) -> Iterator[Path]:
-    """Inside, a filesystem of that size is mounted on the folder. Without the right to mount, the test is skipped."""
+    """Mount a tmpfs of that size on the folder inside the context; skip the test if mounting is not permitted."""
     folder.mkdir(exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:

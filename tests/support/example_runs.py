@@ -1,4 +1,4 @@
-"""Examples as their readers run them: in a process of their own, from a folder of theirs."""
+"""Runs examples as readers do: in a process of their own, from another folder."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Ended = subprocess.CompletedProcess[str]
 
 
 def run(example: Path, folder: Path, *arguments: str) -> Ended:
-    """The program, begun in ``folder``."""
+    """Run the example with ``folder`` as the working folder."""
     return _ended([sys.executable, str(example), *arguments], folder, dict(os.environ))
 
 
 def run_code(example: Path, folder: Path, code: str) -> Ended:
-    """Code that imports the example by its name."""
+    """Run code that may import the example by its name."""
     paths = os.pathsep.join([str(example.parent), *sys.path])
     return _ended([sys.executable, "-c", code], folder, {**os.environ, "PYTHONPATH": paths})
 

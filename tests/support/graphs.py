@@ -1,4 +1,4 @@
-"""Whether two objects are alike in all that torch.save keeps: types, values, and what in them is one and the same."""
+"""Compares two objects in everything that torch.save keeps: types, values, and shared objects."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ ATOMS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.d
 
 
 def differ(one: Any, other: Any, into: bool = False) -> str:
-    """Where two objects differ, as a path and the reason; the empty string if they do not.
+    """The first difference between two objects, as a path and the reason, or an empty string.
 
-    They must be of the same types, hold equal values, tensors bit by bit with the same strides, and be the same graph:
-    what is one object, or one storage, in the one is one in the other. Objects of any class are compared by their
-    attributes. With ``into``, for a restore into a live state, storages and tuples may be shared in one of them alone.
+    They must have the same types, equal values, tensors equal bit by bit with the same strides, and the same graph:
+    objects and storages are shared at the same places. Objects of any class are compared by their attributes. With
+    ``into``, for a restore into a live state, storages and tuples may be shared in only one of the two.
     """
     return _Comparison(into).differ(one, other, "")
 
@@ -86,7 +86,7 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _parts(one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
-    """What two objects of one type are made of."""
+    """The parts of two objects of one type, as (name, part of one, part of the other)."""
     if isinstance(one, dict):
         yield "keys", tuple(_keys(one)), tuple(_keys(other))
         if isinstance(one, defaultdict):

@@ -1,4 +1,4 @@
-"""What each of two ranks does: plain and hybrid training under DistributedDataParallel, the same otherwise."""
+"""The task of each of two ranks: the same training, plain and hybrid, under DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybrid_training import MODELS, LateMemories, adamw, batch, rotated
 
 
 def train(rank: int, port: int, out: str) -> None:
-    """Leaves the states of models and optimizers in the folder ``out``."""
+    """Train, and save the states of models and optimizers into the folder ``out``."""
     torch.set_num_threads(1)
     manager.memories_of = lambda device: LateMemories()
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)

@@ -1,4 +1,4 @@
-"""Small models and their training, plain and hybrid; and memories in which nothing happens before it must."""
+"""Small models and their training, plain and hybrid; and device memory whose copies run as late as possible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOCABULARY, CLASSES, BATCH, LENGTH = 31, 5, 6, 7
 
 
 class Transformer(nn.Module):
-    """Its attention computes with a projection's weights without calling the projection; its output is tied."""
+    """A transformer whose attention uses a projection's weights without calling it, with a tied output layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ TOKENS = (Transformer, Recurrent)
 
 
 def rotated(by: int) -> Callable[[Sequence[LayerCosts]], list[str]]:
-    """A planner that gives every mode its turn."""
+    """A planner that assigns the modes to the layers in turn, starting at ``by``."""
     return lambda costs: [("GFGB", "DHA", "DFGB")[(number + by) % 3] for number in range(len(costs))]
 
 
@@ -74,21 +74,21 @@ PLANNERS |= {f"rotated {by}": rotated(by) for by in range(3)}
 
 @dataclass
 class Trained:
-    """What training leaves: the loss of every step, and the states of model and optimizer, cloned."""
+    """A training's losses by step, and clones of the final states of model and optimizer."""
 
     losses: list[float]
     model: dict[str, Tensor]
     optimizer: dict[str, Any]
 
     def assert_same(self, other: Trained) -> None:
-        """Bit by bit."""
+        """Assert bitwise equality."""
         assert self.losses == other.losses
         assert_same_bits(self.model, other.model)
         assert_same_bits(self.optimizer, other.optimizer)
 
 
 def assert_same_bits(one: Any, other: Any, at: str = "") -> None:
-    """Of tensors and whatever contains them."""
+    """Assert bitwise equality of tensors and containers of them."""
     assert type(one) is type(other), at
     if isinstance(one, Tensor):
         assert one.dtype == other.dtype, at
@@ -108,7 +108,7 @@ def assert_same_bits(one: Any, other: Any, at: str = "") -> None:
 
 
 def batch(model: nn.Module) -> tuple[Tensor, Tensor]:
-    """The next one of torch's generator."""
+    """The next batch of inputs and labels from torch's generator."""
     tokens = isinstance(model, TOKENS)
     inputs = torch.randint(0, VOCABULARY, (BATCH, LENGTH)) if tokens else torch.randn(BATCH, LENGTH)
     return inputs, torch.randint(0, CLASSES, (BATCH,))
@@ -125,14 +125,14 @@ def train(
     optimizer_of: Callable[[nn.Module], torch.optim.Optimizer] = adamw,
     during: Callable[[Hybrid], None] = lambda hybrid: None,
 ) -> Trained:
-    """Plain with None, else with these settings of Hybrid; ``during`` is called after each hybrid step."""
+    """Train: plain if ``hybrid`` is None, else with its settings of Hybrid, and ``during`` after each hybrid step."""
     with one_thread():
         return _train(make, hybrid, steps, optimizer_of, during)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Tensors as small as these gain nothing by more, and lose much where others use the machine."""
+    """Limit torch to one thread: tensors this small gain nothing from more, and lose much on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -169,7 +169,7 @@ def _train(
 
 
 def cloned(value: Any) -> Any:
-    """A copy that nothing changes any more."""
+    """A deep copy of tensors, dicts and lists."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
@@ -189,9 +189,9 @@ class _Late:
 
 
 class LateMemories(TwoBuffers):
-    """Copies are made when they are waited for and not before; what is on the device is wrong until then.
+    """Device memory whose copies run only when they are waited for; until then the destination is invalid.
 
-    What a copy reads and whoever waits for it is thus right in the bookkeeping, or the values are not numbers.
+    A missing wait, or a copy from the wrong source, thus gives NaN.
     """
 
     asynchronous = True
@@ -216,4 +216,4 @@ class LateMemories(TwoBuffers):
 
     def settle(self) -> None:
         for buffer in self.buffers:
-            buffer.fill_(0xFF)  # the host is about to change what these are copies of
+            buffer.fill_(0xFF)  # the host memory that these copy is about to change

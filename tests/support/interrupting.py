@@ -1,4 +1,4 @@
-"""What is interrupted at random moments, as by Ctrl-C: to be used in a process of its own."""
+"""Interrupts calls at random moments, as Ctrl-C does. Use it in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from types import FrameType
 
 
 class Interrupts:
-    """Interrupts calls, at most ``longest`` seconds after they began; ``came`` counts those that were.
+    """Interrupts calls, at most ``longest`` seconds after they begin; ``came`` counts the interrupted calls.
 
-    Once each, or with ``again`` over and over, that many seconds apart at most, until the call is left.
+    Each call is interrupted once, or with ``again`` repeatedly, at most that many seconds apart, until it ends.
     """
 
     def __init__(self, longest: float, again: float = 0.0) -> None:
@@ -26,12 +26,12 @@ class Interrupts:
         signal.signal(signal.SIGALRM, self._hear)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        # What comes in ``during`` itself is before the work, or after it.
+        # An interrupt in ``during`` itself is before or after the work.
         if self._armed and frame is not None and frame.f_code is not Interrupts.during.__code__:
             raise KeyboardInterrupt
 
     def during(self, work: Callable[[], object]) -> bool:
-        """Do the work; gives whether it was interrupted."""
+        """Do the work; returns whether it was interrupted."""
         again = self._chance.uniform(2e-5, self._again) if self._again else 0.0
         try:
             self._armed = True
@@ -48,15 +48,15 @@ class Interrupts:
 
 
 def descriptors() -> list[str]:
-    """What is open."""
+    """The targets of all open descriptors."""
     with os.scandir("/proc/self/fd") as found:
         return sorted(os.readlink(entry.path) for entry in found)
 
 
 def only_one_thread() -> bool:
-    """Whether no other thread runs Python code, within a second: those that were interrupted as they began end soon.
+    """Whether all other threads stop running Python code within a second; interrupted starts end soon.
 
-    Python's own count leaves out those whose ``join`` was interrupted, up to 3.12.
+    Up to 3.12, Python's own count omits threads whose ``join`` was interrupted.
     """
     end = time.monotonic() + 1
     while len(sys._current_frames()) > 1:
@@ -66,13 +66,13 @@ def only_one_thread() -> bool:
     return True
 
 
-def moving() -> list[str]:
-    """What threads other than this one do for a transfer, or for a snapshot."""
+def transfer_functions() -> list[str]:
+    """The functions of background transfers and snapshots that other threads are running."""
     found = []
     for thread, innermost in sys._current_frames().items():
         frame: FrameType | None = innermost
         while frame is not None and thread != threading.get_ident():
-            if frame.f_code.co_filename.endswith(("/fastio/job.py", "/fastio/checkpoint/copying.py")):
+            if frame.f_code.co_filename.endswith(("/engine/background_job.py", "/saving/parallel_copy.py")):
                 found.append(frame.f_code.co_name)
             frame = frame.f_back
     return found

@@ -1,4 +1,4 @@
-"""Copies of host memory that happen long after they were asked for, in any order, and fail on demand, as on a GPU."""
+"""Copies of host memory that run late and out of order, and fail on demand, as those of a GPU may."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LateTicket:
 
 
 class LateCopies:
-    """``failing`` and ``refusing``: the shares of copies that fail when they are under way, and at once."""
+    """``failing`` is the share of copies that fail while they run, ``refusing`` of those that fail at the start."""
 
     pinned: ClassVar[bool] = False
 
@@ -69,7 +69,7 @@ class LateCopies:
         return ticket
 
     def finish(self) -> None:
-        """Make the copies that nobody waits for: a GPU would, too."""
+        """Run the remaining copies, as a GPU would, though no caller waits for them."""
         for ticket in self._tickets:
             with contextlib.suppress(RefusedError):
                 ticket.wait()

@@ -1,7 +1,7 @@
-"""A machine with NVMe controllers, as far as files tell: the trees of /sys, /proc and /dev that Linux 6 shows of one.
+"""A fake machine with NVMe controllers: the trees of /sys, /proc and /dev that Linux 6 would show.
 
-After drivers/nvme/host/sysfs.c and Documentation/ABI of Linux, and one as Linux 6.1 showed it in an emulated machine.
-Device nodes are plain files here, so what is on a namespace is really read.
+They follow drivers/nvme/host/sysfs.c and Documentation/ABI of Linux, and a recording of Linux 6.1 in an emulated
+machine. Device nodes are plain files, so tests really read a namespace's content.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def recorded(root: Path, listing: Path) -> None:
-    """Below ``root``, what a listing tells: (D)irectories, (L)inks, (F)iles with their text, device (N)odes."""
+    """Create below ``root`` the entries of a listing: (D)irectories, (L)inks, (F)iles with text, device (N)odes."""
     for line in listing.read_text().splitlines():
         kind, path, *rest = line.split(" ", 2)
         here = root / path.lstrip("/")
@@ -25,7 +25,7 @@ def recorded(root: Path, listing: Path) -> None:
 
 
 class Machine:
-    """Below ``root``; each method adds to it."""
+    """A fake machine below ``root``; each method adds to it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -45,20 +45,20 @@ class Machine:
         self.tell("proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro quiet\n")
 
     def tell(self, path: str, text: str) -> None:
-        """A file of ``text``."""
+        """Write a file."""
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
     def link(self, path: str, target: str) -> None:
-        """A relative link, as those of /sys are."""
+        """Create a relative link, like those of /sys."""
         link = self.root / path
         link.parent.mkdir(parents=True, exist_ok=True)
         (self.root / target).mkdir(parents=True, exist_ok=True)
         link.symlink_to(os.path.relpath(self.root / target, link.parent))
 
     def pci(self, address: str, kind: str = "0x010802", driver: str = "nvme", group: int | None = None) -> str:
-        """A device on the bus; gives its folder."""
+        """Add a device on the PCI bus; returns its folder."""
         folder = f"sys/devices/pci0000:00/{address}"
         self.tell(f"{folder}/class", f"{kind}\n")
         self.tell(f"{folder}/vendor", "0x144d\n")
@@ -72,19 +72,19 @@ class Machine:
         return folder
 
     def controller(self, address: str, number: int, serial: str, group: int | None = None) -> None:
-        """One that the kernel's nvme driver has."""
+        """Add a controller that is bound to the kernel's nvme driver."""
         folder = f"{self.pci(address, group=group)}/nvme/nvme{number}"
         self._identity(folder, serial, "pcie", address)
         self.link(f"sys/class/nvme/nvme{number}", folder)
 
     def fabrics(self, number: int, serial: str, address: str) -> None:
-        """One over NVMe/TCP."""
+        """Add a controller over NVMe/TCP."""
         folder = f"sys/devices/virtual/nvme-fabrics/ctl/nvme{number}"
         self._identity(folder, serial, "tcp", address)
         self.link(f"sys/class/nvme/nvme{number}", folder)
 
     def namespace(self, address: str, nsid: int, nbytes: int, lba: int = 512, shared: bool = False) -> None:
-        """One of the controller's. ``shared``: it is the subsystem's, and the controller has a hidden path to it."""
+        """Add a namespace to a controller. A ``shared`` one is the subsystem's; the controller has a hidden path."""
         controller = next((self.root / f"sys/devices/pci0000:00/{address}/nvme").iterdir())
         number = int(controller.name[4:])
         name = f"nvme{number}n{nsid}"
@@ -105,7 +105,7 @@ class Machine:
         (self.root / "dev" / f"ng{number}n{nsid}").touch()
 
     def partition(self, name: str, number: int) -> None:
-        """Cut one out of a namespace."""
+        """Add a partition to a namespace."""
         whole = (self.root / "sys/class/block" / name).resolve().relative_to(self.root.resolve())
         part = f"{whole}/{name}p{number}"
         self.tell(f"{part}/partition", f"{number}\n")
@@ -114,13 +114,13 @@ class Machine:
         self.link(f"sys/class/block/{name}p{number}", part)
 
     def mount(self, name: str, point: str, number: str | None = None) -> None:
-        """Mount a block device; btrfs shows a ``number`` of its own."""
-        told = number or (self.root / "sys/class/block" / name / "dev").read_text().strip()
+        """Mount a block device; ``number`` is the device number in mountinfo, which is another one for btrfs."""
+        device = number or (self.root / "sys/class/block" / name / "dev").read_text().strip()
         with (self.root / "proc/self/mountinfo").open("a") as file:
-            file.write(f"97 28 {told} / {point} rw,relatime shared:9 master:2 - xfs /dev/{name} rw\n")
+            file.write(f"97 28 {device} / {point} rw,relatime shared:9 master:2 - xfs /dev/{name} rw\n")
 
     def hold(self, name: str, holder: str, dm: str = "") -> None:
-        """Build ``holder`` on it."""
+        """Make a virtual block device ``holder`` hold the block device."""
         target = f"sys/devices/virtual/block/{holder}"
         if dm:
             self.tell(f"{target}/dm/name", f"{dm}\n")
@@ -128,12 +128,12 @@ class Machine:
         self.link(f"{inside}/holders/{holder}", target)
 
     def swap(self, name: str) -> None:
-        """Swap to it."""
+        """Use a block device as swap."""
         with (self.root / "proc/swaps").open("a") as file:
             file.write(f"/dev/{name}                          partition\t8388604\t0\t-2\n")
 
     def contents(self, name: str, offset: int, data: bytes) -> None:
-        """Put bytes on it."""
+        """Write bytes to a block device."""
         with (self.root / "dev" / name).open("r+b") as device:
             device.seek(offset)
             device.write(data)

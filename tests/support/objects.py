@@ -1,4 +1,4 @@
-"""Objects that a save must bring back exactly, and how to tell."""
+"""Objects that a save and load must reproduce exactly, and comparisons of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPES = PLAIN + [getattr(torch, name) for name in NAMED if hasattr(torch, name)
 
 
 def tensor_of(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:
-    """A tensor of random bytes that make values of ``dtype``."""
+    """A tensor of random bytes that are valid values of ``dtype``."""
     generator = torch.Generator().manual_seed(seed)
     if dtype == torch.bool:
         return torch.randint(0, 2, shape, generator=generator).bool()
@@ -29,7 +29,7 @@ def tensor_of(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Equal in dtype, shape, strides and every bit, NaNs included."""
+    """Whether two tensors are equal in dtype, shape, strides and every bit, including NaNs."""
     if one.dtype != other.dtype or one.shape != other.shape or one.layout != other.layout:
         return False
     if one.is_quantized:
@@ -43,7 +43,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal objects, tensors bit by bit."""
+    """Whether two objects are equal, tensors bit by bit."""
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and type(one) is type(other) and same_bits(one, other)
     if isinstance(one, dict):
@@ -54,7 +54,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def assorted() -> dict[str, Any]:
-    """One of everything: dtypes, views, ties, odd shapes, parameters, plain values."""
+    """A dict of all dtypes, views, tied tensors, odd shapes, parameters and plain values."""
     base = torch.arange(4000, dtype=torch.float32).reshape(40, 100)
     large = torch.randn(300, 1000, generator=torch.Generator().manual_seed(1))
     return {

@@ -1,4 +1,4 @@
-"""Models, and their training with and without offload, for the tests of activation offload."""
+"""Models, and their training with and without offload, for tests of activation offload."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Since 2.7 torch tells whose saved-tensor hooks are on top, and only then can Offload warn of others inside its own.
+# torch reports the topmost saved-tensor hooks since 2.7; only then can Offload warn of foreign hooks inside its own.
 TOLD_OF_HOOKS = hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
 
 

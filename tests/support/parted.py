@@ -1,4 +1,4 @@
-"""A state of equal parts for a Checkpointer that writes what changed, and what must come back of it."""
+"""A state of equal parts for incremental Checkpointers, and checks of restored steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make() -> dict[str, Any]:
 
 @contextmanager
 def changed_once(folder: Path) -> Iterator[tuple[Checkpointer, dict[str, Any]]]:
-    """An incremental Checkpointer that has saved a state as step 0, and the state, of which one part is another now."""
+    """An incremental Checkpointer that has saved a state as step 0, and the state, with one part changed since."""
     state = make()
     with Checkpointer(folder, incremental=True) as checkpointer:
         checkpointer.save(0, state)
@@ -37,7 +37,7 @@ def changed_once(folder: Path) -> Iterator[tuple[Checkpointer, dict[str, Any]]]:
 
 
 def check(checkpointer: Checkpointer, step: int, expected: dict[str, Any]) -> None:
-    """That a step is whole, and gives what was saved, by itself and into tensors that are there."""
+    """Check that a step verifies, and restores the saved state into new tensors and into existing ones."""
     checkpointer.verify(step)
     restored = checkpointer.restore(step)
     live = {name: torch.zeros_like(value) for name, value in expected.items() if isinstance(value, torch.Tensor)}

@@ -1,4 +1,4 @@
-"""What the processes of a pool do in tests of checkpoints of many ranks; see :mod:`ranks`."""
+"""The tasks of the processes of a pool, for tests of multi-rank checkpoints; see :mod:`ranks`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _meshes: dict[int, DeviceMesh] = {}
 
 
 def mesh_of(count: int) -> DeviceMesh | None:
-    """The first ``count`` ranks; None on the others. All ranks must ask."""
+    """A mesh of the first ``count`` ranks; None on the others. All ranks must call it."""
     if count not in _meshes:
         _meshes[count] = DeviceMesh("cpu", torch.arange(count))
     return _meshes[count] if dist.get_rank() < count else None
 
 
 def whole(seed: int) -> dict[str, Any]:
-    """A state dict of one process: what the sharded ones hold together."""
+    """The unsharded state dict: the content of the sharded ones together."""
     return {
         "rows": tensor_of(torch.float32, 37, 1000, seed=seed),
         "columns": tensor_of(torch.bfloat16, 300, 128, seed=seed + 1),
@@ -56,7 +56,7 @@ _PLACEMENTS = {"rows": Shard(0), "columns": Shard(1), "both": Shard(0), "replica
 
 
 def sharded(mesh: DeviceMesh, seed: int) -> dict[str, Any]:
-    """The same over the ranks of a mesh."""
+    """The same state dict, sharded over the ranks of a mesh."""
     state = whole(seed)
     for name, placement in _PLACEMENTS.items():
         state[name] = distribute_tensor(state[name], mesh, [placement])
@@ -74,7 +74,7 @@ def leaves(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differences(state: dict[str, Any], seed: int) -> list[str]:
-    """The names of what is not as :func:`whole` makes it."""
+    """The names of the entries that differ from :func:`whole`."""
     expected = dict(leaves(whole(seed)))
     found = dict(leaves(state))
     wrong = sorted(found.keys() ^ expected.keys())
@@ -105,7 +105,7 @@ def save(folder: str, count: int, seed: int, kind: str = "fastio", options: dict
 def load(
     folder: str, count: int, seed: int, kind: str = "fastio", options: dict[str, Any] | None = None
 ) -> tuple[list[str], list[tuple[str, str, bool, int]]]:
-    """What differs from the state that was saved, and the transfers that were made."""
+    """Load; returns the names of entries that differ from the saved state, and the transfers."""
     mesh = mesh_of(count)
     if mesh is None:
         return [], []
@@ -116,7 +116,7 @@ def load(
 
 
 def failure(task: Callable[..., Any], *arguments: Any) -> dict[int, tuple[str, str]]:
-    """The kind and the text of the error that each rank gave to DCP."""
+    """The type and the text of the error that each rank reported to DCP."""
     try:
         task(*arguments)
     except CheckpointException as error:
@@ -125,7 +125,7 @@ def failure(task: Callable[..., Any], *arguments: Any) -> dict[int, tuple[str, s
 
 
 def fsdp_state(mesh: DeviceMesh, seed: int, step: float) -> dict[str, Any]:
-    """Model and AdamW after one step, sharded by FSDP2."""
+    """A model and AdamW after one step, sharded by FSDP2."""
     torch.manual_seed(seed)
     model = torch.nn.Sequential(
         torch.nn.Linear(70, 130), torch.nn.ReLU(), torch.nn.Linear(130, 10), torch.nn.BatchNorm1d(10)
@@ -151,7 +151,7 @@ def fsdp_save(folder: str, count: int, kind: str) -> dict[str, Any]:
 
 
 def fsdp_load(folder: str, count: int, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The state before and after."""
+    """Load; returns the state before and after."""
     mesh = mesh_of(count)
     if mesh is None:
         return {}, {}
@@ -166,7 +166,7 @@ def numbers(state: dict[str, Any]) -> dict[str, Any]:
 
 
 class FailingPlanner(dcp.DefaultSavePlanner):
-    """Gives everything but the objects."""
+    """A planner that fails for the item "text"."""
 
     def resolve_data(self, write_item: Any) -> torch.Tensor | io.BytesIO:
         if write_item.index.fqn.endswith("text"):
@@ -183,7 +183,7 @@ def save_failing(folder: str, count: int, seed: int) -> None:
 
 
 def save_without_collectives(folder: str, count: int, seed: int) -> list[str]:
-    """Each rank its own metadata; gives what differs when it is loaded again."""
+    """Save with metadata per rank and load again; returns the names of entries that differ."""
     mesh = mesh_of(count)
     if mesh is None:
         return []
@@ -195,7 +195,7 @@ def save_without_collectives(folder: str, count: int, seed: int) -> list[str]:
 
 
 def save_with_cached_plans(folder: str, count: int, seeds: list[int]) -> list[str]:
-    """Several saves into one folder with one planner's cached plans; gives what differs from the last."""
+    """Save several times into one folder with cached plans; returns the names of entries that differ from the last."""
     mesh = mesh_of(count)
     if mesh is None:
         return []
@@ -209,7 +209,7 @@ def save_with_cached_plans(folder: str, count: int, seeds: list[int]) -> list[st
 
 
 def save_asynchronously(folder: str, count: int, seed: int, process: bool, stager: bool) -> list[str]:
-    """``dcp.async_save``, while the state goes on changing; gives what differs from it as it was."""
+    """``dcp.async_save`` while the state changes; returns the names of entries that differ from the original state."""
     mesh = mesh_of(count)
     if mesh is None:
         return []
@@ -235,7 +235,7 @@ def save_asynchronously(folder: str, count: int, seed: int, process: bool, stage
 
 
 def save_and_die(folder: str, count: int, seed: int, dying: int) -> None:
-    """One rank is killed while its data file is there and not yet committed."""
+    """Save, while one rank is killed after it created its data file and before it commits it."""
     rank = dist.get_rank()
 
     def die(*_: object) -> None:
@@ -245,21 +245,21 @@ def save_and_die(folder: str, count: int, seed: int, dying: int) -> None:
 
 
 def kill_savers(folder: str, wanted: int) -> tuple[int, list[str]]:
-    """Have forks of this process save into a folder, two states in turn, and kill each at some instant.
+    """Fork processes that save two states in turn into a folder, and kill each at a random moment.
 
-    Until ``wanted`` of them were killed in the middle of a save, or twenty times as many at all. Gives how many were,
-    and what was wrong with the checkpoints that were left.
+    Stops once ``wanted`` of them were killed during a save, or after twenty times as many forks. Returns how many were
+    killed during a save, and the faults of the checkpoints that remained.
     """
     warnings.simplefilter("ignore")
     chance, interrupted, wrong = random.Random(1), 0, []
     for turn in range(20 * wanted):
         if interrupted == wanted:
             break
-        ready, tell = os.pipe()
+        ready, notify = os.pipe()
         child = os.fork()
         if child == 0:
-            save_for_ever(folder, tell)
-        os.close(tell)
+            save_forever(folder, notify)
+        os.close(notify)
         os.read(ready, 1)
         os.close(ready)
         time.sleep(chance.uniform(0, 0.03))
@@ -273,16 +273,16 @@ def kill_savers(folder: str, wanted: int) -> tuple[int, list[str]]:
     return interrupted, wrong
 
 
-def save_for_ever(folder: str, tell: int) -> None:
+def save_forever(folder: str, notify: int) -> None:
     states = [whole(seed) for seed in (40, 41)]
     for turn in itertools.count():
         dcp.save(states[turn % 2], storage_writer=Writer(folder), no_dist=True)
         if turn == 1:
-            os.write(tell, b"!")
+            os.write(notify, b"!")
 
 
 def learn(folders: list[str], seconds: dict[str, float] | None) -> None:
-    """Rank 0 learns what tools took."""
+    """On rank 0, record six observations of each tool's ``seconds``."""
     context, nbytes = _asked()
     dictionary = fastio.dicts.default("save", folders[dist.get_rank()])
     if dist.get_rank() == 0 and seconds:
@@ -296,7 +296,7 @@ def share(folders: list[str], mode: str) -> bool:
 
 
 def known(folders: list[str]) -> dict[str, float]:
-    """What this rank's dictionary has of the tools, in seconds."""
+    """The tools' times in this rank's dictionary, in seconds."""
     context, nbytes = _asked()
     return fastio.dicts.default("save", folders[dist.get_rank()]).times(context, nbytes, ["uring", "posix"])
 

@@ -1,7 +1,7 @@
-"""A pool of processes with gloo between them, kept for many tests: starting one costs seconds.
+"""A pool of processes connected by gloo, shared by many tests because starting one costs seconds.
 
-What a rank is to do is a function of a module that the processes can import (:mod:`rank_tasks`). They run it all at
-once; each gives its result, or the text of what it raised.
+A task is a function of a module that the processes can import (:mod:`rank_tasks`). All ranks run it at the same time;
+each returns its result, or the text of its exception.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ANSWER_SECONDS = 120
 
 
 def forks() -> Any:
-    """What starts processes: one imports what takes long, and the others are forks of it."""
+    """A forkserver context: the server imports the slow modules once, and forks the processes."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fastio.distributed", "torch.distributed.fsdp", "torch.distributed.tensor"])
     return context
@@ -32,7 +32,7 @@ class RankError(Exception):
 
 
 class Ranks:
-    """``world`` processes; use as a context. ``timeout`` seconds are what gloo waits for a rank that says nothing."""
+    """A pool of ``world`` processes; use as a context. gloo waits ``timeout`` seconds for a silent rank."""
 
     def __init__(self, world: int, folder: Path, timeout: float = 120, environment: list[dict[str, str]] | None = None):
         context = forks()
@@ -62,7 +62,7 @@ class Ranks:
                 process.join()
 
     def run(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What ``task(*arguments)`` gave on each rank."""
+        """Run ``task(*arguments)`` on each rank; returns the results. Raises RankError if one fails."""
         answers = self.answers(task, *arguments)
         failures = [f"rank {rank}: {value}" for rank, (good, value) in enumerate(answers) if not good]
         if failures:
@@ -70,7 +70,7 @@ class Ranks:
         return [value for _, value in answers]
 
     def answers(self, task: Callable[..., Any], *arguments: Any) -> list[tuple[bool, Any]]:
-        """For each rank, whether it came to an end, and what it gave, or what stopped it."""
+        """Run a task; returns for each rank whether it succeeded, and its result or the text of its failure."""
         for pipe in self._pipes:
             pipe.send((task, arguments))
         return [self._answer(rank) for rank in range(len(self._pipes))]

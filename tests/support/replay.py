@@ -1,8 +1,8 @@
-"""Made-up machines for the tuner to choose on, against an oracle that knows the fastest tool of each call.
+"""Runs the tuner on synthetic machines, and compares it with an oracle that knows each call's fastest tool.
 
-The machines and noises here are SYNTHETIC: they are made up to be like the spreads in which real tools lie, and no
-number that comes out is a measurement of a disk. ``python tests/support/replay.py`` prints a table of them; what the
-tuner reaches on RECORDED timings of real tools ``fastio-bench tools`` prints.
+The machines and noises are SYNTHETIC: they resemble the spreads of real tools, but no resulting number measures a disk.
+``python tests/support/replay.py`` prints a table of them. ``fastio-bench tools`` prints the tuner's results on RECORDED
+timings of real tools.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOOLS = ("uring", "posix", "torch", "numpy")
 BANDWIDTH = 2.9e9
 
 Machine = dict[str, tuple[float, float]]
-"""Of each tool: seconds per call, seconds per byte."""
+"""By tool: seconds per call, seconds per byte."""
 
 
 def machine(latencies: Sequence[float], relative: Sequence[float]) -> Machine:
@@ -48,7 +48,7 @@ SIZES: dict[str, Callable[[random.Random, int], list[int]]] = {
 
 
 def prior_from(made: Machine, doubts: Callable[[float], float] = usual_doubt) -> Rule:
-    """A prior that knows the machine's true ratios at every second octave; ``doubts`` by size."""
+    """A prior with the machine's true ratios at every second octave; ``doubts`` gives its uncertainty by size."""
     costs = []
     for bucket in range(0, 160, 8):
         nbytes = bucket_nbytes(bucket)
@@ -67,10 +67,11 @@ def made_up(
     seed: int = 0,
     slower: Callable[[int, str], float] = lambda call, tool: 1.0,
 ) -> list[Timed]:
-    """Calls of the given sizes (bytes) on a machine.
+    """Simulated calls of the given sizes (bytes) on a machine.
 
-    ``noise`` is the deviation of the times' logarithm; a share ``outliers`` takes three times as long. ``slower`` gives
-    a factor by call and tool. All tools' times are drawn for each call, so the oracle meets the same luck.
+    ``noise`` is the standard deviation of the times' logarithm; a share ``outliers`` takes three times as long.
+    ``slower`` gives a factor by call and tool. Every call draws the times of all tools, so tuner and oracle see the
+    same times.
     """
     rng = random.Random(seed)
     calls = []
@@ -85,7 +86,7 @@ def made_up(
 
 
 def replay(made: Machine, sizes: Sequence[int], *, rule: Rule = NOTHING, **chances: Any) -> list[Call]:
-    """Run a tuner over calls of the given sizes on a machine; ``chances`` as :func:`made_up` has them."""
+    """Run a tuner over calls of the given sizes on a machine; ``chances`` are arguments of :func:`made_up`."""
     return replaying.replay(made_up(made, sizes, **chances), Tuner(rule))
 
 

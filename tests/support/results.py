@@ -1,4 +1,4 @@
-"""A results folder as ``fastio-bench`` leaves it: real measurements of tiny sizes, through the real Report."""
+"""Makes a results folder of ``fastio-bench``: real measurements of tiny sizes, through the real Report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WORKS = ("durable write", "write", "cold read", "warm read")
 
 
 def make(folder: Path) -> Path:
-    """Documents of doctor and tune by the commands themselves, of io and offload from samples taken here."""
+    """Write the documents of doctor and tune by their commands, of io, offload and tools from samples taken here."""
     out, work = folder / "results", folder / "work"
     work.mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -65,7 +65,7 @@ def make(folder: Path) -> Path:
 
 
 def others(folder: Path) -> Path:
-    """Documents of the commands that :func:`make` leaves out, by the commands themselves at their smallest."""
+    """Write the documents of the other commands, by running them at their smallest sizes."""
     out, work, recorded = folder / "results", folder / "work", folder / "trace.csv"
     for made in (out, work):
         made.mkdir()
@@ -74,7 +74,7 @@ def others(folder: Path) -> Path:
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         _shrink(patch)
-        torch.set_num_threads(1)  # two would wait for each other beside contend's other processes
+        torch.set_num_threads(1)  # two would wait for each other while contend's other processes run
         for name, *arguments in (
             ("hybrid",),
             ("hybrid-store", "--optimizer-store", "--parameters", "17MB", "--steps", "2"),
@@ -96,7 +96,7 @@ def others(folder: Path) -> Path:
 
 
 def _shrink(patch: pytest.MonkeyPatch) -> None:
-    """Less of everything, and no fresh process where one would do only this."""
+    """Reduce sizes and counts, and run child processes' work in this process."""
     patch.setattr(contention, "WORKS", ("save",))
     patch.setattr(contention, "_ALONE", 0.02)
     patch.setattr(contention, "_LEARNING", 1)
@@ -113,14 +113,14 @@ def _shrink(patch: pytest.MonkeyPatch) -> None:
 
 
 def _here(jobs: Sequence[Job]) -> Iterator[Sample | Failure]:
-    """A checkpoint's job in this process; what takes several fails."""
+    """Run a checkpoint job in this process; several jobs raise ChildError."""
     if len(jobs) > 1:
         raise ChildError("no second process here")
     yield from child.done(jobs[0])
 
 
 def sweep(folder: Path) -> Report:
-    """What ``io`` keeps: each tool at two sizes, and a tool that fails."""
+    """A document of ``io``: each tool at two sizes, and a tool that fails."""
     report = Report("io", folder, {"rounds": 1, "device": "cpu", "tools": list(TOOLS)})
     for batch in (1, 4):
         workload = objects.one_tensor(batch)
@@ -146,18 +146,18 @@ def _fail() -> str:
 
 
 def offloaded(folder: Path) -> Report:
-    """What ``offload`` keeps of training, from a network that really trains with its activations on the disk."""
+    """A document of ``offload`` from a network that really trains with its activations on the disk."""
     report = Report("offload", folder, {"model": "tiny", "policy": "all"})
     model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU()) for _ in range(4)))
     offload = fastio.Offload(model, store=str(folder), policy="all", codec="none")
-    for _ in range(3):  # what is predicted follows from the iterations before
+    for _ in range(3):  # predictions need earlier iterations
         with offload:
             loss = model(torch.rand(64, 256)).sum()
         loss.backward()
-    told = timeline.document(offload.report())
-    assert told is not None
-    assert told["predicted"] is not None
-    seconds = offload.report().actual_s or told["actual"]["passes"][-1][2]
+    document = timeline.document(offload.report())
+    assert document is not None
+    assert document["predicted"] is not None
+    seconds = offload.report().actual_s or document["actual"]["passes"][-1][2]
     offload.close()
     moved = Moved({}, seconds / 10, 0.0, "fits", None, None, seconds)
     shared: dict[str, Any] = {"same_gradients": True, "same_losses": True, "difference": 0.0, "loss": 1.0}
@@ -165,7 +165,7 @@ def offloaded(folder: Path) -> Report:
         Summary("plain", 64, 1, seconds / 2, 1.0, 1.0, 1.0, seconds, 8 * MIB, moved=None, **shared),
         Summary("all", 64, 1, seconds, 2.0, 2.0, 2.0, seconds, MIB, moved=moved, **shared),
     ]
-    report.findings["runs"] = [{"way": "all", "round": 0, "exact_memory": False, "run": {"timeline": told}}]
+    report.findings["runs"] = [{"way": "all", "round": 0, "exact_memory": False, "run": {"timeline": document}}]
     report.findings["ways"] = [asdict(way) for way in ways]
     goals = [Goal("peak memory", "tiny", "plain", 10.0, 8.0, "x less"), Goal("step time", "tiny", "plain", 1.0, 2.0)]
     report.findings["goals"] = [goal.document() for goal in goals]
@@ -173,7 +173,7 @@ def offloaded(folder: Path) -> Report:
 
 
 def chosen(folder: Path) -> Report:
-    """What ``tools`` keeps of two trainings, a recorded trace and live calls, from a few rebuilds."""
+    """A document of ``tools``: two trainings from a few rebuilds, a recorded trace and live calls."""
     report = Report("tools", folder, {"calls": 40})
     trainings = [
         Training(Model(name, f"a {name}", 1, 1, 1, "Fastensor, table 13", "a network"), 3)
@@ -190,14 +190,14 @@ def chosen(folder: Path) -> Report:
 
 
 def _rebuild(best: str) -> Rebuild:
-    """Both tools read as fast; the best writes in half the time."""
+    """A rebuild in which both tools read equally fast, and ``best`` writes in half the other's time."""
     return Rebuild(
         {tool: 1.0 if tool == best else 2.0 for tool in ("posix", "uring")}, {"posix": 1.0, "uring": 1.0}, best
     )
 
 
 def imagined(folder: Path) -> Report:
-    """What ``offload`` keeps of the papers' machines (one of them), and of training with a codec."""
+    """A document of ``offload`` with one of the papers' simulated machines, and training with a codec."""
     report = Report("offload", folder, {}, "imagined")
     machine = simulated_papers.V100_SSD
     report.findings["simulated"] = {
@@ -213,7 +213,7 @@ def imagined(folder: Path) -> Report:
 
 
 def unknown(folder: Path, text: str) -> Report:
-    """A command that nobody has heard of, with ``text`` wherever a document has words."""
+    """A document of an unknown command, with ``text`` in every text field."""
     report = Report(text, folder, {text: text})
     report.failures.append(Failure(text, text, text, 0, text))
     report.findings |= {text: [{text: text, "count": 2}], "goals": [], "nested": {text: [{"deep": [text]}]}}

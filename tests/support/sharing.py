@@ -1,4 +1,4 @@
-"""One store, used by several threads at once: asked of every store."""
+"""A test for every store: several threads use it at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 def problems_of_sharing(
     store: Any, count: int, nbytes: int, blob: Callable[..., Any], write: Callable[..., None], fetch: Callable[..., Any]
 ) -> list[str]:
-    """What went wrong while ``count`` threads wrote, read back and freed blobs of ``nbytes`` and a little more."""
+    """Write, read back and free blobs of ``nbytes`` and more on ``count`` threads; returns the problems."""
     problems: list[str] = []
 
     def work(number: int) -> None:

@@ -1,4 +1,4 @@
-"""A store in memory that finishes a command only when it must, and fails on demand, which no real device does."""
+"""A store in memory that finishes commands as late as possible, and fails on demand."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ class Command:
 
 @dataclass
 class SlowStore:
-    """Commands are done ``lag`` updates after they were issued, or when they are waited for."""
+    """A store whose commands finish ``lag`` updates after they were issued, or when they are waited for."""
 
     lag: int = 3
     room: int = 1 << 40
-    failing_writes: set[int] = field(default_factory=set)  # how manieth write (from 0) ends in an error
-    failing_reads: dict[int, int] = field(default_factory=dict)  # how manieth blob read, and how often it fails
+    failing_writes: set[int] = field(default_factory=set)  # numbers (from 0) of the writes that fail
+    failing_reads: dict[int, int] = field(
+        default_factory=dict
+    )  # by number of the blob, in order of first read: failures
     blobs: dict[int, bytes] = field(default_factory=dict)
     log: list[tuple[str, int, int]] = field(default_factory=list)
     closed: bool = False

@@ -1,4 +1,4 @@
-"""Random objects that state dicts are made of."""
+"""Random objects as they occur in state dicts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex6
 
 
 def made(chance: random.Random, depth: int = 3) -> Any:
-    """Something that state dicts are made of."""
+    """A random object, nested up to ``depth`` levels."""
     kind = chance.randrange(12 if depth else 8)
     tensor = torch.ones([chance.randrange(4) for _ in range(chance.randrange(4))]).to(chance.choice(DTYPES))
     keys = ["a", "", "\ud800", 7, -1, (1, "x"), None, 2.5]

@@ -1,4 +1,4 @@
-"""States of every kind of object that torch.save takes, whose values depend on a seed."""
+"""State dicts with every kind of object that torch.save supports; their values depend on a seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 Make = Callable[[int], Any]
-"""A state whose values depend on a seed."""
+"""Makes a state from a seed."""
 
 
 class Pair(NamedTuple):
@@ -47,7 +47,7 @@ class Slotted(list[Any]):
 
 
 class Growing(defaultdict[str, Any]):
-    """Every name that it is asked for becomes a key of it."""
+    """A defaultdict that adds a key for every attribute that is read."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(Growing, *arguments)
@@ -59,7 +59,7 @@ class Growing(defaultdict[str, Any]):
 
 
 class Answering:
-    """It answers to any name."""
+    """An object that has every attribute."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -71,7 +71,7 @@ class Answering:
 
 
 class Looking:
-    """It looks at its tensor as it is unpickled."""
+    """An object that reads its tensor's values while it is unpickled."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
@@ -87,7 +87,7 @@ class Tagged(torch.Tensor):
 
 
 def ramp(seed: int, *shape: int) -> torch.Tensor:
-    """Values of which no two seeds have the same."""
+    """A float32 tensor; tensors of different seeds share no value."""
     size = torch.Size(shape).numel()
     return (torch.arange(size, dtype=torch.float32) + seed * size + 1).reshape(shape)
 

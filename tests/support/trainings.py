@@ -1,4 +1,4 @@
-"""States whose every step can be told from every other, for tests of checkpoints: a small training, and tensors."""
+"""States that differ at every step, for tests of checkpoints: a small training, and tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastio.checkpoint import RandomState
 
 
 class Loader:
-    """A data loader that knows where it is: it draws from torch's generator."""
+    """A data loader with a position in its state dict; it draws from torch's generator."""
 
     def __init__(self) -> None:
         self.drawn = 0
@@ -29,7 +29,7 @@ class Loader:
 
 
 def make(seed: int = 0, width: int = 24) -> dict[str, Any]:
-    """All that a training is made of, before its first step."""
+    """The state of a training before its first step: model, optimizer, scheduler, random state, loader."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(24, width), nn.BatchNorm1d(width), nn.Dropout(0.3), nn.Linear(width, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -45,12 +45,12 @@ def make(seed: int = 0, width: int = 24) -> dict[str, Any]:
 
 
 def with_history(state: dict[str, Any]) -> dict[str, Any]:
-    """With what does not change, for the most part of it, and what changes only at its end."""
+    """The state plus a large tensor that never changes, and one that changes in one element per step, from its end."""
     return state | {"still": torch.arange(1 << 17), "history": torch.zeros(1 << 15)}
 
 
 def train(state: dict[str, Any]) -> None:
-    """One step."""
+    """Run one training step."""
     state["optimizer"].zero_grad()
     loss = state["model"](state["loader"].draw()).square().mean()
     loss.backward()
@@ -63,7 +63,7 @@ def train(state: dict[str, Any]) -> None:
 
 
 def differ(one: dict[str, Any], other: dict[str, Any]) -> str:
-    """What differs between two trainings, bit for bit; the empty string if nothing does."""
+    """The first difference between two trainings, bit for bit, or an empty string."""
     return _differ(_captured(one), _captured(other), "")
 
 
@@ -92,18 +92,18 @@ def _differ(one: Any, other: Any, path: str) -> str:
 
 
 def state_of(step: int) -> dict[str, Any]:
-    """A state that knows which step it is of; for the most part it is the same in all."""
+    """The state of a step; most of its bytes are the same for all steps."""
     generator = torch.Generator().manual_seed(7)
     fixed = torch.randint(0, 256, (40_000,), dtype=torch.uint8, generator=generator)
     return {"fixed": fixed, "moving": torch.full((3_000,), float(step)), "tiny": torch.tensor(step), "step": step}
 
 
 def is_of(state: dict[str, Any], step: int) -> bool:
-    """Whether a state is exactly that of a step."""
+    """Whether a state equals :func:`state_of` that step."""
     expected = state_of(step)
     return all(torch.equal(state[n], expected[n]) for n in ("fixed", "moving", "tiny")) and state["step"] == step
 
 
 def folder_of(folder: Path, step: int) -> Path:
-    """Where a Checkpointer keeps a step."""
+    """The Checkpointer's folder of a step."""
     return folder / f"step-{step:010d}"

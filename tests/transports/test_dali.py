@@ -39,10 +39,10 @@ class Loads(LoadContract):
         header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({nbytes},), }}"
         return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + header.ljust(117).encode() + b"\n"
 
-    def test_loads_from_beyond_four_gibibytes(self, transport: Transport) -> None:
+    def test_loads_beyond_four_gibibytes(self, transport: Transport) -> None:
         """Such a file as an array of one axis is refused; with more axes it loads."""
         with pytest.raises(RefusedError, match="32 bits"):
-            super().test_loads_from_beyond_four_gibibytes(transport)
+            super().test_loads_beyond_four_gibibytes(transport)
         header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (5200, 1048576), }".ljust(117) + b"\n"
         row = np.random.default_rng(3).integers(0, 256, MIB, dtype=np.uint8)
         memory = Memory(len(row), device=self.device)

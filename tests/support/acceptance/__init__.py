@@ -1,1 +1,1 @@
-"""Crafted files of each format, on which fastio must agree with the format's own library."""
+"""Crafted files of each format, for which fastio must agree with the format's own library."""

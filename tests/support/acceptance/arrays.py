@@ -1,4 +1,4 @@
-"""Npy files whose headers are odd, by the names that the tests and docs/acceptance.md give them."""
+"""npy files with unusual headers, by their names in the tests and in docs/acceptance.md."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _DATA = np.arange(6, dtype="<f4").tobytes()
 
 
 def raw(header: bytes, data: bytes = _DATA, version: tuple[int, int] = (1, 0), length: int | None = None) -> bytes:
-    """A file of these bytes."""
+    """A file with these header bytes; ``length`` replaces their length."""
     said = len(header) if length is None else length
     return b"\x93NUMPY" + bytes(version) + said.to_bytes(2 if version[0] == 1 else 4, "little") + header + data
 
 
 def text(header: str, data: bytes = _DATA, version: tuple[int, int] = (1, 0)) -> bytes:
-    """A file of a header that is written as it is given."""
+    """A file with this header text."""
     return raw(header.encode("utf-8" if version[0] == 3 else "latin-1", "replace"), data, version)
 
 
 def said(
     descr: str = "'<f4'", order: str = "False", shape: str = "(2, 3)", data: bytes = _DATA, version: int = 1
 ) -> bytes:
-    """A header whose values are written as they are given."""
+    """A file whose header has these literals."""
     return text(f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}\n", data, (version, 0))
 
 
@@ -44,7 +44,7 @@ def _padded(length: int, version: int) -> bytes:
 
 
 def _typed(name: str) -> bytes:
-    """Data of as many bytes as two of that dtype have, where numpy knows it."""
+    """A file with two elements of a dtype; unknown dtypes count 4 bytes per element."""
     try:
         width = np.dtype(ast.literal_eval(f"'{name}'")).itemsize
     except Exception:

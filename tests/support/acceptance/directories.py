@@ -1,4 +1,4 @@
-"""Archives whose directory, end records and local headers are odd."""
+"""pt files with unusual directories, end records and local headers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _wide(*values: int) -> bytes:
 
 
 def _spare(**fields: Any) -> bytes:
-    """An odd record that nothing refers to."""
+    """A file with an unusual record that the pickle does not refer to."""
     return build([*of_torch(), Member(b"a/spare", b"spare", **fields)])
 
 
@@ -34,7 +34,7 @@ def _all(**fields: Any) -> bytes:
 
 
 def _described(wide: bool) -> bytes:
-    """Sizes behind the data as a program writes them that cannot seek, of 16 or 24 bytes."""
+    """A file with data descriptors of 16 or 24 bytes, as a program writes that cannot seek."""
 
     def describe(member: Member) -> Member:
         crc = zlib.crc32(member.data)
@@ -46,7 +46,7 @@ def _described(wide: bool) -> bytes:
 
 
 def _said_wide(part: str, *, size: bool = False, compressed: bool = False, header: bool = False) -> bytes:
-    """A record whose true numbers stand in a zip64 field though they are small."""
+    """A file with a record whose numbers are in a zip64 field although they are small."""
     members = of_torch()
     at = next(index for index, member in enumerate(members) if member.name == b"a/" + part.encode())
     member = members[at]
@@ -60,7 +60,7 @@ def _said_wide(part: str, *, size: bool = False, compressed: bool = False, heade
 
 
 def _behind_directory() -> bytes:
-    """The directory stands in front of the records."""
+    """A file with the directory before the records."""
     plain = build(of_torch())
     (nbytes, offset) = struct.unpack_from("<II", plain, len(plain) - 10)
     records, directory = plain[:offset], bytearray(plain[offset : offset + nbytes])
@@ -75,7 +75,7 @@ def _behind_directory() -> bytes:
 
 
 def _overlapping() -> bytes:
-    """Two names for one place, with the same bytes."""
+    """A file with two names for the same bytes."""
     members = of_torch()
     plain = build(members)
     return build(

@@ -1,4 +1,4 @@
-"""Safetensors files whose headers are odd, by the names that the tests and docs/acceptance.md give them."""
+"""safetensors files with unusual headers, by their names in the tests and in docs/acceptance.md."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-# Bits of an element.
+# Bits per element.
 DTYPES = {
     "BOOL": 8, "U8": 8, "I8": 8, "I16": 16, "U16": 16, "I32": 32, "U32": 32, "I64": 64, "U64": 64, "F16": 16,
     "BF16": 16, "F32": 32, "F64": 64, "C64": 64, "F8_E4M3": 8, "F8_E4M3FNUZ": 8, "F8_E5M2": 8, "F8_E5M2FNUZ": 8,
@@ -16,18 +16,18 @@ _PAIR = '{"dtype":"U8","shape":[2],"data_offsets":[0,2]}'
 
 
 def raw(header: bytes, data: bytes = b"\1\2", length: int | None = None) -> bytes:
-    """A file of these bytes."""
+    """A file with these header bytes; ``length`` replaces their length."""
     said = len(header) if length is None else length
     return said.to_bytes(8, "little") + header + data
 
 
 def text(header: str, data: bytes = b"\1\2") -> bytes:
-    """A file of a header that is written as it is given."""
+    """A file with this header text."""
     return raw(header.encode(), data)
 
 
 def of(header: Any, data: bytes = b"\1\2") -> bytes:
-    """A file of a header that is JSON."""
+    """A file with this header, as JSON."""
     return text(json.dumps(header), data)
 
 
@@ -41,7 +41,7 @@ def _one(**fields: Any) -> bytes:
 
 
 def _said(**fields: str) -> bytes:
-    """An entry whose fields are written as they are given."""
+    """A file with one entry whose fields have these JSON texts."""
     said = {"dtype": '"U8"', "shape": "[2]", "data_offsets": "[0,2]", **fields}
     return text('{"x":{' + ",".join(f'"{name}":{value}' for name, value in said.items()) + "}}")
 
@@ -52,12 +52,12 @@ def _two(first: tuple[int, int], second: tuple[int, int], nbytes: int = 4) -> by
 
 
 def _further(value: str) -> bytes:
-    """An entry that has one more field."""
+    """A file whose entry has a further field."""
     return text('{"x":' + _PAIR[:-1] + ',"more":' + value + "}}")
 
 
 def _behind(more: str) -> bytes:
-    """A header with something behind it."""
+    """A file with a text after the header's JSON."""
     return text('{"x":' + _PAIR + "}" + more)
 
 

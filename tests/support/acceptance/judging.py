@@ -1,4 +1,4 @@
-"""What fastio and a format's own library make of a file, compared; and the table of where they are meant to differ."""
+"""Compares fastio with a format's own library on a file, and reads the table of intended differences."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from faults.fuzz import same
 
 _DOCUMENT = Path(__file__).parents[3] / "docs" / "acceptance.md"
 _ROW = re.compile(r"^\| (?P<names>`[^|]+`) \| (?P<differs>accepts|refuses) \|", re.MULTILINE)
-LONGEST_MESSAGE = 1200  # characters; of what a file says it may quote some 200 at each place
+LONGEST_MESSAGE = 1200  # characters; a message may quote the file several times, about 200 characters each
 
 Load = Callable[[Any], Any]
 
 
 def exceptions(chapter: str) -> dict[str, str]:
-    """What fastio does with the files on which it is meant to differ, by their names in a chapter of the document."""
+    """The files of a chapter for which fastio differs on purpose, by name: whether it "accepts" or "refuses" them."""
     text = _DOCUMENT.read_text().partition(f"## {chapter}\n")[2].partition("\n## ")[0]
     found = {name: row["differs"] for row in _ROW.finditer(text) for name in re.findall("`([^`]+)`", row["names"])}
     assert found
@@ -27,9 +27,9 @@ def exceptions(chapter: str) -> dict[str, str]:
 
 
 def outcome(load: Load, source: Any) -> tuple[Any, Exception | None]:
-    """The object, or the error."""
+    """Load; returns the object or the error."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the libraries' own, about odd files
+        warnings.simplefilter("ignore")  # the libraries warn about unusual files
         try:
             return load(source), None
         except Exception as error:
@@ -39,10 +39,10 @@ def outcome(load: Load, source: Any) -> tuple[Any, Exception | None]:
 def difference(
     expected: tuple[Any, Exception | None], got: tuple[Any, Exception | None], exception: str | None, layout: bool
 ) -> str:
-    """What is wrong with fastio's outcome, given the library's; empty if nothing is."""
+    """What is wrong with fastio's outcome, given the library's; empty if it is right."""
     (obj, refusal), (found, error) = expected, got
     if isinstance(error, fastio.FastIOError) and len(str(error)) > LONGEST_MESSAGE:
-        return f"an error of {len(str(error))} characters"
+        return f"an error of {len(str(error))} characters, at most {LONGEST_MESSAGE} are allowed"
     if exception == "refuses":
         if refusal is not None:
             return f"no exception any more: the library refuses, too: {refusal}"

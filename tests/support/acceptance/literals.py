@@ -1,4 +1,4 @@
-"""What the headers of odd npy files say, as Python would write it, or not."""
+"""Texts for the headers of unusual npy files: valid Python literals and others."""
 
 from __future__ import annotations
 

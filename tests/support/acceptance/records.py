@@ -1,4 +1,4 @@
-"""Archives whose records are odd: which there are, what they are called and what the small ones say."""
+"""pt files with unusual records: missing and extra ones, their names, and the contents of the small ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _renamed(change: Callable[[bytes], bytes]) -> bytes:
 
 
 def _foreign() -> bytes:
-    """Of a machine of the other byte order."""
+    """A file from a machine with the other byte order."""
     swapped = {f"{FOLDER}/data/0": 4, f"{FOLDER}/data/1": 2}
 
     def swap(member: Member) -> Member:

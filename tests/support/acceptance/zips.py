@@ -1,4 +1,4 @@
-"""A zip writer whose every field can be set wrong. Fields by PKWARE's APPNOTE 6.3, section 4.3."""
+"""A zip writer in which every field can be wrong. Fields follow PKWARE's APPNOTE 6.3, section 4.3."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATE = {"w": torch.arange(6.0), "b": torch.ones(3, dtype=torch.bfloat16)}
 
 @dataclass(frozen=True)
 class Member:
-    """One record. A field that is None has the value that is right."""
+    """One record. A field that is None gets its correct value."""
 
     name: bytes
     data: bytes = b""
@@ -41,7 +41,7 @@ class Member:
 
     @property
     def packed(self) -> bytes:
-        """The bytes as they lie in the file."""
+        """The bytes in the file, compressed by method 8."""
         if self.method != 8:
             return self.data
         deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
@@ -50,7 +50,7 @@ class Member:
 
 @dataclass(frozen=True)
 class End:
-    """The end records. A field that is None has the value that is right. ``zip64`` writes the wide ones, too."""
+    """The end records. A field that is None gets its correct value. ``zip64`` adds the zip64 records."""
 
     disk: int = 0
     directory_disk: int = 0
@@ -61,7 +61,7 @@ class End:
     comment: bytes = b""
     said_comment: int | None = None
     zip64: bool = False
-    narrow: bool = True  # with zip64, whether the 32-bit numbers are right as well
+    narrow: bool = True  # with zip64, whether the 32-bit numbers are correct too
     signature64: bytes = b"PK\6\6"
     locator: int | None = None
     disks: int = 1
@@ -70,7 +70,7 @@ class End:
 
 
 def build(members: Sequence[Member], end: End = End(), prefix: bytes = b"") -> bytes:
-    """The bytes of such a zip file."""
+    """The bytes of the zip file."""
     out = bytearray(prefix)
     entries = bytearray()
     for member in members:
@@ -109,7 +109,7 @@ def build(members: Sequence[Member], end: End = End(), prefix: bytes = b"") -> b
 
 
 def of_torch(folder: str = FOLDER, obj: Any = STATE) -> list[Member]:
-    """The records of what torch.save writes, in its order."""
+    """The records of a file by torch.save, in its order."""
     stream = io.BytesIO()
     torch.save(obj, stream)
     with zipfile.ZipFile(stream) as archive:
@@ -119,7 +119,7 @@ def of_torch(folder: str = FOLDER, obj: Any = STATE) -> list[Member]:
 
 
 def changed(part: str, folder: str = FOLDER, **fields: Any) -> list[Member]:
-    """torch's records, with other ``fields`` in the one that is called ``part`` inside the folder."""
+    """torch's records, with ``fields`` changed in the record ``part`` of the folder."""
     name = f"{folder}/{part}".encode()
     found = [replace(member, **fields) if member.name == name else member for member in of_torch(folder)]
     assert found != of_torch(folder)
@@ -127,11 +127,11 @@ def changed(part: str, folder: str = FOLDER, **fields: Any) -> list[Member]:
 
 
 def every(change: Callable[[Member], Member]) -> list[Member]:
-    """torch's records, each of them changed."""
+    """torch's records, each changed by ``change``."""
     return [change(member) for member in of_torch()]
 
 
 def without(*parts: str) -> list[Member]:
-    """torch's records but those."""
+    """torch's records without ``parts``."""
     names = {f"{FOLDER}/{part}".encode() for part in parts}
     return [member for member in of_torch() if member.name not in names]

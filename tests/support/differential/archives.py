@@ -1,4 +1,4 @@
-"""Rewrites torch's archives as other programs would: the same records in valid zip files of another make."""
+"""Rewrites torch's archives as other programs would: the same records in other valid zip files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 
 class Rewrite(NamedTuple):
-    """``kind``: by Python's zipfile to a file or to a stream, or record by record, with the rest of this.
+    """``kind``: by Python's zipfile to a file or to a stream, or record by record with the other fields.
 
-    ``gap``: bytes between records, of the highest number; ``crc``: with checksums; ``descriptor``: they stand behind
-    the bytes; ``extra``: bytes of extra fields in local headers; ``order``: a seed for the order of records, or None.
+    ``gap``: the most bytes between records; ``crc``: with checksums; ``descriptor``: checksums and sizes follow the
+    data; ``extra``: bytes of extra fields in local headers; ``order``: a seed for the order of records, or None.
     """
 
     kind: str
@@ -34,7 +34,7 @@ def any_kind(rng: random.Random) -> Rewrite:
 
 
 class _Stream(io.RawIOBase):
-    """Cannot seek, so zipfile writes data descriptors."""
+    """A stream that cannot seek, so zipfile writes data descriptors."""
 
     def __init__(self, file: io.BytesIO) -> None:
         self._file = file
@@ -50,7 +50,7 @@ class _Stream(io.RawIOBase):
 
 
 def rewrite(how: Rewrite, path: Path) -> bool:
-    """Rewrite a file in place; False if it is no archive."""
+    """Rewrite a file in place; returns False if it is not a zip file."""
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
@@ -68,7 +68,7 @@ def rewrite(how: Rewrite, path: Path) -> bool:
 
 
 def _write(how: Rewrite, records: list[tuple[str, bytes]], out: io.BytesIO) -> None:
-    """A zip file by PKWARE's APPNOTE 6.3: sections 4.3.7 (local header), 4.3.9, 4.3.12 and 4.3.16."""
+    """Write a zip file by PKWARE's APPNOTE 6.3: sections 4.3.7 (local header), 4.3.9, 4.3.12 and 4.3.16."""
     rng = random.Random(how.order)
     if how.order is not None:
         rng.shuffle(records)

@@ -1,4 +1,4 @@
-"""Classes and functions that generated objects refer to. A pickle names them, so they must be importable."""
+"""Classes and functions of the generated objects. Pickles name them, so they must be importable."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Slotted:
 
 
 class Watching:
-    """Looks at its tensor's values while it is unpickled."""
+    """Reads its tensor's values while it is unpickled."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
@@ -114,9 +114,9 @@ def checksum(of: Any) -> int:
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    """A storage in host memory as a tensor of uint8 over the same memory."""
+    """A storage in host memory as a uint8 tensor over the same memory."""
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
-# What a program would allow for weights_only=True.
+# The classes that examples allow for weights_only=True.
 SAFE: list[Any] = [Pair, Point, Plain, Slotted, Watching, checksum, Tagged, OwnParameter, OwnDict, Colour]

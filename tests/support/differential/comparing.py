@@ -1,4 +1,4 @@
-"""Compares two objects as deeply as Python can see: types, values bit by bit, attributes, sharing and identity."""
+"""Compares two objects in depth: types, values bit by bit, attributes, sharing and identity."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ import torch
 
 from differential.classes import bytes_of
 
-# What is one object for the whole process, and is compared by identity.
+# Types whose objects are unique in the process, and are compared by identity.
 _SINGLE = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme, type, types.FunctionType)
 _SINGLE_TYPES = (*_SINGLE, types.BuiltinFunctionType, types.EllipsisType, types.NoneType)
 _VALUES = (bool, int, str, bytes, range, slice, torch.device, numpy.dtype)
 
 
 class DifferentError(Exception):
-    """Says where two objects differ, and how."""
+    """Two objects differ; the message says where and how."""
 
 
 def difference(want: Any, got: Any, storages: bool = True) -> str | None:
-    """The first difference, or None. ``storages`` False: only what tensors show of their storages must be the same."""
+    """The first difference, or None. Without ``storages``, only the elements that tensors show are compared."""
     return Comparison(storages).difference(want, got)
 
 
 class Comparison:
-    """One walk over two objects. ``pairs`` are the storages that were met, of the wanted and of the other object."""
+    """A simultaneous walk over two objects. ``pairs`` are the visited storages of the expected and the other object."""
 
     def __init__(self, storages: bool = True) -> None:
         self._storages = storages
         self._there: dict[int, int] = {}
         self._back: dict[int, int] = {}
         self._seen: set[int] = set()
-        self._alive: list[Any] = []  # numbers of objects are used again
+        self._alive: list[Any] = []  # ids of dead objects are reused
         self.pairs: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def difference(self, want: Any, got: Any) -> str | None:
@@ -57,7 +57,7 @@ class Comparison:
         elif isinstance(want, _VALUES) or (type(want) is tuple and not want):
             self._check(at, "value", want, got, want == got)
         elif isinstance(want, torch.SymInt):
-            return  # the name of a ragged dimension is another in each tensor
+            return  # a ragged dimension has another name in each tensor
         elif self._is_new(at, "object", id(want), id(got)):
             self._alive += (want, got)
             self._contents(at, want, got)
@@ -179,12 +179,12 @@ class Comparison:
             )
 
     def _is_new(self, at: str, kind: str, want: int, got: int) -> bool:
-        """Whether this pair is met first; raises where one of them was met as another's."""
+        """Whether this pair is new. Raises DifferentError if one of the two was paired with another."""
         known, back = self._there.setdefault(want, got), self._back.setdefault(got, want)
         if known != got:
-            raise DifferentError(f"{at}: its {kind} is to be shared with an earlier one, got another")
+            raise DifferentError(f"{at}: its {kind} must be shared with an earlier one, got another")
         if back != want:
-            raise DifferentError(f"{at}: its {kind} is to be another, got one shared with an earlier one")
+            raise DifferentError(f"{at}: its {kind} must not be shared, got one shared with an earlier one")
         fresh = want not in self._seen
         self._seen.add(want)
         return fresh

@@ -1,4 +1,4 @@
-"""Prints objects of which Python's own ``repr`` would show too much, or fail."""
+"""Describes objects for which ``repr`` would be too long, or fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_LINES = 200
 
 
 def describe(obj: Any) -> str:
-    """An object as an indented tree; of tensors what they are, not what they hold."""
+    """An object as an indented tree; tensors are shown by their properties, not by their values."""
     lines = list(_lines("", obj, "", {}))
     cut = [f"... {len(lines) - _MOST_LINES} lines ..."] if len(lines) > _MOST_LINES else []
     return "\n".join([*lines[: _MOST_LINES // 2], *cut, *lines[max(_MOST_LINES // 2, len(lines) - _MOST_LINES // 2) :]])

@@ -26,9 +26,9 @@ from differential.kinds import KINDS
 from differential.shrinking import shrink
 
 SECONDS_PER_EXAMPLE = 120
-_LARGE = 50  # one in so many is large
-_DELAY, _LARGE_DELAY = 15, 150  # the most milliseconds of delays by the schedule of one call
-# What is drawn below a number: what makes the object, and what saves, loads and compares it.
+_LARGE = 50  # one example in so many is large
+_DELAY, _LARGE_DELAY = 15, 150  # the most milliseconds of a schedule's delays in one call
+# Upper bound of the draw, function that makes the object, function that saves, loads and compares it.
 _CHECKS: list[tuple[float, Any, Any]] = [
     (0.8, objects.small, ways.check),
     (0.86, formats.state, formats.check_safetensors),
@@ -40,7 +40,7 @@ _CHECKS: list[tuple[float, Any, Any]] = [
 
 
 class Example:
-    """One object and its ways: a pure function of a seed and a number."""
+    """One object and its ways, which depend only on a seed and a number."""
 
     def __init__(self, seed: int, number: int) -> None:
         self._name = f"{seed}:{number}"
@@ -52,13 +52,13 @@ class Example:
         self.ways: list[Any] = []
 
     def make(self) -> Any:
-        """The object."""
+        """Make the object."""
         rng = random.Random(f"{self._name}:object")
         torch.manual_seed(self._number)
         return objects.large(rng) if self.large else self._kind[1](rng)
 
     def run(self, obj: Any, folder: Path) -> str | None:
-        """How fastio's results differ from torch's, if they do."""
+        """Run the example; returns how fastio's results differ from torch's, or None."""
         self.ways.clear()
         rng = random.Random(f"{self._name}:ways")
         folder.mkdir(exist_ok=True)
@@ -75,7 +75,7 @@ class Example:
 
 
 def prepare() -> None:
-    """Import what some examples need, and let the collector never look at all this again."""
+    """Import the modules that some examples need, and exclude all existing objects from garbage collection."""
     sys.modules["nvidia.dali"] = None  # type: ignore[assignment]  # fastio.tools() would import it, for seconds
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -87,13 +87,13 @@ def prepare() -> None:
 
 
 def run_one(seed: int, number: int, root: Path) -> str | None:
-    """Run one example; gives the difference, if there is one."""
+    """Run one example; returns the difference or None."""
     example = Example(seed, number)
     return example.run(example.make(), root / "example")
 
 
 def show(seed: int, number: int, root: Path, differs: bool) -> None:
-    """Print an example's object and ways; if it differs, the smallest object found that does."""
+    """Print an example's object and ways; if it differs, print the smallest object found that still differs."""
     example = Example(seed, number)
     folder = root / "example"
     obj = example.make()
@@ -110,8 +110,8 @@ def main() -> int:
     parser.add_argument("--first", type=int, required=True)
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--kind", choices=(*KINDS, "any"), default="any", help="only examples of this kind")
-    parser.add_argument("--times", type=int, default=1, help="how often each example is run")
-    parser.add_argument("--all", action="store_true", help="go on after a difference")
+    parser.add_argument("--times", type=int, default=1, help="runs of each example")
+    parser.add_argument("--all", action="store_true", help="continue after a difference")
     parser.add_argument("--verbose", action="store_true", help="print the object and the ways")
     given = parser.parse_args()
     faulthandler.enable()

@@ -1,4 +1,4 @@
-"""Checkpoints: Checkpointer and torch.distributed.checkpoint (DCP) by fastio against torch's own."""
+"""Compares checkpoints by fastio's Checkpointer and DCP (torch.distributed.checkpoint) storage with torch's own."""
 
 from __future__ import annotations
 
@@ -28,15 +28,13 @@ def _empty(folder: Path, name: str) -> Path:
     return path
 
 
-def check_checkpoint(
-    rng: random.Random, obj: Any, folder: Path, milliseconds: int, told: Callable[[Any], None]
-) -> None:
-    """A step that is restored is what torch.load gives of what torch.save wrote."""
+def check_checkpoint(rng: random.Random, obj: Any, folder: Path, milliseconds: int, log: Callable[[Any], None]) -> None:
+    """Check that a restored step equals the object that torch.save and torch.load give."""
     path, plain = _empty(folder, "checkpoint"), folder / "plain.pt"
     weights_only, safe = rng.random() < 0.5, rng.random() < 0.5
     arguments: dict[str, Any] = {"incremental": rng.random() < 0.4, "asynchronous": rng.random() < 0.7}
     policy, steps = rng.choice(ways.tools("save")), rng.randrange(1, 3)
-    told(("Checkpointer", arguments, policy, f"{steps} steps", f"weights_only={weights_only}", f"safe={safe}"))
+    log(("Checkpointer", arguments, policy, f"{steps} steps", f"weights_only={weights_only}", f"safe={safe}"))
 
     def save_by_torch() -> Any:
         torch.save(obj, plain)
@@ -69,7 +67,7 @@ def check_checkpoint(
 
 
 def training(rng: random.Random) -> dict[str, Any]:
-    """What a training saves by references: a module, its optimizer, tensors, and plain data."""
+    """The state of a training: a module, its optimizer, tensors and plain data."""
     net, optimizer = objects.trained(rng, rng.randrange(1, 40))
     made: dict[str, Any] = {"model": net, "optimizer": optimizer, "step": rng.randrange(99), "losses": [0.5, 0.25]}
     for number in range(rng.randrange(4)):
@@ -78,12 +76,12 @@ def training(rng: random.Random) -> dict[str, Any]:
     return made
 
 
-def check_into(rng: random.Random, obj: Any, folder: Path, milliseconds: int, told: Callable[[Any], None]) -> None:
-    """``restore(into=...)`` makes of another training what torch's ``load_state_dict`` makes of it."""
+def check_into(rng: random.Random, obj: Any, folder: Path, milliseconds: int, log: Callable[[Any], None]) -> None:
+    """Check that ``restore(into=...)`` changes another training as torch's ``load_state_dict`` does."""
     path, plain = _empty(folder, "checkpoint"), folder / "plain.pt"
     arguments: dict[str, Any] = {"incremental": rng.random() < 0.5, "asynchronous": rng.random() < 0.7}
     policy = rng.choice(ways.tools("save"))
-    told(("restore(into=)", arguments, policy))
+    log(("restore(into=)", arguments, policy))
     torch.save(_states(obj), plain)
     want = Outcome(torch.load(plain, weights_only=True), None)
     other = copy.deepcopy(obj)
@@ -113,7 +111,7 @@ def _states(obj: dict[str, Any]) -> dict[str, Any]:
 
 
 def sharded(rng: random.Random) -> dict[str, Any]:
-    """What DCP takes: nested dicts of tensors and plain data."""
+    """A state for DCP: nested dicts of tensors and plain data."""
     made: dict[str, Any] = {"step": rng.randrange(99), "text": "it", "nested": {"lr": 0.1}}
     for number in range(rng.randrange(1, 6)):
         dtype = rng.choice(tensors.COMMON)
@@ -123,17 +121,17 @@ def sharded(rng: random.Random) -> dict[str, Any]:
     return made
 
 
-def check_dcp(rng: random.Random, obj: Any, folder: Path, milliseconds: int, told: Callable[[Any], None]) -> None:
-    """fastio's Writer and torch's, each read by fastio's Reader and by torch's."""
+def check_dcp(rng: random.Random, obj: Any, folder: Path, milliseconds: int, log: Callable[[Any], None]) -> None:
+    """Check the files of fastio's Writer and of torch's, each read by fastio's Reader and by torch's."""
     dcp: Any = importlib.import_module("torch.distributed.checkpoint")
 
     from fastio.distributed import Reader, Writer
 
-    # torch 2.6 has no such argument, and sees by itself that there is one process.
+    # torch 2.6 lacks the argument, and detects a single process by itself.
     alone = {"no_dist": True} if "no_dist" in inspect.signature(dcp.save).parameters else {}
     by_torch, by_fastio = _empty(folder, "dcp-torch"), _empty(folder, "dcp-fastio")
     policy = rng.choice(ways.tools("save"))
-    told(("dcp", policy))
+    log(("dcp", policy))
     dcp.save(copy.copy(obj), storage_writer=dcp.FileSystemWriter(by_torch), **alone)
     with Schedule(rng, milliseconds):
         dcp.save(copy.copy(obj), storage_writer=Writer(by_fastio, policy=policy, durable=False), **alone)
@@ -151,7 +149,7 @@ def check_dcp(rng: random.Random, obj: Any, folder: Path, milliseconds: int, tol
     neighbours.compare("DCP's reader of fastio's", want, lambda: load(dcp.FileSystemReader(by_fastio)))
     for path in (by_torch, by_fastio):
         policy, verify = rng.choice(ways.tools("load")), rng.random() < 0.7
-        told((path.name, policy, verify))
+        log((path.name, policy, verify))
         with Schedule(rng, milliseconds):
             neighbours.compare("Reader", want, partial(read, path, policy, verify))
     neighbours.drop()

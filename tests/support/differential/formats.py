@@ -1,4 +1,4 @@
-"""safetensors and npy files: what their own libraries write and read against what fastio does."""
+"""Compares fastio's safetensors and npy files with those of the formats' own libraries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from differential.schedules import Schedule
 
 
 def state(rng: random.Random) -> dict[str, torch.Tensor]:
-    """A flat dict of tensors, most of them of dtypes that safetensors has; sometimes one that it refuses."""
+    """A flat dict of tensors, most with dtypes of safetensors; sometimes one that safetensors refuses."""
     medium = rng.random() < 0.3
     made: dict[str, torch.Tensor] = {}
     for number in range(rng.randrange(8)):
@@ -30,13 +30,13 @@ def state(rng: random.Random) -> dict[str, torch.Tensor]:
 
 
 def check_safetensors(
-    rng: random.Random, obj: Any, folder: Path, milliseconds: int, told: Callable[[Any], None]
+    rng: random.Random, obj: Any, folder: Path, milliseconds: int, log: Callable[[Any], None]
 ) -> None:
     import safetensors.torch
 
     by_library, by_fastio = folder / "library.safetensors", folder / "fastio.safetensors"
     policy = rng.choice(ways.tools("save", "safetensors"))
-    told(("safetensors", policy))
+    log(("safetensors", policy))
     if any(one.layout != torch.strided or one.is_quantized or one.is_meta for one in obj.values()):
         got = outcome(lambda: fastio.save(obj, by_fastio, policy=policy, durable=False))
         compare_errors("save", Outcome(None, Exception("safetensors holds strided tensors with data only")), got)
@@ -52,7 +52,7 @@ def check_safetensors(
     neighbours.compare("load_file of fastio's", wanted, lambda: dict(sorted(read(by_fastio).items())), False)
     for _ in range(3):
         path, policy = rng.choice([by_library, by_fastio]), rng.choice(ways.tools("load", "safetensors"))
-        told((path.name, policy))
+        log((path.name, policy))
         if rng.random() < 0.2:
             ways.make_cold(path)
         with Schedule(rng, milliseconds):
@@ -60,17 +60,17 @@ def check_safetensors(
     neighbours.drop()
 
 
-def check_npy(rng: random.Random, obj: Any, folder: Path, milliseconds: int, told: Callable[[Any], None]) -> None:
+def check_npy(rng: random.Random, obj: Any, folder: Path, milliseconds: int, log: Callable[[Any], None]) -> None:
     by_numpy, by_fastio = folder / "numpy.npy", folder / "fastio.npy"
     if rng.random() < 0.3 and obj.dim() > 1:
         obj = obj.t() if obj.dim() == 2 else obj.transpose(0, 1)
     try:
         array = obj.numpy()
-    except (TypeError, RuntimeError):  # numpy has no such dtype; what fastio writes then is its own affair
+    except (TypeError, RuntimeError):  # numpy lacks the dtype, so there is nothing to compare with
         return
     numpy.save(by_numpy, array)
     policy = rng.choice(ways.tools("save", "npy"))
-    told(("npy", policy))
+    log(("npy", policy))
     with Schedule(rng, milliseconds):
         fastio.save(obj, by_fastio, policy=policy, durable=False)
     want = Outcome(numpy.array(array, order="C"), None)
@@ -78,7 +78,7 @@ def check_npy(rng: random.Random, obj: Any, folder: Path, milliseconds: int, tol
     neighbours.compare("numpy.load of fastio's", want, lambda: numpy.array(numpy.load(by_fastio), order="C"), False)
     for _ in range(3):
         path, policy = rng.choice([by_numpy, by_fastio]), rng.choice(ways.tools("load", "npy"))
-        told((path.name, policy))
+        log((path.name, policy))
         if rng.random() < 0.2:
             ways.make_cold(path)
         with Schedule(rng, milliseconds):
@@ -91,5 +91,5 @@ def _load_sorted(path: Path, policy: str) -> Any:
 
 
 def _load_array(path: Path, policy: str) -> Any:
-    """The values in C order; a file of Fortran's order may come back as a transposed view."""
+    """Load the values in C order; a file in Fortran order may load as a transposed view."""
     return numpy.array(fastio.load(path, policy=policy).numpy(), order="C")

@@ -1,27 +1,26 @@
-"""Differential test of ``fastio.Hybrid``: training bit for bit that of plain torch, errors of the same type.
+"""Differential test of ``fastio.Hybrid``: training equals plain torch's bit for bit, errors have the same type.
 
     python tests/support/differential/hybrid.py --examples 100 --seed 1 [--start 0]
 
-An example is one module of torch's database in one dtype, in training or not, with its samples, each trained for some
-steps by an optimizer of torch's database with the settings listed there, under settings of Hybrid of its own. Losses,
-gradients of inputs, parameters, buffers and the optimizer's state are compared. Optimizers that Hybrid does not know
-must be refused by TypeError, or train under Offload as they do without. See ``offload.py`` for numbers, seeds and how
-it ends.
+An example is one module of torch's database in one dtype, in training or evaluation, with its samples. An optimizer of
+torch's database with the settings listed there trains each sample for some steps, under Hybrid settings of its own. The
+test compares losses, gradients of inputs, parameters, buffers and the optimizer's state. Hybrid must refuse optimizers
+that it does not know by TypeError; under Offload they must train as they do without. See ``offload.py`` for numbers,
+seeds and the end of a run.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from offload import PLAIN_AGAIN, Difference, Outcome, main, same
-from offload_subjects import DTYPES, differentiable, relaid, seeded
+from database_runs import DatabaseRuns, Outcome, main
+from offload_subjects import DTYPES, differentiable, relaid
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -35,15 +34,15 @@ MOST = 6  # samples of one example
 
 @dataclass(frozen=True)
 class Settings:
-    """How a training is run. ``rotation``: of the modes that layers get where no planner is named."""
+    """Settings of one training. ``rotation`` shifts the modes that layers get in turn if ``planner`` is empty."""
 
     hybrid: bool
-    offload: str  # the policy; "": no Offload
+    offload: str  # the policy; empty for no Offload
     planner: str
     rotation: int
     gradient_reserve: float
     gpu_budget: str | None
-    stored: bool  # the optimizer's state
+    stored: bool  # whether the optimizer's state is on the disk
 
     @classmethod
     def drawn(cls, rng: random.Random, known: bool) -> Settings:
@@ -74,7 +73,7 @@ class Settings:
 
 
 class Scaled(nn.Module):
-    """A module of the database, its outputs times a parameter: so that every one has one."""
+    """A module of the database, its outputs times a parameter, so that every module has a parameter."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -99,7 +98,7 @@ class Training:
     folder: str
 
     def outcome(self, settings: Settings | None) -> Outcome:
-        """What training leaves: losses, gradients of inputs, parameters, buffers and states; or the error."""
+        """Train; returns losses, gradients of inputs, parameters, buffers and states, or the error."""
         try:
             with ExitStack() as stack:
                 torch.manual_seed(self.seed)
@@ -145,44 +144,35 @@ class Training:
         yield from found
 
 
-class Bench:
-    """Runs examples."""
+class HybridRuns(DatabaseRuns[tuple[Any, torch.dtype, bool]]):
+    """Examples of Hybrid; an entry is a module's, with a dtype and whether the module is in training mode."""
 
     def __init__(self, seed: int, folder: str) -> None:
         from torch.testing._internal.common_modules import module_db
         from torch.testing._internal.common_optimizers import optim_db
 
-        self.seed = seed
-        self.counts: Counter[str] = Counter()
-        self.unsteady: set[str] = set()
         self._folder = folder
         self._optimizers = {info.optim_cls.__name__: info for info in optim_db}
-        self._entries = [
-            (info, dtype, training)
-            for info in module_db
-            for dtype in DTYPES
-            if dtype in info.dtypes
-            for training in (True, False)
-        ]
-        self._order = list(range(len(self._entries)))
-        random.Random(seed).shuffle(self._order)
-        torch.set_num_threads(1)  # the samples are small
+        super().__init__(
+            seed,
+            [
+                (info, dtype, training)
+                for info in module_db
+                for dtype in DTYPES
+                if dtype in info.dtypes
+                for training in (True, False)
+            ],
+        )
 
-    def __len__(self) -> int:
-        return len(self._entries)
+    def samples(self, entry: tuple[Any, torch.dtype, bool]) -> Iterable[Any]:
+        info, dtype, training = entry
+        made: Iterable[Any] = info.module_inputs_func(
+            info, device="cpu", dtype=dtype, requires_grad=True, training=training
+        )
+        return made
 
-    def run(self, number: int) -> None:
-        """Run an example. Raises Difference."""
-        info, dtype, training = self._entries[self._order[number % len(self._order)]]
-        rng = random.Random(f"{self.seed} {number}")
-        self.counts["examples"] += 1
-        seeded(rng.randrange(2**31))
-        try:
-            made = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=True, training=training)
-            samples = list(made)
-        except Exception:
-            self.counts["without samples"] += 1
-            return
+    def run_samples(self, entry: tuple[Any, torch.dtype, bool], samples: list[Any], rng: random.Random) -> None:
+        info, dtype, training = entry
         for sample in rng.sample(samples, min(MOST, len(samples))):
             name = rng.choice(KNOWN) if rng.random() < 0.8 else rng.choice(sorted(self._optimizers))
             optimizer = self._optimizers[name]
@@ -192,15 +182,14 @@ class Bench:
             )
             arguments = {**listed, **how}
             settings, seed = Settings.drawn(rng, name in KNOWN), rng.randrange(2**31)
-            told = f"{info.name} {dtype} training={training}, {name} {arguments}, {settings}"
-            self._compare(
-                told,
+            self._run(
+                f"{info.name} {dtype} training={training}, {name} {arguments}, {settings}",
                 Training(info, sample, dtype, training, optimizer.optim_cls, arguments, seed, self._folder),
                 settings,
                 name in KNOWN,
             )
 
-    def _compare(self, told: str, training: Training, settings: Settings, known: bool) -> None:
+    def _run(self, description: str, training: Training, settings: Settings, known: bool) -> None:
         self.counts["runs"] += 1
         plain, got = training.outcome(None), training.outcome(settings)
         self.counts["errors" if isinstance(plain, str) else "trainings"] += 1
@@ -208,13 +197,10 @@ class Bench:
             self.counts["refused optimizers"] += 1
         elif isinstance(got, str) and got.startswith("HybridError"):
             self.counts[f"refused: {got[13:60]}"] += 1
-        elif not same(plain, got):
-            again = (training.outcome(None) for _ in range(PLAIN_AGAIN))
-            if not any(not same(plain, one) or same(got, one) for one in again):
-                one, other = (each if isinstance(each, str) else "trains" for each in (plain, got))
-                raise Difference(f"{told}: plain {one}, with fastio {other}")
-            self.counts["unsteady"] += 1
-            self.unsteady.add(training.info.name)
+        else:
+            one, other = (each if isinstance(each, str) else "trains" for each in (plain, got))
+            message = f"{description}: plain {one}, with fastio {other}"
+            self.compare(training.info.name, plain, got, lambda: training.outcome(None), lambda: message)
 
 
 def _leaf(value: Any) -> Any:
@@ -229,4 +215,4 @@ def _state(network: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Ten
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], Bench))
+    sys.exit(main(sys.argv[1:], __doc__, HybridRuns))

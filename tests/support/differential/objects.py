@@ -19,8 +19,8 @@ MIB = 1 << 20
 class Maker:
     """Makes one object.
 
-    ``wild``: also with what ``weights_only=True`` refuses. ``medium``: some tensors have 64 KiB and more. ``stateful``:
-    also with modules and generators, of which a Checkpointer saves the states.
+    ``wild`` adds objects that ``weights_only=True`` refuses. ``medium``: some tensors have 64 KiB and more.
+    ``stateful`` adds modules and generators, whose states a Checkpointer saves.
     """
 
     def __init__(self, rng: random.Random, wild: bool, medium: bool, stateful: bool = True) -> None:
@@ -38,7 +38,7 @@ class Maker:
             base = rng.choice(strided) if strided and rng.random() < 0.5 else tensors.plain(rng, self.medium)
             try:
                 made = tensors.view_of(rng, base)
-            except RuntimeError:  # not every view exists of every tensor
+            except RuntimeError:  # some tensors do not support some views
                 made = base
             self._made += [base]
         elif draw < 0.65:
@@ -52,7 +52,7 @@ class Maker:
         return made
 
     def value(self) -> Any:
-        """What is no tensor and holds nothing else."""
+        """A leaf that is not a tensor."""
         rng = self.rng
         tame = [
             *(None, True, 0, -1, 2**40, -(2**70), 1.5, float("nan"), float("-inf"), 1 + 2j, "", "text", "ü\ud800"),
@@ -73,7 +73,7 @@ class Maker:
         return made
 
     def odd(self) -> Any:
-        """What a loader must wait for, or give to torch."""
+        """An object for which a loader must wait for data, or which it must leave to torch."""
         rng = self.rng
         tensor = tensors.filled(rng, (rng.randrange(1, 3000),), torch.uint8)
         makers: list[Any] = [
@@ -148,7 +148,7 @@ class Maker:
 
 
 def _state(rng: random.Random) -> Any:
-    """What a training saves: states of a module, an optimizer and a scheduler after a step."""
+    """The state dicts of a training: of a module, an optimizer and a scheduler, or one of them."""
     net, optimizer = trained(rng, rng.randrange(1, 4))
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     found = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
@@ -156,7 +156,7 @@ def _state(rng: random.Random) -> Any:
 
 
 def trained(rng: random.Random, width: int) -> tuple[classes.Net, torch.optim.Optimizer]:
-    """A module and its optimizer with the state of some steps: to take a step would import torch's compiler."""
+    """A module and its optimizer with an artificial state: a real step would import torch's compiler."""
     net = classes.Net(width)
     for parameter in net.parameters():
         parameter.data = tensors.filled(rng, tuple(parameter.shape), torch.float32).nan_to_num(1.0)
@@ -169,11 +169,11 @@ def trained(rng: random.Random, width: int) -> tuple[classes.Net, torch.optim.Op
 
 
 def small(rng: random.Random, stateful: bool = True) -> Any:
-    """A tree of a few tensors, of some KiB, sometimes of a few MiB; see :class:`Maker`."""
+    """A tree of a few tensors, of some KiB, sometimes some MiB; see :class:`Maker`."""
     maker = Maker(rng, wild=rng.random() < 0.45, medium=rng.random() < 0.2, stateful=stateful)
     if rng.random() < 0.1:
         return maker.tree(0)
-    if rng.random() < 0.25:  # as published checkpoints are: weights first, then the rest
+    if rng.random() < 0.25:  # like published checkpoints: weights first, then the rest
         made: dict[str, Any] = {f"w{i}": maker.tensor() for i in range(rng.randrange(1, 12))}
         maker.wild = True
         made["rest"] = maker.tree(1)
@@ -182,10 +182,10 @@ def small(rng: random.Random, stateful: bool = True) -> Any:
 
 
 def large(rng: random.Random) -> Any:
-    """Some hundreds to thousands of small tensors around a few large ones, 17 to 64 MiB in all, and odd things.
+    """Up to thousands of small tensors around a few large ones, 17 to 64 MiB in all, and unusual objects.
 
-    Reads of so many bytes run on a thread of their own while the object is unpickled. Half of the objects are even:
-    all is as in a state dict but the last thing, before which a loader cannot know that it must wait.
+    Reads of that size run on a thread of their own during unpickling. Half of the objects are even: like a state dict
+    except for the last value, so a loader learns only there that it must wait.
     """
     maker = Maker(rng, wild=rng.random() < 0.6, medium=False)
     total = rng.choice([17, 20, 24, 33, 40] if rng.random() < 0.95 else [64]) * MIB

@@ -1,30 +1,26 @@
-"""Differential test of ``fastio.Offload``: gradients bit for bit those of plain torch, errors of the same type.
+"""Differential test of ``fastio.Offload``: gradients equal plain torch's bit for bit, errors have the same type.
 
     python tests/support/differential/offload.py --examples 200 --seed 1 [--start 0]
 
-An example is one entry of torch's databases (operators also in place, modules in training and not) in one dtype, with
-all its samples, each under settings of its own. Which examples there are, and in which order, follows from the seed;
-example ``k`` is the same whatever came before it. Ends at the first difference, with status 1 and the command that
-repeats it. Operators that give other gradients each time are counted: plain torch is run again where there is a
-difference.
+An example is one entry of torch's databases (operators also in place, modules in training and evaluation) in one dtype,
+with all its samples, each under settings of its own. The examples and their order depend only on the seed. The test
+ends at the first difference, with status 1 and the command that repeats it. After a difference plain torch runs again:
+operators whose gradients differ each time are only counted.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import random
 import sys
-import tempfile
-import time
-import warnings
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
+import database_runs
 import torch
+from database_runs import DatabaseRuns, Outcome, same_bits
 from offload_subjects import Forward, Group, Sample, groups, seeded
 from torch import Tensor
 
@@ -35,22 +31,21 @@ POLICIES = ("all", "all", "all", "fastensor", "flashneuron", "optimal", "vdnn-al
 CODECS = ("none", "none", "lossless", "csr")
 BUDGETS = (None, None, 0, "4KiB", "1MiB")
 HOST_BUDGETS = (0, 0, 0, "16KiB", "1MiB")
-PLAIN_AGAIN = 4  # runs of plain torch that tell whether an operator gives the same gradients each time
-MOST = 40  # samples of one example: of more, so many are drawn
+MOST = 40  # samples of one example; of more, so many are drawn
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a sample is run. ``steps``: forward passes, each compared; planned policies plan after the first."""
+    """Settings of one sample. ``steps``: forward passes, each compared; planned policies plan after the first."""
 
     policy: str
     codec: str
     budget: Any
     host_budget: Any
-    driver: str  # of the store
-    written: bool  # backward begins when all that moves is written
+    driver: str  # the store's
+    written: bool  # backward begins after all writes are finished
     inside: bool  # backward runs within the context
-    order: int  # 2: gradients of gradients too
+    order: int  # 2: also gradients of gradients
     steps: int
 
     @classmethod
@@ -73,12 +68,11 @@ class Settings:
         )
 
 
-Outcome = list[Tensor | None] | str
-"""Gradients, or the type of the error and where it was raised."""
-
-
 def outcome(forward: Forward, seed: int, offload: fastio.Offload | None, settings: Settings) -> Outcome:
-    """Run forward and backward, the forward pass within ``offload``; plain without one."""
+    """Run forward, within ``offload`` if there is one, and backward.
+
+    Returns the gradients, or the error's type and the pass that raised it.
+    """
     seeded(seed)
     where = "forward"
     try:
@@ -109,67 +103,23 @@ def _gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor], order: int) 
     return found
 
 
-def same(one: Outcome, other: Outcome) -> bool:
-    """Whether two outcomes are the same, bit for bit."""
-    if isinstance(one, str) or isinstance(other, str):
-        return one == other
-    return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
-
-
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    if (one.layout, one.dtype, one.shape) != (other.layout, other.dtype, other.shape):
-        return False
-    if one.layout is not torch.strided:
-        one, other = one.to_dense(), other.to_dense()
-    return torch.equal(_bytes(one), _bytes(other))
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
-    return flat.copy_(tensor.detach().reshape(-1)).view(torch.uint8)
-
-
-class Difference(Exception):
-    """Offload gave something else than plain torch."""
-
-
-class Bench:
-    """Runs examples. Stores are made once; every tensor with a byte is moved, however small."""
+class OffloadRuns(DatabaseRuns[Group]):
+    """Examples of Offload. Stores are created once; every tensor with at least a byte is offloaded."""
 
     def __init__(self, seed: int, folder: str) -> None:
-        self.seed = seed
-        self.counts: Counter[str] = Counter()
-        self.unsteady: set[str] = set()
+        super().__init__(seed, groups())
         self._folder = folder
         self._stores = {driver: BlockStore(folder, driver=driver) for driver in ("uring", "threads")}
-        self._groups = groups()
-        self._order = list(range(len(self._groups)))
-        random.Random(seed).shuffle(self._order)
         manager._SMALLEST = 1
-        torch.set_num_threads(1)  # the samples are small
 
-    def __len__(self) -> int:
-        return len(self._groups)
+    def samples(self, entry: Group) -> Iterable[Sample]:
+        return entry.samples()
 
-    def example(self, number: int) -> Group:
-        return self._groups[self._order[number % len(self._order)]]
-
-    def run(self, number: int) -> None:
-        """Run an example. Raises Difference."""
-        group, rng = self.example(number), random.Random(f"{self.seed} {number}")
-        self.counts["examples"] += 1
-        seeded(rng.randrange(2**31))
-        try:
-            samples = list(group.samples())
-        except Exception:
-            self.counts["without samples"] += 1  # of torch's own: what they need is not installed, say
-            return
+    def run_samples(self, entry: Group, samples: list[Sample], rng: random.Random) -> None:
         if len(samples) > MOST:
             samples = rng.sample(samples, MOST)
         for sample in samples:
-            self._run(group, sample, Settings.drawn(rng, sample.twice), rng.randrange(2**31))
+            self._run(entry, sample, Settings.drawn(rng, sample.twice), rng.randrange(2**31))
 
     def _run(self, group: Group, sample: Sample, settings: Settings, seed: int) -> None:
         self.counts["samples"] += 1
@@ -186,55 +136,30 @@ class Bench:
         for step in range(settings.steps):
             self.counts["runs"] += 1
             got = outcome(sample.forward, seed, offload, settings)
-            if not same(plain, got) and not self._is_unsteady(sample.forward, seed, settings, plain, got):
-                raise Difference(f"{group.name}, {settings}, step {step}: {_told(plain, got)}")
-            if not same(plain, got):
-                self.counts["unsteady"] += 1
-                self.unsteady.add(group.name)
+            self.compare(
+                group.name,
+                plain,
+                got,
+                partial(outcome, sample.forward, seed, None, settings),
+                partial(_message, f"{group.name}, {settings}, step {step}", plain, got),
+            )
         for name, traffic in offload.counts.traffic.items():
             self.counts[f"{name} writes"] += traffic.writes
             self.counts[f"{name} reads"] += traffic.reads
         offload.close()
 
-    def _is_unsteady(self, forward: Forward, seed: int, settings: Settings, plain: Outcome, got: Outcome) -> bool:
-        """Whether plain torch itself gives other gradients each time, or these at times."""
-        again = [outcome(forward, seed, None, settings) for _ in range(PLAIN_AGAIN)]
-        return any(not same(plain, one) or same(got, one) for one in again)
 
-
-def _told(plain: Outcome, got: Outcome) -> str:
+def _message(name: str, plain: Outcome, got: Outcome) -> str:
     if isinstance(plain, str) or isinstance(got, str):
-        one, other = (told if isinstance(told, str) else "gradients" for told in (plain, got))
-        return f"plain {one}, offloaded {other}"
-    differing = [number for number, (a, b) in enumerate(zip(plain, got, strict=True)) if not _same(a, b)]
-    return f"gradients {differing} differ"
+        one, other = (each if isinstance(each, str) else "gradients" for each in (plain, got))
+        return f"{name}: plain {one}, offloaded {other}"
+    differing = [number for number, (a, b) in enumerate(zip(plain, got, strict=True)) if not same_bits(a, b)]
+    return f"{name}: gradients {differing} differ"
 
 
-def main(arguments: Sequence[str], make: Callable[[int, str], Any] = Bench) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--examples", type=int, required=True, help="how many; 0: each entry of the databases once")
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--start", type=int, default=0, help="the number of the first example")
-    told = parser.parse_args(arguments)
-    warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory() as folder:
-        bench = make(told.seed, folder)
-        examples = told.examples or len(bench)
-        began = time.perf_counter()
-        for number in range(told.start, told.start + examples):
-            try:
-                bench.run(number)
-            except Difference as difference:
-                print(f"{difference}", flush=True)
-                again = f"--seed {told.seed} --start {number} --examples 1"
-                print(f"again: python {Path(sys.argv[0])} {again}", flush=True)
-                return 1
-        seconds = time.perf_counter() - began
-    counts = ", ".join(f"{count} {name}" for name, count in bench.counts.items())
-    print(f"{counts}; {bench.counts['runs'] / max(seconds, 1e-9):.0f} runs/s; {len(bench)} entries in the databases")
-    if bench.unsteady:
-        print(f"other gradients each time, in plain torch too: {', '.join(sorted(bench.unsteady))}")
-    return 0
+def main(arguments: Sequence[str]) -> int:
+    """Run a range of examples of Offload; the status is 1 at the first difference."""
+    return database_runs.main(arguments, __doc__, OffloadRuns)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Computations of torch's own databases of operators, modules and optimizers, each to be run plain and offloaded."""
+"""Computations from torch's own test databases of operators and modules, to run plain and offloaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.com
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 Forward = Callable[[], tuple[list[Tensor], list[Tensor]]]
-"""Computes; gives the outputs that have gradients, and the leaves to differentiate by."""
+"""Computes; returns the differentiable outputs, and the leaves to differentiate by."""
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,21 @@ class Group:
 
 @dataclass
 class Sample:
-    """One computation. ``twice``: whether it may be differentiated twice."""
+    """One computation. ``twice``: whether it can be differentiated twice."""
 
     forward: Forward
     twice: bool = False
 
 
 def seeded(seed: int) -> None:
-    """Seed all that torch's databases draw from."""
+    """Seed all random generators that torch's databases use."""
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def groups() -> list[Group]:
-    """All there are, in the databases' order."""
+    """All groups, in the databases' order."""
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.testing._internal.common_modules import module_db
 
@@ -65,7 +65,7 @@ def groups() -> list[Group]:
 
 
 class Anew(torch.autograd.Function):
-    """A tensor on memory of its own, laid out as the leaf is: no leaf keeps alive what an operator saves."""
+    """Copies a leaf, with its layout, into memory of its own, so that no leaf keeps alive what an operator saves."""
 
     @staticmethod
     def forward(ctx: Any, leaf: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class Anew(torch.autograd.Function):
 
 
 def relaid(tensor: Tensor) -> Tensor:
-    """A copy with the same shape, strides and storage offset; of other layouts, a clone."""
+    """A copy with the same shape, strides and storage offset; for layouts other than strided, a clone."""
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
         return tensor.clone()
     if type(tensor) is not Tensor or tensor.numel() == 0:
@@ -87,7 +87,7 @@ def relaid(tensor: Tensor) -> Tensor:
 
 
 def anew(tensor: Tensor) -> Tensor:
-    """Non-leaf, where gradients flow to it."""
+    """A copy of a tensor, which is not a leaf if it requires gradients."""
     if not tensor.requires_grad:
         return relaid(tensor.detach())
     if tensor.layout is not torch.strided or tensor.is_nested:
@@ -96,7 +96,7 @@ def anew(tensor: Tensor) -> Tensor:
 
 
 def differentiable(outputs: Any) -> list[Tensor]:
-    """The outputs that have gradients, dense."""
+    """The outputs that require gradients, as dense tensors."""
     found = [one for one in tree_leaves(outputs) if isinstance(one, Tensor) and one.requires_grad]
     return [one if one.layout is torch.strided and not one.is_nested else one.to_dense() for one in found]
 

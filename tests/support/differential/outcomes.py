@@ -1,4 +1,4 @@
-"""What a call gave: a value or an error, how two of them compare, and that values do not damage each other."""
+"""Outcomes of calls (a value or an error), their comparison, and checks that loaded objects share no memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Outcome(NamedTuple):
 
 
 def outcome(call: Callable[[], Any]) -> Outcome:
-    """What a call returned or raised."""
+    """Call; returns the value or the error."""
     try:
         return Outcome(call(), None)
     except Exception as error:
@@ -29,31 +29,31 @@ def outcome(call: Callable[[], Any]) -> Outcome:
 
 
 def compare_errors(what: str, want: Outcome, got: Outcome) -> bool:
-    """Whether both are values. DifferentError where one alone is an error, or they are errors of other kinds."""
+    """Whether both are values. Raises DifferentError if only one is an error, or their types do not match."""
     if want.error is None and got.error is None:
         return True
     if want.error is None or got.error is None:
-        raise DifferentError(f"{what}: torch gives {_told(want)}, fastio {_told(got)}")
+        raise DifferentError(f"{what}: torch gives {_shown(want)}, fastio {_shown(got)}")
     if not isinstance(got.error, type(want.error)):
         raise DifferentError(f"{what}: torch raises {want.error!r:.300}, fastio {got.error!r:.300}")
     return False
 
 
-def _told(one: Outcome) -> str:
+def _shown(one: Outcome) -> str:
     return "a value" if one.error is None else f"{type(one.error).__qualname__}: {str(one.error)[:300]}"
 
 
 class Neighbours:
-    """Storages that outlive the object they were loaded with, and what they must hold."""
+    """Storages that outlive the object they were loaded with, and their expected bytes."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._held: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []
 
     def compare(self, what: str, want: Any, call: Callable[[], Any], storages: bool = True) -> None:
-        """Compare what a call gives with an outcome, then overwrite and drop parts of it, and check what is kept.
+        """Compare a call's outcome with the expected one; overwrite and drop some storages, and check the kept ones.
 
-        What was overwritten is what the next load may be given as memory: bytes that it fails to fill are then wrong.
+        The next load may get the overwritten memory, so bytes that it fails to fill are wrong.
         """
         got = outcome(call)
         if not compare_errors(what, want, got):
@@ -83,7 +83,7 @@ class Neighbours:
                 )
 
     def drop(self) -> None:
-        """Overwrite and drop what is held."""
+        """Overwrite and drop all kept storages."""
         _overwrite([storage for _, storage in self._held])
         self._held.clear()
 

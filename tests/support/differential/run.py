@@ -1,9 +1,9 @@
-"""The command: many examples in processes of four kinds, continued where the last run stopped, or one example again.
+"""The command: runs many examples in four kinds of processes, from where the last run stopped, or repeats one example.
 
-A range of numbers is run in pieces, and each piece in four processes: one is as it is, under one reads are delayed and
-split by schedules, one may use one processor only (and has schedules too), one has MALLOC_PERTURB_ set, so that memory
-which malloc gives and takes is never zeros. Number n belongs to the process n modulo 4. The file ``state-SEED.json`` in
-the folder that ``--state`` names has the number to go on with.
+It runs a range of numbers in pieces, each piece in four processes. The first is unchanged. In the second, schedules
+delay and split reads. The third also has schedules, and may use only one processor. The fourth has MALLOC_PERTURB_ set,
+so that allocated and freed memory is never zeros. Example n runs in process n modulo 4. The file ``state-SEED.json`` in
+the folder ``--state`` has the next number.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _SUPPORT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(_SUPPORT))
 
-from differential import schedules  # noqa: E402  # run by its path, the package has to be found first
+from differential import schedules  # noqa: E402  # a script run by its path must find the package first
 from differential.kinds import KINDS  # noqa: E402
 
 _PERTURBED = "165"  # memory from malloc is filled with 0x5a, freed memory with 0xa5
 _DONE, _AT = "done ", "at number "
-_OFFLOAD_SHARE = 20  # an example of Offload takes as long as so many of these
+_OFFLOAD_SHARE = 20  # an example of Offload takes as long as so many examples here
 
 
 class Piece(NamedTuple):
-    """What one process ended with."""
+    """The result of one process."""
 
     status: int
     output: list[str]
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 
 def environment(kind: str, folder: Path) -> dict[str, str]:
-    """What the process of a kind is started with; ``folder`` gets the schedules' library."""
+    """The environment variables for a kind of process; ``folder`` holds the schedules' library."""
     made = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_SUPPORT), os.environ.get("PYTHONPATH", "")])}
     if kind == "perturbed":
         made["MALLOC_PERTURB_"] = _PERTURBED
@@ -50,7 +50,7 @@ def environment(kind: str, folder: Path) -> dict[str, str]:
 
 
 def _pin(kind: str) -> None:
-    """Give a process of that kind its processors: one, or two, or all there are."""
+    """Bind this process to the processors of its kind: one, two, or all."""
     count = {"one-cpu": 1, "perturbed": 2}.get(kind)
     if count is not None:
         there = sorted(os.sched_getaffinity(0))
@@ -73,7 +73,7 @@ def run(kind: str, folder: Path, arguments: list[str]) -> Piece:
     lines = process.stdout.splitlines()
     ended = next((line.split() for line in lines if line.startswith(_DONE)), ["", "0", "", "0"])
     rest = [line for line in lines if not line.startswith((_DONE, _AT))]
-    if not any(line.startswith(_DONE) for line in lines):  # it died, and could not say where
+    if not any(line.startswith(_DONE) for line in lines):  # it died: report the last example that it began
         rest += [line for line in lines if line.startswith(_AT)][-1:]
     return Piece(process.returncode, rest, int(ended[1]), int(ended[3]))
 
@@ -81,7 +81,7 @@ def run(kind: str, folder: Path, arguments: list[str]) -> Piece:
 def run_range(
     seed: int, first: int, count: int, folder: Path, jobs: int, arguments: list[str]
 ) -> tuple[int, list[str]]:
-    """Run the examples of a range, each kind in its own process; gives how many ran, and what went wrong."""
+    """Run the examples of a range, each kind in its own process; returns how many ran, and the problems."""
     given = ["--seed", str(seed), "--first", str(first), "--count", str(count), *arguments]
     with ThreadPoolExecutor(jobs) as pool:
         pieces = list(pool.map(lambda kind: run(kind, folder, given), KINDS))
@@ -110,7 +110,8 @@ def _run_all(given: argparse.Namespace) -> int:
         done += ran
         seconds = time.monotonic() - begun
         print(
-            f"seed {given.seed}, to number {first + count}: {done} examples, {done / seconds:.0f} a second", flush=True
+            f"seed {given.seed}, to number {first + count}: {done} examples, {done / seconds:.0f} per second",
+            flush=True,
         )
         if problems:
             print(*problems, sep="\n")
@@ -126,11 +127,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--examples", type=int, default=20000, help="how many more to run")
-    parser.add_argument("--only", type=int, help="run this example alone, and print it")
+    parser.add_argument("--only", type=int, help="run and print only this example")
     parser.add_argument("--times", type=int, default=20, help="with --only: how often")
-    parser.add_argument("--piece", type=int, default=4000, help="after so many the state is written")
+    parser.add_argument("--piece", type=int, default=4000, help="examples between two writes of the state")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes at once")
-    parser.add_argument("--all", action="store_true", help="go on after a difference")
+    parser.add_argument("--all", action="store_true", help="continue after a difference")
     parser.add_argument("--state", type=Path, default=_SUPPORT.parents[1] / "build" / "differential", help="a folder")
     given = parser.parse_args()
     given.state = given.state.resolve()

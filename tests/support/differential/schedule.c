@@ -1,29 +1,28 @@
-/* An LD_PRELOAD library that makes reads and threads slow and reads short, as a seed says.
+/* An LD_PRELOAD library that delays reads and threads and shortens reads; a seed determines where.
  *
- * What it does is legal for any kernel and scheduler: it sleeps before and after a read, before a thread's first
- * instruction and around madvise, lets a pread give less than was asked for, submits a part of a ring's requests, cuts
- * them, and puts completions that are there into another order. So the orders in which reads, unpickling and the
- * freeing of memory may come are all met on any machine. Whether a call is struck, and how, is a hash of the seed and
- * of the number of the call. `schedule_begin` starts a schedule and `schedule_end` ends it.
+ * Every kernel and scheduler may behave like this. It sleeps before and after a read, before a thread's first
+ * instruction and around madvise; a pread returns fewer bytes than requested; only some of a ring's requests are
+ * submitted, or they are cut; and existing completions change their order. So every order of reads, unpickling and
+ * freeing of memory occurs on any machine. A hash of the seed and of the call's number determines the effect on a call.
+ * `schedule_begin` starts a schedule and `schedule_end` ends it.
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
-#include <linux/io_uring.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "../preload_rings.h"
+
 enum { LATE_THREADS = 1, SLOW_READS = 2, SHORT_READS = 4, SLOW_ADVICE = 8, SHUFFLED = 16 };
-enum { MAX_RINGS = 64, BLOCK = 4096 };
+enum { BLOCK = 4096 };
 
 static atomic_ulong seed; /* 0: no schedule */
 static atomic_ulong calls;
@@ -36,7 +35,7 @@ void schedule_begin(unsigned long of, long microseconds) {
     atomic_store(&seed, of);
 }
 
-/* How often a call was delayed, cut or shuffled since the start of the process. */
+/* End the schedule; returns how often a call was delayed, cut or shuffled since the process started. */
 unsigned long schedule_end(void) {
     atomic_store(&seed, 0);
     return atomic_load(&strikes);
@@ -50,7 +49,7 @@ static uint64_t mixed(uint64_t value) { /* splitmix64's finish */
     return value ^ value >> 31;
 }
 
-/* A hash for this call; 0 where there is no schedule or it has not this habit. */
+/* A hash for this call; 0 without a schedule, or if the schedule lacks this habit. */
 static uint64_t draw(unsigned habit) {
     uint64_t of = atomic_load(&seed);
     if (of == 0 || (mixed(of) & habit) == 0) return 0;
@@ -67,13 +66,13 @@ static void nap(long microseconds) {
     errno = kept;
 }
 
-/* Sleeps for up to `most` microseconds, in one of `rarity` calls. */
+/* Sleep for up to `most` microseconds, in one of `rarity` calls. */
 static void maybe_nap(unsigned habit, unsigned rarity, long most) {
     uint64_t hash = draw(habit);
     if (hash != 0 && (hash >> 8) % rarity == 0) nap((long)((hash >> 32) % (uint64_t)most));
 }
 
-/* Fewer bytes, in one of three calls; in whole blocks where direct I/O may need them. */
+/* Fewer bytes, in one of three calls; in whole blocks if direct I/O may need them. */
 static size_t fewer(size_t nbytes, const void* memory, off_t offset) {
     uint64_t hash = draw(SHORT_READS);
     if (hash == 0 || (hash >> 8) % 3 != 0 || nbytes < 2) return nbytes;
@@ -83,10 +82,6 @@ static size_t fewer(size_t nbytes, const void* memory, off_t offset) {
     atomic_fetch_add(&strikes, 1);
     return (1 + (hash >> 24) % (units - 1)) * unit;
 }
-
-#define REAL(type, name, ...)         \
-    static type (*real)(__VA_ARGS__); \
-    if (real == NULL) *(void**)&real = dlsym(RTLD_NEXT, name);
 
 #define READS(name)                                                            \
     ssize_t name(int fd, void* memory, size_t nbytes, off_t offset) {          \
@@ -99,7 +94,7 @@ static size_t fewer(size_t nbytes, const void* memory, off_t offset) {
 READS(pread)
 READS(pread64)
 
-/* What Python calls for os.preadv. */
+/* os.preadv calls these. */
 #define READS_VECTOR(name)                                                                        \
     ssize_t name(int fd, const struct iovec* vector, int count, off_t offset, int flags) {        \
         REAL(ssize_t, #name, int, const struct iovec*, int, off_t, int)                           \
@@ -151,59 +146,25 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
     return error;
 }
 
-/* ---- io_uring: it is entered by syscall(2), and its rings lie in memory that mmap(2) gave. ---- */
-
-typedef struct {
-    int fd;
-    struct io_uring_params params;
-    char* rings;
-    struct io_uring_sqe* requests;
-} Ring;
-
-static Ring rings[MAX_RINGS];
-static atomic_uint ring_count;
-
-/* The newest ring of that descriptor: descriptors are used again. */
-static Ring* find_ring(int fd) {
-    unsigned count = atomic_load(&ring_count);
-    for (unsigned back = 1; back <= count && back <= MAX_RINGS; ++back) {
-        Ring* ring = &rings[(count - back) % MAX_RINGS];
-        if (ring->fd == fd) return ring;
-    }
-    return NULL;
-}
-
-#define MAPS(name)                                                                              \
-    void* name(void* address, size_t nbytes, int protection, int flags, int fd, off_t offset) { \
-        REAL(void*, #name, void*, size_t, int, int, int, off_t)                                 \
-        void* memory = real(address, nbytes, protection, flags, fd, offset);                    \
-        Ring* ring = fd >= 0 && memory != MAP_FAILED ? find_ring(fd) : NULL;                    \
-        if (ring != NULL && offset == (off_t)IORING_OFF_SQ_RING) ring->rings = memory;          \
-        if (ring != NULL && offset == (off_t)IORING_OFF_SQES) ring->requests = memory;          \
-        return memory;                                                                          \
-    }
-MAPS(mmap)
-MAPS(mmap64)
-
-static unsigned* word(Ring* ring, unsigned offset) { return (unsigned*)(ring->rings + offset); }
+/* ---- io_uring ---- */
 
 static void cut_requests(Ring* ring, unsigned submitted) {
     const struct io_sqring_offsets* at = &ring->params.sq_off;
-    unsigned head = __atomic_load_n(word(ring, at->head), __ATOMIC_ACQUIRE);
-    unsigned mask = *word(ring, at->ring_mask);
+    unsigned head = __atomic_load_n(ring_word(ring, at->head), __ATOMIC_ACQUIRE);
+    unsigned mask = *ring_word(ring, at->ring_mask);
     for (unsigned i = 0; i < submitted; ++i) {
-        struct io_uring_sqe* request = &ring->requests[word(ring, at->array)[(head + i) & mask]];
+        struct io_uring_sqe* request = &ring->requests[ring_word(ring, at->array)[(head + i) & mask]];
         if (request->opcode != IORING_OP_READ && request->opcode != IORING_OP_READ_FIXED) continue;
         request->len = (unsigned)fewer(request->len, (const void*)(uintptr_t)request->addr, (off_t)request->off);
     }
 }
 
-/* The kernel only adds behind the tail, and this thread alone takes from the head: what is between may be swapped. */
+/* The kernel only appends at the tail, and only this thread removes at the head: entries in between may be swapped. */
 static void shuffle_completions(Ring* ring) {
     uint64_t hash = draw(SHUFFLED);
     const struct io_cqring_offsets* at = &ring->params.cq_off;
-    unsigned tail = __atomic_load_n(word(ring, at->tail), __ATOMIC_ACQUIRE), head = *word(ring, at->head);
-    unsigned mask = *word(ring, at->ring_mask), count = tail - head;
+    unsigned tail = __atomic_load_n(ring_word(ring, at->tail), __ATOMIC_ACQUIRE), head = *ring_word(ring, at->head);
+    unsigned mask = *ring_word(ring, at->ring_mask), count = tail - head;
     struct io_uring_cqe* completions = (struct io_uring_cqe*)(ring->rings + at->cqes);
     for (unsigned i = count; hash != 0 && i > 1; --i) {
         struct io_uring_cqe* one = &completions[(head + i - 1) & mask];
@@ -224,15 +185,11 @@ long syscall(long number, ...) {
     va_end(list);
     if (number == SYS_io_uring_setup) {
         long fd = real(number, a, b, c, d, e, f);
-        if (fd < 0) return fd;
-        Ring* ring = &rings[atomic_fetch_add(&ring_count, 1) % MAX_RINGS];
-        memset(ring, 0, sizeof *ring);
-        ring->params = *(const struct io_uring_params*)b;
-        ring->fd = (int)fd;
+        if (fd >= 0) remember_ring((int)fd, (const struct io_uring_params*)b);
         return fd;
     }
     Ring* ring = number == SYS_io_uring_enter && atomic_load(&seed) != 0 ? find_ring((int)a) : NULL;
-    if (ring == NULL || ring->rings == NULL || ring->requests == NULL) return real(number, a, b, c, d, e, f);
+    if (ring == NULL) return real(number, a, b, c, d, e, f);
     if (ring->params.flags & (IORING_SETUP_SQE128 | IORING_SETUP_CQE32)) return real(number, a, b, c, d, e, f);
     maybe_nap(SLOW_READS, 4, 3000);
     uint64_t hash = draw(SLOW_READS);

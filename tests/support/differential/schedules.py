@@ -1,4 +1,4 @@
-"""Schedules: which reads, threads and lines of Python are slow, as a seed says. See schedule.c."""
+"""Schedules: delay reads, threads and lines of Python; a seed determines where. See schedule.c."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MILLISECONDS = 1e-3
 
 
 def build(folder: Path) -> Path:
-    """Compile schedule.c to a library for LD_PRELOAD. RuntimeError where there is no C compiler."""
+    """Compile schedule.c to a library for LD_PRELOAD. Raises RuntimeError without a C compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         raise RuntimeError("no C compiler (gcc or cc) on PATH: schedules need one")
@@ -30,7 +30,7 @@ def build(folder: Path) -> Path:
 
 
 def _preloaded() -> Any:
-    """The library, if this process was started with it."""
+    """The library if this process was started with it, else None."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "schedule_begin"):
         return None
@@ -47,10 +47,10 @@ def strikes() -> int:
 
 
 class Schedule:
-    """A context under which the process is as slow, here and there, as ``rng`` says; at most ``milliseconds`` in all.
+    """A context that delays the process at random places, by at most ``milliseconds`` in all.
 
-    Without the library it changes nothing. The main thread pauses between calls of Python functions: some schedules
-    have a pause long enough for all reads to end before unpickling goes on.
+    It has no effect without the library. Half of the schedules also pause the main thread between calls of Python
+    functions; some pauses are long enough for all reads to end before unpickling continues.
     """
 
     def __init__(self, rng: random.Random, milliseconds: int) -> None:

@@ -1,4 +1,4 @@
-"""Makes the object of a difference smaller: parts of its outermost containers are left out while it still differs."""
+"""Shrinks an object that differs: removes parts of its outermost container while it still differs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST_SECONDS = 20
 
 
 def shrink(make: Callable[[], Any], differs: Callable[[Any], bool]) -> Any:
-    """The smallest object found. ``make`` makes the whole one anew, ``differs`` tries one."""
+    """The smallest object found. ``make`` makes a new whole object, ``differs`` tests one."""
     end = time.monotonic() + _MOST_SECONDS
     kept = list(range(_size(make())))
     step = max(1, len(kept) // 2)
@@ -27,7 +27,7 @@ def shrink(make: Callable[[], Any], differs: Callable[[Any], bool]) -> Any:
 
 
 def _outermost(obj: Any) -> Any:
-    """The container that has most of the parts."""
+    """The container with most of the parts."""
     if type(obj) is dict and type(obj.get("model")) is dict:
         return obj["model"]
     return obj if isinstance(obj, (dict, list)) else []

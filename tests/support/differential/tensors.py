@@ -1,4 +1,4 @@
-"""Makes tensors of every dtype, layout and kind that torch has, from draws of a ``random.Random``."""
+"""Makes random tensors of every dtype, layout and kind of torch."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NOISE_BYTES = 48 << 20
 
 @cache
 def _noise() -> torch.Tensor:
-    """Random bytes that all tensors are cut from; no zeros, since memory that was never filled holds them."""
+    """Random bytes, from which all tensors are copied; without zeros, because unfilled memory holds zeros."""
     noise = numpy.random.Generator(numpy.random.PCG64(1)).integers(1, 256, _NOISE_BYTES, dtype=numpy.uint8)
     return torch.from_numpy(noise)
 
 
 def filled(rng: random.Random, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """A contiguous tensor of random bytes that make values of ``dtype``."""
+    """A contiguous tensor of random bytes that are valid values of ``dtype``."""
     nbytes = max(0, int(numpy.prod(shape, dtype=numpy.int64))) * dtype.itemsize
     begin = rng.randrange(_NOISE_BYTES - nbytes + 1)
     data = _noise()[begin : begin + nbytes].clone()
@@ -40,7 +40,7 @@ def any_dtype(rng: random.Random) -> torch.dtype:
 
 
 def shape_of(rng: random.Random, medium: bool) -> tuple[int, ...]:
-    """Mostly some elements; ``medium``: sometimes 64 KiB to 1 MiB of bytes, which loaders treat differently."""
+    """Mostly a shape of a few elements; ``medium``: sometimes 64 KiB to 1 MiB, which loaders treat differently."""
     if medium and rng.random() < 0.5:
         return (rng.randrange(8, 32), rng.randrange(1 << 12, 1 << 13))
     draw = rng.random()
@@ -57,12 +57,12 @@ def plain(rng: random.Random, medium: bool = False) -> torch.Tensor:
 
 
 def has_views(tensor: torch.Tensor) -> bool:
-    """Whether views of it can be made; torch itself crashes when it saves some views of quantized tensors."""
+    """Whether :func:`view_of` may be used; torch itself crashes when it saves some views of quantized tensors."""
     return tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested)
 
 
 def view_of(rng: random.Random, base: torch.Tensor) -> torch.Tensor:
-    """A tensor over a part of the same storage."""
+    """A random view of a tensor."""
     kinds: list[Callable[[], torch.Tensor]] = [
         base.detach,
         lambda: base.t() if base.dim() <= 2 else base.transpose(0, 1),

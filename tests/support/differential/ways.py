@@ -1,4 +1,4 @@
-"""Ways to save and load ``.pt`` files, and the comparison of torch's and fastio's for one object."""
+"""Ways to save and load ``.pt`` files, and the comparison of torch and fastio for one object."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLACES = ("none", "cpu", "device", "same", "default", "clone", "dict", "meta", "
 
 
 class Save(NamedTuple):
-    """How an object is saved. ``arguments`` are torch.save's; the settings are torch's own."""
+    """A way to save. ``arguments`` are torch.save's; ``crc`` and ``alignment`` are torch's settings."""
 
     by: str
     policy: str
@@ -36,7 +36,7 @@ class Save(NamedTuple):
 
 
 class Load(NamedTuple):
-    """How a file is loaded. ``of``: "torch" or "fastio", which wrote it. ``safe``: classes are allowed."""
+    """A way to load. ``of``: the file's writer, "torch" or "fastio". ``safe``: the classes are allowed."""
 
     of: str
     by: str
@@ -72,7 +72,7 @@ def any_save(rng: random.Random) -> Save:
 def any_load(rng: random.Random) -> Load:
     by = rng.choice(OBJECTS) if rng.random() < 0.2 else "path"
     where = rng.choice(PLACES) if rng.random() < 0.3 else "none"
-    tool = rng.choice(tools("load")) if where != "absent" else "auto"  # a tool that is named must fill that device
+    tool = rng.choice(tools("load")) if where != "absent" else "auto"  # a named tool would have to support the device
     return Load(
         rng.choice(["torch", "fastio"]), by, tool, rng.random() < 0.15, rng.random() < 0.1,
         rng.random() < 0.8, rng.random() < 0.5, rng.random() < 0.5, where, by == "path" and rng.random() < 0.03,
@@ -81,7 +81,7 @@ def any_load(rng: random.Random) -> Load:
 
 @contextlib.contextmanager
 def settings(way: Save) -> Iterator[None]:
-    """torch's own settings of a save."""
+    """Apply torch's settings of a save inside the context."""
     serialization: Any = torch.serialization
     with contextlib.ExitStack() as stack:
         if not way.crc and hasattr(serialization, "set_crc32_options"):  # torch has it since 2.6
@@ -97,7 +97,7 @@ def settings(way: Save) -> Iterator[None]:
 
 
 def save(way: Save, obj: Any, path: Path) -> None:
-    """Save by fastio."""
+    """Save with fastio."""
 
     def write(target: Any) -> None:
         if way.patched:
@@ -130,7 +130,7 @@ def _place(name: str, seen: list[Any]) -> Any:
 
 
 def load(way: Load, path: Path, by_torch: bool) -> Any:
-    """Load by torch, or by fastio as the way says; gives the object, and what a watching map_location saw."""
+    """Load with torch or fastio; returns the object, and the calls of a map_location that records them."""
     seen: list[Any] = []
     allowed: Any = torch.serialization.safe_globals(SAFE) if way.safe else contextlib.nullcontext()
     arguments: dict[str, Any] = {"map_location": _place(way.where, seen), "weights_only": way.weights_only}
@@ -157,10 +157,10 @@ def make_cold(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def check(rng: random.Random, obj: Any, folder: Path, milliseconds: int, told: Callable[[Any], None]) -> None:
-    """Save and load an object in some ways, which ``told`` is called with.
+def check(rng: random.Random, obj: Any, folder: Path, milliseconds: int, log: Callable[[Any], None]) -> None:
+    """Save and load an object in some ways, and pass each way to ``log``.
 
-    DifferentError where fastio does other than torch.
+    Raises DifferentError where fastio differs from torch.
     """
     by_torch, by_fastio = folder / "torch.pt", folder / "fastio.pt"
     rewrite = archives.any_kind(rng) if rng.random() < 0.08 else None
@@ -169,10 +169,10 @@ def check(rng: random.Random, obj: Any, folder: Path, milliseconds: int, told: C
     if rewrite is not None:
         saving = saving._replace(crc=True)
     if "_use_new_zipfile_serialization" in saving.arguments:
-        # Of this format torch reads tensors when the object is made, and shows what malloc gave until then.
+        # In this format torch reads tensors after it has made the object, which holds uninitialized memory until then.
         obj = [tensors.plain(rng) for _ in range(4)]
         loads = [way._replace(where="same") if way.where == "watch" else way for way in loads]
-    told(saving)
+    log(saving)
     with settings(saving):
         want = outcome(lambda: torch.save(obj, by_torch, **saving.arguments))
         with Schedule(rng, milliseconds):
@@ -180,7 +180,7 @@ def check(rng: random.Random, obj: Any, folder: Path, milliseconds: int, told: C
     if not compare_errors("save", want, got):
         return
     if rewrite is not None:
-        told(rewrite)
+        log(rewrite)
         if not archives.rewrite(rewrite, by_torch):
             return
     known: dict[Any, Outcome] = {}
@@ -194,10 +194,10 @@ def check(rng: random.Random, obj: Any, folder: Path, milliseconds: int, told: C
 
     first = loads[0]._replace(where="none", weights_only=False, mmap=False)
     if rewrite is not None and wanted(first).error is not None:
-        return  # an archive that torch does not read may be read or refused
+        return  # fastio may read or refuse an archive that torch does not read
     neighbours.compare("torch.load of fastio's file", wanted(first), lambda: load(first, by_fastio, by_torch=True))
     for way in loads:
-        told(way)
+        log(way)
         path = by_torch if way.of == "torch" else by_fastio
         want = wanted(way)
         if way.cold:

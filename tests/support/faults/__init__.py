@@ -1,7 +1,7 @@
-"""Real faults for the tests: children of a warm server, with a library under them that makes system calls fail.
+"""Runs programs in forked processes under a library that makes system calls fail.
 
-A test asks the :class:`Server` to run a function of :mod:`faults.programs` in a fresh process. The server has imported
-torch and fastio once and forks for each request, so a process costs milliseconds instead of seconds.
+A test makes the :class:`Server` run a function of :mod:`faults.programs` in a fresh process. The server imports torch
+and fastio once and forks for each request, so a process costs milliseconds instead of seconds.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-SHORTER = -1  # less is asked of the kernel than the program wanted
+SHORTER = -1  # the call transfers fewer bytes than the program requested
 NOTHING = -2  # the call moves no bytes and returns 0
 ALWAYS = 1 << 40
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Strike calls number ``first``, ``first + 1``, ... (``times`` of them) of a class of calls; see shim.c."""
+    """Makes calls number ``first``, ``first + 1``, ... (``times`` of them) of a class of calls fail; see shim.c."""
 
     call: str
     effect: int
@@ -38,7 +38,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a child ended (0, an exit status, or minus a signal), what its program returned, and its stderr."""
+    """A child's status (0, an exit status, or minus a signal), its program's result, and its stderr."""
 
     status: int
     result: Any = field(repr=False)
@@ -62,7 +62,7 @@ class Child:
         self._base = base
 
     def wait(self) -> Outcome:
-        """Wait for its end, and give what it left."""
+        """Wait for its end; returns its outcome."""
         status = int(self._server.ask({"wait": self.pid})["status"])
         result = self._base.with_suffix(".json")
         stderr = self._base.with_suffix(".err")
@@ -96,7 +96,7 @@ class Server:
         )
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One request, one reply."""
+        """Send one request; returns the reply."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -108,11 +108,11 @@ class Server:
         return reply
 
     def prepare(self, version: int, nbytes: int, form: str = "pt") -> None:
-        """Have every child begin with that object made."""
+        """Create that object before further forks, so that every child has it."""
         self.ask({"make": [version, nbytes, form]})
 
     def prepare_training(self) -> None:
-        """Have every child begin as after a first training and a first checkpoint: with all that these import."""
+        """Run a first training and checkpoint before further forks, so that every child has their imports."""
         self.ask({"warm_up": True})
 
     def start(self, program: str, timeout: float = 60, **arguments: Any) -> Child:
@@ -126,7 +126,7 @@ class Server:
         return Child(self, int(self.ask(request)["pid"]), base)
 
     def run(self, program: str, *faults: Fault, **arguments: Any) -> Any:
-        """Run a program to its end, under faults, and give its result; any unforeseen end fails the test."""
+        """Run a program under faults; returns its result. A status other than 0 fails the test."""
         if faults:
             arguments["faults"] = [asdict(fault) for fault in faults]
         outcome = self.start(program, **arguments).wait()

@@ -1,4 +1,4 @@
-"""What the children do that save checkpoints. Each program takes and returns what JSON can hold."""
+"""The programs of the children that save checkpoints. Their arguments and results are JSON values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 def warm_up() -> None:
-    """One of everything, in the process that forks: on one thread, for what has threads must not fork."""
+    """Train, save and restore once in the server; on one thread, because a process with threads must not fork."""
     torch.set_num_threads(1)
     folder = tempfile.mkdtemp()
     try:
@@ -33,8 +33,8 @@ def warm_up() -> None:
         shutil.rmtree(folder)
 
 
-def train_for_ever(folder: str, ready: str, incremental: bool) -> None:
-    """Go on from the newest step, and save every one, until killed.
+def train_forever(folder: str, ready: str, incremental: bool) -> None:
+    """Continue from the newest step and save every step, until killed.
 
     The file ``ready`` has the number of the last step that is known to be visible.
     """
@@ -43,15 +43,15 @@ def train_for_ever(folder: str, ready: str, incremental: bool) -> None:
     state = trainings.with_history(trainings.make())
     with Checkpointer(folder, keep=2, incremental=incremental) as checkpointer:
         checkpointer.restore(into=state)
-        with open(ready, "w", buffering=1) as told:
+        with open(ready, "w", buffering=1) as visible:
             while True:
                 trainings.train(state)
                 checkpointer.save(state["step"], state)
-                told.write(f"{state['step'] - 1}\n")  # a save begins when the one before is visible
+                visible.write(f"{state['step'] - 1}\n")  # a save begins when the one before is visible
 
 
 def hold(folder: str, ready: str, child: bool) -> None:
-    """Hold the folder until killed; with ``child``, beside a child that was forked meanwhile and stays."""
+    """Hold the folder's lock until killed; with ``child``, fork a child meanwhile that keeps running."""
     with Checkpointer(folder) as checkpointer:
         checkpointer.save(1, {"tensor": torch.ones(3)})
         pid = os.fork() if child else 1
@@ -66,10 +66,9 @@ def hold(folder: str, ready: str, child: bool) -> None:
 
 
 def sweep(folder: str, policy: str, call: str, effect: int) -> list[Json]:
-    """Save step 1 again and again, beside step 0: a fault strikes the first call of its class, the second, ...
+    """Repeat the save of step 1 beside step 0: a fault strikes the first call of its class, then the second, ...
 
-    Each result has the error, the steps that are there then, whether they are whole, and what is left behind after one
-    more save.
+    Each result has the error, the existing steps, whether they are complete, and the leftovers after one more save.
     """
     programs._warm_up(policy)
     results: list[Json] = []
@@ -85,9 +84,9 @@ def sweep(folder: str, policy: str, call: str, effect: int) -> list[Json]:
 
 
 def restores(folder: str, policy: str, call: str, effect: int) -> list[Json]:
-    """Restore again and again from two steps: the newer one's calls of a class fail from the first on, the second, ...
+    """Repeat a restore from two steps: the newer one's calls of a class fail from the first on, then the second, ...
 
-    Each result has the error, or the step that was restored, and what was warned of.
+    Each result has the error or the restored step, and the warnings.
     """
     programs._warm_up(policy)
     results: list[Json] = []

@@ -1,11 +1,11 @@
-"""Loads damaged files and judges what comes of it.
+"""Loads damaged files and judges the results.
 
-A process of its own: ``python -m faults.fuzz FORMAT small|large COUNT FOLDER``.
+It is a process of its own: ``python -m faults.fuzz FORMAT small|large COUNT FOLDER``.
 
-Right are: a FastIOError; an error that the format's own library raises too, of a kind listed in ``FOREIGN_ERRORS``; the
-object that was saved; and where a format has no checksums (or a mutation made them right again), the very object that
-the library makes of the same bytes. All else is a problem: a crash, a hang, another error, another object, or memory
-out of all proportion to the file.
+Accepted results are: a FastIOError; an error that the format's own library raises too, of a type in
+``FOREIGN_ERRORS``; the saved object; and, if the format has no checksums or a mutation corrected them, the object that
+the library loads from the same bytes. Everything else is a problem: a crash, a hang, another error, another object, or
+memory far beyond the file's size.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ import torch
 import fastio
 from faults import mutations
 
-# What the libraries raise for damaged files, and fastio may pass on. torch's unpickler does not catch what its own
-# steps raise on a forged pickle: a stack that is empty, a key that is missing, a tuple of the wrong length, or (in the
-# legacy format, which is what torch takes unknown bytes for) a string said to be larger than memory.
+# Errors of the libraries for damaged files, which fastio may pass on. torch's unpickler does not catch the errors of
+# its own steps on a forged pickle: an empty stack, a missing key, a tuple of the wrong length, or (in the legacy
+# format, which torch assumes for unknown bytes) a string length larger than memory.
 FOREIGN_ERRORS: dict[str, tuple[type[Exception], ...]] = {
     "pt": (
         *(pickle.UnpicklingError, EOFError, RuntimeError, ValueError, KeyError, IndexError, TypeError, AttributeError),
@@ -42,17 +42,17 @@ FOREIGN_ERRORS: dict[str, tuple[type[Exception], ...]] = {
     "npy": (ValueError, EOFError),
 }
 POLICIES = ("posix", "uring", "auto")
-# Beyond what the process has when it begins: threads' stacks, a 64 MiB heap arena, and a large file some times over.
+# Beyond the process's initial use: threads' stacks, a 64 MiB heap arena, and a large file several times.
 ADDRESS_SPACE = {"small": 256 << 20, "large": 512 << 20}
 SECONDS_PER_CASE = 20
 WARM_UP = 60  # cases
 
 
 def originals(file_format: str, size: str, folder: Path) -> list[tuple[bytes, Any]]:
-    """Good files by fastio and by the format's own library, and what they hold.
+    """Valid files by fastio and by the format's own library, each with its object.
 
-    Small ones have a few KiB. Large ones have 17 MiB and more: that is read by several threads, or by many requests at
-    once, while another thread builds the object.
+    Small files have a few KiB. Large ones have 17 MiB and more: several threads, or many requests at once, read them
+    while another thread builds the object.
     """
     generator = torch.Generator().manual_seed(7)
     rows, columns, odd = (5, 7, 33) if size == "small" else (2203, 2003, 500_009)
@@ -87,7 +87,7 @@ def originals(file_format: str, size: str, folder: Path) -> list[tuple[bytes, An
 
 
 def by_library(file_format: str, path: Path) -> Any:
-    """What the library makes of a file."""
+    """Load a file with the format's own library."""
     if file_format == "pt":
         return torch.load(path, weights_only=True)
     if file_format == "safetensors":
@@ -96,7 +96,7 @@ def by_library(file_format: str, path: Path) -> Any:
 
 
 def same(one: Any, other: Any, layout: bool) -> bool:
-    """Bit for bit. ``layout``: compare strides, whole storages (never more memory than they have) and dicts' order."""
+    """Whether two objects are equal bit for bit; with ``layout``, also in strides, whole storages and dict order."""
     if isinstance(one, torch.Tensor):
         if type(one) is not type(other) or (one.dtype, one.shape) != (other.dtype, other.shape):
             return False
@@ -120,7 +120,7 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Judge:
-    """Runs cases of one format and size, and collects what is wrong."""
+    """Runs cases of one format and size, and collects the problems."""
 
     def __init__(self, file_format: str, size: str, folder: Path) -> None:
         self.format = file_format
@@ -129,12 +129,12 @@ class Judge:
         self.originals = originals(file_format, size, folder)
         self.errors: Counter[str] = Counter()
         self.objects = 0
-        self.problems: dict[str, list[str]] = {}  # by what is wrong
+        self.problems: dict[str, list[str]] = {}  # by problem
 
     def case(self, number: int) -> None:
         good, value = self.originals[number % len(self.originals)]
         name, damaged = mutations.mutate(self.format, good, number, self.large)
-        self.path.unlink(missing_ok=True)  # ext4 writes out a file that was cut to nothing and written again
+        self.path.unlink(missing_ok=True)  # ext4 flushes a file that is truncated to 0 and written again
         self.path.write_bytes(damaged)
         policy = POLICIES[number // len(self.originals) % len(POLICIES)]
         problem = self._judge(value, policy, forged=name == "zip_forged") or self._judge_verify()
@@ -190,9 +190,9 @@ def main() -> None:
     judge = Judge(file_format, size, folder)
     with open(folder / f"{file_format}.case", "w+b") as file:
         file.truncate(8)
-        at = mmap.mmap(file.fileno(), 8)  # where the parent looks when this process is gone
+        at = mmap.mmap(file.fileno(), 8)  # the parent reads the current case here if this process dies
     signal.setitimer(signal.ITIMER_REAL, 2 * SECONDS_PER_CASE)  # its default action ends the process, in C too
-    for number in range(WARM_UP):  # every way is warm before memory is counted
+    for number in range(WARM_UP):  # warm up every code path before memory is counted
         judge.case(number)
     with open("/proc/self/statm") as statm:
         used = int(statm.read().split()[0]) * mmap.PAGESIZE

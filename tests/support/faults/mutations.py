@@ -1,6 +1,6 @@
-"""Ways to damage a file: blind ones, and for each format those that know where its numbers stand.
+"""Mutations that damage a file: blind ones, and for each format some that target its fields.
 
-Every mutation takes the bytes of a good file and a seeded generator, and returns other bytes.
+Every mutation takes the bytes of a valid file and a seeded generator, and returns the damaged bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Mutation = Callable[[bytes, random.Random], bytes]
 
 
 def absurd(chance: random.Random, size: int, width: int) -> int:
-    """A number of ``width`` bytes that a careless reader trips over, in a file of ``size`` bytes."""
+    """A number of ``width`` bytes that a careless reader mishandles, in a file of ``size`` bytes."""
     top = 1 << (8 * width)
     number = chance.choice(
         [
@@ -74,9 +74,9 @@ BLIND: list[Mutation] = [flip_bits, flip_bits, truncate, remove, insert, overwri
 
 @dataclass(frozen=True)
 class Entry:
-    """A record, by its entry in the central directory."""
+    """A record and its entry in the central directory."""
 
-    at: int  # of the entry
+    at: int  # offset of the entry
     name: bytes
     header: int
     data: int
@@ -110,7 +110,7 @@ _LOCATOR_FIELDS = [(4, 4), (8, 8), (16, 4)]
 
 
 def zip_field(data: bytes, chance: random.Random) -> bytes:
-    """Absurd sizes, offsets, lengths, counts and flags in one to three fields, zip64 ones included."""
+    """Absurd sizes, offsets, lengths, counts and flags in one to three fields, including zip64 fields."""
     end = len(data) - 22
     places = [(end, _END_FIELDS), (end - 20, _LOCATOR_FIELDS), (end - 76, _END64_FIELDS)]
     for entry in entries(data):
@@ -133,7 +133,7 @@ def zip_overlap(data: bytes, chance: random.Random) -> bytes:
 
 
 def zip_duplicate(data: bytes, chance: random.Random) -> bytes:
-    """Two records of one name: in the directory, and perhaps in the local header too."""
+    """Two records with one name: in the directory, and sometimes also in the local header."""
     same_length = [(a, b) for a in entries(data) for b in entries(data) if a != b and len(a.name) == len(b.name)]
     if not same_length:
         return flip_bits(data, chance)
@@ -144,7 +144,7 @@ def zip_duplicate(data: bytes, chance: random.Random) -> bytes:
 
 
 def zip_double_entry(data: bytes, chance: random.Random) -> bytes:
-    """An entry of the directory stands there twice, and the counts say so."""
+    """One directory entry occurs twice, with matching counts."""
     entry = chance.choice(entries(data))
     length = 46 + sum(struct.unpack_from("<HHH", data, entry.at + 28))
     end = len(data) - 98
@@ -161,11 +161,11 @@ def zip_double_entry(data: bytes, chance: random.Random) -> bytes:
 
 
 def zip64_lie(data: bytes, chance: random.Random) -> bytes:
-    """An entry says that its real numbers are in a zip64 field, and that field lies."""
+    """An entry refers to a zip64 field for its numbers, and that field is wrong."""
     entry = chance.choice(entries(data))
     name, extra = struct.unpack_from("<HH", data, entry.at + 28)
     values = [absurd(chance, len(data), 8) for _ in range(chance.choice([0, 1, 2, 3]))]
-    if chance.random() < 0.4:  # the truth, said the long way
+    if chance.random() < 0.4:  # a correct zip64 field
         values = [entry.nbytes, entry.nbytes, entry.header]
     field = struct.pack(f"<HH{len(values)}Q", 1, chance.choice([8 * len(values), 0xFFFF]), *values)
     at = entry.at + 46 + name + extra
@@ -182,7 +182,7 @@ def zip64_lie(data: bytes, chance: random.Random) -> bytes:
 
 
 def with_true_crcs(data: bytes) -> bytes:
-    """Every CRC made right again: then only the reader's judgement of the contents is left."""
+    """Correct every CRC, so that only the reader's checks of the contents remain."""
     changed = bytearray(data)
     for entry in entries(data):
         end = entry.data + entry.nbytes
@@ -194,7 +194,7 @@ def with_true_crcs(data: bytes) -> bytes:
 
 
 def zip_forged(data: bytes, chance: random.Random) -> bytes:
-    """The contents of a record other than a tensor are damaged, and its CRC is right."""
+    """A record that is not a tensor is damaged, and its CRC is correct."""
     small = [entry for entry in entries(data) if b"/data/" not in entry.name and entry.nbytes]
     pickles = [entry for entry in small if entry.name.endswith(b"data.pkl")]
     entry = chance.choice(pickles * 3 + small)
@@ -228,7 +228,7 @@ def safetensors_length(data: bytes, chance: random.Random) -> bytes:
 
 
 def safetensors_header(data: bytes, chance: random.Random) -> bytes:
-    """A header that is JSON, and lies: dtypes, shapes, offsets, types of all of them."""
+    """A header that is valid JSON with wrong dtypes, shapes, offsets, names or types."""
     (length,) = struct.unpack_from("<Q", data)
     header: dict[str, Any] = json.loads(data[8 : 8 + length])
     for _ in range(chance.choice([1, 1, 2])):
@@ -258,7 +258,7 @@ def safetensors_header(data: bytes, chance: random.Random) -> bytes:
 
 
 def safetensors_text(data: bytes, chance: random.Random) -> bytes:
-    """A header that is not quite JSON, holds a name twice, or is far too deep."""
+    """A header that is almost JSON, has a duplicate name, or is nested far too deep."""
     (length,) = struct.unpack_from("<Q", data)
     header = data[8 : 8 + length]
     depth = chance.choice([500, 5_000, 50_000])
@@ -306,7 +306,7 @@ def npy_length(data: bytes, chance: random.Random) -> bytes:
 
 
 def npy_header(data: bytes, chance: random.Random) -> bytes:
-    """A header that is a Python literal, and lies; or is none; or is far too deep."""
+    """A header that is a wrong Python literal, no literal, or nested far too deep."""
     size = len(data)
     depth = chance.choice([90, 900, 9_000])
     number = absurd(chance, size, 8)
@@ -351,9 +351,9 @@ AIMED: dict[str, list[Mutation]] = {"pt": PT, "safetensors": SAFETENSORS, "npy":
 
 
 def mutate(file_format: str, data: bytes, number: int, large: bool = False) -> tuple[str, bytes]:
-    """The mutation with that number: what was done, and the damaged bytes.
+    """Apply the mutation with that number; returns its name and the damaged bytes.
 
-    Of a ``large`` file nearly all is tensors: there fewer mutations are blind.
+    A ``large`` file is nearly all tensors, so fewer of its mutations are blind.
     """
     chance = random.Random(f"{file_format} {number}")
     blind = [flip_bits, truncate, remove, insert] if large else BLIND

@@ -1,4 +1,4 @@
-"""Objects that know which version they are, bit for bit, in every format; and what the formats' own libraries do."""
+"""Objects with a version that can be verified bit for bit, in every format; and the formats' own libraries."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def format_of(path: str | os.PathLike[str]) -> str:
 
 @functools.lru_cache(maxsize=8)
 def make(version: int, nbytes: int = 3 << 20, form: str = "pt") -> Any:
-    """About ``nbytes`` bytes, all of one version: a state dict, or for ``npy`` one tensor.
+    """About ``nbytes`` bytes of one version: a state dict, or for ``npy`` one tensor.
 
-    In the dict are large, small, odd, 0-dim, empty and (but for ``safetensors``, which has no such thing) tied tensors.
-    Do not change it: the next one who asks gets the same.
+    The dict has large, small, odd, 0-dim, empty and, except for ``safetensors``, which does not support them, tied
+    tensors. Do not modify it: the result is cached.
     """
     generator = torch.Generator().manual_seed(version)
     large = torch.randint(-(1 << 31), 1 << 31, (nbytes // 4,), generator=generator, dtype=torch.int32)
@@ -45,12 +45,12 @@ def make(version: int, nbytes: int = 3 << 20, form: str = "pt") -> Any:
 
 
 def claimed(obj: Any) -> int:
-    """The version that an object as :func:`make` makes it says it is."""
+    """The version that an object of :func:`make` states, unverified."""
     return int(obj[0, 0] if isinstance(obj, torch.Tensor) else obj["version"])
 
 
 def version_of(obj: Any) -> int:
-    """The version of such an object. AssertionError if it is none, whole."""
+    """The version of such an object, verified. Raises AssertionError if a bit differs from that version."""
     form = "npy" if isinstance(obj, torch.Tensor) else "pt" if "tied" in obj else "safetensors"
     version = claimed(obj)
     difference = differ(obj, make(version, (obj if form == "npy" else obj["large"]).nbytes, form), form)
@@ -60,7 +60,7 @@ def version_of(obj: Any) -> int:
 
 
 def differ(got: Any, expected: Any, form: str = "pt") -> str:
-    """What differs between two such objects; the empty string if nothing does. Order and strides are ``pt``'s alone."""
+    """The first difference between two such objects, or an empty string. Only ``pt`` keeps order and strides."""
     if form == "npy":
         return _differ("array", got, expected, strides=False)
     if list(got) != list(expected) and (form == "pt" or got.keys() != expected.keys()):
@@ -80,7 +80,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def read(path: str | os.PathLike[str]) -> Any:
-    """What the format's own library reads."""
+    """Read a file with the format's own library."""
     if format_of(path) == "safetensors":
         return safetensors.torch.load_file(path)
     if format_of(path) == "npy":
@@ -89,7 +89,7 @@ def read(path: str | os.PathLike[str]) -> Any:
 
 
 def write(obj: Any, path: str | os.PathLike[str]) -> None:
-    """Have the format's own library write."""
+    """Write a file with the format's own library."""
     if format_of(path) == "safetensors":
         safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in obj.items()}, path)
     elif format_of(path) == "npy":

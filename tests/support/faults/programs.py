@@ -1,7 +1,7 @@
-"""What the children do. Each program takes and returns what JSON can hold.
+"""The programs of the children. Their arguments and results are JSON values.
 
-A result's ``found`` is the version at the path (after a save) or in the object (after a load, 0 if none came), ``next``
-that of the next save or load, which is left in peace.
+A result's ``found`` is the version at the path after a save, or in the object after a load (0 if the load failed).
+``next`` is the version after the next save or load, without faults.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ NBYTES = 3 << 20
 
 
 def save(path: str, policy: str, durable: bool = True, nbytes: int = NBYTES, faults: list[Json] | None = None) -> Json:
-    """Save version NEW over what is there, under faults; then look at what is left, and save a small OLD."""
+    """Save version NEW over an existing file under faults; then check the file, and save a small OLD."""
     _warm_up(policy, objects.format_of(path))
     return _save(path, policy, durable, nbytes, faults)
 
 
 def load(path: str, policy: str, faults: list[Json] | None = None) -> Json:
-    """Load what is there, under faults, and once more without any; what came is given as the version it is."""
+    """Load a file under faults, and once more without any; the result has the versions."""
     _warm_up(policy, objects.format_of(path))
     return _load(path, policy, faults)
 
 
 def learn(op: str, path: str, faults: list[Json]) -> list[Json]:
-    """Thirty saves or loads under faults that stay, each by the way that the dictionary chooses and tries."""
+    """Thirty saves or loads under persistent faults, each with the tool that the dictionary chooses."""
     _warm_up("auto", objects.format_of(path))
     return [
         _save(path, "auto", True, NBYTES, faults) if op == "save" else _load(path, "auto", faults) for _ in range(30)
@@ -52,7 +52,7 @@ def learn(op: str, path: str, faults: list[Json]) -> list[Json]:
 
 
 def sweep(op: str, path: str, policy: str, call: str, effect: int) -> list[Json]:
-    """``save`` or ``load`` again and again: the fault strikes the first call of its class, the second, ... the last."""
+    """Repeat ``save`` or ``load``: the fault strikes the first call of its class, then the second, up to the last."""
     _warm_up(policy, objects.format_of(path))
     results: list[Json] = []
     for first in range(1, 200):
@@ -90,10 +90,10 @@ def _load(path: str, policy: str, faults: list[Json] | None) -> Json:
 
 
 def load_ones(path: str, policy: str, times: int, ready: str) -> Json:
-    """Load ``{"ones": bytes of value 1}`` while somebody cuts the file and lets it grow again, with zeros.
+    """Load ``{"ones": bytes of value 1}`` while another process truncates the file and extends it with zeros.
 
-    Gives how often nothing but ones and zeros came, how often something else, and the errors by their kind. ``ready``
-    appears after the first of ``times`` loads.
+    Returns how many loads held only ones and zeros ("right"), how many did not ("wrong"), and the errors by type.
+    Creates the file ``ready`` after the first of ``times`` loads.
     """
     seen: Counter[str] = Counter()
     for _ in range(times):
@@ -108,7 +108,7 @@ def load_ones(path: str, policy: str, times: int, ready: str) -> Json:
 
 
 def read_ones(path: str, policy: str, fault: Json) -> Json:
-    """Load such a file under a fault, and once more without any. ``right``: whatever came was nothing but ones."""
+    """Load such a file under a fault, and once more without any. ``right``: every loaded byte was 1."""
     fastio.load(path, policy=policy)
     loaded: list[Any] = []
     result = _attempt(lambda: loaded.append(fastio.load(path, policy=policy)), path, [fault])
@@ -118,7 +118,7 @@ def read_ones(path: str, policy: str, fault: Json) -> Json:
 
 
 def bounce(path: str, faults: list[Json]) -> Json:
-    """Write a file and read it back through pinned's ring, over host memory, under faults. ``notes`` are of both."""
+    """Write and read a file by the pinned transport, in host memory, under faults; ``notes`` are those of both."""
     source = torch.randint(0, 256, (NBYTES + 5,), dtype=torch.uint8)
     target = torch.zeros_like(source)
     transport = PinnedTransport(ThreadCopies)
@@ -138,7 +138,7 @@ def bounce(path: str, faults: list[Json]) -> Json:
 
 
 def refused_by_torch_too(path: str, op: str, uid: int | None = None) -> Json:
-    """The errors of torch and of fastio for the same mistake, as another user if asked."""
+    """The errors of torch and of fastio for the same mistake, as another user if ``uid`` is set."""
     if uid is not None:
         os.setgid(uid)
         os.setuid(uid)
@@ -151,7 +151,7 @@ def refused_by_torch_too(path: str, op: str, uid: int | None = None) -> Json:
 
 
 def save_as(path: str, uid: int, gid: int, groups: list[int], umask: int) -> Json:
-    """Save NEW over what is there as another user; gives who may do what with the file while it is written, too."""
+    """Save NEW over a file as another user; ``meanwhile`` has the temporary files' mode, owner and group."""
     os.umask(umask)
     os.setgroups(groups)
     os.setgid(gid)
@@ -169,15 +169,15 @@ def save_as(path: str, uid: int, gid: int, groups: list[int], umask: int) -> Jso
 
 
 def save_and_look(path: str, faults: list[Json]) -> Json:
-    """Save NEW over what is there under faults, and give the mode that the file has then."""
+    """Save NEW over a file under faults; the result has the file's mode afterwards."""
     _warm_up("posix")
     new = objects.make(objects.NEW)
     result = _attempt(lambda: fastio.save(new, path, policy="posix"), path, faults)
     return {**result, "mode": os.stat(path).st_mode & 0o7777, "found": found(path)}
 
 
-def save_for_ever(path: str, policy: str, durable: bool, nbytes: int, ready: str) -> Json:
-    """Save NEW, OLD, NEW, ... until killed; the file ``ready`` appears when the first of them begins."""
+def save_forever(path: str, policy: str, durable: bool, nbytes: int, ready: str) -> Json:
+    """Save NEW, OLD, NEW, ... until killed; creates the file ``ready`` before the first save."""
     versions = [objects.make(version, nbytes, objects.format_of(path)) for version in (objects.NEW, objects.OLD)]
     open(ready, "w").close()
     while True:
@@ -186,7 +186,7 @@ def save_for_ever(path: str, policy: str, durable: bool, nbytes: int, ready: str
 
 
 def hammer(path: str, rounds: int, seed: int) -> Json:
-    """Eight threads save and load one path, each with its own tool: every load must be one whole version."""
+    """Eight threads save and load one path with different tools: every load must give one complete version."""
     policies = ["uring", "posix", "torch", "auto"]
     saved = [objects.make(version, 256 << 10) for version in range(8)]
     problems: list[str] = []
@@ -217,13 +217,13 @@ def hammer(path: str, rounds: int, seed: int) -> Json:
 
 
 def store(folder: str, driver: str, faults: list[Json] | None = None) -> Json:
-    """Offload three blobs to a block store and read them back under faults; then, in the same store, without."""
+    """Offload three blobs to a block store and read them back, under faults, then in the same store without any."""
     _warm_up("posix")
     return _store(folder, driver, faults)
 
 
 def sweep_store(folder: str, driver: str, call: str, effect: int) -> list[Json]:
-    """``store`` again and again: the fault strikes the first call of its class, the second, ... the last."""
+    """Repeat ``store``: the fault strikes the first call of its class, then the second, up to the last."""
     _warm_up("posix")
     results: list[Json] = []
     for first in range(1, 200):
@@ -260,7 +260,7 @@ def _store(folder: str, driver: str, faults: list[Json] | None) -> Json:
 
 
 def _offload(it: BlockStore, blobs: list[torch.Tensor]) -> None:
-    """An iteration: each blob is written, then read in reverse order into other memory, compared and freed."""
+    """One iteration: write every blob, then read each in reverse order into other memory, compare and free it."""
     for index, blob in enumerate(blobs):
         it.write(index, blob.data_ptr(), blob.nbytes)
     for index in range(len(blobs)):
@@ -275,13 +275,13 @@ def _offload(it: BlockStore, blobs: list[torch.Tensor]) -> None:
 
 
 def found(path: str) -> int:
-    """The version at ``path``, after fastio verified it and the format's library read it."""
+    """The version at ``path``, read by the format's own library after ``fastio.verify``."""
     fastio.verify(path)
     return objects.version_of(objects.read(path))
 
 
 def _attempt(call: Callable[[], object], path: str, faults: list[Json] | None) -> Json:
-    """The error (or not) of a call, the transfers it recorded, and how often a fault struck."""
+    """Make a call; returns its error or None, the transfers it recorded, and how often a fault struck."""
     error: Json | None = None
     shim = ctypes.CDLL(None) if faults else None
     if shim is not None:
@@ -307,7 +307,7 @@ def _attempt(call: Callable[[], object], path: str, faults: list[Json] | None) -
 
 
 def _evict(path: str) -> None:
-    """Out of the page cache, so that a cold load is what happens."""
+    """Evict a file from the page cache, so that the next load is cold."""
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -315,7 +315,7 @@ def _evict(path: str) -> None:
 
 
 def _warm_up(policy: str, form: str = "pt") -> None:
-    """One save and one load elsewhere: pools, kept buffers and torch's own threads are there before we count."""
+    """Save and load elsewhere once: creates pools, kept buffers and torch's threads before the census counts."""
     folder = tempfile.mkdtemp()
     try:
         path = os.path.join(folder, f"warm.{form}")
@@ -325,7 +325,7 @@ def _warm_up(policy: str, form: str = "pt") -> None:
     finally:
         shutil.rmtree(folder)
     gc.collect()
-    gc.freeze()  # so that each census looks only at what came since
+    gc.freeze()  # so that each census only scans newer objects
 
 
 def _census() -> Json:
@@ -334,13 +334,13 @@ def _census() -> Json:
     for name in os.listdir("/proc/self/fd"):
         try:
             descriptors[name] = os.readlink(f"/proc/self/fd/{name}")
-        except FileNotFoundError:  # that of the listing itself
+        except FileNotFoundError:  # the descriptor of the listing itself
             continue
     return {"descriptors": descriptors, "threads": _threads()}
 
 
 def _threads() -> dict[str, str]:
-    """Threads by number. The kernel's own workers for io_uring are not counted: it ends them when they were idle."""
+    """Threads by number, without the kernel's io_uring workers, which it ends when they are idle."""
     threads = {}
     for number in os.listdir("/proc/self/task"):
         try:
@@ -354,7 +354,7 @@ def _threads() -> dict[str, str]:
 
 
 def _census_since(before: Json) -> list[str]:
-    """Descriptors and threads that were not there before, and are still there after two seconds."""
+    """New descriptors and threads since ``before`` that remain after two seconds."""
     deadline = time.monotonic() + 2
     while True:
         now = _census()
@@ -366,4 +366,4 @@ def _census_since(before: Json) -> list[str]:
         ]
         if not leaked or time.monotonic() > deadline:
             return leaked
-        time.sleep(0.01)  # OpenMP's threads end a little later than the thread that they worked for
+        time.sleep(0.01)  # OpenMP's threads end a little later than their parent

@@ -1,4 +1,4 @@
-"""The process that forks: it imports all that a program needs and never uses a thread or a ring itself."""
+"""The forking server: it imports everything that programs need, and never uses a thread or a ring itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MODULES = {"": programs, "checkpoints": checkpoints}
 
 
 def main() -> None:
-    """Answer one JSON request a line: start a program, wait for one, or have an object ready for all of them."""
+    """Answer one JSON request per line: start a program, wait for one, or create an object for all children."""
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:
@@ -29,7 +29,7 @@ def main() -> None:
             reply = {}
         else:
             if len(os.listdir("/proc/self/task")) > 1:
-                raise RuntimeError("the server has threads: a child could inherit a lock that nobody holds")
+                raise RuntimeError("the server has threads: a child could inherit a lock that no thread releases")
             pid = os.fork()
             if pid == 0:
                 _child(request)
@@ -40,7 +40,7 @@ def main() -> None:
 def _child(request: dict[str, Any]) -> None:
     status = 1
     try:
-        # The server's own pipes stay the server's: whatever the program prints goes to its file.
+        # The program must not write to the server's pipes: its output goes to a file.
         fd = os.open(request["base"] + ".err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
@@ -48,10 +48,10 @@ def _child(request: dict[str, Any]) -> None:
         os.dup2(fd, 2)
         os.close(fd)
         os.close(null)
-        os.environ["FASTIO_DICTIONARY_DIR"] = request["base"] + ".dictionaries"  # each learns from nothing
+        os.environ["FASTIO_DICTIONARY_DIR"] = request["base"] + ".dictionaries"  # each child starts with none
         faulthandler.enable()
         faulthandler.dump_traceback_later(request["timeout"], exit=True)
-        with open(request["base"] + ".json", "w") as report:  # now: the program may become another user
+        with open(request["base"] + ".json", "w") as report:  # opened before the program may change its user
             module, _, name = request["program"].rpartition(".")
             json.dump(getattr(_MODULES[module], name)(**request["arguments"]), report)
         status = 0

@@ -1,31 +1,30 @@
 /* A fault-injecting LD_PRELOAD library for Linux (x86-64, aarch64).
  *
- * It stands between the program and libc's wrappers of the calls that move bytes, so everything above them is real:
- * the package, its native module, torch, the kernel and the filesystem. A process arms it through ctypes
- * (`fault_arm`), once it has imported and warmed up all it needs: no environment variable could say "from here on".
+ * It wraps libc's functions that move bytes. Everything else is real: the package, its native module, torch, the
+ * kernel and the filesystem. A process arms it through ctypes (`fault_arm`) after its imports and warm-up: an
+ * environment variable could not mark that moment.
  *
- * A rule names a class of calls, the text that the file's path must contain, which call of that class to strike
- * first (from 1), how many in a row, and what happens: an errno (> 0), SHORTER (less is asked of the kernel) or
- * NOTHING (the call moves no bytes and returns 0). Every strike is counted, so that a test can tell whether its fault
- * was met at all.
+ * A rule has a class of calls, a text that the file's path must contain, the number of the first call of that class to
+ * strike (from 1), how many to strike in a row, and the effect: an errno (> 0), SHORTER (the call requests fewer bytes)
+ * or NOTHING (the call moves no bytes and returns 0). Strikes are counted, so that a test can check that its fault
+ * occurred.
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/io_uring.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "../preload_rings.h"
+
 enum { SHORTER = -1, NOTHING = -2 };
-enum { MAX_RULES = 8, MAX_RINGS = 64, MAX_VICTIMS = 64 };
+enum { MAX_RULES = 8, MAX_VICTIMS = 64 };
 
 typedef struct {
     char call[24];
@@ -39,7 +38,7 @@ typedef struct {
 static Rule rules[MAX_RULES];
 static atomic_int rule_count;
 static atomic_long strikes;
-static atomic_ulong demanded; /* what direct I/O must be aligned to, since an "alignment" struck; 0: as it is */
+static atomic_ulong demanded; /* alignment that direct I/O must have after an "alignment" strike; 0: the real one */
 
 int fault_arm(const char *call, const char *match, long first, long times, int effect) {
     int number = atomic_load(&rule_count);
@@ -55,14 +54,14 @@ int fault_arm(const char *call, const char *match, long first, long times, int e
     return 0;
 }
 
-/* How often the rules struck since the last fault_disarm. */
+/* Remove all rules; returns how often they struck since the last fault_disarm. */
 long fault_disarm(void) {
     atomic_store(&rule_count, 0);
     atomic_store(&demanded, 0);
     return atomic_exchange(&strikes, 0);
 }
 
-/* The path as the kernel knows it: an open file may be named by its descriptor. */
+/* The real path of a name that may refer to an open descriptor. */
 static const char *resolve(const char *path, char *buffer, size_t size) {
     if (strncmp(path, "/proc/self/fd/", 14) != 0 && strncmp(path, "/dev/fd/", 8) != 0) return path;
     ssize_t length = readlink(path, buffer, size - 1);
@@ -71,7 +70,7 @@ static const char *resolve(const char *path, char *buffer, size_t size) {
     return buffer;
 }
 
-/* The path as the kernel knows it: a name in an open folder. */
+/* The real path of a name in an open folder. */
 static const char *inside(int folder, const char *path, char *buffer, size_t size) {
     if (folder == AT_FDCWD || path[0] == '/') return path;
     char link[64];
@@ -83,7 +82,7 @@ static const char *inside(int folder, const char *path, char *buffer, size_t siz
     return buffer;
 }
 
-/* The effect that strikes this call, or 0. `path` may be null where a call has none: it then matches every rule. */
+/* The effect on this call, or 0. A call without a path passes null, which matches every rule. */
 static int struck(const char *call, const char *path) {
     int count = atomic_load(&rule_count);
     for (int i = 0; i < count; ++i) {
@@ -109,16 +108,12 @@ static int struck_fd(const char *call, int fd) {
     return effect;
 }
 
-/* About half, in whole blocks where there are any: what is left of a direct transfer must still be aligned. */
+/* About half, in whole blocks if possible: the rest of a direct transfer must still be aligned. */
 static size_t shorter(size_t nbytes) {
     if (nbytes >= 8192) return nbytes / 2 / 4096 * 4096;
     if (nbytes > 4096) return 4096;
     return nbytes > 1 && nbytes < 4096 ? nbytes / 2 : nbytes;
 }
-
-#define REAL(type, name, ...)                                     \
-    static type (*real)(__VA_ARGS__);                             \
-    if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, name);
 
 #define STRIKE(effect)           \
     do {                         \
@@ -130,7 +125,7 @@ static size_t shorter(size_t nbytes) {
             return 0;            \
     } while (0)
 
-/* ---- read, write: the classes "read" and "write" hold every way to move bytes. ---- */
+/* ---- read, write: the classes "read" and "write" cover every call that moves bytes. ---- */
 
 #define MOVES_AT(name, class, pointer)                                     \
     ssize_t name(int fd, pointer memory, size_t nbytes, off_t offset) {    \
@@ -154,7 +149,7 @@ MOVES_AT(pwrite64, "write", const void *)
 MOVES(read, "read", void *)
 MOVES(write, "write", const void *)
 
-/* Vectors are shortened to their first element, those with an offset to a part of it. */
+/* Vectors are shortened to their first element, or with an offset to a part of it. */
 #define MOVES_VECTOR(name, class)                                  \
     ssize_t name(int fd, const struct iovec *vector, int count) {  \
         REAL(ssize_t, #name, int, const struct iovec *, int)       \
@@ -174,7 +169,7 @@ MOVES_VECTOR(writev, "write")
         struct iovec first = {vector->iov_base, shorter(vector->iov_len)};                 \
         return real(fd, &first, 1, offset, flags);                                         \
     }
-/* What Python calls for os.preadv. */
+/* os.preadv calls these. */
 MOVES_VECTOR_AT(preadv2, "read")
 MOVES_VECTOR_AT(preadv64v2, "read")
 
@@ -190,7 +185,7 @@ MOVES_VECTOR_AT(preadv64v2, "read")
 ALLOCATES(fallocate)
 ALLOCATES(fallocate64)
 
-/* These give the error itself, and leave errno alone. */
+/* These return the error and do not set errno. */
 #define ALLOCATES_POSIX(name)                            \
     int name(int fd, off_t offset, off_t nbytes) {       \
         REAL(int, #name, int, off_t, off_t)              \
@@ -251,7 +246,7 @@ int renameat(int from_folder, const char *from, int to_folder, const char *to) {
     return real(from_folder, from, to_folder, to);
 }
 
-/* ---- open: "direct" strikes only what asks for O_DIRECT, "hold" what opens no file, "open" the rest. ---- */
+/* ---- open: "direct" strikes opens with O_DIRECT, "hold" those with O_PATH, "open" all others. ---- */
 
 static int open_effect(const char *path, int flags) {
     return struck(flags & O_PATH ? "hold" : flags & O_DIRECT ? "direct" : "open", path);
@@ -290,57 +285,16 @@ OPENS_AT(openat64)
 
 /* ---- io_uring ----
  *
- * Requests do not pass through libc one by one, but the native module enters the kernel with syscall(2), and its ring
- * lies in memory that was mapped through mmap(2). So before an io_uring_enter the requests that it submits can be
- * changed, and after it the completions:
- *   SHORTER  the request's length is cut, and the kernel really moves less;
- *   others   the request becomes a no-op, so no byte moves. The kernel completes a no-op inside the very call that
- *            submits it, so its completion is there when the call returns, and the result is put into it then,
- *            before the program can have looked.
- * The classes "ring_read" and "ring_write" go by the path of the request's file, as above. "ring_setup" and
+ * Single requests do not pass through libc, but the native module enters the kernel with syscall(2), and maps its ring
+ * through mmap(2). So the shim can change the submitted requests before an io_uring_enter, and the completions after
+ * it:
+ *   SHORTER  cuts the request's length, so the kernel really moves less;
+ *   others   turn the request into a no-op, so no byte moves. The kernel completes a no-op inside the call that submits
+ *            it, so the completion exists when the call returns. The shim then sets its result, before the program can
+ *            read it.
+ * The classes "ring_read" and "ring_write" match the path of the request's file, as above. "ring_setup" and
  * "ring_enter" strike the system calls themselves.
  */
-
-typedef struct {
-    int fd;
-    struct io_uring_params params;
-    char *rings;
-    struct io_uring_sqe *requests;
-} Ring;
-
-static Ring rings[MAX_RINGS];
-static atomic_uint ring_count;
-
-/* The newest ring of that descriptor: descriptors are used again. */
-static Ring *find_ring(int fd) {
-    unsigned count = atomic_load(&ring_count);
-    for (unsigned back = 1; back <= count && back <= MAX_RINGS; ++back) {
-        Ring *ring = &rings[(count - back) % MAX_RINGS];
-        if (ring->fd == fd) return ring;
-    }
-    return NULL;
-}
-
-static void remember_ring(int fd, const struct io_uring_params *params) {
-    Ring *ring = &rings[atomic_fetch_add(&ring_count, 1) % MAX_RINGS];
-    memset(ring, 0, sizeof *ring);
-    ring->params = *params;
-    ring->fd = fd;
-}
-
-#define MAPS(name)                                                                              \
-    void *name(void *address, size_t nbytes, int protection, int flags, int fd, off_t offset) { \
-        REAL(void *, #name, void *, size_t, int, int, int, off_t)                               \
-        void *memory = real(address, nbytes, protection, flags, fd, offset);                    \
-        Ring *ring = fd >= 0 && memory != MAP_FAILED ? find_ring(fd) : NULL;                    \
-        if (ring != NULL && offset == (off_t)IORING_OFF_SQ_RING) ring->rings = memory;          \
-        if (ring != NULL && offset == (off_t)IORING_OFF_SQES) ring->requests = memory;          \
-        return memory;                                                                          \
-    }
-MAPS(mmap)
-MAPS(mmap64)
-
-static unsigned *ring_word(Ring *ring, unsigned offset) { return (unsigned *)(ring->rings + offset); }
 
 static const char *request_class(const struct io_uring_sqe *request) {
     switch (request->opcode) {
@@ -362,7 +316,7 @@ typedef struct {
     int result;
 } Victim;
 
-/* Whether a filesystem that demands more than this one would take it. */
+/* Whether a filesystem with the demanded alignment would reject the request. */
 static int misaligned(const struct io_uring_sqe *request) {
     unsigned long alignment = atomic_load(&demanded);
     return alignment != 0 && ((request->addr | request->off | request->len) & (alignment - 1)) != 0;
@@ -404,9 +358,9 @@ static void change_completions(Ring *ring, const Victim *victims, int count) {
     }
 }
 
-/* ---- statx: "alignment" answers what direct I/O asks for, the effect in bytes (NOTHING: there is none). ----
+/* ---- statx: "alignment" sets the reported alignment of direct I/O, in bytes (NOTHING: no direct I/O). ----
  *
- * Requests on a ring that are not so aligned are refused from then on, as a filesystem that asks for it would.
+ * From then on unaligned requests on a ring fail, as on a filesystem with that alignment.
  */
 static void answer_alignment(int fd, unsigned *answer) {
     enum { DIOALIGN = 0x2000, MEMORY = 38, OFFSET = 39 };
@@ -440,7 +394,7 @@ long syscall(long number, ...) {
     int effect = struck("ring_enter", NULL);
     STRIKE(effect);
     Ring *ring = find_ring((int)a);
-    if (ring == NULL || ring->rings == NULL || ring->requests == NULL) return real(number, a, b, c, d, e, f);
+    if (ring == NULL) return real(number, a, b, c, d, e, f);
     Victim victims[MAX_VICTIMS];
     int count = change_requests(ring, (unsigned)b, victims);
     long submitted = real(number, a, b, c, d, e, f);

@@ -1,5 +1,5 @@
-/* Stand-ins for the few functions of libcuda and libgdrapi that fastio.nvme.gpu_memory calls. "GPU memory" is a memfd
-   of 1 MiB, seen by both at the made-up address GPU. The environment says what fails. NOT the libraries, and no GPU. */
+/* Fakes of the few functions of libcuda and libgdrapi that fastio.nvme.gpu_memory calls. "GPU memory" is a memfd of
+   1 MiB, at the invented address GPU for both. Environment variables select failures. NOT the real libraries or GPU. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdint.h>
@@ -31,7 +31,7 @@ static int lies_inside(uint64_t address, uint64_t size, uint64_t page) {
     return address % page == 0 && size % page == 0 && address >= GPU && address + size <= GPU + SIZE;
 }
 
-/* For the test: what is in it, and what is still held of it. */
+/* For the test: read the memory, and count the pins, mappings and sessions that are still open. */
 int gpu_read(uint64_t offset, void* to, uint64_t size) { return pread(the_memory(), to, size, offset) == (ssize_t)size; }
 int gpu_held(void) { return pinned + mapped + open_sessions; }
 

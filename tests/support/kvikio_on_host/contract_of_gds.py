@@ -1,6 +1,6 @@
-"""The contract, for the GPUDirect transport over the real kvikio and a driver whose device memory is the host's.
+"""The transport contract for the GPUDirect transport, over the real kvikio and a driver with host memory.
 
-Not collected by itself: test_gds runs it in a process of its own, which has that driver.
+pytest does not collect it: test_gds runs it in a process of its own with that driver.
 """
 
 from __future__ import annotations

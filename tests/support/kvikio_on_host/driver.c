@@ -1,7 +1,8 @@
-/* A stand-in for NVIDIA's driver library (libcuda.so.1), for machines without a GPU: the memory of its one device is
- * the process's own, so kvikio's whole way for device memory runs, its bounce buffers and copies included.
+/* A fake of NVIDIA's driver library (libcuda.so.1), for machines without a GPU: the memory of its one device is the
+ * process's own, so kvikio's code for device memory runs, including its bounce buffers and copies.
  *
- * Only what kvikio looks up is here. Results are CUresult: 0 is success. The number of an attribute is the driver's.
+ * It has only the functions that kvikio looks up. Results are CUresult: 0 is success. Attribute numbers are the real
+ * driver's.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -113,11 +114,11 @@ Result cuDeviceGetCount(int* count) {
 }
 
 Result cuDriverGetVersion(int* version) {
-    *version = 12000; /* a driver that has no batched copies */
+    *version = 12000; /* a driver without batched copies */
     return SUCCESS;
 }
 
-/* Whatever there is to do has been done: copies are over when they return. */
+/* Nothing to do: copies are synchronous. */
 #define DONE(name) \
     Result name(void) { return SUCCESS; }
 DONE(cuInit)
@@ -132,7 +133,7 @@ DONE(cuEventDestroy_v2)
 DONE(cuEventRecord)
 DONE(cuEventQuery)
 
-/* Looked up, not used. */
+/* Looked up but not used. */
 #define ABSENT(name) \
     Result name(void) { return NOT_SUPPORTED; }
 ABSENT(cuCtxCreate_v2)

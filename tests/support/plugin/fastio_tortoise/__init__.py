@@ -55,14 +55,14 @@ class TortoiseTransport:
 
 
 class HareTransport:
-    """One that cannot be used here, and says why."""
+    """A transport that is unavailable, with a reason and a cure."""
 
     def __init__(self) -> None:
         raise ToolUnavailableError("hare", "it is asleep", "wake it")
 
 
 class MuleTransport(TortoiseTransport):
-    """One that fails as its driver says: by the exception, or the answer, that ``MULE`` names."""
+    """A transport that fails as ``MULE`` says: by the exception or the result that it names."""
 
     name = "mule"
     capabilities = Capabilities()
@@ -72,7 +72,7 @@ class MuleTransport(TortoiseTransport):
             raise ToolUnavailableError("mule", "nobody drives it", "set MULE")
 
     @property
-    def _will(self) -> str:
+    def _failure(self) -> str:
         return os.environ["MULE"]
 
     def write(self, request: WriteRequest) -> TransportResult:
@@ -84,14 +84,14 @@ class MuleTransport(TortoiseTransport):
         return self._fail(request)
 
     def _fail(self, request: WriteRequest | ReadRequest) -> Any:
-        if self._will in ("EINVAL", "EIO"):
-            raise TransferError(getattr(errno, self._will), "kicking", request.path)
-        if self._will == "OSError":
+        if self._failure in ("EINVAL", "EIO"):
+            raise TransferError(getattr(errno, self._failure), "kicking", request.path)
+        if self._failure == "OSError":
             raise OSError(errno.EIO, "it kicked")
-        if self._will == "CorruptFileError":
+        if self._failure == "CorruptFileError":
             raise CorruptFileError(request.path, None, "it is chewed up")
-        if self._will == "checksums":
+        if self._failure == "checksums":
             return TransportResult("cached", [0] * (len(request.extents) + 1))
-        if self._will == "None":
+        if self._failure == "None":
             return None
-        raise getattr(builtins, self._will)(f"it bolted from {request.path}")
+        raise getattr(builtins, self._failure)(f"it bolted from {request.path}")
