@@ -1,4 +1,4 @@
-"""Which tools may be asked, in which order, and under which key what they took is remembered: for any capabilities."""
+"""The candidate tools of a call, their order, and the contexts of their times, for arbitrary capabilities."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ tools = st.dictionaries(st.sampled_from("abcdefgh"), capabilities)
 
 
 @given(tools, operations, formats, places)
-def test_candidates_can_do_it_and_are_left_to_dictionaries(
+def test_candidates_are_the_automatic_tools_that_support_the_operation(
     tools: dict[str, Capabilities], operation: str, form: str, devices: frozenset[str]
 ) -> None:
     found = candidates.candidates(tools, operation, form, devices)
@@ -39,7 +39,7 @@ def test_candidates_can_do_it_and_are_left_to_dictionaries(
 
 
 @given(tools, operations, formats, places)
-def test_candidates_come_in_the_order_of_the_work_that_they_make(
+def test_candidates_are_ordered_by_their_extra_work(
     tools: dict[str, Capabilities], operation: str, form: str, devices: frozenset[str]
 ) -> None:
     work = [
@@ -50,7 +50,7 @@ def test_candidates_come_in_the_order_of_the_work_that_they_make(
 
 
 @given(formats, places, st.booleans(), st.integers(0, 1 << 40), st.integers(0, 1 << 20))
-def test_a_key_tells_apart_what_takes_another_time(
+def test_contexts_differ_in_what_affects_the_time(
     form: str, devices: frozenset[str], state: bool, nbytes: int, extents: int
 ) -> None:
     save = candidates.save_context(form, devices, state, nbytes, extents)

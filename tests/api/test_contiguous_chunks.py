@@ -1,4 +1,4 @@
-"""Tensors that are not contiguous, in ``.safetensors`` and ``.npy``: packed piece by piece, the same file."""
+"""Noncontiguous tensors in ``.safetensors`` and ``.npy``: packed piece by piece into the same file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOOLS = ["uring", "posix", "torch", "numpy", "memory"]
 
 
 def strided() -> dict[str, torch.Tensor]:
-    """Each in its own way, the first ones more than one piece (8 MiB)."""
+    """Tensors with different strides; the first ones are larger than one piece (8 MiB)."""
     return {
         "tall": torch.randn(2, 1_300_000).t(),
         "long rows": torch.randn(2, 2_600_000)[:, 1:],
@@ -38,7 +38,7 @@ def strided() -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_safetensors_holds_what_contiguous_ones_would(tmp_path: Path, tool: str) -> None:
+def test_safetensors_of_noncontiguous_tensors_equals_that_of_contiguous_copies(tmp_path: Path, tool: str) -> None:
     ours, plain, tensors = tmp_path / "ours.safetensors", tmp_path / "plain.safetensors", strided()
     result = fastio.save(tensors, ours, policy=tool, durable=False)
     before = fastio.save({k: t.resolve_conj().resolve_neg().contiguous() for k, t in tensors.items()}, plain)
@@ -51,14 +51,14 @@ def test_safetensors_holds_what_contiguous_ones_would(tmp_path: Path, tool: str)
 
 
 @pytest.mark.parametrize("name", [name for name, tensor in strided().items() if tensor.dtype != torch.bfloat16])
-def test_npy_holds_what_numpy_sees(tmp_path: Path, name: str) -> None:
+def test_npy_of_a_noncontiguous_tensor_loads_in_numpy(tmp_path: Path, name: str) -> None:
     path, tensor = tmp_path / "a.npy", strided()[name]
     fastio.save(tensor, path, durable=False)
     assert np.array_equal(np.load(path), tensor.resolve_conj().resolve_neg().numpy())
     assert torch.equal(fastio.load(path), tensor)
 
 
-def test_npy_of_an_array_in_any_order(tmp_path: Path) -> None:
+def test_npy_of_a_strided_array_loads_in_numpy(tmp_path: Path) -> None:
     path, base = tmp_path / "a.npy", np.arange(24.0).reshape(4, 6)
     for array in (base.T, base[:, ::2], base[::-1], np.asfortranarray(base), np.array(7.0)):
         fastio.save(array, path, durable=False)
@@ -66,14 +66,14 @@ def test_npy_of_an_array_in_any_order(tmp_path: Path) -> None:
         assert np.load(path).shape == array.shape
 
 
-def test_a_file_object_gets_the_same_bytes(tmp_path: Path) -> None:
+def test_a_file_object_receives_the_same_bytes_as_a_path(tmp_path: Path) -> None:
     path, stream, tensors = tmp_path / "a.safetensors", io.BytesIO(), strided()
     fastio.save(tensors, path, durable=False)
     fastio.save(tensors, stream, format="safetensors")
     assert path.read_bytes() == stream.getvalue()
 
 
-def test_a_cancelled_transfer_ends(tmp_path: Path) -> None:
+def test_write_packed_stops_when_cancelled(tmp_path: Path) -> None:
     control = Control()
     control.cancel()
     with (tmp_path / "a").open("w+b") as file:
@@ -82,7 +82,7 @@ def test_a_cancelled_transfer_ends(tmp_path: Path) -> None:
             write_packed([NonContiguousTensor(0, tensor.nbytes, tensor)], file.name, file.fileno(), control)
 
 
-def test_an_error_of_the_system_names_its_place(tmp_path: Path) -> None:
+def test_write_packed_errors_name_file_and_offset(tmp_path: Path) -> None:
     path, tensor = tmp_path / "a", torch.randn(5, 6).t()
     path.write_bytes(bytes(1000))
     with path.open("rb") as file, pytest.raises(fastio.TransferError, match="write failed at offset 64") as caught:

@@ -1,4 +1,4 @@
-"""What fastio saves and loads is what torch saves and loads: some thousand examples, in processes of four kinds.
+"""Compares fastio's saves and loads with torch's: thousands of examples, in four kinds of processes.
 
 ``make differential`` runs more of them; see ``differential``.
 """
@@ -28,13 +28,13 @@ EXAMPLES = 2000  # of all kinds together
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Path:
-    """Holds the library of the schedules."""
+    """The folder of the schedules' library."""
     return schedules.build(tmp_path_factory.mktemp("differential")).parent
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_fastio_gives_what_torch_gives(folder: Path, kind: str) -> None:
+def test_fastio_and_torch_give_the_same_results(folder: Path, kind: str) -> None:
     piece = command.run(kind, folder, ["--seed", str(SEED), "--first", "0", "--count", str(EXAMPLES)])
     assert piece.status == 0, "\n".join(piece.output)
     assert piece.examples == EXAMPLES // len(KINDS)
@@ -42,8 +42,8 @@ def test_fastio_gives_what_torch_gives(folder: Path, kind: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_torch_in_fastios_place_differs_from_torch_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So what the other tests find is no doing of the comparison."""
+def test_comparing_torch_with_itself_finds_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So differences in the other tests are not caused by the comparison."""
 
     def save(obj: Any, target: Any, policy: str, durable: bool, format: str, **arguments: Any) -> None:
         torch.save(obj, target, **arguments)
@@ -78,7 +78,7 @@ def _set(key: str, make: Callable[[Any], Any]) -> Callable[[dict[str, Any]], Non
 
 
 def _fill_byte(obj: dict[str, Any]) -> None:
-    obj["view"].untyped_storage()[0] = 1  # what the view does not show
+    obj["view"].untyped_storage()[0] = 1  # a byte outside the view
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def _fill_byte(obj: dict[str, Any]) -> None:
         "order": (lambda obj: obj.__setitem__("base", obj.pop("base")), "keys"),
     }.values(),
 )
-def test_the_comparison_finds(change: Callable[[dict[str, Any]], None], words: str) -> None:
+def test_comparison_detects_each_kind_of_difference(change: Callable[[dict[str, Any]], None], words: str) -> None:
     want, got = _sample(), _sample()
     assert difference(want, got) is None
     change(got)
@@ -116,7 +116,7 @@ def test_the_comparison_finds(change: Callable[[dict[str, Any]], None], words: s
     assert words in found
 
 
-def test_neighbours_find_storages_that_share_memory() -> None:
+def test_neighbours_detect_storages_that_share_memory() -> None:
     whole = torch.arange(64, dtype=torch.uint8)
 
     def overlapping() -> Any:

@@ -1,4 +1,4 @@
-"""What code written for torch.save and torch.load finds when it gets fastio's."""
+"""fastio.save and fastio.load as replacements for torch.save and torch.load."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fastio.engine.background_job import WORTH_A_THREAD, under_way
 from objects import assorted, same
 
 
-def test_paths_and_file_objects(tmp_path: Path) -> None:
+def test_paths_and_file_objects_round_trip(tmp_path: Path) -> None:
     obj = assorted()
     for f in (str(tmp_path / "a.pt"), tmp_path / "b.pt", tmp_path / "noext", tmp_path / "ü.pt"):
         fastio.save(obj, f)
@@ -40,7 +40,7 @@ def test_paths_and_file_objects(tmp_path: Path) -> None:
         assert same(fastio.load(file), obj)
 
 
-def test_a_file_object_that_cannot_be_read_twice_is_torchs_matter() -> None:
+def test_load_of_an_unseekable_file_object_raises_torchs_error() -> None:
     class Pipe(io.BytesIO):
         def seek(self, *_: int) -> int:
             raise io.UnsupportedOperation("seek")
@@ -51,7 +51,7 @@ def test_a_file_object_that_cannot_be_read_twice_is_torchs_matter() -> None:
         assert type(_error(fastio.load, f)) is type(theirs)
 
 
-def test_map_location(tmp_path: Path) -> None:
+def test_map_location_works_as_in_torch(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     obj = {"x": torch.arange(100000.0), "y": torch.ones(2)}
     fastio.save(obj, path)
@@ -76,7 +76,7 @@ def test_map_location(tmp_path: Path) -> None:
         assert type(_error(torch.load, path, where)) is type(_error(fastio.load, path, where))
 
 
-def test_a_name_that_a_package_registered_is_a_map_location(tmp_path: Path) -> None:
+def test_map_location_accepts_registered_device_names(tmp_path: Path) -> None:
     path, obj = tmp_path / "a.pt", {"x": torch.arange(1000)}
     fastio.save(obj, path)
     registry = torch.serialization._package_registry
@@ -109,7 +109,7 @@ def _error(function: Any, *arguments: Any, **keywords: Any) -> BaseException | N
     return None
 
 
-def test_mmap_is_torchs(tmp_path: Path) -> None:
+def test_load_with_mmap_is_done_by_torch(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     fastio.save({"x": torch.arange(100000)}, path)
     with fastio.record() as transfers:
@@ -119,7 +119,7 @@ def test_mmap_is_torchs(tmp_path: Path) -> None:
     assert "mmap" in transfers[0].reason
 
 
-def test_legacy_files(tmp_path: Path) -> None:
+def test_legacy_format_round_trips(tmp_path: Path) -> None:
     path, obj = tmp_path / "old.pt", {"x": torch.arange(10)}
     torch.save(obj, path, _use_new_zipfile_serialization=False)
     assert same(fastio.load(path), obj)
@@ -127,7 +127,7 @@ def test_legacy_files(tmp_path: Path) -> None:
     assert same(torch.load(path), obj)
 
 
-def test_a_pickle_module_of_ones_own(tmp_path: Path) -> None:
+def test_a_custom_pickle_module_works_as_in_torch(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     module = types.SimpleNamespace(**{name: getattr(pickle, name) for name in dir(pickle) if name[0] != "_"})
     module.__name__ = "mine"
@@ -137,7 +137,7 @@ def test_a_pickle_module_of_ones_own(tmp_path: Path) -> None:
         fastio.load(path, pickle_module=module)
 
 
-def test_skip_data_and_fake_tensors(tmp_path: Path) -> None:
+def test_skip_data_and_fake_tensor_mode_work_as_in_torch(tmp_path: Path) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     path = tmp_path / "a.pt"
@@ -172,7 +172,7 @@ def test_mistakes_raise_what_torch_raises(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["auto", "torch", "posix"])
-def test_a_path_that_ends_as_a_folder_does_is_no_file(tmp_path: Path, policy: str) -> None:
+def test_paths_that_end_in_a_slash_or_pass_through_a_file_raise_as_open_does(tmp_path: Path, policy: str) -> None:
     (tmp_path / "folder").mkdir()
     fastio.save(torch.ones(3), tmp_path / "x.pt")
     (tmp_path / "link.pt").symlink_to("x.pt")
@@ -202,7 +202,7 @@ def test_a_path_that_ends_as_a_folder_does_is_no_file(tmp_path: Path, policy: st
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_an_argument_that_torch_has_not_is_refused_in_its_words(tmp_path: Path, legacy: bool) -> None:
+def test_unknown_arguments_raise_torchs_type_error(tmp_path: Path, legacy: bool) -> None:
     named: dict[str, Any] = {"foo": 1, "_use_new_zipfile_serialization": not legacy}
     for f in (tmp_path / "a.pt", io.BytesIO()):
         errors = [_error(save, torch.ones(3), f, **named) for save in (torch.save, fastio.save)]
@@ -212,13 +212,13 @@ def test_an_argument_that_torch_has_not_is_refused_in_its_words(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("policy", ["auto", "uring", "posix", "torch", "numpy", "memory"])
-def test_durable_is_whatever_is_true_or_false(tmp_path: Path, policy: str) -> None:
+def test_durable_accepts_any_truth_value(tmp_path: Path, policy: str) -> None:
     for durable in (np.True_, np.False_, 1, 0, None, "yes", torch.tensor(True)):
         result = fastio.save({"x": torch.ones(5)}, tmp_path / "a.pt", policy=policy, durable=durable)
         assert result.durable is bool(durable)
 
 
-def test_durable_in_the_dictionary_is_true_or_false(tmp_path: Path) -> None:
+def test_dictionary_file_stores_durable_as_a_boolean(tmp_path: Path) -> None:
     code = "import fastio, numpy, sys, torch; fastio.save(torch.ones(5), sys.argv[1], durable=numpy.True_)"
     environment = {**os.environ, "FASTIO_DICTIONARY_DIR": str(tmp_path / "dictionaries")}
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.pt")], check=True, env=environment)
@@ -226,7 +226,7 @@ def test_durable_in_the_dictionary_is_true_or_false(tmp_path: Path) -> None:
     assert any('"durable":true' in text for text in kept)
 
 
-def test_saving_keeps_mode_and_follows_links(tmp_path: Path) -> None:
+def test_save_keeps_mode_and_follows_links(tmp_path: Path) -> None:
     target, link = tmp_path / "real.pt", tmp_path / "link.pt"
     fastio.save(torch.zeros(5), target)
     target.chmod(0o640)
@@ -237,10 +237,10 @@ def test_saving_keeps_mode_and_follows_links(tmp_path: Path) -> None:
     assert torch.equal(torch.load(target), torch.ones(5))
     fastio.save(torch.ones(100000), target)
     fastio.save(torch.ones(5), target)
-    assert target.stat().st_size < 10000  # shorter than what was there
+    assert target.stat().st_size < 10000  # shorter than the old file
 
 
-def test_a_new_file_obeys_the_umask(tmp_path: Path) -> None:
+def test_mode_of_a_new_file_obeys_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         fastio.save(torch.zeros(5), tmp_path / "a.pt")
@@ -249,7 +249,7 @@ def test_a_new_file_obeys_the_umask(tmp_path: Path) -> None:
     assert (tmp_path / "a.pt").stat().st_mode & 0o777 == 0o640
 
 
-def test_a_path_that_is_no_regular_file(tmp_path: Path) -> None:
+def test_save_to_a_device_or_pipe_is_done_by_torch_and_not_durable(tmp_path: Path) -> None:
     pipe, read = tmp_path / "pipe", []
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
@@ -263,7 +263,7 @@ def test_a_path_that_is_no_regular_file(tmp_path: Path) -> None:
     assert fastio.save({"x": torch.ones(5)}, "/dev/null", durable=False).fallbacks == ()
 
 
-def test_nbytes_are_tensor_bytes_where_they_are_known(tmp_path: Path) -> None:
+def test_transfer_nbytes_are_tensor_bytes_if_known_else_file_size(tmp_path: Path) -> None:
     path, legacy, obj = tmp_path / "a.pt", tmp_path / "legacy.pt", {"x": torch.ones(1000)}
     with fastio.record() as transfers:
         for tool in ("torch", "posix"):
@@ -306,24 +306,26 @@ def test_patch_torch_nests_and_restores(tmp_path: Path) -> None:
     ],
     ids=", ".join,
 )
-def test_patch_torch_leaves_out_what_torch_ignores_for_safetensors(tmp_path: Path, arguments: dict[str, Any]) -> None:
+def test_patch_torch_drops_load_arguments_that_torch_ignores_for_safetensors(
+    tmp_path: Path, arguments: dict[str, Any]
+) -> None:
     path, obj = tmp_path / "a.safetensors", {"x": torch.randn(1000)}
     fastio.save(obj, path)
     with fastio.record() as transfers, fastio.patch_torch():
         assert same(torch.load(path, **arguments), obj)
-        with pytest.raises(RuntimeError, match="map_location"):  # torch does not ignore it either
+        with pytest.raises(RuntimeError, match="map_location"):  # torch does not ignore map_location either
             torch.load(path, {"cuda": "cpu"}, **arguments)
     (note,) = (note for note in transfers[0].fallbacks if "ignores" in note)
     assert all(name in note for name in arguments if name != "weights_only")
     assert "weights_only" not in note
     with pytest.raises((TypeError, RuntimeError)):
-        fastio.load(path, **arguments)  # who calls fastio may know that they mean nothing
+        fastio.load(path, **arguments)  # fastio's own load refuses arguments without effect
     with fastio.record() as transfers, fastio.patch_torch():
         assert same(torch.load(path, mmap=False, pickle_module=None), obj)
     assert not any("ignores" in note for note in transfers[0].fallbacks)
 
 
-def test_patch_torch_heeds_torchs_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patch_torch_obeys_torchs_environment_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.pt"
     torch.save(Fraction(1, 3), path)
     with fastio.patch_torch():
@@ -336,7 +338,7 @@ def test_patch_torch_heeds_torchs_environment(tmp_path: Path, monkeypatch: pytes
             torch.load(path, weights_only=True)
 
 
-def test_patch_torch_from_many_threads(tmp_path: Path) -> None:
+def test_patch_torch_nests_across_threads(tmp_path: Path) -> None:
     save = torch.save
     errors = []
 
@@ -358,7 +360,7 @@ def test_patch_torch_from_many_threads(tmp_path: Path) -> None:
     assert torch.save is save
 
 
-def test_progress(tmp_path: Path) -> None:
+def test_progress_ends_at_the_total(tmp_path: Path) -> None:
     path, obj = tmp_path / "a.pt", {"x": torch.ones(16 << 20)}
     saved: list[tuple[int, int]] = []
     loaded: list[tuple[int, int]] = []
@@ -370,7 +372,7 @@ def test_progress(tmp_path: Path) -> None:
         fastio.load(path, progress="yes")
 
 
-def test_progress_is_told_its_end_where_that_came_before_anyone_waited() -> None:
+def test_progress_reports_the_total_if_the_job_ended_before_the_wait() -> None:
     told: list[tuple[int, int]] = []
     control, ended = Control(), threading.Event()
 
@@ -382,13 +384,13 @@ def test_progress_is_told_its_end_where_that_came_before_anyone_waited() -> None
     before = len(sys._current_frames())
     with under_way(work, control, WORTH_A_THREAD) as job:
         assert ended.wait(30)
-        while len(sys._current_frames()) > before:  # its thread is there still
+        while len(sys._current_frames()) > before:  # its thread still runs
             time.sleep(0.001)
         assert [job.wait(lambda *seen: told.append(seen)) for _ in range(2)] == ["done", "done"]
     assert told == [(WORTH_A_THREAD, WORTH_A_THREAD)]
 
 
-def test_progress_is_told_its_end_where_torch_does_the_work(tmp_path: Path) -> None:
+def test_progress_reports_the_total_when_torch_does_the_work(tmp_path: Path) -> None:
     path, legacy, obj = tmp_path / "a.pt", tmp_path / "legacy.pt", {"x": torch.ones(1000)}
     old = {"_use_new_zipfile_serialization": False}
     for target, arguments in ((path, {"policy": "torch"}), (legacy, old), (io.BytesIO(), {}), ("/dev/null", {})):
@@ -414,7 +416,7 @@ def test_progress_is_told_its_end_where_torch_does_the_work(tmp_path: Path) -> N
             fastio.save(obj, f, progress="yes")
 
 
-def test_settings_of_the_process_are_left_alone(tmp_path: Path) -> None:
+def test_save_and_load_leave_torchs_settings_unchanged(tmp_path: Path) -> None:
     config = pytest.importorskip("torch.utils.serialization", reason="before torch 2.7").config
     before = config.save.storage_alignment, torch.serialization.get_crc32_options()
     fastio.save(assorted(), tmp_path / "a.pt")
@@ -422,7 +424,7 @@ def test_settings_of_the_process_are_left_alone(tmp_path: Path) -> None:
     assert (config.save.storage_alignment, torch.serialization.get_crc32_options()) == before
 
 
-def test_tools_say_what_they_can_do_or_why_not() -> None:
+def test_tools_report_operations_or_why_they_are_unavailable() -> None:
     by_name = {tool.name: tool for tool in fastio.tools()}
     assert {"torch", "numpy", "posix", "uring", "dali", "gds", "pinned", "memory"} <= set(by_name)
     assert by_name["uring"].operations == ("load", "save")
@@ -439,7 +441,7 @@ def test_tools_say_what_they_can_do_or_why_not() -> None:
 
 
 @pytest.mark.parametrize("moved", ["_load", "_save"])
-def test_a_torch_whose_private_parts_moved_costs_speed_only(tmp_path: Path, moved: str) -> None:
+def test_probe_reports_a_torch_whose_private_functions_changed(tmp_path: Path, moved: str) -> None:
     code = f"""
 import sys, torch
 if {moved!r} == "_load":
@@ -456,7 +458,7 @@ print(torch_probe.unsupported_reason())
     assert "the_new_method" in told
 
 
-def test_where_the_probe_fails_torch_does_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_does_the_work_if_the_probe_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastio.formats.pt.torch_probe.unsupported_reason", lambda: "this torch is from the future")
     path, obj = tmp_path / "a.pt", assorted()
     result = fastio.save(obj, path)

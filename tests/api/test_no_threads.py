@@ -1,4 +1,4 @@
-"""Where no thread can be started any more: the limit of processes, of the user or of the container, is reached."""
+"""Saves and loads when no thread can be started: the process limit of the user or container is reached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import fastio
 
 BEGIN = """
-import encodings.ascii, os, resource, sys, threading  # Python itself may be out of reach later
+import encodings.ascii, os, resource, sys, threading  # Python's own files may be unreadable for the other user
 import torch
 import fastio
 
@@ -22,13 +22,13 @@ torch.set_num_threads(1)
 tensors = {"small": torch.arange(1000), "large": torch.arange(5 << 19) + 3}  # of 8 KB, and of 20 MiB and some bytes
 tensors["large"] = tensors["large"].view(torch.uint8)[: (20 << 20) - 777]
 os.chdir(sys.argv[1])
-fastio.save(tensors["small"], "first.pt")  # whatever is imported late
+fastio.save(tensors["small"], "first.pt")  # for all late imports
 with fastio.Checkpointer("first", asynchronous=False) as first:
     first.save(0, tensors)
 os.remove("first.pt")
 os.chmod(".", 0o777)
 if os.geteuid() == 0:
-    os.setresuid(65534, 65534, 65534)  # no limit holds for root
+    os.setresuid(65534, 65534, 65534)  # limits do not apply to root
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 try:
     threading.Thread(target=print).start()
@@ -41,10 +41,10 @@ else:
 TRANSFERS = """
 for tensor in tensors.values():
     for durable in (True, False):
-        told = []
-        tell = lambda *one: told.append(one)
-        saved = fastio.save(tensor, "it.pt", policy=sys.argv[2], durable=durable, progress=tell)
-        assert told and told[-1][0] == told[-1][1] >= saved.nbytes, told
+        seen = []
+        progress = lambda *one: seen.append(one)
+        saved = fastio.save(tensor, "it.pt", policy=sys.argv[2], durable=durable, progress=progress)
+        assert seen and seen[-1][0] == seen[-1][1] >= saved.nbytes, seen
         with fastio.record() as transfers:
             assert torch.equal(fastio.load("it.pt", policy=sys.argv[2]), tensor)
         assert saved.tool == sys.argv[2] and not saved.fallbacks, saved
@@ -71,7 +71,7 @@ with fastio.Checkpointer("steps") as checkpointer:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that another user may reach, too, unlike pytest's."""
+    """A folder that other users can access, unlike pytest's."""
     with tempfile.TemporaryDirectory() as path:
         yield Path(path)
 
@@ -84,11 +84,11 @@ def run(folder: Path, script: str, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["posix", "numpy", "torch", "uring"])
-def test_saves_and_loads(folder: Path, policy: str) -> None:
+def test_save_and_load_work_without_further_threads(folder: Path, policy: str) -> None:
     if why := next(tool.reason for tool in fastio.tools() if tool.name == policy):
         pytest.skip(why)
     run(folder, TRANSFERS, policy)
 
 
-def test_steps_are_saved_in_the_foreground_and_not_behind(folder: Path) -> None:
+def test_checkpoints_without_threads_save_synchronously_and_refuse_asynchronous_saves(folder: Path) -> None:
     run(folder, STEPS)

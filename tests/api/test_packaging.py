@@ -1,4 +1,4 @@
-"""What a user installs: the distributions, a light import, and a stub that tells the truth about the native part."""
+"""The distributions, the installed package, a light import, and the stub of the native part."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def package_files(root: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def built(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source distribution made of a clean copy, and the wheel made of that distribution."""
+    """A folder with the source distribution of a clean copy, and the wheel built from it."""
     copy = tmp_path_factory.mktemp("copy") / "source"
     ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
     shutil.copytree(repository, copy, symlinks=True, ignore=ignored)
@@ -67,7 +67,7 @@ def test_sdist_holds_every_source_once(built: Path, repository: Path) -> None:
         links = {member.name.partition("/")[2] for member in archive if member.issym() or member.islnk()}
     native_sources = {path.relative_to(repository).as_posix() for path in (repository / "native").rglob("*.?pp")}
     assert package_files(repository) | native_sources <= names | links
-    # The kernels' source is compiled at run time, and the recorded trace is replayed by the command and its tests.
+    # The kernels' source is compiled at run time; the command and its tests replay the recorded trace.
     assert links == {"fastio/offload/codecs/csr.cu", "tests/data/recorded.csv"}
     assert {"native/codec/csr.cu", "fastio_bench/tools/recorded.csv"} <= names
     assert not [name for name in names if name.split("/")[0] in {"backends", "bench", "dicts"}]
@@ -84,7 +84,7 @@ def test_wheel_holds_the_package_and_nothing_else(built: Path, repository: Path)
 
 
 @pytest.mark.slow
-def test_wheel_made_of_the_sdist_works_where_there_is_no_source(built: Path, tmp_path: Path) -> None:
+def test_wheel_from_the_sdist_works_without_the_source_tree(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--target", tmp_path / "site", wheel, cwd=tmp_path)
     code = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n{SAVE_AND_LOAD}"
@@ -92,7 +92,7 @@ def test_wheel_made_of_the_sdist_works_where_there_is_no_source(built: Path, tmp
     assert [Path(path).is_relative_to(tmp_path / "site") for path in loaded] == [True, True]
 
 
-def test_installed_package_is_whole(repository: Path) -> None:
+def test_installed_package_has_all_files_and_metadata(repository: Path) -> None:
     home = Path(fastio.__file__).parent.parent
     assert [name for name in sorted(package_files(repository)) if not (home / name).is_file()] == []
     installed = distribution("fastio")
@@ -100,7 +100,7 @@ def test_installed_package_is_whole(repository: Path) -> None:
     assert [entry.value for entry in installed.entry_points] == ["fastio_bench:main"]
 
 
-def test_import_pulls_in_nothing_heavy(tmp_path: Path) -> None:
+def test_import_loads_no_heavy_modules(tmp_path: Path) -> None:
     modules = run(sys.executable, "-c", NEWLY_IMPORTED, cwd=tmp_path).split()
     assert "fastio" in modules
     assert [m for m in modules if m.split(".")[0] in HEAVY or m.startswith(HEAVY_ROOMS)] == []
@@ -111,7 +111,7 @@ def public(names: list[str]) -> set[str]:
 
 
 def stubbed(body: list[ast.stmt]) -> dict[str, ast.stmt]:
-    """What a stub defines: its functions, classes and annotated values, by name."""
+    """A stub's functions, classes and annotated values, by name."""
     found: dict[str, ast.stmt] = {}
     for statement in body:
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
@@ -131,7 +131,7 @@ def native_arguments(function: object) -> list[str]:
     return [argument.arg for argument in (*parsed.args.posonlyargs, *parsed.args.args, *parsed.args.kwonlyargs)]
 
 
-def test_stub_names_what_the_native_part_has() -> None:
+def test_stub_matches_the_native_module() -> None:
     stub = stubbed(ast.parse((Path(fastio.__file__).parent / "_native.pyi").read_text()).body)
     assert public(list(stub)) == public(dir(native))
     for name, statement in stub.items():

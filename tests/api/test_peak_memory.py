@@ -1,4 +1,4 @@
-"""What a save or a load takes of memory beyond the object itself, at most: its peak, in a process of its own."""
+"""The peak memory of a save or load beyond the object itself, measured in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 MIB = 1 << 20
 LIMIT = 64 * MIB
-MANY, EACH = 20_000, 16 << 10  # whole pages: a header between two of them may cost one more
-PADDED = 8_000, 40 << 10  # as many as begin on pages: nearly a page of padding each
+MANY, EACH = 20_000, 16 << 10  # count and bytes, whole pages: a header between two tensors may cost one more page
+PADDED = 8_000, 40 << 10  # count and bytes: the most tensors that begin on pages, with nearly a page of padding each
 
 PEAK = """
 import os
@@ -33,7 +33,7 @@ def both(library, tool):
 
 operation, library, tool, what, path = sys.argv[1:]
 save, load = both(library, tool)
-first = os.path.join(os.path.dirname(path), "first" + os.path.splitext(path)[1])  # what is imported and made once
+first = os.path.join(os.path.dirname(path), "first" + os.path.splitext(path)[1])  # for late imports and allocations
 save(torch.ones(3) if first.endswith(".npy") else {"small": torch.ones(3)}, first)
 load(first)
 obj = eval(what) if operation == "save" else None
@@ -50,44 +50,44 @@ else:
 
 
 def peak(operation: str, library: str, tool: str, what: str, path: Path) -> int:
-    """Bytes beyond the object: ``what`` is its expression, for a save."""
+    """The peak in bytes beyond the object; ``what`` is the object's expression, for a save."""
     command = [sys.executable, "-c", PEAK, operation, library, tool, what, str(path)]
     return int(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A file of many small tensors, and what saving it took."""
+    """A file of many small tensors, and the peak of its save."""
     path = tmp_path_factory.mktemp("many") / "ours.pt"
     return path, peak("save", "fastio", "uring", f"many({MANY}, {EACH})", path)
 
 
-def test_saving_many_small_tensors(many: tuple[Path, int]) -> None:
+def test_save_of_many_small_tensors_stays_below_the_memory_limit(many: tuple[Path, int]) -> None:
     path, taken = many
     assert taken < LIMIT
     assert path.stat().st_size < MANY * EACH * 1.03
 
 
-def test_saving_as_many_as_are_padded_to_pages(tmp_path: Path) -> None:
+def test_save_of_page_padded_tensors_stays_below_the_memory_limit(tmp_path: Path) -> None:
     count, each = PADDED
     path = tmp_path / "padded.pt"
     assert peak("save", "fastio", "uring", f"many({count}, {each})", path) < LIMIT
     assert path.stat().st_size > count * (each + 3900)
 
 
-def test_loading_many_small_tensors(many: tuple[Path, int]) -> None:
+def test_load_of_many_small_tensors_stays_below_the_memory_limit(many: tuple[Path, int]) -> None:
     path, _ = many
     assert peak("load", "fastio", "posix", "", path) < LIMIT
 
 
-def test_many_small_tensors_in_safetensors(tmp_path: Path) -> None:
+def test_safetensors_with_many_small_tensors_stay_below_the_memory_limit(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     assert peak("save", "fastio", "uring", f"many({MANY}, {EACH})", path) < LIMIT
     assert peak("load", "fastio", "posix", "", path) < LIMIT
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.npy", "a.pt"])
-def test_one_large_tensor_that_is_not_contiguous(tmp_path: Path, name: str) -> None:
+def test_a_large_noncontiguous_tensor_stays_below_the_memory_limit(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     what = "torch.ones(150 << 8, 1024).t()"
     assert peak("save", "fastio", "uring", what if name == "a.npy" else f"{{'x': {what}}}", path) < LIMIT

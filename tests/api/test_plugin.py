@@ -1,4 +1,4 @@
-"""A third party's transport, as a package of its own: installed, it is a tool like any other, with nothing to set."""
+"""Third-party transports in a package of their own: once installed, they are tools like any other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that the plug-in is installed into."""
+    """The folder into which the plug-in is installed."""
     target = tmp_path_factory.mktemp("site")
     build = tmp_path_factory.mktemp("build")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
@@ -27,7 +27,7 @@ def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def run(program: str, site: Path | None, folder: Path, **settings: str) -> Any:
-    """What a new process prints as JSON; with the plug-in on its path, or without."""
+    """Run a program in a new process, with ``site`` on its path if given; returns its last line, parsed as JSON."""
     if site:
         settings["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, **settings, "FASTIO_DICTIONARY_DIR": str(folder / "dictionaries")}
@@ -67,7 +67,7 @@ print(json.dumps({t.name: [t.available, t.reason, t.cure, t.operations, t.format
 """
 
 
-def test_it_is_among_the_tools(installed: Path, tmp_path: Path) -> None:
+def test_plugin_tools_are_listed(installed: Path, tmp_path: Path) -> None:
     tools = run(TOOLS, installed, tmp_path)
     assert tools["tortoise"] == [True, "", "", ["load", "save"], ["pt", "safetensors", "npy"], ["cpu"]]
     assert tools["hare"][:3] == [False, "it is asleep", "wake it"]
@@ -88,7 +88,7 @@ print(json.dumps([[t.op, t.tool, t.route, t.verified, list(t.fallbacks)] for t i
 """
 
 
-def test_it_moves_tensors_when_it_is_asked_for(installed: Path, tmp_path: Path) -> None:
+def test_plugin_saves_and_loads_when_named(installed: Path, tmp_path: Path) -> None:
     (save, load) = run(NAMED, installed, tmp_path)
     assert save[:3] == ["save", "tortoise", "cached"]
     assert load[:4] == ["load", "tortoise", "cached", True]
@@ -107,7 +107,7 @@ print(json.dumps(tried))
 """
 
 
-def test_it_turns_up_in_the_dictionaries_by_itself(installed: Path, tmp_path: Path) -> None:
+def test_plugin_is_tried_and_learned_automatically(installed: Path, tmp_path: Path) -> None:
     tried = run(AUTOMATIC, installed, tmp_path)
     assert ["save", "tortoise"] in tried
     assert ["load", "tortoise"] in tried
@@ -119,7 +119,7 @@ def test_it_turns_up_in_the_dictionaries_by_itself(installed: Path, tmp_path: Pa
 MARKS = "import json, fastio; from fastio.dicts import fingerprint; print(json.dumps(fingerprint.of('.').tools))"
 
 
-def test_its_version_is_one_of_what_makes_times_comparable(installed: Path, tmp_path: Path) -> None:
+def test_plugin_version_is_in_the_dictionarys_fingerprint(installed: Path, tmp_path: Path) -> None:
     (own,) = {*run(MARKS, installed, tmp_path).split(", ")} - {*run(MARKS, None, tmp_path).split(", ")}
     assert own.split(" ")[1:] == ["1.0"], own
 
@@ -145,7 +145,7 @@ print(json.dumps(verified))
 """
 
 
-def test_its_file_has_checksums_of_what_it_wrote(installed: Path, tmp_path: Path) -> None:
+def test_plugin_files_have_valid_checksums(installed: Path, tmp_path: Path) -> None:
     assert run(CHANGING, installed, tmp_path)
 
 
@@ -165,7 +165,7 @@ with open("mule.json", "w") as file:
 told = {}
 """
 STUBBORN = """
-path = os.fsdecode(b"caf\\xe9.pt")  # no text: a reason in which it stands is kept all the same
+path = os.fsdecode(b"caf\\xe9.pt")  # not Unicode: a dictionary must still store a reason that quotes it
 for way in WAYS:
     os.environ["MULE"] = way
     dictionary = fastio.dicts.Dictionary.load("mule.json")
@@ -201,9 +201,7 @@ print(json.dumps(told))
 """
 
 
-def test_where_it_fails_in_whatever_way_another_tool_is_taken_and_the_dictionary_told(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_any_failure_of_a_plugin_falls_back_and_is_recorded_in_the_dictionary(installed: Path, tmp_path: Path) -> None:
     told = run(FAVOURITE + STUBBORN.replace("WAYS", repr([*ITS_WAYS])), installed, tmp_path, MULE="")
     for way, (transfers, failures) in told.items():
         assert len(transfers) == 8
@@ -212,10 +210,12 @@ def test_where_it_fails_in_whatever_way_another_tool_is_taken_and_the_dictionary
         assert all(reason == "mule could not" and ITS_WAYS[way] in note for reason, note in notes)
         assert {op for op, _ in failures} == {"save", "load"}
         assert all(ITS_WAYS[way] in failure for _, failure in failures)
-        assert len(notes) == len(failures)  # once in each context: it is avoided then
+        assert len(notes) == len(failures)  # once in each context: then the tool is avoided
 
 
-def test_where_it_was_asked_for_and_fails_the_error_names_it_and_the_cause(installed: Path, tmp_path: Path) -> None:
+def test_a_failing_plugin_that_was_named_raises_an_error_with_its_name_and_the_cause(
+    installed: Path, tmp_path: Path
+) -> None:
     program = FAVOURITE + ASKED.replace("WAYS", repr([*ITS_WAYS])).replace("POLICY", "'mule'")
     for way, errors in run(program, installed, tmp_path, MULE="").items():
         assert errors.keys() == {"save", "load"}
@@ -229,7 +229,7 @@ def test_where_it_was_asked_for_and_fails_the_error_names_it_and_the_cause(insta
                 assert re.search(rf"no tool could {doing} .*: mule: .*policy='auto'", said)
 
 
-def test_what_every_tool_would_meet_is_raised_at_once(installed: Path, tmp_path: Path) -> None:
+def test_errors_that_every_tool_would_meet_are_raised_without_fallback(installed: Path, tmp_path: Path) -> None:
     failed, damaged = ("TransferError", errno.EIO), ("CorruptFileError", None)
     expected = {"EIO": failed, "OSError": failed, "CorruptFileError": damaged}
     program = FAVOURITE + ASKED.replace("WAYS", repr([*expected])).replace("POLICY", "'mule.json'")
@@ -240,7 +240,7 @@ def test_what_every_tool_would_meet_is_raised_at_once(installed: Path, tmp_path:
             assert "file.pt" in said
 
 
-def test_a_plug_in_that_would_end_the_process_is_a_tool_that_is_unavailable(tmp_path: Path) -> None:
+def test_a_plugin_that_raises_system_exit_is_unavailable(tmp_path: Path) -> None:
     package = tmp_path / "site" / "leaver-1.0.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: leaver\nVersion: 1.0\n")

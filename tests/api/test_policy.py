@@ -1,4 +1,4 @@
-"""``policy`` in all its forms, from the front door: who is asked, who learns, and what is kept."""
+"""``policy`` in all its forms: which tool is used, which dictionary learns, and what is stored; and ``explain``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fastio import dicts
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of dictionaries that starts empty."""
+    """An empty folder for dictionaries."""
     folder = tmp_path / "dictionaries"
     monkeypatch.setenv("FASTIO_DICTIONARY_DIR", str(folder))
     dicts.forget()
@@ -30,7 +30,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     dicts.forget()
 
 
-def test_a_tool_by_name_is_used_and_nothing_is_learned(tmp_path: Path, kept: Path) -> None:
+def test_a_named_tool_is_used_and_teaches_no_dictionary(tmp_path: Path, kept: Path) -> None:
     path = tmp_path / "a.pt"
     for tool in ("uring", "posix", "torch", "numpy", "memory"):
         assert fastio.save(torch.ones(1000), path, policy=tool).tool == tool
@@ -41,28 +41,28 @@ def test_a_tool_by_name_is_used_and_nothing_is_learned(tmp_path: Path, kept: Pat
     assert not list(kept.glob("*.json"))
 
 
-def test_auto_learns_from_the_first_call_and_keeps_it(tmp_path: Path, kept: Path) -> None:
+def test_auto_learns_from_the_first_call_and_stores_it(tmp_path: Path, kept: Path) -> None:
     path, obj = tmp_path / "a.pt", torch.ones(1 << 18)
     tools = set()
     for _ in range(25):
         tools.add(fastio.save(obj, path).tool)
-        path.read_bytes()  # in the page cache, whichever tool saved it: one context for all loads
+        path.read_bytes()  # always in the page cache, so all loads have one context
         fastio.load(path)
     assert {"uring", "posix"} <= tools
     for op in ("save", "load"):
         explanation = fastio.explain(path, op)
-        # On a machine that changes its speed meanwhile the samples of before are dropped.
+        # If the machine changes its speed, earlier samples are dropped.
         assert sum(entry.samples for entry in explanation.entries) >= 4
         assert explanation.entries[0].seconds
     dicts.flush()
     (file,) = kept.glob("*.json")
     assert "uring" in json.dumps(json.loads(file.read_text()))
     code = f"import fastio; print(sum(e.samples for e in fastio.explain({str(path)!r}).entries))"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert int(told.stdout) >= 3  # the file keeps the last few of each tool
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert int(printed.stdout) >= 3  # the file keeps the last few samples of each tool
 
 
-def test_a_dictionary_object_and_its_file(tmp_path: Path, kept: Path) -> None:
+def test_policy_accepts_a_dictionary_or_its_file(tmp_path: Path, kept: Path) -> None:
     path, obj, file = tmp_path / "a.pt", torch.ones(1 << 18), tmp_path / "mine.json"
     mine = dicts.Dictionary()
     for _ in range(20):
@@ -77,18 +77,18 @@ def test_a_dictionary_object_and_its_file(tmp_path: Path, kept: Path) -> None:
         result = fastio.save(obj, path, policy=policy)
         assert result.tool in {entry.tool for entry in learned.entries} | {"numpy", "torch"}
     dicts.flush()
-    assert not list(kept.glob("*.json"))  # what the caller's own dictionary learned stays there
+    assert not list(kept.glob("*.json"))  # only the caller's own dictionary has learned
 
 
 @pytest.mark.parametrize("policy", ["w", "r", "w+r"])
-def test_aware_modes(tmp_path: Path, kept: Path, policy: str) -> None:
+def test_policies_w_r_and_w_plus_r_save_and_load(tmp_path: Path, kept: Path, policy: str) -> None:
     path, obj = tmp_path / "a.pt", torch.ones(1 << 16)
     for _ in range(6):
         fastio.save(obj, path, policy=policy)
         assert torch.equal(fastio.load(path, policy=policy), obj)
 
 
-def test_a_policy_that_is_none(tmp_path: Path) -> None:
+def test_an_invalid_policy_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     with pytest.raises(ValueError, match="policy='teleport': expected 'auto'"):
         fastio.save(torch.ones(1), path, policy="teleport")
@@ -102,7 +102,7 @@ def test_a_policy_that_is_none(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.pt")) == []
 
 
-def test_a_policy_that_is_none_is_refused_where_nobody_is_asked_too(tmp_path: Path) -> None:
+def test_an_invalid_policy_is_refused_even_if_torch_does_the_work(tmp_path: Path) -> None:
     path, legacy, stream = tmp_path / "a.pt", tmp_path / "legacy.pt", io.BytesIO()
     torch.save(torch.ones(1), path)
     torch.save(torch.ones(1), legacy, _use_new_zipfile_serialization=False)
@@ -120,7 +120,7 @@ def test_a_policy_that_is_none_is_refused_where_nobody_is_asked_too(tmp_path: Pa
     assert not new.exists()
 
 
-def test_the_environment_can_fix_the_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fastio_policy_variable_selects_the_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTIO_POLICY", "posix")
     assert fastio.save(torch.ones(1), tmp_path / "a.pt").tool == "posix"
     assert fastio.save(torch.ones(1), tmp_path / "a.pt", policy="uring").tool == "uring"
@@ -129,12 +129,12 @@ def test_the_environment_can_fix_the_tool(tmp_path: Path, monkeypatch: pytest.Mo
         assert (answer.tool, answer.reason) == ("posix", "FASTIO_POLICY=posix")
 
 
-def test_a_tool_of_the_environment_that_cannot_is_told_with_the_variable(
+def test_error_for_an_unusable_tool_of_the_environment_names_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.pt"
     fastio.save(torch.ones(1), path)
-    monkeypatch.setenv("FASTIO_POLICY", "spdk")  # which moves no files
+    monkeypatch.setenv("FASTIO_POLICY", "spdk")  # cannot save or load files
     with pytest.raises(fastio.ToolUnavailableError, match=r"FASTIO_POLICY=spdk, and .*; .*, or unset FASTIO_POLICY"):
         fastio.load(path)
     assert fastio.explain(path).reason.startswith("FASTIO_POLICY=spdk, which is unavailable: ")
@@ -144,7 +144,7 @@ def test_a_tool_of_the_environment_that_cannot_is_told_with_the_variable(
 
 
 @pytest.mark.parametrize("text", ["abc", "", "0", "-3", "1.5", "257", "9" * 30])
-def test_a_number_of_threads_that_is_none_is_ignored_with_a_warning(
+def test_an_invalid_number_of_threads_is_ignored_with_a_warning(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FASTIO_IO_THREADS", text)
@@ -152,7 +152,7 @@ def test_a_number_of_threads_that_is_none_is_ignored_with_a_warning(
         assert fastio.save(torch.ones(1 << 16), tmp_path / "a.pt", policy="posix").tool == "posix"
 
 
-def test_explain_takes_whole_numbers_of_any_kind_and_folders_that_are_there(tmp_path: Path) -> None:
+def test_explain_accepts_any_integer_type_and_only_existing_folders(tmp_path: Path) -> None:
     numpy = pytest.importorskip("numpy")
     assert fastio.explain(numpy.int64(5), folder=tmp_path).tool == fastio.explain(5, folder=tmp_path).tool
     for wrong in (None, 1.5, True, [5]):
@@ -173,12 +173,12 @@ def test_a_damaged_default_dictionary_is_rebuilt_with_a_warning(tmp_path: Path, 
     (file,) = kept.glob("*.json")
     file.write_text('{"schema": "nonsense"')
     dicts.forget()
-    fastio.save(torch.ones(1 << 16), path)  # the first small transfer of a process does not wait for the dictionary
+    fastio.save(torch.ones(1 << 16), path)  # a process's first small transfer does not wait for the dictionary
     with pytest.warns(RuntimeWarning, match=file.name):
         fastio.save(torch.ones(1 << 16), path)
 
 
-def test_explain_says_why_and_how_sure(tmp_path: Path) -> None:
+def test_explain_shows_reasons_and_chances(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     fastio.save(torch.ones(1 << 16), path)
     for target, op in ((path, "load"), (path, "save"), (5 << 20, "load"), (5 << 20, "save")):
@@ -191,7 +191,7 @@ def test_explain_says_why_and_how_sure(tmp_path: Path) -> None:
         fastio.explain(tmp_path / "none.pt")
 
 
-def test_explain_a_save_of_what_is_not_there_yet(tmp_path: Path, kept: Path) -> None:
+def test_explain_of_a_new_save_needs_a_size_and_a_folder(tmp_path: Path, kept: Path) -> None:
     obj = torch.ones(1 << 16)
     for number in range(8):
         fastio.save(obj, tmp_path / f"{number}.pt")
@@ -207,10 +207,10 @@ def test_explain_a_save_of_what_is_not_there_yet(tmp_path: Path, kept: Path) -> 
         fastio.explain(tmp_path / "0.pt", op="save", folder=tmp_path)
 
 
-def test_explain_says_what_only_torch_loads(tmp_path: Path) -> None:
+def test_explain_names_files_that_only_torch_loads(tmp_path: Path) -> None:
     script, legacy = tmp_path / "script.pt", tmp_path / "legacy.pt"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript itself
+        warnings.simplefilter("ignore", DeprecationWarning)  # from TorchScript
         torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(2)), script)
     torch.save({"x": torch.ones(1000)}, legacy, _use_new_zipfile_serialization=False)
     for path, why in ((script, "TorchScript|not one that torch.save wrote"), (legacy, "legacy format")):
@@ -218,7 +218,7 @@ def test_explain_says_what_only_torch_loads(tmp_path: Path) -> None:
         assert (explanation.tool, explanation.nbytes) == ("torch", path.stat().st_size)
         assert re.search(why, explanation.reason)
         assert f"torch: {explanation.reason}" in str(explanation)
-        assert len(fastio.explain(path, "save").entries) > 1  # a save of it need not be torch's
+        assert len(fastio.explain(path, "save").entries) > 1  # other tools can save over it
     with fastio.record() as transfers:
         fastio.load(legacy)
     assert (transfers[0].tool, transfers[0].reason) == ("torch", explanation.reason)
@@ -229,7 +229,7 @@ def test_explain_says_what_only_torch_loads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("target", "error"), [(-5, ValueError), (True, TypeError), (2.5, TypeError)])
-def test_explain_refuses_what_is_no_size(target: Any, error: type[Exception]) -> None:
+def test_explain_refuses_invalid_sizes(target: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         fastio.explain(target)
     assert fastio.explain(0).nbytes == 0

@@ -1,4 +1,4 @@
-"""The bar: it is there for the time of a transfer, however that ends."""
+"""The progress bar: it exists during a transfer, and ends with it however the transfer ends."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from fastio.checkpoint import Checkpointer
 LARGE = {"large": torch.ones(40 << 20)}
 
 
-def refreshing() -> list[threading.Thread]:
+def bar_threads() -> list[threading.Thread]:
     """Threads that draw bars."""
     return [thread for thread in threading.enumerate() if "Refresh" in type(thread).__name__]
 
 
-def none_stays() -> bool:
-    """Whether they end, soon: rich does not wait for them."""
+def bar_threads_end() -> bool:
+    """Whether these threads end within 10 seconds: rich does not join them."""
     end = time.monotonic() + 10
-    while refreshing() and time.monotonic() < end:
+    while bar_threads() and time.monotonic() < end:
         time.sleep(0.001)
-    return not refreshing()
+    return not bar_threads()
 
 
 @pytest.fixture(autouse=True)
-def no_bar_stays() -> Iterator[None]:
+def check_bar_threads_end() -> Iterator[None]:
     yield
-    assert none_stays()
+    assert bar_threads_end()
 
 
-def test_a_save_and_a_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_save_and_load_draw_a_bar_with_the_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fastio.save(LARGE, tmp_path / "it.pt", progress=True)
     assert "saving it.pt" in (said := capsys.readouterr().out)
     assert "167.8/167.8 MB" in said
@@ -49,7 +49,7 @@ def test_a_save_and_a_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "167.8/167.8 MB" in said
 
 
-def test_what_is_over_at_once_draws_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_short_checkpoint_saves_draw_no_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Checkpointer(tmp_path, progress=True) as checkpointer:
         for step in range(3):
             checkpointer.save(step, {"tensor": torch.ones(3)})
@@ -57,9 +57,9 @@ def test_what_is_over_at_once_draws_nothing(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().out == ""
 
 
-def test_ctrl_c(tmp_path: Path) -> None:
+def test_keyboard_interrupt_ends_the_bar(tmp_path: Path) -> None:
     def hear(number: int, frame: FrameType | None) -> None:
-        if refreshing():
+        if bar_threads():
             signal.setitimer(signal.ITIMER_REAL, 0)
             raise KeyboardInterrupt
 
@@ -78,9 +78,9 @@ def save_again_and_again(path: Path) -> None:
         fastio.save(LARGE, path, progress=True)
 
 
-def test_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_ends_the_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
-        assert refreshing()
+        assert bar_threads()
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr("os.fsync", fail)
@@ -88,7 +88,7 @@ def test_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         fastio.save(LARGE, tmp_path / "it.pt", progress=True)
 
 
-def test_two_at_a_time(tmp_path: Path) -> None:
+def test_two_saves_with_bars_run_at_the_same_time(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as threads:
         paths = [tmp_path / "one.pt", tmp_path / "other.pt"]
         results = list(threads.map(lambda path: fastio.save(LARGE, path, progress=True), paths))
@@ -96,17 +96,17 @@ def test_two_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("progress_at_once")
-def test_a_checkpoint_and_its_restoring(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_save_and_restore_draw_bars(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Checkpointer(tmp_path, progress=True) as checkpointer:
         checkpointer.save(3, LARGE)
         checkpointer.wait()
-        assert none_stays()
+        assert bar_threads_end()
         assert "saving step 3" in capsys.readouterr().out
         checkpointer.restore()
         assert "restoring step 3" in capsys.readouterr().out
 
 
-def test_what_is_no_progress(tmp_path: Path) -> None:
+def test_an_invalid_progress_argument_is_a_type_error(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="progress=3: expected None, True or a function"):
         fastio.save(LARGE, tmp_path / "it.pt", progress=3)
     with pytest.raises(TypeError, match="progress='yes'"):
@@ -114,7 +114,7 @@ def test_what_is_no_progress(tmp_path: Path) -> None:
     fastio.save(LARGE, tmp_path / "it.pt", progress=False)
 
 
-def test_a_function_that_is_false() -> None:
+def test_progress_accepts_a_callable_that_is_falsy() -> None:
     class Told(list[tuple[int, int]]):
         def __call__(self, done: int, total: int) -> None:
             self.append((done, total))

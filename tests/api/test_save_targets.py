@@ -1,4 +1,4 @@
-"""What stands where a save goes to: pipes, devices, open files without a name, links, folders that are not there."""
+"""Saves to unusual targets: pipes, devices, open files without a name, links, missing folders."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FORMS = ("pt", "safetensors", "npy")
 
 
 def object_of(form: str) -> Any:
-    tensor = torch.arange(100_000).reshape(50, -1).t()  # more than a pipe holds, and to be packed
+    tensor = torch.arange(100_000).reshape(50, -1).t()  # larger than a pipe, and not contiguous
     return tensor if form == "npy" else {"x": tensor, "y": torch.ones(3)}
 
 
 def same_values(one: Any, other: Any) -> bool:
-    """Equal but for the strides, which a pack changes."""
+    """Equal except for strides, which packing changes."""
     if isinstance(one, dict):
         return bool(one.keys() == other.keys()) and all(torch.equal(one[name], other[name]) for name in one)
     return torch.equal(one, other)
@@ -35,7 +35,7 @@ def same_values(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("linked", [False, True])
-def test_a_pipe_is_written_to(tmp_path: Path, form: str, linked: bool) -> None:
+def test_save_to_a_pipe_writes_into_it(tmp_path: Path, form: str, linked: bool) -> None:
     pipe, read = tmp_path / "pipe", []
     os.mkfifo(pipe)
     path = tmp_path / "link" if linked else pipe
@@ -43,8 +43,8 @@ def test_a_pipe_is_written_to(tmp_path: Path, form: str, linked: bool) -> None:
         path.symlink_to("pipe")
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
     reader.start()
-    told: list[tuple[int, int]] = []
-    result = fastio.save(object_of(form), path, format=form, progress=lambda *seen: told.append(seen))
+    seen: list[tuple[int, int]] = []
+    result = fastio.save(object_of(form), path, format=form, progress=lambda *seen: seen.append(seen))
     reader.join()
     assert same_values(fastio.load(io.BytesIO(read[0])), object_of(form))
     assert pipe.is_fifo()
@@ -52,12 +52,12 @@ def test_a_pipe_is_written_to(tmp_path: Path, form: str, linked: bool) -> None:
     assert (result.reason, result.durable) == ("the path is no regular file", False)
     assert result.fallbacks == ("not durable: the path is no regular file",)
     assert result.nbytes == {"pt": 0, "npy": 800_000, "safetensors": 800_012}[form]
-    assert told == [(result.nbytes, result.nbytes)]
+    assert seen == [(result.nbytes, result.nbytes)]
 
 
 @pytest.fixture(params=["null", "full"])
 def device(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """/dev/null or /dev/full, made again where no harm can come to it."""
+    """A copy of /dev/null or /dev/full, which a test may replace by mistake."""
     path = tmp_path / str(request.param)
     try:
         os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, {"null": 3, "full": 7}[path.name]))
@@ -68,13 +68,13 @@ def device(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_device_is_written_to(device: Path, form: str) -> None:
+def test_save_to_a_device_writes_to_it(device: Path, form: str) -> None:
     if device.name == "null":
         assert fastio.save(object_of(form), device, format=form, durable=False).fallbacks == ()
     else:
         with pytest.raises(RuntimeError) as refused:
             fastio.save(object_of(form), device, format=form)
-        if form != "pt":  # there torch says what it will
+        if form != "pt":  # for pt the message is torch's
             assert isinstance(refused.value, fastio.TransferError)
             assert str(device) in str(refused.value)
             assert "No space left" in str(refused.value)
@@ -82,7 +82,7 @@ def test_a_device_is_written_to(device: Path, form: str) -> None:
     assert list(device.parent.iterdir()) == [device]
 
 
-def test_nothing_but_a_file_is_replaced(tmp_path: Path) -> None:
+def test_atomic_file_refuses_to_replace_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(NotReplaceableError, match=r"pipe.*name another path|name another path.*pipe") as refused:
@@ -95,7 +95,7 @@ def test_nothing_but_a_file_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", ["memfd", "removed", "removed, with another name", "removed, and made again"])
 @pytest.mark.parametrize("way", ["/proc/self/fd", "/dev/fd"])
-def test_an_open_file_that_has_no_name(tmp_path: Path, form: str, kind: str, way: str) -> None:
+def test_save_to_an_unnamed_open_file_overwrites_it_in_place(tmp_path: Path, form: str, kind: str, way: str) -> None:
     if kind == "memfd":
         file = os.fdopen(os.memfd_create("it"), "w+b")
     else:
@@ -104,7 +104,7 @@ def test_an_open_file_that_has_no_name(tmp_path: Path, form: str, kind: str, way
         if "another" in kind:
             (tmp_path / "other").hardlink_to(path)
         path.unlink()
-        if "again" in kind:  # as the kernel's own words for the removed one
+        if "again" in kind:  # the kernel's name for the removed file
             Path(f"{path} (deleted)").write_bytes(b"somebody else's")
     before = {entry: entry.read_bytes() for entry in tmp_path.iterdir() if entry.name != "other"}
     with file:
@@ -119,19 +119,19 @@ def test_an_open_file_that_has_no_name(tmp_path: Path, form: str, kind: str, way
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_open_file_that_has_its_name_is_replaced(tmp_path: Path, form: str) -> None:
+def test_save_to_the_descriptor_path_of_a_named_file_replaces_the_file(tmp_path: Path, form: str) -> None:
     with (tmp_path / "it").open("w+b") as file:
         assert fastio.save(object_of(form), f"/dev/fd/{file.fileno()}", format=form).durable
     assert same_values(fastio.load(tmp_path / "it"), object_of(form))
     assert [entry.name for entry in tmp_path.iterdir()] == ["it"]
 
 
-def test_links_are_followed_one_after_the_other(tmp_path: Path) -> None:
+def test_save_follows_chains_of_links_and_rejects_cycles(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     (tmp_path / "first.pt").symlink_to("one/second.pt")
     (tmp_path / "one" / "second.pt").symlink_to("../two/third.pt")
-    for value in (1.0, 2.0):  # there is nothing at its end, then a file
+    for value in (1.0, 2.0):  # first the target is missing, then it is a file
         fastio.save(torch.tensor(value), tmp_path / "first.pt")
         assert fastio.load(tmp_path / "two" / "third.pt") == value
     assert not (tmp_path / "two" / "third.pt").is_symlink()
@@ -140,7 +140,9 @@ def test_links_are_followed_one_after_the_other(tmp_path: Path) -> None:
         fastio.save(torch.ones(1), tmp_path / "ring.pt")
 
 
-def test_relative_paths_are_of_the_folder_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_atomic_file_keeps_its_folder_when_the_working_folder_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
     with AtomicFile("it") as new:
@@ -151,7 +153,7 @@ def test_relative_paths_are_of_the_folder_at_the_start(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("policy", ["auto", "torch", "posix"])
-def test_a_folder_that_is_missing_on_the_way_and_left_again(tmp_path: Path, form: str, policy: str) -> None:
+def test_a_path_through_a_missing_folder_is_not_found(tmp_path: Path, form: str, policy: str) -> None:
     path = f"{tmp_path}/missing/../x"
     for action in (lambda: fastio.save(object_of(form), path, format=form, policy=policy), lambda: fastio.load(path)):
         with pytest.raises(FileNotFoundError, match=r"missing/\.\./x"):
@@ -163,7 +165,7 @@ def test_a_folder_that_is_missing_on_the_way_and_left_again(tmp_path: Path, form
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_by_way_of_another_process(tmp_path: Path) -> None:
+def test_save_through_proc_root_and_links_reaches_the_folder(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("folder")
     obj = object_of("pt")

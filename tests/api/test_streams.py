@@ -1,4 +1,4 @@
-"""File objects that are saved to: what takes less than it is given, and the memory that a save takes."""
+"""Saves to file objects: short writes, pipes, full disks, and the memory that a save needs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def object_of(form: str) -> Any:
 
 
 class Dribbling(io.RawIOBase):
-    """Takes 1000 bytes at a time, if that many; then ``last`` for ever."""
+    """Accepts at most 1000 bytes per call and ``room`` in all; then every write returns ``last``."""
 
     def __init__(self, room: int, last: int | None = None) -> None:
         self.taken = bytearray()
@@ -47,14 +47,14 @@ class Dribbling(io.RawIOBase):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_raw_file_object_that_takes_less_than_it_is_given(form: str) -> None:
+def test_save_completes_short_writes_of_a_raw_file_object(form: str) -> None:
     f = Dribbling(1 << 20)
     fastio.save(object_of(form), f, format=form)
     assert same(fastio.load(io.BytesIO(f.taken)), object_of(form))
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_and_takes_no_more_at_last(form: str) -> None:
+def test_save_to_a_raw_file_object_that_stops_accepting_bytes_raises_eio(form: str) -> None:
     with pytest.raises(fastio.TransferError, match=r"<file object>") as refused:
         fastio.save(object_of(form), Dribbling(100_000, 0), format=form)
     assert refused.value.errno == errno.EIO
@@ -62,8 +62,8 @@ def test_and_takes_no_more_at_last(form: str) -> None:
 
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_file_without_a_buffer_on_a_disk_that_is_full(tmp_path: Path, form: str, legacy: bool) -> None:
-    """The system takes what there is room for, and says how much; the next call is an error."""
+def test_save_to_an_unbuffered_file_on_a_full_disk_raises_an_error(tmp_path: Path, form: str, legacy: bool) -> None:
+    """The first write beyond the limit is short; the next one fails."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     arguments = {"_use_new_zipfile_serialization": False} if legacy and form == "pt" else {}
     with (tmp_path / "it").open("wb", buffering=0) as file:
@@ -77,7 +77,7 @@ def test_a_file_without_a_buffer_on_a_disk_that_is_full(tmp_path: Path, form: st
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_file_of_tempfile_without_a_buffer(form: str) -> None:
+def test_save_to_an_unbuffered_tempfile_works_and_a_full_disk_raises_an_error(form: str) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with tempfile.NamedTemporaryFile(buffering=0) as file:
         fastio.save(object_of(form), file, format=form)
@@ -92,7 +92,7 @@ def test_a_file_of_tempfile_without_a_buffer(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_pipe_that_does_not_wait(form: str) -> None:
+def test_save_to_a_full_nonblocking_pipe_raises_eagain(form: str) -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     with open(reading, "rb"), open(writing, "wb", buffering=0) as file:
@@ -103,7 +103,7 @@ def test_a_pipe_that_does_not_wait(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_pipe_that_waits(form: str) -> None:
+def test_save_to_a_blocking_pipe_delivers_the_object(form: str) -> None:
     reading, writing = os.pipe()
     read: list[bytes] = []
     with open(reading, "rb") as source:
@@ -117,7 +117,7 @@ def test_a_pipe_that_waits(form: str) -> None:
 
 @pytest.mark.parametrize("base", [object, io.RawIOBase])
 @pytest.mark.parametrize("form", FORMS)
-def test_file_objects_that_do_not_say_how_much_they_took(form: str, base: type) -> None:
+def test_save_accepts_file_objects_whose_write_returns_none(form: str, base: type) -> None:
     class Silent(base):  # type: ignore[misc]
         taken = b""
 
@@ -133,7 +133,7 @@ def test_file_objects_that_do_not_say_how_much_they_took(form: str, base: type) 
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_a_raw_file_object_gets_all_that_torch_writes(tmp_path: Path, legacy: bool) -> None:
+def test_save_by_torch_to_a_raw_file_object_is_complete(tmp_path: Path, legacy: bool) -> None:
     obj = {"x": torch.arange(60_000.0), "y": torch.eye(3).to_sparse()} if legacy else assorted()
     with (tmp_path / "it").open("wb", buffering=0) as file:
         fastio.save(obj, file, _use_new_zipfile_serialization=not legacy)
@@ -141,7 +141,7 @@ def test_a_raw_file_object_gets_all_that_torch_writes(tmp_path: Path, legacy: bo
 
 
 @pytest.mark.parametrize("form", ["safetensors", "npy"])
-def test_a_save_to_a_file_object_takes_no_copy_of_a_tensor(tmp_path: Path, form: str) -> None:
+def test_save_to_a_file_object_does_not_copy_tensors(tmp_path: Path, form: str) -> None:
     code = f"""
 import torch, fastio
 def peak():
@@ -161,7 +161,7 @@ with open({str(tmp_path / "it")!r}, "wb") as file:
 
 
 class Keeping:
-    """A file object that keeps what it is given, as one that writes behind does; its name is nobody's business."""
+    """A file object that keeps the buffers it gets, as one that writes later does; it has no name."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
@@ -176,18 +176,18 @@ class Keeping:
 
 
 @pytest.mark.parametrize("form", ["safetensors", "npy"])
-def test_what_a_file_object_keeps_stays_as_it_was(form: str) -> None:
-    tensor = torch.arange(6_000_000.0).reshape(2000, 3000).t()  # written from a block of memory, piece by piece
+def test_bytes_passed_to_a_file_object_do_not_change_later(form: str) -> None:
+    tensor = torch.arange(6_000_000.0).reshape(2000, 3000).t()  # packed and written piece by piece
     keeping = Keeping()
     fastio.save(tensor if form == "npy" else {"x": tensor}, keeping, format=form)
-    others = [torch.full((1 << 20,), 9.0) for _ in range(8)]  # where its bytes may have been
+    others = [torch.full((1 << 20,), 9.0) for _ in range(8)]  # would reuse freed memory of the pieces
     found = fastio.load(io.BytesIO(b"".join(keeping.kept)))
     assert torch.equal(found if form == "npy" else found["x"], tensor)
     del others
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_was_saved_to_an_open_file_can_be_loaded_at_once(form: str, tmp_path: Path) -> None:
+def test_save_to_an_open_file_can_be_loaded_before_it_is_closed(form: str, tmp_path: Path) -> None:
     path = tmp_path / "open"
     with open(path, "wb") as f:
         fastio.save(object_of(form), f, format=form)
@@ -195,7 +195,7 @@ def test_what_was_saved_to_an_open_file_can_be_loaded_at_once(form: str, tmp_pat
 
 
 @pytest.mark.parametrize("form", ["safetensors", "npy"])
-def test_a_file_object_that_has_nothing_just_now_is_no_damaged_file(form: str) -> None:
+def test_load_from_a_nonblocking_file_object_without_data_raises_eagain(form: str) -> None:
     whole = io.BytesIO()
     fastio.save(object_of(form), whole, format=form)
 
@@ -209,7 +209,7 @@ def test_a_file_object_that_has_nothing_just_now_is_no_damaged_file(form: str) -
 
 
 @pytest.mark.parametrize("form", ["safetensors", "npy"])
-def test_a_file_object_that_reads_bytearrays(form: str) -> None:
+def test_load_accepts_a_file_object_that_returns_bytearrays(form: str) -> None:
     class Mutable(io.BytesIO):
         def read(self, size: int | None = -1) -> Any:
             return bytearray(super().read(size))
@@ -220,14 +220,14 @@ def test_a_file_object_that_reads_bytearrays(form: str) -> None:
     assert same(fastio.load(f), object_of(form))
 
 
-def test_a_device_that_is_full_is_named() -> None:
+def test_error_of_a_full_device_names_it() -> None:
     for form in FORMS:
         with pytest.raises(fastio.TransferError) as refused:
             fastio.save(object_of(form), "/dev/full", format=form)
         assert refused.value.filename == "/dev/full"
 
 
-def test_a_pipe_cannot_be_loaded_from_and_the_cure_is_told(tmp_path: Path) -> None:
+def test_load_from_a_pipe_is_refused_with_the_cure(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -241,8 +241,8 @@ def test_a_pipe_cannot_be_loaded_from_and_the_cure_is_told(tmp_path: Path) -> No
         os.close(writing)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="asks root to be nobody for a moment")
-def test_a_folder_that_cannot_be_written_to_is_told_with_its_cure(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its effective user")
+def test_save_into_an_unwritable_folder_is_refused_with_the_cure(tmp_path: Path) -> None:
     folder = Path(tempfile.mkdtemp())
     try:
         folder.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Settings of torch's, and TorchScript: what they do to torch.save and torch.load they do to fastio's."""
+"""torch's settings, TorchScript and torch.compile affect fastio's save and load as they affect torch's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENVIRONMENTS: list[dict[str, str]] = [{}, {NO: "1"}, {NO: "TRUE"}, {NO: "no"}, {
 
 
 def outcome(load: Callable[..., Any], source: Any, arguments: dict[str, Any]) -> tuple[Any, ...]:
-    """The object or the error, and the warnings."""
+    """Load; returns the object or the error, and the warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -33,7 +33,7 @@ def outcome(load: Callable[..., Any], source: Any, arguments: dict[str, Any]) ->
 @pytest.mark.parametrize("environment", ENVIRONMENTS, ids=str)
 @pytest.mark.parametrize("arguments", [{}, *({"weights_only": given} for given in (None, True, False))], ids=str)
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_environment_decides_about_weights_only_as_for_torch(
+def test_torchs_environment_variables_control_weights_only(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     environment: dict[str, str],
@@ -58,7 +58,7 @@ def test_the_environment_decides_about_weights_only_as_for_torch(
 
 
 @pytest.mark.parametrize("environment", [{}, {NO: "1"}], ids=str)
-def test_a_pickle_module_alone_does_not_unpickle_everything(
+def test_pickle_module_requires_weights_only_false(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
 ) -> None:
     torch.save(Fraction(1, 3), tmp_path / "a.pt")
@@ -70,7 +70,7 @@ def test_a_pickle_module_alone_does_not_unpickle_everything(
     assert fastio.load(tmp_path / "a.pt", pickle_module=pickle, weights_only=False) == Fraction(1, 3)
 
 
-def test_checksums_are_left_out_only_where_torch_does_the_work(tmp_path: Path) -> None:
+def test_torchs_crc32_option_applies_only_to_the_torch_tool(tmp_path: Path) -> None:
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
     try:
@@ -88,8 +88,10 @@ scripting = pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore::Deprecatio
 
 
 def modules() -> tuple[torch.nn.Module, torch.nn.Module]:
-    """One that saves, which TorchScript has an operator for, and one that loads, which it has none for: made anew, as
-    torch.jit remembers what it has compiled."""
+    """A module that saves, for which TorchScript has an operator, and one that loads, for which it has none.
+
+    They are new classes in each call, because torch.jit caches compiled ones.
+    """
 
     class Saves(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -115,7 +117,7 @@ def scripted() -> tuple[str, str]:
 
 
 @scripting
-def test_torchscript_that_saves_and_loads_is_compiled_alike_under_patch_torch(
+def test_patch_torch_does_not_change_how_torchscript_compiles_save_and_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -128,7 +130,9 @@ def test_torchscript_that_saves_and_loads_is_compiled_alike_under_patch_torch(
 
 
 @scripting
-def test_code_that_is_not_scripted_still_saves_by_fastio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eager_and_traced_code_saves_by_fastio_under_patch_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with fastio.patch_torch(), fastio.record() as transfers:
         modules()[0](torch.ones(2))
@@ -143,10 +147,10 @@ def test_code_that_is_not_scripted_still_saves_by_fastio(tmp_path: Path, monkeyp
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_code_that_saves_and_loads_does_so_under_patch_torch(
+def test_compiled_code_saves_and_loads_by_fastio_under_patch_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch.compile breaks its graph at torch.save and torch.load, and compiles nothing that they call."""
+    """torch.compile breaks its graph at torch.save and torch.load, and does not compile their callees."""
     monkeypatch.chdir(tmp_path)
 
     def step(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Memory that another thread changes while it is saved: the file's checksums are still of the bytes in it."""
+"""Saves of memory that another thread changes meanwhile: the file's checksums still match its bytes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ SAVES = 4
 
 @contextmanager
 def changing(aligned: bool = False) -> Iterator[dict[str, Any]]:
-    """A state of which another thread changes two tensors, again and again, mostly without Python's lock.
+    """A state with two tensors that another thread keeps changing, mostly without Python's lock.
 
-    Where the large one is ``aligned`` to a page, a device can take it from where it lies.
+    If the large one is ``aligned`` to a page, direct I/O can write it without a copy.
     """
     large, small = torch.zeros(NBYTES, dtype=torch.uint8), torch.zeros(300)
     if aligned:
@@ -59,7 +59,7 @@ def changing(aligned: bool = False) -> Iterator[dict[str, Any]]:
 
 
 def check(path: Path) -> None:
-    """All checksums of a ``.pt`` file, those behind the records too, are of the bytes that it holds."""
+    """Check that all checksums of a ``.pt`` file, in its data descriptors too, match its bytes."""
     assert fastio.verify(path).checksummed
     data = path.read_bytes()
     with zipfile.ZipFile(path) as archive:
@@ -75,7 +75,7 @@ def check(path: Path) -> None:
 
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_save(tmp_path: Path, tool: str, aligned: bool) -> None:
+def test_saves_of_changing_memory_have_valid_checksums(tmp_path: Path, tool: str, aligned: bool) -> None:
     path = tmp_path / "a.pt"
     with changing(aligned) as state:
         for _ in range(SAVES):
@@ -84,7 +84,7 @@ def test_a_save(tmp_path: Path, tool: str, aligned: bool) -> None:
             check(path)
 
 
-def test_a_save_that_is_torchs_own(tmp_path: Path) -> None:
+def test_saves_by_torch_of_changing_memory_have_valid_checksums(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     module = types.SimpleNamespace(**{name: getattr(pickle, name) for name in dir(pickle) if name[0] != "_"})
     module.__name__ = "mine"
@@ -95,8 +95,8 @@ def test_a_save_that_is_torchs_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_layout(tmp_path: Path, tool: str) -> None:
-    """As checkpoints are written: by a tool's own transport, whatever it stands for."""
+def test_layouts_of_changing_memory_have_valid_checksums(tmp_path: Path, tool: str) -> None:
+    """Checkpoints are written like this: by the tool's own transport, even for tools that replace a library's save."""
     path = tmp_path / "a.pt"
     with changing() as state:
         for _ in range(SAVES):
@@ -111,7 +111,7 @@ def test_a_layout(tmp_path: Path, tool: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled", "ignore:torch.distributed is unavailable")
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_distributed_checkpoint(tmp_path: Path, tool: str) -> None:
+def test_distributed_checkpoints_of_changing_memory_verify(tmp_path: Path, tool: str) -> None:
     with changing() as state:
         for number in range(SAVES):
             dcp.save(state, storage_writer=Writer(tmp_path / str(number), policy=tool, durable=False))
@@ -121,8 +121,8 @@ def test_a_distributed_checkpoint(tmp_path: Path, tool: str) -> None:
             assert all(transfer.verified for transfer in transfers)
 
 
-def test_what_torch_wrote_is_looked_at(tmp_path: Path) -> None:
-    """The same without another thread: what a file holds is changed behind torch's back."""
+def test_reseal_archive_repairs_checksums_of_torchs_file(tmp_path: Path) -> None:
+    """Without another thread: the test changes bytes of the file that torch wrote."""
     path = tmp_path / "a.pt"
     torch.save({"large": torch.zeros(3 << 20), "odd": torch.arange(30001), "empty": torch.empty(0)}, path)
     with zipfile.ZipFile(path) as archive:
@@ -141,7 +141,7 @@ def test_what_torch_wrote_is_looked_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", [(), ("large",), ("large", "odd")])
-def test_what_a_tool_wrote_that_computes_no_checksums_is_looked_at(tmp_path: Path, changed: tuple[str, ...]) -> None:
+def test_reseal_repairs_checksums_of_tools_that_compute_none(tmp_path: Path, changed: tuple[str, ...]) -> None:
     path = tmp_path / "a.pt"
     state = {"large": torch.zeros(3 << 20), "odd": torch.arange(30001), "other": torch.ones(1 << 16)}
     layout = writer.layout(state, str(path))

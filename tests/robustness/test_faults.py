@@ -1,7 +1,8 @@
-"""Disks that fill up, calls that fail or fall short, rings that are forbidden, paths that several write at once.
+"""Full disks, failing and short system calls, forbidden rings, and concurrent writers of one path.
 
 Each test runs real saves and loads in a process of its own, over a library that makes its system calls fail (see
-faults/shim.c). Whatever happens, the path must hold one whole version, nothing may leak, and the caller must be told.
+faults/shim.c). In every case the path must hold one complete version, nothing may leak, and the caller must get an
+error.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from faults import ALWAYS, NOTHING, SHORTER, Fault, Server, objects
 
 NOBODY = 65534
 POLICIES = ("uring", "posix")
-# Enough for several requests in flight, and for every thread.
+# Several requests in flight, and work for every thread.
 LOADED_BYTES = 9 << 20
 
 
 @pytest.fixture
 def form() -> str:
-    """The format, where a test names none."""
+    """The format of tests that do not set one."""
     return "pt"
 
 
 def cases(thorough: Iterable[tuple[Any, ...]], others: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Format and case: all of them in ``pt``, some in each other format, which goes through the same calls."""
+    """(format, *case): ``thorough`` cases for ``pt``, ``others`` for the other formats, which make the same calls."""
     others = list(others)
     return [("pt", *case) for case in thorough] + [(form, *case) for form in objects.FORMATS[1:] for case in others]
 
 
 @pytest.fixture
 def path(tmp_path: Path, form: str) -> str:
-    """A file that the format's own library wrote, alone in its folder."""
+    """A file by the format's own library, alone in its folder."""
     target = tmp_path / f"it.{form}"
     objects.write(objects.make(objects.OLD, form=form), target)
     return str(target)
@@ -51,14 +52,14 @@ def path(tmp_path: Path, form: str) -> str:
 
 @pytest.fixture
 def large_path(tmp_path: Path, form: str) -> str:
-    """The same, larger."""
+    """A larger file by the format's own library, alone in its folder."""
     target = tmp_path / f"it.{form}"
     objects.write(objects.make(objects.OLD, LOADED_BYTES, form), target)
     return str(target)
 
 
 def check_after(result: dict[str, Any]) -> None:
-    """Nothing leaked, the next one works, and no temporary file is left after it."""
+    """Check that nothing leaked, the next call works, and no temporary file remains after it."""
     assert result["leaked"] == []
     assert result["next"] == objects.OLD
     assert result["beside"] == []
@@ -71,7 +72,7 @@ def check_done(op: str, result: dict[str, Any]) -> None:
 
 
 def check_error(error: dict[str, Any] | None, code: int, path: str) -> None:
-    """A clear error: the system's own number, the file's name, and a class that callers catch."""
+    """Check the error: its errno, the file's name, and a class that callers catch."""
     assert error is not None, "the fault passed as success"
     assert "OSError" in error["bases"], error
     assert error["errno"] == code, error
@@ -80,13 +81,13 @@ def check_error(error: dict[str, Any] | None, code: int, path: str) -> None:
 
 
 def sweep(server: Server, op: str, path: str, policy: str, call: str, effect: int) -> list[dict[str, Any]]:
-    """One result for each call of the class that a save or load makes: that call was struck."""
+    """One result for each call of the class that a save or load makes: in it, that call failed."""
     results: list[dict[str, Any]] = server.run("sweep", op=op, path=path, policy=policy, call=call, effect=effect)
     assert results, f"no call of class {call} was met"
     return results
 
 
-# Each call that a save or a load makes, struck in turn
+# Each call of a save or load fails in turn
 
 WRITES = [("uring", "ring_write"), ("posix", "write"), ("numpy", "write")]
 READS = [("uring", "ring_read"), ("uring", "read"), ("posix", "read"), ("numpy", "read")]
@@ -103,7 +104,7 @@ SOME_TRANSFERS = [*(("save", *write) for write in SOME_WRITES), *(("load", *read
         ((errno.EIO, *write) for write in SOME_WRITES),
     ),
 )
-def test_a_failed_write_is_an_error_and_the_old_file_stays(
+def test_a_failed_write_raises_and_keeps_the_old_file(
     server: Server, path: str, policy: str, call: str, code: int
 ) -> None:
     for result in sweep(server, "save", path, policy, call, code):
@@ -113,7 +114,7 @@ def test_a_failed_write_is_an_error_and_the_old_file_stays(
 
 
 @pytest.mark.parametrize(("form", "policy", "call"), cases(READS, SOME_READS))
-def test_a_failed_read_is_an_error(server: Server, large_path: str, policy: str, call: str) -> None:
+def test_a_failed_read_raises_its_errno(server: Server, large_path: str, policy: str, call: str) -> None:
     for result in sweep(server, "load", large_path, policy, call, errno.EIO):
         check_error(result["error"], errno.EIO, large_path)
         check_after(result)
@@ -135,9 +136,11 @@ def test_short_and_interrupted_transfers_are_completed(
 
 
 @pytest.mark.parametrize(("form", "policy", "call"), cases(READS, SOME_READS))
-def test_a_file_that_ends_too_early(server: Server, large_path: str, policy: str, call: str) -> None:
+def test_a_read_that_returns_zero_bytes_raises_or_is_retried(
+    server: Server, large_path: str, policy: str, call: str
+) -> None:
     for result in sweep(server, "load", large_path, policy, call, NOTHING):
-        if result["error"] is None:  # what was missing could be read again, or was not needed
+        if result["error"] is None:  # the missing bytes were read again, or were not needed
             check_done("load", result)
         else:
             assert "FastIOError" in result["error"]["bases"], result["error"]
@@ -163,23 +166,25 @@ STEPS = [
         [("uring", "allocate", errno.ENOSPC), ("posix", "rename", errno.EIO), ("uring", "sync", errno.EIO)],
     ),
 )
-def test_a_failed_step_is_an_error_and_the_old_file_stays(
+def test_a_failed_step_of_a_save_raises_and_keeps_the_old_file(
     server: Server, path: str, policy: str, call: str, code: int
 ) -> None:
     results = sweep(server, "save", path, policy, call, code)
     for number, result in enumerate(results):
         check_error(result["error"], code, path)
-        # The last thing of a save syncs the folder: the new file is in its place by then, whole.
+        # The last step of a save syncs the folder: by then the complete new file is in place.
         in_place = call == "sync" and number == len(results) - 1 > 0
         assert result["found"] == (objects.NEW if in_place else objects.OLD)
         check_after(result)
 
 
-# Faults that stay
+# Permanent faults
 
 
 @pytest.mark.parametrize(("form", "op", "policy", "call"), cases(TRANSFERS, SOME_TRANSFERS))
-def test_every_transfer_short(server: Server, large_path: str, op: str, policy: str, call: str) -> None:
+def test_permanently_short_transfers_are_completed(
+    server: Server, large_path: str, op: str, policy: str, call: str
+) -> None:
     result = server.run(op, Fault(call, SHORTER, times=ALWAYS), path=large_path, policy=policy)
     assert result["strikes"] > 3
     check_done(op, result)
@@ -187,7 +192,9 @@ def test_every_transfer_short(server: Server, large_path: str, op: str, policy: 
 
 
 @pytest.mark.parametrize(("form", "policy", "call"), cases(WRITES, SOME_WRITES))
-def test_writes_that_move_nothing(server: Server, path: str, policy: str, call: str) -> None:
+def test_writes_of_zero_bytes_raise_eio_and_keep_the_old_file(
+    server: Server, path: str, policy: str, call: str
+) -> None:
     result = server.run("save", Fault(call, NOTHING, times=ALWAYS), path=path, policy=policy)
     assert result["strikes"] >= 1
     check_error(result["error"], errno.EIO, path)
@@ -196,7 +203,7 @@ def test_writes_that_move_nothing(server: Server, path: str, policy: str, call: 
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_save_that_is_not_durable_does_not_sync(server: Server, path: str, policy: str) -> None:
+def test_a_save_without_durability_never_syncs(server: Server, path: str, policy: str) -> None:
     fault = Fault("sync", errno.EIO, times=ALWAYS)
     result = server.run("save", fault, path=path, policy=policy, durable=False)
     assert result["strikes"] == 0
@@ -206,13 +213,15 @@ def test_a_save_that_is_not_durable_does_not_sync(server: Server, path: str, pol
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("code", "times"), [(errno.EOPNOTSUPP, ALWAYS), (errno.EINTR, 1)])
-def test_filesystems_without_fallocate(server: Server, path: str, policy: str, code: int, times: int) -> None:
+def test_save_works_on_filesystems_without_fallocate(
+    server: Server, path: str, policy: str, code: int, times: int
+) -> None:
     result = server.run("save", Fault("allocate", code, times=times), path=path, policy=policy)
     assert result["strikes"] >= 1
     check_done("save", result)
 
 
-def test_an_old_file_that_cannot_be_held_is_freed_by_the_rename(server: Server, path: str) -> None:
+def test_save_works_if_the_old_file_cannot_be_held_open(server: Server, path: str) -> None:
     objects.write(objects.make(objects.OLD, 2 << 20, objects.format_of(path)), Path(path))
     result = server.run("save", Fault("hold", errno.EMFILE, times=ALWAYS), path=path, policy="posix")
     assert result["strikes"] == 1
@@ -220,13 +229,13 @@ def test_an_old_file_that_cannot_be_held_is_freed_by_the_rename(server: Server, 
 
 
 @pytest.mark.parametrize("times", [1, 4, 9])
-def test_new_files_that_another_writer_takes_for_leftovers(server: Server, path: str, times: int) -> None:
+def test_save_retries_if_another_writer_locks_its_new_file(server: Server, path: str, times: int) -> None:
     result = server.run("save", Fault("lock", errno.EAGAIN, times=times), path=path, policy="posix")
     assert result["strikes"] == times
     check_done("save", result)
 
 
-def test_a_filesystem_on_which_no_lock_holds(server: Server, path: str) -> None:
+def test_save_raises_ebusy_if_locks_never_succeed(server: Server, path: str) -> None:
     result = server.run("save", Fault("lock", errno.EAGAIN, times=ALWAYS), path=path, policy="posix")
     check_error(result["error"], errno.EBUSY, path)
     assert result["found"] == objects.OLD
@@ -234,8 +243,8 @@ def test_a_filesystem_on_which_no_lock_holds(server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
-def test_a_filesystem_without_locks(server: Server, path: str, code: int) -> None:
-    """Leftovers are told by their age there, and nobody else's file is taken for one."""
+def test_without_locks_only_old_leftovers_of_the_target_are_removed(server: Server, path: str, code: int) -> None:
+    """Leftovers are recognised by their age there; files of other targets or names stay."""
     folder, base = os.path.split(path)
     around = os.path.join(folder, f".{base}.fastio-{{}}.tmp")
     old = [around.format(slot) for slot in ("u0123456789abcdef", "2")]
@@ -252,7 +261,7 @@ def test_a_filesystem_without_locks(server: Server, path: str, code: int) -> Non
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK])
-def test_a_save_without_locks_that_fails_leaves_nothing(server: Server, path: str, code: int) -> None:
+def test_a_failed_save_without_locks_leaves_no_file(server: Server, path: str, code: int) -> None:
     faults = [Fault("lock", code, times=ALWAYS), Fault("write", errno.ENOSPC)]
     result = server.run("save", *faults, path=path, policy="posix")
     check_error(result["error"], errno.ENOSPC, path)
@@ -260,7 +269,7 @@ def test_a_save_without_locks_that_fails_leaves_nothing(server: Server, path: st
     check_after(result)
 
 
-# Ways that are closed: another is taken, and the caller can see it
+# Unavailable tools: another one is used, and the result says so
 
 CLOSED = [
     Fault("direct", errno.EINVAL, times=ALWAYS),
@@ -274,7 +283,7 @@ CLOSED = [
     ("form", "op", "fault"),
     [
         *(("pt", op, fault) for op in ("save", "load") for fault in CLOSED),
-        # A device that refuses direct transfers, but only once it gets them.
+        # A device that opens files with O_DIRECT, but refuses direct transfers.
         ("pt", "save", Fault("ring_write", errno.EINVAL, first=2, times=ALWAYS)),
         ("pt", "load", Fault("ring_read", errno.EINVAL, first=2, times=ALWAYS)),
         *(("pt", op, Fault("alignment", NOTHING, times=ALWAYS)) for op in ("save", "load")),
@@ -283,7 +292,9 @@ CLOSED = [
     ],
     ids=str,
 )
-def test_no_direct_io_and_no_io_uring(server: Server, large_path: str, op: str, fault: Fault) -> None:
+def test_auto_falls_back_and_reports_it_without_direct_io_or_io_uring(
+    server: Server, large_path: str, op: str, fault: Fault
+) -> None:
     results = server.run("learn", fault, op=op, path=large_path)
     assert any(result["strikes"] for result in results), "uring was never tried"
     for result in results:
@@ -292,7 +303,7 @@ def test_no_direct_io_and_no_io_uring(server: Server, large_path: str, op: str, 
         check_after(result)
         transfer = result["transfers"][-1]
         assert transfer["tool"] != "uring" or not result["strikes"]
-        # torch.load is given no other way; the ring is only how its file is checked before.
+        # torch.load reads by itself; the ring only verifies the file before.
         if result["strikes"] and transfer["route"] == "direct":
             assert (transfer["tool"], fault.call, op) == ("posix", "ring_setup", "load"), transfer
         elif result["strikes"] and transfer["route"] != "library":
@@ -300,20 +311,20 @@ def test_no_direct_io_and_no_io_uring(server: Server, large_path: str, op: str, 
 
 
 def read_without_a_ring(server: Server, path: str, *faults: Fault) -> dict[str, Any]:
-    """A cold load by posix where io_uring is forbidden, under faults besides."""
+    """A cold load by posix without io_uring, under further faults."""
     forbidden = Fault("ring_setup", errno.EPERM, times=ALWAYS)
     result: dict[str, Any] = server.run("load", forbidden, *faults, path=path, policy="posix")
     check_after(result)
     return result
 
 
-def test_where_io_uring_is_forbidden_posix_reads_past_the_page_cache(server: Server, large_path: str) -> None:
+def test_posix_reads_past_the_page_cache_if_io_uring_is_forbidden(server: Server, large_path: str) -> None:
     result = read_without_a_ring(server, large_path)
     assert result["found"] == objects.OLD
     assert (result["transfers"][-1]["tool"], result["transfers"][-1]["route"]) == ("posix", "direct")
 
 
-def test_and_through_it_where_direct_io_is_refused_too(server: Server, large_path: str) -> None:
+def test_posix_reads_through_the_page_cache_if_direct_io_is_refused_too(server: Server, large_path: str) -> None:
     result = read_without_a_ring(server, large_path, Fault("direct", errno.EINVAL, times=ALWAYS))
     assert result["found"] == objects.OLD
     assert (result["transfers"][-1]["tool"], result["transfers"][-1]["route"]) == ("posix", "cached")
@@ -322,11 +333,11 @@ def test_and_through_it_where_direct_io_is_refused_too(server: Server, large_pat
 
 @pytest.mark.parametrize("first", [13, 17, 21])
 @pytest.mark.parametrize("effect", [errno.EIO, errno.EINTR, SHORTER, NOTHING])
-def test_reads_past_the_page_cache_on_threads_that_fail_or_fall_short(
+def test_failing_or_short_threaded_direct_reads_raise_or_are_completed(
     server: Server, large_path: str, effect: int, first: int
 ) -> None:
     result = read_without_a_ring(server, large_path, Fault("read", effect, first))
-    assert result["strikes"] > 1  # of which one is the ring's
+    assert result["strikes"] > 1  # one is the ring's
     if effect == errno.EIO:
         check_error(result["error"], errno.EIO, large_path)
     elif result["error"] is not None:
@@ -342,7 +353,9 @@ def test_reads_past_the_page_cache_on_threads_that_fail_or_fall_short(
     cases(itertools.product(("save", "load"), CLOSED), itertools.product(("save", "load"), CLOSED[:2])),
     ids=str,
 )
-def test_a_tool_that_was_asked_for_by_name_and_cannot(server: Server, path: str, op: str, fault: Fault) -> None:
+def test_a_named_tool_that_cannot_work_raises_and_keeps_the_file(
+    server: Server, path: str, op: str, fault: Fault
+) -> None:
     result = server.run(op, fault, path=path, policy="uring")
     assert result["strikes"] >= 1
     assert result["error"] is not None
@@ -355,7 +368,7 @@ def test_a_tool_that_was_asked_for_by_name_and_cannot(server: Server, path: str,
 
 @pytest.mark.parametrize("op", ["save", "load"])
 @pytest.mark.parametrize("code", [errno.EINTR, errno.EAGAIN, errno.EBUSY])
-def test_an_interrupted_wait_on_the_ring(server: Server, path: str, op: str, code: int) -> None:
+def test_interrupted_waits_on_the_ring_are_retried(server: Server, path: str, op: str, code: int) -> None:
     result = server.run(op, Fault("ring_enter", code, times=3), path=path, policy="uring")
     assert result["strikes"] == 3
     assert result["transfers"][-1]["tool"] == "uring"
@@ -364,7 +377,7 @@ def test_an_interrupted_wait_on_the_ring(server: Server, path: str, op: str, cod
 
 @pytest.mark.parametrize("first", [1, 2, 4])
 @pytest.mark.parametrize("op", ["save", "load"])
-def test_a_ring_that_stops_working(server: Server, large_path: str, op: str, first: int) -> None:
+def test_a_ring_that_stops_working_falls_back_or_raises(server: Server, large_path: str, op: str, first: int) -> None:
     fault = Fault("ring_enter", errno.EPERM, first, ALWAYS)
     result = server.run(op, fault, path=large_path, policy="uring", timeout=10)
     assert result["strikes"] >= 1
@@ -379,11 +392,11 @@ def test_a_ring_that_stops_working(server: Server, large_path: str, op: str, fir
         check_after(result)
 
 
-# Mistakes and missing rights
+# Wrong paths and missing permissions
 
 
 @pytest.mark.parametrize("op", ["save", "load"])
-def test_a_directory_where_a_file_should_be(server: Server, tmp_path: Path, op: str) -> None:
+def test_a_directory_in_place_of_the_file_raises_as_in_torch(server: Server, tmp_path: Path, op: str) -> None:
     target = tmp_path / "it.pt"
     target.mkdir()
     result = server.run("refused_by_torch_too", path=str(target), op=op)
@@ -397,7 +410,7 @@ def test_a_directory_where_a_file_should_be(server: Server, tmp_path: Path, op: 
 
 
 @pytest.mark.parametrize("op", ["save", "load"])
-def test_a_missing_folder(server: Server, tmp_path: Path, op: str) -> None:
+def test_a_missing_folder_raises_as_in_torch(server: Server, tmp_path: Path, op: str) -> None:
     result = server.run("refused_by_torch_too", path=str(tmp_path / "none" / "it.pt"), op=op)
     assert result["fastio"]["error"] is not None
     accepted = {"FileNotFoundError", result["torch"]["error"]["type"]}
@@ -408,7 +421,7 @@ def test_a_missing_folder(server: Server, tmp_path: Path, op: str) -> None:
 
 @pytest.fixture
 def readonly() -> Iterator[Path]:
-    """A folder that may be read but not written; every folder above it can be entered by any user."""
+    """A read-only folder; every user can enter the folders above it."""
     folder = Path(tempfile.mkdtemp())
     for form in objects.FORMATS:
         objects.write(objects.make(objects.OLD, form=form), folder / f"it.{form}")
@@ -419,7 +432,7 @@ def readonly() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", ["it.pt", "other.pt", "it.safetensors", "other.npy"])
-def test_a_folder_that_may_not_be_written(server: Server, readonly: Path, name: str) -> None:
+def test_an_unwritable_folder_raises_permission_error(server: Server, readonly: Path, name: str) -> None:
     uid = NOBODY if os.geteuid() == 0 else None
     result = server.run("refused_by_torch_too", path=str(readonly / name), op="save", uid=uid)
     error = result["fastio"]["error"]
@@ -432,7 +445,7 @@ def test_a_folder_that_may_not_be_written(server: Server, readonly: Path, name: 
     assert all(objects.version_of(objects.read(path)) == objects.OLD for path in readonly.iterdir())
 
 
-# Filesystems that are really full
+# Really full filesystems
 
 
 @pytest.fixture(params=["tmpfs", "ext4"])
@@ -467,14 +480,16 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
     ("form", "policy", "allocates"),
     cases(itertools.product([*POLICIES, "torch", "auto"], [True, False]), [("auto", True), ("posix", False)]),
 )
-def test_a_full_disk(server: Server, small_disk: Path, form: str, policy: str, allocates: bool) -> None:
+def test_a_full_disk_raises_and_keeps_the_old_file(
+    server: Server, small_disk: Path, form: str, policy: str, allocates: bool
+) -> None:
     target = small_disk / f"it.{form}"
     objects.write(objects.make(objects.OLD, 6 << 20, form), target)
     faults = [] if allocates else [Fault("allocate", errno.EOPNOTSUPP, times=ALWAYS)]
     result = server.run("save", *faults, path=str(target), policy=policy, nbytes=8 << 20)
     assert result["error"] is not None, "a full disk passed as success"
     assert "OSError" in result["error"]["bases"], result["error"]
-    # Where torch writes and nothing could be reserved before, it says that it failed, but not why.
+    # If nothing was reserved before, torch's error does not give the reason.
     codes = (errno.ENOSPC,) if allocates or policy != "torch" else (errno.ENOSPC, errno.EIO)
     assert result["error"]["errno"] in codes, result["error"]
     assert str(small_disk) in result["error"]["message"]
@@ -482,7 +497,7 @@ def test_a_full_disk(server: Server, small_disk: Path, form: str, policy: str, a
     check_after(result)
 
 
-def test_where_room_is_scarce_an_old_file_is_freed_at_once(small_disk: Path) -> None:
+def test_on_a_nearly_full_disk_the_save_itself_frees_the_old_file(small_disk: Path) -> None:
     for turn in range(8):
         fastio.save(torch.full((5 << 20,), turn, dtype=torch.uint8), small_disk / "it.pt", durable=turn % 2 == 0)
         room = os.statvfs(small_disk)
@@ -491,7 +506,7 @@ def test_where_room_is_scarce_an_old_file_is_freed_at_once(small_disk: Path) -> 
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_a_large_old_file_is_freed_though_its_save_does_not_wait_for_it(tmp_path: Path, durable: bool) -> None:
+def test_a_large_old_file_is_freed_in_the_background(tmp_path: Path, durable: bool) -> None:
     _native.wait_closed()
     before = len(os.listdir("/proc/self/fd"))
     for turn in range(8):
@@ -502,10 +517,10 @@ def test_a_large_old_file_is_freed_though_its_save_does_not_wait_for_it(tmp_path
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-# Several at once
+# Concurrent use
 
 
-def test_two_processes_with_eight_threads_on_one_path(server: Server, tmp_path: Path) -> None:
+def test_concurrent_saves_and_loads_of_one_path_give_complete_versions(server: Server, tmp_path: Path) -> None:
     target = tmp_path / "it.pt"
     torch.save(objects.make(objects.OLD, 256 << 10), target)
     children = [server.start("hammer", path=str(target), rounds=12, seed=seed, timeout=240) for seed in range(2)]

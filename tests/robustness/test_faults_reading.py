@@ -1,4 +1,4 @@
-"""A file without checksums that gives way while it is read: an error that names it, never a dead process."""
+"""Loads of a file without checksums that shrinks or fails meanwhile: an error that names it, never a crash."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("tool", ["uring", "posix", "torch", "numpy", "memory"])
-def test_another_process_cuts_the_file_and_lets_it_grow(server: Server, tmp_path: Path, path: Path, tool: str) -> None:
+def test_load_survives_concurrent_truncation_of_the_file(server: Server, tmp_path: Path, path: Path, tool: str) -> None:
     ready = tmp_path / "ready"
     child = server.start("load_ones", path=str(path), policy=tool, times=LOADS, ready=str(ready))
     ended = threading.Event()
@@ -54,8 +54,10 @@ def test_another_process_cuts_the_file_and_lets_it_grow(server: Server, tmp_path
 @pytest.mark.parametrize(
     ("effect", "error"), [(errno.EIO, "TransferError"), (NOTHING, "CorruptFileError"), (SHORTER, None)]
 )
-def test_reads_that_fail_or_fall_short(server: Server, path: Path, tool: str, effect: int, error: str | None) -> None:
-    for first in (2, 3, 4):  # the header's length, the header, the tensor; by the first read the format is told
+def test_failed_reads_raise_and_short_reads_are_completed(
+    server: Server, path: Path, tool: str, effect: int, error: str | None
+) -> None:
+    for first in (2, 3, 4):  # the header's length, the header, the tensor; the first read detects the format
         fault = Fault("read", effect, first, ALWAYS)
         result = server.run("read_ones", path=str(path), policy=tool, fault=asdict(fault))
         assert result["strikes"] >= 1

@@ -1,4 +1,4 @@
-"""Children that are forked while other threads save and load: nothing that those threads held stays locked."""
+"""Forks while other threads save and load: locks of those threads do not stay locked in the child."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 PARENT = """
 import os, sys, threading, time, warnings
-warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, which is what is tested
+warnings.simplefilter("ignore", DeprecationWarning)  # about forks in a process with threads, which this tests
 import torch
 import fastio
 
@@ -50,7 +50,7 @@ sys.exit("a child hung" if hung else 0)
 """
 
 
-def test_no_child_waits_for_a_thread_that_it_does_not_have(tmp_path: Path) -> None:
+def test_forked_children_load_without_hanging(tmp_path: Path) -> None:
     child = subprocess.run(
         [sys.executable, "-c", PARENT, str(tmp_path / "a.pt")],
         capture_output=True,
@@ -75,12 +75,12 @@ held, let_go = threading.Event(), threading.Event()
 def hold():
     with lock:
         held.set()
-        let_go.wait()
+        release.wait()
 
 thread = threading.Thread(target=hold)
 thread.start()
 held.wait()
-threading.Timer(0.2, let_go.set).start()
+threading.Timer(0.2, release.set).start()
 child = os.fork()  # waits for the thread
 if not child:
     os._exit(0 if lock.acquire(timeout=30) else 1)

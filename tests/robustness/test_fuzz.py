@@ -1,7 +1,7 @@
-"""Thousands of damaged files of each format: an error of ours, the library's own, or the right object; nothing else.
+"""Thousands of damaged files of each format: each gives fastio's error, the library's error, or the right object.
 
-What counts as right is written in faults/fuzz.py, the ways to damage a file are in faults/mutations.py. Case ``n`` of a
-format and size is always the same bytes, so a problem can be met again: ``mutations.mutate(format, good, n, large)``.
+faults/fuzz.py defines the accepted results, faults/mutations.py the damage. Case ``n`` of a format and size always has
+the same bytes, so a problem can be repeated: ``mutations.mutate(format, good, n, large)``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from objects import same
 CASES = {"small": 10_000, "large": 200}
 FORMATS = ("pt", "safetensors", "npy")
 SIZES = ("small", "large")
-# Bytes of memory, over all cases: of the large ones, some copies of a file are the judge's own.
+# Bytes of memory, over all cases; for large files they include copies by the judge itself.
 LARGEST_GROWTH = {"small": 64 << 20, "large": 256 << 20}
 
 Worker = tuple[subprocess.Popen[str], Path]
@@ -32,7 +32,7 @@ Worker = tuple[subprocess.Popen[str], Path]
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Worker]]:
-    """One process for each format and size, all running at once."""
+    """One process for each format and size, all running at the same time."""
     started = {}
     for size, file_format in itertools.product(SIZES, FORMATS):
         folder = tmp_path_factory.mktemp(file_format)
@@ -42,7 +42,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str
                 [str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
             ),
             "FASTIO_DICTIONARY_DIR": str(folder / "dictionaries"),
-            "MALLOC_ARENA_MAX": "1",  # else every thread reserves address space, which is what the test limits
+            "MALLOC_ARENA_MAX": "1",  # otherwise each thread reserves address space, which the test limits
             "OMP_NUM_THREADS": "1",
         }
         command = [sys.executable, "-m", "faults.fuzz", file_format, size, str(CASES[size]), str(folder)]
@@ -58,7 +58,9 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_damaged_files(workers: dict[tuple[str, str], Worker], file_format: str, size: str) -> None:
+def test_damaged_files_raise_or_load_the_right_object(
+    workers: dict[tuple[str, str], Worker], file_format: str, size: str
+) -> None:
     process, folder = workers[file_format, size]
     output, errors = process.communicate()
     if process.returncode != 0:
@@ -70,13 +72,13 @@ def test_damaged_files(workers: dict[tuple[str, str], Worker], file_format: str,
     assert report["problems"] == {}, json.dumps(report["problems"], indent=1)
     assert report["cases"] == CASES[size]
     assert report["grown"] < LARGEST_GROWTH[size]
-    # The damage is neither always fatal nor without effect.
+    # Some damage is harmless, and much of it is detected.
     assert report["objects"] > CASES[size] // 100
     assert sum(report["errors"].values()) > CASES[size] // 4
 
 
 @pytest.mark.parametrize("by", ["fastio", "torch"])
-def test_no_flipped_bit_of_a_file_makes_another_object(tmp_path: Path, by: str) -> None:
+def test_no_flipped_bit_loads_another_object(tmp_path: Path, by: str) -> None:
     path, obj = tmp_path / "a.pt", {"weight": torch.randn(5, 3), "step": torch.tensor(12)}
     if by == "fastio":
         fastio.save(obj, path, durable=False)

@@ -1,4 +1,4 @@
-"""Threads whose starters and waiters are interrupted."""
+"""WorkThread, JoinOnExit and Latch when the starting or waiting thread is interrupted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from interrupting import Interrupts
 
 @pytest.fixture
 def interrupt() -> Iterator[Callable[[float], None]]:
-    """Raises KeyboardInterrupt so many seconds later."""
+    """A function that raises KeyboardInterrupt after so many seconds."""
 
     def hear(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -37,7 +37,7 @@ def interrupt() -> Iterator[Callable[[float], None]]:
     signal.signal(signal.SIGALRM, before)
 
 
-def test_a_wait_that_was_interrupted_goes_on_waiting(interrupt: Callable[[float], None]) -> None:
+def test_an_interrupted_wait_does_not_end_the_thread(interrupt: Callable[[float], None]) -> None:
     may_end, log = threading.Event(), []
 
     def work() -> None:
@@ -60,7 +60,7 @@ def test_a_wait_that_was_interrupted_goes_on_waiting(interrupt: Callable[[float]
     assert thread.has_begun
 
 
-def test_what_it_is_started_within_is_not_left_before_it_ends(interrupt: Callable[[float], None]) -> None:
+def test_join_on_exit_does_not_exit_before_the_thread_ends(interrupt: Callable[[float], None]) -> None:
     control, log = Control(), []
 
     def work() -> None:
@@ -83,7 +83,7 @@ def test_what_it_is_started_within_is_not_left_before_it_ends(interrupt: Callabl
     assert log == ["ended", "ended"]
 
 
-def test_who_is_interrupted_as_it_starts_waits_for_it(interrupt: Callable[[float], None]) -> None:
+def test_join_on_exit_joins_when_its_start_function_raises(interrupt: Callable[[float], None]) -> None:
     control, log = Control(), []
 
     def work() -> None:
@@ -100,11 +100,11 @@ def test_who_is_interrupted_as_it_starts_waits_for_it(interrupt: Callable[[float
 
 
 @pytest.mark.parametrize(("name", "longest"), [("", 4e-5), ("of a test", 2e-4)])
-def test_who_is_interrupted_while_it_starts_knows_whether_it_runs(
+def test_has_begun_is_right_after_an_interrupted_start(
     name: str, longest: float, interrupt: Callable[[float], None]
 ) -> None:
     interrupts, begun = Interrupts(longest), 0
-    gc.collect()  # or what was left behind may be collected while it starts, and its callbacks swallow the interrupt
+    gc.collect()  # a collection during a start could run callbacks that swallow the interrupt
     gc.disable()
     try:
         while interrupts.came < 100 or begun < 100:
@@ -113,13 +113,13 @@ def test_who_is_interrupted_while_it_starts_knows_whether_it_runs(
             with JoinOnExit(Control(), lambda within, thread=thread: interrupts.during(partial(thread.start, within))):  # type: ignore[misc]
                 knew = thread.has_begun
             begun += knew
-            assert log == (["ran"] if knew else [])  # nothing that would run all the same is left by then
+            assert log == (["ran"] if knew else [])  # nothing can run later
     finally:
         gc.enable()
 
 
 class Dies(WorkThread):
-    """One that finds no memory for its first call."""
+    """A thread that lacks the memory for its first call."""
 
     def _begin(self, sign: object) -> None:
         raise MemoryError
@@ -127,14 +127,14 @@ class Dies(WorkThread):
 
 @pytest.fixture
 def deaths(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Threads' errors that nobody catches."""
-    told: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(what.exc_type))
-    return told
+    """The types of uncaught errors in threads."""
+    errors: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: errors.append(what.exc_type))
+    return errors
 
 
 @pytest.mark.parametrize("name", ["", "of a test"])
-def test_one_that_dies_before_it_works_is_not_waited_for(name: str, deaths: list[object]) -> None:
+def test_a_thread_that_dies_before_its_work_is_not_waited_for(name: str, deaths: list[object]) -> None:
     thread = Dies(lambda: pytest.fail("it ran"), name)
     with JoinOnExit(Control(), thread.start):
         assert thread.wait()
@@ -143,7 +143,9 @@ def test_one_that_dies_before_it_works_is_not_waited_for(name: str, deaths: list
     assert deaths == [MemoryError]
 
 
-def test_a_transfer_whose_thread_dies_is_its_waiters(monkeypatch: pytest.MonkeyPatch, deaths: list[object]) -> None:
+def test_waiter_does_the_work_if_the_transfers_thread_dies(
+    monkeypatch: pytest.MonkeyPatch, deaths: list[object]
+) -> None:
     monkeypatch.setattr(background_job, "WorkThread", Dies)
     told: list[tuple[int, int]] = []
     with background_job.under_way(lambda: "done", Control(), background_job.WORTH_A_THREAD) as one:
@@ -152,7 +154,7 @@ def test_a_transfer_whose_thread_dies_is_its_waiters(monkeypatch: pytest.MonkeyP
     assert deaths == [MemoryError]
 
 
-def test_a_step_whose_thread_dies_is_an_error_once(
+def test_a_checkpoint_whose_thread_dies_raises_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: list[object]
 ) -> None:
     with fastio.Checkpointer(tmp_path) as checkpointer:
@@ -170,7 +172,7 @@ def test_a_step_whose_thread_dies_is_an_error_once(
     assert deaths == [MemoryError]
 
 
-def test_a_step_larger_than_the_memory_whose_thread_dies_is_an_error_of_its_save(
+def test_a_chunked_checkpoint_whose_thread_dies_raises_from_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: list[object]
 ) -> None:
     state = {"large": torch.ones(33 << 20, dtype=torch.uint8)}
@@ -185,7 +187,7 @@ def test_a_step_larger_than_the_memory_whose_thread_dies_is_an_error_of_its_save
     assert deaths == [MemoryError]
 
 
-def test_a_forked_child_does_not_wait_for_it() -> None:
+def test_a_forked_child_does_not_wait_for_the_thread() -> None:
     may_end = threading.Event()
     thread = WorkThread(lambda: may_end.wait() and None)
     with JoinOnExit(Control(), thread.start):
@@ -199,7 +201,7 @@ def test_a_forked_child_does_not_wait_for_it() -> None:
         os._exit(0 if thread.wait() else 1)
 
 
-def test_a_latch_lets_all_go_on_and_may_be_opened_twice() -> None:
+def test_latch_releases_all_waiters_and_opens_twice() -> None:
     latch = Latch()
     assert not latch.wait(0.01)
     waiting = [threading.Thread(target=latch.wait) for _ in range(5)]

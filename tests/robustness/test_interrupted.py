@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: files are whole, and nothing goes on behind the caller's back or stays open."""
+"""Ctrl-C at any moment: files are complete, no transfer continues in the background, nothing stays open."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ while interrupts.came < wanted:
     if interrupts.during(works[turn % 2]):
         assert not transfer_functions(), transfer_functions()
 assert torch.equal(fastio.load(path)["weight"], state["weight"])
-gc.collect()  # who is interrupted twice may leave a cycle, and in it a file that it did not come to discard
+gc.collect()  # a second interrupt may leave a reference cycle with a file that was not discarded
 fastio.save(state, path, policy=policy)
 assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)], os.listdir(os.path.dirname(path))
 assert only_one_thread()
@@ -160,7 +160,7 @@ def train():
         checkpointer.restore()
 
 def settled():
-    while True:  # who was interrupted while a step was written may have left it to its thread
+    while True:  # after an interrupt a thread may still write the step
         try:
             return fastio.Checkpointer(folder, keep=2, **options)
         except fastio.FolderInUseError:
@@ -194,7 +194,7 @@ import torch
 import fastio
 from interrupting import Interrupts, descriptors, only_one_thread
 
-faulthandler.dump_traceback_later(150, exit=True)  # where it waits for ever
+faulthandler.dump_traceback_later(150, exit=True)  # shows where it hangs
 torch.manual_seed(0)
 torch.set_num_threads(1)  # two tests run at a time
 width, batch = 256, torch.randn(512, 256)
@@ -210,7 +210,7 @@ def step():
         try:
             with offload:
                 loss = model(batch).sum()
-        except RuntimeError as error:  # interrupted before the first line of __exit__, or here before the new one was
+        except RuntimeError as error:  # interrupted before the first line of __exit__, or before `offload` was replaced
             assert "in use already" in str(error) or "is closed" in str(error), error
             offload.close()
             offload = fastio.Offload(model, **options)
@@ -228,7 +228,7 @@ for _ in range(4):
 start = time.perf_counter()
 step()
 interrupts, before, steps, lost = Interrupts((time.perf_counter() - start) * 1.2), descriptors(), 0, []
-sys.unraisablehook = lambda told: lost.append(repr(told.object))
+sys.unraisablehook = lambda error: lost.append(repr(error.object))
 top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)  # since torch 2.7
 stayed = 0  # until the next step: an interrupt before the first line of ``__exit__`` leaves the hooks
 while interrupts.came < 60:
@@ -239,14 +239,14 @@ while interrupts.came < 60:
         step()
         assert all(map(torch.equal, expected, gradients())), "other gradients"
 gc.collect()
-assert not [what for what in lost if "StorageWeakRef" not in what], lost  # which is torch's
+assert not [what for what in lost if "StorageWeakRef" not in what], lost  # StorageWeakRef is torch's
 assert only_one_thread()
 assert stayed < 3 and remade < 5, (stayed, remade)
 step()
 assert top(True) is None, "somebody's hooks stayed"
 assert offload.blobs_alive == 0
 end = time.monotonic() + 30
-while (stats := offload.report().store) is not None and stats.bytes_used:  # the last writes may be under way
+while (stats := offload.report().store) is not None and stats.bytes_used:  # the last writes may still run
     assert time.monotonic() < end, stats
     with offload:
         pass
@@ -306,7 +306,7 @@ def run(tmp_path: Path, script: str, *arguments: str) -> str:
 
 @pytest.mark.parametrize("policy", ["posix", "uring", "torch"])
 @pytest.mark.parametrize(("size", "wanted", "longest"), [(10_000, 200, 1e-3), (5_000_000, 50, 2e-2)])  # by a thread
-def test_an_interrupt_leaves_a_whole_file_and_nothing_beside_it(
+def test_interrupts_leave_a_complete_file_and_no_leftovers(
     tmp_path: Path, policy: str, size: int, wanted: int, longest: float
 ) -> None:
     path = tmp_path / "folder" / "it.pt"
@@ -314,20 +314,20 @@ def test_an_interrupt_leaves_a_whole_file_and_nothing_beside_it(
 
 
 @pytest.mark.parametrize("policy", ["posix", "uring", "numpy"])
-def test_a_save_that_was_interrupted_writes_to_no_file_that_is_opened_next(tmp_path: Path, policy: str) -> None:
+def test_an_interrupted_save_does_not_write_to_files_opened_later(tmp_path: Path, policy: str) -> None:
     run(tmp_path, OTHER_FILES, str(tmp_path / "folder"), policy)
 
 
 @pytest.mark.parametrize(("policy", "wanted"), [("posix", 60), ("uring", 30), ("numpy", 30)])
-def test_no_transfer_goes_on_whoever_is_interrupted_again_and_again(tmp_path: Path, policy: str, wanted: int) -> None:
+def test_no_transfer_continues_after_repeated_interrupts(tmp_path: Path, policy: str, wanted: int) -> None:
     run(tmp_path, AGAIN_AND_AGAIN, str(tmp_path / "folder" / "it.pt"), policy, str(wanted))
 
 
-def test_no_descriptor_stays_open(tmp_path: Path) -> None:
+def test_interrupts_leak_no_descriptor(tmp_path: Path) -> None:
     run(tmp_path, DESCRIPTORS, str(tmp_path / "folder"))
 
 
-def test_a_descriptor_that_is_closed_twice_closes_nobody_elses(tmp_path: Path) -> None:
+def test_closing_a_descriptor_twice_closes_no_other_file(tmp_path: Path) -> None:
     held = Descriptor(str(tmp_path), os.O_RDONLY)
     number = held.open()
     assert held.open() == number
@@ -344,7 +344,7 @@ def test_a_descriptor_that_is_closed_twice_closes_nobody_elses(tmp_path: Path) -
     assert caught.value.filename == str(tmp_path / "absent")
 
 
-def test_no_copy_goes_on_whoever_is_interrupted_again_and_again(tmp_path: Path) -> None:
+def test_no_snapshot_copy_continues_after_repeated_interrupts(tmp_path: Path) -> None:
     run(tmp_path, SNAPSHOTS)
 
 
@@ -358,7 +358,7 @@ def test_no_copy_goes_on_whoever_is_interrupted_again_and_again(tmp_path: Path) 
         ({"asynchronous": False}, 10_000),
     ],
 )
-def test_steps_are_whole_after_interrupts(tmp_path: Path, options: dict[str, object], size: int) -> None:
+def test_checkpoints_are_complete_after_interrupts(tmp_path: Path, options: dict[str, object], size: int) -> None:
     said = run(tmp_path, STEPS, str(tmp_path / "folder"), str(size), repr(options))
     assert int(said) <= 0
 
@@ -367,11 +367,13 @@ def test_steps_are_whole_after_interrupts(tmp_path: Path, options: dict[str, obj
     ("policy", "options"),
     [("all", {}), ("flashneuron", {"budget": "2MiB", "host_budget": "1MiB"}), ("optimal", {}), ("fastensor", {})],
 )
-def test_training_goes_on_after_interrupts(tmp_path: Path, policy: str, options: dict[str, object]) -> None:
+def test_offloaded_training_continues_correctly_after_interrupts(
+    tmp_path: Path, policy: str, options: dict[str, object]
+) -> None:
     said = run(tmp_path, TRAINING, str(tmp_path / "folder"), policy, repr(options))
     assert int(said) <= 0
 
 
 @pytest.mark.parametrize("has_store", [False, True])
-def test_hybrid_training_goes_on_after_interrupts(tmp_path: Path, has_store: bool) -> None:
+def test_hybrid_training_continues_correctly_after_interrupts(tmp_path: Path, has_store: bool) -> None:
     run(tmp_path, HYBRID, repr({"optimizer_store": str(tmp_path / "folder")} if has_store else {}))

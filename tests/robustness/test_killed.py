@@ -1,4 +1,4 @@
-"""A save that is killed at any instant leaves the whole old file or the whole new one."""
+"""A save that is killed at any moment leaves the complete old or the complete new file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastio.files.atomic_file import AtomicFile
 from faults import Server, objects
 
 KILLS = {"pt": 120, "safetensors": 40, "npy": 40}
-WAYS = list(itertools.product(("uring", "posix"), (True, False)))  # to save, and whether durably: in turn
+WAYS = list(itertools.product(("uring", "posix"), (True, False)))  # (policy, durable), used in turn
 NBYTES = 24 << 20
 LONGEST = 0.05  # seconds: a few saves
 
@@ -33,12 +33,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("name", ["it.pt", "it[0-9].pt", "i" * 220])
-def test_however_many_writers_were_killed_the_next_save_clears_all_they_left(tmp_path: Path, name: str) -> None:
+def test_next_save_removes_the_leftovers_of_all_killed_writers(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     others = [tmp_path / ".other.pt.fastio-0123456789abcdef.tmp", tmp_path / f".{name}.fastio-notes.tmp"]
     for other in others:
         other.write_bytes(b"not a leftover of this file")
-    # A temporary file is held by its open file, so one process can be twenty writers.
+    # The lock belongs to the open file, so one process can be twenty writers.
     code = (
         "import os, signal, sys; from fastio.files.atomic_file import AtomicFile\n"
         "writers = [AtomicFile(sys.argv[1]) for _ in range(20)]\n"
@@ -56,8 +56,8 @@ def test_however_many_writers_were_killed_the_next_save_clears_all_they_left(tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", objects.FORMATS)
-def test_killed_while_saving(server: Server, tmp_path: Path, form: str) -> None:
-    # Seeded, so that a failure names its instant; that the instant is met again is up to the machine.
+def test_a_killed_save_leaves_a_complete_file(server: Server, tmp_path: Path, form: str) -> None:
+    # Seeded, so a failure reports its delay; the machine decides whether the same delay hits the same moment again.
     chance = random.Random(form)
     versions = {version: objects.make(version, NBYTES, form) for version in (objects.OLD, objects.NEW)}
     for version in versions:
@@ -91,6 +91,6 @@ def test_killed_while_saving(server: Server, tmp_path: Path, form: str) -> None:
 
         fastio.save(versions[(objects.NEW, objects.OLD)[turn // len(WAYS) % 2]], path, policy=policy, durable=False)
         assert [entry.name for entry in path.parent.iterdir()] == [path.name], where
-    # The kills did what they are for: they came before and after a rename, and most of them in the middle of a save.
+    # The kills came both before and after a rename, and many of them during a save.
     assert len(seen) == 2
     assert interrupted > KILLS[form] // 4

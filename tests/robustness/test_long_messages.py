@@ -1,4 +1,4 @@
-"""Errors quote at most some 200 characters of what a file says, at each place where they quote it."""
+"""Error messages shorten each quotation of a file to about 200 characters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastio.errors import CorruptFileError
 LONG = "x" * 60_000
 
 
-def test_names_of_records(tmp_path: Path) -> None:
+def test_messages_shorten_record_names(tmp_path: Path) -> None:
     path, long = tmp_path / "a.pt", f"a/{LONG}".encode()
     for names in ([long], [long, b"b/data.pkl"], [long, b"a/data.pkl", long], [b"a/data.pkl", long + b"\xff"]):
         path.write_bytes(build([Member(name, b"bytes", crc=1) for name in names]))
@@ -28,7 +28,7 @@ def test_names_of_records(tmp_path: Path) -> None:
             assert len(str(raised.value)) < LONGEST_MESSAGE
 
 
-def test_an_error_keeps_the_name_that_it_shortens() -> None:
+def test_corrupt_file_error_keeps_the_full_record_name() -> None:
     error = CorruptFileError("a.pt", LONG, "is damaged")
     assert error.record == LONG
     assert len(str(error)) < LONGEST_MESSAGE
@@ -42,7 +42,7 @@ def test_an_error_keeps_the_name_that_it_shortens() -> None:
     ],
     ids=["names", "numbers"],
 )
-def test_values_of_dictionaries(tmp_path: Path, context: dict[str, Any]) -> None:
+def test_messages_shorten_values_of_dictionaries(tmp_path: Path, context: dict[str, Any]) -> None:
     path = tmp_path / "tools.json"
     plain = {"schema": "fastio-dictionary/1", "contexts": [{**context, "sizes": {}, "failures": {}}]}
     path.write_text(json.dumps(plain))
@@ -51,7 +51,7 @@ def test_values_of_dictionaries(tmp_path: Path, context: dict[str, Any]) -> None
     assert len(str(raised.value)) < LONGEST_MESSAGE
 
 
-def test_entries_that_a_checkpoint_lacks(tmp_path: Path) -> None:
+def test_messages_shorten_lists_of_missing_checkpoint_entries(tmp_path: Path) -> None:
     with fastio.Checkpointer(tmp_path) as keeper:
         keeper.save(1, {f"{LONG}{number}": torch.ones(2) for number in range(20)})
         keeper.wait()

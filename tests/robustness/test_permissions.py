@@ -1,4 +1,4 @@
-"""Who may read a file after it was saved over, and meanwhile: never anybody who could not before."""
+"""Permissions during and after a save over an existing file: never wider than the old file's."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ ANN, BOB = 12345, 12346
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
 OWNER, USER, GROUP, MASK, OTHER = 1, 2, 4, 16, 32
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its user")
 
 
 def acl(*entries: tuple[int, int, int]) -> bytes:
-    """An access control list of (kind, rights, user), as the kernel takes it (linux/posix_acl_xattr.h)."""
+    """An access control list of (kind, permissions, user) in the kernel's format (linux/posix_acl_xattr.h)."""
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 
 
 def list_of(group: int, mask: int, *users: tuple[int, int]) -> bytes:
-    """One of users' rights; the owner reads and writes, others may do nothing."""
-    named = [(USER, right, user) for user, right in users]
+    """A list with permissions of ``users``; the owner may read and write, others nothing."""
+    named = [(USER, permissions, user) for user, permissions in users]
     return acl((OWNER, 6, 0xFFFFFFFF), *named, (GROUP, group, 0xFFFFFFFF), (MASK, mask, 0xFFFFFFFF), (OTHER, 0, 0))
 
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """A file, in a folder that anybody may write."""
+    """A file in a folder that every user may write to."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o777)
     target = folder / "it.pt"
@@ -62,17 +62,17 @@ def mode_of(path: Path) -> int:
 
 
 @pytest.mark.parametrize("policy", ["posix", "uring", "torch"])
-def test_an_access_control_list_stays(path: Path, policy: str) -> None:
+def test_save_keeps_the_access_control_list(path: Path, policy: str) -> None:
     value = list_of(0, 6, (ANN, 6), (BOB, 4))
     set_acl(path, ACCESS, value)
     before = os.getxattr(path, ACCESS)
     fastio.save(torch.ones(5), path, policy=policy)
     assert os.getxattr(path, ACCESS) == before
-    assert mode_of(path) == 0o660  # of the list's mask: the group itself has nothing
+    assert mode_of(path) == 0o660  # shows the list's mask: the group itself has no permissions
     assert torch.equal(torch.load(path), torch.ones(5))
 
 
-def test_a_list_that_the_folder_gives_is_taken_away_where_the_old_file_has_none(path: Path) -> None:
+def test_save_removes_an_inherited_acl_that_the_old_file_lacks(path: Path) -> None:
     path.chmod(0o640)
     set_acl(path.parent, DEFAULT, list_of(6, 6, (ANN, 6)))
     fastio.save(torch.ones(5), path)
@@ -82,7 +82,7 @@ def test_a_list_that_the_folder_gives_is_taken_away_where_the_old_file_has_none(
     assert ACCESS in os.listxattr(path.with_name("new.pt"))
 
 
-def test_what_users_have_noted_stays(path: Path) -> None:
+def test_save_keeps_user_attributes(path: Path) -> None:
     try:
         os.setxattr(path, "user.origin", b"run 7")
     except OSError:
@@ -95,7 +95,7 @@ def test_what_users_have_noted_stays(path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644, 0o666, 0o444, 0o400, 0o755], ids=oct)
 @as_root
-def test_the_owner_and_the_mode_stay_and_are_there_from_the_start(server: Server, path: Path, mode: int) -> None:
+def test_save_keeps_owner_and_mode_from_the_first_byte(server: Server, path: Path, mode: int) -> None:
     os.chown(path, ANN, TEAM)
     path.chmod(mode)
     result = server.run("save_as", path=str(path), uid=0, gid=0, groups=[], umask=0o022)
@@ -107,7 +107,7 @@ def test_the_owner_and_the_mode_stay_and_are_there_from_the_start(server: Server
 
 @pytest.mark.parametrize("mode", [0o4755, 0o2775, 0o1644, 0o7777, 0o2640, 0o4400], ids=oct)
 @pytest.mark.parametrize("policy", ["posix", "torch"])
-def test_setuid_setgid_and_sticky_go_with_the_old_bytes(path: Path, mode: int, policy: str) -> None:
+def test_save_drops_setuid_setgid_and_sticky(path: Path, mode: int, policy: str) -> None:
     path.chmod(mode)
     assert mode_of(path) == mode
     meanwhile: list[int] = []
@@ -127,9 +127,7 @@ def test_setuid_setgid_and_sticky_go_with_the_old_bytes(path: Path, mode: int, p
     ids=oct,
 )
 @as_root
-def test_a_group_that_cannot_be_kept_gives_its_rights_to_no_other(
-    server: Server, path: Path, before: int, after: int
-) -> None:
+def test_permissions_shrink_if_the_group_cannot_be_kept(server: Server, path: Path, before: int, after: int) -> None:
     os.chown(path, NOBODY, TEAM)
     path.chmod(before)
     result = server.run("save_as", path=str(path), uid=NOBODY, gid=OTHERS, groups=[], umask=0)
@@ -140,7 +138,7 @@ def test_a_group_that_cannot_be_kept_gives_its_rights_to_no_other(
 
 @pytest.mark.parametrize("uid", [NOBODY, ANN])
 @as_root
-def test_a_group_that_the_saver_is_in_is_kept(server: Server, path: Path, uid: int) -> None:
+def test_save_keeps_a_group_of_the_saving_user(server: Server, path: Path, uid: int) -> None:
     os.chown(path, ANN, TEAM)
     path.chmod(0o660)
     result = server.run("save_as", path=str(path), uid=uid, gid=OTHERS, groups=[TEAM], umask=0o077)
@@ -149,7 +147,7 @@ def test_a_group_that_the_saver_is_in_is_kept(server: Server, path: Path, uid: i
 
 
 @as_root
-def test_a_list_goes_where_its_group_cannot_be_kept(server: Server, path: Path) -> None:
+def test_save_drops_the_acl_if_the_group_cannot_be_kept(server: Server, path: Path) -> None:
     os.chown(path, ANN, TEAM)
     set_acl(path, ACCESS, list_of(6, 6, (NOBODY, 6), (BOB, 0)))
     result = server.run("save_as", path=str(path), uid=NOBODY, gid=OTHERS, groups=[], umask=0)
@@ -159,7 +157,7 @@ def test_a_list_goes_where_its_group_cannot_be_kept(server: Server, path: Path) 
 
 
 @as_root
-def test_a_list_that_cannot_be_written_gives_the_group_nothing(server: Server, path: Path) -> None:
+def test_group_gets_no_permissions_if_the_acl_cannot_be_written(server: Server, path: Path) -> None:
     value = list_of(0, 6, (ANN, 6))
     set_acl(path, ACCESS, value)
     fault = Fault("attribute", errno.ENOSPC, times=ALWAYS)
@@ -169,8 +167,8 @@ def test_a_list_that_cannot_be_written_gives_the_group_nothing(server: Server, p
     assert result["mode"] == 0o600
 
 
-def test_a_file_that_is_a_mount_point(tmp_path: Path) -> None:
-    """As a container's volume of one file. In a mount namespace of its own."""
+def test_save_over_a_mount_point_is_refused_with_the_cure(tmp_path: Path) -> None:
+    """Like a container's volume of one file; in a mount namespace of its own."""
     code = f"""
 import torch, fastio
 try:

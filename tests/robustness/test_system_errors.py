@@ -1,4 +1,4 @@
-"""What the system refuses is the error that open, torch.save and torch.load raise for it, and fastio's own too."""
+"""System errors have the types that open, torch.save and torch.load raise, and fastio's own types as well."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ ALL = sorted(number for number in errno.errorcode if number)
 
 @pytest.mark.parametrize("kind", [TransferError, NotReplaceableError])
 @pytest.mark.parametrize("way", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy], ids=["pickled", "copied"])
-def test_an_error_is_pythons_own_for_every_errno_and_survives_copies(kind: Any, way: Callable[[Any], Any]) -> None:
+def test_transfer_errors_are_pythons_subclass_for_every_errno_and_survive_copies(
+    kind: Any, way: Callable[[Any], Any]
+) -> None:
     for number in (*ALL, 0, 9999):
         error = TransferError(number, "read", "a/b", 7) if kind is TransferError else kind(number, "a cure", "a/b")
         copied = way(error)
@@ -38,19 +40,19 @@ def test_an_error_is_pythons_own_for_every_errno_and_survives_copies(kind: Any, 
         assert (str(copied), copied.strerror, copied.args) == (str(error), error.strerror, error.args)
 
 
-def test_errors_with_an_errno_of_their_own_are_no_others() -> None:
+def test_transfer_errors_are_no_subclass_for_another_errno() -> None:
     assert not isinstance(TransferError(errno.EIO, "read", "it"), PermissionError | FileNotFoundError)
     assert not isinstance(TransferError(errno.EACCES, "read", "it"), FileNotFoundError)
 
 
-# Bad paths. What torch raises for the zip format is a RuntimeError that says nothing, and for the legacy one open's.
+# Bad paths. For the zip format torch raises an uninformative RuntimeError, for the legacy format the error of open.
 
 
 @pytest.fixture(
     params=["missing/it", "file/it", "ring", "x" * 300, "folder", "file/", "new/", "folder/.", "missing/.."]
 )
 def bad(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A path that no file can be saved to, or loaded from."""
+    """A path to which no file can be saved, and from which none can be loaded."""
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "folder").mkdir()
     (tmp_path / "ring").symlink_to("ring")
@@ -65,7 +67,7 @@ def raised(action: Callable[[], object]) -> BaseException:
 
 @pytest.mark.parametrize("policy", ["auto", "posix", "torch"])
 @pytest.mark.parametrize("form", ["pt", "safetensors", "npy"])
-def test_a_save_raises_what_torch_save_raises(bad: str, form: str, policy: str) -> None:
+def test_save_to_a_bad_path_raises_as_torch_save_does(bad: str, form: str, policy: str) -> None:
     if policy == "torch" and form != "pt":
         pytest.skip("torch saves .pt alone")
     obj: Any = torch.ones(3) if form == "npy" else {"x": torch.ones(3)}
@@ -81,14 +83,14 @@ def test_a_save_raises_what_torch_save_raises(bad: str, form: str, policy: str) 
 
 
 @pytest.mark.parametrize("policy", ["auto", "posix", "torch"])
-def test_a_load_and_a_verification_raise_what_torch_load_raises(bad: str, policy: str) -> None:
+def test_load_and_verify_of_a_bad_path_raise_as_torch_load_does(bad: str, policy: str) -> None:
     by_torch = raised(lambda: torch.load(bad))
     for own in (raised(lambda: fastio.load(bad, policy=policy)), raised(lambda: fastio.verify(bad))):
         assert type(own) is type(by_torch)
         assert (own.errno, own.filename) == (by_torch.errno, bad)  # type: ignore[attr-defined]
 
 
-# As a user who may not. In a process that gives its rights up.
+# Without permissions, in a process that gives up its privileges
 
 
 IMPORTS = """
@@ -108,9 +110,9 @@ def in_a_process(program: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
-def test_what_a_user_may_not_is_a_permission_error(tmp_path: Path) -> None:
-    """Files and folders of root's, by a user who is not."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change its user")
+def test_missing_permissions_raise_permission_error(tmp_path: Path) -> None:
+    """Another user accesses files and folders of root."""
     tmp_path.chmod(0o755)
     for above in tmp_path.parents:
         if above.stat().st_uid == os.getuid() and not above.stat().st_mode & 0o001:
@@ -150,7 +152,7 @@ def test_what_a_user_may_not_is_a_permission_error(tmp_path: Path) -> None:
                     assert name in error.filename, (name, doing, error)
                 else:
                     raise AssertionError(f"{name} {doing}: no error")
-        fastio.save(state, "unlisted/new.pt")  # a folder that may be written to, but not read
+        fastio.save(state, "unlisted/new.pt")  # into a folder that is writable but not readable
         assert torch.equal(torch.load("unlisted/new.pt")["x"], state["x"])
         print("done")
         """,
@@ -162,7 +164,7 @@ def test_what_a_user_may_not_is_a_permission_error(tmp_path: Path) -> None:
         assert {entry.name for entry in (tmp_path / name).iterdir()} <= {"it.pt", "new.pt"}
 
 
-def test_a_disk_that_is_mounted_read_only_is_said_to_be(tmp_path: Path) -> None:
+def test_save_to_a_read_only_mount_raises_erofs(tmp_path: Path) -> None:
     """In a mount namespace of its own."""
     (tmp_path / "disk").mkdir()
     fastio.save({"x": torch.ones(3)}, tmp_path / "disk" / "it.pt")
@@ -184,7 +186,7 @@ print(fastio.load("disk/it.pt")["x"].sum().item())
     assert done.stdout.split("\n") == [*["EROFS False"] * 4, "3.0", ""], done
 
 
-def test_paths_in_a_working_folder_deeper_than_the_kernel_names(tmp_path: Path) -> None:
+def test_relative_paths_work_in_a_working_folder_deeper_than_path_max(tmp_path: Path) -> None:
     said = in_a_process(
         """
         for _ in range(25):
@@ -227,7 +229,7 @@ def test_paths_in_a_working_folder_deeper_than_the_kernel_names(tmp_path: Path) 
     assert said == f"{names}\n"
 
 
-def test_a_working_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_working_folder_raises_file_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()

@@ -1,4 +1,4 @@
-"""Folders to which other users may write: links, pipes, pickles and swapped files in them do no harm."""
+"""Folders to which other users may write: their links, pipes, pickles and swapped files do no harm."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRECIOUS = b"precious"
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Path:
-    """A file that no save may touch, in a folder of its own."""
+    """A file that no save may change, in a folder of its own."""
     path = tmp_path / "private" / "precious"
     path.parent.mkdir()
     path.write_bytes(PRECIOUS)
@@ -73,7 +73,7 @@ SWAPS = [as_link, as_hard_link, as_file, as_pipe, as_nothing]
 
 
 def swap(folder: Path, put: Callable[[Path, Path], None], precious: Path, moved: bool) -> None:
-    """Put something else in the place of the one temporary file in a folder."""
+    """Replace the one temporary file in a folder by something else."""
     (name,) = folder.glob(".it*.tmp")
     if moved:
         name.rename(folder / "moved")
@@ -85,7 +85,7 @@ def swap(folder: Path, put: Callable[[Path, Path], None], precious: Path, moved:
 @pytest.mark.parametrize("put", SWAPS)
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("policy", ["posix", "uring", "torch"])
-def test_a_temporary_file_that_is_swapped_while_it_is_written_is_not_put_in_place(
+def test_a_temporary_file_swapped_during_the_save_is_refused(
     folder: Path, precious: Path, policy: str, moved: bool, put: Callable[[Path, Path], None]
 ) -> None:
     path = folder / "it.pt"
@@ -104,12 +104,12 @@ def test_a_temporary_file_that_is_swapped_while_it_is_written_is_not_put_in_plac
     assert precious.read_bytes() == PRECIOUS
     assert torch.equal(torch.load(path), torch.zeros(3))
     left = {entry.name for entry in folder.iterdir()} - {"it.pt", "moved"}
-    assert len(left) == (put is not as_nothing)  # what is not fastio's stays
+    assert len(left) == (put is not as_nothing)  # files that are not fastio's stay
     fastio.save(torch.ones(2), path)
     assert torch.equal(torch.load(path), torch.ones(2))
 
 
-at_rename: list[Callable[[], None]] = []  # what is to be done between the last look at a name and its rename
+at_rename: list[Callable[[], None]] = []  # called between the last check of a name and its rename
 
 
 def on_audit(event: str, _: Any) -> None:
@@ -118,7 +118,7 @@ def on_audit(event: str, _: Any) -> None:
 
 
 @pytest.mark.parametrize("put", [as_link, as_hard_link, as_file, as_pipe])
-def test_a_temporary_file_that_is_swapped_in_the_last_moment_is_an_error(
+def test_a_temporary_file_swapped_just_before_the_rename_is_refused(
     folder: Path, precious: Path, put: Callable[[Path, Path], None]
 ) -> None:
     sys.addaudithook(on_audit)
@@ -132,10 +132,10 @@ def test_a_temporary_file_that_is_swapped_in_the_last_moment_is_an_error(
 
 
 @pytest.mark.parametrize("put", SWAPS)
-def test_torchs_own_save_writes_to_the_file_that_was_created(
+def test_torchs_own_save_only_writes_to_the_created_file(
     folder: Path, precious: Path, put: Callable[[Path, Path], None]
 ) -> None:
-    """Swapped just before torch would open it by name: torch asks for the name of the pickle module first."""
+    """The swap happens just before torch opens the file: torch reads the pickle module's name first."""
     fired: list[bool] = []
 
     class Module(types.ModuleType):
@@ -155,7 +155,7 @@ def test_torchs_own_save_writes_to_the_file_that_was_created(
     assert not (folder / "it.pt").exists()
 
 
-def test_links_pipes_and_folders_in_the_places_of_temporaries_are_passed_by(folder: Path, precious: Path) -> None:
+def test_save_ignores_links_pipes_and_folders_with_names_of_temporaries(folder: Path, precious: Path) -> None:
     path = folder / "it.pt"
     names = [folder / f".it.pt.fastio-{slot}.tmp" for slot in range(4)]
     names[0].symlink_to(precious)
@@ -173,7 +173,7 @@ def test_links_pipes_and_folders_in_the_places_of_temporaries_are_passed_by(fold
 
 
 def learn() -> None:
-    """Have the dictionary of the working folder learn something that is to be kept."""
+    """Make the dictionary of the working folder learn, so that it has something to store."""
     own: Any = dicts.default("save", ".")
     for _ in range(6):
         own.observe(Context("save", "pt", "cpu", durable=True), 1 << 20, "posix", 0.5)
@@ -190,7 +190,7 @@ def as_dangling_link(name: Path, precious: Path) -> None:
 
 
 @pytest.mark.parametrize("put", [as_link, as_dangling_link, as_pipe, as_socket])
-def test_a_dictionarys_lock_is_a_regular_file_or_refused(
+def test_a_dictionary_lock_that_is_not_a_regular_file_is_refused(
     folder: Path, precious: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[Path, Path], None]
 ) -> None:
     monkeypatch.chdir(folder)
@@ -240,7 +240,7 @@ def failure(folder: Path) -> BaseException:
 
 
 def change(folder: Path, name: str = ".metadata") -> Any:
-    """The metadata of a folder, to be altered and written back."""
+    """Load the metadata of a folder, so that a test can change it and write it back."""
     with open(folder / name, "rb") as file:
         return pickle.load(file)
 
@@ -254,12 +254,12 @@ class Evil:
 
 
 def build(what: bytes, state: bytes) -> bytes:
-    """A pickle that gives a state to what a piece of pickle makes."""
+    """A pickle that sets a state on the object that ``what`` makes."""
     return b"\x80\x04" + what + state + b"b."
 
 
 def call_of(what: bytes, argument: str) -> bytes:
-    """A pickle that calls what a piece of pickle names, with one text."""
+    """A pickle that calls the function that ``what`` names, with one string."""
     text = argument.encode()
     return b"\x80\x04" + what + b"\x8c" + bytes([len(text)]) + text + b"\x85R."
 
@@ -283,9 +283,7 @@ PICKLES: dict[str, Callable[[Path], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", PICKLES)
-def test_pickles_in_a_checkpoints_folder_run_nothing_and_change_nothing(
-    folder: Path, tmp_path: Path, kind: str
-) -> None:
+def test_malicious_pickles_in_a_checkpoint_folder_have_no_effect(folder: Path, tmp_path: Path, kind: str) -> None:
     witness = tmp_path / "witness"
     data = PICKLES[kind](witness)
     for name in (".metadata", "__7.metadata"):
@@ -294,14 +292,14 @@ def test_pickles_in_a_checkpoints_folder_run_nothing_and_change_nothing(
     (folder / "__1_0123456789abcdef.distcp").write_bytes(b"what an older checkpoint may need")
     save(folder)
     assert torch.equal(load(folder)["w"], STATE["w"])
-    assert (folder / "__1_0123456789abcdef.distcp").exists()  # for what the other one refers to cannot be known
+    assert (folder / "__1_0123456789abcdef.distcp").exists()  # the unreadable metadata may refer to it
     assert not witness.exists()
     assert not hasattr(Metadata, "state")
     encoding: Any = torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING
     assert not any(hasattr(member, "state") for member in encoding)
 
 
-def test_a_refused_class_is_named_with_the_cure_and_trusted_on_demand(folder: Path) -> None:
+def test_a_refused_class_is_named_with_the_cure_and_can_be_allowed(folder: Path) -> None:
     save(folder)
     metadata = change(folder)
     metadata.planner_data["more"] = Evil(complex, 1, 2)
@@ -314,7 +312,7 @@ def test_a_refused_class_is_named_with_the_cure_and_trusted_on_demand(folder: Pa
         assert torch.equal(load(folder)["w"], STATE["w"])
 
 
-def test_what_torchs_own_writer_and_a_path_object_leave_is_read(folder: Path) -> None:
+def test_reader_reads_torchs_metadata_with_a_path_object(folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         writer = dcp.FileSystemWriter(folder)
@@ -326,7 +324,7 @@ def test_what_torchs_own_writer_and_a_path_object_leave_is_read(folder: Path) ->
 
 
 @pytest.mark.parametrize("name", ["../private/it.distcp", "/etc/passwd", "..", ".", "", "a/b", 7, None])
-def test_data_files_are_names_in_the_folder(folder: Path, precious: Path, name: Any) -> None:
+def test_data_file_names_outside_the_folder_are_refused(folder: Path, precious: Path, name: Any) -> None:
     save(folder)
     metadata = change(folder)
     ((old, _),) = {(info.relative_path, 0) for info in metadata.storage_data.values()}
@@ -342,7 +340,7 @@ def test_data_files_are_names_in_the_folder(folder: Path, precious: Path, name: 
 
 @pytest.mark.parametrize("put", [as_pipe, as_socket, as_nothing])
 @pytest.mark.parametrize("of", [".metadata", "*.distcp"])
-def test_what_is_no_regular_file_is_not_waited_for(
+def test_files_that_are_not_regular_raise_without_blocking(
     folder: Path, precious: Path, of: str, put: Callable[[Path, Path], None]
 ) -> None:
     save(folder)
@@ -355,7 +353,7 @@ def test_what_is_no_regular_file_is_not_waited_for(
 
 
 @pytest.mark.parametrize("put", [as_link, as_dangling_link])
-def test_a_link_in_the_place_of_metadata_is_replaced_not_followed(
+def test_a_link_in_place_of_metadata_is_replaced_not_followed(
     folder: Path, precious: Path, put: Callable[[Path, Path], None]
 ) -> None:
     put(folder / ".metadata", precious)
@@ -366,7 +364,7 @@ def test_a_link_in_the_place_of_metadata_is_replaced_not_followed(
     assert [entry.name for entry in precious.parent.iterdir()] == ["precious"]
 
 
-def test_links_and_pipes_under_the_names_of_data_files_stay(folder: Path, precious: Path) -> None:
+def test_save_keeps_links_and_pipes_with_names_of_data_files(folder: Path, precious: Path) -> None:
     names = [folder / f"__0_{digit * 16}.distcp" for digit in "ab"]
     names[0].symlink_to(precious)
     os.mkfifo(names[1])
@@ -377,7 +375,7 @@ def test_links_and_pipes_under_the_names_of_data_files_stay(folder: Path, precio
     assert torch.equal(load(folder)["w"], STATE["w"])
 
 
-def test_a_folder_that_another_program_keeps_locked_is_saved_into_without_the_lock(
+def test_save_into_a_folder_locked_by_another_program_works_without_cleaning(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("fastio.distributed.data_file._LOCK_TIMEOUT_SECONDS", 0.1)
@@ -396,8 +394,8 @@ def test_a_folder_that_another_program_keeps_locked_is_saved_into_without_the_lo
     assert len(list(folder.glob("*.distcp"))) == 1
 
 
-def test_metadata_of_earlier_torch_versions_is_read(folder: Path) -> None:
-    """Before 2.3, the properties of tensors were another class."""
+def test_reader_reads_metadata_of_torch_before_2_3(folder: Path) -> None:
+    """Before torch 2.3 tensor properties were another class."""
     earlier = pytest.importorskip("torch.distributed._shard.sharded_tensor.metadata")
     save(folder)
     metadata = change(folder)

@@ -1,4 +1,4 @@
-"""What safetensors and npy cannot hold: refused before anything is written, by name and with the cure."""
+"""Objects that safetensors and npy cannot hold are refused before anything is written, by name and with the cure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import fastio
 from objects import same
 
 FORMS = ("safetensors", "npy")
-GOOD = torch.ones(3)  # made outside any transform
+GOOD = torch.ones(3)  # created outside any transform
 
 
 class Pair(torch.Tensor):
-    """A tensor that holds two others, as DTensor and torchao's hold theirs."""
+    """A wrapper of two tensors, like DTensor and torchao's tensors."""
 
     @staticmethod
     def __new__(cls, one: torch.Tensor, other: torch.Tensor) -> Pair:
@@ -76,7 +76,7 @@ MADE: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
 
 
 def refused(tmp_path: Path, form: str, tensor: Any, problem: str) -> None:
-    """By a path and by a file object, and nothing is written."""
+    """Check that saves to a path and to a file object raise FormatError and write nothing."""
     obj: Any = tensor if form == "npy" else {"good": GOOD, "layer.bad": tensor}
     name = "the tensor" if form == "npy" else "'layer.bad'"
     stream = io.BytesIO()
@@ -90,14 +90,14 @@ def refused(tmp_path: Path, form: str, tensor: Any, problem: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", MADE)
-def test_tensors_without_elements_of_their_own(tmp_path: Path, form: str, kind: str) -> None:
+def test_tensors_without_data_of_their_own_are_refused(tmp_path: Path, form: str, kind: str) -> None:
     make, problem = MADE[kind]
     refused(tmp_path, form, make(), f".*{problem}")
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad])
-def test_tensors_inside_a_transform(tmp_path: Path, form: str, transform: Any) -> None:
+def test_tensors_inside_a_torch_func_transform_are_refused(tmp_path: Path, form: str, transform: Any) -> None:
     def inside(tensor: torch.Tensor) -> torch.Tensor:
         refused(tmp_path, form, tensor, r".*torch\.func")
         return tensor.sum()
@@ -106,7 +106,7 @@ def test_tensors_inside_a_transform(tmp_path: Path, form: str, transform: Any) -
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_storages_that_are_just_large_enough(tmp_path: Path, form: str) -> None:
+def test_storages_that_just_suffice_are_saved(tmp_path: Path, form: str) -> None:
     whole = torch.arange(12.0)
     for tensor in (whole[3:], whole.reshape(3, 4).t(), whole.reshape(3, 4)[1:, 2:], whole[:0]):
         fastio.save(tensor if form == "npy" else {"x": tensor}, tmp_path / "it", format=form)
@@ -114,7 +114,7 @@ def test_storages_that_are_just_large_enough(tmp_path: Path, form: str) -> None:
         assert torch.equal(loaded if form == "npy" else loaded["x"], tensor)
 
 
-def test_a_freed_storage_in_pt_is_what_torch_makes_of_it(tmp_path: Path) -> None:
+def test_pt_with_a_freed_storage_behaves_as_torchs(tmp_path: Path) -> None:
     tensor = freed(torch.ones(100_000), 0)
     errors = []
     for save in (torch.save, fastio.save):
@@ -126,7 +126,7 @@ def test_a_freed_storage_in_pt_is_what_torch_makes_of_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_fake_tensor_mode(tmp_path: Path, form: str) -> None:
+def test_save_and_load_inside_fake_tensor_mode_are_refused(tmp_path: Path, form: str) -> None:
     obj: Any = torch.ones(3) if form == "npy" else {"x": torch.ones(3)}
     array = np.ones(3)
     path = tmp_path / "it"
@@ -147,7 +147,7 @@ def test_fake_tensor_mode(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["\ud800", "weight\udcff", "\udc00\ud800"])
-def test_safetensors_text_that_is_not_unicode(tmp_path: Path, text: str) -> None:
+def test_safetensors_refuses_names_and_metadata_that_are_not_unicode(tmp_path: Path, text: str) -> None:
     tensors = {"x": torch.ones(3)}
     stream = io.BytesIO()
     for target in (tmp_path / "it.safetensors", stream):
@@ -161,7 +161,7 @@ def test_safetensors_text_that_is_not_unicode(tmp_path: Path, text: str) -> None
     assert fastio.load(tmp_path / "it.safetensors").keys() == {"😀"}
 
 
-def test_npy_of_an_array_with_a_mask(tmp_path: Path) -> None:
+def test_npy_refuses_masked_arrays(tmp_path: Path) -> None:
     array = np.ma.masked_array([1.0, 2.0], mask=[True, False])
     for target in (tmp_path / "it.npy", io.BytesIO()):
         with pytest.raises(fastio.FormatError, match=r"mask.*filled\(\)"):
@@ -170,8 +170,8 @@ def test_npy_of_an_array_with_a_mask(tmp_path: Path) -> None:
     fastio.save(array.filled(), tmp_path / "it.npy")
 
 
-def test_npy_of_arrays_that_may_only_be_read(tmp_path: Path) -> None:
-    """Without torch's warning, which would be an error here."""
+def test_npy_saves_read_only_arrays_without_a_warning(tmp_path: Path) -> None:
+    """torch's warning would be an error here."""
     whole = np.arange(24.0).reshape(4, 6)
     for array in (
         whole,

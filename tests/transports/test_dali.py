@@ -1,4 +1,4 @@
-"""DALI's numpy reader as a transport: the real library, on the host; on CUDA where there is a device."""
+"""The ``dali`` transport over the real library: on the host, and on CUDA if there is a device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastio.transports import registry
 from fastio.transports.transport import LOAD, Extent, ReadRequest, Transport, TransportResult, WriteRequest
 
 dali = registry.find("dali")
-# Where the tests must all run, DALI that is missing is a failure.
+# In CI all tests must run, so a missing DALI is a failure.
 may_skip = os.environ.get("CI", "").lower() not in {"1", "true"}
 installed = pytest.mark.skipif(dali.transport is None and may_skip, reason=f"{dali.reason}; {dali.cure}")
 
@@ -30,8 +30,8 @@ def transport_of_dali() -> Transport:
     return registry.get("dali")
 
 
-class Loads(LoadContract):
-    """The file is an array of bytes, and the extents lie in its data."""
+class DaliContract(LoadContract):
+    """The contract with a file that is an array of bytes; the extents lie in its data."""
 
     make = transport_of_dali
 
@@ -40,7 +40,7 @@ class Loads(LoadContract):
         return b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + header.ljust(117).encode() + b"\n"
 
     def test_loads_beyond_four_gibibytes(self, transport: Transport) -> None:
-        """Such a file as an array of one axis is refused; with more axes it loads."""
+        """A file of that size is refused as an array of one axis, and loads with two axes."""
         with pytest.raises(RefusedError, match="32 bits"):
             super().test_loads_beyond_four_gibibytes(transport)
         header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (5200, 1048576), }".ljust(117) + b"\n"
@@ -57,18 +57,18 @@ class Loads(LoadContract):
 
 
 @installed
-class TestOnTheHost(Loads):
+class TestOnTheHost(DaliContract):
     pass
 
 
 @installed
 @pytest.mark.gpu
-class TestOnCuda(Loads):
+class TestOnCuda(DaliContract):
     device = "cuda"
 
 
 def load(path: Path, into: Memory | None = None) -> tuple[TransportResult, bytes]:
-    """All of the data of an ``.npy`` file, by the transport."""
+    """Load all data of an ``.npy`` file with the transport; returns the result and the bytes."""
     with path.open("rb") as file:
         npy.read_magic(file)
         npy.read_array_header_1_0(file)
@@ -83,7 +83,7 @@ def load(path: Path, into: Memory | None = None) -> tuple[TransportResult, bytes
 @installed
 @pytest.mark.parametrize("code", ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"])
 @pytest.mark.parametrize("shape", [(), (1,), (7, 5), (3, 0, 2), (2, 3, 4, 5)])
-def test_dtypes_and_shapes(tmp_path: Path, code: str, shape: tuple[int, ...]) -> None:
+def test_loads_all_supported_dtypes_and_shapes(tmp_path: Path, code: str, shape: tuple[int, ...]) -> None:
     array = np.random.default_rng(1).integers(0, 256, (*shape, np.dtype(code).itemsize), dtype=np.uint8)
     array = (array & 1 if code == "?" else array).view(code).reshape(shape)
     np.save(tmp_path / "a.npy", array)
@@ -94,7 +94,7 @@ def test_dtypes_and_shapes(tmp_path: Path, code: str, shape: tuple[int, ...]) ->
 
 @installed
 @pytest.mark.parametrize("shape", [(40 * MIB,), (3, 17 * MIB), (70000, 600), (1, 2, 20 * MIB), (5, 1000, 7001)])
-def test_large_arrays_in_regions(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_loads_large_arrays_region_by_region(tmp_path: Path, shape: tuple[int, ...]) -> None:
     array = np.random.default_rng(2).integers(0, 256, shape, dtype=np.uint8)
     np.save(tmp_path / "a.npy", array)
     assert load(tmp_path / "a.npy")[1] == array.tobytes()
@@ -110,7 +110,9 @@ REFUSED = [
 
 @installed
 @pytest.mark.parametrize(("why", "array"), REFUSED)
-def test_arrays_that_it_would_not_deliver_as_they_are(tmp_path: Path, why: str, array: npt.NDArray[Any]) -> None:
+def test_refuses_dtypes_and_orders_that_dali_cannot_load_unchanged(
+    tmp_path: Path, why: str, array: npt.NDArray[Any]
+) -> None:
     np.save(tmp_path / "a.npy", array)
     with pytest.raises(RefusedError, match=why) as caught:
         load(tmp_path / "a.npy")
@@ -118,7 +120,7 @@ def test_arrays_that_it_would_not_deliver_as_they_are(tmp_path: Path, why: str, 
 
 
 @installed
-def test_what_is_no_array(tmp_path: Path) -> None:
+def test_refuses_files_that_are_not_npy(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     path.write_bytes(b"PK\x03\x04" + bytes(10000))
     memory = Memory(100)
@@ -128,7 +130,7 @@ def test_what_is_no_array(tmp_path: Path) -> None:
 
 
 @installed
-def test_a_header_is_not_the_arrays_data(tmp_path: Path) -> None:
+def test_refuses_extents_outside_the_arrays_data(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros(1000, np.uint8))
     memory = Memory(100)
     extent = Extent(100, 100, memory.address, False)
@@ -137,11 +139,11 @@ def test_a_header_is_not_the_arrays_data(tmp_path: Path) -> None:
 
 
 @installed
-def test_a_file_that_takes_anothers_place_and_descriptor(tmp_path: Path) -> None:
-    """DALI shares mappings by path, while they live: a load must see the file that it was given all the same."""
+def test_loads_the_new_file_after_a_path_and_descriptor_are_reused(tmp_path: Path) -> None:
+    """DALI shares live mappings by path; a load must still read the file that it was given."""
     np.save(tmp_path / "a.npy", np.full(3 * MIB, 1, np.uint8))
     fd = os.open(tmp_path / "a.npy", os.O_RDONLY)
-    readers = [reading(str(tmp_path / "a.npy")), reading(f"/proc/self/fd/{fd}")]
+    readers = [open_reader(str(tmp_path / "a.npy")), open_reader(f"/proc/self/fd/{fd}")]
     os.close(fd)
     np.save(tmp_path / "next.npy", np.full(3 * MIB, 2, np.uint8))
     os.replace(tmp_path / "next.npy", tmp_path / "a.npy")
@@ -149,8 +151,8 @@ def test_a_file_that_takes_anothers_place_and_descriptor(tmp_path: Path) -> None
     del readers
 
 
-def reading(path: str) -> Any:
-    """A reader that somebody else has on ``path``, with what it has read."""
+def open_reader(path: str) -> Any:
+    """A DALI reader of ``path`` outside fastio, and its output."""
     module, fn = (importlib.import_module(name) for name in ("nvidia.dali", "nvidia.dali.fn"))
     pipeline = module.Pipeline(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
     with pipeline:
@@ -160,7 +162,7 @@ def reading(path: str) -> Any:
 
 
 @installed
-def test_it_only_loads(tmp_path: Path) -> None:
+def test_supports_only_loads_of_npy(tmp_path: Path) -> None:
     transport = transport_of_dali()
     assert transport.capabilities.operations == frozenset({LOAD})
     assert transport.capabilities.formats == frozenset({"npy"})
@@ -168,8 +170,8 @@ def test_it_only_loads(tmp_path: Path) -> None:
         transport.write(WriteRequest("file", file.fileno(), 0, []))
 
 
-def test_without_dali_the_tool_says_what_to_install() -> None:
-    """In a Python where ``nvidia.dali`` cannot be imported."""
+def test_without_dali_the_tool_names_the_package_to_install() -> None:
+    """Runs a Python that cannot import ``nvidia.dali``."""
     program = (
         "import sys; sys.modules['nvidia.dali'] = None\n"
         "from fastio.transports import registry; tool = registry.find('dali');"

@@ -1,4 +1,4 @@
-"""How direct I/O must be aligned, as statx says: larger alignments, files that take none, kernels that do not tell."""
+"""The alignment of direct I/O by statx: large alignments, files without direct I/O, kernels that do not report it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fastio.offload.stores.block_store import BlockStore
 from fastio_bench.doctor import checks
 from faults import ALWAYS, NOTHING, Fault, Server, objects
 
-NBYTES = 9 << 20  # several requests in flight, and a last one that is none of whole pages
+NBYTES = 9 << 20  # several requests in flight, and a last one with a partial page
 
 
 @pytest.fixture
 def journaled(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem that opens files with O_DIRECT and then goes through the page cache: it journals their data."""
+    """An ext4 filesystem with journaled data: it opens files with O_DIRECT, but then uses the page cache."""
     folder, image = tmp_path / "disk", tmp_path / "image"
     folder.mkdir()
     with image.open("wb") as file:
@@ -38,18 +38,18 @@ def journaled(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-def asked(answer: int) -> Fault:
-    """statx says that direct I/O asks for that alignment, and the ring takes no other."""
+def alignment_of(answer: int) -> Fault:
+    """Make statx report that alignment of direct I/O, and the ring reject any other."""
     return Fault("alignment", answer, times=ALWAYS)
 
 
 @pytest.mark.parametrize("op", ["save", "load"])
 @pytest.mark.parametrize(("form", "answer"), [("pt", 8192), ("pt", 1 << 20), ("safetensors", 1 << 20), ("npy", 8192)])
-def test_a_larger_alignment_is_kept(server: Server, tmp_path: Path, op: str, form: str, answer: int) -> None:
+def test_larger_alignments_are_obeyed(server: Server, tmp_path: Path, op: str, form: str, answer: int) -> None:
     path = tmp_path / f"it.{form}"
     objects.write(objects.make(objects.OLD, NBYTES, form), path)
     arguments = {"nbytes": NBYTES} if op == "save" else {}
-    result = server.run(op, asked(answer), path=str(path), policy="uring", **arguments)
+    result = server.run(op, alignment_of(answer), path=str(path), policy="uring", **arguments)
     assert result["error"] is None
     assert result["strikes"] >= 1
     assert result["transfers"][-1]["route"] == "direct"
@@ -59,10 +59,12 @@ def test_a_larger_alignment_is_kept(server: Server, tmp_path: Path, op: str, for
 
 @pytest.mark.parametrize("op", ["save", "load"])
 @pytest.mark.parametrize("answer", [NOTHING, 3 * 4096, 2 << 20])
-def test_where_direct_io_cannot_be_it_is_not_tried(server: Server, tmp_path: Path, op: str, answer: int) -> None:
+def test_uring_refuses_files_without_usable_direct_io(server: Server, tmp_path: Path, op: str, answer: int) -> None:
     path = tmp_path / "it.pt"
     objects.write(objects.make(objects.OLD), path)
-    result = server.run(op, asked(answer), Fault("direct", errno.EIO, times=ALWAYS), path=str(path), policy="uring")
+    result = server.run(
+        op, alignment_of(answer), Fault("direct", errno.EIO, times=ALWAYS), path=str(path), policy="uring"
+    )
     assert result["strikes"] >= 1
     assert "RefusedError" in result["error"]["bases"], result["error"]
     assert str(path) in result["error"]["message"]
@@ -71,17 +73,17 @@ def test_where_direct_io_cannot_be_it_is_not_tried(server: Server, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("answer", "why"), [(NOTHING, "takes no direct I/O"), (8192, "aligned to 8192 bytes")])
-def test_the_staging_of_devices_goes_through_the_page_cache(
+def test_pinned_uses_the_page_cache_without_usable_direct_io(
     server: Server, tmp_path: Path, answer: int, why: str
 ) -> None:
-    faults = asked(answer), Fault("direct", errno.EIO, times=ALWAYS)
+    faults = alignment_of(answer), Fault("direct", errno.EIO, times=ALWAYS)
     result = server.run("bounce", *faults, path=str(tmp_path / "file"))
     assert (result["error"], result["right"]) == (None, True)
     assert len(result["notes"]) == 2
     assert all(note.startswith("through the page cache: ") and why in note for note in result["notes"])
 
 
-def test_a_filesystem_that_takes_none(journaled: Path) -> None:
+def test_a_filesystem_without_direct_io_uses_the_page_cache(journaled: Path) -> None:
     path = journaled / "it.pt"
     obj = {"ones": torch.ones(3 << 18)}
     with pytest.raises(fastio.FastIOError, match=f"uring: .*{path} takes no direct I/O"):
@@ -97,7 +99,7 @@ def test_a_filesystem_that_takes_none(journaled: Path) -> None:
     )
 
 
-def test_what_doctor_says_of_this_disk(tmp_path: Path) -> None:
+def test_doctor_reports_the_disks_alignment(tmp_path: Path) -> None:
     on_disk(tmp_path)
     with open(tmp_path / "file", "w+b") as file:
         told = direct_io.kernel_alignment(file.name, file.fileno())
@@ -109,7 +111,7 @@ def test_what_doctor_says_of_this_disk(tmp_path: Path) -> None:
         assert said == f"yes; memory aligned to {memory} and offsets to {offset} bytes, fastio's are to 4096"
 
 
-def test_where_the_kernel_does_not_tell() -> None:
+def test_alignment_is_4096_if_the_kernel_does_not_report_it() -> None:
     with open("/proc/version", "rb") as file:
         assert direct_io.kernel_alignment(file.name, file.fileno()) is None
         assert direct_io.alignment(file.name, file.fileno()) == 4096

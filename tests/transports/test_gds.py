@@ -1,7 +1,7 @@
-"""kvikio's GPUDirect Storage as a transport.
+"""The ``gds`` transport, over kvikio's GPUDirect Storage.
 
-Three ways: the real thing on a GPU; the real kvikio with a stand-in for NVIDIA's driver, in its compatibility mode; and
-the transport's own logic over a stand-in for kvikio, for what the real one does not do on demand.
+It is tested in three ways: on a real GPU; over the real kvikio in its compatibility mode, with a fake of NVIDIA's
+driver; and over a fake of kvikio that fails on demand.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TestGds(TransportContract):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not has_kvikio, reason="kvikio is not installed")
-def test_the_route_is_what_kvikio_says_it_is(tmp_path: Path) -> None:
+def test_route_follows_kvikios_mode(tmp_path: Path) -> None:
     defaults, driver = (importlib.import_module(f"kvikio.{name}") for name in ("defaults", "cufile_driver"))
     bounced = defaults.is_compat_mode_preferred() or not driver.properties.is_gds_available
     layout = Layout([Run(0, 4 * MIB)])
@@ -52,15 +52,15 @@ def test_the_route_is_what_kvikio_says_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_cuda_the_tool_says_why() -> None:
+def test_without_cuda_the_tool_is_unavailable_with_a_cure() -> None:
     with pytest.raises(ToolUnavailableError) as caught:
         registry.get("gds")
     assert "CUDA" in caught.value.reason
     assert caught.value.cure
 
 
-def test_without_kvikio_the_tool_says_what_to_install() -> None:
-    """In a Python where kvikio cannot be imported."""
+def test_without_kvikio_the_tool_names_the_package_to_install() -> None:
+    """Runs a Python that cannot import kvikio."""
     program = (
         "import sys; sys.modules['kvikio'] = None; from fastio.backends.gds import GdsTransport\n"
         "try: GdsTransport(device='cpu')\n"
@@ -73,7 +73,7 @@ def test_without_kvikio_the_tool_says_what_to_install() -> None:
 
 
 @pytest.mark.skipif(not has_kvikio and may_skip, reason="kvikio is not installed")
-def test_the_contract_over_the_real_kvikio(tmp_path: Path, repository: Path, compiler: str) -> None:
+def test_contract_holds_over_the_real_kvikio_in_host_memory(tmp_path: Path, repository: Path, compiler: str) -> None:
     tests = repository / "tests" / "support" / "kvikio_on_host"
     library = tmp_path / "libcuda.so.1"
     flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{library.name}"]
@@ -94,10 +94,10 @@ def test_the_contract_over_the_real_kvikio(tmp_path: Path, repository: Path, com
     assert "skipped" not in ran.stdout
 
 
-class StandIn:
-    """What the transport uses of kvikio, moving host memory with plain system calls, and misbehaving on demand.
+class FakeKvikio:
+    """A fake of kvikio that moves host memory with plain system calls, and misbehaves on demand.
 
-    ``limit`` is the most bytes that one transfer moves; ``error`` what every transfer ends with.
+    ``limit`` is the most bytes that one transfer moves; every transfer raises ``error``, if set.
     """
 
     def __init__(self) -> None:
@@ -167,18 +167,18 @@ class StandIn:
 LAYOUT = Layout([Run(0, 3 * MIB + 5, misalignment=1), Run(3, 100), Run(50, 2 * MIB, PAGE), Run(0, 7000), Run(0, 9)])
 
 
-class TestLogicOverAStandInForKvikio:
-    """No kvikio, no GPU, no measure of speed: only what the transport asks for, and what it makes of the answers."""
+class TestOverFakeKvikio:
+    """The transport's calls of kvikio, and its handling of the results; without kvikio or a GPU."""
 
     @pytest.fixture
-    def kvikio(self, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-        stand_in = StandIn()
+    def kvikio(self, monkeypatch: pytest.MonkeyPatch) -> FakeKvikio:
+        stand_in = FakeKvikio()
         for name, module in stand_in.modules().items():
             monkeypatch.setitem(sys.modules, name, module)
         return stand_in
 
     @pytest.fixture
-    def transport(self, kvikio: StandIn) -> GdsTransport:
+    def transport(self, kvikio: FakeKvikio) -> GdsTransport:
         return GdsTransport(device="cpu")
 
     @pytest.fixture
@@ -188,7 +188,9 @@ class TestLogicOverAStandInForKvikio:
         yield str(tmp_path / "file"), fd
         os.close(fd)
 
-    def test_short_transfers_go_on(self, transport: GdsTransport, kvikio: StandIn, file: tuple[str, int]) -> None:
+    def test_short_transfers_are_completed(
+        self, transport: GdsTransport, kvikio: FakeKvikio, file: tuple[str, int]
+    ) -> None:
         kvikio.limit = 500_000
         extents, memories = LAYOUT.place("cpu", LAYOUT.noise(LAYOUT.size))
         request = WriteRequest(*file, LAYOUT.size, extents)
@@ -200,8 +202,8 @@ class TestLogicOverAStandInForKvikio:
         assert all(np.array_equal(a.get(), b.get()) for a, b in zip(memories, filled, strict=True))
         assert sum(operation == "write" for operation, _, _ in kvikio.transfers) > 10
 
-    def test_writes_hand_over_whole_pages_only(
-        self, transport: GdsTransport, kvikio: StandIn, file: tuple[str, int]
+    def test_writes_pass_only_whole_pages_to_kvikio(
+        self, transport: GdsTransport, kvikio: FakeKvikio, file: tuple[str, int]
     ) -> None:
         extents, _ = LAYOUT.place("cpu", LAYOUT.noise(LAYOUT.size))
         transport.write(WriteRequest(*file, LAYOUT.size, extents))
@@ -209,8 +211,8 @@ class TestLogicOverAStandInForKvikio:
         assert all(offset % PAGE == 0 and nbytes % PAGE == 0 for _, offset, nbytes in kvikio.transfers)
 
     @pytest.mark.parametrize("operation", ["read", "write"])
-    def test_a_transfer_that_moves_nothing(
-        self, transport: GdsTransport, kvikio: StandIn, file: tuple[str, int], operation: str
+    def test_a_transfer_of_zero_bytes_is_a_transfer_error(
+        self, transport: GdsTransport, kvikio: FakeKvikio, file: tuple[str, int], operation: str
     ) -> None:
         kvikio.limit = 0
         with pytest.raises(TransferError) as caught:
@@ -219,8 +221,8 @@ class TestLogicOverAStandInForKvikio:
         assert kvikio.under_way == 0
 
     @pytest.mark.parametrize("operation", ["read", "write"])
-    def test_an_error_of_kvikio_is_a_refusal_that_quotes_it(
-        self, transport: GdsTransport, kvikio: StandIn, file: tuple[str, int], operation: str
+    def test_an_error_of_kvikio_becomes_a_refused_error_that_quotes_it(
+        self, transport: GdsTransport, kvikio: FakeKvikio, file: tuple[str, int], operation: str
     ) -> None:
         kvikio.error = RuntimeError("cuFile error: 5030")
         with pytest.raises(RefusedError, match="cuFile error: 5030") as caught:
@@ -232,10 +234,10 @@ class TestLogicOverAStandInForKvikio:
         ("compatible", "driver", "route", "mode"),
         [(True, True, "bounce", "AUTO"), (False, False, "bounce", "AUTO"), (False, True, "gds", "OFF")],
     )
-    def test_the_route_and_that_kvikio_may_not_fall_back_in_silence(
+    def test_reports_the_route_and_forbids_silent_fallback(
         self,
         transport: GdsTransport,
-        kvikio: StandIn,
+        kvikio: FakeKvikio,
         file: tuple[str, int],
         compatible: bool,
         driver: bool,
@@ -252,10 +254,10 @@ class TestLogicOverAStandInForKvikio:
     @pytest.mark.parametrize(
         ("threshold", "route", "note"), [(0, "gds", ""), (MIB, "gds", "7109 bytes"), (16 * MIB, "bounce", "5249994")]
     )
-    def test_small_parts_that_kvikio_copies_through_host_memory(
+    def test_notes_parts_below_kvikios_gds_threshold(
         self,
         transport: GdsTransport,
-        kvikio: StandIn,
+        kvikio: FakeKvikio,
         file: tuple[str, int],
         threshold: int,
         route: str,
@@ -267,7 +269,9 @@ class TestLogicOverAStandInForKvikio:
         assert "".join(moved.notes)[: len(note)] == note
         assert bool(moved.notes) == bool(note)
 
-    def test_cancelled_on_the_way(self, transport: GdsTransport, kvikio: StandIn, file: tuple[str, int]) -> None:
+    def test_cancelled_read_starts_no_transfer(
+        self, transport: GdsTransport, kvikio: FakeKvikio, file: tuple[str, int]
+    ) -> None:
         request = ReadRequest(*file, LAYOUT.size, LAYOUT.place("cpu")[0])
         request.control.cancel()
         with pytest.raises(RefusedError):

@@ -1,4 +1,4 @@
-"""A torch that is built for CUDA is not asked for GPUs unless there is need: that forbids CUDA to forked children."""
+"""fastio does not query GPUs without need in a torch built for CUDA: a query breaks CUDA in forked children."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def asked(*_):
 
 torch.backends.cuda.is_built = lambda: True
 torch.cuda.is_available = torch.accelerator.is_available = torch.accelerator.current_accelerator = asked
-torch.cuda.device_count = lambda: 0  # which asks the driver's library of management
+torch.cuda.device_count = lambda: 0  # harmless: it uses the driver's management library
 import fastio
 
 for suffix in ("pt", "npy", "safetensors"):
@@ -34,7 +34,7 @@ sys.exit("\\n".join(questions) or 0)
 """
 
 
-def test_import_save_and_load_of_host_memory_ask_for_no_gpu(tmp_path: Path) -> None:
+def test_import_save_and_load_of_host_memory_do_not_query_gpus(tmp_path: Path) -> None:
     child = subprocess.run(
         [sys.executable, "-c", ASKED, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120
     )

@@ -1,4 +1,4 @@
-"""The ring of staging buffers and its transport: on host memory anywhere, on CUDA memory where there is some."""
+"""The ring of staging buffers and the ``pinned`` transport: on host memory, and on CUDA memory if there is a GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fastio.transports.transport import Extent, ReadRequest, WriteRequest
 
 
 class TestRingOverHostMemory(ChecksumContract):
-    """The transport itself, with copies on a thread instead of a CUDA stream."""
+    """The contract of the transport with copies on a thread instead of a CUDA stream."""
 
     make = functools.partial(PinnedTransport, ThreadCopies)
 
@@ -42,7 +42,7 @@ class TestPinned(ChecksumContract):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_cuda_the_tool_says_why() -> None:
+def test_without_cuda_the_tool_is_unavailable_with_a_cure() -> None:
     with pytest.raises(ToolUnavailableError) as caught:
         registry.get("pinned")
     assert "CUDA" in caught.value.reason
@@ -50,14 +50,14 @@ def test_without_cuda_the_tool_says_why() -> None:
 
 
 @pytest.mark.gpu
-def test_staging_is_pinned() -> None:
+def test_host_memory_with_pin_is_pinned() -> None:
     memory = HostMemory(8 * MIB, pin=True)
     assert torch.frombuffer(memory.view, dtype=torch.uint8).is_pinned()
     memory.close()
 
 
 class SlowCopies(ThreadCopies):
-    """Copies that are under way long after they were asked for."""
+    """Copies that start late."""
 
     def to_host(self, address: int, extent: Extent) -> None:
         self._copies.append(self._thread.submit(time.sleep, 0.005))
@@ -69,7 +69,7 @@ class SlowCopies(ThreadCopies):
 
 
 class BreakingCopies(ThreadCopies):
-    """Copies of which the third fails, while others are under way."""
+    """Copies whose third window fails while others are in flight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def file(tmp_path: Path) -> tuple[str, int]:
     return path, fd
 
 
-def test_buffers_are_not_used_again_while_copies_are_under_way(file: tuple[str, int]) -> None:
+def test_buffers_are_not_reused_while_copies_are_in_flight(file: tuple[str, int]) -> None:
     path, fd = file
     transport = PinnedTransport(SlowCopies)
     extents, memories = LARGE.place("cpu", LARGE.noise(LARGE.size))
@@ -112,7 +112,7 @@ def test_buffers_are_not_used_again_while_copies_are_under_way(file: tuple[str, 
         assert np.array_equal(memory.get(), expected.get())
 
 
-def test_after_a_failure_every_buffer_is_back(file: tuple[str, int]) -> None:
+def test_a_failed_transfer_releases_every_buffer(file: tuple[str, int]) -> None:
     path, fd = file
     transport = PinnedTransport(BreakingCopies)
     extents, _ = LARGE.place("cpu", LARGE.noise(LARGE.size))
@@ -147,7 +147,7 @@ def test_a_transfer_that_waits_for_buffers_can_be_cancelled(file: tuple[str, int
     assert transport.ring.leased == 0
 
 
-def test_a_ring_is_bounded_and_shared_by_threads() -> None:
+def test_ring_never_exceeds_its_count_across_threads() -> None:
     ring = StagingRing(3, PAGE)
     out: set[int] = set()
     most = 0
@@ -173,7 +173,7 @@ def test_a_ring_is_bounded_and_shared_by_threads() -> None:
     assert ring.leased == 0
 
 
-def test_leases() -> None:
+def test_leases_are_exclusive_aligned_and_reuse_buffers() -> None:
     ring = StagingRing(1, 2 * PAGE)
     lease = ring.lease()
     assert lease is not None
@@ -194,17 +194,17 @@ def test_leases() -> None:
 
 
 @pytest.mark.parametrize(("count", "nbytes"), [(0, PAGE), (1, 0), (1, PAGE + 1)])
-def test_rings_that_make_no_sense(count: int, nbytes: int) -> None:
+def test_ring_refuses_invalid_sizes(count: int, nbytes: int) -> None:
     with pytest.raises(ValueError, match="whole pages"):
         StagingRing(count, nbytes)
 
 
-def test_memory_that_the_system_does_not_have() -> None:
+def test_host_memory_beyond_the_system_is_refused() -> None:
     with pytest.raises(RefusedError, match="staging memory"):
         HostMemory(1 << 60)
 
 
-def test_where_direct_io_is_refused_the_page_cache_serves(tmp_path: Path) -> None:
+def test_direct_file_falls_back_to_the_page_cache(tmp_path: Path) -> None:
     memory = HostMemory(2 * PAGE)
     fd = os.open("/proc/version", os.O_RDONLY)
     with DirectFile(ReadRequest("/proc/version", fd, 20, []), direct=True) as file:
@@ -214,7 +214,7 @@ def test_where_direct_io_is_refused_the_page_cache_serves(tmp_path: Path) -> Non
     os.close(fd)
     path = tmp_path / "file"
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
-    odd = memory.view[1 : PAGE + 1]  # memory that no device takes, at a place that the filesystem does
+    odd = memory.view[1 : PAGE + 1]  # unaligned memory at an aligned offset
     with DirectFile(WriteRequest(str(path), fd, PAGE, []), direct=True) as file:
         odd[:] = bytes(range(256)) * 16
         file.write(odd, 0)

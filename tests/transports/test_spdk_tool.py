@@ -1,4 +1,4 @@
-"""The tool ``spdk``: what it says of itself, and that nobody is led to believe that it moves files."""
+"""The tool ``spdk``: its status, and its refusal to save or load files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUILT = not _native.why_no_spdk()
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> SpdkTransport:
-    """The tool of a build that has SPDK, whether this one has it or not."""
+    """The tool as in a build with SPDK, whether this one has it or not."""
     monkeypatch.setattr(_native, "why_no_spdk", lambda: "")
     monkeypatch.setattr(registry, "_tools", {})
     return SpdkTransport()
@@ -31,7 +31,7 @@ def status() -> fastio.ToolStatus:
 
 
 @pytest.mark.skipif(BUILT, reason="this build has SPDK")
-def test_without_spdk_it_says_what_to_install() -> None:
+def test_without_spdk_the_tool_names_the_build_option() -> None:
     told = status()
     assert not told.available
     assert told.reason == "this build has no SPDK"
@@ -43,7 +43,7 @@ def test_without_spdk_it_says_what_to_install() -> None:
         fastio.Offload(store="spdk:trtype=TCP traddr=192.0.2.1 trsvcid=4420")
 
 
-def test_with_spdk_it_moves_no_files_and_says_where_to_turn(built: SpdkTransport, tmp_path: Path) -> None:
+def test_with_spdk_the_tool_refuses_files_and_names_the_block_store(built: SpdkTransport, tmp_path: Path) -> None:
     told = status()
     assert (told.available, told.operations) == (True, ())
     path = tmp_path / "a.pt"
@@ -59,7 +59,7 @@ def test_with_spdk_it_moves_no_files_and_says_where_to_turn(built: SpdkTransport
         built.read(ReadRequest("a.pt", -1, 0, [], Span(0, 0, 0)))
 
 
-def test_no_dictionary_considers_it(built: SpdkTransport, tmp_path: Path) -> None:
+def test_dictionaries_never_consider_spdk(built: SpdkTransport, tmp_path: Path) -> None:
     assert "spdk" not in {tool.name for tool in registry.at_hand(frozenset({"cpu"}))}
     path = tmp_path / "a.pt"
     fastio.save(torch.ones(1000), path)

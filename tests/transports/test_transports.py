@@ -1,4 +1,4 @@
-"""The contract, for each transport that runs on any machine. Those that need more have a file of their own."""
+"""The contract for each transport that runs on any machine. The others have files of their own."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class TestPosix(ChecksumContract):
     make = PosixTransport
 
 
-class TestPosixPastTheCache(ChecksumContract):
-    """As it reads where io_uring is forbidden."""
+class TestPosixPastThePageCache(ChecksumContract):
+    """posix as it reads where io_uring is forbidden."""
 
     make = staticmethod(lambda: PosixTransport(past_cache=True))
 
@@ -48,7 +48,7 @@ class TestTorchOnCuda(ChecksumContract):
     device = "cuda"
 
 
-def test_an_extents_memory_as_a_tensor_is_the_memory_itself() -> None:
+def test_tensor_of_an_extent_shares_its_memory() -> None:
     owner = torch.arange(1000, dtype=torch.int16)
     begin = owner.data_ptr()
     for keeper in (owner, owner.untyped_storage(), owner.numpy(), None):
@@ -57,10 +57,10 @@ def test_an_extents_memory_as_a_tensor_is_the_memory_itself() -> None:
         assert seen.shape == (200,)
         assert seen.data_ptr() == begin + 10
     elsewhere = _memory.tensor(Extent(0, 8, begin, False, "cpu", torch.zeros(1)))
-    assert elsewhere.data_ptr() == begin, "an owner of other memory leads nowhere"
+    assert elsewhere.data_ptr() == begin, "an owner of other memory must be ignored"
     assert _memory.tensor(Extent(0, 0, 0, False)).shape == (0,)
 
 
-def test_memory_that_nothing_leads_to() -> None:
+def test_tensor_of_an_extent_without_storage_is_refused_off_host_and_cuda() -> None:
     with pytest.raises(RefusedError, match="storage"):
         _memory.tensor(Extent(0, 8, 4096, False, "meta"))
