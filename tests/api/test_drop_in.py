@@ -373,7 +373,7 @@ def test_progress_ends_at_the_total(tmp_path: Path) -> None:
 
 
 def test_progress_reports_the_total_if_the_job_ended_before_the_wait() -> None:
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     control, ended = Control(), threading.Event()
 
     def work() -> str:
@@ -386,28 +386,28 @@ def test_progress_reports_the_total_if_the_job_ended_before_the_wait() -> None:
         assert ended.wait(30)
         while len(sys._current_frames()) > before:  # its thread still runs
             time.sleep(0.001)
-        assert [job.wait(lambda *seen: told.append(seen)) for _ in range(2)] == ["done", "done"]
-    assert told == [(WORTH_A_THREAD, WORTH_A_THREAD)]
+        assert [job.wait(lambda *report: reports.append(report)) for _ in range(2)] == ["done", "done"]
+    assert reports == [(WORTH_A_THREAD, WORTH_A_THREAD)]
 
 
 def test_progress_reports_the_total_when_torch_does_the_work(tmp_path: Path) -> None:
     path, legacy, obj = tmp_path / "a.pt", tmp_path / "legacy.pt", {"x": torch.ones(1000)}
     old = {"_use_new_zipfile_serialization": False}
     for target, arguments in ((path, {"policy": "torch"}), (legacy, old), (io.BytesIO(), {}), ("/dev/null", {})):
-        told: list[tuple[int, int]] = []
-        fastio.save(obj, target, progress=lambda *seen, told=told: told.append(seen), **arguments)
-        assert [done == total for done, total in told] == [True]
+        reports: list[tuple[int, int]] = []
+        fastio.save(obj, target, progress=lambda *report, reports=reports: reports.append(report), **arguments)
+        assert [done == total for done, total in reports] == [True]
     with open(path, "rb") as file:
         for source, arguments in ((path, {"policy": "torch"}), (path, {"mmap": True}), (legacy, {}), (file, {})):
-            told = []
-            fastio.load(source, progress=lambda *seen, told=told: told.append(seen), **arguments)
-            assert [done == total for done, total in told] == [True]
+            reports = []
+            fastio.load(source, progress=lambda *report, reports=reports: reports.append(report), **arguments)
+            assert [done == total for done, total in reports] == [True]
         for form, thing in (("npy", obj["x"]), ("safetensors", obj)):
-            told, stream = [], io.BytesIO()
-            fastio.save(thing, stream, format=form, progress=lambda *seen, told=told: told.append(seen))
+            reports, stream = [], io.BytesIO()
+            fastio.save(thing, stream, format=form, progress=lambda *report, reports=reports: reports.append(report))
             stream.seek(0)
-            fastio.load(stream, progress=lambda *seen, told=told: told.append(seen))
-            assert told == [(4000, 4000)] * 2
+            fastio.load(stream, progress=lambda *report, reports=reports: reports.append(report))
+            assert reports == [(4000, 4000)] * 2
         for f in (path, file):
             with pytest.raises(TypeError, match="progress"):
                 fastio.load(f, progress="yes")
@@ -454,8 +454,8 @@ import fastio
 from fastio.formats.pt import torch_probe
 print(torch_probe.unsupported_reason())
 """
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
-    assert "the_new_method" in told
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+    assert "the_new_method" in printed
 
 
 def test_torch_does_the_work_if_the_probe_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,7 @@ bandwidth = {"mule": 1e6, "posix": 1, "uring": 1, "torch": 1, "numpy": 1, "torto
 priors = [{"where": {}, "bandwidth": {"4096": bandwidth}}]
 with open("mule.json", "w") as file:
     json.dump({"schema": "fastio-dictionary/1", "contexts": [], "priors": priors}, file)
-told = {}
+outcomes = {}
 """
 STUBBORN = """
 path = os.fsdecode(b"caf\\xe9.pt")  # not Unicode: a dictionary must still store a reason that quotes it
@@ -180,13 +180,13 @@ for way in WAYS:
     dictionary.dump("learned.json")
     contexts = json.load(open("learned.json"))["contexts"]
     failures = [(context["op"], context["failures"]["mule"]["reason"]) for context in contexts]
-    told[way] = [[t.tool, t.reason, list(t.fallbacks)] for t in transfers], failures
-print(json.dumps(told))
+    outcomes[way] = [[t.tool, t.reason, list(t.fallbacks)] for t in transfers], failures
+print(json.dumps(outcomes))
 """
 ASKED = """
 state = {"weight": torch.randn(1000)}
 for way in WAYS:
-    os.environ["MULE"], told[way] = way, {}
+    os.environ["MULE"], outcomes[way] = way, {}
     fastio.save(state, sys.argv[1], policy="posix")
     for doing, call in {
         "save": lambda: fastio.save({"weight": torch.ones(1000)}, sys.argv[1], policy=POLICY),
@@ -195,15 +195,15 @@ for way in WAYS:
         try:
             call()
         except fastio.FastIOError as error:
-            told[way][doing] = type(error).__name__, getattr(error, "errno", None), str(error)
+            outcomes[way][doing] = type(error).__name__, getattr(error, "errno", None), str(error)
     assert torch.equal(fastio.load(sys.argv[1], policy="posix")["weight"], state["weight"])
-print(json.dumps(told))
+print(json.dumps(outcomes))
 """
 
 
 def test_any_failure_of_a_plugin_falls_back_and_is_recorded_in_the_dictionary(installed: Path, tmp_path: Path) -> None:
-    told = run(FAVOURITE + STUBBORN.replace("WAYS", repr([*ITS_WAYS])), installed, tmp_path, MULE="")
-    for way, (transfers, failures) in told.items():
+    outcomes = run(FAVOURITE + STUBBORN.replace("WAYS", repr([*ITS_WAYS])), installed, tmp_path, MULE="")
+    for way, (transfers, failures) in outcomes.items():
         assert len(transfers) == 8
         assert all(tool != "mule" for tool, _, _ in transfers)
         notes = [(reason, note) for _, reason, fallbacks in transfers for note in fallbacks if note[:5] == "mule:"]

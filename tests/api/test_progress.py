@@ -115,10 +115,10 @@ def test_an_invalid_progress_argument_is_a_type_error(tmp_path: Path) -> None:
 
 
 def test_progress_accepts_a_callable_that_is_falsy() -> None:
-    class Told(list[tuple[int, int]]):
+    class Reports(list[tuple[int, int]]):
         def __call__(self, done: int, total: int) -> None:
             self.append((done, total))
 
-    told = Told()
-    fastio.save({"small": torch.ones(100)}, io.BytesIO(), progress=told)
-    assert told
+    reports = Reports()
+    fastio.save({"small": torch.ones(100)}, io.BytesIO(), progress=reports)
+    assert reports

@@ -43,8 +43,8 @@ def test_save_to_a_pipe_writes_into_it(tmp_path: Path, form: str, linked: bool) 
         path.symlink_to("pipe")
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
     reader.start()
-    seen: list[tuple[int, int]] = []
-    result = fastio.save(object_of(form), path, format=form, progress=lambda *seen: seen.append(seen))
+    reports: list[tuple[int, int]] = []
+    result = fastio.save(object_of(form), path, format=form, progress=lambda *report: reports.append(report))
     reader.join()
     assert same_values(fastio.load(io.BytesIO(read[0])), object_of(form))
     assert pipe.is_fifo()
@@ -52,7 +52,7 @@ def test_save_to_a_pipe_writes_into_it(tmp_path: Path, form: str, linked: bool) 
     assert (result.reason, result.durable) == ("the path is no regular file", False)
     assert result.fallbacks == ("not durable: the path is no regular file",)
     assert result.nbytes == {"pt": 0, "npy": 800_000, "safetensors": 800_012}[form]
-    assert seen == [(result.nbytes, result.nbytes)]
+    assert reports == [(result.nbytes, result.nbytes)]
 
 
 @pytest.fixture(params=["null", "full"])

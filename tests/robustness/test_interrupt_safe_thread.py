@@ -147,10 +147,10 @@ def test_waiter_does_the_work_if_the_transfers_thread_dies(
     monkeypatch: pytest.MonkeyPatch, deaths: list[object]
 ) -> None:
     monkeypatch.setattr(background_job, "WorkThread", Dies)
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     with background_job.under_way(lambda: "done", Control(), background_job.WORTH_A_THREAD) as one:
-        assert one.wait(lambda *seen: told.append(seen)) == "done"
-    assert told[-1] == (background_job.WORTH_A_THREAD, background_job.WORTH_A_THREAD)
+        assert one.wait(lambda *report: reports.append(report)) == "done"
+    assert reports[-1] == (background_job.WORTH_A_THREAD, background_job.WORTH_A_THREAD)
     assert deaths == [MemoryError]
 
 

@@ -102,12 +102,12 @@ def test_a_filesystem_without_direct_io_uses_the_page_cache(journaled: Path) -> 
 def test_doctor_reports_the_disks_alignment(tmp_path: Path) -> None:
     on_disk(tmp_path)
     with open(tmp_path / "file", "w+b") as file:
-        told = direct_io.kernel_alignment(file.name, file.fileno())
+        reported = direct_io.kernel_alignment(file.name, file.fileno())
     said = checks.direct_io(tmp_path)
-    if told is None:
+    if reported is None:
         assert said == "yes; the kernel does not tell the alignment, fastio's is 4096 bytes"
     else:
-        memory, offset = told
+        memory, offset = reported
         assert said == f"yes; memory aligned to {memory} and offsets to {offset} bytes, fastio's are to 4096"
 
 

@@ -32,11 +32,11 @@ def status() -> fastio.ToolStatus:
 
 @pytest.mark.skipif(BUILT, reason="this build has SPDK")
 def test_without_spdk_the_tool_names_the_build_option() -> None:
-    told = status()
-    assert not told.available
-    assert told.reason == "this build has no SPDK"
+    tool = status()
+    assert not tool.available
+    assert tool.reason == "this build has no SPDK"
     for part in ("spdk_nvme spdk_env_dpdk", "pip install . -C cmake.define.FASTIO_SPDK=ON"):
-        assert part in told.cure
+        assert part in tool.cure
     with pytest.raises(fastio.ToolUnavailableError, match="FASTIO_SPDK=ON"):
         fastio.save(torch.ones(1), "a.pt", policy="spdk")
     with pytest.raises(TransferError, match=r"driver spdk \(this build has no SPDK: .*FASTIO_SPDK=ON"):
@@ -44,8 +44,8 @@ def test_without_spdk_the_tool_names_the_build_option() -> None:
 
 
 def test_with_spdk_the_tool_refuses_files_and_names_the_block_store(built: SpdkTransport, tmp_path: Path) -> None:
-    told = status()
-    assert (told.available, told.operations) == (True, ())
+    tool = status()
+    assert (tool.available, tool.operations) == (True, ())
     path = tmp_path / "a.pt"
     with pytest.raises(fastio.ToolUnavailableError, match=r"it moves no files.*fastio.Offload\(store='spdk:"):
         fastio.save(torch.ones(1), path, policy="spdk")
