@@ -183,7 +183,7 @@ for way in WAYS:
     outcomes[way] = [[t.tool, t.reason, list(t.fallbacks)] for t in transfers], failures
 print(json.dumps(outcomes))
 """
-ASKED = """
+NAMED_TOOL = """
 state = {"weight": torch.randn(1000)}
 for way in WAYS:
     os.environ["MULE"], outcomes[way] = way, {}
@@ -216,7 +216,7 @@ def test_any_failure_of_a_plugin_falls_back_and_is_recorded_in_the_dictionary(in
 def test_a_failing_plugin_that_was_named_raises_an_error_with_its_name_and_the_cause(
     installed: Path, tmp_path: Path
 ) -> None:
-    program = FAVOURITE + ASKED.replace("WAYS", repr([*ITS_WAYS])).replace("POLICY", "'mule'")
+    program = FAVOURITE + NAMED_TOOL.replace("WAYS", repr([*ITS_WAYS])).replace("POLICY", "'mule'")
     for way, errors in run(program, installed, tmp_path, MULE="").items():
         assert errors.keys() == {"save", "load"}
         for doing, (kind, number, said) in errors.items():
@@ -232,7 +232,7 @@ def test_a_failing_plugin_that_was_named_raises_an_error_with_its_name_and_the_c
 def test_errors_that_every_tool_would_meet_are_raised_without_fallback(installed: Path, tmp_path: Path) -> None:
     failed, damaged = ("TransferError", errno.EIO), ("CorruptFileError", None)
     expected = {"EIO": failed, "OSError": failed, "CorruptFileError": damaged}
-    program = FAVOURITE + ASKED.replace("WAYS", repr([*expected])).replace("POLICY", "'mule.json'")
+    program = FAVOURITE + NAMED_TOOL.replace("WAYS", repr([*expected])).replace("POLICY", "'mule.json'")
     for way, errors in run(program, installed, tmp_path, MULE="").items():
         assert errors.keys() == {"save", "load"}
         for kind, number, said in errors.values():

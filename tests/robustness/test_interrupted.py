@@ -243,7 +243,7 @@ assert not [what for what in lost if "StorageWeakRef" not in what], lost  # Stor
 assert only_one_thread()
 assert stayed < 3 and remade < 5, (stayed, remade)
 step()
-assert top(True) is None, "somebody's hooks stayed"
+assert top(True) is None, "hooks stayed"
 assert offload.blobs_alive == 0
 end = time.monotonic() + 30
 while (stats := offload.report().store) is not None and stats.bytes_used:  # the last writes may still run
@@ -289,7 +289,7 @@ while interrupts.came < 40:
 interrupts.during(lambda: gradients(model, optimizers[0]))
 hybrid.close()
 hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # since torch 2.7
-assert hooks is None or hooks(True) is None, "somebody's hooks stayed"
+assert hooks is None or hooks(True) is None, "hooks stayed"
 assert all(map(torch.equal, model.parameters(), plain.parameters())), "other values"
 """
 

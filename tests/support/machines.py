@@ -38,13 +38,13 @@ class Machine:
             "sys/class/nvme",
         ):
             (root / folder).mkdir(parents=True)
-        self.tell("proc/self/mountinfo", "28 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n")
-        self.tell("proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
-        self.tell("proc/sys/kernel/osrelease", "6.8.0-45-generic\n")
-        self.tell("proc/cpuinfo", "processor\t: 0\nvendor_id\t: GenuineIntel\n")
-        self.tell("proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro quiet\n")
+        self.write("proc/self/mountinfo", "28 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n")
+        self.write("proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
+        self.write("proc/sys/kernel/osrelease", "6.8.0-45-generic\n")
+        self.write("proc/cpuinfo", "processor\t: 0\nvendor_id\t: GenuineIntel\n")
+        self.write("proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro quiet\n")
 
-    def tell(self, path: str, text: str) -> None:
+    def write(self, path: str, text: str) -> None:
         """Write a file."""
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -60,9 +60,9 @@ class Machine:
     def pci(self, address: str, kind: str = "0x010802", driver: str = "nvme", group: int | None = None) -> str:
         """Add a device on the PCI bus; returns its folder."""
         folder = f"sys/devices/pci0000:00/{address}"
-        self.tell(f"{folder}/class", f"{kind}\n")
-        self.tell(f"{folder}/vendor", "0x144d\n")
-        self.tell(f"{folder}/device", "0xa808\n")
+        self.write(f"{folder}/class", f"{kind}\n")
+        self.write(f"{folder}/vendor", "0x144d\n")
+        self.write(f"{folder}/device", "0xa808\n")
         self.link(f"sys/bus/pci/devices/{address}", folder)
         if driver:
             self.link(f"{folder}/driver", f"sys/bus/pci/drivers/{driver}")
@@ -93,10 +93,10 @@ class Machine:
             (controller / f"nvme{number}c{number}n{nsid}").mkdir()
             folder = self.root / f"sys/devices/virtual/nvme-subsystem/nvme-subsys{number}/{name}"
         inside = str(folder.relative_to(self.root))
-        self.tell(f"{inside}/dev", f"259:{number * 16 + nsid}\n")
-        self.tell(f"{inside}/size", f"{nbytes // 512}\n")
-        self.tell(f"{inside}/nsid", f"{nsid}\n")
-        self.tell(f"{inside}/queue/logical_block_size", f"{lba}\n")
+        self.write(f"{inside}/dev", f"259:{number * 16 + nsid}\n")
+        self.write(f"{inside}/size", f"{nbytes // 512}\n")
+        self.write(f"{inside}/nsid", f"{nsid}\n")
+        self.write(f"{inside}/queue/logical_block_size", f"{lba}\n")
         (folder / "holders").mkdir()
         self.link(f"{inside}/device", str(controller.relative_to(self.root)))
         self.link(f"sys/class/block/{name}", inside)
@@ -108,8 +108,8 @@ class Machine:
         """Add a partition to a namespace."""
         whole = (self.root / "sys/class/block" / name).resolve().relative_to(self.root.resolve())
         part = f"{whole}/{name}p{number}"
-        self.tell(f"{part}/partition", f"{number}\n")
-        self.tell(f"{part}/dev", f"259:{100 + number}\n")
+        self.write(f"{part}/partition", f"{number}\n")
+        self.write(f"{part}/dev", f"259:{100 + number}\n")
         (self.root / part / "holders").mkdir()
         self.link(f"sys/class/block/{name}p{number}", part)
 
@@ -123,7 +123,7 @@ class Machine:
         """Make a virtual block device ``holder`` hold the block device."""
         target = f"sys/devices/virtual/block/{holder}"
         if dm:
-            self.tell(f"{target}/dm/name", f"{dm}\n")
+            self.write(f"{target}/dm/name", f"{dm}\n")
         inside = (self.root / "sys/class/block" / name).resolve().relative_to(self.root.resolve())
         self.link(f"{inside}/holders/{holder}", target)
 
@@ -146,4 +146,4 @@ class Machine:
             "transport": transport,
             "address": address,
         }.items():
-            self.tell(f"{folder}/{field}", f"{text}\n")
+            self.write(f"{folder}/{field}", f"{text}\n")

@@ -69,7 +69,7 @@ class MuleTransport(TortoiseTransport):
 
     def __init__(self) -> None:
         if "MULE" not in os.environ:
-            raise ToolUnavailableError("mule", "nobody drives it", "set MULE")
+            raise ToolUnavailableError("mule", "MULE is not set", "set MULE")
 
     @property
     def _failure(self) -> str:

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-ASKED = """
+QUERIES = """
 import sys
 import traceback
 import torch
 
 questions = []
 
-def asked(*_):
+def query(*_):
     questions.append("".join(traceback.format_stack()))
     return False
 
 torch.backends.cuda.is_built = lambda: True
-torch.cuda.is_available = torch.accelerator.is_available = torch.accelerator.current_accelerator = asked
+torch.cuda.is_available = torch.accelerator.is_available = torch.accelerator.current_accelerator = query
 torch.cuda.device_count = lambda: 0  # harmless: it uses the driver's management library
 import fastio
 
@@ -36,7 +36,7 @@ sys.exit("\\n".join(questions) or 0)
 
 def test_import_save_and_load_of_host_memory_do_not_query_gpus(tmp_path: Path) -> None:
     child = subprocess.run(
-        [sys.executable, "-c", ASKED, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", QUERIES, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120
     )
     assert child.returncode == 0, child.stderr
 
