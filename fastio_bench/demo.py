@@ -19,7 +19,7 @@ from fastio_bench.harness.progress_meter import Meter
 from fastio_bench.harness.run_record import Report, consoles, workspace
 from fastio_bench.harness.stats import summarise
 from fastio_bench.peers import catalogue, compare
-from fastio_bench.report import terminal_tables
+from fastio_bench.report import findings_tables, summary_tables, terminal
 from fastio_bench.workloads import objects
 
 ROUNDS = 3
@@ -50,8 +50,9 @@ class Stage:
 
 def show_machine(stage: Stage) -> None:
     """What is here."""
-    stage.out.print(terminal_tables.answers("Machine", checks.system(stage.folder)))
-    stage.out.print(terminal_tables.tools("Tools", checks.tool_rows()))
+    answers = {"machine": checks.system(stage.folder), "tools": checks.tool_rows()}
+    for exhibit in findings_tables.exhibits(answers):
+        stage.out.print(terminal.fitted(exhibit))
 
 
 def race(stage: Stage) -> None:
@@ -75,7 +76,9 @@ def race(stage: Stage) -> None:
                 pass
     failures = [failure for failure in report.failures if failure.tool in ("torch", "fastio")]
     works = {work: work for work in compare.WORKS}
-    stage.out.print(terminal_tables.comparison(stage.workload.label, summarise(report.samples), report.failures, works))
+    stage.out.print(terminal.fitted(summary_tables.comparison(stage.workload.label, summarise(report.samples), works)))
+    if report.failures:
+        stage.out.print(terminal.fitted(summary_tables.failures(report.failures)))
     left_out = [f"{work} {rounds}" for work, rounds in _rounds(report).items() if rounds < ROUNDS]
     if left_out:
         report.notes.append(f"rounds, since {ROUNDS} of all would take too long on this machine: {', '.join(left_out)}")

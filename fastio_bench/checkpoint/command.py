@@ -14,7 +14,6 @@ from fastio_bench.checkpoint import tables as checkpoint_tables
 from fastio_bench.checkpoint.state import shape_of
 from fastio_bench.harness.command_run import CommandRun, as_bytes, common, forecast
 from fastio_bench.harness.memory_reserve import available_memory
-from fastio_bench.report import terminal_tables
 
 SIZE, QUICK_SIZE = 3_600_000_000, 400_000_000
 _LEAST = 1_000_000
@@ -66,7 +65,7 @@ def checkpoint(conduct: CommandRun, size: int | None, rounds: int | None) -> Non
         conduct.report.exhibits += checkpoint_tables.exhibits(found, conduct.report.failures)
         goals = checkpoint_tables.goals(found)
         conduct.report.findings["goals"] = [goal.document() for goal in goals]
-        return [terminal_tables.goals(goals)]
+        return []
 
     conduct.run(work, show)
 

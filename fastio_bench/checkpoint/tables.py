@@ -26,8 +26,9 @@ from fastio_bench.checkpoint.works import (
 from fastio_bench.harness.rounds import Failure, Sample
 from fastio_bench.harness.stats import Summary, summarise
 from fastio_bench.peers.goals import Goal
+from fastio_bench.report.summary_tables import spread
 from fastio_bench.report.table import Cell, ResultTable
-from fastio_bench.report.terminal_tables import MIB, spread
+from fastio_bench.workloads.objects import MIB
 
 GRANTED = 64 << 20  # bytes beside the snapshot: what any save by fastio may take beside the object
 _NOTES = {

@@ -13,10 +13,9 @@ from fastio_bench.doctor import nvme as doctor_nvme
 from fastio_bench.harness import room
 from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.harness.stats import summarise
-from fastio_bench.report import terminal_tables
+from fastio_bench.report import findings_tables, summary_tables
+from fastio_bench.report.table import ResultTable
 from fastio_bench.workloads.objects import MIB
-
-_TITLES = {"machine": "Machine", "tools": "Tools", "ways": 'The way bytes take here (policy="auto")'}
 
 
 @click.command(short_help="What is here, the way bytes take, the disk's limit.")
@@ -45,8 +44,8 @@ def doctor(conduct: CommandRun) -> None:
             for name, weight, ask in steps:
                 meter(name, 0)
                 rows = conduct.report.findings[name] = ask(folder)
-                table = terminal_tables.tools if name == "tools" else terminal_tables.answers
-                conduct.show(table(f"{_TITLES[name]}, {probe.label}" if name == "ways" else _TITLES[name], rows))
+                for exhibit in findings_tables.exhibits({name: rows}):
+                    conduct.show(exhibit)
                 meter(name, weight)
             conduct.report.findings["nvme"] = nvme.document()
             conduct.report.exhibits += doctor_nvme.exhibits(nvme)
@@ -56,8 +55,8 @@ def doctor(conduct: CommandRun) -> None:
             for _ in conduct.report.take(doctors.disk(folder, rounds, nbytes)):
                 meter("limit of the disk", 10.0 / rounds / 2)
 
-    def show() -> list[Any]:
-        summaries, failures = summarise(conduct.report.samples), conduct.report.failures
-        return [terminal_tables.matrix("Limit of the disk, past the page cache", summaries, failures)]
+    def show() -> list[ResultTable]:
+        summaries = summarise(conduct.report.samples)
+        return [summary_tables.matrix("Limit of the disk, past the page cache", summaries)]
 
     conduct.run(work, show)

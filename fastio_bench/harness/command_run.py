@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import RenderableType
-from rich.table import Table
 
 from fastio.offload.arguments import parsed_bytes
 from fastio_bench.harness import plain_json, writable
@@ -20,7 +18,8 @@ from fastio_bench.harness.progress_meter import Meter
 from fastio_bench.harness.rounds import describe
 from fastio_bench.harness.run_record import Report, consoles, interruptible, workspace
 from fastio_bench.harness.stats import summarise
-from fastio_bench.report import plots, terminal_table
+from fastio_bench.report import findings_tables, plots, summary_tables, terminal
+from fastio_bench.report.table import ResultTable
 
 
 class CommandRun:
@@ -37,22 +36,27 @@ class CommandRun:
         with Meter(self._progress, weights) as meter:
             yield meter.tell
 
-    def show(self, table: RenderableType) -> None:
-        """Print a table or a line, unless JSON is asked for or the table is empty (of what Ctrl-C came before)."""
-        if not self.as_json and not (isinstance(table, Table) and not table.row_count):
-            self._tables.print(table)
+    def show(self, piece: ResultTable | str) -> None:
+        """Print a table or a line, unless JSON is asked for or the table has no rows."""
+        if self.as_json:
+            return
+        if isinstance(piece, str):
+            self._tables.print(piece)
+        elif piece.rows:
+            self._tables.print(terminal.table(piece))
 
     def run(
         self,
         work: Callable[[Path], None],
-        tables: Callable[[], Iterable[RenderableType]] = tuple,
+        tables: Callable[[], Iterable[ResultTable | str]] = tuple,
         draw: Callable[[Path], Iterable[Path]] | None = None,
     ) -> None:
-        """Do the work in a folder of its own; then show what came of it, also when Ctrl-C or the system ended it early.
+        """Do the work in a temporary folder, then show its results, also when Ctrl-C or the system ended it early.
 
-        ``draw`` writes plots, where they are not bars of bandwidth, given the document's path without its suffix, with
-        which the names of theirs begin. Folders that cannot be used are found out beforehand; results that cannot be
-        written after all are an error, once they are shown.
+        Shown are what ``tables`` returns, the tables of known findings, the report's own tables, failures and notes.
+        ``draw`` writes other plots than bars of bandwidth. Its argument is the document's path without the suffix: the
+        names of the plots begin with it. Folders that cannot be used are an error before the work begins. Results that
+        cannot be written are an error after they are shown.
         """
         writable.folder(self.parent, "--dir")
         if self.out is not None:
@@ -68,8 +72,9 @@ class CommandRun:
                 written = None if self.out is None else self.report.write(self.out)
             except OSError as error:
                 unwritten = describe(error)
-        exhibits = [terminal_table.table(exhibit) for exhibit in self.report.exhibits if exhibit.rows]
-        for piece in (*shown, *exhibits, *self.report.notes):
+        known = findings_tables.known(self.report.findings)
+        failures = [summary_tables.failures(self.report.failures)]
+        for piece in (*shown, *known, *self.report.exhibits, *failures, *self.report.notes):
             self.show(piece)
         if self.as_json:
             click.echo(plain_json.text(self.report.document()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 import torch
@@ -18,7 +17,7 @@ from fastio_bench.harness.rounds import Failure, describe
 from fastio_bench.hybrid import gpu, memory, simulated_papers, timelines, utilisation
 from fastio_bench.hybrid import store as hybrid_store
 from fastio_bench.hybrid.job import Job
-from fastio_bench.report import plots, terminal_tables
+from fastio_bench.report import plots
 
 _BYTES, _QUICK_BYTES, _QUICK_STEPS = 1_200_000_000, 200_000_000, 5
 _FILES = 3  # as large as the parameters that lie on the disk at once: gradients and the two moments of AdamW
@@ -77,7 +76,6 @@ def _simulate(conduct: CommandRun, steps: int) -> None:
 
 
 def _measure_store(conduct: CommandRun, job: Job) -> None:
-    shown: list[Any] = []
     conduct.report.mode = "optimizer-store"
     conduct.report.settings |= asdict(job)
 
@@ -87,12 +85,10 @@ def _measure_store(conduct: CommandRun, job: Job) -> None:
                 found = hybrid_store.measure(job, folder, tell)
             except ChildError as error:
                 conduct.report.failures.append(Failure(hybrid_store.WORK, "AdamW", "hybrid", 0, describe(error)))
-                shown.append(describe(error))
                 return
         conduct.report.exhibits.append(hybrid_store.exhibit(job, found))
         goals = list(hybrid_store.goals(job, found))
         conduct.report.findings["runs"] = asdict(found)
         conduct.report.findings["goals"] = [goal.document() for goal in goals]
-        shown.append(terminal_tables.goals(goals))
 
-    conduct.run(work, lambda: shown)
+    conduct.run(work)

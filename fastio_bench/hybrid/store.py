@@ -11,7 +11,7 @@ from fastio_bench.hybrid.job import Job, Run, run
 from fastio_bench.machine import disk_limit
 from fastio_bench.peers.goals import Goal
 from fastio_bench.report.table import Cell, ResultTable
-from fastio_bench.report.terminal_tables import MIB
+from fastio_bench.workloads.objects import MIB
 
 WORK = "optimizer state on disk"
 SHARE, BUFFERS = 0.8, 512  # of the disk's limit; MiB beyond the parameters

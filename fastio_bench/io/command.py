@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -19,7 +18,8 @@ from fastio_bench.io import tables as io_exhibits
 from fastio_bench.machine import disk_limit
 from fastio_bench.peers import catalogue
 from fastio_bench.peers.peer import Peer
-from fastio_bench.report import terminal_tables
+from fastio_bench.report import summary_tables
+from fastio_bench.report.table import ResultTable
 from fastio_bench.workloads.objects import MIB, Workload
 
 ROUNDS, QUICK_ROUNDS = 5, 3
@@ -74,10 +74,10 @@ def io(conduct: CommandRun, rounds: int | None, device: str, chosen: tuple[str, 
                 pass
         conduct.report.notes += [fewer] if (fewer := _fewer(kept, pace.given, most)) else []
 
-    def show() -> list[Any]:
+    def show() -> list[ResultTable]:
         summaries, failures = summarise(conduct.report.samples), conduct.report.failures
         conduct.report.exhibits += io_exhibits.measured(summaries, failures)
-        return [terminal_tables.matrix("fastio's tools", summaries, failures)]
+        return [summary_tables.matrix("fastio's tools", summaries)]
 
     conduct.run(work, show)
 

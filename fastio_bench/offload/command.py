@@ -15,22 +15,21 @@ from fastio_bench.harness.command_run import CommandRun, as_bytes, as_some_bytes
 from fastio_bench.harness.fresh_process import ChildError
 from fastio_bench.harness.rounds import Failure, describe
 from fastio_bench.offload import accuracy as offload_accuracy
-from fastio_bench.offload import batch_growth, simulated_papers, simulated_tables, summary, traffic, training_room
+from fastio_bench.offload import batch_growth, simulated_papers, summary, traffic, training_room
 from fastio_bench.offload import charts as offload_charts
 from fastio_bench.offload import depth as offload_depth
 from fastio_bench.offload import networks as offload_networks
 from fastio_bench.offload import settings as offload_ways
 from fastio_bench.offload import steps as offload_steps
-from fastio_bench.offload import tables as offload_tables
 from fastio_bench.offload.training_job import Job
 from fastio_bench.offload.training_ways import PLAIN
 from fastio_bench.peers.goals import Goal
-from fastio_bench.report import charts, terminal_table, terminal_tables
+from fastio_bench.report import charts
 from fastio_bench.tools import rebuilt_dictionaries
+from fastio_bench.workloads.objects import MIB
 from fastio_bench.workloads.training_models import ARCHITECTURES, Size
 
 _QUICK_DEPTH, _QUICK_BATCH = 4, 8
-_ALSO = ("courses", "saved", "traffic")  # what is simulated and has no table of its own for the terminal
 _GRADIENTS = 2  # files of them that lie on the disk at once: plain training's and those of the way compared with it
 
 
@@ -152,7 +151,7 @@ def offload(
 def _deepest(conduct: CommandRun, job: Job, settings: dict[str, Any], most: int) -> None:
     """``most``: the depth that the disk has room for."""
     found: list[offload_depth.Deepest] = []
-    limit = f"{(job.memory_limit or 0) / terminal_tables.MIB:,.0f} MiB"
+    limit = f"{(job.memory_limit or 0) / MIB:,.0f} MiB"
     limit += " beyond an idle process (RLIMIT_DATA, freed blocks given back)"
     title = f"{job.architecture}, width {job.width}, batch {job.batch}, in {limit}"
 
@@ -170,7 +169,7 @@ def _deepest(conduct: CommandRun, job: Job, settings: dict[str, Any], most: int)
                     Failure("largest depth", job.architecture, way, 0, describe(error)),
                 )
 
-    def show() -> list[Any]:
+    def show() -> list[str]:
         depths = {one.way: one.depth for one in found}
         goals = []
         if depths.get(job.way) == most < offload_depth.MOST:
@@ -180,8 +179,7 @@ def _deepest(conduct: CommandRun, job: Job, settings: dict[str, Any], most: int)
             goals.append(Goal("largest depth", title, PLAIN, offload_depth.GOAL, ratio))
         conduct.report.findings["depths"] = [asdict(one) for one in found]
         _keep(conduct, goals)
-        failed = [f"{failure.tool}: {failure.reason}" for failure in conduct.report.failures]
-        return [offload_tables.depths(f"Largest depth: {title}", found), terminal_tables.goals(goals), *failed]
+        return [title]
 
     conduct.run(work, show, lambda beginning: _draw(conduct, beginning))
 
@@ -201,7 +199,7 @@ def _accuracy(conduct: CommandRun, settings: dict[str, Any]) -> None:
         with conduct.meter([1.0] * seeds * 2) as tell:
             found.extend(offload_accuracy.compare(way, folder, settings, seeds, epochs, tell))
 
-    def show() -> list[Any]:
+    def show() -> list[str]:
         goals = []
         if found:
             plain, own = found
@@ -210,8 +208,7 @@ def _accuracy(conduct: CommandRun, settings: dict[str, Any]) -> None:
             goals.append(Goal("accuracy on digits", way, PLAIN, asked, apart, "deviations apart", least=False))
         conduct.report.findings["accuracy"] = [{**asdict(o), "mean": o.mean, "spread": o.spread} for o in found]
         _keep(conduct, goals)
-        title = f"Accuracy on {tests} test images of scikit-learn's digits, {seeds} seeds, {epochs} epochs"
-        return [offload_tables.accuracies(title, found), terminal_tables.goals(goals)]
+        return [f"{tests} test images of scikit-learn's digits, {seeds} seeds, {epochs} epochs"]
 
     conduct.run(work, show, lambda beginning: _draw(conduct, beginning))
 
@@ -219,27 +216,22 @@ def _accuracy(conduct: CommandRun, settings: dict[str, Any]) -> None:
 def _simulate(conduct: CommandRun) -> None:
     findings: dict[str, Any] = {"label": "simulated", "machines": [asdict(m) for m in simulated_papers.MACHINES]}
     conduct.report.findings["simulated"] = findings
-    shown: list[Any] = []
 
     def work(folder: Path) -> None:
         for machine in simulated_papers.MACHINES:
             found = simulated_papers.capacities(machine)
             findings.setdefault("capacities", []).extend(asdict(one) for one in found)
             findings.setdefault("courses", []).extend(asdict(one) for one in batch_growth.courses(machine))
-            shown.append(offload_tables.capacities(machine, found))
-        networks = offload_networks.networks()
-        findings["networks"] = [asdict(one) for one in networks]
+        findings["networks"] = [asdict(one) for one in offload_networks.networks()]
         findings["traffic"] = [asdict(one) for one in traffic.traffic()]
         rows = simulated_papers.calibrated()
         conduct.report.findings["calibrated"] = {"label": "calibrated", "rows": [asdict(one) for one in rows]}
-        shown.extend((offload_tables.networks(networks), offload_tables.calibrated(rows)))
-        shown.extend(terminal_table.table(own) for own in simulated_tables.simulated(findings) if own.name in _ALSO)
 
     conduct.report.notes.append(
         "simulated: bytes and operations from VGG's shapes, layers at the GPU's peak rates, reads as slow as writes; "
         "nothing of this was measured. calibrated: fitted to the paper's own table."
     )
-    conduct.run(work, lambda: shown, lambda beginning: _draw(conduct, beginning))
+    conduct.run(work, draw=lambda beginning: _draw(conduct, beginning))
 
 
 def _draw(conduct: CommandRun, beginning: Path) -> list[Path]:

@@ -27,7 +27,9 @@ from fastio.offload.autograd.hooks import is_parameter
 from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.harness.rounds import Contestant, Measured, SystemClock, Task, interleave
 from fastio_bench.harness.stats import summarise
-from fastio_bench.report import terminal_tables
+from fastio_bench.report.summary_tables import spread
+from fastio_bench.report.table import Cell, ResultTable
+from fastio_bench.workloads.objects import MIB
 
 Around = Callable[[], AbstractContextManager[Any]]
 
@@ -171,24 +173,20 @@ def _seconds(call: Callable[[], object], rounds: int) -> float:
     return median(taken)
 
 
-def _steps(conduct: CommandRun) -> Any:
-    table = terminal_tables.blank("A training step", "way", "ms*", "speed x plain*", "spread", "peak MiB*", "")
-    for own in summarise(conduct.report.samples, _PLAIN):
-        times = "-" if own.ratio is None else f"{own.ratio:.2f}"
-        spread = terminal_tables.spread(own)
-        table.add_row(
-            own.tool, f"{own.seconds * 1e3:,.1f}", times, spread, terminal_tables.mebibytes(own.extra_bytes), ""
-        )
-    for failure in conduct.report.failures:
-        table.add_row(failure.tool, "-", "-", "", "-", failure.reason)
-    return table
+def _steps(conduct: CommandRun) -> ResultTable:
+    rows: list[list[Cell]] = [
+        [own.tool, own.seconds * 1e3, own.ratio, spread(own), own.extra_bytes and own.extra_bytes / MIB]
+        for own in summarise(conduct.report.samples, _PLAIN)
+    ]
+    columns = ("way", "ms*", "speed x plain*", "spread", "peak MiB*")
+    return ResultTable("gpu-steps", "A training step", columns, rows)
 
 
-def _speeds(conduct: CommandRun) -> Any:
-    table = terminal_tables.blank("Codecs on 256 MiB, 60 % zeros", "codec", "in GB/s*", "out GB/s*", "ratio*")
-    for codec, row in conduct.report.findings.get("codecs, GB/s", {}).items():
-        table.add_row(codec, f"{row['encode']:.1f}", f"{row['decode']:.1f}", f"{row['ratio']:.2f}")
-    return table
+def _speeds(conduct: CommandRun) -> ResultTable:
+    found = conduct.report.findings.get("codecs, GB/s", {})
+    rows = [[codec, row["encode"], row["decode"], row["ratio"]] for codec, row in found.items()]
+    columns = ("codec", "in GB/s*", "out GB/s*", "ratio*")
+    return ResultTable("gpu-codecs", "Codecs on 256 MiB, 60 % zeros", columns, rows)
 
 
 if __name__ == "__main__":

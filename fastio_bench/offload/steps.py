@@ -12,10 +12,10 @@ from fastio_bench.harness.command_run import CommandRun
 from fastio_bench.harness.rounds import Failure
 from fastio_bench.offload import compare as offload_compare
 from fastio_bench.offload import summary as offload_summary
-from fastio_bench.offload import tables as offload_tables
+from fastio_bench.offload import training_charts
 from fastio_bench.offload.settings import Ways
 from fastio_bench.offload.training_job import Job
-from fastio_bench.report import plots, terminal_tables
+from fastio_bench.report import charts
 from fastio_bench.workloads.training_models import Size
 
 _RSS = (
@@ -46,7 +46,7 @@ def compare(conduct: CommandRun, sizes: Sequence[Size], steps: int, rounds: int,
                         records.append(outcome)
                         runs.append(asdict(outcome))
 
-    def show() -> list[Any]:
+    def show() -> list[str]:
         summaries = offload_summary.summarise(records)
         goals = [
             goal
@@ -61,13 +61,9 @@ def compare(conduct: CommandRun, sizes: Sequence[Size], steps: int, rounds: int,
         ]
         conduct.report.findings["ways"] = [asdict(summary) for summary in summaries]
         conduct.report.findings["goals"] = [goal.document() for goal in goals]
-        shown = offload_tables.training(title, summaries, conduct.report.failures)
-        return [shown, offload_tables.transfers(summaries), terminal_tables.goals(goals)]
+        return [title]
 
     def draw(beginning: Path) -> list[Path]:
-        shown = [s for s in offload_summary.summarise(records) if s.step_s is not None]
-        names = [s.way if len(sizes) == 1 else f"{s.way}, {s.batch}" for s in shown]
-        steps, peaks = [s.step_s or 0.0 for s in shown], [s.peak_bytes or 0 for s in shown]
-        return [plots.ways(beginning, title, names, steps, peaks)] if shown else []
+        return charts.write(beginning, training_charts.steps(conduct.report.findings))
 
     conduct.run(work, show, draw)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -17,7 +16,7 @@ from fastio_bench.machine import disk_limit, limit_tables
 from fastio_bench.peers import catalogue as every
 from fastio_bench.peers import compare, goals
 from fastio_bench.peers.peer import Peer
-from fastio_bench.report import summary_tables, terminal_tables
+from fastio_bench.report import summary_tables
 from fastio_bench.report.table import ResultTable
 from fastio_bench.tools import tune
 from fastio_bench.workloads import objects
@@ -82,7 +81,7 @@ def peers(
             except fresh_process.ChildError as error:
                 conduct.report.notes.append(f"import fastio: {describe(error)}")
 
-    def show() -> list[Any]:
+    def show() -> list[ResultTable]:
         summaries, failures = summarise(conduct.report.samples), conduct.report.failures
         imports = conduct.report.findings.get("import_seconds", [])
         rows = goals.check(
@@ -94,17 +93,10 @@ def peers(
         )
         conduct.report.exhibits += limit_tables.limits(summaries, {w.name: w.label for w in picked})
         conduct.report.exhibits.append(settings(tools))
+        memory = {name: compare.MEMORY.get(name, name) for name in works}
         return [
-            *(
-                terminal_tables.comparison(
-                    workload.label,
-                    [s for s in summaries if s.workload == workload.name],
-                    [f for f in failures if f.workload == workload.name],
-                    {name: compare.MEMORY.get(name, name) for name in works},
-                )
-                for workload in picked
-            ),
-            terminal_tables.goals(rows),
+            summary_tables.comparison(own.label, [s for s in summaries if s.workload == own.name], memory)
+            for own in picked
         ]
 
     conduct.run(work, show)

@@ -22,15 +22,21 @@ RAW = frozenset({"runs", "timeline", "timelines"})
 """Findings that others sum up: the page draws from them, no table shows them."""
 
 
+def known(findings: Mapping[str, Any]) -> list[ResultTable]:
+    """The tables of the findings that have a table of their own here. Raises as :func:`exhibits` does."""
+    named = {name: found for name, found in findings.items() if name in _LABELLED or _is_known(name, found)}
+    return exhibits(named)
+
+
 def exhibits(findings: Mapping[str, Any]) -> list[ResultTable]:
     """A table for each finding that is one. KeyError, TypeError or ValueError where a known one is damaged."""
     shown: list[ResultTable] = []
     for name, found in findings.items():
         if name in RAW or not found:
             continue
-        known = _KNOWN.get(name)
-        if known is not None and isinstance(found, list) and isinstance(found[0], Mapping):
-            shown += [replace(known(own), origin=origin) for origin, own in _by_origin(found).items()]
+        if _is_known(name, found):
+            for origin, own in _by_origin(found).items():
+                shown += [replace(make(own), origin=origin) for make in _KNOWN[name]]
         elif name in _LABELLED:
             shown += _LABELLED[name](found)
         else:
@@ -54,6 +60,11 @@ def learned(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, Explanation]]
         )
         for one in found
     ]
+
+
+def _is_known(name: str, found: Any) -> bool:
+    """Whether the finding has the shape of a known one: a list of objects."""
+    return name in _KNOWN and isinstance(found, list) and bool(found) and isinstance(found[0], Mapping)
 
 
 def _by_origin(found: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -96,13 +107,9 @@ def _learned(found: Sequence[Mapping[str, Any]]) -> ResultTable:
 
 
 def _training(found: Sequence[Mapping[str, Any]]) -> ResultTable:
-    columns = (
-        *("way", "batch*", "step ms*", "x plain*", "spread", "CPU ms*", "peak MiB*", "written MiB*", "stalled ms*"),
-        *("predicted ms*", "actual ms*", "gradients"),
-    )
+    columns = (*("way", "batch*", "step ms*", "x plain*", "spread", "CPU ms*", "peak MiB*", "gradients", "loss*"),)
     rows: list[list[Cell]] = []
     for one in found:
-        moved = one["moved"] or {}
         low, high = one["ratio_low"], one["ratio_high"]
         rows.append(
             [
@@ -113,12 +120,27 @@ def _training(found: Sequence[Mapping[str, Any]]) -> ResultTable:
                 None if low is None or high is None else f"{low:.2f}-{high:.2f}",
                 _scaled(one["cpu_s"], 1e3),
                 _scaled(one["peak_bytes"], 1 / _MIB),
-                sum(tier["written_bytes"] for tier in moved["tiers"].values()) / _MIB if moved else None,
-                *(_scaled(moved.get(key), 1e3) for key in ("stalled_s", "predicted_s", "actual_s")),
                 "same bits" if one["same_gradients"] else f"off by {one['difference']:.1e}",
+                one.get("loss"),
             ]
         )
     return ResultTable("ways", "Ways to train", columns, rows, source="Fastensor, tables 10-11")
+
+
+def _transfers(found: Sequence[Mapping[str, Any]]) -> ResultTable:
+    """What fastio says that it moved in a step, a row for each way and tier."""
+    columns = (
+        *("way", "batch*", "tier", "written MiB*", "read MiB*", "stalled ms*", "predicted ms*", "actual ms*"),
+        "plan",
+    )
+    rows: list[list[Cell]] = []
+    for one in found:
+        moved = one["moved"] or {}
+        for tier, traffic in moved.get("tiers", {}).items():
+            sizes = (_scaled(traffic.get(key), 1 / _MIB) for key in ("written_bytes", "read_bytes"))
+            times = (_scaled(moved.get(key), 1e3) for key in ("stalled_s", "predicted_s", "actual_s"))
+            rows.append([one["way"], one.get("batch"), tier, *sizes, *times, moved.get("status") or None])
+    return ResultTable("transfers", "Transfers, a step", columns, rows)
 
 
 def _depths(found: Sequence[Mapping[str, Any]]) -> ResultTable:
@@ -134,12 +156,12 @@ def _accuracy(found: Sequence[Mapping[str, Any]]) -> ResultTable:
     return ResultTable("accuracy", title, columns, rows, source="Fastensor, tables 10-11")
 
 
-_KNOWN: dict[str, Callable[[Sequence[Mapping[str, Any]]], ResultTable]] = {
-    "goals": _goals,
-    "learned": _learned,
-    "ways": _training,
-    "depths": _depths,
-    "accuracy": _accuracy,
+_KNOWN: dict[str, Sequence[Callable[[Sequence[Mapping[str, Any]]], ResultTable]]] = {
+    "goals": (_goals,),
+    "learned": (_learned,),
+    "ways": (_training, _transfers),
+    "depths": (_depths,),
+    "accuracy": (_accuracy,),
 }
 _LABELLED: dict[str, Callable[[Mapping[str, Any]], list[ResultTable]]] = {
     "simulated": simulated_tables.simulated,
@@ -166,7 +188,7 @@ def _plain(name: str, found: Any) -> list[ResultTable]:
         return []
     if _flat(found):
         return [ResultTable(name, title, (title,), [[", ".join(map(cells.text, found))]])]
-    if all(isinstance(row, list) and len(row) == len(found[0]) and _flat(row) for row in found):
+    if all(isinstance(row, (list, tuple)) and len(row) == len(found[0]) and _flat(row) for row in found):
         return [ResultTable(name, title, ("",) * len(found[0]), found)]
     if all(isinstance(row, Mapping) and row.keys() == found[0].keys() and _flat(row.values()) for row in found):
         columns = [f"{key}*" if _numbers(row[key] for row in found) else str(key) for key in found[0]]

@@ -1,177 +1,105 @@
-"""One self-contained HTML page of a results folder: no script, nothing fetched, light and dark, desk and phone."""
+"""Renders a results folder as one HTML page: self-contained, no script, light and dark, for desk and phone.
+
+The layout is in ``page.html.jinja`` and ``page.css``. What stands on the page is collected here.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from fastio_bench.machine.machine_facts import facts, setting
 from fastio_bench.peers import agreement
-from fastio_bench.report import (
-    document_tables,
-    page_charts,
-    page_hybrid,
-    page_plots,
-    page_table,
-    page_timeline,
-    summary_tables,
-)
+from fastio_bench.report import cells, document_tables, page_charts, sample_charts, summary_tables
 from fastio_bench.report.documents import Document, checked
-from fastio_bench.report.page_plots import Gallery
+from fastio_bench.report.table import CALIBRATED, MEASURED, PAPER, SIMULATED, Cell, ResultTable
 
 TITLE = "What fastio measured here"
+_HERE = Path(__file__).parent
 _MOST_TEXT = 10_000  # characters of a finding that no table shows
+_WORDS, _PROSE = 28, 60  # characters from which on a cell gets room to wrap
+_FEW = 3  # columns: so few need no room kept for words
+_VERDICTS = ("met", "missed")
+_ORIGINS = {MEASURED: "measured", PAPER: "paper", SIMULATED: "simulated", CALIBRATED: "calibrated"}
 _ABOUT = {
     "doctor": "What is here and what is not, the way that bytes really take, and the limit of the disk.",
-    "peers": "The same work by fastio and by what one would use instead, in interleaved rounds.",
-    "io": "Every tool at every size: bandwidth, and what it costs in processor time.",
+    "peers": "The same work by fastio and by other libraries, in interleaved rounds.",
+    "io": "Every tool at every size: bandwidth, and its cost in processor time.",
     "model": "Time to save and to load real models.",
-    "checkpoint": "How long a training waits for its checkpoints, and how fast they come back.",
-    "tools": "How the best tool spreads when dictionaries are rebuilt, and what choosing first, best and live reaches.",
-    "tune": "What this machine's dictionaries know after trying the tools.",
-    "contend": "What remains while other processes take the memory's bandwidth, and what those lose.",
-    "store": "The block store that activations go to, beside fio on the very same file.",
+    "checkpoint": "How long training waits for its checkpoints, and how fast they are restored.",
+    "tools": "Which tool is the best when dictionaries are rebuilt, and how close each way of choosing comes to it.",
+    "tune": "What this machine's dictionaries know after they tried the tools.",
+    "contend": "Bandwidth while other processes use the memory's bandwidth, and what those processes lose.",
+    "store": "The block store for activations, beside fio on the same file.",
     "offload": "Training with activations on the disk, beside plain training.",
     "hybrid": "Training with parameters and gradients in host memory.",
 }
 
 
 def page(documents: Sequence[Document]) -> str:
-    """The page. Raises DocumentError where a known finding is damaged, ImportError without matplotlib."""
-    css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-    limits = page_plots.disk_limits(documents)
-    first = documents[0].machine
+    """The page. Raises DocumentError where a known finding is damaged, ImportError without matplotlib or jinja2."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    def section(document: Document) -> str:
-        return "\n".join(_section(document, first, limits))
-
-    sections = [checked(document, section) for document in documents]
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{TITLE}</title>",
-            f"<style>\n{css}</style>",
-            "</head>",
-            "<body>",
-            "<header>",
-            '<p class="eyebrow">fastio-bench report</p>',
-            f"<h1>{TITLE}</h1>",
-            checked(documents[0], lambda document: _facts(facts(document.machine))),
-            f"<nav><ul>{''.join(checked(document, _entry) for document in documents)}</ul></nav>",
-            "</header>",
-            "<main>",
-            *sections,
-            *_compared(documents),
-            "</main>",
-            '<footer class="quiet"><p>MB are 10<sup>6</sup> bytes, MiB 2<sup>20</sup>. Every table says where its '
-            "figures come from: measured here, from the paper, simulated or calibrated. "
-            "All samples are in the JSON files that this page was made of.</p></footer>",
-            "</body>",
-            "</html>",
-            "",
-        ]
+    environment = Environment(
+        loader=FileSystemLoader(_HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    environment.globals.update(heading=cells.heading, is_number=cells.is_number, cells=_cells, origins=_ORIGINS)
+    limits = sample_charts.disk_limits(documents)
+    first = checked(documents[0], lambda document: _told(facts(document.machine)))
+    sections = [checked(document, lambda own: _section(own, first, limits)) for document in documents]
+    return environment.get_template("page.html.jinja").render(
+        title=TITLE,
+        css=(_HERE / "page.css").read_text(encoding="utf-8"),
+        machine=first,
+        sections=sections,
+        agreement=agreement.exhibits(documents),
     )
 
 
-def _entry(document: Document) -> str:
-    goals = [goal for goal in document.findings.get("goals") or () if isinstance(goal, Mapping)]
-    told = []
-    if document.interrupted:
-        told.append('<span class="label interrupted">interrupted</span>')
-    if goals:
-        told.append(f"<span>{sum(bool(goal.get('met')) for goal in goals)} of {len(goals)} goals met</span>")
-    elif document.samples:
-        told.append(f"<span>{document.samples:,} samples</span>")
-    if document.failures:
-        told.append(f'<span class="missed">{len(document.failures)} failed</span>')
-    return f'<li><a href="#run-{document.slug}"><b>{escape(document.title)}</b>{" ".join(told)}</a></li>'
-
-
-def _section(document: Document, first: Mapping[str, Any], limits: dict[str, float]) -> Iterator[str]:
-    yield f'<section id="run-{document.slug}">'
-    yield f"<h2>{escape(document.title)}</h2>"
-    yield f'<p class="quiet">{escape(_ABOUT.get(document.command, ""))}</p>'
-    if document.interrupted:
-        yield '<p class="callout"><span class="label interrupted">interrupted</span> This run was ended early.</p>'
-    if document.machine != first:
-        other = {name: value for name, value in facts(document.machine).items() if facts(first).get(name) != value}
-        yield _facts(other)
-    yield _facts({key.replace("_", " "): setting(value) for key, value in document.settings.items()})
-    for gallery in (
-        *page_plots.bandwidths(document, limits),
-        *page_plots.comparison(document),
-        *page_plots.dictionary(document),
-        *page_charts.galleries(document),
-        *page_timeline.galleries(document),
-        *page_hybrid.galleries(document),
-    ):
-        yield _gallery(gallery)
-    yield from _tables(document)
-    if document.notes:
-        yield "<h3>Notes</h3>"
-        yield f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in document.notes)}</ul>'
-    yield "</section>"
-
-
-def _compared(documents: Sequence[Document]) -> Iterator[str]:
-    """Whether runs of the same say the same, where the folder has several."""
-    tables = [page_table.table(exhibit) for exhibit in agreement.exhibits(documents)]
-    if tables:
-        yield '<section id="agreement">\n<h2>Do runs of peers agree?</h2>'
-        yield from [*tables, "</section>"]
-
-
-def _tables(document: Document) -> Iterator[str]:
+def _section(document: Document, first: Mapping[str, str], limits: dict[str, float]) -> dict[str, Any]:
+    """What the page shows of one document. ``first`` are the facts of the first document's machine."""
     tables = document_tables.tables(document)
-    yield from map(page_table.table, tables)
     figures = summary_tables.figures(document.summaries)
-    if document.summaries and figures not in tables:
-        yield page_table.table(figures, grouped=2)
-    large = []
-    for name, found in document_tables.untold(document).items():
-        text, title = json.dumps(found, indent=1), name.replace("_", " ")
-        if len(text) > _MOST_TEXT:
-            large.append(title)
-        else:
-            yield page_table.folded(title, f'<div class="scroll" tabindex="0"><pre>{escape(text)}</pre></div>')
-    if large:
-        told = f"Too long for this page, in {document.path.name}: {', '.join(large)}."
-        yield f'<p class="quiet">{escape(told)}</p>'
+    tables += [figures] if document.summaries and figures not in tables else []
+    goals = [goal for goal in document.findings.get("goals") or () if isinstance(goal, Mapping)]
+    untold = {
+        name.replace("_", " "): json.dumps(found, indent=1) for name, found in document_tables.untold(document).items()
+    }
+    return {
+        "document": document,
+        "about": _ABOUT.get(document.command, ""),
+        "goals": [bool(goal.get("met")) for goal in goals],
+        "machine": {name: text for name, text in _told(facts(document.machine)).items() if first.get(name) != text},
+        "settings": _told({key.replace("_", " "): setting(value) for key, value in document.settings.items()}),
+        "sheets": [(sheet, page_charts.drawings(document, sheet)) for sheet in page_charts.sheets(document, limits)],
+        "tables": tables,
+        "untold": {name: text for name, text in untold.items() if len(text) <= _MOST_TEXT},
+        "too_long": [name for name, text in untold.items() if len(text) > _MOST_TEXT],
+    }
 
 
-def _gallery(gallery: Gallery) -> str:
-    legend = "".join(
-        f'<li><i class="{shape}" style="color: var(--{color})"></i>{escape(text)}</li>'
-        for shape, color, text in gallery.legend
-    )
-    plots = "".join(
-        f'<figure class="{"wide" if plot.wide else "panel"}" data-plot="{escape(plot.kind)}">'
-        f"<figcaption>{escape(plot.title)}</figcaption><div>{plot.svg}</div></figure>"
-        for plot in gallery.plots
-    )
-    signs = f'<ul class="legend">{legend}</ul>' if legend else ""
-    return (
-        f'<h3>{escape(gallery.title)}</h3><p class="quiet">{escape(gallery.text)}</p>'
-        f'{signs}<div class="plots">{plots}</div>'
-    )
+def _told(texts: Mapping[str, str]) -> dict[str, str]:
+    """Those that are not empty."""
+    return {name: text for name, text in texts.items() if text}
 
 
-def _facts(told: Mapping[str, str]) -> str:
-    shown = [
-        f'<div class="{_room(text)}"><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>'
-        for name, text in told.items()
-        if text
-    ]
-    return f"<dl>{''.join(shown)}</dl>" if shown else ""
+def _cells(exhibit: ResultTable, row: Sequence[Cell]) -> Iterator[tuple[str, str]]:
+    """The texts of a row, each with its CSS class (or "")."""
+    crowded = len(exhibit.columns) > _FEW
+    for column, text in zip(exhibit.columns, cells.texts(exhibit, row), strict=True):
+        yield text, "number" if cells.is_number(column) else _kind(text, crowded)
 
 
-def _room(text: str) -> str:
-    """The class of a fact by the room it takes."""
-    return "short" if len(text) < 24 else "long" if len(text) < 90 else "longest"
+def _kind(text: str, crowded: bool) -> str:
+    if text in _VERDICTS:
+        return text
+    if not crowded:
+        return "wrap" if len(text) >= _WORDS else "short"
+    return "prose" if len(text) >= _PROSE else "words" if len(text) >= _WORDS else ""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MIB = 1 << 20
 _BESIDE = 70  # characters of names that have room beside each other; more are turned
 
 
@@ -36,7 +35,7 @@ def draw(beginning: Path, summaries: Sequence[Summary]) -> list[Path]:
             left = (number + 0.5) * width - 0.4
             axes.bar([place + left for place in places], list(values.values()), width, label=tool)
         axes.set_xticks(range(len(workloads)), workloads)
-        _turn(axes, workloads, _BESIDE)
+        _turn(axes, workloads)
         axes.set(title=work, ylabel="MB/s (median)", ylim=(0, None))
         axes.legend()
         path = named(beginning, work.replace(",", "").replace(" ", "-"))
@@ -45,26 +44,8 @@ def draw(beginning: Path, summaries: Sequence[Summary]) -> list[Path]:
     return written
 
 
-def ways(beginning: Path, title: str, names: Sequence[str], seconds: Sequence[float], peaks: Sequence[int]) -> Path:
-    """``<beginning>-ways.png``: seconds of a step, and bytes of peak memory. ImportError without matplotlib."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.bar(names, [value * 1e3 for value in seconds])
-    for axes in (left, right):
-        _turn(axes, names, _BESIDE // 2)
-    left.set(title="step", ylabel="ms (median)")
-    right.bar(names, [value / MIB for value in peaks])
-    right.set(title="peak of resident memory above the base", ylabel="MiB")
-    figure.suptitle(title)
-    path = named(beginning, "ways")
-    save(figure, path)
-    return path
-
-
-def _turn(axes: Axes, names: Sequence[str], room: int) -> None:
-    if len(" ".join(names)) > room:
+def _turn(axes: Axes, names: Sequence[str]) -> None:
+    if len(" ".join(names)) > _BESIDE:
         axes.tick_params("x", labelrotation=30)
         for label in axes.get_xticklabels():
             label.set(ha="right", rotation_mode="anchor")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from fastio_bench.harness.rounds import Failure
 from fastio_bench.harness.stats import Summary
@@ -67,15 +68,47 @@ def _beside(summary: Summary | Failure) -> str:
     return bandwidth if summary.ratio is None else f"{bandwidth} ({summary.ratio:.2f})"
 
 
+def comparison(title: str, summaries: Sequence[Summary], works: Mapping[str, str]) -> ResultTable:
+    """Tools side by side at one workload.
+
+    ``works`` maps each work to the one whose peak of memory is shown with it: a load in a fresh process for a load.
+    """
+    peaks = {(own.work, own.tool): own.extra_bytes for own in summaries}
+    rows = [
+        replace(own, extra_bytes=peaks.get((memory, own.tool)))
+        for work, memory in works.items()
+        for own in summaries
+        if own.work == work
+    ]
+    return _figures(title, rows, ("workload", "rounds*", "best*", "CPU busy %*", "IOef*", "GPU busy %*"))
+
+
+def matrix(title: str, summaries: Sequence[Summary]) -> ResultTable:
+    """Bandwidth by work, size and tool, with the processor time that it costs."""
+    tasks = {(own.work, own.workload): None for own in summaries}
+    rows = [own for task in tasks for own in summaries if (own.work, own.workload) == task]
+    return _figures(title, rows, ("rounds*", "x torch*", "spread", "beyond MiB*"))
+
+
 def figures(summaries: Sequence[Summary]) -> ResultTable:
-    """Every summary with all that it says; columns that nothing was measured for are left out."""
+    """Every figure of every summary."""
+    return _figures("Every figure", summaries, ())
+
+
+def spread(own: Summary) -> str | None:
+    """The least and the most ratio of any round, None where there is no ratio."""
+    low, high = own.ratio_low, own.ratio_high
+    return None if low is None or high is None else f"{low:.2f}-{high:.2f}"
+
+
+def _figures(title: str, summaries: Sequence[Summary], left_out: Sequence[str]) -> ResultTable:
+    """A row for each summary, without the columns ``left_out`` and those that hold nothing."""
     columns = (
         *("work", "workload", "tool", "rounds*", "MB/s*", "best*", "x torch*", "spread", "CPU s/GB*", "CPU busy %*"),
         *("IOef*", "GPU busy %*", "beyond MiB*", "way"),
     )
     rows: list[list[Cell]] = []
     for own in summaries:
-        low, high = own.ratio_low, own.ratio_high
         rows.append(
             [
                 own.work,
@@ -85,7 +118,7 @@ def figures(summaries: Sequence[Summary]) -> ResultTable:
                 own.bandwidth / 1e6,
                 own.best_bandwidth / 1e6,
                 own.ratio,
-                None if low is None or high is None else f"{low:.2f}-{high:.2f}",
+                spread(own),
                 own.cpu_per_gb,
                 busy(own) * 100,
                 io_efficiency(own),
@@ -94,10 +127,14 @@ def figures(summaries: Sequence[Summary]) -> ResultTable:
                 "; ".join(own.ways) or None,
             ]
         )
-    kept = [place for place in range(len(columns)) if any(row[place] is not None for row in rows)]
+    kept = [
+        place
+        for place, column in enumerate(columns)
+        if column not in left_out and any(row[place] is not None for row in rows)
+    ]
     return ResultTable(
         "figures",
-        "Every figure",
+        title,
         [columns[place] for place in kept],
         [[row[place] for place in kept] for row in rows],
         note="medians over the rounds; best is the fastest round, spread the least and the most ratio of any",

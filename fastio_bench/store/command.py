@@ -15,7 +15,6 @@ from fastio_bench.harness.memory_reserve import available_memory
 from fastio_bench.harness.rounds import Failure
 from fastio_bench.harness.stats import Summary, summarise
 from fastio_bench.machine import disk_limit
-from fastio_bench.report import terminal_tables
 from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.store.rounds import STORE, StoreRounds, goals, label
 
@@ -71,7 +70,7 @@ def store(conduct: CommandRun, sizes: list[int] | None, rounds: int | None, driv
         found = list(goals(summaries))
         conduct.report.findings["goals"] = [goal.document() for goal in found]
         conduct.report.exhibits.append(exhibit(summaries, conduct.report.failures))
-        return [terminal_tables.goals(found)]
+        return []
 
     conduct.run(work, show)
 

@@ -15,7 +15,7 @@ from fastio.dicts.storage import shipped_rules
 from fastio_bench.harness import room
 from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.machine import host
-from fastio_bench.report import charts, terminal_tables
+from fastio_bench.report import charts
 from fastio_bench.report.table import SIMULATED
 from fastio_bench.tools import charts as tools_charts
 from fastio_bench.tools import live, recording, replays, trace
@@ -147,7 +147,7 @@ def _measure(
         }
         goals = tools_exhibits.goals(replayed, slower, lived)
         conduct.report.findings["goals"] = [goal.document() for goal in goals]
-        return [terminal_tables.goals(goals)] if goals else []
+        return []
 
     def draw(beginning: Path) -> list[Path]:
         return charts.write(beginning, tools_charts.sheets(conduct.report.exhibits))

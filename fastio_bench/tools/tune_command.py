@@ -11,7 +11,7 @@ import click
 from fastio_bench.harness import warmup
 from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.io import sweep
-from fastio_bench.report import charts, terminal_tables
+from fastio_bench.report import charts
 from fastio_bench.tools import tune as tuning
 from fastio_bench.tools import tune_charts
 from fastio_bench.workloads import objects
@@ -44,7 +44,7 @@ def tune(conduct: CommandRun, rounds: int | None) -> None:
     def show() -> list[Any]:
         rows = tuning.learned(conduct.parent, picked)
         conduct.report.findings["learned"] = [{"work": work, **asdict(answer)} for work, answer in rows]
-        return [terminal_tables.learned(rows)]
+        return []
 
     def draw(beginning: Path) -> list[Path]:
         return charts.write(beginning, tune_charts.sheets(conduct.report.findings))

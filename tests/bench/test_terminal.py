@@ -11,8 +11,6 @@ from itertools import product
 import pytest
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from fastio.dicts import Explanation
 from fastio.dicts.explain import Entry
@@ -26,9 +24,8 @@ from fastio_bench.io import tables as io_exhibits
 from fastio_bench.model import tables as model_tables
 from fastio_bench.papers import figures as papers
 from fastio_bench.peers import compare, goals
-from fastio_bench.report import findings_tables, summary_tables, terminal_table
-from fastio_bench.report import terminal_tables as tables
-from fastio_bench.report.table import ResultTable
+from fastio_bench.report import cells, findings_tables, summary_tables, terminal
+from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.workloads import objects
 
 WIDTHS = (40, 60, 80, 120)
@@ -66,13 +63,15 @@ def exhibits() -> list[ResultTable]:
     ]
 
 
-def terminal_tables() -> list[Table]:
+def summed() -> list[ResultTable]:
+    """What commands show of their samples in the terminal."""
     swept = measured(sweep.WORKS, ["tensor-1568", "tensor-3.0625"])
     peers = measured(compare.WORKS, ["bert-large"])
+    checked = goals.check(peers, frozenset({"bert-large"}))
     return [
-        tables.matrix("fastio's tools", swept, FAILED),
-        tables.comparison("BERT-large", peers, [], {work: work for work in compare.WORKS}),
-        tables.goals(goals.check(peers, frozenset({"bert-large"}))),
+        summary_tables.matrix("fastio's tools", swept),
+        summary_tables.comparison("BERT-large", peers, {work: work for work in compare.WORKS}),
+        *findings_tables.exhibits({"goals": [goal.document() for goal in checked]}),
     ]
 
 
@@ -96,41 +95,34 @@ def words(text: str) -> set[str]:
 class TestNarrow:
     @pytest.mark.parametrize("width", WIDTHS)
     def test_every_exhibit_is_there_whole(self, width: int) -> None:
-        for exhibit in exhibits():
-            text = " ".join(cell for row in exhibit.rows for cell in terminal_table.cells.texts(exhibit, row))
-            said = printed(terminal_table.table(exhibit), width)
+        for exhibit in (*exhibits(), *summed()):
+            text = " ".join(cell for row in exhibit.rows for cell in cells.texts(exhibit, row))
+            said = printed(terminal.table(exhibit), width)
             assert not figures(text) - figures(said), exhibit.name
             assert not words(text) - words(said), exhibit.name
 
-    @pytest.mark.parametrize("width", WIDTHS)
-    def test_so_are_the_tables_of_a_command(self, width: int) -> None:
-        for table in terminal_tables():
-            text = " ".join(str(cell) for column in table.columns for cell in column.cells)
-            said = printed(table, width)
-            assert not figures(text) - figures(said), table.title
-            assert not words(text) - words(said), table.title
-
     def test_where_columns_are_too_many_a_row_is_lines_that_name_them(self) -> None:
-        table = tables.blank("Speeds", "work", "tool", "MB/s*", "best*", "", "way")
-        table.add_row("durable write", "uring", "1,234", "2,345", Text("missed"), "a way of many words")
-        table.add_row("", "posix", "-", "17", "", "")
-        assert [line.rstrip() for line in printed(table, 34).splitlines()] == [
+        rows: list[list[Cell]] = [
+            ["durable write", "uring", 1234, 2345, "missed", "a way of many words"],
+            ["write", "posix", None, 17, "", ""],
+        ]
+        table = ResultTable("speeds", "Speeds", ("work", "tool", "MB/s*", "best*", "", "way"), rows)
+        assert [line.rstrip() for line in printed(terminal.fitted(table), 34).splitlines()] == [
             "Speeds",
             "durable write, uring",
             "  MB/s: 1,234  best: 2,345  missed",
             "  way: a way of many words",
-            "posix",
+            "write, posix",
             "  best: 17",
             "",
         ]
 
     def test_the_first_column_gives_way_last(self) -> None:
-        table = tables.blank("Why", "work", "why")
-        table.add_row("one tensor, 49 MiB, durable save", "word " * 40)
-        assert "one tensor, 49 MiB, durable save" in printed(table, 60)
+        table = ResultTable("why", "Why", ("work", "why"), [["one tensor, 49 MiB, durable save", "word " * 40]])
+        assert "one tensor, 49 MiB, durable save" in printed(terminal.fitted(table), 60)
 
     def test_a_wide_terminal_has_a_table(self) -> None:
-        assert all("┃" in printed(table, 150) for table in terminal_tables())
+        assert all("┃" in printed(terminal.table(exhibit), 150) for exhibit in summed())
 
     def test_while_a_dictionary_explores_both_tools_are_named(self) -> None:
         entries = (
@@ -140,12 +132,9 @@ class TestNarrow:
         )
         context = candidates.save_context(PT, frozenset({"cpu"}), False, 3_211_264, 1)
         answer = Explanation(context, 3_211_264, "posix", "tries it once more", 0.62, entries)
-        table = tables.learned([("3.0625 MiB, save", answer)])
-        assert [str(column.header) for column in table.columns][1:5] == ["uses now", "fastest", "sure", "takes"]
-        (row,) = zip(*(column.cells for column in table.columns), strict=True)
-        assert row[1:6] == ("posix", "uring", "62%", "5.0 ms", "posix 1.06 x, numpy 1.50 x")
-        (same,) = findings_tables.exhibits({"learned": [{"work": "3.0625 MiB, save", **asdict(answer)}]})
-        assert [*same.rows[0][1:3], same.rows[0][5]] == [row[1], row[2], row[5]]
+        (table,) = findings_tables.known({"learned": [{"work": "3.0625 MiB, save", **asdict(answer)}]})
+        assert [*table.columns[1:5]] == ["uses now", "fastest", "sure %*", "takes ms*"]
+        assert table.rows[0][1:6] == ["posix", "uring", 62, 5.0, "posix 1.06 x, numpy 1.50 x"]
 
     @pytest.mark.parametrize("width", WIDTHS)
     def test_the_time_left_is_whole(self, width: int) -> None:
