@@ -86,7 +86,7 @@ class FileLoad:
                 self._read(extents, [request for request, _ in pairs])
             finally:
                 for _, target in pairs:
-                    overwritten(target)
+                    mark_overwritten(target)
             for request, target in pairs:
                 planner.commit_tensor(request.items[0], target)
         for batch in batches(buffered, _BUFFER_BYTES):

@@ -253,7 +253,7 @@ class LoadContract:
             self.test_cancelled_load_raises_refused_error(transport)
             self.test_load_of_a_truncated_file_is_a_corrupt_file_error(transport, 5 * MIB + 17, False, False)
         if SAVE in transport.capabilities.operations:
-            self.run_saves(transport)
+            self.saves_something(transport)
         assert self.descriptors_and_threads() == before
 
     def descriptors_and_threads(self) -> tuple[int, int]:

@@ -70,7 +70,7 @@ from fastio.integrations import safetensors_patch
 
 lock = {module.__name__.split(".")[-1]: module for module in (results, torch_patch, registry, safetensors_patch)}
 lock = lock[sys.argv[1]]._lock
-held, let_go = threading.Event(), threading.Event()
+held, release = threading.Event(), threading.Event()
 
 def hold():
     with lock:

@@ -133,7 +133,7 @@ assert parallel_copy.copy_all(copies) == {0, 1}
 interrupts = Interrupts((time.perf_counter() - start) * 1.2, again=1e-3)
 while interrupts.came < 25:
     if interrupts.during(lambda: parallel_copy.copy_all(copies)):
-        assert not moving(), moving()
+        assert not transfer_functions(), transfer_functions()
 assert only_one_thread()
 """
 

@@ -106,7 +106,7 @@ class Saver:
             task = task._replace(chunk_memory=ChunkMemory(self._snapshot, settings.memory_budget, pause))
             with pause:
                 write = self._start(task, pause)
-                while not pause.wait(LOOK_IN_SECONDS):
+                while not pause.wait(POLL_SECONDS):
                     if not write.is_working:  # it ended without opening the pause
                         write.raise_error()
         elif settings.asynchronous or settings.incremental:
