@@ -38,7 +38,7 @@ ZipDirectory* open_directory(int fd, uint64_t size, bool read_local_headers) {
     nb::gil_scoped_release release;
     bool is_standard = true;
     std::vector<ZipRecord> records = read_directory(fd, size, read_local_headers, &is_standard);
-    return new ZipDirectory{std::move(records), usual};
+    return new ZipDirectory{std::move(records), is_standard};
 }
 
 // Returns make(name, offset, nbytes, crc, header) for each record, the name without the folder that torch adds.
