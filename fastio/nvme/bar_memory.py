@@ -24,7 +24,7 @@ class BarWindow:
 
     def __init__(self, pci_address: str, bar: int) -> None:
         if not 0 <= bar <= 5:
-            raise ValueError(f"a PCI device has the BARs 0 to 5, got {bar}")
+            raise ValueError(f"bar is {bar}: expected 0 to 5")
         with translate_native_errors(pci_address):
             self._native = _native.VfioPeer(pci_address, bar)
         self.address = self._native.address

@@ -66,7 +66,7 @@ class GpuWindow:
 
     def __init__(self, gpu_address: int, nbytes: int, libraries: Libraries = _LIBRARIES) -> None:
         if nbytes < 1:
-            raise ValueError(f"a window has at least one byte, got {nbytes}")
+            raise ValueError(f"nbytes is {nbytes}: expected 1 or more")
         reasons: list[str] = []
         self._opened: _DmaBuf | _Gdr | None = None
         for way in (_DmaBuf, _Gdr):
@@ -136,7 +136,7 @@ class _DmaBuf:
         try:
             self._mapping = mmap.mmap(fd.value, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         except (OSError, ValueError) as error:
-            why = f"the driver exports it, but lets nobody map it: {error}; {_native.dma_buf_refusal()}"
+            why = f"the driver exports it, but does not let it be mapped: {error}; {_native.dma_buf_refusal()}"
             raise _ImpossibleError(why) from None
         finally:
             os.close(fd.value)
@@ -178,7 +178,7 @@ class _Gdr:
             self._api.gdr_close(self._session),
         ]
         if any(failed):
-            raise RefusedError(f"GDRCopy did not let go of {self._size} bytes of GPU memory: {failed}")
+            raise RefusedError(f"GDRCopy did not release {self._size} bytes of GPU memory: {failed}")
 
 
 def _around(address: int, nbytes: int, page: int) -> tuple[int, int]:
@@ -212,5 +212,5 @@ def _declared(api: Any) -> Any:
         api.gdr_unmap.argtypes = (session, handle, address, ctypes.c_size_t)
         api.gdr_unpin_buffer.argtypes = (session, handle)
     except AttributeError as error:
-        raise _ImpossibleError(f"this is no libgdrapi of version 2: {error}") from None
+        raise _ImpossibleError(f"this is not libgdrapi version 2: {error}") from None
     return api

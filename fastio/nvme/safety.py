@@ -40,7 +40,7 @@ def refuse_in_use(block_device: str, force: str | None, root: Path = _ROOT) -> N
             problem = f"it has partitions: {', '.join(found.partitions)}"
             raise DeviceInUseError(block_device, problem, serial, _cure(path, serial))
     if not os.path.exists(path) and path != block_device and not _forced(force, serial):
-        problem = f"its contents cannot be looked at: {path} is not here"
+        problem = f"its contents cannot be read: {path} does not exist"
         raise DeviceInUseError(block_device, problem, serial, "make that device visible")
     if not _forced(force, serial):
         contents = signatures.of_file(path)

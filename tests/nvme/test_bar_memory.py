@@ -1,4 +1,4 @@
-"""Windows into other devices' memory: what is refused here. With a device: tests/emulator."""
+"""Tests the errors of windows into other devices' memory. With a device: tests/emulator."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from fastio.nvme.bar_memory import BarWindow
 PCI = Path("/sys/bus/pci/devices")
 
 
-def test_a_device_that_is_not_there() -> None:
+def test_missing_device_raises_refused_error() -> None:
     with pytest.raises(RefusedError, match=r"ffff:1f\.7: there is no such PCI device: lspci -D"):
         BarWindow("ffff:1f.7", 0)
 
 
-def test_a_bar_that_no_device_has() -> None:
-    with pytest.raises(ValueError, match="BARs 0 to 5, got 6"):
+def test_invalid_bar_raises_value_error() -> None:
+    with pytest.raises(ValueError, match="bar is 6: expected 0 to 5"):
         BarWindow("ffff:1f.7", 6)
 
 
-def test_a_device_that_a_driver_has() -> None:
+def test_device_with_a_kernel_driver_raises_refused_error() -> None:
     others = ("vfio-pci", "pcieport")
     held = [
         (device.name, driver)

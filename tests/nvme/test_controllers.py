@@ -1,4 +1,4 @@
-"""The list of NVMe controllers, and what stands in the way of each driver, on machines made of files."""
+"""Tests the list of NVMe controllers and each driver's obstacles, on machines made of files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from machines import Machine, recorded
 
 MIB = 1 << 20
 ADDRESS = "0000:03:00.0"
-# A machine on which nothing is in the way.
+# A machine without obstacles.
 READY = Facts(
     kernel=(6, 8),
     processor="GenuineIntel",
@@ -47,12 +47,12 @@ def of(driver: str, found: list[Obstacle]) -> list[str]:
     return [obstacle.problem for obstacle in found if obstacle.driver == driver]
 
 
-def test_no_controller(tmp_path: Path) -> None:
+def test_machine_without_controllers_gives_an_empty_list(tmp_path: Path) -> None:
     assert controllers(Machine(tmp_path / "bare").root) == []
     assert controllers(tmp_path / "not even /sys") == []
 
 
-def test_a_controller_of_the_kernels_driver(machine: Machine) -> None:
+def test_controller_of_the_kernel_driver_is_described(machine: Machine) -> None:
     machine.namespace(ADDRESS, nsid=1, nbytes=8 * MIB, lba=4096)
     machine.namespace(ADDRESS, nsid=2, nbytes=4 * MIB, shared=True)
     found = only(machine)
@@ -84,7 +84,7 @@ def test_a_controller_of_the_kernels_driver(machine: Machine) -> None:
     ]
 
 
-def test_what_is_on_a_namespace(machine: Machine) -> None:
+def test_namespace_contents_and_users_are_reported(machine: Machine) -> None:
     machine.namespace(ADDRESS, nsid=1, nbytes=8 * MIB)
     machine.contents("nvme0n1", 0, b"XFSB")
     machine.namespace(ADDRESS, nsid=2, nbytes=8 * MIB)
@@ -104,7 +104,7 @@ def test_what_is_on_a_namespace(machine: Machine) -> None:
     assert wipe == "sudo wipefs --all /dev/nvme0n1  # or force=<its serial number>"
 
 
-def test_devices_that_are_not_there_or_not_ours(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_locked_devices_are_reported(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.namespace(ADDRESS, nsid=1, nbytes=8 * MIB)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     found = obstacles(only(machine), READY)
@@ -119,7 +119,7 @@ def test_devices_that_are_not_there_or_not_ours(machine: Machine, monkeypatch: p
     ]
 
 
-def test_a_controller_of_vfio(tmp_path: Path) -> None:
+def test_controller_of_vfio_is_described(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.pci(ADDRESS, driver="vfio-pci", group=5)
     machine.pci("0000:03:00.1", kind="0x0c0330", driver="xhci_hcd", group=5)
@@ -138,7 +138,7 @@ def test_a_controller_of_vfio(tmp_path: Path) -> None:
     )
 
 
-def test_a_controller_of_no_driver(tmp_path: Path) -> None:
+def test_controller_without_a_driver_is_described(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.pci(ADDRESS, driver="", group=5)
     told = obstacles(only(machine), READY)
@@ -146,7 +146,7 @@ def test_a_controller_of_no_driver(tmp_path: Path) -> None:
     assert not any("unbind" in command for obstacle in told for command in obstacle.commands)
 
 
-def test_a_controller_over_tcp(tmp_path: Path) -> None:
+def test_controller_over_tcp_is_described(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.fabrics(1, "S9", "traddr=10.0.0.1,trsvcid=4420")
     found = only(machine)
@@ -170,7 +170,9 @@ def test_a_controller_over_tcp(tmp_path: Path) -> None:
         ({"no_spdk": "this build has no SPDK"}, "spdk", "this build has no SPDK"),
     ],
 )
-def test_what_the_machine_lacks(machine: Machine, change: dict[str, object], driver: str, problem: str) -> None:
+def test_missing_features_of_the_machine_are_obstacles(
+    machine: Machine, change: dict[str, object], driver: str, problem: str
+) -> None:
     machine.namespace(ADDRESS, nsid=1, nbytes=8 * MIB)
     found = only(machine)
     before, after = (of(driver, obstacles(found, told)) for told in (READY, replace(READY, **change)))
@@ -187,7 +189,9 @@ def test_what_the_machine_lacks(machine: Machine, change: dict[str, object], dri
         ({"iommu_groups": 0, "iommu_units": ()}, "no IOMMU is in sight: switch it on in the firmware", "update-grub"),
     ],
 )
-def test_without_an_iommu_group(tmp_path: Path, change: dict[str, object], problem: str, command: str) -> None:
+def test_missing_iommu_group_is_an_obstacle(
+    tmp_path: Path, change: dict[str, object], problem: str, command: str
+) -> None:
     machine = Machine(tmp_path)
     machine.pci(ADDRESS, driver="vfio-pci")
     for driver in ("vfio", "spdk"):
@@ -196,7 +200,7 @@ def test_without_an_iommu_group(tmp_path: Path, change: dict[str, object], probl
         assert command in " ".join(told[0].commands)
 
 
-def test_the_facts_of_a_machine(machine: Machine) -> None:
+def test_facts_are_read_from_the_machine(machine: Machine) -> None:
     told = facts(machine.root)
     assert (told.kernel, told.processor, told.iommu_units, told.kernel_line) == ((6, 8), "GenuineIntel", (), ())
     assert (told.iommu_groups, told.huge_pages_free, told.vfio_modules, told.unsafe_no_iommu) == (1, 0, (), False)
@@ -213,7 +217,7 @@ def test_the_facts_of_a_machine(machine: Machine) -> None:
     assert (told.unsafe_no_iommu, told.huge_pages_free, told.io_uring_disabled) == (True, 77, True)
 
 
-def test_a_machine_as_linux_showed_it(tmp_path: Path) -> None:
+def test_recorded_machine_is_described(tmp_path: Path) -> None:
     """Recorded in the guest of tests/rig, with its second controller bound to vfio-pci."""
     recorded(tmp_path, Path(__file__).parents[1] / "data" / "nvme-guest.txt")
     first, second = controllers(tmp_path)
@@ -233,8 +237,8 @@ def test_a_machine_as_linux_showed_it(tmp_path: Path) -> None:
     assert of("vfio", obstacles(second, told)) == []
 
 
-def test_this_machine() -> None:
-    """Whatever it has: it can be asked, by anybody."""
+def test_this_machine_is_described_without_an_error() -> None:
+    """Works on any machine and for any user."""
     told = facts()
     assert told.kernel > (2, 6)
     for found in controllers():

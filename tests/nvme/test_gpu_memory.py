@@ -1,4 +1,4 @@
-"""Windows into GPU memory: the logic on stand-ins of CUDA's and GDRCopy's libraries, and the real ones on a GPU."""
+"""Tests windows into GPU memory: the logic with stand-in libraries, and the real libraries on a GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ABSENT = "libfastio-absent.so.1"
 
 @pytest.fixture(scope="session")
 def stand_ins(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One library that has the functions of both."""
+    """One library with the functions of both."""
     made = tmp_path_factory.mktemp("gpu") / "libraries.so"
     source = Path(__file__).parents[1] / "support" / "gpu_libraries" / "libraries.c"
     subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", made, source], check=True)
@@ -32,7 +32,7 @@ def stand_ins(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def gpu(stand_ins: str) -> Iterator[Any]:
-    """The stand-in for the test's own questions; nothing may be held of it afterwards."""
+    """The stand-in, for the test's own checks; nothing may be allocated in it afterwards."""
     library = ctypes.CDLL(stand_ins)
     before = len(os.listdir("/proc/self/fd"))
     yield library
@@ -47,7 +47,7 @@ def contents(gpu: Any, offset: int, nbytes: int) -> bytes:
 
 
 def through(gpu: Any, window: GpuWindow, offset: int, store: BlockStore) -> None:
-    """From the disk into "GPU memory" by the window's address, and back to the disk from there."""
+    """Move bytes from the disk into "GPU memory" through the window, and from there back to the disk."""
     sent = torch.arange(window.nbytes, dtype=torch.int32).to(torch.uint8)
     store.write(0, sent.data_ptr(), sent.nbytes)
     store.wait(0)
@@ -65,7 +65,9 @@ def through(gpu: Any, window: GpuWindow, offset: int, store: BlockStore) -> None
 
 
 @pytest.mark.parametrize("old", ["", "1"])
-def test_by_a_dma_buf(gpu: Any, stand_ins: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str) -> None:
+def test_dma_buf_window_moves_the_bytes(
+    gpu: Any, stand_ins: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str
+) -> None:
     monkeypatch.setenv("FAKE_CUDA_OLD", old)
     with BlockStore(tmp_path) as store, GpuWindow(GPU, 3 << 16, Libraries(stand_ins, ABSENT)) as window:
         assert (window.offer.way, window.offer.reasons) == ("dma-buf", ())
@@ -74,8 +76,8 @@ def test_by_a_dma_buf(gpu: Any, stand_ins: str, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("offset", "nbytes"), [(0, SIZE), (65536 + 4096, 5 * 4096), (64, 100), (SIZE - 1, 1)])
-def test_by_gdrcopy(gpu: Any, stand_ins: str, tmp_path: Path, offset: int, nbytes: int) -> None:
-    """At any address: whole GPU pages around it are pinned and mapped, and nothing beside it changes."""
+def test_gdrcopy_window_moves_the_bytes(gpu: Any, stand_ins: str, tmp_path: Path, offset: int, nbytes: int) -> None:
+    """At any address: whole GPU pages around it are pinned and mapped, and bytes outside it do not change."""
     with BlockStore(tmp_path) as store, GpuWindow(GPU + offset, nbytes, Libraries(ABSENT, stand_ins)) as window:
         assert window.offer.way == "GDRCopy"
         assert window.offer.reasons[0].startswith(f"dma-buf: {ABSENT}: cannot open")
@@ -92,7 +94,7 @@ def test_by_gdrcopy(gpu: Any, stand_ins: str, tmp_path: Path, offset: int, nbyte
     [
         ({"FAKE_CUDA_RESULT": "801"}, ("dma-buf: the CUDA driver says not supported",)),
         ({"FAKE_CUDA_RESULT": "999"}, ("dma-buf: the CUDA driver says error 999",)),
-        ({"FAKE_CUDA_UNMAPPABLE": "1"}, ("dma-buf: the driver exports it, but lets nobody map it: ",)),
+        ({"FAKE_CUDA_UNMAPPABLE": "1"}, ("dma-buf: the driver exports it, but does not let it be mapped: ",)),
         (
             {"FAKE_CUDA_RESULT": "801", "FAKE_GDR_NO_MODULE": "1"},
             ("not supported", "GDRCopy: its kernel module does not answer; sudo modprobe gdrdrv"),
@@ -101,7 +103,7 @@ def test_by_gdrcopy(gpu: Any, stand_ins: str, tmp_path: Path, offset: int, nbyte
         ({"FAKE_CUDA_RESULT": "801", "FAKE_GDR_MAP": "12"}, ("not supported", "cannot map the memory (Cannot")),
     ],
 )
-def test_why_a_way_is_none(
+def test_failed_ways_are_reported_with_their_reasons(
     gpu: Any, stand_ins: str, monkeypatch: pytest.MonkeyPatch, set_: dict[str, str], reasons: tuple[str, ...]
 ) -> None:
     for name, value in set_.items():
@@ -117,23 +119,23 @@ def test_why_a_way_is_none(
     assert all(reason in str(caught.value) for reason in reasons)
 
 
-def test_without_the_libraries(stand_ins: str) -> None:
+def test_missing_libraries_raise_refused_error(stand_ins: str) -> None:
     with pytest.raises(RefusedError, match=f"no disk can reach this GPU memory: dma-buf: {ABSENT}.*GDRCopy: {ABSENT}"):
         GpuWindow(GPU, 4096, Libraries(ABSENT, ABSENT))
-    with pytest.raises(RefusedError, match=r"exports none .11\.7.*no libgdrapi of version 2"):
+    with pytest.raises(RefusedError, match=r"exports none .11\.7.*not libgdrapi version 2"):
         GpuWindow(GPU, 4096, Libraries("libc.so.6", "libc.so.6"))
-    with pytest.raises(ValueError, match="at least one byte"):
+    with pytest.raises(ValueError, match="nbytes is 0: expected 1 or more"):
         GpuWindow(GPU, 0, Libraries(stand_ins, stand_ins))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_without_a_gpu() -> None:
+def test_offer_without_a_gpu_says_so() -> None:
     assert str(gpu_memory.offer()) == "cannot be reached by a disk: torch sees no CUDA device"
 
 
 @pytest.mark.gpu
-def test_on_a_gpu(tmp_path: Path) -> None:
-    """Either bytes go through the window, or it is said why not."""
+def test_window_on_a_gpu_moves_bytes_or_says_why_not(tmp_path: Path) -> None:
+    """Either bytes go through the window, or the error says why not."""
     offer = gpu_memory.offer()
     if not offer.way:
         assert "dma-buf" in str(offer)

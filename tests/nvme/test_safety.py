@@ -1,4 +1,4 @@
-"""What must not be written: real images and loop devices, and trees of /sys as the kernel lays them out."""
+"""Tests which devices must not be overwritten: real images and loop devices, and trees of /sys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/sbin", "/usr/sbin
 
 
 def tool(name: str) -> str:
-    """Where a tool is; the test is skipped where it is not."""
+    """Return the path of a tool; skip the test if it is not installed."""
     path = shutil.which(name, path=_PATH)
     if path is None:
         pytest.skip(f"{name} is not installed")
@@ -34,7 +34,7 @@ def run(name: str, *arguments: str, told: str = "") -> str:
 
 
 def image(path: Path, *pieces: tuple[int, bytes], nbytes: int = 4 * MIB) -> Path:
-    """A sparse file of ``nbytes`` with these bytes at these places; a negative place counts from the end."""
+    """A sparse file of ``nbytes`` with these bytes at these offsets; negative offsets count from the end."""
     with path.open("wb") as file:
         file.truncate(nbytes)
         for offset, data in pieces:
@@ -68,7 +68,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_what_the_filesystems_own_tools_make(tmp_path: Path, maker: str, blkid: str) -> None:
+def test_filesystems_made_by_mkfs_are_found(tmp_path: Path, maker: str, blkid: str) -> None:
     path = image(tmp_path / "disk", nbytes=400 * MIB)
     refuse_in_use(str(path), None)
     run(maker, *MAKERS[maker], str(path))
@@ -77,18 +77,18 @@ def test_what_the_filesystems_own_tools_make(tmp_path: Path, maker: str, blkid: 
 
 
 @pytest.mark.parametrize("label", ["dos", "gpt"])
-def test_partition_tables(tmp_path: Path, label: str, blkid: str) -> None:
+def test_partition_tables_are_found(tmp_path: Path, label: str, blkid: str) -> None:
     path = image(tmp_path / "disk", nbytes=8 * MIB)
     run("sfdisk", "-q", str(path), told=f"label: {label}\n,,\n")
     with pytest.raises(DeviceInUseError, match=r"it holds a partition table|it holds a GPT partition table"):
         refuse_in_use(str(path), None)
-    if label == "gpt":  # who wiped its beginning alone left the copy at the end
+    if label == "gpt":  # wiping only the beginning leaves the copy at the end
         image(path, (-512, b"EFI PART"), nbytes=8 * MIB)
         with pytest.raises(DeviceInUseError, match="the second copy of a GPT"):
             refuse_in_use(str(path), None)
 
 
-# Offsets from each owner's documentation of its superblock.
+# Offsets from the documentation of each superblock.
 KNOWN: dict[str, tuple[int, bytes]] = {
     "an xfs filesystem": (0, b"XFSB\0\0\x10\0"),
     "a btrfs filesystem": (65536 + 64, b"_BHRfS_M"),
@@ -113,30 +113,32 @@ AT_THE_END = {
 
 
 @pytest.mark.parametrize("what", KNOWN)
-def test_each_known_signature_without_blkid(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_known_signature_is_found_without_blkid(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(signatures, "_by_blkid", lambda path: "")
     with pytest.raises(DeviceInUseError, match=f"it holds {what} "):
         refuse_in_use(str(image(tmp_path / "disk", KNOWN[what])), None)
 
 
 @pytest.mark.parametrize("what", AT_THE_END)
-def test_signatures_at_the_end(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signatures_at_the_end_are_found(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signatures, "_by_blkid", lambda path: "")
     with pytest.raises(DeviceInUseError, match="it holds"):
         refuse_in_use(str(image(tmp_path / "disk", AT_THE_END[what])), None)
 
 
 @pytest.mark.parametrize("nbytes", [0, 512, 4096, 70_000, 300_000, 4 * MIB + 512])
-def test_an_empty_device_of_any_size_is_nobodys(tmp_path: Path, nbytes: int, blkid: str) -> None:
+def test_empty_device_of_any_size_holds_nothing(tmp_path: Path, nbytes: int, blkid: str) -> None:
     refuse_in_use(str(image(tmp_path / "disk", nbytes=nbytes)), None)
 
 
-def test_arbitrary_bytes_are_nobodys(tmp_path: Path, blkid: str) -> None:
-    """What an earlier store left: it means nothing."""
+def test_arbitrary_bytes_hold_nothing(tmp_path: Path, blkid: str) -> None:
+    """Bytes that an earlier store left have no meaning."""
     refuse_in_use(str(image(tmp_path / "disk", (0, b"\xa5" * MIB))), None)
 
 
-def test_what_cannot_be_read_is_not_taken_for_empty(tmp_path: Path) -> None:
+def test_unreadable_device_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         refuse_in_use(str(tmp_path / "missing"), None)
 
@@ -147,8 +149,8 @@ def test_what_cannot_be_read_is_not_taken_for_empty(tmp_path: Path) -> None:
         refuse_contents("0000:03:00.0", "S1", broken, 4 * MIB, None)
 
 
-def test_a_device_that_only_a_user_level_driver_reads() -> None:
-    """Its reads are whole blocks inside the device."""
+def test_user_level_driver_is_read_in_whole_blocks() -> None:
+    """Reads are whole blocks inside the device."""
     disk = bytearray(4 * MIB)
     asked: list[tuple[int, int]] = []
 
@@ -165,7 +167,7 @@ def test_a_device_that_only_a_user_level_driver_reads() -> None:
     refuse_contents("0000:03:00.0", "S1", read, len(disk), "S1")
 
 
-# Who has it, in a tree of /sys
+# Users of a device, in a tree of /sys
 
 
 @pytest.fixture
@@ -182,7 +184,7 @@ def refused(machine: Machine, force: str | None = None, device: str = "nvme0n1")
     return caught.value
 
 
-def test_nobodys_namespace(machine: Machine) -> None:
+def test_unused_empty_namespace_is_accepted(machine: Machine) -> None:
     for device in ("nvme0n1", "ng0n1"):
         refuse_in_use(str(machine.root / "dev" / device), None, machine.root)
 
@@ -202,7 +204,7 @@ USERS: dict[str, tuple[Callable[[Machine], object], str]] = {
 
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("device", ["nvme0n1", "ng0n1"])
-def test_what_is_in_use_is_refused_even_with_force(machine: Machine, user: str, device: str) -> None:
+def test_device_in_use_is_refused_even_with_force(machine: Machine, user: str, device: str) -> None:
     make, told = USERS[user]
     make(machine)
     for force in (None, "S4EV1234"):
@@ -215,7 +217,7 @@ def test_what_is_in_use_is_refused_even_with_force(machine: Machine, user: str, 
     assert told in caught.value.problem
 
 
-def test_what_it_holds_is_lost_only_by_its_serial_number(machine: Machine) -> None:
+def test_device_with_contents_needs_its_serial_number(machine: Machine) -> None:
     machine.contents("nvme0n1", 1080, b"\x53\xef")
     for force in (None, "", "S4EV", "another"):
         error = refused(machine, force)
@@ -226,13 +228,13 @@ def test_what_it_holds_is_lost_only_by_its_serial_number(machine: Machine) -> No
     assert (str(again), again.device, again.serial) == (str(error), error.device, "S4EV1234")
 
 
-def test_partitions_are_lost_only_by_the_serial_number(machine: Machine) -> None:
+def test_device_with_partitions_needs_its_serial_number(machine: Machine) -> None:
     machine.partition("nvme0n1", 1)
     assert "it has partitions: nvme0n1p1" in refused(machine).problem
     refuse_in_use(str(machine.root / "dev/nvme0n1"), "S4EV1234", machine.root)
 
 
-def test_a_drive_without_a_serial_number_cannot_be_forced(tmp_path: Path) -> None:
+def test_drive_without_a_serial_number_cannot_be_forced(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.controller("0000:03:00.0", number=0, serial="")
     machine.namespace("0000:03:00.0", nsid=1, nbytes=8 * MIB)
@@ -242,14 +244,14 @@ def test_a_drive_without_a_serial_number_cannot_be_forced(tmp_path: Path) -> Non
     assert "(of no known serial number)" in str(error)
 
 
-def test_a_passthrough_device_without_its_block_device(machine: Machine) -> None:
-    """As in a container that was given /dev/ng0n1 alone."""
+def test_passthrough_device_without_its_block_device_is_refused(machine: Machine) -> None:
+    """For example in a container that has only /dev/ng0n1."""
     (machine.root / "dev/nvme0n1").unlink()
-    assert "its contents cannot be looked at" in refused(machine, None, "ng0n1").problem
+    assert "its contents cannot be read" in refused(machine, None, "ng0n1").problem
     refuse_in_use(str(machine.root / "dev/ng0n1"), "S4EV1234", machine.root)
 
 
-def test_a_controller_of_no_namespaces_is_nobodys(machine: Machine) -> None:
+def test_controller_without_namespaces_is_accepted(machine: Machine) -> None:
     refuse_controller_in_use("0000:03:00.0", None, machine.root)
     refuse_controller_in_use("0000:99:00.0", None, machine.root)
 
@@ -271,7 +273,7 @@ def loop(tmp_path: Path) -> Iterator[str]:
     run("losetup", "--detach", device)
 
 
-def test_a_loop_device(loop: str, tmp_path: Path) -> None:
+def test_loop_device_is_refused_if_it_is_in_use_or_holds_data(loop: str, tmp_path: Path) -> None:
     refuse_in_use(loop, None)
     run("mkfs.ext4", "-q", loop)
     with pytest.raises(DeviceInUseError, match="ext4 filesystem"):
@@ -288,8 +290,8 @@ def test_a_loop_device(loop: str, tmp_path: Path) -> None:
         run("umount", str(point))
 
 
-def test_a_device_that_another_has_claimed(loop: str) -> None:
-    """Nothing in /sys names him; the kernel knows."""
+def test_device_claimed_exclusively_is_refused(loop: str) -> None:
+    """/sys does not list the claim; the kernel knows it."""
     try:
         fd = os.open(loop, os.O_RDONLY | os.O_EXCL)
     except PermissionError:
