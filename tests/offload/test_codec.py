@@ -341,7 +341,7 @@ def test_encoded_is_a_value() -> None:
 
 
 def test_the_source_of_the_gpu_part_travels_with_the_package() -> None:
-    source = importlib.resources.files("fastio.offload").joinpath("csr.cu").read_text(encoding="utf-8")
+    source = importlib.resources.files("fastio.offload.codecs").joinpath("csr.cu").read_text(encoding="utf-8")
     assert "csr_unpack_##ITEMSIZE" in source
 
 

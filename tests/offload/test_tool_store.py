@@ -219,7 +219,7 @@ def test_a_full_disk(opener: Opener, tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys, torch
-from fastio.offload.{module} import {name}
+from fastio.offload.stores.{module} import {name}
 store = {name}(sys.argv[1])
 data = torch.ones(1 << 20, dtype=torch.uint8)
 for index in range(8):
@@ -229,7 +229,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize(("module", "name"), [("store", "BlockStore"), ("tool_store", "ToolStore")])
+@pytest.mark.parametrize(("module", "name"), [("block_store", "BlockStore"), ("tool_store", "ToolStore")])
 def test_a_killed_process_leaves_nothing(tmp_path: Path, module: str, name: str) -> None:
     code = KILLED.format(module=module, name=name)
     ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, capture_output=True, text=True)

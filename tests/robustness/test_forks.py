@@ -62,14 +62,10 @@ def test_forked_children_load_without_hanging(tmp_path: Path) -> None:
 
 
 GUARDED = """
-import os, sys, threading
-from fastio import results
-from fastio import torch_patch
-from fastio.transports import registry
-from fastio.integrations import safetensors_patch
+import importlib, os, sys, threading
+import fastio
 
-lock = {module.__name__.split(".")[-1]: module for module in (results, torch_patch, registry, safetensors_patch)}
-lock = lock[sys.argv[1]]._lock
+lock = importlib.import_module(sys.argv[1])._lock
 held, release = threading.Event(), threading.Event()
 
 def hold():
@@ -89,7 +85,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.parametrize("module", ["results", "torch_patch", "registry", "safetensors_patch"])
+@pytest.mark.parametrize("module", ["results", "torch_patch", "transports.registry", "integrations.safetensors_patch"])
 def test_a_fork_waits_for_what_threads_hold(module: str) -> None:
     code = "import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n" + GUARDED
     child = subprocess.run(
