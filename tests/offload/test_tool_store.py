@@ -358,7 +358,7 @@ def test_a_tool_that_cannot_do_it_is_passed_over_and_notes_say_so(
             write(store, 1, data)
             assert store.notes == (note,)  # the dictionary was told, and does not choose it again so soon
         with ToolStore(tmp_path, "uring") as store:
-            with pytest.raises(RefusedError, match=r"no tool could write index 5 of .*: uring: .*O_DIRECT"):
+            with pytest.raises(RefusedError, match=r"no tool could save index 5 of .*: uring: .*O_DIRECT"):
                 write(store, 5, data)
             assert 5 not in store
     finally:
