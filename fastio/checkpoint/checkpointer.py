@@ -54,8 +54,8 @@ class Checkpointer:
             takes the time and space of its changes. Its own files, one or two, are then called ``changes.pt`` and
             ``changes.1.pt``; only a Checkpointer opens them. Changes are found by digests of the snapshot before, at
             the speed of reading memory, and most of them are written meanwhile. A digest has 256 bits for 16 KiB, under
-            a random key of this process, so a change is missed with probability 2^-128. The first step of every process
-            is therefore full; so is one that does not fit into ``memory_budget``.
+            a random key of this process, so any change is missed with probability 2^-128. The first step of every
+            process is therefore full; so is one that does not fit into ``memory_budget``.
         when_busy: what ``save`` does while the step before is still being written. ``"wait"`` waits for it. ``"skip"``
             returns False at once, so that several steps are merged into the next one that is saved: call ``wait``
             before the last save, or it may be skipped.
@@ -146,7 +146,7 @@ class Checkpointer:
     def steps(self) -> list[int]:
         """Return the numbers of the steps whose manifests are intact, in ascending order."""
         self._require()
-        return sorted(one.step for one in self._steps.read_manifests()[0])
+        return sorted(manifest.step for manifest in self._steps.read_manifests()[0])
 
     def latest(self) -> int | None:
         """Return the visible step that was saved last; None if there is none."""
@@ -192,23 +192,23 @@ class Checkpointer:
         weights_only = weights_only is None or weights_only
         self.wait()
         if step is not None:
-            return self._while_there(step, lambda one: self._read(one, device, into, weights_only))
+            return self._while_there(step, lambda manifest: self._read(manifest, device, into, weights_only))
         manifests, damaged = self._steps.read_manifests()
         skipped = sorted(damaged)
         for number in skipped:
             _warn(number, damaged[number])
-        for one in reversed(manifests):
+        for manifest in reversed(manifests):
             try:
-                return self._read(one, device, into, weights_only)
+                return self._read(manifest, device, into, weights_only)
             except (CorruptFileError, TransferError) as error:
-                if not concerns_step(error, self._steps.path_of(one.step)):
+                if not concerns_step(error, self._steps.path_of(manifest.step)):
                     raise
-                if not self._steps.has(one):  # another process pruned it meanwhile, or saved it again
+                if not self._steps.has(manifest):  # another process pruned it meanwhile, or saved it again
                     return self.restore(None, map_location, into, weights_only=weights_only)
                 if not is_corruption(error):
                     raise
-                _warn(one.step, error)
-                skipped.append(one.step)
+                _warn(manifest.step, error)
+                skipped.append(manifest.step)
         if skipped:
             raise CheckpointError(f"{self._steps.path}: all steps are damaged: {', '.join(map(str, sorted(skipped)))}")
         return None
@@ -220,7 +220,7 @@ class Checkpointer:
         step.
         """
         self.wait()
-        return self._while_there(step, lambda one: check_step(self._steps.path_of(step), one))
+        return self._while_there(step, lambda manifest: check_step(self._steps.path_of(step), manifest))
 
     def prune(self) -> list[int]:
         """Remove the steps that ``keep`` and ``keep_every`` do not keep, as every save does; return their numbers.
@@ -259,27 +259,27 @@ class Checkpointer:
     def _while_there(self, step: int, read: Callable[[Manifest], _Found]) -> _Found:
         """Return ``read`` of a step; again if another process saved the step anew meanwhile."""
         while True:
-            one = self._find(step)
+            manifest = self._find(step)
             try:
-                return read(one)
+                return read(manifest)
             except (CorruptFileError, TransferError) as error:
-                if not concerns_step(error, self._steps.path_of(step)) or self._steps.has(one):
+                if not concerns_step(error, self._steps.path_of(step)) or self._steps.has(manifest):
                     raise
 
     def _find(self, step: int) -> Manifest:
         manifests, damaged = self._steps.read_manifests()
         if step in damaged:
             raise damaged[step]
-        for one in manifests:
-            if one.step == step:
-                return one
-        there = ", ".join(str(one.step) for one in manifests) or "none"
+        for manifest in manifests:
+            if manifest.step == step:
+                return manifest
+        there = ", ".join(str(manifest.step) for manifest in manifests) or "none"
         raise CheckpointError(f"{self._steps.path}: there is no step {step}; there are: {there}")
 
-    def _read(self, one: Manifest, device: torch.device, into: Any, weights_only: bool) -> Restored:
-        with shown(self._progress, f"restoring step {one.step}") as on_progress:
+    def _read(self, manifest: Manifest, device: torch.device, into: Any, weights_only: bool) -> Restored:
+        with shown(self._progress, f"restoring step {manifest.step}") as on_progress:
             request = RestoreRequest(into, device, weights_only, self._policy, after_a_second(on_progress))
-            return read_step(self._steps.path_of(one.step), one, request)
+            return read_step(self._steps.path_of(manifest.step), manifest, request)
 
     def __enter__(self) -> Checkpointer:
         return self

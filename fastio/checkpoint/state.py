@@ -17,20 +17,20 @@ ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtyp
 """Types whose values hold no other objects. Most values of a state have them."""
 
 
-def is_stateful(thing: Any) -> bool:
+def is_stateful(obj: Any) -> bool:
     """Return whether an object can save and load its state, as modules, optimizers, schedulers and data loaders do.
 
     Only its class is examined: an object may have a ``__getattr__`` for any name, even one with side effects.
     """
-    kind = type(thing)
-    if kind in ATOMS or isinstance(thing, (type, torch.Tensor)):
+    kind = type(obj)
+    if kind in ATOMS or isinstance(obj, (type, torch.Tensor)):
         return False
     return _has_method(kind, "state_dict") and _has_method(kind, "load_state_dict")
 
 
-def is_container(thing: Any) -> bool:
+def is_container(obj: Any) -> bool:
     """Return whether an object's entries are saved and restored one by one; other objects are pickled whole."""
-    return isinstance(thing, (dict, list, tuple)) and type(thing) is not torch.Size
+    return isinstance(obj, (dict, list, tuple)) and type(obj) is not torch.Size
 
 
 def entries(container: Any) -> Iterable[tuple[Any, Any]]:
@@ -50,24 +50,24 @@ def find_holders(tree: Any, is_wanted: Callable[[Any], bool]) -> set[int]:
     found: list[int] = []
     left = [tree]
     while left:
-        here = left.pop()
-        values = [value for _, value in entries(here)]
+        container = left.pop()
+        values = [value for _, value in entries(container)]
         if ATOMS.issuperset(map(type, values)):
             continue
         for value in values:
             if is_wanted(value):
-                found.append(id(here))
+                found.append(id(container))
             elif is_container(value):
                 if id(value) not in parents:
                     parents[id(value)] = []
                     left.append(value)
-                parents[id(value)].append(id(here))
+                parents[id(value)].append(id(container))
     holders: set[int] = set()
     while found:
-        one = found.pop()
-        if one not in holders:
-            holders.add(one)
-            found.extend(parents[one])
+        holder = found.pop()
+        if holder not in holders:
+            holders.add(holder)
+            found.extend(parents[holder])
     return holders
 
 
@@ -84,8 +84,8 @@ def _has_method(kind: type, name: str) -> bool:
     return any(name in vars(base) for base in kind.__mro__) and callable(getattr(kind, name))
 
 
-def _gives_state(thing: Any) -> bool:
-    return is_stateful(thing) or isinstance(thing, torch.Generator)
+def _gives_state(obj: Any) -> bool:
+    return is_stateful(obj) or isinstance(obj, torch.Generator)
 
 
 class _Capture:
@@ -95,25 +95,25 @@ class _Capture:
         self._holders = holders
         self._made: dict[int, Any] = {}
 
-    def capture(self, thing: Any, path: str) -> Any:
-        if id(thing) in self._made:
-            return self._made[id(thing)]
-        if is_stateful(thing):
-            made = thing.state_dict()
-        elif isinstance(thing, torch.Generator):
-            made = thing.get_state()
-        elif id(thing) not in self._holders:
-            return thing
-        elif isinstance(thing, tuple):
-            values = [self.capture(value, f"{path}[{key!r}]") for key, value in entries(thing)]
-            if id(thing) in self._made:  # the tuple holds itself through a list or a dict
-                return self._made[id(thing)]
-            made = like(thing, path, values)
+    def capture(self, obj: Any, path: str) -> Any:
+        if id(obj) in self._made:
+            return self._made[id(obj)]
+        if is_stateful(obj):
+            made = obj.state_dict()
+        elif isinstance(obj, torch.Generator):
+            made = obj.get_state()
+        elif id(obj) not in self._holders:
+            return obj
+        elif isinstance(obj, tuple):
+            values = [self.capture(value, f"{path}[{key!r}]") for key, value in entries(obj)]
+            if id(obj) in self._made:  # the tuple holds itself through a list or a dict
+                return self._made[id(obj)]
+            made = like(obj, path, values)
         else:
-            made = self._made[id(thing)] = like(thing, path)
-            for key, value in list(entries(thing)):
+            made = self._made[id(obj)] = like(obj, path)
+            for key, value in list(entries(obj)):
                 set_entry(made, key, self.capture(value, f"{path}[{key!r}]"))
-        self._made[id(thing)] = made
+        self._made[id(obj)] = made
         return made
 
 
@@ -123,7 +123,7 @@ def like(container: Any, path: str, values: Iterable[Any] = ()) -> Any:
     CheckpointError, naming ``path``, if the type cannot be copied so.
     """
     kind = type(container)
-    base = next(one for one in (defaultdict, OrderedDict, dict, list, tuple) if isinstance(container, one))
+    base = next(base for base in (defaultdict, OrderedDict, dict, list, tuple) if isinstance(container, base))
     try:
         made = tuple.__new__(kind, values) if base is tuple else base.__new__(kind)
         if attributes := attributes_of(container):
@@ -139,16 +139,16 @@ def like(container: Any, path: str, values: Iterable[Any] = ()) -> Any:
     return made
 
 
-def attributes_of(thing: Any) -> dict[str, Any]:
+def attributes_of(obj: Any) -> dict[str, Any]:
     """Return the attributes that are set on an object, bypassing its ``__getattr__``."""
-    found: dict[str, Any] | None = _attribute(thing, "__dict__")
+    found: dict[str, Any] | None = _attribute(obj, "__dict__")
     return found or {}
 
 
-def _attribute(thing: Any, name: str) -> Any:
+def _attribute(obj: Any, name: str) -> Any:
     """Return an attribute that is set; else None."""
     try:
-        return object.__getattribute__(thing, name)
+        return object.__getattribute__(obj, name)
     except AttributeError:
         return None
 

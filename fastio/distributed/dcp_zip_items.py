@@ -153,7 +153,7 @@ class _Ends(io.RawIOBase):
     def __init__(self, path: str, fd: int, entry: Entry) -> None:
         super().__init__()
         self._path, self._fd, self._entry = path, fd, entry
-        self._at = 0
+        self._position = 0
         self._last = max(entry.nbytes - _ENDS, 0)
         self._tail = read_at(path, fd, entry.offset + self._last, entry.nbytes - self._last, entry.name)
         first = min(_ENDS, self._last)
@@ -197,14 +197,14 @@ class _Ends(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._entry.nbytes}[whence]
-        self._at = max(origin + offset, 0)
-        return self._at
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._entry.nbytes}[whence]
+        self._position = max(origin + offset, 0)
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def read(self, nbytes: int = -1) -> bytes:
-        data = self.peek(self._at, self._entry.nbytes if nbytes < 0 else nbytes)
-        self._at += len(data)
+        data = self.peek(self._position, self._entry.nbytes if nbytes < 0 else nbytes)
+        self._position += len(data)
         return data

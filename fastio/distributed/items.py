@@ -58,7 +58,7 @@ class ImageBuilder:
         self._literal = bytearray()
         self._runs: list[tuple[int, int, int]] = []
         self._patches: list[tuple[int, int]] = []
-        self._at = 0
+        self._end = 0
         self._extents = 0
         self._items: list[PlacedItem] = []
         self._pickles: dict[tuple[Any, ...], list[tuple[str, bytes]]] = {}
@@ -86,7 +86,7 @@ class ImageBuilder:
     def build(self) -> Image:
         """Return the image. Nothing may be added afterwards."""
         self._align(0)  # so that direct writes end on a page
-        layout = self._builder.build(self._literal, self._runs, self._patches, self._at)
+        layout = self._builder.build(self._literal, self._runs, self._patches, self._end)
         numbers = [number for number, extent in enumerate(layout.extents) if extent.checksum]
         items = [item if item.extent < 0 else item._replace(extent=numbers[item.extent]) for item in self._items]
         return Image(layout, items)
@@ -103,13 +103,13 @@ class ImageBuilder:
         own, patches = bytearray(archive), archive.patches()
         if not inline:
             self._align(start)
-        offset, crc, extent = self._at, 0, -1
+        offset, crc, extent = self._end, 0, -1
         if inline:
             payload = ctypes.string_at(tensor.data_ptr(), nbytes) if nbytes else b""
             crc = _native.crc32(payload)
             for patch, _ in patches:
-                at = patch if patch < start else patch - nbytes
-                own[at : at + 4] = crc.to_bytes(4, "little")
+                position = patch if patch < start else patch - nbytes
+                own[position : position + 4] = crc.to_bytes(4, "little")
             self._put(own[:start] + payload + own[start:])
             self._builder.add_payload(nbytes)
         else:
@@ -118,13 +118,13 @@ class ImageBuilder:
             self._put(own[start:])
             self._patches += [(offset + patch, extent) for patch, _ in patches]
         record = Record(start, nbytes, crc, tensor.dtype, tuple(tensor.shape))
-        self._items.append(PlacedItem(index, offset, self._at - offset, record, extent))
+        self._items.append(PlacedItem(index, offset, self._end - offset, record, extent))
 
     def _add_bytes(self, index: Any, data: memoryview) -> None:
         inline = data.nbytes <= _LARGEST_COPY
         if not inline:
             self._align(0)
-        offset, crc, extent = self._at, 0, -1
+        offset, crc, extent = self._end, 0, -1
         if inline:
             self._put(data)
             crc = _native.crc32(data)
@@ -151,8 +151,8 @@ class ImageBuilder:
     def _move(self, tensor: torch.Tensor, nbytes: int, name: str) -> int:
         """Append a tensor's bytes as an extent; return its number."""
         storage = tensor.untyped_storage()
-        self._builder.add_storage(self._at, storage, nbytes, name, checksum=True, start=storage_offset_bytes(tensor))
-        self._at += nbytes
+        self._builder.add_storage(self._end, storage, nbytes, name, checksum=True, start=storage_offset_bytes(tensor))
+        self._end += nbytes
         self._extents += 1
         return self._extents - 1
 
@@ -164,15 +164,15 @@ class ImageBuilder:
         if not added:
             return
         offset, begin, nbytes = self._runs[-1] if self._runs else (0, 0, 0)
-        if self._runs and offset + nbytes == self._at:
+        if self._runs and offset + nbytes == self._end:
             self._runs[-1] = (offset, begin, nbytes + added)
         else:
-            self._runs.append((self._at, start, added))
-        self._at += added
+            self._runs.append((self._end, start, added))
+        self._end += added
 
     def _align(self, start: int) -> None:
         """Append padding so that byte ``start`` of the next item lies on a page."""
-        self._put(bytes(-(self._at + start) % writer.PAGE))
+        self._put(bytes(-(self._end + start) % writer.PAGE))
 
 
 def _movable(tensor: torch.Tensor) -> torch.Tensor | None:

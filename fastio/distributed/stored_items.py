@@ -66,7 +66,8 @@ class Stored(NamedTuple):
         if self.dtype is None or len(begin) != len(self.size):
             return None
         size = tuple(map(operator.sub, end, begin))
-        if any(at < 0 or length < 0 or at + length > of for at, length, of in zip(begin, size, self.size, strict=True)):
+        bounds = zip(begin, size, self.size, strict=True)
+        if any(start < 0 or length < 0 or start + length > limit for start, length, limit in bounds):
             return None
         first = self.first + sum(map(operator.mul, begin, self.stride))
         last = first + sum((length - 1) * step for length, step in zip(size, self.stride, strict=True))

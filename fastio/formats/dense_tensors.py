@@ -63,6 +63,6 @@ def _problem(tensor: Any) -> str:
     if end > nbytes:
         return (
             f"has {tensor.nbytes} bytes that end at byte {end} of its storage, which has only {nbytes}: it was freed "
-            "(FSDP does so with what it has gathered); save it while it is whole"
+            "(FSDP frees gathered tensors); save it while it has its memory"
         )
     return ""

@@ -34,17 +34,17 @@ class LongPathFolder:
 
 
 def _open_part_by_part(folder: str, make: bool) -> Descriptor:
-    here = Descriptor("/" if os.path.isabs(folder) else ".", _FLAGS)
-    here.open()
+    current = Descriptor("/" if os.path.isabs(folder) else ".", _FLAGS)
+    current.open()
     for part in filter(None, folder.split("/")):
-        path = f"{_proc_path(here)}/{part}"
+        path = f"{_proc_path(current)}/{part}"
         if make:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path)
         below = Descriptor(path, _FLAGS)
         below.open()
-        here = below
-    return here
+        current = below
+    return current
 
 
 def _proc_path(folder: Descriptor) -> str:

@@ -87,22 +87,24 @@ class StepFolder:
         damaged: dict[int, CorruptFileError | TransferError] = {}
         for step in self.visible():
             try:
-                one = manifest.read(self.path_of(step))
-                if one.step != step:
-                    raise CorruptFileError(self.path_of(step), None, f"its manifest is that of step {one.step}")
-                found.append(one)
+                step_manifest = manifest.read(self.path_of(step))
+                if step_manifest.step != step:
+                    raise CorruptFileError(
+                        self.path_of(step), None, f"its manifest is that of step {step_manifest.step}"
+                    )
+                found.append(step_manifest)
             except FileNotFoundError:
                 continue  # pruned meanwhile
             except (CorruptFileError, TransferError) as error:
                 if not is_corruption(error):
                     raise
                 damaged[step] = error
-        return sorted(found, key=lambda one: one.order), damaged
+        return sorted(found, key=lambda step_manifest: step_manifest.order), damaged
 
-    def has(self, one: Manifest) -> bool:
+    def has(self, step_manifest: Manifest) -> bool:
         """Return whether a step still has this manifest; True if its manifest cannot be read."""
         try:
-            return manifest.read(self.path_of(one.step)).order == one.order
+            return manifest.read(self.path_of(step_manifest.step)).order == step_manifest.order
         except FileNotFoundError:
             return False
         except FastIOError:

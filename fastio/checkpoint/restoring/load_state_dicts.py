@@ -18,49 +18,49 @@ _OPTIMIZER_HOOKS = (
 )  # fmt: skip
 
 
-def loads_as_torch_does(thing: Any) -> bool:
+def loads_as_torch_does(obj: Any) -> bool:
     """Return whether ``load_state_dict`` runs torch's code only, which copies each tensor to that of the same name."""
-    if isinstance(thing, torch.nn.Module):
+    if isinstance(obj, torch.nn.Module):
         if torch.__future__.get_swap_module_params_on_conversion():
             return False
-        return all(_is_own(one, "torch.nn.modules.", _MODULE_METHODS, _MODULE_HOOKS) for one in thing.modules())
-    if isinstance(thing, torch.optim.Optimizer):
-        return _is_own(thing, "torch.optim.", _OPTIMIZER_METHODS, _OPTIMIZER_HOOKS)
+        return all(_is_own(module, "torch.nn.modules.", _MODULE_METHODS, _MODULE_HOOKS) for module in obj.modules())
+    if isinstance(obj, torch.optim.Optimizer):
+        return _is_own(obj, "torch.optim.", _OPTIMIZER_METHODS, _OPTIMIZER_HOOKS)
     return False
 
 
-def changes_itself_alone(thing: Any) -> bool:
+def changes_itself_alone(obj: Any) -> bool:
     """Return whether ``load_state_dict`` changes only the object's own tensors, as that of torch's schedulers does."""
-    return loads_as_torch_does(thing) or _definer(type(thing), "load_state_dict").startswith(_TRUSTED_MODULES)
+    return loads_as_torch_does(obj) or _definer(type(obj), "load_state_dict").startswith(_TRUSTED_MODULES)
 
 
 def has_load_hooks(module: torch.nn.Module) -> bool:
     """Return whether a module has pre-hooks for loading, which may give its tensors memory."""
-    return any(getattr(one, _PRE_HOOKS, None) for one in module.modules())
+    return any(getattr(submodule, _PRE_HOOKS, None) for submodule in module.modules())
 
 
-def tensors_of(thing: Any) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
+def tensors_of(obj: Any) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
     """Yield (keys in the state, tensor) for a module or an optimizer; a shared tensor once for each of its names."""
-    if isinstance(thing, torch.nn.Module):
-        for prefix, module in thing.named_modules(remove_duplicate=False):
+    if isinstance(obj, torch.nn.Module):
+        for prefix, module in obj.named_modules(remove_duplicate=False):
             unsaved = getattr(module, "_non_persistent_buffers_set", ())
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                 if tensor is not None and name not in unsaved:
                     yield (f"{prefix}.{name}" if prefix else name,), tensor
-    elif isinstance(thing, torch.optim.Optimizer) and loads_as_torch_does(thing):
-        for number, values in thing.state_dict()["state"].items():
+    elif isinstance(obj, torch.optim.Optimizer) and loads_as_torch_does(obj):
+        for number, values in obj.state_dict()["state"].items():
             for name, tensor in values.items() if isinstance(values, dict) else ():
                 if isinstance(tensor, torch.Tensor):
                     yield ("state", number, name), tensor
 
 
-def _is_own(thing: Any, module: str, methods: tuple[str, ...], hooks: tuple[str, ...]) -> bool:
-    kind = type(thing)
-    return not any(getattr(thing, hook, None) for hook in hooks) and all(
-        name not in vars(thing) and _definer(kind, name).startswith(module) for name in methods
+def _is_own(obj: Any, module: str, methods: tuple[str, ...], hooks: tuple[str, ...]) -> bool:
+    kind = type(obj)
+    return not any(getattr(obj, hook, None) for hook in hooks) and all(
+        name not in vars(obj) and _definer(kind, name).startswith(module) for name in methods
     )
 
 
 def _definer(kind: type, name: str) -> str:
     """Return the module, with a dot behind it, of the class in the MRO that defines a method."""
-    return next(one.__module__ for one in kind.__mro__ if name in vars(one)) + "."
+    return next(base.__module__ for base in kind.__mro__ if name in vars(base)) + "."

@@ -90,14 +90,14 @@ def outline(data: bytes) -> Outline | None:
         tree = _Unpickler(io.BytesIO(data)).load()
         uses: Counter[str] = Counter()
         shared, opaque_objects = [], []
-        for one, is_again in _walk(tree):
-            kind = type(one)
+        for node, is_again in _walk(tree):
+            kind = type(node)
             if kind in _PICKLED:
-                uses[one.record] += 1
+                uses[node.record] += 1
             if is_again or kind is PickledStorage:
-                shared.append(one)
+                shared.append(node)
             elif kind is Opaque:
-                opaque_objects.append(one)
+                opaque_objects.append(node)
         opaque = records_of(opaque_objects)
         plain = {record for record, count in uses.items() if count == 1} - records_of(shared) - opaque
     except Exception:  # a pickle may do anything with inert objects; then there is no outline
@@ -107,7 +107,7 @@ def outline(data: bytes) -> Outline | None:
 
 def records_of(part: Any) -> set[str]:
     """Return the records of all storages in a part of an outline."""
-    return {one.record for one, _ in _walk(part) if type(one) in _PICKLED}
+    return {node.record for node, _ in _walk(part) if type(node) in _PICKLED}
 
 
 def freed_tensors(data: bytes, empty: Collection[str]) -> list[str]:
@@ -117,12 +117,12 @@ def freed_tensors(data: bytes, empty: Collection[str]) -> list[str]:
     paths = []
     seen: set[int] = set()
     while left:
-        path, one = left.pop()
-        if type(one) is PickledTensor and one.record in empty and 0 not in one.shape:
+        path, node = left.pop()
+        if type(node) is PickledTensor and node.record in empty and 0 not in node.shape:
             paths.append(path)
-        if is_container(one) and id(one) not in seen:
-            seen.add(id(one))
-            left.extend((f"{path}[{key!r}]", value) for key, value in entries(one))
+        if is_container(node) and id(node) not in seen:
+            seen.add(id(node))
+            left.extend((f"{path}[{key!r}]", value) for key, value in entries(node))
     return paths
 
 
@@ -131,23 +131,23 @@ def _walk(tree: Any) -> Iterator[tuple[Any, bool]]:
     seen: set[int] = set()
     left = [tree]
     while left:
-        one = left.pop()
-        kind = type(one)
+        node = left.pop()
+        kind = type(node)
         if kind in ATOMS:
             continue
-        is_again = id(one) in seen
-        yield one, is_again
+        is_again = id(node) in seen
+        yield node, is_again
         if is_again:
             continue
-        seen.add(id(one))
-        if isinstance(one, dict):
-            left.extend(one.keys())
-            left.extend(one.values())
-            left.extend(vars(one).values() if kind is OrderedDict else ())
+        seen.add(id(node))
+        if isinstance(node, dict):
+            left.extend(node.keys())
+            left.extend(node.values())
+            left.extend(vars(node).values() if kind is OrderedDict else ())
         elif kind in (list, tuple):
-            left.extend(one)
+            left.extend(node)
         elif kind is Opaque:
-            left.extend(one.held)
+            left.extend(node.held)
 
 
 class _Unpickler(pickle.Unpickler):

@@ -161,7 +161,7 @@ def _unpickled(step: StepRecords, memory: StepMemory, request: RestoreRequest) -
             raise
         raise pickle.UnpicklingError(
             f"{step.archive.path}: {error}\nThe state holds more than tensors and plain data: "
-            "restore(weights_only=False) reads it, if you trust whoever wrote it"
+            "restore(weights_only=False) reads it, if you trust its author"
         ) from None
 
 

@@ -45,7 +45,9 @@ class Links:
             self._saved.append(saved)
             self._done[id(saved)] = saved
             if isinstance(saved, tuple):
-                self._done[id(saved)] = like(saved, "state", [self._relink(one, holders) for _, one in entries(saved)])
+                self._done[id(saved)] = like(
+                    saved, "state", [self._relink(value, holders) for _, value in entries(saved)]
+                )
             else:
                 self._relink_values(saved, holders)
         return self._done[id(saved)]

@@ -31,15 +31,15 @@ def require_memory(live: Any) -> None:
     seen: set[int] = set()
     left = [("state", live)]
     while left:
-        path, one = left.pop()
-        if isinstance(one, torch.Tensor):
-            _require_memory(one, path)
-        elif isinstance(one, torch.nn.Module) and not has_load_hooks(one):
-            for (name,), tensor in tensors_of(one):
+        path, entry = left.pop()
+        if isinstance(entry, torch.Tensor):
+            _require_memory(entry, path)
+        elif isinstance(entry, torch.nn.Module) and not has_load_hooks(entry):
+            for (name,), tensor in tensors_of(entry):
                 _require_memory(tensor, f"{path}: its {name}")
-        elif id(one) in holders and id(one) not in seen:
-            seen.add(id(one))
-            left.extend((f"{path}[{key!r}]", value) for key, value in entries(one))
+        elif id(entry) in holders and id(entry) not in seen:
+            seen.add(id(entry))
+            left.extend((f"{path}[{key!r}]", value) for key, value in entries(entry))
 
 
 def bind(live: Any, saved: Any) -> Apply:
@@ -141,13 +141,13 @@ class _Binding:
             raise CheckpointError(f"{path} has {len(live)} entries, but {found} was saved")
         self._links.add(saved, live)
         pairs = zip(entries(live), entries(saved), strict=True)
-        parts = [self.bind(one, value, f"{path}[{at}]") for (at, one), (_, value) in pairs]
+        parts = [self.bind(entry, value, f"{path}[{at}]") for (at, entry), (_, value) in pairs]
 
         def apply() -> Any:
             values = [part() for part in parts]
             if isinstance(live, list):
                 live[:] = values
-            elif any(one is not value for (_, one), value in zip(entries(live), values, strict=True)):
+            elif any(entry is not value for (_, entry), value in zip(entries(live), values, strict=True)):
                 return like(live, path, values)
             return live
 

@@ -23,9 +23,9 @@ class Targets(NamedTuple):
     needed: frozenset[str]
 
 
-def is_restored_in_place(thing: Any) -> bool:
+def is_restored_in_place(obj: Any) -> bool:
     """Return whether an object is restored in place, not replaced: a tensor, a generator, or one with a state."""
-    return is_stateful(thing) or isinstance(thing, (torch.Tensor, torch.Generator))
+    return is_stateful(obj) or isinstance(obj, (torch.Tensor, torch.Generator))
 
 
 def takes_values(tensor: torch.Tensor) -> bool:
@@ -106,14 +106,14 @@ def _tensors(live: Any, holders: set[int]) -> Iterator[torch.Tensor]:
     seen: set[int] = set()
     left = [live]
     while left:
-        one = left.pop()
-        if isinstance(one, torch.Tensor):
-            yield one
-        elif is_stateful(one):
-            yield from (tensor for _, tensor in tensors_of(one))
-        elif is_container(one) and id(one) in holders and id(one) not in seen:
-            seen.add(id(one))
-            left.extend(value for _, value in entries(one))
+        obj = left.pop()
+        if isinstance(obj, torch.Tensor):
+            yield obj
+        elif is_stateful(obj):
+            yield from (tensor for _, tensor in tensors_of(obj))
+        elif is_container(obj) and id(obj) in holders and id(obj) not in seen:
+            seen.add(id(obj))
+            left.extend(value for _, value in entries(obj))
 
 
 def _memory(tensor: torch.Tensor) -> int:

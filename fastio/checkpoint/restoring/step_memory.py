@@ -80,7 +80,9 @@ class StepMemory:
     @property
     def is_on_cpu(self) -> bool:
         """Whether all the memory is on the CPU."""
-        return all(device.type == "cpu" for device in {self._device, *(one.device for one in self._storages.values())})
+        return all(
+            device.type == "cpu" for device in {self._device, *(storage.device for storage in self._storages.values())}
+        )
 
     def storage(self, record: Record) -> torch.UntypedStorage:
         """Return the storage of a record, by its name in the pickle. Call it after all memory is filled."""

@@ -100,5 +100,5 @@ def _copied(layout: Layout, begin: int, end: int, address: int, values: list[int
     checksums.patch(layout, values)  # CRCs of storages that are not complete yet are patched again later
     for index, start, nbytes in parts:
         extent = layout.extents[index]
-        address_of_part = targets[index] if extent.checksum else extent.address + start
-        yield Extent(extent.offset + start, nbytes, address_of_part, False, "cpu", extent.owner, extent.name)
+        source = targets[index] if extent.checksum else extent.address + start
+        yield Extent(extent.offset + start, nbytes, source, False, "cpu", extent.owner, extent.name)

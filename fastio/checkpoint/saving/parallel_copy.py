@@ -128,6 +128,7 @@ def _copy_small(copies: Iterable[Copy], made: set[int]) -> None:
 
 
 def _chunks(copy: Copy) -> Iterator[Copy]:
-    for at in range(0, copy.nbytes, _CHUNK):
-        nbytes = min(_CHUNK, copy.nbytes - at)
-        yield Copy(copy.number, copy.target + at, copy.source + at, nbytes, copy.block + blocks_of(at), copy.compare)
+    for offset in range(0, copy.nbytes, _CHUNK):
+        nbytes = min(_CHUNK, copy.nbytes - offset)
+        target, source, block = copy.target + offset, copy.source + offset, copy.block + blocks_of(offset)
+        yield Copy(copy.number, target, source, nbytes, block, copy.compare)

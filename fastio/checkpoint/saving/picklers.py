@@ -16,11 +16,11 @@ def pickle_module_for(state: Any) -> Any:
     return _module() if find_holders([state], _is_own_defaultdict) else pickle
 
 
-def _is_own_defaultdict(thing: Any) -> bool:
-    kind: Any = type(thing)
+def _is_own_defaultdict(obj: Any) -> bool:
+    kind: Any = type(obj)
     plain: Any = defaultdict
     return (
-        isinstance(thing, defaultdict)
+        isinstance(obj, defaultdict)
         and kind is not defaultdict
         and kind.__reduce__ is plain.__reduce__
         and kind.__reduce_ex__ is plain.__reduce_ex__

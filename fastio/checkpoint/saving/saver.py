@@ -226,7 +226,7 @@ class Saver:
         try:
             if self._order is None:
                 self._steps.clear_leftovers()
-                self._order = max((one.order for one in self._steps.read_manifests()[0]), default=0)
+                self._order = max((manifest.order for manifest in self._steps.read_manifests()[0]), default=0)
             self._order += 1
             with shown(self._settings.progress, f"saving step {task.step}") as on_progress:
                 written = write_step(task._replace(order=self._order, progress=after_a_second(on_progress)))
@@ -250,7 +250,7 @@ class Saver:
         """Make the steps that are not to be kept invisible; return their numbers."""
         if self._settings.keep is None:
             return []
-        steps = [one.step for one in self._steps.read_manifests()[0]]
+        steps = [manifest.step for manifest in self._steps.read_manifests()[0]]
         gone = sorted(set(steps) - kept(steps, self._settings.keep, self._settings.keep_every))
         for step in gone:
             self._hidden.append(step)  # before hiding it: remove() does nothing to a step that is still visible

@@ -108,32 +108,32 @@ def _write(task: Task, path: str, before: set[str], new: AtomicFile) -> WrittenS
         early = {name for name, _, nbytes in storages if name in base.changed or not nbytes}
         others = {name for name, _, _ in storages if name not in early}
         if incremental_links.find_shared(base.manifest, storages, others).locations:
-            own.append(_write_file(task, path, [one for one in storages if one[0] in early], _CHANGES, before))
+            own.append(_write_file(task, path, [item for item in storages if item[0] in early], _CHANGES, before))
         else:
             early = ()
     files, elsewhere = _link_unchanged(task, path, before)
-    rest = [one for one in storages if one[0] not in early and one[0] not in elsewhere]
+    rest = [item for item in storages if item[0] not in early and item[0] not in elsewhere]
     if rest or not own:
-        taken = before | {one.file.name for one in own}
+        taken = before | {written.file.name for written in own}
         own.append(_write_file(task, path, rest, _CHANGES if own or elsewhere else _FULL, taken))
     locations = {name: (number + len(own), record) for name, (number, record) in elsewhere.items()}
     if len(own) > 1:
         locations |= {name: (1, name) for name, _, _ in rest}
     nbytes = sum(size for _, _, size in storages) if task.image is None else own[0].result.nbytes
     saved = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    all_files = (*(one.file for one in own), *files)
+    all_files = (*(written.file for written in own), *files)
     made = Manifest(task.step, task.order, saved, nbytes, all_files, locations, task.metadata)
     try:
         sync_folder(task.folder.path)
     except OSError as error:
         raise TransferError(error.errno or 0, "fsync of the folder", task.folder.path) from error
     manifest.write(new, made)
-    return WrittenStep(made, _sum([one.result for one in own]))
+    return WrittenStep(made, _sum([written.result for written in own]))
 
 
 def _sum(results: Sequence[SaveResult]) -> SaveResult:
     first = results[0]
-    return replace(first, nbytes=sum(one.nbytes for one in results), seconds=sum(one.seconds for one in results))
+    return replace(first, nbytes=sum(r.nbytes for r in results), seconds=sum(r.seconds for r in results))
 
 
 def _write_file(task: Task, path: str, storages: Sequence[Storage], stem: str, taken: set[str]) -> _OwnFile:

@@ -32,7 +32,7 @@ def unsupported_reason() -> str:
         for arguments in {"encoding": "utf-8"}, {}:  # torch's unpickler, then the native one
             loaded = unpickle(Reader(archive, False, lambda _: storage), None, True, arguments)
             if not torch.equal(loaded, tensor):
-                return "this torch's serialization gives other values back"
+                return "this torch's serialization loads other values than were saved"
     except Exception as error:  # a later torch may raise anything
-        return f"this torch's serialization is not the one known: {type(error).__name__}: {error}"
+        return f"this torch's serialization is not supported: {type(error).__name__}: {error}"
     return ""

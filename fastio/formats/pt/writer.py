@@ -1,4 +1,7 @@
-"""Lays out a ``.pt`` file that any transport can fill and torch.load opens; large storages start on a page."""
+"""Lays out a ``.pt`` file for any transport to fill, byte for byte as torch does with the same alignment.
+
+Large storages start on a page.
+"""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _refuse_shared(path: str, tensors: dict[str, torch.Tensor]) -> None:
         if left[0] == right[0] and right[1] < left[2]:
             (*_, first), (*_, second) = sorted((left, right), key=itemgetter(3))
             raise FormatError(
-                f"{path}: {quoted(first)} and {quoted(second)} share memory, which safetensors cannot say; "
+                f"{path}: {quoted(first)} and {quoted(second)} share memory, which safetensors cannot represent; "
                 f"save {quoted(second)} as a clone(), leave one out, or save as .pt"
             )
 
