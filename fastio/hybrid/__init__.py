@@ -1,6 +1,6 @@
 """Hybrid training: parameters, gradients and optimizer state in host memory (MemFerry).
 
-:class:`Hybrid` trains; the planners are pure and have a door of their own, :func:`plan` and :func:`simulate`.
+:class:`Hybrid` trains. The planners are pure and can be used alone: :func:`plan` and :func:`simulate`.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
@@ -14,7 +14,7 @@ if _TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """The planners need no torch: what trains is imported when it is asked for."""
+        """Import Hybrid on first use: the planners need no torch."""
         if name == "Hybrid":
             from fastio.hybrid.manager import Hybrid
 

@@ -1,4 +1,4 @@
-"""What hybrid training refuses, beside budgets: each message says what to change."""
+"""Errors of hybrid training, other than budgets. Each message says what to change."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class HybridError(FastIOError, RuntimeError):
 
 
 class StateLostError(HybridError):
-    """A part of the optimizer's state could not be read or written: the model is in the middle of a step."""
+    """Part of the optimizer's state could not be read or written: the model is in the middle of a step."""

@@ -1,4 +1,4 @@
-"""What the first step tells: which modules run, in which order, and how much work each layer does. Nothing is timed."""
+"""Records the first step: which modules run, in which order, and how much work each layer does. No timing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fastio.hybrid.memory.layers import Layer
 from fastio.hybrid.simulation.machines import Work
 
 
-class Survey:
-    """Listens to forward passes (see :class:`fastio.hybrid.module_hooks.Passes`)."""
+class FirstStep:
+    """A listener of forward passes (see :class:`fastio.hybrid.module_hooks.ForwardListener`)."""
 
     def __init__(self) -> None:
         self.order: list[Module] = []
@@ -25,24 +25,24 @@ class Survey:
         self._earlier: tuple[dict[int, int], dict[int, int]] = ({}, {})
 
     def begin(self, module: Module) -> None:
-        """See :class:`fastio.hybrid.module_hooks.Passes`."""
+        """See :class:`fastio.hybrid.module_hooks.ForwardListener`."""
         self._earlier = (dict(self._moved), dict(self._elements))
 
     def end(self) -> None:
-        """See :class:`fastio.hybrid.module_hooks.Passes`."""
+        """See :class:`fastio.hybrid.module_hooks.ForwardListener`."""
 
-    def break_off(self) -> None:
-        """What was counted in this pass is forgotten: it is run again."""
+    def abort(self) -> None:
+        """Discard the counts of this pass, which will run again."""
         self._moved, self._elements = self._earlier
 
     def enter(self, module: Module) -> None:
-        """See :class:`fastio.hybrid.module_hooks.Passes`."""
+        """See :class:`fastio.hybrid.module_hooks.ForwardListener`."""
         if id(module) not in self._known:
             self._known.add(id(module))
             self.order.append(module)
 
     def leave(self, module: Module, arguments: Any, output: Any) -> None:
-        """See :class:`fastio.hybrid.module_hooks.Passes`."""
+        """See :class:`fastio.hybrid.module_hooks.ForwardListener`."""
         inputs, outputs = list(_tensors(arguments)), list(_tensors(output))
         moved = sum(one.numel() * one.element_size() for one in (*inputs, *outputs))
         self._moved[id(module)] = self._moved.get(id(module), 0) + moved
@@ -50,10 +50,10 @@ class Survey:
         self._elements[id(module)] = self._elements.get(id(module), 0) + elements
 
     def work(self, layer: Layer) -> Work:
-        """What the layer did in this step. A matrix product has two operations a parameter and row.
+        """Return the work of a layer in this step. A matrix product has two operations per parameter and row.
 
-        Rows are output elements over those that one row has: the first dimension of the layer's largest parameter. An
-        embedding touches as many rows of its table as it gives out.
+        The number of rows is the output elements over the first dimension of the layer's largest parameter. An
+        embedding touches as many rows of its table as it returns.
         """
         largest = max(layer.slots, key=lambda slot: slot.nbytes).host
         elements, moved = self._elements.get(id(layer.module), 0), self._moved.get(id(layer.module), 0)

@@ -1,4 +1,4 @@
-"""Hybrid: training a model whose parameters lie in host memory, by a plan for each layer (MemFerry)."""
+"""Hybrid: trains a model whose parameters are in host memory, with a plan for each layer (MemFerry)."""
 
 from __future__ import annotations
 
@@ -15,32 +15,31 @@ from torch.optim import Optimizer
 
 from fastio.hybrid import requirements
 from fastio.hybrid.errors import HybridError
-from fastio.hybrid.first_step import Survey
-from fastio.hybrid.measuring import Measuring
-from fastio.hybrid.measuring import costs as measured
-from fastio.hybrid.memory.device_memory import Memories, memories_of
-from fastio.hybrid.memory.flat_buffer import HostVector
-from fastio.hybrid.memory.gradient_copies import Gradients, Taken
-from fastio.hybrid.memory.layers import Layer, Slot, as_called, found, moved_to_host
-from fastio.hybrid.memory.shadow_model import Shadow
-from fastio.hybrid.module_hooks import Watch
-from fastio.hybrid.optimizer.cpu_optimizer import Worker, refuse, to_host
-from fastio.hybrid.optimizer.optimizer_hooks import OptimizerHooks, refuse_taken
-from fastio.hybrid.optimizer.ssd_states import OnStore
-from fastio.hybrid.optimizer.update_states import InMemory, States
+from fastio.hybrid.first_step import FirstStep
+from fastio.hybrid.measuring import StepTimer, measured_costs
+from fastio.hybrid.memory.device_memory import DeviceMemory, device_memory_for
+from fastio.hybrid.memory.flat_buffer import FlatBuffer
+from fastio.hybrid.memory.gradient_copies import CopyCounts, GradientCopies
+from fastio.hybrid.memory.layers import Layer, Slot, in_call_order, move_to_host, parameter_groups
+from fastio.hybrid.memory.shadow_model import ShadowModel
+from fastio.hybrid.module_hooks import ModuleHooks
+from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer, check_optimizer, state_to_host
+from fastio.hybrid.optimizer.optimizer_hooks import OptimizerHooks, refuse_hooked
+from fastio.hybrid.optimizer.ssd_states import SsdStates
+from fastio.hybrid.optimizer.update_states import HostStates, States
 from fastio.hybrid.planning.backward_prefetch import copies
 from fastio.hybrid.planning.costs import LayerCosts, forward_ends
-from fastio.hybrid.planning.plan import Plan, Planner, check, plan
+from fastio.hybrid.planning.plan import Plan, Planner, check_settings, plan
 from fastio.hybrid.report import Report
 from fastio.hybrid.simulation import machines
 from fastio.offload.arguments import parsed_bytes
 from fastio.offload.stores.block_store import BlockStore
 
-MACHINE = machines.A100  # whose costs are planned with where this machine's mean nothing
+MACHINE = machines.A100  # its simulated costs are used if this machine cannot be measured
 
 
 class Hybrid:
-    """Takes a model's parameters and its optimizer's work to host memory, and the parameters to the GPU by a plan.
+    """Keeps parameters and the optimizer's work in host memory, and moves parameters to the GPU by a plan.
 
     ::
 
@@ -51,28 +50,28 @@ class Hybrid:
             loss.backward()
             hybrid.step()
 
-    ``optimizer``: torch's Adam, AdamW or SGD over parameters of the model; ``hybrid.step()`` is ``optimizer.step()``,
-    which from now on updates in host memory, on the CPU. Its settings are its own: with ``fused=True``, which is the
-    fastest, torch's fused kernels; without it the implementation that plain training has on the CPU, for fused kernels
-    round otherwise, and bits are to be plain training's (on a GPU, where they are not: fused, unless it says
-    otherwise). ``gpu_budget``: bytes, or "8GiB", of parameters on the GPU. ``gradient_reserve``: the share of all
-    gradients' bytes that may stay there, 0 to 1. ``planner``: see :func:`fastio.hybrid.plan`. ``optimizer_store``: a
+    ``optimizer``: torch's Adam, AdamW or SGD over parameters of the model. ``hybrid.step()`` is ``optimizer.step()``,
+    which now updates on the CPU, in host memory, with the optimizer's own settings. ``fused=True`` is fastest: torch's
+    fused kernels. If ``fused`` is not set, the CPU implementation of plain training is used, because fused kernels
+    round differently and the bits are to match plain training (on a GPU they do not match anyway: there fused is the
+    default). ``gpu_budget``: bytes, or "8GiB", of parameters on the GPU. ``gradient_reserve``: the share of all
+    gradient bytes that may stay there, 0 to 1. ``planner``: see :func:`fastio.hybrid.plan`. ``optimizer_store``: a
     folder (or block devices, see :class:`fastio.offload.BlockStore`) for the optimizer's state; gradients in host
     memory are then pages of a file there.
 
-    ``device``: "cuda" where there is one; "cpu" uses two buffers of host memory for the two memories, and plans with
-    simulated costs. The model's buffers are moved to the device, its inputs are the caller's.
+    ``device``: "cuda" is the default if there is one. "cpu" uses two buffers of host memory as the two memories, and
+    plans with simulated costs. The model's buffers are moved to the device; the caller moves the inputs.
 
-    The first step tells which layers run. Without a GPU it is planned after it; with one after two more, which are
-    measured. All of them are steps of training, and values are those of plain training throughout. Parameters are the
-    same objects with the same names; ``state_dict`` and ``load_state_dict`` of both, gradient accumulation, clipping,
-    autocast, tied and frozen parameters and DistributedDataParallel work as before. Threads that use the model take
-    turns: a forward pass while another thread's, or an update, is under way is a HybridError. What is kept of ``grad``
-    beyond ``zero_grad`` may be overwritten by the next backward pass, and torch.compile is not supported. Under other
-    saved-tensor hooks (checkpointing, Offload), where ``disable_saved_tensors_hooks`` forbids them, and on torch 2.6,
-    which does not tell of such, backward reads what forward read: copies for backward alone (DFGB) are of no use then.
+    The first step finds out which layers run. Without a GPU the plan follows it; with a GPU, two more steps are
+    measured first. All of them are training steps, and values are those of plain training throughout. Parameters stay
+    the same objects with the same names. ``state_dict`` and ``load_state_dict`` of model and optimizer, gradient
+    accumulation, clipping, autocast, tied and frozen parameters and DistributedDataParallel work as before. Threads
+    that use the model take turns: a forward pass during another thread's pass or update raises HybridError. A ``grad``
+    kept beyond ``zero_grad`` may be overwritten by the next backward pass. torch.compile is not supported. Backward
+    reads what forward read, so copies for backward only (DFGB) are useless, under other saved-tensor hooks
+    (checkpointing, Offload), under ``disable_saved_tensors_hooks``, and on torch 2.6, which does not report hooks.
     ``torch.func.grad``, ``vjp``, ``jacrev`` and ``hessian`` of a model with copied layers raise torch's RuntimeError,
-    for they allow no copy to memory that was there before.
+    because they allow no copies into existing memory.
 
     Raises GpuBudgetError, HybridError, TypeError and ValueError for what it cannot train; the message says what to
     change.
@@ -90,105 +89,109 @@ class Hybrid:
     ) -> None:
         if not isinstance(model, Module):
             raise TypeError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
-        refuse(optimizer)
-        refuse_taken(optimizer)
-        check(planner, gradient_reserve)
+        check_optimizer(optimizer)
+        refuse_hooked(optimizer)
+        check_settings(planner, gradient_reserve)
         self._budget = parsed_bytes(gpu_budget, "gpu_budget")
         self._reserve = gradient_reserve
         self._planner = planner
         self._model = model
         self._optimizer = optimizer
-        self._memories: Memories = memories_of(device)
-        requirements.strangers(model, optimizer)
-        groups = found(model)
+        self._device_memory: DeviceMemory = device_memory_for(device)
+        requirements.check_parameters(model, optimizer)
+        groups = parameter_groups(model)
         sizes = [(name, sum(p.numel() * p.element_size() for _, p in own)) for name, _, own in groups]
-        requirements.budget(sizes, self._budget)
+        requirements.check_budget(sizes, self._budget)
         store = None if optimizer_store is None else BlockStore(optimizer_store)
         self._finalizer = weakref.finalize(self, store.close if store is not None else _nothing)
 
-        self._layers, self._vector = moved_to_host(groups, self._memories)
+        self._layers, self._flat_buffer = move_to_host(groups, self._device_memory)
         slots = [slot for layer in self._layers for slot in layer.slots]
         self._slots: dict[torch.Tensor, Slot] = {slot.parameter: slot for slot in slots}
         trained = [slot for slot in slots if slot.parameter.requires_grad]
         folder = store.places[0] if store is not None and os.path.isdir(store.places[0]) else None
-        self._gradients = Gradients(trained, HostVector(self._vector.nbytes, self._memories, folder), self._memories)
+        self._gradients = GradientCopies(
+            trained, FlatBuffer(self._flat_buffer.nbytes, self._device_memory, folder), self._device_memory
+        )
         if gradient_reserve < 1:
             self._gradients.put_on_host(trained)
         for buffer in model.buffers():
-            buffer.data = buffer.data.to(self._memories.device)
-        to_host(optimizer)
-        worker = Worker(optimizer, fuse=self._memories.device.type == "cuda")
-        gradients = list(self._gradients.of.values())
+            buffer.data = buffer.data.to(self._device_memory.device)
+        state_to_host(optimizer)
+        cpu_optimizer = CpuOptimizer(optimizer, fuse=self._device_memory.device.type == "cuda")
+        gradients = list(self._gradients.by_parameter.values())
         self._states: States = (
-            InMemory(optimizer, worker, gradients) if store is None else OnStore(store, optimizer, worker, gradients)
+            HostStates(optimizer, cpu_optimizer, gradients)
+            if store is None
+            else SsdStates(store, optimizer, cpu_optimizer, gradients)
         )
         self.plan: Plan | None = None
         self._costs: list[LayerCosts] | None = None
         self._steps = 0
-        self._survey = Survey()
-        self._in_place: Measuring | None = None  # the first of the two steps that are measured, once it is over
-        self._measuring: Measuring | None = None  # the one that is measured now
-        self._shadow: Shadow | None = None
-        self._watch = Watch(model.modules(), self._survey, None if store is None else os.getpid())
-        self._hooks = OptimizerHooks(optimizer, self)
+        self._first_step = FirstStep()
+        self._in_place_timer: StepTimer | None = None  # the first of the two measured steps, once it ended
+        self._timer: StepTimer | None = None  # the step that is measured now
+        self._shadow: ShadowModel | None = None
+        self._module_hooks = ModuleHooks(model.modules(), self._first_step, None if store is None else os.getpid())
+        self._optimizer_hooks = OptimizerHooks(optimizer, self)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters with their gradients, on the CPU; what ``optimizer.step`` does.
 
-        Raises HybridError where parameters were added, exchanged or moved since, where a layer was not called in the
-        first step, and once it is closed; StateLostError where the optimizer's state could not be read or written.
+        Raises HybridError if parameters were added, replaced or moved, if a layer was not called in the first step, and
+        after ``close``. Raises StateLostError if the optimizer's state could not be read or written.
         """
         self._refuse_closed()
         try:
             return self._optimizer.step(closure)
         finally:
-            self._hooks.give_back()
+            self._optimizer_hooks.restore_parameters()
 
     def update(self) -> None:
-        """The update alone: what :meth:`step` does between the optimizer's hooks."""
-        with self._watch.alone():
+        """Update the parameters only: what :meth:`step` does between the optimizer's hooks."""
+        with self._module_hooks.exclusive():
             self._update()
 
     def _update(self) -> None:
         groups = {p: number for number, group in enumerate(self._optimizer.param_groups) for p in group["params"]}
         self._refuse_closed()
-        self._watch.refuse_forked()
-        requirements.changes(self._model, groups, self._slots, self._gradients.of)
-        self._memories.settle()
-        reached = self._gradients.reached()
-        # Before anything is changed, for it may refuse. A step without backward tells nothing.
-        go_on = self._next(reached) if self.plan is None and reached else None
+        self._module_hooks.refuse_forked()
+        requirements.check_unchanged(self._model, groups, self._slots, self._gradients.by_parameter)
+        self._device_memory.synchronize()
+        reached = self._gradients.reached_parameters()
+        # Before anything is changed, because it may raise. A step without backward gives no information.
+        next_phase = self._next_phase(reached) if self.plan is None and reached else None
         changed = [p for p in groups if p.grad is not None]
         try:
             self._states.step(self._gradients, groups)
         finally:
             for parameter in changed:
-                increment_version(parameter)  # a graph from before must not be run any more
+                increment_version(parameter)  # graphs from before the update must raise in backward
             if self._shadow is not None:
-                self._shadow.outdate()
-        self._gradients.forget()
+                self._shadow.invalidate_copies()
+        self._gradients.end_step()
         self._steps += 1
-        if go_on is not None:
-            go_on()
+        if next_phase is not None:
+            next_phase()
 
     def state_dict(self) -> dict[str, Any]:
-        """Those of the model and of the optimizer, which plain ones load: ``{"model": ..., "optimizer": ...}``."""
+        """Return ``{"model": ..., "optimizer": ...}``, which a plain model and optimizer can load."""
         return {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what :meth:`state_dict` gave, or the states of a plain model and optimizer by the same names."""
+        """Load the result of :meth:`state_dict`, or the states of a plain model and optimizer under the same names."""
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
 
     def report(self) -> Report:
-        """What was planned, and what has been copied since."""
+        """Return what was planned, and what has been copied since."""
         copied = None if self._shadow is None else self._shadow.copied
-        taken: Taken = self._gradients.taken
+        taken: CopyCounts = self._gradients.counts
         return Report(
             [layer.name for layer in self._layers],
             self._costs,
             self.plan,
-            not self._memories.measures,
+            not self._device_memory.measures,
             MACHINE.name,
             self._steps,
             0 if copied is None else copied.layers,
@@ -201,21 +204,21 @@ class Hybrid:
         )
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw the planned iteration as it is predicted: see :func:`fastio.hybrid.plot.draw`. HybridError before."""
+        """Draw the predicted timeline of the plan: see :func:`fastio.hybrid.plot.draw`. HybridError before planning."""
         from fastio.hybrid.plot import draw
         from fastio.hybrid.simulation.timeline import iterate
 
         if self.plan is None or self._costs is None:
             raise HybridError("nothing is planned yet: train a step first")
-        told = "measured here" if self._memories.measures else f"simulated for {MACHINE.name}"
+        source = "measured here" if self._device_memory.measures else f"simulated for {MACHINE.name}"
         timeline = iterate(self._costs, self.plan)
-        draw({"planned iteration": timeline}, path, f"{told}; without the update", [one.name for one in self._layers])
+        draw({"planned iteration": timeline}, path, f"{source}; without the update", [one.name for one in self._layers])
 
     def close(self) -> None:
-        """Let go of model and optimizer, which are then torch's own. Parameters stay in host memory. Twice is fine."""
+        """Release the model and the optimizer; parameters stay in host memory. May be called twice."""
         if self._finalizer.alive:
-            self._watch.close()
-            self._hooks.close()
+            self._module_hooks.close()
+            self._optimizer_hooks.close()
             self._gradients.close()
             self._states.close()
             self._finalizer()
@@ -237,51 +240,58 @@ class Hybrid:
         if not self._finalizer.alive:
             raise HybridError("this Hybrid is closed: make another, or call the optimizer's own step")
 
-    def _next(self, reached: set[torch.Tensor]) -> Callable[[], None]:
-        """What is to be done when this step is over: from the first to those that are measured, and to the plan."""
-        if self._measuring is None:
-            layers = as_called(self._model, self._layers, self._survey.order, reached)
-            requirements.budget([(layer.name, layer.nbytes) for layer in layers], self._budget)
-            if self._memories.measures:
-                return lambda: self._listen(layers, copied=False)
-            works = [self._survey.work(layer) for layer in layers]
-            return self._planned(layers, [machines.costs(work, MACHINE, self._reserve < 1) for work in works])
-        if self._in_place is None:
-            return lambda: self._listen(self._layers, copied=True)
-        return self._planned(self._layers, measured(self._layers, self._in_place, self._measuring))
+    def _next_phase(self, reached: set[torch.Tensor]) -> Callable[[], None]:
+        """Return what to do after this step: measure the next step, or use a plan."""
+        if self._timer is None:
+            layers = in_call_order(self._model, self._layers, self._first_step.order, reached)
+            requirements.check_budget([(layer.name, layer.nbytes) for layer in layers], self._budget)
+            if self._device_memory.measures:
+                return lambda: self._measure_next_step(layers, copied=False)
+            works = [self._first_step.work(layer) for layer in layers]
+            return self._make_plan(layers, [machines.costs(work, MACHINE, self._reserve < 1) for work in works])
+        if self._in_place_timer is None:
+            return lambda: self._measure_next_step(self._layers, copied=True)
+        return self._make_plan(self._layers, measured_costs(self._layers, self._in_place_timer, self._timer))
 
-    def _listen(self, layers: list[Layer], copied: bool) -> None:
+    def _measure_next_step(self, layers: list[Layer], copied: bool) -> None:
         """Measure the next step."""
-        self._take_over(layers)
-        self._in_place, self._measuring = self._measuring, Measuring(layers, self._vector, self._memories, copied)
-        self._shadow = self._watch.passes = self._gradients.listener = self._measuring
+        self._set_layers(layers)
+        self._in_place_timer, self._timer = (
+            self._timer,
+            StepTimer(layers, self._flat_buffer, self._device_memory, copied),
+        )
+        self._shadow = self._module_hooks.listener = self._gradients.listener = self._timer
         self._gradients.put_on_host(self._gradients.slots if self._reserve < 1 or not copied else ())
 
-    def _planned(self, layers: list[Layer], costs: list[LayerCosts]) -> Callable[[], None]:
+    def _make_plan(self, layers: list[Layer], costs: list[LayerCosts]) -> Callable[[], None]:
         chosen = plan(costs, self._planner, self._budget, self._reserve)
-        return lambda: self._adopt(layers, costs, chosen)
+        return lambda: self._use_plan(layers, costs, chosen)
 
-    def _adopt(self, layers: list[Layer], costs: list[LayerCosts], chosen: Plan) -> None:
-        """From now on, train by this plan."""
-        self._take_over(layers)
+    def _use_plan(self, layers: list[Layer], costs: list[LayerCosts], chosen: Plan) -> None:
+        """Train by this plan from now on."""
+        self._set_layers(layers)
         self._costs, self.plan = costs, chosen
         for layer, mode in zip(layers, chosen.modes, strict=True):
             layer.mode = mode
-        late = [layers[copy.layer] for copy in copies(costs, chosen.modes, forward_ends(costs, chosen.modes))]
-        self._in_place = self._measuring = self._gradients.listener = None
-        self._shadow = self._watch.passes = Shadow(layers, self._vector, self._memories, late)
+        backward_layers = [
+            layers[copy.layer] for copy in copies(costs, chosen.modes, forward_ends(costs, chosen.modes))
+        ]
+        self._in_place_timer = self._timer = self._gradients.listener = None
+        self._shadow = self._module_hooks.listener = ShadowModel(
+            layers, self._flat_buffer, self._device_memory, backward_layers
+        )
         on_device = {
             slot.parameter
             for number, layer in enumerate(layers)
             if number not in chosen.gradients_on_host
             for slot in layer.slots
         }
-        # Of what belongs to no layer nothing is reserved.
+        # Gradients of parameters in no layer are not in the reserve.
         self._gradients.put_on_host(
             slot for slot in self._gradients.slots if self._reserve < 1 and slot.parameter not in on_device
         )
 
-    def _take_over(self, layers: list[Layer]) -> None:
+    def _set_layers(self, layers: list[Layer]) -> None:
         self._layers = layers
         for layer in layers:
             for slot in layer.slots:
@@ -289,4 +299,4 @@ class Hybrid:
 
 
 def _nothing() -> None:
-    """Nothing to close."""
+    """Stands in for closing a store."""

@@ -1,8 +1,8 @@
-"""What each layer costs on this machine, measured in two steps of training that count like any other.
+"""Measures what each layer costs on this machine, in two ordinary training steps.
 
-In one all layers are read in place, and gradients written to host memory; in the other each layer is copied to the
-device when it is used, forward and backward, and let go of at once: any budget that has room for the largest layer has
-room for that. The values are the same in both.
+In one step all layers are read in place, and gradients are written to host memory. In the other each layer is copied to
+the device when it is used, in forward and backward, and released at once: that fits any budget with room for the
+largest layer. The values are the same in both.
 """
 
 from __future__ import annotations
@@ -15,54 +15,56 @@ import torch
 from torch.nn import Module
 from torch.utils._pytree import tree_leaves
 
-from fastio.hybrid.memory.device_memory import Memories
-from fastio.hybrid.memory.flat_buffer import HostVector
+from fastio.hybrid.memory.device_memory import DeviceMemory
+from fastio.hybrid.memory.flat_buffer import FlatBuffer
 from fastio.hybrid.memory.layers import Layer, Slot
-from fastio.hybrid.memory.shadow_model import Shadow
+from fastio.hybrid.memory.shadow_model import ShadowModel
 from fastio.hybrid.planning.costs import DHA, GFGB, LayerCosts
 
 Interval = tuple[Any, Any]
 
 
-class Measuring(Shadow):
-    """One step: listens to forward passes and gradients (:class:`fastio.hybrid.memory.gradient_copies.Listener`)."""
+class StepTimer(ShadowModel):
+    """Measures one step: a listener of forward passes and gradients (``gradient_copies.GradientListener``)."""
 
-    def __init__(self, layers: Sequence[Layer], vector: HostVector, memories: Memories, copied: bool) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], flat_buffer: FlatBuffer, device_memory: DeviceMemory, copied: bool
+    ) -> None:
         for layer in layers:
             layer.mode = DHA
-        super().__init__(layers, vector, memories)
+        super().__init__(layers, flat_buffer, device_memory)
         self._copies = copied
         self._layers = layers
         for layer in layers:
             layer.mode = GFGB if copied else DHA
-        self._inside: list[Layer] = []  # the layers whose modules run, innermost last
-        self._last: Layer | None = None  # the one that ran last
+        self._inside: list[Layer] = []  # layers whose modules run, innermost last
+        self._last: Layer | None = None  # the layer that ran last
         self._since: Any = None
         self.forward: dict[Layer, list[Interval]] = defaultdict(list)
         self.between: dict[Layer, list[Interval]] = defaultdict(list)
         self.copying: dict[Layer, list[Interval]] = defaultdict(list)
-        self.begun: dict[Layer, Any] = {}  # when backward came to it
-        self.over: dict[Layer, Any] = {}  # when it had its gradients
-        self._earlier: list[dict[Layer, int]] = []  # how many intervals the passes before this one have
+        self.begun: dict[Layer, Any] = {}  # when its backward began
+        self.over: dict[Layer, Any] = {}  # when its backward ended
+        self._earlier: list[dict[Layer, int]] = []  # number of intervals before this pass
 
     def begin(self, module: Module) -> None:
-        """Copies are made when they are needed."""
+        """Begin a pass. Layers are copied when they are used."""
         self._since, self._last = None, None
         self._earlier = [{layer: len(seen) for layer, seen in one.items()} for one in self._intervals()]
 
     def enter(self, module: Module) -> None:
-        """The time so far was the layer's around this one, or between two layers."""
+        """Assign the time so far to the layer around this one, or to the gap between two layers."""
         layer = self._by_module.get(id(module))
         if layer is not None:
             self._account()
             if self._copies:
-                self._lend(layer)
+                self._copy_in(layer)
             self._inside.append(layer)
         super().enter(module)
-        self._since = self._memories.mark() if layer is not None else self._since
+        self._since = self._device_memory.record_time() if layer is not None else self._since
 
     def leave(self, module: Module, arguments: Any, output: Any) -> None:
-        """The time so far was this layer's."""
+        """Assign the time so far to this layer."""
         layer = self._by_module.get(id(module))
         super().leave(module, arguments, output)
         if layer is None:
@@ -75,92 +77,92 @@ class Measuring(Shadow):
                 tensor.register_hook(lambda grad: self._backward_begins(layer))
                 break
         if layer not in self._inside:
-            self._put_back(layer)
+            self._return_to_host(layer)
 
-    def break_off(self) -> None:
-        """The same, nothing stays on the device, and the times of this pass are forgotten: it ended anywhere."""
-        super().break_off()
+    def abort(self) -> None:
+        """Abort the pass: free the device memory of all layers and discard the times of this pass."""
+        super().abort()
         for one, earlier in zip(self._intervals(), self._earlier, strict=True):
             for layer, seen in one.items():
                 del seen[earlier.get(layer, 0) :]
         self._inside.clear()
         self._since, self._last = None, None
         for layer in self._layers:
-            self._take_device_memory(layer)
+            self._free_device_memory(layer)
 
-    def now(self, slot: Slot) -> torch.Tensor:
-        """Backward reads it: copied again, where layers are copied."""
+    def current(self, slot: Slot) -> torch.Tensor:
+        """Return the parameter for backward, copied again if layers are copied."""
         if self._copies:
-            self._lend(slot.layer)
-        return super().now(slot)
+            self._copy_in(slot.layer)
+        return super().current(slot)
 
-    def arriving(self, slot: Slot) -> None:
-        """Backward is through with a parameter of a copied layer."""
+    def gradient_ready(self, slot: Slot) -> None:
+        """Record the end of backward for a copied layer."""
         if self._copies:
-            self.over[slot.layer] = self._memories.mark()
+            self.over[slot.layer] = self._device_memory.record_time()
 
-    def arrived(self, slot: Slot) -> None:
-        """It is through with one that is read in place when its gradient is in host memory."""
+    def gradient_placed(self, slot: Slot) -> None:
+        """Record the end of backward for a layer read in place: its gradient is in host memory."""
         if not self._copies:
-            self.over[slot.layer] = self._memories.mark()
+            self.over[slot.layer] = self._device_memory.record_time()
 
-    def outdate(self) -> None:
-        """The step is over: nothing stays on the device."""
+    def invalidate_copies(self) -> None:
+        """End the step: free the device memory of all layers."""
         for layer in self._layers:
-            self._take_device_memory(layer)
-        super().outdate()
+            self._free_device_memory(layer)
+        super().invalidate_copies()
 
     def seconds(self, intervals: Sequence[Interval]) -> float:
-        """All of them together."""
-        return sum(self._memories.seconds(since, until) for since, until in intervals)
+        """Return the total seconds of the intervals."""
+        return sum(self._device_memory.seconds(since, until) for since, until in intervals)
 
     def backward_s(self, layer: Layer) -> float | None:
-        """Its backward, None where it has no gradient or no output that has one."""
+        """Return the seconds of a layer's backward; None if it has no gradient, or no output that has one."""
         if layer not in self.begun or layer not in self.over:
             return None
-        return max(0.0, self._memories.seconds(self.begun[layer], self.over[layer]))
+        return max(0.0, self._device_memory.seconds(self.begun[layer], self.over[layer]))
 
     def _intervals(self) -> tuple[dict[Layer, list[Interval]], ...]:
         return self.forward, self.between, self.copying
 
     def _account(self) -> None:
-        now = self._memories.mark()
+        now = self._device_memory.record_time()
         if self._since is not None and self._inside:
             self.forward[self._inside[-1]].append((self._since, now))
         elif self._since is not None and self._last is not None:
             self.between[self._last].append((self._since, now))
         self._since = now
 
-    def _lend(self, layer: Layer) -> None:
-        if layer.arrival is None:
-            began = self._memories.mark()
-            self._give_device_memory(layer)
+    def _copy_in(self, layer: Layer) -> None:
+        if layer.device_copy is None:
+            began = self._device_memory.record_time()
+            self._allocate_device_memory(layer)
             self._copy(layer)
-            if layer.arrival is not None:
-                layer.arrival.wait()
-            ended = self._memories.mark()
+            if layer.device_copy is not None:
+                layer.device_copy.wait()
+            ended = self._device_memory.record_time()
             self.copying[layer].append((began, ended))
             if layer in self.begun and layer not in self.over:
-                self.begun[layer] = ended  # the copy is no part of backward
+                self.begun[layer] = ended  # the copy is not part of backward
 
-    def _put_back(self, layer: Layer) -> None:
+    def _return_to_host(self, layer: Layer) -> None:
         kept = [slot for slot in self._switched if slot.layer is not layer]
         for slot in self._switched:
             if slot.layer is layer:
-                slot.parameter.data = slot.seen
+                slot.parameter.data = slot.device_view
         self._switched[:] = kept
-        self._take_device_memory(layer)
+        self._free_device_memory(layer)
 
     def _backward_begins(self, layer: Layer) -> None:
-        # Each layer that backward is through with lets go of its memory when the next one begins.
+        # A layer whose backward ended frees its memory when the next layer's backward begins.
         for other in self._layers:
-            if other.arrival is not None and other in self.over and other is not layer:
-                self._take_device_memory(other)
-        self.begun.setdefault(layer, self._memories.mark())
+            if other.device_copy is not None and other in self.over and other is not layer:
+                self._free_device_memory(other)
+        self.begun.setdefault(layer, self._device_memory.record_time())
 
 
-def costs(layers: Sequence[Layer], in_place: Measuring, copied: Measuring) -> list[LayerCosts]:
-    """What the two steps told. A layer whose backward was not seen is taken to need twice its forward."""
+def measured_costs(layers: Sequence[Layer], in_place: StepTimer, copied: StepTimer) -> list[LayerCosts]:
+    """Return the costs measured in the two steps. Unmeasured backward counts as twice forward."""
     found = []
     for layer in layers:
         copies = copied.copying[layer]

@@ -1,4 +1,4 @@
-"""When a model's modules run: told by torch's global module hooks, so that the modules themselves carry nothing."""
+"""Reports when a model's modules run, through torch's global module hooks, so that modules stay unchanged."""
 
 from __future__ import annotations
 
@@ -20,51 +20,52 @@ from fastio.hybrid.errors import HybridError
 _CALL = Module._call_impl.__code__
 
 
-class Passes(Protocol):
-    """Whoever wants to know. ``begin`` and ``end`` surround the outermost of the model's modules that is called."""
+class ForwardListener(Protocol):
+    """Is called about forward passes. ``begin`` and ``end`` surround the outermost of the model's modules."""
 
     def begin(self, module: Module) -> None:
         """A forward pass begins with this module."""
 
     def enter(self, module: Module) -> None:
-        """A module's forward begins; also for the outermost one."""
+        """A module's forward begins; also called for the outermost module."""
 
     def leave(self, module: Module, arguments: Any, output: Any) -> None:
-        """A module's forward is over; ``output`` is None where it ended with an exception."""
+        """A module's forward ended; ``output`` is None if it raised an exception."""
 
     def end(self) -> None:
-        """The forward pass is over, with or without an exception."""
+        """The forward pass ended, with or without an exception."""
 
-    def break_off(self) -> None:
-        """In the place of ``leave`` and ``end``, some time after a forward pass that was interrupted, as by Ctrl-C."""
+    def abort(self) -> None:
+        """Called instead of ``leave`` and ``end``, some time after an interrupted (Ctrl-C) forward pass."""
 
 
-class Watch:
-    """Tells ``passes`` of every call of these modules until ``close``, or until nobody holds the watch any more.
+class ModuleHooks:
+    """Reports every call of these modules to ``listener`` until ``close``, or until the object is garbage.
 
-    Threads take turns: what begins while another one's pass or update is under way is a HybridError, for both use the
-    same parameters. ``owner``: a process; in another one, forked from it, what may come to a backward pass is one too.
+    Threads take turns: a pass that begins during another thread's pass or update raises HybridError, because both use
+    the same parameters. ``owner``: a process; in a process forked from it, a pass that may have a backward raises
+    HybridError too.
     """
 
-    def __init__(self, modules: Iterable[Module], passes: Passes, owner: int | None = None) -> None:
-        self.passes = passes
+    def __init__(self, modules: Iterable[Module], listener: ForwardListener, owner: int | None = None) -> None:
+        self.listener = listener
         self._known = {id(module): module for module in modules}
         self._running: list[Module] = []
-        self._thread = 0  # whose pass or update is the last
+        self._thread = 0  # thread of the latest pass or update
         self._updating = False
         self._lock = threading.RLock()
         self._owner = owner
         enter, leave = weakref.WeakMethod(self._enter), weakref.WeakMethod(self._leave)
 
         def before(module: Module, arguments: Any) -> None:
-            told = enter()
-            if told is not None:
-                told(module)
+            method = enter()
+            if method is not None:
+                method(module)
 
         def after(module: Module, arguments: Any, output: Any) -> None:
-            told = leave()
-            if told is not None:
-                told(module, arguments, output)
+            method = leave()
+            if method is not None:
+                method(module, arguments, output)
 
         removable = (
             register_module_forward_pre_hook(before),
@@ -73,30 +74,30 @@ class Watch:
         self._finalizer = weakref.finalize(self, _remove, removable)
 
     def close(self) -> None:
-        """Tell nobody any more. Twice is fine."""
-        with self.alone():
+        """Remove the hooks. May be called twice."""
+        with self.exclusive():
             self._finalizer()
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Inside, no other thread may begin a pass. One of this thread that was interrupted is over."""
+    def exclusive(self) -> Iterator[None]:
+        """A context in which no other thread may begin a pass. Ends an interrupted pass of this thread."""
         with self._lock:
             self._take_turn()
-            self._settle()
+            self._abort_interrupted()
             self._updating = True
         try:
             yield
         finally:
             self._updating = False
 
-    def _settle(self) -> None:
-        """A forward pass that was interrupted is over: torch tells its hooks of no exception but those of programs."""
+    def _abort_interrupted(self) -> None:
+        """End a pass that was interrupted: torch calls forward hooks for Exceptions, but not for interrupts."""
         if self._running:
-            self.passes.break_off()
+            self.listener.abort()
             self._running.clear()
 
     def refuse_forked(self) -> None:
-        """Raise HybridError in another process than the owner."""
+        """Raise HybridError in a process other than the owner."""
         if self._owner not in (None, os.getpid()):
             raise HybridError(
                 f"this Hybrid was made by process {self._owner}, whose files have its gradients and the optimizer's "
@@ -111,7 +112,7 @@ class Watch:
                     "another thread is in a forward pass of this model, or in its update, and both use its parameters: "
                     "let threads take turns (by a lock), or give one a copy of the model"
                 )
-            self._settle()
+            self._abort_interrupted()
         self._thread = me
 
     def _enter(self, module: Module) -> None:
@@ -122,30 +123,30 @@ class Watch:
         with self._lock:
             self._take_turn()
             if module in self._running and not _is_within_itself(module):
-                self._settle()
+                self._abort_interrupted()
             if not self._running:
-                self.passes.begin(module)
+                self.listener.begin(module)
             self._running.append(module)
-        self.passes.enter(module)
+        self.listener.enter(module)
 
     def _leave(self, module: Module, arguments: Any, output: Any) -> None:
         if id(module) not in self._known or torch.compiler.is_compiling() or module not in self._running:
             return
         if threading.get_ident() != self._thread:
-            return  # it was refused
+            return  # its enter raised
         try:
             while self._running:
                 last = self._running.pop()
-                self.passes.leave(last, arguments, output if last is module else None)
-                if last is module:  # others were left by an exception before they were told of it
+                self.listener.leave(last, arguments, output if last is module else None)
+                if last is module:  # an exception left the inner modules without calling their hooks
                     break
         finally:
             if not self._running:
-                self.passes.end()
+                self.listener.end()
 
 
 def _is_within_itself(module: Module) -> bool:
-    """Whether a module's forward, which begins, was called by its own forward."""
+    """Return whether a module's forward, which begins now, was called from its own forward."""
     calls = 0
     frame: FrameType | None = sys._getframe()
     while frame is not None:
@@ -155,7 +156,7 @@ def _is_within_itself(module: Module) -> bool:
 
 
 def _is_called_in(thread: int, modules: Iterable[Module]) -> bool:
-    """Whether that thread is in a call of one of these modules."""
+    """Return whether that thread is in a call of one of these modules."""
     known = {id(module) for module in modules}
     frame = sys._current_frames().get(thread)
     while frame is not None:

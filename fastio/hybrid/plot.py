@@ -1,4 +1,4 @@
-"""An iteration's timeline as a picture: compute, the two copy engines, and the update. Needs matplotlib."""
+"""Draws an iteration's timeline: compute, the two copy engines, and the update. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastio.files.atomic_file import AtomicFile
 from fastio.hybrid.simulation.timeline import LANES, Timeline
 
 SUFFIXES = (".png", ".svg", ".pdf")
-_COLORS = {  # Okabe and Ito's, which the colour-blind can tell apart
+_COLORS = {  # Okabe and Ito's palette for the colour-blind
     "forward": "#0072B2",
     "backward": "#56B4E9",
     "copy": "#009E73",
@@ -23,10 +23,10 @@ _COLORS = {  # Okabe and Ito's, which the colour-blind can tell apart
 
 
 def draw(timelines: dict[str, Timeline], path: str | os.PathLike[str], note: str, layers: Sequence[str] = ()) -> None:
-    """Draw timelines one above the other, by name, on one axis of time. ``layers``: names to write where they fit.
+    """Draw timelines by name, one above the other, on one time axis. ``layers``: names to write where they fit.
 
-    ``note`` says where the times come from. ``path`` ends in .png, .svg or .pdf (else ValueError) and is replaced as a
-    whole. Raises ToolUnavailableError without matplotlib, FolderMissingError and TransferError.
+    ``note`` says where the times come from. ``path`` ends in .png, .svg or .pdf (else ValueError) and is replaced
+    atomically. Raises ToolUnavailableError without matplotlib, FolderMissingError and TransferError.
     """
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
@@ -39,7 +39,7 @@ def draw(timelines: dict[str, Timeline], path: str | os.PathLike[str], note: str
         raise ToolUnavailableError("matplotlib", str(error), "pip install 'fastio[bench]'") from error
     longest = max((timeline.iteration_s for timeline in timelines.values()), default=0.0)
     picture = io.BytesIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "axes.axisbelow": True}):  # text that can be searched
+    with matplotlib.rc_context({"svg.fonttype": "none", "axes.axisbelow": True}):  # searchable text
         figure = Figure(figsize=(11, 1 + 2 * max(1, len(timelines))), layout="constrained")
         panels = figure.subplots(max(1, len(timelines)), 1, sharex=True, squeeze=False)[:, 0]
         for axes, (name, timeline) in zip(panels, timelines.items(), strict=False):

@@ -1,4 +1,4 @@
-"""What Hybrid has planned and done, for people and for tests."""
+"""What Hybrid has planned and done."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Report:
-    """``layers``: their names, in the order of forward; ``costs`` and ``plan`` belong to them, both None before it is
-    planned. ``simulated``: the costs are those of ``machine``, not of this one.
+    """The plan, and counts of copies since then.
 
-    ``layers_copied`` and ``bytes_copied`` count copies of parameters to the device since then; ``gradients_moved``
-    gradients that were put into host memory during backward, ``gradients_early`` copies there in backward of those that
-    stay on the device, and ``gradients_copied`` copies in steps.
-    ``state_bytes_written`` and ``state_bytes_read``: of the optimizer's state, where it is on disk.
+    ``layers``: their names, in forward order. ``costs`` and ``plan`` have an entry per layer; both are None before
+    planning. ``simulated``: the costs are those of ``machine``, not measured here.
+
+    ``layers_copied`` and ``bytes_copied`` count copies of parameters to the device. ``gradients_moved`` counts
+    gradients moved to host memory in backward; ``gradients_early`` copies made in backward of gradients that stay on
+    the device; ``gradients_copied`` copies made in steps. ``state_bytes_written`` and ``state_bytes_read``: of the
+    optimizer's state, if it is on disk.
     """
 
     layers: Sequence[str]
@@ -43,8 +45,8 @@ class Report:
         for mode in MODES:
             chosen = [c.nbytes for c, m in zip(self.costs, self.plan.modes, strict=True) if m == mode]
             lines.append(f"{mode}: {len(chosen)} layers, {sum(chosen) / _MIB:.1f} MiB")
-        told = f"simulated for {self.machine}" if self.simulated else "measured here"
-        lines.append(f"forward: {self.plan.forward_s * 1e3:.3f} ms ({told})")
+        source = f"simulated for {self.machine}" if self.simulated else "measured here"
+        lines.append(f"forward: {self.plan.forward_s * 1e3:.3f} ms ({source})")
         on_host = sum(self.costs[layer].nbytes for layer in self.plan.gradients_on_host)
         lines.append(f"gradients in host memory: {on_host / _MIB:.1f} MiB")
         lines.append(f"copied to the device: {self.layers_copied} layers, {self.bytes_copied / _MIB:.1f} MiB")

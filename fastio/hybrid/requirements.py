@@ -1,4 +1,4 @@
-"""What Hybrid cannot train with, told before anything is changed; each message says what to change."""
+"""Checks for what Hybrid cannot train, before anything is changed. Each message says what to change."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fastio.hybrid.memory.layers import Slot
 from fastio.hybrid.planning.costs import GpuBudgetError
 
 
-def strangers(model: Module, optimizer: Optimizer) -> None:
-    """Raise HybridError for an optimizer of parameters that the model has not."""
+def check_parameters(model: Module, optimizer: Optimizer) -> None:
+    """Raise HybridError if the optimizer has parameters that the model does not have."""
     known = set(model.parameters())
     for number, group in enumerate(optimizer.param_groups):
         if not known.issuperset(group["params"]):
@@ -24,8 +24,8 @@ def strangers(model: Module, optimizer: Optimizer) -> None:
             )
 
 
-def budget(layers: Sequence[tuple[str, int]], nbytes: int | None) -> None:
-    """Raise GpuBudgetError where the largest of these layers, with their names and bytes, has more than ``nbytes``."""
+def check_budget(layers: Sequence[tuple[str, int]], nbytes: int | None) -> None:
+    """Raise GpuBudgetError if the largest of these (name, bytes) layers has more than ``nbytes``."""
     name, most = max(layers, key=lambda layer: layer[1], default=("", 0))
     if nbytes is not None and nbytes < most:
         raise GpuBudgetError(
@@ -33,30 +33,31 @@ def budget(layers: Sequence[tuple[str, int]], nbytes: int | None) -> None:
         )
 
 
-def changes(
+def check_unchanged(
     model: Module,
     updated: Iterable[torch.Tensor],
     slots: Mapping[torch.Tensor, Slot],
     trained: Container[torch.Tensor],
 ) -> None:
-    """Raise HybridError for parameters that were added, exchanged, moved or thawed since they were laid out.
+    """Raise HybridError for parameters that were added, replaced, moved or unfrozen since they were laid out.
 
-    ``updated``: the optimizer's. ``slots``: what was laid out, by parameter, and ``trained``: what had gradients then.
+    ``updated``: the optimizer's parameters. ``slots``: the laid out ones, by parameter. ``trained``: those that had
+    gradients then.
     """
     added = [name for name, p in model.named_parameters() if p not in slots and p.numel()]
     if added or any(p not in slots and p.numel() for p in updated):
         raise HybridError(
-            f"{', '.join(added) or 'a parameter of the optimizer'} was added or exchanged after Hybrid was made: "
+            f"{', '.join(added) or 'a parameter of the optimizer'} was added or replaced after Hybrid was made: "
             f"close() it and make another"
         )
     for slot in slots.values():
-        # A storage may also move under all that view it (share_memory_(), a queue of torch.multiprocessing).
-        if not slot.parameter.data_ptr() == slot.seen.data_ptr() == slot.address:
+        # A storage may also move under its views (share_memory_(), a torch.multiprocessing queue).
+        if not slot.parameter.data_ptr() == slot.device_view.data_ptr() == slot.address:
             raise HybridError(
-                f"the memory of {slot.name} was exchanged after Hybrid was made (by model.to(), data = ..., or "
+                f"the memory of {slot.name} was replaced after Hybrid was made (by model.to(), data = ..., or "
                 f"share_memory_()): copy_() values into it instead, or close() Hybrid before and make another after"
             )
         if slot.parameter.requires_grad and slot.parameter not in trained:
             raise HybridError(
-                f"{slot.name} was frozen when Hybrid was made, and is not any more: close() it and make another"
+                f"{slot.name} was frozen when Hybrid was made, and is trainable now: close() it and make another"
             )

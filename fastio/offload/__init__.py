@@ -1,7 +1,7 @@
-"""Activation offload: what backward needs goes to host memory or an SSD during forward, and comes back in time.
+"""Activation offload: moves what backward needs to host memory or an SSD during forward, and back in time.
 
-The parts have doors of their own: the planners (:func:`plan`), the codecs (:func:`encode`, :func:`decode`), the block
-store (:class:`BlockStore`) and the two-ended :class:`Arena`.
+The parts can be used alone: the planners (:func:`plan`), the codecs (:func:`encode`, :func:`decode`), the block store
+(:class:`BlockStore`) and the two-ended :class:`Arena`.
 """
 
 from fastio.offload.codecs.encoding import Encoded, decode, encode, is_exact

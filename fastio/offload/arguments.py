@@ -1,4 +1,4 @@
-"""What a caller may write for sizes and stores, made into what the manager uses."""
+"""Parses sizes and stores as users write them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNITS = {"": 1, "B": 1} | {
 
 
 def parsed_bytes(size: Any, name: str = "") -> int | None:
-    """Bytes of 8, "8GiB", "1.5 GB" or None. ValueError for what is none of these, or negative; ``name`` is in it."""
+    """Return the bytes of 8, "8GiB", "1.5 GB" or None. Raises ValueError, with ``name``, for anything else."""
     if size is None:
         return None
     said = f"{name}={size!r}" if name else repr(size)
@@ -31,11 +31,11 @@ def parsed_bytes(size: Any, name: str = "") -> int | None:
     return size
 
 
-def opened(store: Any, policy: Any, force: Any = None) -> tuple[Store, bool]:
-    """The store to use, and whether it was opened here and is to be closed. TypeError for what is none.
+def resolve_store(store: Any, policy: Any, force: Any = None) -> tuple[Store, bool]:
+    """Return the store to use, and whether it was opened here and must be closed. TypeError if it is no store.
 
-    ``force``: the serial number of a device whose contents may be lost; ValueError with a store that is open already.
-    Fastensor's way into one folder is a file for each tensor, by the tool that WRDic chooses.
+    ``force``: the serial number of a device whose contents may be overwritten; ValueError with an open store. The
+    policy "fastensor" with one folder writes a file for each tensor, by the tool that WRDic chooses.
     """
     if force is not None and not isinstance(force, str):
         raise TypeError(f"force is a {type(force).__name__}: expected the serial number of a device, or None")
@@ -46,10 +46,10 @@ def opened(store: Any, policy: Any, force: Any = None) -> tuple[Store, bool]:
     if not isinstance(store, str | os.PathLike | list | tuple):
         raise TypeError(f"store is a {type(store).__name__}: expected a folder, a list of places, or an open store")
     from fastio.offload.stores.block_store import BlockStore
-    from fastio.offload.stores.store_opening import chosen
+    from fastio.offload.stores.store_opening import choose_driver
 
     if policy == "fastensor" and not isinstance(store, list | tuple):
-        driver, _ = chosen([store], None)
+        driver, _ = choose_driver([store], None)
         if driver == "uring" and os.path.isdir(store):
             from fastio.offload.stores.tool_store import ToolStore
 

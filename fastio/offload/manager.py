@@ -1,4 +1,4 @@
-"""Offload: training with the tensors that autograd saves moved out of memory and back."""
+"""The Offload context manager: moves the tensors that autograd saves out of memory and back."""
 
 from __future__ import annotations
 
@@ -16,72 +16,71 @@ from typing import Any
 import torch
 
 from fastio._native import DeferredWeakrefCallback
-from fastio.offload.arguments import opened, parsed_bytes
+from fastio.offload.arguments import parsed_bytes, resolve_store
 from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
-from fastio.offload.autograd.module_hooks import Modules
-from fastio.offload.autograd.operators import Move, Unreturned, running
-from fastio.offload.autograd.saved_tensor import HoldingTier, SavedTensor, SavingPass, State, Ticket, View
-from fastio.offload.codecs.blob_encoding import pack, unpack
+from fastio.offload.autograd.module_hooks import ModuleHooks
+from fastio.offload.autograd.operators import PendingMove, PendingMoves, current_operator
+from fastio.offload.autograd.saved_tensor import HandleRef, HoldingTier, SavedTensor, SavingPass, State, View
 from fastio.offload.codecs.encoding import is_exact
+from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.schedule import Policy
 from fastio.offload.report import Counts, Report, report
 from fastio.offload.stores.tier_set import TierSet
 from fastio.offload.stores.tiers import ActivationLostError
 
-_PATIENCE = 1.0  # seconds
-_SMALLEST = 4096  # bytes: less is not worth a block of the device
+_LOCK_TIMEOUT_S = 1.0  # seconds
+_MIN_NBYTES = 4096  # smaller tensors are not worth a block of the device
 
 
 class Offload:
-    """A context manager for the forward pass; backward may run inside or after it.
+    """A context manager for the forward pass. Backward may run inside or after it.
 
-    ``store``: a folder, an empty block device, a list of such to stripe over, or an open store (see
-    :class:`fastio.offload.stores.tiers.Store`). An NVMe namespace without the kernel in the way is "nvme:/dev/ng0n1"
-    (the kernel's passthrough), "vfio:0000:03:00.0" (driven by this process) or "spdk:trtype=TCP traddr=..." (by SPDK):
-    see ``fastio-bench doctor`` for what stands in the way. A device that is in use is never taken, nor one that holds a
-    filesystem or a partition table, unless ``force`` is its serial number. ``budget``: bytes (or "8GiB") that saved
-    tensors may take in memory. Backward needs all that one operator saved at once: where that is more, the budget is
-    exceeded then, and a UserWarning says by how much. With 0 (for "all" and "fastensor") no tensor waits for its write
-    and none is read ahead. ``host_budget``: bytes of host memory (pinned, for tensors on a GPU) for those that leave
-    and come back soonest; the store has the rest.
+    ``store``: a folder, an empty block device, a list of them to stripe over, or an open store (see
+    :class:`fastio.offload.stores.tiers.Store`). NVMe namespaces without the kernel's block layer: "nvme:/dev/ng0n1"
+    (the kernel's passthrough), "vfio:0000:03:00.0" (driven by this process) or "spdk:trtype=TCP traddr=..." (by SPDK).
+    ``fastio-bench doctor`` lists what prevents their use. A device in use is always refused. A device with a filesystem
+    or a partition table is refused unless ``force`` is its serial number. ``budget``: bytes (or "8GiB") of memory for
+    saved tensors. Backward needs all tensors of one operator at once: if they exceed the budget, memory exceeds it too,
+    and a UserWarning says by how much. With a budget of 0 ("all" and "fastensor" only) no write is left pending and
+    nothing is read ahead. ``host_budget``: bytes of host memory (pinned for tensors on a GPU) for the tensors that come
+    back soonest; the others go to the store.
 
-    ``policy``: "all" moves every saved tensor, asynchronously; "fastensor" the same, waiting for each transfer, to
-    compare with (into one folder it writes files, by the tools that WRDic chooses). The others of
-    :func:`fastio.offload.planning.schedule.plan` (or a function as it takes) profile the first forward pass, in which
-    everything is moved and waited for, plan, and then move what was selected; a forward pass of another shape is
-    profiled anew. Without a budget flashneuron and optimal select as if nothing might stay; but what backward wants
-    before it could be out and back stays then, under "all" too. The vDNN policies know a layer by the class of its
-    module.
+    ``policy``: "all" moves every saved tensor asynchronously. "fastensor" moves every tensor and waits for each
+    transfer, for comparison (with one folder it writes files by the tools that WRDic chooses). The other policies of
+    :func:`fastio.offload.planning.schedule.plan`, or a function with the same arguments, profile the first forward pass
+    (which moves everything and waits), plan, and then move what the plan selected. A forward pass with other shapes is
+    profiled again. Without a budget, "flashneuron" and "optimal" select as if nothing could stay in memory, but keep
+    the tensors that backward needs before they could be out and back; "all" keeps those too. The vDNN policies
+    recognise a layer by the class of its module.
 
-    ``codec``: what :func:`fastio.offload.codecs.encoding.encode` takes. "lossless" encodes in the profiled pass, and
-    then only where the bytes as they are would not hide behind the forward pass (FlashNeuron's two phases). Those that
-    round do not round integers, nor what looks like statistics (tensors of one dimension, or whose last has one
-    element).
+    ``codec``: see :func:`fastio.offload.codecs.encoding.encode`. "lossless" encodes in the profiled pass, and later
+    only if the plain bytes would not hide behind the forward pass (FlashNeuron's two phases). Rounding codecs do not
+    round integers or what looks like statistics (tensors with one dimension, or whose last dimension is 1).
 
-    Tensors of less than 4096 bytes, parameters (also cast or viewed), subclasses, nested tensors, tensors that are not
-    strided and those of other devices than the CPU and CUDA's stay where they are. With an exact codec gradients are
-    those of plain training, bit for bit. A tensor that was modified in place after it was saved raises RuntimeError in
-    backward, as it does without, and so does one that backward itself wrote to and then wants again. What is written
-    through ``.data`` or by other programs, which autograd does not see, may reach backward or not.
+    These tensors stay in memory: less than 4096 bytes, parameters (also cast or viewed), subclasses, nested tensors,
+    non-strided tensors, and devices other than the CPU and CUDA. With an exact codec, gradients equal those of plain
+    training bit for bit. A tensor that was modified in place after it was saved raises RuntimeError in backward, as it
+    does without Offload. So does a tensor that backward itself modified and then needs again. Writes that autograd does
+    not see (through ``.data`` or by other programs) may or may not reach backward.
 
-    On the CPU a tensor comes back with its shape, strides, storage offset and size of storage. Of a storage that is
-    more than twice as large as what lies between the tensor's first and last element, those bytes alone come back;
-    the others are zero. On a GPU such a tensor comes back on a smaller storage, at another offset.
+    On the CPU a tensor comes back with its shape, strides, storage offset and storage size. If its storage is more than
+    twice as large as the range from its first to its last element, only that range comes back, and the rest is zero. On
+    a GPU such a tensor comes back on a smaller storage, at another offset.
 
-    Where torch allows no saved-tensor hooks, it raises its RuntimeError: ``torch.func.grad``, ``vjp``, ``jacrev`` and
-    ``hessian`` inside of the context or around it, ``torch.autograd.graph.disable_saved_tensors_hooks`` likewise.
-    ``torch.func.linearize`` and ``make_fx``, which record operators, cannot record those of the context:
-    NotImplementedError. ``jvp``, ``jacfwd``, ``vmap`` and ``functional_call`` work.
+    Where torch forbids saved-tensor hooks it raises its RuntimeError: ``torch.func.grad``, ``vjp``, ``jacrev`` and
+    ``hessian`` inside or around the context, and ``torch.autograd.graph.disable_saved_tensors_hooks``.
+    ``torch.func.linearize`` and ``make_fx`` raise NotImplementedError: they record operators, and cannot record those
+    of the context. ``jvp``, ``jacfwd``, ``vmap`` and ``functional_call`` work.
 
-    On the CPU the memory of tensors that left is freed, which does not make the process smaller: glibc keeps blocks
-    below 32 MiB unless the environment variable MALLOC_MMAP_THRESHOLD_ (1048576, say) tells it not to.
+    On the CPU the memory of moved tensors is freed, but the process does not shrink: glibc keeps blocks below 32 MiB
+    unless the environment variable MALLOC_MMAP_THRESHOLD_ (for example 1048576) is set.
 
-    Raises ValueError for places of several drivers and DeviceInUseError for a device that may not be taken;
-    InfeasibleBudget on entering, where the policy cannot keep the budget, and ActivationLostError in backward,
-    where a tensor cannot be read back; the manager then refuses to go on.
+    Raises ValueError for places of several drivers, DeviceInUseError for a device that is refused, InfeasibleBudget on
+    entering if the policy cannot keep the budget, and ActivationLostError in backward if a tensor cannot be read back.
+    After that error the Offload cannot be used.
     """
 
     def __init__(
@@ -103,25 +102,27 @@ class Offload:
         self.failure: ActivationLostError | None = None
         host_bytes = parsed_bytes(host_budget, "host_budget") or 0
         self._planner = Planner(policy, parsed_bytes(budget, "budget"), host_bytes, optional_codec=codec == "lossless")
-        self._levels = TierSet(*opened(store, policy, force), host_bytes, self.counts)
+        self._tiers = TierSet(*resolve_store(store, policy, force), host_bytes, self.counts)
         self._lock = threading.Lock()
-        self._departed: deque[Ticket] = deque()  # of handles that are gone
-        self._bell = DeferredWeakrefCallback(self._departed.append, partial(_reap, weakref.ref(self), self._departed))
-        self._blobs: dict[int, SavedTensor] = {}  # that graphs hold
-        self._loaded: dict[int, SavedTensor] = {}  # blobs with a buffer: read, or on the way
+        self._released: deque[HandleRef] = deque()  # of handles that are gone
+        self._on_release = DeferredWeakrefCallback(
+            self._released.append, partial(_reap, weakref.ref(self), self._released)
+        )
+        self._saved_tensors: dict[int, SavedTensor] = {}  # that graphs hold, by index
+        self._loaded: dict[int, SavedTensor] = {}  # with a buffer: read back, or being read
         self._step: ForwardPass | None = None
         self._steps = 0
-        self._unreturned = Unreturned()
-        self._modules = Modules()
+        self._pending_moves = PendingMoves()
+        self._module_hooks = ModuleHooks()
         self._process = os.getpid()
-        self._finalizer = weakref.finalize(self, self._levels.close)
+        self._finalizer = weakref.finalize(self, self._tiers.close)
 
     def __enter__(self) -> Offload:
         self.check()
         if self._step is not None:
             raise RuntimeError(
-                "this Offload is in use already: one forward pass at a time; make another for another. After an "
-                "interrupt (Ctrl-C) that came as the with statement ended, close it and make another"
+                "this Offload is in use already: make another for a second forward pass at the same time. After an "
+                "interrupt (Ctrl-C) at the end of the with statement, close it and make another"
             )
         if not self._finalizer.alive:
             raise RuntimeError("this Offload is closed")
@@ -129,15 +130,15 @@ class Offload:
             raise RuntimeError("this Offload was made before a fork: make another in the child process")
         self._reap()
         self._planner.prepare()
-        with self._lock:  # graphs that other threads let go of meanwhile change the queue
-            self._levels.set_window(self._planner.window)
+        with self._lock:  # other threads may release graphs, which changes the queue
+            self._tiers.set_window(self._planner.window)
         self._steps += 1
-        self._unreturned = Unreturned()
+        self._pending_moves = PendingMoves()
         step = ForwardPass(self._steps, self._planner)
         self.counts.iterations.append(step.iteration)
         try:
             self._step = step
-            self._modules.watch(self._pack, hooks.unpack)
+            self._module_hooks.install(self._pack, hooks.unpack)
         except BaseException:
             self._leave()
             raise
@@ -150,232 +151,235 @@ class Offload:
         self._leave()
         if step is not None and kind is None:
             with self._lock:
-                for move in self._unreturned.take():
+                for move in self._pending_moves.take():
                     self._move_out(step, move)
-                step.over()
-                self._levels.pump()
+                step.finish()
+                self._tiers.pump()
             self._planner.warn_of_excess(step.trace)
         self._reap()
 
     def _leave(self) -> None:
         self._step = None
-        self._modules.unwatch()
+        self._module_hooks.remove()
 
     def check(self) -> None:
-        """Raise the error that made gradients incomplete, if there was one: to be asked before ``optimizer.step``."""
+        """Raise the error that left gradients incomplete, if any. Call it before ``optimizer.step``."""
         if self.failure is not None:
             raise ActivationLostError(f"an earlier backward pass failed: {self.failure}") from self.failure
 
     def report(self) -> Report:
-        """What was planned for the latest forward pass, and what has happened since the manager was made.
+        """Return the plan of the latest forward pass, and the counts and times since the Offload was made.
 
-        A signal's handler that asks in the midst of this thread's own work is answered as well, a second later.
+        A signal handler that interrupts this thread's own work also gets a report, after a second.
         """
-        for _ in iter(partial(self._lock.acquire, timeout=_PATIENCE), False):  # as in _reap
+        for _ in iter(partial(self._lock.acquire, timeout=_LOCK_TIMEOUT_S), False):  # see _reap for the iterator
             try:
-                return report(self._planner, self.counts, self._levels.store)
+                return report(self._planner, self.counts, self._tiers.store)
             finally:
                 self._lock.release()
-        return report(self._planner, self.counts, self._levels.store)
+        return report(self._planner, self.counts, self._tiers.store)
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw the report's timelines, the actual and the predicted one: see :func:`fastio.offload.plot.draw`."""
+        """Draw the report's actual and predicted timelines: see :func:`fastio.offload.plot.draw`."""
         from fastio.offload.plot import draw
 
         draw(self.report(), path)
 
     @property
-    def blobs_alive(self) -> int:
-        """How many blobs graphs still hold."""
+    def saved_tensors_alive(self) -> int:
+        """The number of saved tensors that graphs still hold."""
         self._reap()
-        return len(self._blobs)
+        return len(self._saved_tensors)
 
     def close(self) -> None:
-        """Wait for what is under way and give the store back. Graphs that are still alive cannot be run any more.
+        """Wait for pending transfers and close the store. Graphs that are still alive cannot run backward any more.
 
-        Ends a forward pass whose ``__exit__`` was interrupted before its first line (no Python code can prevent that).
+        Also ends a forward pass whose ``__exit__`` was interrupted before its first line, which Python code cannot
+        prevent.
         """
-        if self._modules.thread == threading.get_ident():  # another thread cannot end it
+        if self._module_hooks.thread == threading.get_ident():  # another thread cannot end it
             self._leave()
         with self._lock:
             if self._finalizer.alive:
-                self._levels.close()  # interrupted, the next call does the rest
+                self._tiers.close()  # after an interrupt, the next call does the rest
                 self._finalizer.detach()
 
     def restore(self, handle: Handle) -> torch.Tensor:
-        """The saved tensor again (what a handle asks for)."""
-        blob = handle.blob
+        """Return the saved tensor of a handle."""
+        saved = handle.saved
         with self._lock:
             self._reap_locked()
             self.check()
-            step = blob.step
-            step.used(blob.ordinal)
-            tensor = handle.view.on(*self._bring(blob), blob.unpacked)
-            step.served()
-            self._look_ahead(step)
+            step = saved.step
+            step.record_use(saved.ordinal)
+            tensor = handle.view.on(*self._materialize(saved), saved.unpacked)
+            step.record_served()
+            self._prefetch(step)
         self._reap()
         return tensor
 
     def _pack(self, tensor: torch.Tensor) -> Kept | Handle:
         step = self._step
-        # Inside a running backward (checkpoint's recomputation, double backward) a tensor is used at once or kept.
+        # In a running backward (checkpoint's recomputation, double backward) a tensor is used at once, or kept.
         if step is None or torch._C._current_graph_task_id() != -1:
             return Kept(tensor)
-        if not hooks.is_takeable(tensor) or hooks.is_parameter(tensor):
+        if not hooks.is_offloadable(tensor) or hooks.is_parameter(tensor):
             self.counts.passed_through += 1
             return Kept(tensor)
         view = View.of(tensor)
-        if view.touched().nbytes < _SMALLEST:
+        if view.touched().nbytes < _MIN_NBYTES:
             self.counts.passed_through += 1
             return Kept(tensor)
-        operator = running()
+        operator = current_operator()
         with self._lock:
             self._reap_locked()
-            for move in self._unreturned.take(operator):
+            for move in self._pending_moves.take(operator):
                 self._move_out(step, move)
-            blob, new = step.blob_of(tensor, view, self._modules.innermost)
-            handle = Handle(self, blob, view, tensor)
-            blob.tickets.add(Ticket(handle, self._bell, blob))
-            self._blobs[blob.index] = blob
-            step.saved_by(operator, blob)
+            saved, new = step.saved_tensor_of(tensor, view, self._module_hooks.innermost)
+            handle = Handle(self, saved, view, tensor)
+            saved.handles.add(HandleRef(handle, self._on_release, saved))
+            self._saved_tensors[saved.index] = saved
+            step.saved_by(operator, saved)
             if new and (choice := step.decide()).moves:
-                encodes = step.packs(self._codec)
-                self._unreturned.add(operator, Move(blob, view, choice.waits, choice.tier, encodes))
+                encodes = step.should_encode(self._codec)
+                self._pending_moves.add(operator, PendingMove(saved, view, choice.waits, choice.tier, encodes))
         self._reap()
         return handle
 
-    def _move_out(self, step: ForwardPass, move: Move) -> None:
-        blob = move.blob
-        if blob.index not in self._blobs:
-            return  # backward, inside of the context, was faster
+    def _move_out(self, step: ForwardPass, move: PendingMove) -> None:
+        saved = move.saved
+        if saved.index not in self._saved_tensors:
+            return  # backward ran inside the context and released it
         began = time.perf_counter()
         if move.encodes:
-            if pack(blob, move.view, self._codec):
+            if pack(saved, move.view, self._codec):
                 self.counts.encoded += 1
-                self.counts.spared_bytes += blob.nbytes - blob.stored_nbytes
-            step.packed(blob.ordinal, blob.nbytes / blob.stored_nbytes, time.perf_counter() - began)
-        tier = self._levels.choose(blob.device, blob.stored_nbytes, move.tier)
-        tier.take(blob, move.waits)
-        step.waited(blob.ordinal, time.perf_counter() - began, tier.name)
+                self.counts.spared_bytes += saved.nbytes - saved.stored_nbytes
+            step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, time.perf_counter() - began)
+        tier = self._tiers.choose(saved.device, saved.stored_nbytes, move.tier)
+        tier.move_out(saved, move.waits)
+        step.record_move_out(saved.ordinal, time.perf_counter() - began, tier.name)
 
-    def _bring(self, blob: SavedTensor) -> tuple[torch.UntypedStorage, int]:
-        """A storage with the blob's bytes, and how far they are moved in it. The lock is held."""
-        if blob.state is State.FAILED or not self._finalizer.alive:
-            raise ActivationLostError(f"saved tensor {blob.ordinal} of forward pass {blob.step.number} is gone")
-        if blob.tier is not None:
-            blob.tier.cancel(blob)
-        found = self._at_hand(blob)
+    def _materialize(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int]:
+        """Return a storage with the bytes, and their shift in it. The lock is held."""
+        if saved.state is State.FAILED or not self._finalizer.alive:
+            raise ActivationLostError(f"saved tensor {saved.ordinal} of forward pass {saved.step.number} is gone")
+        if saved.tier is not None:
+            saved.tier.cancel(saved)
+        found = self._in_memory(saved)
         if found is not None:
             self.counts.handed_back += 1
             return found
         try:
-            if blob.state is State.DISK:
-                self._fetch(blob)
-            _tier_of(blob).finish(blob)
+            if saved.state is State.DISK:
+                self._fetch(saved)
+            _tier_of(saved).finish(saved)
         except ActivationLostError as error:
-            self.failure = ActivationLostError(str(error))  # the error itself has frames, and they hold the graph
+            self.failure = ActivationLostError(str(error))  # a new error: the frames of this one hold the graph
             raise
-        found = blob.at_hand()
-        assert found is not None, "a blob that was read is at hand"
+        found = saved.in_memory()
+        assert found is not None, "the bytes were read just now"
         return found
 
-    def _at_hand(self, blob: SavedTensor) -> tuple[torch.UntypedStorage, int] | None:
-        found = blob.at_hand()
-        if found is None and blob.payload is not None and blob.encoded is not None:
-            return blob.handing(unpack(blob, blob.payload))
+    def _in_memory(self, saved: SavedTensor) -> tuple[torch.UntypedStorage, int] | None:
+        found = saved.in_memory()
+        if found is None and saved.payload is not None and saved.encoded is not None:
+            return saved.hand_out(unpack(saved, saved.payload))
         return found
 
-    def _fetch(self, blob: SavedTensor) -> None:
-        _tier_of(blob).fetch(blob)
-        self._loaded[blob.index] = blob
+    def _fetch(self, saved: SavedTensor) -> None:
+        _tier_of(saved).fetch(saved)
+        self._loaded[saved.index] = saved
 
-    def _look_ahead(self, step: SavingPass) -> None:
-        """Read what comes next, as far as the window reaches, and let go of what is loaded and does not come soon."""
+    def _prefetch(self, step: SavingPass) -> None:
+        """Read the next tensors that fit the window, and unload those that are not needed soon."""
         coming = self._within_window(step)
-        wanted = {blob.index for blob in coming}
-        for blob in list(self._loaded.values()):
-            # What is on the way cannot be let go of: the device writes there.
-            if blob.index not in wanted and blob.state is State.RESIDENT:
-                _tier_of(blob).unload(blob)
-                del self._loaded[blob.index]
-        # Memory that is wanted now may be short of what is wanted soon: then it is read when it is asked for.
+        needed = {saved.index for saved in coming}
+        for saved in list(self._loaded.values()):
+            # A buffer that is being read into must stay: the device writes to it.
+            if saved.index not in needed and saved.state is State.RESIDENT:
+                _tier_of(saved).unload(saved)
+                del self._loaded[saved.index]
+        # If memory is short now, the tensor is read when it is needed.
         with contextlib.suppress(MemoryError, torch.OutOfMemoryError):
-            for blob in coming:
-                if blob.state is State.DISK:
-                    self._fetch(blob)
-        self._levels.pump()
+            for saved in coming:
+                if saved.state is State.DISK:
+                    self._fetch(saved)
+        self._tiers.pump()
 
     def _within_window(self, step: SavingPass) -> list[SavedTensor]:
-        """The blobs that come next and have, or need, a buffer: as many as fit beside those that are on the way."""
+        """Return the next tensors that have or need a buffer: as many as fit beside reads in flight."""
         coming: list[SavedTensor] = []
         if step.order is None:
             return coming
-        room = self._planner.ahead - sum(blob.nbytes for blob in self._loaded.values() if blob.state is State.INFLIGHT)
+        room = self._planner.ahead - sum(
+            saved.nbytes for saved in self._loaded.values() if saved.state is State.INFLIGHT
+        )
         for ordinal in step.order.coming():
-            blob = step.blobs.get(ordinal)
-            if blob is None or blob.held or blob.state is State.FAILED:
+            saved = step.saved_tensors.get(ordinal)
+            if saved is None or saved.held or saved.state is State.FAILED:
                 continue
-            if blob.state is State.DISK and blob.at_hand() is not None:
+            if saved.state is State.DISK and saved.in_memory() is not None:
                 continue
-            if blob.state is not State.INFLIGHT:
-                room -= blob.nbytes
-            # What is loaded and wanted next of all stays, whatever the room: two nodes in a row often use the same.
-            if room < 0 and (coming or blob.index not in self._loaded):
+            if saved.state is not State.INFLIGHT:
+                room -= saved.nbytes
+            # The very next tensor stays loaded, whatever the room: two nodes in a row often use the same one.
+            if room < 0 and (coming or saved.index not in self._loaded):
                 break
-            coming.append(blob)
+            coming.append(saved)
         return coming
 
     def _reap(self) -> None:
-        if not self._departed or os.getpid() != self._process:  # a child's graphs are the parent's
+        if not self._released or os.getpid() != self._process:  # in a forked child the graphs are the parent's
             return
-        # With `while ... acquire()` an interrupt between that and `try` left the lock taken for ever. Where an iterator
-        # takes it, none comes in between, as with `with`: Python heeds signals after calls that it makes itself.
+        # With `while ... acquire()`, an interrupt between that call and `try` left the lock held for ever. An iterator
+        # acquires it without that gap: Python handles signals only after calls that it makes itself.
         for _ in iter(partial(self._lock.acquire, False), False):
             try:
                 self._reap_locked()
             finally:
                 self._lock.release()
-            if not self._departed:
+            if not self._released:
                 return
 
     def _reap_locked(self) -> None:
-        """Let go of what graphs have let go of. Interrupted, it is begun again: each part may be done twice."""
-        while self._departed:
-            ticket = self._departed[0]
+        """Release what graphs released. An interrupt restarts it, so each part may run twice."""
+        while self._released:
+            handle = self._released[0]
             try:
-                self._let_go(ticket)
+                self._release(handle)
             except Exception:
-                self._departed.popleft()  # raised once
+                self._released.popleft()  # raised once
                 raise
-            self._departed.popleft()
+            self._released.popleft()
 
-    def _let_go(self, ticket: Ticket) -> None:
-        blob = ticket.blob
-        blob.tickets.discard(ticket)
-        if blob.tickets:
+    def _release(self, handle: HandleRef) -> None:
+        saved = handle.saved
+        saved.handles.discard(handle)
+        if saved.handles:
             return
-        blob.step.forget(blob)
-        self._loaded.pop(blob.index, None)
-        if blob.tier is None:
-            blob.let_go()
+        saved.step.forget(saved)
+        self._loaded.pop(saved.index, None)
+        if saved.tier is None:
+            saved.release_bytes()
         elif self._finalizer.alive:
-            blob.tier.drop(blob)
-        self._blobs.pop(blob.index, None)
+            saved.tier.drop(saved)
+        self._saved_tensors.pop(saved.index, None)
 
 
-def _tier_of(blob: SavedTensor) -> HoldingTier:
-    assert blob.tier is not None, "bytes that are not in memory are in a tier"
-    return blob.tier
+def _tier_of(saved: SavedTensor) -> HoldingTier:
+    assert saved.tier is not None, "bytes that are not in memory are in a tier"
+    return saved.tier
 
 
-def _reap(manager: weakref.ref[Offload], departed: deque[Ticket]) -> None:
-    """Have a manager let go of what graphs have; the handles of one that is gone hold nothing any more."""
+def _reap(manager: weakref.ref[Offload], released: deque[HandleRef]) -> None:
+    """Let a manager release what its graphs released. If the manager is gone, its handles hold nothing."""
     alive = manager()
     if alive is None:
-        departed.clear()
+        released.clear()
         return
-    for _ in range(len(departed)):
+    for _ in range(len(released)):
         try:
             alive._reap()
-        except Exception as error:  # with which whatever runs just now has nothing to do
-            warnings.warn(f"the store could not let go of a saved tensor: {error}", RuntimeWarning, stacklevel=1)
+        except Exception as error:  # not related to the code that runs now
+            warnings.warn(f"the store could not free a saved tensor: {error}", RuntimeWarning, stacklevel=1)

@@ -1,4 +1,4 @@
-"""The timeline of an iteration as a picture: what was, what was predicted, what was on its way. Needs matplotlib."""
+"""Draws the timeline of an iteration: actual, predicted, and bytes in flight. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
-_COLORS = {  # Okabe and Ito's, which the colour-blind can tell apart
+_COLORS = {  # Okabe and Ito's palette for the colour-blind
     "forward": "#0072B2",
     "backward": "#56B4E9",
     "write": "#D55E00",
@@ -26,13 +26,13 @@ _COLORS = {  # Okabe and Ito's, which the colour-blind can tell apart
     "away": "#999999",
 }
 _MIB = 1 << 20
-_Bar = tuple[float, float, str]  # begin and end in ms, and what it is
+_Bar = tuple[float, float, str]  # begin and end in ms, and its label
 
 
 def draw(report: Report, path: str | os.PathLike[str]) -> None:
-    """Draw the latest iteration whose backward pass was seen, above its prediction, on one axis of time.
+    """Draw the latest complete iteration above its prediction, on one time axis.
 
-    ``path`` ends in .png, .svg or .pdf (else ValueError) and is replaced as a whole. Raises ToolUnavailableError
+    ``path`` ends in .png, .svg or .pdf (else ValueError) and is replaced atomically. Raises ToolUnavailableError
     without matplotlib, FolderMissingError and TransferError.
     """
     suffix = Path(path).suffix.lower()
@@ -43,7 +43,7 @@ def draw(report: Report, path: str | os.PathLike[str]) -> None:
         import matplotlib
     except ImportError as error:
         raise ToolUnavailableError("matplotlib", str(error), "pip install 'fastio[bench]'") from error
-    with matplotlib.rc_context({"svg.fonttype": "none", "axes.axisbelow": True}):  # text that can be searched
+    with matplotlib.rc_context({"svg.fonttype": "none", "axes.axisbelow": True}):  # searchable text
         _figure(report).savefig(picture, format=suffix[1:], dpi=120)
     with AtomicFile(os.fspath(path)) as new, open(new.fd, "wb", closefd=False) as file:
         file.write(picture.getbuffer())
@@ -93,7 +93,7 @@ def _passes(latest: Iteration) -> Iterable[_Bar]:
 
 
 def _is_cut(report: Report, latest: Iteration) -> bool:
-    """Whether transfers of this iteration may have been forgotten: a report holds a limited number."""
+    """Return whether transfers of this iteration may be missing: a report holds a limited number."""
     moves = sum(one.writes + one.reads for one in report.traffic.values())
     return len(report.events) < moves and all(event.step >= latest.step for event in report.events[:1])
 
@@ -123,9 +123,9 @@ def _draw_lanes(axes: Axes, title: str, lanes: dict[str, list[_Bar]]) -> None:
     for place, bars in enumerate(lanes.values()):
         for op in dict.fromkeys(op for *_, op in bars):
             spans = [(begin, end - begin) for begin, end, what in bars if what == op]
-            # Transfers overlap: where more are under way, the colour is deeper.
+            # Transfers overlap: where more are in flight, the colour is deeper.
             alpha = 1.0 if op in ("forward", "backward") else 0.4
-            # The edge keeps a short one visible.
+            # The edge keeps short ones visible.
             axes.broken_barh(spans, (place - 0.4, 0.8), color=_COLORS[op], alpha=alpha, linewidth=0.5)
     axes.set_yticks(range(len(lanes)), list(lanes))
     axes.set_ylim(len(lanes) - 0.4, -0.6)
@@ -134,8 +134,8 @@ def _draw_lanes(axes: Axes, title: str, lanes: dict[str, list[_Bar]]) -> None:
 
 
 def _draw_bytes(axes: Axes, latest: Iteration | None, events: Sequence[Event]) -> None:
-    """Bytes of writes and of reads under way, and of what is away: written, and not yet asked back."""
-    title = "bytes under way, and away (written and not yet asked back), as stored"
+    """Draw the bytes of pending writes and reads, and of what is away: written, and not being read back yet."""
+    title = "bytes in flight, and away (written and not yet being read back), as stored"
     if latest is None or not events:
         _say(axes, title, "nothing was moved")
         return

@@ -1,4 +1,4 @@
-"""What an Offload did: counts since it was made, and the timeline of its latest steps. Bytes and seconds."""
+"""What an Offload did: its counts, and the timeline of its latest steps. Bytes and seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ITERATIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One move of one blob: from when it was issued until it was seen to be over (``perf_counter`` seconds)."""
+    """One transfer of one saved tensor, from its issue until its end was seen (``perf_counter`` seconds)."""
 
     op: Literal["write", "read"]
     step: int
@@ -32,7 +32,7 @@ class Event:
 
 @dataclass
 class Traffic:
-    """What went to a tier and came back: bytes as stored."""
+    """Transfers to and from one tier; stored bytes."""
 
     writes: int = 0
     written_bytes: int = 0
@@ -44,7 +44,7 @@ class Traffic:
 class Iteration:
     """When a forward pass and its backward ran (``perf_counter`` seconds).
 
-    Backward begins with the end of forward, and is seen to its last saved tensor. None until then.
+    Backward begins when forward ends, and ends with its last saved tensor. None until then.
     """
 
     step: int
@@ -55,23 +55,23 @@ class Iteration:
 
     @property
     def seconds(self) -> float | None:
-        """From the begin of forward to the end of backward; None where there was none."""
+        """Seconds from the beginning of forward to the end of backward; None before that."""
         return None if self.backward_ended_s is None else self.backward_ended_s - self.forward_began_s
 
 
 @dataclass
 class Counts:
-    """Counters that the tiers add to."""
+    """Counts that the tiers increment."""
 
     traffic: dict[str, Traffic] = field(default_factory=dict)
-    cancelled: int = 0  # writes that backward overtook
-    moved: int = 0  # writes in vain: the program moved the bytes elsewhere in memory meanwhile
+    cancelled: int = 0  # writes dropped because backward needed the tensor first
+    moved: int = 0  # writes discarded because the program moved the bytes meanwhile
     handed_back: int = 0  # unpacks that found the bytes in memory
     retried: int = 0
-    encoded: int = 0  # blobs that a codec made smaller
-    spared_bytes: int = 0  # by how much
+    encoded: int = 0  # saved tensors that a codec made smaller
+    spared_bytes: int = 0  # bytes saved by encoding
     refused: int = 0  # writes that failed
-    passed_through: int = 0  # saved tensors that are not taken: parameters, small ones, other layouts and devices
+    passed_through: int = 0  # saved tensors that are not offloaded: parameters, small ones, other layouts and devices
     stalled_write_s: float = 0.0
     stalled_read_s: float = 0.0
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
@@ -79,32 +79,32 @@ class Counts:
 
     @property
     def writes(self) -> int:
-        """Blobs that left, to any tier."""
+        """The number of tensors written, to any tier."""
         return sum(traffic.writes for traffic in self.traffic.values())
 
     @property
     def reads(self) -> int:
-        """Blobs that came back, from any tier."""
+        """The number of tensors read back, from any tier."""
         return sum(traffic.reads for traffic in self.traffic.values())
 
 
 @dataclass(frozen=True)
 class Report:
-    """Plan and facts. ``planned`` is None where the policy plans nothing, or not yet; so is ``store`` without figures.
+    """The plan and what happened. ``planned`` is None if the policy plans nothing, or has not planned yet.
 
-    ``blobs``, ``blob_bytes`` and ``forward_s`` (without waiting) are those of the forward pass that was profiled.
-    ``kept`` counts the blobs that would leave, but for backward wanting them sooner than they could be out and back.
-    ``ratios`` has for each blob of that pass its bytes over those that the codec made of them, 1 where it made none.
-    ``counts`` has all that was counted since the manager was made; ``events`` and ``iterations`` are the actual
-    timeline, oldest first. ``predicted`` is the simulated one of the latest iteration whose backward is over, from what
-    the iterations before it took (so there is none for the first, and none for shapes that were seen once);
-    ``predicted_s`` and ``actual_s`` are the seconds of that iteration, from the begin of forward until backward has
-    its last saved tensor.
+    ``activations``, ``activation_bytes`` and ``forward_s`` (without waits) describe the profiled forward pass. ``kept``
+    counts the activations that stay because backward needs them before they could be out and back. ``ratios`` has, for
+    each activation of that pass, its bytes over its encoded bytes; 1 if it was not encoded. ``counts`` covers the time
+    since the manager was made. ``events`` and ``iterations`` are the actual timeline, oldest first. ``predicted``
+    simulates the latest iteration whose backward ended, from the times of the iterations before it; it is None for the
+    first iteration, and for shapes seen once. ``predicted_s`` and ``actual_s`` are the seconds of that iteration, from
+    the beginning of forward until backward has its last saved tensor. ``store`` has the store's statistics, None if it
+    keeps none.
     """
 
     policy: str
-    blobs: int
-    blob_bytes: int
+    activations: int
+    activation_bytes: int
     forward_s: float
     planned: Schedule | None
     planned_bytes: int
@@ -119,12 +119,12 @@ class Report:
 
     @property
     def traffic(self) -> dict[str, Traffic]:
-        """What went to each tier and came back."""
+        """Transfers to and from each tier."""
         return self.counts.traffic
 
     @property
     def predicted_s(self) -> float | None:
-        """Seconds that the simulation gives the latest iteration."""
+        """The simulated seconds of the latest iteration."""
         return None if self.predicted is None else self.predicted.iteration_s
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ class Report:
 
     def _planned_lines(self) -> list[str]:
         lines = [
-            f"policy {self.policy}: {self.blobs} saved tensors, {_size(self.blob_bytes)}, "
+            f"policy {self.policy}: {self.activations} saved tensors, {_size(self.activation_bytes)}, "
             f"forward {_ms(self.forward_s)} without waiting"
         ]
         if self.planned is not None:
@@ -176,19 +176,19 @@ class Report:
 
 
 def report(planner: Planner, counts: Counts, store: Any) -> Report:
-    """Put together what is known now; later steps do not change it."""
+    """Return a snapshot that later steps do not change."""
     profile = planner.latest
-    made = [] if profile is None else profile.trace.made
+    saved = [] if profile is None else profile.trace.saved
     planned = None if profile is None else profile.schedule
     predicted, actual_s = (None, None) if profile is None else profile.compared(planner.window, planner.ahead)
     traffic = {tier: dataclasses.replace(one) for tier, one in counts.traffic.items()}
     return Report(
         policy=policy_name(planner.policy),
-        blobs=len(made),
-        blob_bytes=sum(one.nbytes for one in made),
+        activations=len(saved),
+        activation_bytes=sum(one.nbytes for one in saved),
         forward_s=0.0 if profile is None else profile.trace.forward_s,
         planned=planned,
-        planned_bytes=0 if planned is None else sum(made[i].nbytes for i in planned.selected),
+        planned_bytes=0 if planned is None else sum(saved[i].nbytes for i in planned.selected),
         kept=0 if profile is None else profile.kept,
         ratios=() if profile is None else profile.ratios,
         predicted=predicted,

@@ -72,7 +72,7 @@ V100_HOST = Machine(
 MACHINES = (TITAN_X, V100_SSD, V100_HOST)
 
 
-def plain(blobs: Sequence[ActivationProfile], need_bytes: int, forward_s: float) -> Iterable[int]:
+def plain(activations: Sequence[ActivationProfile], need_bytes: int, forward_s: float) -> Iterable[int]:
     """The policy by which everything stays."""
     return ()
 
@@ -86,7 +86,7 @@ WAYS: dict[str, tuple[str | Policy, float]] = {
     "flashneuron, fp16": ("flashneuron", 2.0),
     "optimal": ("optimal", 1.0),
 }
-"""By name: the policy, and how many times smaller its codec makes every blob."""
+"""By name: the policy, and how many times smaller its codec makes every activation."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ class Calibrated:
 
 
 def workload(machine: Machine, batch: int, convolutions: int = 16, ratio: float = 1.0) -> Workload:
-    """VGG's iteration on the machine: every layer's input is a blob, ready when that layer is done."""
+    """VGG's iteration on the machine: every layer's input is an activation, ready when that layer is done."""
     layers = vgg(batch, convolutions)
-    blobs: list[ActivationProfile] = []
+    activations: list[ActivationProfile] = []
     side, now = SIDE, 0.0
     for layer in layers[1:]:
         taken = sum(layers[index].nbytes for index in layer.inputs)
@@ -127,10 +127,10 @@ def workload(machine: Machine, batch: int, convolutions: int = 16, ratio: float 
             operations = 2 * inward * outward
         moved = (taken + layer.nbytes) / machine.memory_bandwidth
         now += max(operations * batch / machine.operations_per_s, moved)
-        blobs.append(ActivationProfile(taken, taken / machine.channel_bandwidth, ratio, now, layer.kind))
+        activations.append(ActivationProfile(taken, taken / machine.channel_bandwidth, ratio, now, layer.kind))
     # Backward computes the gradients of inputs and of weights, each as much work as forward.
     gradients = 2 * max(layer.nbytes for layer in layers)
-    return Workload(tuple(blobs), now, 2 * now, 2 * parameter_nbytes(convolutions), gradients)
+    return Workload(tuple(activations), now, 2 * now, 2 * parameter_nbytes(convolutions), gradients)
 
 
 def capacities(machine: Machine) -> list[Capacity]:

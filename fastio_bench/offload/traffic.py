@@ -29,11 +29,11 @@ def traffic() -> list[Traffic]:
     """The convolutions of VGG-16, in order."""
     found: list[Traffic] = []
     began_s = 0.0
-    for layer, blob in zip(vgg(_BATCH)[1:], workload(TITAN_X, _BATCH).blobs, strict=True):
-        seconds, began_s = blob.ready_s - began_s, blob.ready_s
+    for layer, activation in zip(vgg(_BATCH)[1:], workload(TITAN_X, _BATCH).activations, strict=True):
+        seconds, began_s = activation.ready_s - began_s, activation.ready_s
         if layer.kind == CONV:
-            own = (blob.nbytes + layer.nbytes) / seconds
-            added = min(TITAN_X.channel_bandwidth, blob.nbytes / seconds)
+            own = (activation.nbytes + layer.nbytes) / seconds
+            added = min(TITAN_X.channel_bandwidth, activation.nbytes / seconds)
             share = (own + added) / TITAN_X.memory_bandwidth
             found.append(Traffic(f"convolution {len(found) + 1}", own, added, share))
     return found

@@ -12,7 +12,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 import fastio
-from fastio.offload.autograd.hooks import is_parameter, is_takeable
+from fastio.offload.autograd.hooks import is_offloadable, is_parameter
 from fastio.offload.report import Report
 from fastio.offload.stores.tool_store import ToolStore
 
@@ -94,7 +94,7 @@ class TorchSaved:
         """Files go with the graph."""
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _File:
-        if tensor.nbytes < _SMALLEST or not is_takeable(tensor) or is_parameter(tensor):
+        if tensor.nbytes < _SMALLEST or not is_offloadable(tensor) or is_parameter(tensor):
             return tensor
         tensor = tensor.detach()
         path = self._folder / f"{next(self._numbers)}.pt"

@@ -493,8 +493,8 @@ class TestPapers:
         """19.6 billion multiply-adds for one image, as published for this network (torchvision's vgg19: 19.63)."""
         slow = replace(simulated_papers.TITAN_X, operations_per_s=1.0, memory_bandwidth=math.inf)
         assert simulated_papers.workload(slow, 1).forward_s / 2 == pytest.approx(19.63e9, rel=0.005)
-        assert [blob.kind for blob in simulated_papers.workload(slow, 1).blobs].count(CONV) == 16
-        assert [blob.kind for blob in simulated_papers.workload(slow, 1).blobs].count(POOL) == 5
+        assert [activation.kind for activation in simulated_papers.workload(slow, 1).activations].count(CONV) == 16
+        assert [activation.kind for activation in simulated_papers.workload(slow, 1).activations].count(POOL) == 5
 
     def test_offload_trains_larger_batches_than_plain(self) -> None:
         found = {one.way: one for one in simulated_papers.capacities(simulated_papers.V100_SSD)}

@@ -1,4 +1,4 @@
-"""The block store: any order of operations against a plain dictionary, and each thing that can go wrong."""
+"""Tests the block store: any order of operations compared with a dictionary, and each kind of failure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def store(tmp_path: Path, driver: str) -> Iterator[BlockStore]:
 
 
 def memory(nbytes: int, shift: int = 0) -> torch.Tensor:
-    """Zeros whose address is ``shift`` bytes after a page's beginning."""
+    """Zeros whose address is ``shift`` bytes after the start of a page."""
     whole = torch.zeros(nbytes + 2 * BLOCK, dtype=torch.uint8)
     first = -whole.data_ptr() % BLOCK + shift
     return whole[first : first + nbytes]
@@ -78,7 +78,10 @@ def fetch(store: BlockStore, index: int, nbytes: int) -> torch.Tensor:
 
 
 class Model(RuleBasedStateMachine):
-    """The store against a dictionary. ``untouchable`` is memory of reads whose index was freed: it must stay zero."""
+    """The store compared with a dictionary.
+
+    ``untouchable`` is memory of reads whose index was freed: it must stay zero.
+    """
 
     CAPACITY = 12 * MIB
 
@@ -134,7 +137,7 @@ class Model(RuleBasedStateMachine):
         self.store.free(index)
         with pytest.raises(IndexError, match=f"index {index} is not"):
             self.store.is_done(index)
-        self.keep.append(self.blobs.pop(index))  # a write that the device is at
+        self.keep.append(self.blobs.pop(index))  # a write that the device still performs
         self.untouchable += [(came, came.clone()) for came in self.reads.pop(index, [])]
 
     @rule()
@@ -168,17 +171,17 @@ TestAnyOrder = Model.TestCase
 TestAnyOrder.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
 
 
-# What it promises
+# Single properties
 
 
-def test_more_than_the_queue_holds_is_written_and_read(store: BlockStore) -> None:
+def test_more_commands_than_the_queue_holds_are_completed(store: BlockStore) -> None:
     blobs = [blob(70 * BLOCK + index, index) for index in range(100)]
     for index, data in enumerate(blobs):
         write(store, index, data)
     assert store.stats.commands_under_way >= 100
     assert 0 < store.stats.bytes_used <= store.stats.bytes_provisioned
     came = [memory(data.nbytes) for data in blobs]
-    for index, data in enumerate(came):  # while most are still being written
+    for index, data in enumerate(came):  # most writes are still pending
         read(store, index, data)
     for index in range(100):
         store.wait(index)
@@ -187,8 +190,8 @@ def test_more_than_the_queue_holds_is_written_and_read(store: BlockStore) -> Non
 
 
 @pytest.mark.parametrize("places", [1, 2])
-def test_an_iteration_writes_in_sequence_and_reads_in_reverse(tmp_path: Path, driver: str, places: int) -> None:
-    """The shape of FlashNeuron's figure 11, in every iteration alike and on each device."""
+def test_iteration_writes_in_sequence_and_reads_in_reverse(tmp_path: Path, driver: str, places: int) -> None:
+    """FlashNeuron's figure 11: the same pattern in every iteration and on each device."""
     sizes = [3 * MIB, 512 * BLOCK, 5 * MIB + 100, BLOCK, 2 * MIB]
     blobs = [blob(nbytes, nbytes) for nbytes in sizes]
     with BlockStore([tmp_path] * places, driver=driver) as store:
@@ -232,7 +235,7 @@ def test_striping_spreads_a_blob_over_the_places(tmp_path: Path, driver: str) ->
         assert abs(shares[0] - shares[1]) * BLOCK <= 2 * MIB
 
 
-def test_aligned_memory_goes_as_it_is_and_only_the_tail_is_bounced(store: BlockStore) -> None:
+def test_only_the_tail_of_aligned_memory_is_bounced(store: BlockStore) -> None:
     data = blob(MIB + 5, 1)
     write(store, 0, data)
     assert torch.equal(fetch(store, 0, data.nbytes), data)
@@ -241,20 +244,20 @@ def test_aligned_memory_goes_as_it_is_and_only_the_tail_is_bounced(store: BlockS
 
 
 def rings() -> dict[str, int]:
-    """The io_urings of this process, and how many pieces of memory the kernel has pinned for each."""
+    """Return the io_urings of this process, and the number of memory ranges that each has pinned."""
     fds = [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and "[io_uring]" in os.readlink(fd)]
     told = {fd.name: Path("/proc/self/fdinfo", fd.name).read_text() for fd in fds}
     return {fd: len(re.findall(r"^ *\d+: 0x[0-9a-f]+/[1-9]", text, re.MULTILINE)) for fd, text in told.items()}
 
 
-def test_unaligned_memory_goes_through_memory_that_the_ring_knows(tmp_path: Path) -> None:
+def test_unaligned_memory_is_copied_through_registered_memory(tmp_path: Path) -> None:
     others = rings()
     with BlockStore(tmp_path, driver="uring") as store:
         (ring,) = rings().keys() - others
         aligned, data = blob(MIB, 1), blob(3 * MIB, 2, shift=64)
         write(store, 0, aligned)
         store.wait(0)
-        assert rings()[ring] == 0  # not before it is needed
+        assert rings()[ring] == 0  # not registered before it is needed
         write(store, 1, data)
         came = memory(data.nbytes, shift=64)
         read(store, 1, came)
@@ -265,7 +268,7 @@ def test_unaligned_memory_goes_through_memory_that_the_ring_knows(tmp_path: Path
         assert store.stats.bytes_bounced == 2 * data.nbytes
 
 
-def test_mapped_memory_is_pinned_until_it_is_unmapped(tmp_path: Path, driver: str) -> None:
+def test_mapped_memory_is_pinned_until_unmap(tmp_path: Path, driver: str) -> None:
     data, more = blob(3 * MIB, 1), blob(MIB, 2)
     others = rings().keys()
     with BlockStore(tmp_path, driver=driver) as store:
@@ -280,7 +283,7 @@ def test_mapped_memory_is_pinned_until_it_is_unmapped(tmp_path: Path, driver: st
         assert pinned() == (2 if driver == "uring" else 0)
         for index, piece in enumerate((data, more)):
             write(store, index, piece)
-        store.unmap(data.data_ptr())  # waits for the write
+        store.unmap(data.data_ptr())  # unmap waits for the write
         expected = data.clone()
         data.zero_()
         assert torch.equal(fetch(store, 0, data.nbytes), expected)
@@ -293,12 +296,12 @@ def test_mapped_memory_is_pinned_until_it_is_unmapped(tmp_path: Path, driver: st
         assert store.notes == ()
 
 
-def test_the_slab_that_gpu_memory_passes_through_is_mapped_where_the_driver_wants_it(tmp_path: Path) -> None:
+def test_staging_slab_is_mapped_if_the_driver_wants_it(tmp_path: Path) -> None:
     others = rings().keys()
     with BlockStore(tmp_path, driver="uring") as store:
         (ring,) = rings().keys() - others
         for wanted in (False, True):
-            store.wants_map = wanted  # io_uring does without, but shows what it was given
+            store.wants_map = wanted  # io_uring does not need it, but shows what was mapped
             staged = StagedStore(store, HostCopies(), 2 * MIB)
             for nbytes in (MIB, 5 * MIB):  # the second makes the slab grow
                 data = blob(nbytes, nbytes)
@@ -311,13 +314,13 @@ def test_the_slab_that_gpu_memory_passes_through_is_mapped_where_the_driver_want
         staged = StagedStore(store, HostCopies(), MIB)
         write(staged, 0, blob(MIB, 1))  # type: ignore[arg-type]
         staged.free(0)
-    staged.close()  # after the store below: there is nothing to unmap any more
+    staged.close()  # after the underlying store, which has unmapped it
 
 
-def test_memory_that_cannot_be_pinned_is_refused_and_the_store_goes_on(tmp_path: Path) -> None:
+def test_failed_map_raises_an_error_and_the_store_keeps_working(tmp_path: Path) -> None:
     with BlockStore(tmp_path, driver="uring") as store:
         with pytest.raises(TransferError, match="io_uring does not register memory"):
-            store.map(4096, MIB)  # nobody's
+            store.map(4096, MIB)  # not in this address space
         with pytest.raises(ValueError, match="0 bytes"):
             store.map(4096, 0)
         write(store, 0, data := blob(MIB, 1))
@@ -346,7 +349,7 @@ with BlockStore(".") as store:
 """
 
 
-def test_where_no_memory_may_be_pinned_plain_commands_do_and_the_store_says_so(tmp_path: Path) -> None:
+def test_store_without_pinned_memory_uses_plain_commands_with_a_note(tmp_path: Path) -> None:
     command = [sys.executable, "-c", NOTHING_PINNED, str(tmp_path)]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
     told = "uring bounced bytes by plain commands: io_uring does not register memory (Cannot allocate memory)\n"
@@ -364,7 +367,7 @@ def test_reads_are_sent_before_writes(store: BlockStore) -> None:
     assert [direction for direction, *_ in store.trace] == ["read", "write"]
 
 
-def test_freed_space_is_used_again_before_the_files_grow(tmp_path: Path, driver: str) -> None:
+def test_freed_space_is_reused_before_the_files_grow(tmp_path: Path, driver: str) -> None:
     with BlockStore(tmp_path, 4 * MIB, driver) as store:
         blobs = [blob(MIB, index) for index in range(4)]
         for index, data in enumerate(blobs):
@@ -387,7 +390,7 @@ def test_threads_share_a_store(store: BlockStore) -> None:
     assert store.stats.bytes_used == 0
 
 
-def test_what_a_thread_wrote_before_it_ended_is_there(store: BlockStore) -> None:
+def test_writes_of_an_ended_thread_are_readable(store: BlockStore) -> None:
     blobs = [blob(MIB, index) for index in range(12)]
 
     def submit() -> None:
@@ -403,7 +406,7 @@ def test_what_a_thread_wrote_before_it_ended_is_there(store: BlockStore) -> None
         assert torch.equal(fetch(store, index, MIB), data)
 
 
-def test_nothing_is_left_in_the_folder_not_even_while_it_is_open(store: BlockStore, tmp_path: Path) -> None:
+def test_folder_stays_empty_even_while_the_store_is_open(store: BlockStore, tmp_path: Path) -> None:
     data = blob(MIB, 1)
     write(store, 0, data)
     store.wait(0)
@@ -413,7 +416,7 @@ def test_nothing_is_left_in_the_folder_not_even_while_it_is_open(store: BlockSto
     tmp_path.mkdir()
 
 
-def test_an_empty_blob_and_an_empty_file(tmp_path: Path, driver: str) -> None:
+def test_empty_blob_and_empty_file_are_accepted(tmp_path: Path, driver: str) -> None:
     path = tmp_path / "empty"
     path.touch()
     with BlockStore(path, driver=driver) as store:
@@ -427,7 +430,7 @@ def test_an_empty_blob_and_an_empty_file(tmp_path: Path, driver: str) -> None:
     assert path.stat().st_size == 0
 
 
-def test_what_is_under_way_is_dropped_when_the_store_is_closed(tmp_path: Path, driver: str) -> None:
+def test_close_drops_pending_commands(tmp_path: Path, driver: str) -> None:
     data = blob(64 * MIB, 1)
     with BlockStore(tmp_path, driver=driver) as store:
         write(store, 0, data)
@@ -450,7 +453,7 @@ def block_device(tmp_path: Path) -> Iterator[str]:
     subprocess.run(["losetup", "-d", made.stdout.strip()], check=True)
 
 
-def test_a_block_device_is_used_whole_and_never_grown(block_device: str, driver: str) -> None:
+def test_block_device_is_used_whole_and_never_grown(block_device: str, driver: str) -> None:
     with BlockStore(block_device, driver=driver) as store:
         assert store.notes == ()
         assert store.stats.drive_nbytes == 4 * MIB
@@ -464,10 +467,10 @@ def test_a_block_device_is_used_whole_and_never_grown(block_device: str, driver:
             BlockStore(block_device)
 
 
-# What goes wrong
+# Failures
 
 
-def test_misuse_is_named(store: BlockStore, tmp_path: Path) -> None:
+def test_misuse_raises_an_error_that_names_the_cause(store: BlockStore, tmp_path: Path) -> None:
     data = blob(100, 1)
     write(store, 0, data)
     with pytest.raises(ValueError, match="cannot read 101 bytes of index 0, which has 100"):
@@ -480,7 +483,7 @@ def test_misuse_is_named(store: BlockStore, tmp_path: Path) -> None:
         BlockStore(tmp_path, driver="floppy")
     with pytest.raises(ValueError, match="at least one place"):
         BlockStore([])
-    with pytest.raises(ValueError, match="at least one block"):
+    with pytest.raises(ValueError, match="expected one block of 4096 bytes or more"):
         BlockStore(tmp_path, 5)
     with pytest.raises(FolderMissingError):
         BlockStore(tmp_path / "none")
@@ -497,7 +500,7 @@ def test_misuse_is_named(store: BlockStore, tmp_path: Path) -> None:
 
 
 def check_full_disk(store: BlockStore) -> None:
-    """Fill it; the error says so, and all that was there, and what comes after something was freed, is whole."""
+    """Fill the store: the error says so, and existing and later blobs are whole."""
     written: dict[int, torch.Tensor] = {}
     error = None
     for index in range(100):
@@ -521,7 +524,7 @@ def check_full_disk(store: BlockStore) -> None:
     assert torch.equal(fetch(store, 200, MIB), written[0])
 
 
-def test_a_limit_on_file_sizes_is_a_full_disk(store: BlockStore) -> None:
+def test_file_size_limit_is_treated_as_a_full_disk(store: BlockStore) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8 * MIB, limits[1]))
     try:
@@ -530,7 +533,7 @@ def test_a_limit_on_file_sizes_is_a_full_disk(store: BlockStore) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_full_disk(tmp_path: Path, driver: str) -> None:
+def test_full_disk_raises_enospc_and_keeps_the_blobs(tmp_path: Path, driver: str) -> None:
     with tmpfs(tmp_path, 8), BlockStore(tmp_path, driver=driver) as store:
         check_full_disk(store)
 
@@ -562,7 +565,7 @@ print("whole")
 """
 
 
-def test_a_child_that_touches_its_parents_store_gets_an_error(tmp_path: Path, driver: str) -> None:
+def test_forked_child_gets_store_gone_error(tmp_path: Path, driver: str) -> None:
     command = [sys.executable, "-c", FORK, str(tmp_path), driver]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
     assert ended.stdout == "whole\n", ended.stderr
@@ -579,7 +582,7 @@ CALLS = [("uring", "ring_write"), ("uring", "ring_read"), ("threads", "write"), 
 
 @pytest.mark.parametrize("effect", [errno.EIO, NOTHING])
 @pytest.mark.parametrize(("driver", "call"), CALLS)
-def test_each_failed_transfer_is_an_error_and_the_store_goes_on(
+def test_failed_transfer_raises_an_error_and_the_store_keeps_working(
     server: Server, tmp_path: Path, driver: str, call: str, effect: int
 ) -> None:
     results = server.run("sweep_store", folder=str(tmp_path), driver=driver, call=call, effect=effect)
@@ -608,7 +611,7 @@ def test_short_and_interrupted_transfers_are_completed(
 
 
 def run_in_spite_of(server: Server, folder: Path, fault: Fault) -> dict[str, Any]:
-    """What the store did where the fault struck and it found another way."""
+    """Return what the store did when the fault occurred and it used another way."""
     result: dict[str, Any] = server.run("store", fault, folder=str(folder), driver="uring")
     assert result["error"] is None
     assert result["strikes"] > 0
@@ -616,28 +619,28 @@ def run_in_spite_of(server: Server, folder: Path, fault: Fault) -> dict[str, Any
     return result
 
 
-def test_where_io_uring_is_forbidden_threads_take_over_and_it_says_so(server: Server, tmp_path: Path) -> None:
+def test_threads_replace_forbidden_io_uring_with_a_note(server: Server, tmp_path: Path) -> None:
     result = run_in_spite_of(server, tmp_path, Fault("ring_setup", errno.EPERM, times=ALWAYS))
     assert result["driver"] == "threads"
     assert "Operation not permitted" in result["notes"][0]
 
 
-def test_a_ring_that_stops_working_is_an_error_and_then_works_again(server: Server, tmp_path: Path) -> None:
+def test_failing_ring_raises_an_error_and_later_works_again(server: Server, tmp_path: Path) -> None:
     result = server.run("store", Fault("ring_enter", errno.EPERM, first=2), folder=str(tmp_path), driver="uring")
     assert result["error"]["type"] == "TransferError"
     assert "io_uring_enter" in result["error"]["message"]
     check_after(result)
 
 
-def test_without_direct_io_the_page_cache_is_used_and_it_says_so(server: Server, tmp_path: Path) -> None:
+def test_page_cache_replaces_missing_direct_io_with_a_note(server: Server, tmp_path: Path) -> None:
     result = run_in_spite_of(server, tmp_path, Fault("direct", errno.EINVAL, times=ALWAYS))
     assert "page cache" in result["notes"][0]
 
 
-# The drive's life
+# Drive endurance
 
 
-def test_the_papers_example_lives_307_days() -> None:
+def test_lifetime_of_the_papers_example_is_307_days() -> None:
     """FlashNeuron, section 3.4: 3 DWPD for five years, 8,000 GB, 3.3 GB/s, half of it writes."""
     drive = Drive(8000 * 10**9, writes_per_day=3, years=5)
     days = drive.lifetime_days(3.3e9, write_share=0.5)
@@ -645,14 +648,14 @@ def test_the_papers_example_lives_307_days() -> None:
     assert round(days * 24) == 7374
 
 
-def test_drive_writes_per_day_and_an_idle_drive() -> None:
+def test_drive_writes_per_day_of_busy_and_idle_drives() -> None:
     drive = Drive(10**12)
     assert drive.drive_writes_per_day(10**12, 43_200) == 2
     assert drive.drive_writes_per_day(10**12, 0) == 0
     assert drive.lifetime_days(0) == float("inf")
 
 
-def test_a_store_accounts_for_its_writes(store: BlockStore) -> None:
+def test_store_counts_its_writes(store: BlockStore) -> None:
     assert store.stats.lifetime_days == float("inf")
     write(store, 0, data := blob(MIB, 1))
     store.wait(0)

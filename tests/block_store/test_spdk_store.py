@@ -1,8 +1,8 @@
-"""The block store over SPDK itself, where this build has it and a namespace is named that may be overwritten.
+"""Tests the block store over SPDK, if this build has it and a namespace is named that may be overwritten.
 
     FASTIO_TEST_SPDK="trtype=TCP adrfam=IPv4 traddr=127.0.0.1 trsvcid=4420 subnqn=nqn.2024-01.io.spdk:cnode1" make test
 
-SPDK's own target (``nvmf_tgt`` with a malloc bdev) is enough; both run without huge pages over TCP.
+SPDK's own target (``nvmf_tgt`` with a malloc bdev) is enough; over TCP, both run without huge pages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 
-def test_any_order_of_operations() -> None:
+def test_any_order_of_operations_equals_a_dictionary() -> None:
     chance, blobs = random.Random(1), dict[int, torch.Tensor]()
     with BlockStore(f"spdk:{TARGET}") as store:
         assert store.driver == "spdk"

@@ -1,4 +1,4 @@
-"""Which driver a place asks for, and the devices that a block store must not touch."""
+"""Tests which driver a place selects, and which devices a block store must not touch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fastio.errors import DeviceInUseError, TransferError
 from fastio.offload.stores.block_store import BlockStore
 from fastio.offload.stores.namespaces import passthrough
 from fastio.offload.stores.store_errors import transfer_error
-from fastio.offload.stores.store_opening import chosen, pci_address
+from fastio.offload.stores.store_opening import choose_driver, pci_address
 
 MIB = 1 << 20
 
@@ -37,8 +37,10 @@ MIB = 1 << 20
         (["./nvme:folder", Path("a:b")], None, "uring", ["./nvme:folder", "a:b"]),
     ],
 )
-def test_a_place_says_its_driver(places: list[str | Path], asked: str | None, driver: str, paths: list[str]) -> None:
-    assert chosen(places, asked) == (driver, paths)
+def test_place_determines_its_driver(
+    places: list[str | Path], asked: str | None, driver: str, paths: list[str]
+) -> None:
+    assert choose_driver(places, asked) == (driver, paths)
 
 
 @pytest.mark.parametrize(
@@ -50,43 +52,43 @@ def test_a_place_says_its_driver(places: list[str | Path], asked: str | None, dr
         (["vfio:0000:03:00.0"], "spdk"),
     ],
 )
-def test_places_of_several_drivers_are_refused(places: list[str], asked: str | None) -> None:
+def test_places_of_several_drivers_raise_an_error(places: list[str], asked: str | None) -> None:
     with pytest.raises(ValueError, match="all places of a store are of one driver") as caught:
         BlockStore(places, driver=asked)
     assert all(place in str(caught.value) for place in places)
 
 
-def test_the_controller_of_a_place() -> None:
+def test_pci_address_is_read_from_the_place() -> None:
     assert pci_address("vfio", "0000:03:00.0/2") == "0000:03:00.0"
     assert pci_address("spdk", "trtype=PCIe traddr=0000:03:00.0") == "0000:03:00.0"
     assert pci_address("spdk", "trtype:PCIe traddr:0000:03:00.0 ns=1") == "0000:03:00.0"
     assert pci_address("spdk", "trtype=TCP traddr=10.0.0.1 trsvcid=4420") == ""
 
 
-def test_a_namespace_has_a_passthrough_device() -> None:
+def test_passthrough_device_is_derived_from_the_namespace() -> None:
     assert passthrough("/dev/ng0n1") == "/dev/ng0n1"
     assert passthrough("/dev/nvme10n2") == "/dev/ng10n2"
     with pytest.raises(ValueError, match="nvme0n1p1 is a partition, which has no passthrough device"):
         passthrough("/dev/nvme0n1p1")
 
 
-def test_what_is_no_namespace_is_refused(tmp_path: Path) -> None:
+def test_other_paths_than_namespaces_raise_an_error(tmp_path: Path) -> None:
     with pytest.raises(TransferError, match="fastio-bench doctor lists the namespaces") as caught:
         BlockStore(f"nvme:{tmp_path}/ng9n9")
     assert (caught.value.errno, caught.value.filename) == (errno.ENOENT, f"{tmp_path}/ng9n9")
     (tmp_path / "ng0n1").write_text("a file of this name")
     for place in (tmp_path, tmp_path / "ng0n1", Path("/dev/null")):
-        with pytest.raises(ValueError, match=f"{place} is no NVMe namespace: expected a device such as"):
+        with pytest.raises(ValueError, match=f"{place} is not an NVMe namespace: expected a device such as"):
             BlockStore(f"nvme:{place}")
 
 
-def test_a_controller_that_is_not_here_is_refused() -> None:
+def test_missing_controller_raises_an_error() -> None:
     with pytest.raises(TransferError, match=r"driver vfio .*0000:ff:1f\.7") as caught:
         BlockStore("vfio:0000:ff:1f.7")
     assert caught.value.filename == "0000:ff:1f.7"
 
 
-def test_a_failure_names_driver_lba_and_status() -> None:
+def test_transfer_error_names_driver_lba_and_status() -> None:
     places = ["/dev/ng0n1", "/dev/ng1n1"]
     failure = (errno.EIO, False, 1, 10, False, 0x4281)
     error = transfer_error("nvme", 3, failure, places, [4096, 512])
@@ -99,7 +101,7 @@ def test_a_failure_names_driver_lba_and_status() -> None:
 
 @pytest.fixture
 def loop(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
-    """An image of 4 MiB with the mark of an ext4 filesystem, and a block device of it."""
+    """An image of 4 MiB with the signature of an ext4 filesystem, and a block device of it."""
     image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(4 * MIB)
@@ -117,20 +119,20 @@ def loop(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
 
 @pytest.mark.parametrize("driver", ["uring", "threads"])
 @pytest.mark.parametrize("force", [None, "S4XANX0R"])
-def test_a_block_device_that_holds_something_is_not_touched(
+def test_block_device_with_contents_is_refused_and_unchanged(
     loop: tuple[Path, Path], driver: str, force: str | None
 ) -> None:
     image, device = loop
     before = image.read_bytes()
     with pytest.raises(DeviceInUseError, match=r"it holds .*ext") as caught:
-        BlockStore(device, driver=driver, force=force)  # which is not this device's serial number: it has none
+        BlockStore(device, driver=driver, force=force)  # not its serial number: a loop device has none
     assert caught.value.device == str(device)
     assert image.read_bytes() == before
 
 
 @pytest.fixture
 def false_namespace(tmp_path: Path, loop: tuple[Path, Path]) -> tuple[Path, Path]:
-    """A device named as a passthrough device is, and its block device, which is really one."""
+    """A file named like a passthrough device, and its block device, which is a real one."""
     image, device = loop
     with image.open("r+b") as file:
         file.write(bytes(4 * MIB))
@@ -146,7 +148,7 @@ def false_namespace(tmp_path: Path, loop: tuple[Path, Path]) -> tuple[Path, Path
     return named, block
 
 
-def test_a_namespace_is_claimed_only_while_it_is_used(false_namespace: tuple[Path, Path]) -> None:
+def test_namespace_is_claimed_only_while_the_store_is_open(false_namespace: tuple[Path, Path]) -> None:
     named, block = false_namespace
     for place in (f"nvme:{named}", f"nvme:{block}"):
         with pytest.raises(
@@ -154,7 +156,7 @@ def test_a_namespace_is_claimed_only_while_it_is_used(false_namespace: tuple[Pat
         ) as caught:
             BlockStore(place)
         assert caught.value.filename == str(named)
-        os.close(os.open(block, os.O_RDONLY | os.O_EXCL))  # nobody has it any more
+        os.close(os.open(block, os.O_RDONLY | os.O_EXCL))  # no longer claimed
     held = os.open(block, os.O_RDONLY | os.O_EXCL)
     try:
         with pytest.raises(DeviceInUseError, match="in use"):
@@ -163,14 +165,14 @@ def test_a_namespace_is_claimed_only_while_it_is_used(false_namespace: tuple[Pat
         os.close(held)
 
 
-def test_a_namespace_whose_contents_cannot_be_looked_at_is_refused(false_namespace: tuple[Path, Path]) -> None:
+def test_namespace_with_unreadable_contents_is_refused(false_namespace: tuple[Path, Path]) -> None:
     named, block = false_namespace
     block.unlink()
-    with pytest.raises(DeviceInUseError, match="cannot be looked at"):
+    with pytest.raises(DeviceInUseError, match="contents cannot be read"):
         BlockStore(f"nvme:{named}")
 
 
-def test_who_may_not_open_a_namespace_is_told_what_to_do(false_namespace: tuple[Path, Path]) -> None:
+def test_missing_permission_raises_an_error_with_the_cure(false_namespace: tuple[Path, Path]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         for path in false_namespace:
@@ -186,7 +188,7 @@ def test_who_may_not_open_a_namespace_is_told_what_to_do(false_namespace: tuple[
     assert (caught.value.errno, caught.value.filename) == (errno.EACCES, place)
 
 
-def test_one_place_twice_is_one_too_many(loop: tuple[Path, Path]) -> None:
+def test_same_place_twice_raises_an_error(loop: tuple[Path, Path]) -> None:
     image, device = loop
     with image.open("r+b") as file:
         file.write(bytes(4 * MIB))

@@ -1,4 +1,4 @@
-"""Hybrid beside what training loops do: accumulate, clip, cast, freeze, tie, schedule, reduce, load, recompute."""
+"""Hybrid in training loops that accumulate, clip, cast, freeze, tie, schedule, reduce, load and recompute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fastio
 from fastio.hybrid import Hybrid, manager
-from hybrid_training import MODELS, LateMemories, adamw, assert_same_bits, batch, cloned, one_thread, rotated
+from hybrid_training import MODELS, LateDeviceMemory, adamw, assert_same_bits, batch, cloned, one_thread, rotated
 
 Loop = Callable[[nn.Module, torch.optim.Optimizer, Any], Any]
 
@@ -28,13 +28,13 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, params=["two buffers", "late copies"])
-def _memories(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _device_memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "late copies":
-        monkeypatch.setattr(manager, "memories_of", lambda device: LateMemories())
+        monkeypatch.setattr(manager, "device_memory_for", lambda device: LateDeviceMemory())
 
 
 def both(loop: Loop, model: str = "transformer", reserve: float = 0.5) -> None:
-    """Run the loop plainly and with Hybrid in the optimizer's place; the same bits are to come of it."""
+    """Run the loop plainly and with Hybrid in place of the optimizer; the bits must be the same."""
     outcomes = []
     for hybrid in (False, True):
         torch.manual_seed(0)
@@ -56,7 +56,7 @@ def loss_of(model: nn.Module) -> torch.Tensor:
 
 @pytest.mark.parametrize("reserve", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("to_none", [True, False])
-def test_gradient_accumulation(reserve: float, to_none: bool) -> None:
+def test_gradient_accumulation_gives_the_plain_bits(reserve: float, to_none: bool) -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
         for _ in range(5):
             optimizer.zero_grad(set_to_none=to_none)
@@ -67,12 +67,12 @@ def test_gradient_accumulation(reserve: float, to_none: bool) -> None:
     both(loop, reserve=reserve)
 
 
-def test_gradients_are_copied_once_however_many_passes_add_to_them(request: pytest.FixtureRequest) -> None:
+def test_gradients_of_several_passes_are_copied_once(request: pytest.FixtureRequest) -> None:
     torch.manual_seed(0)
     model = MODELS["mlp"]()
     hybrid = Hybrid(model, torch.optim.SGD(model.parameters(), lr=0.1), device="cpu")
     count = len(list(model.parameters()))
-    early = "late" in request.node.name
+    early = "late copies" in request.node.name
     seen = []
     for step in range(1, 5):
         model.zero_grad()
@@ -85,14 +85,14 @@ def test_gradients_are_copied_once_however_many_passes_add_to_them(request: pyte
         report = hybrid.report()
         seen.append((report.gradients_early // count, report.gradients_copied // count))
     if early:
-        # First after one pass of two, for it cannot know; then in time; then changed; then not early any more.
+        # The first copy is after one pass of two; the second in time; the third is changed; then none is early.
         assert seen == [(1, 1), (2, 1), (3, 2), (3, 3)]
     else:
         assert seen == [(0, 1), (0, 2), (0, 3), (0, 4)]
 
 
 @pytest.mark.parametrize("reserve", [0.0, 1.0])
-def test_clipping(reserve: float) -> None:
+def test_gradient_clipping_gives_the_plain_bits(reserve: float) -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
         norms = []
         for _ in range(5):
@@ -107,7 +107,7 @@ def test_clipping(reserve: float) -> None:
 
 
 @pytest.mark.parametrize("model", ["transformer", "cnn"])
-def test_autocast_to_bfloat16(model: str) -> None:
+def test_autocast_to_bfloat16_gives_the_plain_bits(model: str) -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
         losses = []
         for _ in range(5):
@@ -122,7 +122,7 @@ def test_autocast_to_bfloat16(model: str) -> None:
     both(loop, model)
 
 
-def test_frozen_parameters_and_such_that_the_optimizer_has_not() -> None:
+def test_frozen_and_unoptimized_parameters_do_not_change() -> None:
     def run(hybrid: bool) -> Any:
         torch.manual_seed(0)
         model = MODELS["transformer"]()
@@ -168,7 +168,7 @@ def test_schedulers_and_hooks_see_an_ordinary_step() -> None:
     both(loop)
 
 
-def test_the_optimizers_own_step_is_the_same_step() -> None:
+def test_optimizer_step_equals_hybrid_step() -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
         for number in range(4):
             optimizer.zero_grad()
@@ -178,7 +178,7 @@ def test_the_optimizers_own_step_is_the_same_step() -> None:
     both(loop)
 
 
-def test_a_closure_is_called_before_the_update() -> None:
+def test_closure_is_called_before_the_update() -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
         def closure() -> float:
             optimizer.zero_grad()
@@ -191,7 +191,7 @@ def test_a_closure_is_called_before_the_update() -> None:
     both(loop)
 
 
-def test_a_scaler_that_skips_a_step() -> None:
+def test_scaler_that_skips_a_step_gives_the_plain_bits() -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         for number in range(5):
@@ -201,7 +201,7 @@ def test_a_scaler_that_skips_a_step() -> None:
             scaler.unscale_(optimizer)
             for parameter in model.parameters():
                 if parameter.grad is not None:
-                    parameter.grad.data.clamp_(-0.1, 0.1)  # no version counter tells of this
+                    parameter.grad.data.clamp_(-0.1, 0.1)  # no version counter shows this write
             scaler.step(optimizer)
             scaler.update()
         return scaler.get_scale()
@@ -209,7 +209,7 @@ def test_a_scaler_that_skips_a_step() -> None:
     both(loop)
 
 
-def test_evaluation_and_values_written_between_steps() -> None:
+def test_evaluation_and_writes_between_steps_give_the_plain_bits() -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
         seen = []
         best = cloned(model.state_dict())
@@ -230,7 +230,7 @@ def test_evaluation_and_values_written_between_steps() -> None:
     both(loop)
 
 
-def test_two_graphs_at_a_time_and_a_graph_that_is_run_twice() -> None:
+def test_two_live_graphs_and_a_second_backward_give_the_plain_bits() -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
         for _ in range(4):
             optimizer.zero_grad()
@@ -243,7 +243,7 @@ def test_two_graphs_at_a_time_and_a_graph_that_is_run_twice() -> None:
 
 
 @pytest.mark.parametrize("write", ["load_state_dict", "data"])
-def test_values_written_after_an_interrupt_are_those_that_count(write: str) -> None:
+def test_values_written_after_an_interrupt_are_kept(write: str) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -266,7 +266,7 @@ def test_values_written_after_an_interrupt_are_those_that_count(write: str) -> N
 
 
 class Twice(nn.Module):
-    """Its forward calls itself."""
+    """A module whose forward calls itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -279,7 +279,7 @@ class Twice(nn.Module):
 
 
 def interrupted(model: nn.Module, number: int) -> None:
-    """A forward pass that ends before this module."""
+    """Run a forward pass that is interrupted before this module."""
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -291,7 +291,7 @@ def interrupted(model: nn.Module, number: int) -> None:
 
 
 def prepared() -> tuple[nn.Module, Hybrid]:
-    """A model and its Hybrid that has its plan."""
+    """A model and its Hybrid, already planned."""
     torch.manual_seed(0)
     model = MODELS["mlp"]()
     hybrid = Hybrid(model, adamw(model), planner=rotated(1), device="cpu")
@@ -301,7 +301,7 @@ def prepared() -> tuple[nn.Module, Hybrid]:
     return model, hybrid
 
 
-def test_hooks_that_are_somebody_elses_stay_where_they_are_after_an_interrupt() -> None:
+def test_interrupt_leaves_other_saved_tensor_hooks_in_place() -> None:
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # since torch 2.7
     if top is None:
         pytest.skip("this torch does not tell of hooks")
@@ -329,7 +329,7 @@ def test_hooks_that_are_somebody_elses_stay_where_they_are_after_an_interrupt() 
     hybrid.close()
 
 
-def test_an_interrupt_is_settled_on_another_thread_without_its_hooks() -> None:
+def test_other_thread_ends_an_interrupted_pass_and_keeps_its_own_hooks() -> None:
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     if top is None:
         pytest.skip("this torch does not tell of hooks")
@@ -344,7 +344,7 @@ def test_an_interrupt_is_settled_on_another_thread_without_its_hooks() -> None:
     assert top(True) is None
 
 
-def test_memory_that_a_parameter_is_given_after_an_interrupt_is_not_thrown_away() -> None:
+def test_memory_assigned_after_an_interrupt_is_kept_and_reported() -> None:
     model, hybrid = prepared()
     interrupted(model, len(list(model.children())) - 1)
     for parameter in model.parameters():
@@ -354,7 +354,7 @@ def test_memory_that_a_parameter_is_given_after_an_interrupt_is_not_thrown_away(
     assert all(bool((parameter == 7).all()) for parameter in model.parameters())
 
 
-def test_a_module_that_calls_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_that_calls_itself_gives_the_plain_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
         for _ in range(4):
             optimizer.zero_grad()
@@ -366,7 +366,7 @@ def test_a_module_that_calls_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("mode", ["GFGB", "DHA", "DFGB"])
-def test_a_graph_from_before_a_step_is_refused_as_in_plain_training(mode: str) -> None:
+def test_backward_of_a_graph_from_before_a_step_raises_as_plain_training_does(mode: str) -> None:
     model = MODELS["mlp"]()
     hybrid = Hybrid(
         model, torch.optim.SGD(model.parameters(), lr=0.1), planner=lambda costs: [mode] * len(costs), device="cpu"
@@ -381,7 +381,7 @@ def test_a_graph_from_before_a_step_is_refused_as_in_plain_training(mode: str) -
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_activation_checkpointing(reentrant: bool) -> None:
+def test_activation_checkpointing_gives_the_plain_bits(reentrant: bool) -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
         losses = []
         for _ in range(5):
@@ -399,7 +399,7 @@ def test_activation_checkpointing(reentrant: bool) -> None:
     both(loop, "mlp")
 
 
-def test_activation_offload_at_the_same_time(tmp_path: Path) -> None:
+def test_activation_offload_at_the_same_time_gives_the_plain_bits(tmp_path: Path) -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
         offload = fastio.Offload(model, store=tmp_path, policy="all")
         losses = []
@@ -416,7 +416,7 @@ def test_activation_offload_at_the_same_time(tmp_path: Path) -> None:
     both(loop)
 
 
-def test_gradients_of_gradients() -> None:
+def test_double_backward_gives_the_plain_bits() -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
         for _ in range(3):
             optimizer.zero_grad()
@@ -457,8 +457,11 @@ def test_states_move_between_plain_and_hybrid_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_checkpointer_saves_and_restores_hybrid_training(stored: bool, tmp_path: Path) -> None:
-    """Interrupted after three steps of six, gone on with in another model: what comes of it is plain training's."""
+def test_checkpointer_restores_hybrid_training_with_the_plain_bits(stored: bool, tmp_path: Path) -> None:
+    """Interrupted after three of six steps and continued in another model.
+
+    The result is that of plain training.
+    """
     settings: dict[str, Any] = {"planner": rotated(1), "gradient_reserve": 0.5, "device": "cpu"}
     if stored:
         settings["optimizer_store"] = tmp_path
@@ -485,7 +488,7 @@ def test_a_checkpointer_saves_and_restores_hybrid_training(stored: bool, tmp_pat
         assert_same_bits(run(True, range(3, 6), checkpointer), run(False, range(6)))
 
 
-def test_an_optimizer_that_has_a_state_already_and_one_that_is_let_go() -> None:
+def test_optimizer_keeps_its_state_before_and_after_hybrid() -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer, stepper: Any) -> Any:
         if isinstance(stepper, Hybrid):
             stepper.close()
@@ -500,7 +503,7 @@ def test_an_optimizer_that_has_a_state_already_and_one_that_is_let_go() -> None:
     both(loop)
 
 
-def test_a_model_is_copied_and_pickled_as_before() -> None:
+def test_model_can_be_copied_and_pickled() -> None:
     torch.manual_seed(0)
     model = MODELS["transformer"]()
     hybrid = Hybrid(model, adamw(model), planner="zero-offload", device="cpu")
@@ -515,7 +518,7 @@ def test_a_model_is_copied_and_pickled_as_before() -> None:
 
 
 @pytest.mark.parametrize("mode", ["GFGB", "DHA", "DFGB"])
-def test_where_saved_tensor_hooks_are_forbidden_gradients_are_those_without_hybrid(mode: str) -> None:
+def test_disabled_saved_tensor_hooks_give_the_plain_gradients(mode: str) -> None:
     torch.manual_seed(0)
     network, x = nn.Sequential(nn.Linear(7, 9), nn.Tanh(), nn.Linear(9, 5)), torch.randn(4, 7)
     plain = copy.deepcopy(network)
@@ -535,7 +538,7 @@ def test_where_saved_tensor_hooks_are_forbidden_gradients_are_those_without_hybr
         assert mine.grad is not None
         assert other.grad is not None
         assert torch.equal(mine.grad, other.grad)
-    if mode != "DHA":  # a copy to memory that was there before
+    if mode != "DHA":  # a copy into existing memory
         with pytest.raises(RuntimeError, match="transform"):
             torch.func.grad(lambda x: network(x).square().mean())(x)
         assert "``torch.func.grad``" in str(Hybrid.__doc__)

@@ -1,4 +1,4 @@
-"""Hybrid on a GPU: the order of its copies on simulated streams, and where there is a GPU, training on it."""
+"""Hybrid on a GPU: the order of its copies on simulated streams, and training on a real GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybrid_training import MODELS, PLANNERS, adamw, batch
 
 gpu = pytest.mark.gpu
 
-# Simulated streams: what is queued runs when somebody waits for it, and what it waits for before it.
+# Simulated streams: queued work runs when it is waited for, after the work that it waits for.
 
 
 class Stream:
@@ -55,7 +55,7 @@ class Event:
 
 @pytest.fixture
 def compute(monkeypatch: pytest.MonkeyPatch) -> Stream:
-    """The current stream; copies that do not block are queued on the stream that is chosen meanwhile."""
+    """The current stream; non-blocking copies are queued on the selected stream."""
     current = [Stream()]
 
     @contextmanager
@@ -83,10 +83,10 @@ def cuda() -> device_memory.Cuda:
     return device_memory.Cuda(torch.device("cuda:0"))
 
 
-def test_compute_waits_for_what_is_brought_and_the_copy_for_what_was_computed_before(compute: Stream) -> None:
+def test_compute_waits_for_copies_to_the_device_and_they_wait_for_earlier_kernels(compute: Stream) -> None:
     host, device = torch.arange(4.0), torch.zeros(4)
     compute.put(lambda: device.fill_(7))  # an earlier kernel that still uses the memory
-    arrival = cuda().bring(device, host)
+    arrival = cuda().copy_to_device(device, host)
     seen: list[list[float]] = []
     arrival.wait()
     assert device.tolist() == [0, 0, 0, 0], "the host does not wait"
@@ -95,22 +95,22 @@ def test_compute_waits_for_what_is_brought_and_the_copy_for_what_was_computed_be
     assert seen == [[0, 1, 2, 3]]
 
 
-def test_the_host_waits_for_what_is_taken_and_that_for_what_made_it(compute: Stream) -> None:
+def test_host_waits_for_copies_to_the_host_and_they_wait_for_their_kernel(compute: Stream) -> None:
     host, device = torch.zeros(4), torch.zeros(4)
     compute.put(lambda: device.fill_(5))
-    arrival = cuda().take(host, device)
+    arrival = cuda().copy_to_host(host, device)
     assert host.tolist() == [0, 0, 0, 0]
     arrival.wait()
     assert host.tolist() == [5, 5, 5, 5]
 
 
-def test_before_the_update_all_that_reads_parameters_is_over(compute: Stream) -> None:
+def test_synchronize_ends_all_reads_of_parameters(compute: Stream) -> None:
     side = cuda()
     host, device = torch.ones(2), torch.zeros(2)
     kernels: list[float] = []
-    side.bring(device, host)
+    side.copy_to_device(device, host)
     compute.put(lambda: kernels.append(host.sum().item()))
-    side.settle()
+    side.synchronize()
     host.fill_(9)
     assert device.tolist() == [1, 1]
     assert kernels == [2]
@@ -123,8 +123,8 @@ def test_before_the_update_all_that_reads_parameters_is_over(compute: Stream) ->
 @pytest.mark.parametrize("reserve", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("planner", PLANNERS)
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.filterwarnings("ignore:RNN module weights")  # cuDNN packs them anew for each pass
-def test_training_on_a_gpu_is_near_plain_training_there(model: str, planner: str, reserve: float) -> None:
+@pytest.mark.filterwarnings("ignore:RNN module weights")  # cuDNN packs them again for each pass
+def test_losses_on_a_gpu_are_near_those_of_plain_training(model: str, planner: str, reserve: float) -> None:
     losses = []
     for hybrid in (False, True):
         torch.manual_seed(0)
@@ -156,7 +156,7 @@ def test_training_on_a_gpu_is_near_plain_training_there(model: str, planner: str
 
 
 @gpu
-def test_parameters_in_host_memory_are_seen_at_their_own_address() -> None:
+def test_gpu_reads_host_parameters_at_their_own_address() -> None:
     model = nn.Linear(64, 64)
     hybrid = Hybrid(model, adamw(model), planner=lambda costs: ["DHA"] * len(costs), device="cuda")
     allocated = torch.cuda.memory_allocated()

@@ -1,4 +1,4 @@
-"""Training with Hybrid is training without it, bit for bit: every model, planner, reserve factor and optimizer."""
+"""Training with Hybrid gives the bits of plain training: every model, planner, reserve factor and optimizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastio.hybrid import Hybrid, manager
 from fastio.hybrid.memory import chunks
 from fastio.hybrid.optimizer import cpu_optimizer
 from fastio.hybrid.optimizer import update_states as states
-from hybrid_training import MODELS, PLANNERS, LateMemories, Trained, rotated, train
+from hybrid_training import MODELS, PLANNERS, LateDeviceMemory, Trained, rotated, train
 
 RESERVES = (0.0, 0.25, 0.5, 1.0)
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
@@ -43,12 +43,12 @@ def plain(model: str) -> Trained:
 @pytest.mark.parametrize("reserve", RESERVES)
 @pytest.mark.parametrize("planner", PLANNERS)
 @pytest.mark.parametrize("model", MODELS)
-def test_twenty_steps_are_those_of_plain_training(model: str, planner: str, reserve: float) -> None:
+def test_twenty_steps_give_the_bits_of_plain_training(model: str, planner: str, reserve: float) -> None:
     plans: list[Any] = []
     hybrid = {"planner": PLANNERS[planner], "gradient_reserve": reserve}
     trained = train(MODELS[model], hybrid, during=lambda manager: plans.append(manager.plan))
     trained.assert_same(plain(model))
-    assert len(set(plans)) == 1, "planned after the first step, once"
+    assert len(set(plans)) == 1, "planned once, after the first step"
     if planner == "zero-offload":
         assert set(plans[0].modes) == {"GFGB"}
     if planner.startswith("rotated") and len(plans[0].modes) > 2:
@@ -59,35 +59,35 @@ def test_twenty_steps_are_those_of_plain_training(model: str, planner: str, rese
 
 @pytest.mark.parametrize("by", range(3))
 @pytest.mark.parametrize("model", MODELS)
-def test_nothing_uses_a_copy_that_it_did_not_wait_for(model: str, by: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    memories = LateMemories()
-    monkeypatch.setattr(manager, "memories_of", lambda device: memories)
+def test_every_use_of_a_copy_waits_for_it(model: str, by: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    device_memory = LateDeviceMemory()
+    monkeypatch.setattr(manager, "device_memory_for", lambda device: device_memory)
     train(MODELS[model], {"planner": rotated(by), "gradient_reserve": 0.5}).assert_same(plain(model))
-    assert memories.brought > 0
+    assert device_memory.copies > 0
 
 
-def test_a_bucket_is_updated_while_the_gradients_behind_it_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that stayed on the device are asked for in backward; the update waits for a bucket's own and no more."""
+def test_chunk_is_updated_while_later_gradients_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients on the device are copied from backward on; an update waits only for its own chunk's."""
     told: list[tuple[str, int]] = []
 
-    class Told(LateMemories):
-        def take(self, host: torch.Tensor, device: torch.Tensor) -> Any:
+    class Told(LateDeviceMemory):
+        def copy_to_host(self, host: torch.Tensor, device: torch.Tensor) -> Any:
             told.append(("asked", host.data_ptr()))
-            arrival = super().take(host, device)
+            arrival = super().copy_to_host(host, device)
             wait = arrival.wait
             arrival.wait = lambda: (told.append(("waited", host.data_ptr())), wait())  # type: ignore[method-assign]
             return arrival
 
-    update = cpu_optimizer.Worker.update
+    update = cpu_optimizer.CpuOptimizer.update
 
-    def updated(self: cpu_optimizer.Worker, parts: Any, states: Any) -> None:
+    def updated(self: cpu_optimizer.CpuOptimizer, parts: Any, states: Any) -> None:
         chosen = list(parts)
         told.extend(("updated", tensor.grad.data_ptr()) for _, tensor in chosen)
         update(self, chosen, states)
 
-    monkeypatch.setattr(manager, "memories_of", lambda device: Told())
-    monkeypatch.setattr(cpu_optimizer.Worker, "update", updated)
-    monkeypatch.setattr(states, "whole", partial(chunks.whole, bucket=2048))
+    monkeypatch.setattr(manager, "device_memory_for", lambda device: Told())
+    monkeypatch.setattr(cpu_optimizer.CpuOptimizer, "update", updated)
+    monkeypatch.setattr(states, "whole_parameters", partial(chunks.whole_parameters, bucket=2048))
     torch.manual_seed(0)
     model = MODELS["mlp"]()
     hybrid = Hybrid(model, torch.optim.SGD(model.parameters(), lr=0.1), device="cpu")
@@ -97,35 +97,35 @@ def test_a_bucket_is_updated_while_the_gradients_behind_it_are_on_their_way(monk
     hybrid.step()
     later = told[gradients:]
     first = [what for what, _ in later].index("updated")
-    assert 0 < first < gradients - 1, "the rest is still on its way"
-    assert later[0] == ("waited", told[0][1]), "backward is through with the last layer first"
+    assert 0 < first < gradients - 1, "later gradients are still being copied"
+    assert later[0] == ("waited", told[0][1]), "backward ends with the last layer first"
     for position, (what, place) in enumerate(later):
         if what == "updated":
             assert ("waited", place) in later[:position]
 
 
-def test_late_memories_show_what_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above, of a Hybrid that forgets to wait."""
+def test_late_device_memory_detects_a_missing_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above, with a Hybrid that copies the wrong memory."""
 
-    class Forgetful(LateMemories):
-        def bring(self, device: torch.Tensor, host: torch.Tensor) -> Any:
-            super().bring(device, host)
-            return super().bring(device, device)
+    class Forgetful(LateDeviceMemory):
+        def copy_to_device(self, device: torch.Tensor, host: torch.Tensor) -> Any:
+            super().copy_to_device(device, host)
+            return super().copy_to_device(device, device)
 
-    monkeypatch.setattr(manager, "memories_of", lambda device: Forgetful())
+    monkeypatch.setattr(manager, "device_memory_for", lambda device: Forgetful())
     with pytest.raises(AssertionError):
         train(MODELS["mlp"], {"planner": rotated(0)}).assert_same(plain("mlp"))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_each_optimizer_updates_as_its_own_implementation_does(optimizer: str) -> None:
+def test_each_optimizer_gives_the_bits_of_its_own_implementation(optimizer: str) -> None:
     make = OPTIMIZERS[optimizer]
     alone = train(MODELS["transformer"], None, 8, make)
     train(MODELS["transformer"], {"planner": rotated(1), "gradient_reserve": 0.5}, 8, make).assert_same(alone)
 
 
 class Mixed(nn.Module):
-    """Parameters of several dtypes, of no dimension, of no elements, and such that lie in gaps of their memory."""
+    """Parameters of several dtypes, with no dimensions, with no elements, and with gaps in their memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,19 +144,21 @@ class Mixed(nn.Module):
 
 @pytest.mark.parametrize("by", range(3))
 @pytest.mark.parametrize("stored", [False, True])
-def test_parameters_of_every_kind(stored: bool, by: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameters_of_unusual_layouts_give_the_plain_bits(
+    stored: bool, by: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def some(model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW([p for p in model.parameters() if p.numel()], lr=3e-3)
 
-    monkeypatch.setattr(manager, "memories_of", lambda device: LateMemories())
+    monkeypatch.setattr(manager, "device_memory_for", lambda device: LateDeviceMemory())
     settings: dict[str, Any] = {"planner": rotated(by), "gradient_reserve": 0.5}
     if stored:
         settings["optimizer_store"] = tmp_path
     train(Mixed, settings, 6, some).assert_same(train(Mixed, None, 6, some))
 
 
-def test_the_plan_orders_every_copy() -> None:
-    """GFGB layers are copied once for each forward pass, DFGB layers where backward follows, and DHA layers never."""
+def test_copies_are_those_that_the_plan_orders() -> None:
+    """GFGB layers are copied once per forward pass, DFGB layers only before a backward, DHA layers never."""
     torch.manual_seed(0)
     model = MODELS["mlp"]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -185,14 +187,14 @@ def test_parameters_are_in_host_memory_between_passes_and_on_the_device_in_forwa
     inputs = torch.randn(4, 7)
     at_rest = [p.data_ptr() for p in model.parameters()]
     steps = sorted(at_rest)
-    assert steps[-1] - steps[0] < sum(p.numel() * 4 + 64 for p in model.parameters()), "one long vector"
+    assert steps[-1] - steps[0] < sum(p.numel() * 4 + 64 for p in model.parameters()), "one flat buffer"
     seen: list[int] = []
     model[0].register_forward_hook(lambda module, inputs, output: seen.append(module.weight.data_ptr()))
     for _ in range(2):
         model(inputs).sum().backward()
         assert [p.data_ptr() for p in model.parameters()] == at_rest
         hybrid.step()
-    assert seen[0] == at_rest[0], "before it is planned"
+    assert seen[0] == at_rest[0], "before planning"
     assert seen[1] not in at_rest
     model[3].register_forward_hook(lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -200,7 +202,7 @@ def test_parameters_are_in_host_memory_between_passes_and_on_the_device_in_forwa
     assert [p.data_ptr() for p in model.parameters()] == at_rest
 
 
-def test_gradients_in_host_memory_stay_in_one_place() -> None:
+def test_gradients_in_host_memory_keep_their_address() -> None:
     torch.manual_seed(0)
     model = MODELS["mlp"]()
     hybrid = Hybrid(model, torch.optim.SGD(model.parameters(), lr=0.1), gradient_reserve=0.0, device="cpu")

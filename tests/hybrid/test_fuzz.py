@@ -1,4 +1,4 @@
-"""Random training loops, with random plans, on memories in which nothing happens before it must."""
+"""Random training loops with random plans, with copies made as late as allowed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from fastio.hybrid import Hybrid, manager
 from fastio.hybrid.optimizer import ssd_states
-from hybrid_training import MODELS, LateMemories, adamw, assert_same_bits, batch, cloned, one_thread
+from hybrid_training import MODELS, LateDeviceMemory, adamw, assert_same_bits, batch, cloned, one_thread
 
 ACTIONS = (
     "backward",
@@ -84,12 +84,12 @@ def run(name: str, actions: list[str], hybrid: dict[str, Any] | None) -> Any:
 @pytest.mark.parametrize("name", MODELS)
 @given(loops, modes, st.sampled_from([0.0, 0.3, 0.7, 1.0]), st.booleans())
 @settings(deadline=None, max_examples=12)
-def test_any_loop_gives_what_it_gives_plainly(
+def test_random_loops_give_the_plain_bits(
     name: str, actions: list[str], plan: list[str], reserve: float, stored: bool
 ) -> None:
     with one_thread(), pytest.MonkeyPatch.context() as patch, TemporaryDirectory(dir=Path.cwd()) as folder:
-        patch.setattr(manager, "memories_of", lambda device: LateMemories())
-        patch.setattr(ssd_states.OnStore.__init__, "__defaults__", (4096,))
+        patch.setattr(manager, "device_memory_for", lambda device: LateDeviceMemory())
+        patch.setattr(ssd_states.SsdStates.__init__, "__defaults__", (4096,))
         store = {"optimizer_store": folder} if stored else {}
         planned = {"planner": lambda costs: plan[: len(costs)], "gradient_reserve": reserve}
         assert_same_bits(run(name, actions, {**planned, **store}), run(name, actions, None))

@@ -1,4 +1,4 @@
-"""Planning from what was measured: three steps that train like any other, on memories that say they can be timed."""
+"""Planning from measured costs: three ordinary training steps, with device memory that reports times."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from fastio.hybrid import Hybrid, manager
-from hybrid_training import MODELS, LateMemories, train
+from hybrid_training import MODELS, LateDeviceMemory, train
 
 
-class Timed(LateMemories):
-    """A clock that goes one second for each look at it, and a count of the device's memory that is held."""
+class Timed(LateDeviceMemory):
+    """A clock that advances one second per reading, and device memory whose allocations can be counted."""
 
     measures = True
 
@@ -23,7 +23,7 @@ class Timed(LateMemories):
         super().__init__()
         self._clock = itertools.count()
 
-    def mark(self) -> float:
+    def record_time(self) -> float:
         return next(self._clock)
 
     def allocate(self, nbytes: int) -> torch.Tensor:
@@ -32,10 +32,8 @@ class Timed(LateMemories):
 
 @pytest.mark.parametrize("reserve", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("model", MODELS)
-def test_steps_that_are_measured_train_like_any_other(
-    model: str, reserve: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(manager, "memories_of", lambda device: Timed())
+def test_measured_steps_give_the_plain_bits(model: str, reserve: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "device_memory_for", lambda device: Timed())
     plans: list[Any] = []
     trained = train(MODELS[model], {"gradient_reserve": reserve}, 8, during=lambda hybrid: plans.append(hybrid.plan))
     trained.assert_same(train(MODELS[model], None, 8))
@@ -43,7 +41,7 @@ def test_steps_that_are_measured_train_like_any_other(
 
 
 class Costly(nn.Module):
-    """A layer that takes ``forward`` and ``backward`` ticks of a clock longer."""
+    """A layer that takes ``forward`` and ``backward`` more ticks of a clock."""
 
     def __init__(self, clock: Clock, forward: int, backward: int) -> None:
         super().__init__()
@@ -57,32 +55,32 @@ class Costly(nn.Module):
         return scaled
 
 
-class Clock(LateMemories):
+class Clock(LateDeviceMemory):
     measures = True
     now = 0
 
     def pass_by(self, ticks: int) -> None:
         self.now += ticks
 
-    def mark(self) -> float:
+    def record_time(self) -> float:
         return self.now
 
-    def bring(self, device: torch.Tensor, host: torch.Tensor) -> Any:
+    def copy_to_device(self, device: torch.Tensor, host: torch.Tensor) -> Any:
         self.now += 1000
-        return super().bring(device, host)
+        return super().copy_to_device(device, host)
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_what_is_measured_is_what_layers_took(interrupted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_costs_equal_the_times_of_the_layers(interrupted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     clock = Clock()
-    monkeypatch.setattr(manager, "memories_of", lambda device: clock)
+    monkeypatch.setattr(manager, "device_memory_for", lambda device: clock)
     model = nn.Sequential(Costly(clock, 3, 50), Costly(clock, 7, 20))
     hybrid = Hybrid(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for _ in range(3):
-        if interrupted:  # after the first layer: that pass is run again
+        if interrupted:  # interrupt after the first layer; the pass runs again
             broken = model[1].register_forward_pre_hook(interrupt)
             with pytest.raises(KeyboardInterrupt):
                 model(torch.randn(2, 16))
@@ -96,7 +94,7 @@ def test_what_is_measured_is_what_layers_took(interrupted: bool, monkeypatch: py
     assert [one.forward_dha_s for one in costs] == [3, 7]
     assert [one.nbytes for one in costs] == [64, 64]
     assert hybrid.plan is not None
-    assert set(hybrid.plan.modes) == {"DHA"}, "reading in place takes no longer here, and copies do"
+    assert set(hybrid.plan.modes) == {"DHA"}, "reading in place takes no longer here, but copies do"
     assert not hybrid.report().simulated
 
 
@@ -104,8 +102,8 @@ def test_what_is_measured_is_what_layers_took(interrupted: bool, monkeypatch: py
     not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"),
     reason="this torch does not tell whose saved-tensor hooks are active, and so autograd keeps the copies themselves",
 )
-def test_layers_are_let_go_of_while_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A budget that has room for the largest layer has room for measuring."""
+def test_measuring_holds_one_layer_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget with room for the largest layer has room for measuring."""
     held: list[int] = []
 
     class Counting(Timed):
@@ -117,11 +115,11 @@ def test_layers_are_let_go_of_while_they_are_measured(monkeypatch: pytest.Monkey
             return storage
 
     peaks: list[int] = []
-    monkeypatch.setattr(manager, "memories_of", lambda device: Counting())
+    monkeypatch.setattr(manager, "device_memory_for", lambda device: Counting())
     model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(6)])
     hybrid = Hybrid(model, torch.optim.SGD(model.parameters(), lr=0.1), planner=lambda costs: ["DHA"] * len(costs))
     for _ in range(3):
         model(torch.randn(2, 16)).sum().backward()
         hybrid.step()
-    assert len(peaks) >= 11, "each forward, and most backward"
-    assert max(peaks) <= 2 * (16 * 16 + 16) * 4 + 64, "one is brought while one is let go"
+    assert len(peaks) >= 11, "each forward, and most backward passes"
+    assert max(peaks) <= 2 * (16 * 16 + 16) * 4 + 64, "one is copied while one is freed"

@@ -1,4 +1,4 @@
-"""MemFerry's planners against brute force, on random layers and on those where the answer is known."""
+"""Compares MemFerry's planners with brute force, on random layers and on layers with a known result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GFGB, DHA, DFGB = "GFGB", "DHA", "DFGB"
 
 
 def layer(random: random.Random) -> LayerCosts:
-    """Reading in place takes between as long as from the GPU and much longer than copying first."""
+    """Reading in place takes between as long as from the GPU, and much longer than copying first."""
     copy_s, forward_s = random.uniform(0.1, 4), random.uniform(0.1, 2)
     slower = random.choice([random.uniform(0, 0.5), random.uniform(0.5, 2), random.uniform(1, 6)])
     return LayerCosts(
@@ -53,7 +53,7 @@ layers = st.builds(
 )
 
 
-def test_simulate_knows_one_copy_engine_in_order() -> None:
+def test_simulate_copies_one_layer_at_a_time_in_order() -> None:
     costs = [LayerCosts(3, 1, 2, between_s=0.5), LayerCosts(2, 1, 9), LayerCosts(4, 1, 2)]
     assert simulate(costs, [GFGB, GFGB, GFGB]) == 10  # copies end at 3, 5 and 9
     assert simulate(costs, [DHA, GFGB, DHA]) == 2.5 + 1 + 2
@@ -75,14 +75,14 @@ def test_memferry_is_near_the_optimum_and_never_worse_than_copying_all() -> None
     assert statistics.mean(excess) <= 1.03
 
 
-def test_optimal_is_what_brute_force_finds() -> None:
+def test_optimal_equals_brute_force() -> None:
     for costs in instances(300, 8, seed=2):
         assert plan(costs, planner="optimal").forward_s == pytest.approx(least_forward(costs), rel=1e-12)
 
 
 @given(st.lists(layers, max_size=7))
 @settings(deadline=None)
-def test_planners_keep_their_order(costs: list[LayerCosts]) -> None:
+def test_planners_rank_as_expected(costs: list[LayerCosts]) -> None:
     everything = simulate(costs, [GFGB] * len(costs))
     best, paper = (plan(costs, planner=name).forward_s for name in ("optimal", "memferry"))
     assert best <= paper + 1e-9
@@ -101,7 +101,7 @@ def test_optimal_plans_a_deep_network_no_worse_than_the_paper() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.floats(-1, 5)), max_size=9), st.integers(0, 150))
 @settings(deadline=None)
-def test_the_gradient_knapsack_is_what_brute_force_finds(items: list[tuple[int, float]], room: int) -> None:
+def test_gradient_knapsack_equals_brute_force(items: list[tuple[int, float]], room: int) -> None:
     sizes, gains = [size for size, _ in items], [gain for _, gain in items]
     stay = stay_on_gpu(sizes, gains, room)
     assert list(stay) == sorted(set(stay))
@@ -113,7 +113,7 @@ def test_the_gradient_knapsack_is_what_brute_force_finds(items: list[tuple[int, 
 
 @given(st.lists(layers, min_size=1, max_size=7), st.floats(0, 1))
 @settings(deadline=None)
-def test_the_reserve_bounds_the_gradients_that_stay(costs: list[LayerCosts], reserve: float) -> None:
+def test_gradient_reserve_bounds_the_gradients_that_stay(costs: list[LayerCosts], reserve: float) -> None:
     total = sum(one.nbytes for one in costs)
     host = plan(costs, gradient_reserve=reserve).gradients_on_host
     assert sum(one.nbytes for i, one in enumerate(costs) if i not in host) <= reserve * total + 1e-9 or reserve == 1
@@ -122,7 +122,7 @@ def test_the_reserve_bounds_the_gradients_that_stay(costs: list[LayerCosts], res
 
 @given(st.lists(layers, min_size=1, max_size=8))
 @settings(deadline=None)
-def test_late_copies_are_in_time_and_cost_forward_nothing(costs: list[LayerCosts]) -> None:
+def test_dfgb_copies_are_in_time_and_do_not_delay_forward(costs: list[LayerCosts]) -> None:
     found = plan(costs)
     early = [DHA if mode == DFGB else mode for mode in found.modes]
     assert found.forward_s == simulate(costs, early)
@@ -135,18 +135,18 @@ def test_late_copies_are_in_time_and_cost_forward_nothing(costs: list[LayerCosts
     assert in_time(costs, found.modes, ends)
 
 
-def test_a_late_copy_is_admitted_where_there_is_time_and_room() -> None:
+def test_dfgb_is_admitted_if_there_is_time_and_room() -> None:
     read_in_place = LayerCosts(1.0, 1.0, 1.1, 1.0, 5.0, nbytes=10)
     costs = [read_in_place, LayerCosts(0.1, 4.0, 9.0, 4.0, 9.0, nbytes=5)]
     assert plan(costs).modes == (DFGB, GFGB)
     assert plan(costs, gpu_bytes=14).modes == (DHA, GFGB)
     rushed = [read_in_place, LayerCosts(0.1, 0.1, 9.0, 0.1, 9.0, nbytes=5)]
-    assert plan(rushed).modes == (DHA, GFGB)  # backward is there before the copy could be
+    assert plan(rushed).modes == (DHA, GFGB)  # backward begins before the copy could end
 
 
 @given(st.lists(layers, min_size=1, max_size=7), st.integers(0, 200), st.sampled_from(["memferry", "optimal"]))
 @settings(deadline=None)
-def test_gpu_bytes_are_kept_to(costs: list[LayerCosts], allowed: int, planner: str) -> None:
+def test_plan_keeps_to_gpu_bytes(costs: list[LayerCosts], allowed: int, planner: str) -> None:
     if allowed < max(one.nbytes for one in costs):
         with pytest.raises(GpuBudgetError, match="largest layer"):
             plan(costs, planner=planner, gpu_bytes=allowed)
@@ -155,7 +155,7 @@ def test_gpu_bytes_are_kept_to(costs: list[LayerCosts], allowed: int, planner: s
     assert sum(one.nbytes for one, mode in zip(costs, modes, strict=True) if mode != DHA) <= allowed
 
 
-def test_bad_input_says_what_to_change() -> None:
+def test_invalid_input_raises_an_error_that_says_what_to_change() -> None:
     costs = [LayerCosts(1, 1, 1, nbytes=10)] * 3
     with pytest.raises(GpuBudgetError, match="use planner 'memferry'"):
         plan(costs, planner="zero-offload", gpu_bytes=20)

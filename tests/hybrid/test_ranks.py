@@ -1,4 +1,4 @@
-"""Hybrid under DistributedDataParallel, in processes of their own."""
+"""Hybrid under DistributedDataParallel, in separate processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import hybrid_ranks
 from hybrid_training import assert_same_bits
 
 
-def test_distributed_data_parallel_over_gloo(tmp_path: Path) -> None:
+def test_ddp_over_gloo_gives_the_plain_bits(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

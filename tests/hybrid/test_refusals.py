@@ -1,4 +1,4 @@
-"""What Hybrid refuses, and what it says must change."""
+"""What Hybrid refuses, and what its messages say to change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def of(model: nn.Module, optimizer: Any = None, **settings: Any) -> Hybrid:
     return Hybrid(model, optimizer or adamw(model), device="cpu", **settings)
 
 
-def test_a_budget_smaller_than_the_largest_layer_names_it() -> None:
+def test_budget_below_the_largest_layer_raises_an_error_that_names_it() -> None:
     model = MODELS["mlp"]()
     with pytest.raises(GpuBudgetError, match=r"the largest layer, 3, has 2312: allow more, or split the layer"):
         of(model, gpu_budget=2311)
@@ -32,8 +32,8 @@ def test_a_budget_smaller_than_the_largest_layer_names_it() -> None:
     assert hybrid.plan is not None
 
 
-def test_a_budget_that_the_layers_of_a_caller_exceed() -> None:
-    """A projection that attention computes with, and does not call, belongs to attention's layer."""
+def test_budget_counts_uncalled_modules_with_their_caller() -> None:
+    """A projection that attention uses without calling it belongs to attention's layer."""
     model = nn.MultiheadAttention(64, 2, batch_first=True)
     optimizer = torch.optim.SGD(model.parameters())
     hybrid = of(model, optimizer, gpu_budget=192 * 65 * 4)
@@ -43,7 +43,7 @@ def test_a_budget_that_the_layers_of_a_caller_exceed() -> None:
         hybrid.step()
 
 
-def test_zero_offload_needs_room_for_all() -> None:
+def test_zero_offload_without_room_for_all_layers_raises_an_error() -> None:
     model = MODELS["mlp"]()
     hybrid = of(model, gpu_budget="3KB", planner="zero-offload")
     before = [p.detach().clone() for p in model.parameters()]
@@ -54,7 +54,7 @@ def test_zero_offload_needs_room_for_all() -> None:
 
 
 @pytest.mark.parametrize("budget", [2400, 3000, 4000])
-def test_a_budget_is_kept_to(budget: int) -> None:
+def test_budget_is_kept(budget: int) -> None:
     model = MODELS["mlp"]()
     hybrid = of(model, gpu_budget=budget)
     step(model, hybrid)
@@ -63,7 +63,7 @@ def test_a_budget_is_kept_to(budget: int) -> None:
     assert sum(size for size, mode in zip(sizes, hybrid.plan.modes, strict=True) if mode != "DHA") <= budget
 
 
-def test_optimizers_that_are_none_of_the_three() -> None:
+def test_unsupported_optimizers_raise_errors() -> None:
     class Own(torch.optim.SGD):
         pass
 
@@ -77,7 +77,7 @@ def test_optimizers_that_are_none_of_the_three() -> None:
             of(model, optimizer)
 
 
-def test_arguments_that_make_no_sense() -> None:
+def test_invalid_arguments_raise_errors() -> None:
     model = MODELS["mlp"]()
     with pytest.raises(ValueError, match="expected one of memferry, optimal, zero-offload"):
         of(model, planner="best")
@@ -88,11 +88,11 @@ def test_arguments_that_make_no_sense() -> None:
         of(model, gpu_budget="many")
     with pytest.raises(TypeError, match="model is a list"):
         Hybrid([model], adamw(model))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="knows CUDA devices"):
+    with pytest.raises(ValueError, match="expected a CUDA device, or 'cpu'"):
         Hybrid(model, adamw(model), device="meta")
 
 
-def test_an_optimizer_that_has_a_hybrid_already() -> None:
+def test_optimizer_with_a_hybrid_raises_an_error() -> None:
     model = MODELS["mlp"]()
     optimizer = adamw(model)
     first = of(model, optimizer)
@@ -103,20 +103,20 @@ def test_an_optimizer_that_has_a_hybrid_already() -> None:
     step(model, of(model, optimizer))
 
 
-def test_an_optimizer_of_another_model() -> None:
+def test_optimizer_of_another_model_raises_an_error() -> None:
     with pytest.raises(HybridError, match="a parameter that is not the model's"):
         of(MODELS["mlp"](), adamw(MODELS["mlp"]()))
 
 
 @pytest.mark.parametrize("planned", [False, True])
-def test_parameters_added_or_exchanged_afterwards(planned: bool) -> None:
+def test_added_or_replaced_parameters_raise_an_error(planned: bool) -> None:
     model = MODELS["mlp"]()
     optimizer = adamw(model)
     hybrid = of(model, optimizer)
     if planned:
         step(model, hybrid)
     model.register_parameter("scale", nn.Parameter(torch.ones(1)))
-    with pytest.raises(HybridError, match=r"scale was added or exchanged after Hybrid was made: close\(\) it"):
+    with pytest.raises(HybridError, match=r"scale was added or replaced after Hybrid was made: close\(\) it"):
         step(model, hybrid)
     del model.scale
     optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
@@ -124,16 +124,16 @@ def test_parameters_added_or_exchanged_afterwards(planned: bool) -> None:
         step(model, hybrid)
 
 
-def test_memory_exchanged_afterwards() -> None:
+def test_replaced_parameter_memory_raises_an_error() -> None:
     model = MODELS["mlp"]()
     hybrid = of(model)
     step(model, hybrid)
     model[0].weight.data = model[0].weight.data.clone()  # type: ignore[operator, union-attr]
-    with pytest.raises(HybridError, match=r"the memory of 0.weight was exchanged .*copy_\(\) values into it"):
+    with pytest.raises(HybridError, match=r"the memory of 0.weight was replaced .*copy_\(\) values into it"):
         step(model, hybrid)
 
 
-def test_a_parameter_that_was_frozen_and_is_not_any_more() -> None:
+def test_unfrozen_parameter_raises_an_error() -> None:
     model = MODELS["mlp"]()
     frozen = model[0].weight.requires_grad_(False)  # type: ignore[operator, union-attr]
     hybrid = of(model)
@@ -152,7 +152,7 @@ class Unused(nn.Module):
         return self.used(inputs)
 
 
-def test_a_layer_that_was_never_called() -> None:
+def test_uncalled_layer_raises_an_error() -> None:
     model = Unused()
     before = [p.detach().clone() for p in model.parameters()]
     hybrid = of(model)
@@ -166,23 +166,25 @@ def test_a_layer_that_was_never_called() -> None:
     assert hybrid.report().layers == ["used"]
 
 
-def test_parameters_that_share_memory_and_are_not_one() -> None:
+def test_distinct_parameters_that_share_memory_raise_an_error() -> None:
     model = Unused()
     model.spare.weight = nn.Parameter(model.used.weight.data)
-    with pytest.raises(HybridError, match=r"spare.weight and used.weight share memory.*the same Parameter"):
+    with pytest.raises(HybridError, match=r"spare.weight and used.weight are two Parameters.*assign one Parameter"):
         of(model)
     model.spare.weight = nn.Parameter(model.used.weight.data.view(-1)[7:].view(4, 7))
     with pytest.raises(HybridError, match="share memory"):
         of(model)
 
 
-def test_memory_shared_across_groups_of_the_optimizer() -> None:
+def test_memory_shared_across_parameter_groups_raises_an_error() -> None:
     model = Unused()
     model.spare.weight = nn.Parameter(model.used.weight.data)
     groups = [{"params": model.used.parameters()}, {"params": model.spare.parameters(), "lr": 0.1}]
     optimizer = torch.optim.AdamW(groups)
     before = [p.data_ptr() for p in model.parameters()]
-    with pytest.raises(HybridError, match=r"share memory and are two parameters: to tie them, .* to part them, clone"):
+    with pytest.raises(
+        HybridError, match=r"are two Parameters that share memory: to tie them, .* to separate them, clone"
+    ):
         of(model, optimizer)
     assert [p.data_ptr() for p in model.parameters()] == before, "nothing was moved"
     model.spare.weight = nn.Parameter(model.used.weight.data.clone())
@@ -190,7 +192,7 @@ def test_memory_shared_across_groups_of_the_optimizer() -> None:
 
 
 @pytest.mark.parametrize("modes", [["DHA"], ["DHA", "CPU", "DHA", "DHA"]])
-def test_a_planner_of_the_callers_that_is_wrong(modes: list[str]) -> None:
+def test_wrong_planner_function_raises_an_error(modes: list[str]) -> None:
     model = MODELS["mlp"]()
     hybrid = of(model, planner=lambda costs: modes)
     before = [p.detach().clone() for p in model.parameters()]
@@ -199,7 +201,7 @@ def test_a_planner_of_the_callers_that_is_wrong(modes: list[str]) -> None:
     assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)), "nothing was updated"
 
 
-def test_parameters_without_values() -> None:
+def test_parameters_without_values_raise_an_error() -> None:
     model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 5))
     with pytest.raises(HybridError, match=r"parameter 0.weight has no values yet"):
         of(model, torch.optim.SGD(model[1].parameters()))
@@ -209,7 +211,7 @@ def test_parameters_without_values() -> None:
         of(model, torch.optim.SGD(model.parameters()))
 
 
-def test_sparse_gradients() -> None:
+def test_sparse_gradients_raise_an_error() -> None:
     model = nn.Embedding(9, 3, sparse=True)
     hybrid = of(model, torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(HybridError, match=r"the gradient of weight is torch.sparse_coo: .*sparse=False"):
@@ -217,16 +219,16 @@ def test_sparse_gradients() -> None:
     hybrid.close()
 
 
-def test_an_optimizer_whose_hybrid_is_gone() -> None:
+def test_step_of_an_optimizer_whose_hybrid_was_collected_raises_an_error() -> None:
     model = MODELS["mlp"]()
     optimizer = adamw(model)
     step(model, of(model, optimizer))
     gc.collect()
-    with pytest.raises(HybridError, match="keep it, or close"):
+    with pytest.raises(HybridError, match="keep a reference to it, or close"):
         optimizer.step()
 
 
-def test_after_close_the_optimizer_is_torchs_own() -> None:
+def test_close_restores_the_optimizer() -> None:
     model = MODELS["mlp"]()
     optimizer = adamw(model)
     hybrid = of(model, optimizer, optimizer_store=None)

@@ -1,4 +1,4 @@
-"""The optimizer's state on disk: the same bits, little memory, and errors that are not passed over."""
+"""The optimizer's state on disk: the same bits, little memory, and errors that are raised."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastio.errors import TransferError
 from fastio.hybrid import Hybrid, StateLostError, manager
 from fastio.hybrid.optimizer import ssd_states
 from fastio.offload import BlockStore
-from hybrid_training import MODELS, LateMemories, adamw, assert_same_bits, batch, cloned, one_thread, rotated, train
+from hybrid_training import MODELS, LateDeviceMemory, adamw, assert_same_bits, batch, cloned, one_thread, rotated, train
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "adamw": adamw,
@@ -33,20 +33,20 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one block: more of them than buffers, and parameters that are cut."""
-    monkeypatch.setattr(ssd_states.OnStore.__init__, "__defaults__", (4096,))
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of one block: more of them than buffers, and parameters that are cut."""
+    monkeypatch.setattr(ssd_states.SsdStates.__init__, "__defaults__", (4096,))
 
 
 def wide() -> nn.Module:
-    """Parameters of more than one piece, and many small ones in one."""
+    """Parameters larger than one chunk, and many small ones in one chunk."""
     return nn.Sequential(nn.Linear(7, 1500), nn.LayerNorm(1500), nn.ReLU(), nn.Linear(1500, 43), nn.Linear(43, 5))
 
 
 @pytest.mark.parametrize("reserve", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("model", MODELS)
-def test_twenty_steps_are_those_of_plain_training(
-    model: str, reserve: float, tmp_path: Path, small_pieces: None
+def test_twenty_steps_give_the_bits_of_plain_training(
+    model: str, reserve: float, tmp_path: Path, small_chunks: None
 ) -> None:
     settings = {"optimizer_store": tmp_path, "gradient_reserve": reserve, "planner": rotated(0)}
     train(MODELS[model], settings).assert_same(train(MODELS[model], None))
@@ -55,11 +55,11 @@ def test_twenty_steps_are_those_of_plain_training(
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("late", [False, True])
-def test_each_optimizer_keeps_its_state_there(
-    optimizer: str, late: bool, tmp_path: Path, small_pieces: None, monkeypatch: pytest.MonkeyPatch
+def test_each_optimizer_keeps_its_state_in_the_store(
+    optimizer: str, late: bool, tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if late:
-        monkeypatch.setattr(manager, "memories_of", lambda device: LateMemories())
+        monkeypatch.setattr(manager, "device_memory_for", lambda device: LateDeviceMemory())
     make = OPTIMIZERS[optimizer]
     settings = {"optimizer_store": tmp_path, "gradient_reserve": 0.5}
 
@@ -70,7 +70,7 @@ def test_each_optimizer_keeps_its_state_there(
 
 
 def parameters_that_differ(model: nn.Module) -> torch.optim.Optimizer:
-    """Groups with states of their own kinds, in one piece."""
+    """Groups with different kinds of state, in one chunk."""
     first, second, *rest = model.parameters()
     groups: list[dict[str, Any]] = [
         {"params": [first], "amsgrad": True, "lr": 1e-3},
@@ -80,7 +80,7 @@ def parameters_that_differ(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups)
 
 
-def test_groups_whose_states_differ_and_gradients_that_come_later(tmp_path: Path) -> None:
+def test_groups_with_different_states_and_late_gradients_give_the_plain_bits(tmp_path: Path) -> None:
     class Late(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -97,14 +97,14 @@ def test_groups_whose_states_differ_and_gradients_that_come_later(tmp_path: Path
         trained.assert_same(train(Late, None, 9, make))
 
 
-def test_checkpoints_go_both_ways(tmp_path: Path, small_pieces: None) -> None:
+def test_checkpoints_load_in_both_directions(tmp_path: Path, small_chunks: None) -> None:
     def run(stored: tuple[bool, bool]) -> Any:
         state: Any = None
         for number, store in enumerate(stored):
             torch.manual_seed(number)
             model = wide()
             optimizer = adamw(model)
-            before = store and not stored[0]  # else after Hybrid is made
+            before = store and not stored[0]  # otherwise after Hybrid is made
             if state is not None and before:
                 optimizer.load_state_dict(state[1])
             stepper: Any = Hybrid(model, optimizer, optimizer_store=tmp_path, device="cpu") if store else optimizer
@@ -131,8 +131,11 @@ def test_checkpoints_go_both_ways(tmp_path: Path, small_pieces: None) -> None:
         assert_same_bits(run(stored), plain)
 
 
-def test_gradients_in_host_memory_are_not_resident(tmp_path: Path) -> None:
-    """With a store they are pages of a file: what stays resident of them is the last piece and what backward makes."""
+def test_gradients_in_a_mapped_file_are_not_resident(tmp_path: Path) -> None:
+    """With a store, gradients are pages of a file.
+
+    Only the pages of the last chunk, and of what backward makes, stay resident.
+    """
     model = nn.Sequential(nn.Linear(7, 4096), nn.Linear(4096, 4096), nn.Linear(4096, 4096), nn.Linear(4096, 5))
     hybrid = Hybrid(model, adamw(model), optimizer_store=tmp_path, gradient_reserve=0.0, device="cpu")
     nbytes = sum(p.numel() * 4 for p in model.parameters())
@@ -147,7 +150,7 @@ def test_gradients_in_host_memory_are_not_resident(tmp_path: Path) -> None:
 
 
 def _resident_files() -> int:
-    """Bytes of this process's resident pages of files without a name in a folder of pytest's."""
+    """Return the bytes of this process's resident pages of unnamed files in a pytest folder."""
     total, mine = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if "-" in line.split(" ", 1)[0]:
@@ -158,7 +161,7 @@ def _resident_files() -> int:
 
 
 @pytest.mark.parametrize("operation", ["read", "write"])
-def test_a_disk_that_fails_is_told_of_and_training_stops(
+def test_failing_disk_raises_state_lost_error_for_every_later_step(
     operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = MODELS["mlp"]()
@@ -186,7 +189,7 @@ def test_a_disk_that_fails_is_told_of_and_training_stops(
     hybrid.close()
 
 
-def test_a_folder_that_is_not_there_changes_nothing(tmp_path: Path) -> None:
+def test_missing_folder_raises_an_error_and_changes_nothing(tmp_path: Path) -> None:
     model = MODELS["mlp"]()
     before = [p.data_ptr() for p in model.parameters()]
     with pytest.raises(FileNotFoundError):

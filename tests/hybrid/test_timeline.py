@@ -1,4 +1,4 @@
-"""The simulated iteration: lanes that do one thing at a time, in an order that can be; and its picture."""
+"""Tests the simulated iteration: lanes do one thing at a time, in a possible order; and its plot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hybrid_training import MODELS, adamw, batch
 
 
 def seconds(most: int) -> st.SearchStrategy[float]:
-    """Multiples of a 64th: their sums and differences are exact, so lanes that overlap do not do so by rounding."""
+    """Multiples of a 64th: their sums are exact, so an overlap is never due to rounding."""
     return st.integers(0, most * 64).map(lambda ticks: ticks / 64)
 
 
@@ -31,7 +31,7 @@ layers = st.builds(
 )
 
 
-def test_an_iteration_by_hand() -> None:
+def test_iteration_equals_the_hand_computed_one() -> None:
     costs = [LayerCosts(2, 1, 4, 2, 3, nbytes=10), LayerCosts(3, 1, 2, 2, 6, nbytes=20)]
     both = Plan(("GFGB", "DHA"), 5, (0,))
     seen = iterate(costs, both, [1, 10])
@@ -46,27 +46,27 @@ def test_an_iteration_by_hand() -> None:
     assert spans[UPDATE, "update", 0] == (24, 25)
     assert (seen.forward_s, seen.backward_s, seen.iteration_s, seen.nbytes) == (5, 9, 25, 30)
     kept = Plan(("GFGB", "DHA"), 5, ())
-    assert iterate(costs, kept, [1, 10]).iteration_s == 5 + 6 + 3 + 10 + 1, "both gradients are there by then"
+    assert iterate(costs, kept, [1, 10]).iteration_s == 5 + 6 + 3 + 10 + 1, "both gradients have arrived"
     assert iterate(costs, kept, [1, 10], update_waits=True).iteration_s == 5 + 6 + 3 + 2 + 10 + 1
     assert iterate([], Plan((), 0, ())).iteration_s == 0
 
 
 @given(st.lists(layers, max_size=6), st.floats(0, 1), st.booleans())
 @settings(deadline=None)
-def test_lanes_do_one_thing_at_a_time(costs: list[LayerCosts], reserve: float, waits: bool) -> None:
+def test_spans_of_a_lane_do_not_overlap(costs: list[LayerCosts], reserve: float, waits: bool) -> None:
     planned = plan(costs, gradient_reserve=reserve)
     seen = iterate(costs, planned, [0.5] * len(costs), update_waits=waits)
     assert seen.forward_s == planned.forward_s
     for lane in LANES:
         own = ((span.start_s, span.end_s) for span in seen.spans if span.lane == lane)
-        spans = sorted((start, end) for start, end in own if start < end)  # what takes no time is in nobody's way
+        spans = sorted((start, end) for start, end in own if start < end)  # spans of no time cannot overlap
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
     assert max((span.end_s for span in seen.spans), default=0.0) <= seen.iteration_s
     assert iterate(costs, planned, [0.5] * len(costs)).iteration_s <= seen.iteration_s
 
 
 def test_layers_that_touch_little_are_read_in_place_and_products_are_copied() -> None:
-    """The paper's figure 3: embeddings and norms gain by it in forward, matrix products do not."""
+    """The paper's figure 3: reading in place speeds up forward of embeddings and norms, not of matrix products."""
     embedding = machines.costs(Work(90 << 20, 4096 * 768 * 4, 0.0, 12 << 20), A100)
     norm = machines.costs(Work(6144, 6144, 3e6, 24 << 20), A100)
     product = machines.costs(Work(9 << 20, 9 << 20, 2.0 * 4096 * (9 << 18), 60 << 20, rows=4096), A100)
@@ -77,7 +77,7 @@ def test_layers_that_touch_little_are_read_in_place_and_products_are_copied() ->
     assert machines.costs(Work(90 << 20, 1, 0.0, 0), A100, True).backward_dha_s > embedding.copy_s * 0.9
 
 
-def test_a_hybrid_draws_its_plan(tmp_path: Path) -> None:
+def test_hybrid_plots_its_plan(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     model = MODELS["mlp"]()
     hybrid = Hybrid(model, adamw(model), device="cpu")
@@ -90,7 +90,7 @@ def test_a_hybrid_draws_its_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
-def test_it_can_be_drawn(suffix: str, tmp_path: Path) -> None:
+def test_timelines_are_drawn(suffix: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from fastio.hybrid.plot import draw
 

@@ -1,4 +1,4 @@
-"""Threads and processes that share a Hybrid's model: they take turns, or hear that they must."""
+"""Threads and processes that share a Hybrid's model take turns, or get an error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _one_thread() -> Iterator[None]:
 
 
 class Gate(nn.Module):
-    """Passes its input on; a thread other than that which made it waits inside, or ends there as by Ctrl-C."""
+    """Passes its input on; threads other than its maker wait inside, or end there as by Ctrl-C."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def backward(network: nn.Module, seed: int) -> None:
 
 @pytest.fixture
 def inference() -> Iterator[Callable[[nn.Module], threading.Thread]]:
-    """Starts a thread that waits inside a forward pass without gradients; it is let go at the end."""
+    """Start a thread that waits inside a forward pass without gradients; it is released at the end."""
     begun: list[tuple[Gate, threading.Thread]] = []
 
     def begin(network: Any) -> threading.Thread:
@@ -80,7 +80,7 @@ def inference() -> Iterator[Callable[[nn.Module], threading.Thread]]:
 
 
 @pytest.mark.parametrize("modes", [rotated(0), rotated(1), "zero-offload"])
-def test_an_update_and_another_thread_s_pass_take_turns(modes: Any, inference: Any) -> None:
+def test_step_during_another_threads_pass_raises_an_error(modes: Any, inference: Any) -> None:
     networks = [gated(), gated()]
     optimizers = [adamw(network) for network in networks]
     plain, network = networks
@@ -104,7 +104,7 @@ def test_an_update_and_another_thread_s_pass_take_turns(modes: Any, inference: A
     assert_same_bits(cloned(plain.state_dict()), cloned(network.state_dict()))
 
 
-def test_a_pass_that_ctrl_c_ended_in_another_thread_is_in_nobody_s_way(inference: Any) -> None:
+def test_interrupted_pass_of_another_thread_does_not_block(inference: Any) -> None:
     network = gated()
     network[1].interrupted = True
     with Hybrid(network, adamw(network), planner=rotated(0), device="cpu") as hybrid:
@@ -118,7 +118,7 @@ def test_a_pass_that_ctrl_c_ended_in_another_thread_is_in_nobody_s_way(inference
         assert torch.isfinite(network(torch.ones(4, 7))).all()
 
 
-def test_many_threads_that_take_turns_by_a_lock_train_as_one_does() -> None:
+def test_threads_that_share_a_lock_train_like_one_thread() -> None:
     outcomes = []
     for threads in (0, 3):
         torch.manual_seed(0)
@@ -149,8 +149,8 @@ def test_many_threads_that_take_turns_by_a_lock_train_as_one_does() -> None:
     assert_same_bits(*outcomes)
 
 
-def test_a_forked_process_does_not_write_to_its_parent_s_files(tmp_path: Path) -> None:
-    """Gradients in mapped files, and the store, are the parent's: what might write there is refused."""
+def test_forked_process_must_not_write_to_its_parents_files(tmp_path: Path) -> None:
+    """Gradients in mapped files and the store belong to the parent: calls that may write there raise an error."""
     network = mlp()
     optimizer = adamw(network)
     with Hybrid(network, optimizer, gradient_reserve=0.0, device="cpu", optimizer_store=tmp_path) as hybrid:

@@ -1,4 +1,4 @@
-"""Hybrid beside what writes to weights, states and memory on its own: layers, scalers, hooks, shared memory."""
+"""Hybrid with code that writes to weights, states and memory: layers, scalers, hooks, shared memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from disks import tmpfs
 from fastio.errors import TransferError
 from fastio.hybrid import Hybrid
 from fastio.hybrid.errors import HybridError, StateLostError
-from fastio.hybrid.memory.device_memory import memories_of
-from fastio.hybrid.memory.flat_buffer import HostVector
+from fastio.hybrid.memory.device_memory import device_memory_for
+from fastio.hybrid.memory.flat_buffer import FlatBuffer
 from hybrid_training import adamw, assert_same_bits, cloned, one_thread, rotated
 
 PLACES = pytest.mark.parametrize("stored", [False, True], ids=["in memory", "on a store"])
@@ -37,7 +37,7 @@ def mlp() -> nn.Module:
 def both(
     make: Callable[[], nn.Module], optimizer_of: Callable[[nn.Module], Any], loop: Callable[[Any, Any], Any], store: Any
 ) -> None:
-    """The loop with a plain optimizer and with Hybrid's: the same bits are to come of it."""
+    """Run the loop with a plain optimizer and with Hybrid; the bits must be the same."""
     outcomes = []
     for hybrid in (False, True):
         torch.manual_seed(0)
@@ -66,7 +66,7 @@ def trained(network: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]
 
 @PLACES
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
-def test_a_scaler_leaves_its_work_to_a_fused_step(kind: Any, stored: bool, tmp_path: Path) -> None:
+def test_scaler_with_a_fused_step_gives_the_plain_bits(kind: Any, stored: bool, tmp_path: Path) -> None:
     def loop(network: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
         losses = []
@@ -83,7 +83,7 @@ def test_a_scaler_leaves_its_work_to_a_fused_step(kind: Any, stored: bool, tmp_p
 
 
 class Constrained(nn.Module):
-    """Writes to its weights in every way that a forward pass may."""
+    """A module that writes to its weights in every way that a forward pass may."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,12 +104,12 @@ class Constrained(nn.Module):
 
 
 @PLACES
-def test_what_a_forward_pass_writes_to_weights_is_kept(stored: bool, tmp_path: Path) -> None:
+def test_weights_written_in_forward_are_kept(stored: bool, tmp_path: Path) -> None:
     both(Constrained, adamw, trained, tmp_path if stored else None)
 
 
 @PLACES
-def test_hooks_from_before_see_what_a_step_left(stored: bool, tmp_path: Path) -> None:
+def test_earlier_hooks_see_the_result_of_a_step(stored: bool, tmp_path: Path) -> None:
     seen: list[int] = []
 
     def count(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -124,7 +124,7 @@ def test_hooks_from_before_see_what_a_step_left(stored: bool, tmp_path: Path) ->
     assert seen == [6] * 12
 
 
-def test_a_step_that_a_hook_breaks_off_leaves_the_groups_whole() -> None:
+def test_step_interrupted_by_a_hook_leaves_the_groups_whole() -> None:
     def fail(*_: Any) -> None:
         raise ValueError("no")
 
@@ -155,19 +155,19 @@ def test_states_of_frozen_parameters_are_kept(tmp_path: Path) -> None:
     assert_same_bits(before, optimizer.state_dict())
 
 
-def test_a_state_that_went_with_its_hybrid_is_said_to_be_gone(tmp_path: Path) -> None:
+def test_state_lost_with_its_hybrid_raises_state_lost_error(tmp_path: Path) -> None:
     network = mlp()
     optimizer = adamw(network)
     hybrid = Hybrid(network, optimizer, planner=rotated(0), device="cpu", optimizer_store=tmp_path)
     trained(network, optimizer)
     del hybrid
     gc.collect()
-    with pytest.raises(StateLostError, match="gone"):
+    with pytest.raises(StateLostError, match="is lost"):
         optimizer.state_dict()
 
 
 @PLACES
-def test_memory_that_moves_in_place_is_refused(stored: bool, tmp_path: Path) -> None:
+def test_parameter_memory_that_moves_raises_an_error(stored: bool, tmp_path: Path) -> None:
     network = mlp()
     optimizer = adamw(network)
     store = tmp_path if stored else None
@@ -179,25 +179,25 @@ def test_memory_that_moves_in_place_is_refused(stored: bool, tmp_path: Path) -> 
     assert hybrid.plan
 
 
-def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(tmp_path: Path) -> None:
+def test_full_disk_raises_an_error_instead_of_killing_the_process(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "small", 1) as folder, pytest.raises(OSError, match="space"):
-        HostVector(4 << 20, memories_of("cpu"), str(folder))
+        FlatBuffer(4 << 20, device_memory_for("cpu"), str(folder))
 
 
-def test_a_full_optimizer_store_is_named(tmp_path: Path) -> None:
+def test_full_optimizer_store_raises_an_error_that_names_it(tmp_path: Path) -> None:
     network = nn.Linear(1024, 1024)
     with tmpfs(tmp_path / "small", 1) as folder:
         with pytest.raises(TransferError) as caught:
             Hybrid(network, adamw(network), device="cpu", optimizer_store=folder)
         assert caught.value.filename == str(folder)
         assert re.search("gradients.*make room there, or name another folder.*No space left", str(caught.value))
-        del caught  # it holds the Hybrid, and so the folder
+        del caught  # frees the error, which holds the Hybrid and the folder
         gc.collect()
 
 
 @PLACES
-def test_a_hook_that_is_registered_later_sees_the_gradients_before_the_update(stored: bool, tmp_path: Path) -> None:
-    """By ``optimizer.step()``, too, with which Hybrid's own hook cannot know of it in time."""
+def test_later_hooks_see_the_gradients_before_the_update(stored: bool, tmp_path: Path) -> None:
+    """Also through ``optimizer.step()``, which runs hooks in their order of registration."""
 
     def loop(network: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
         def halve(optimizer: Any, arguments: Any, settings: Any) -> None:
@@ -213,7 +213,7 @@ def test_a_hook_that_is_registered_later_sees_the_gradients_before_the_update(st
     both(mlp, adamw, loop, tmp_path if stored else None)
 
 
-def test_a_closed_hybrid_leaves_the_optimizer_as_it_was() -> None:
+def test_close_leaves_the_optimizer_as_it_was() -> None:
     network = mlp()
     optimizer = adamw(network)
     before = set(vars(optimizer))
@@ -226,8 +226,8 @@ def test_a_closed_hybrid_leaves_the_optimizer_as_it_was() -> None:
 
 
 @PLACES
-def test_gradients_whose_memory_moves_are_updated_with_as_they_are(stored: bool, tmp_path: Path) -> None:
-    """As Hogwild's ``share_memory_()`` moves them, and a queue of torch.multiprocessing."""
+def test_gradients_whose_memory_moves_are_used_in_the_update(stored: bool, tmp_path: Path) -> None:
+    """As moved by Hogwild's ``share_memory_()``, and by a torch.multiprocessing queue."""
 
     def loop(network: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
         losses = []
@@ -246,8 +246,8 @@ def test_gradients_whose_memory_moves_are_updated_with_as_they_are(stored: bool,
     both(mlp, adamw, loop, tmp_path if stored else None)
 
 
-def test_an_optimizer_whose_hybrid_is_gone_gets_another() -> None:
-    """Nobody can close it any more; what it learned is in the optimizer."""
+def test_optimizer_whose_hybrid_was_collected_gets_another() -> None:
+    """It can no longer be closed; its state is in the optimizer."""
     plain, network = mlp(), mlp()
     network.load_state_dict(plain.state_dict())
     optimizers = [adamw(plain), adamw(network)]
@@ -267,12 +267,12 @@ def test_an_optimizer_whose_hybrid_is_gone_gets_another() -> None:
     assert_same_bits(cloned(optimizers[0].state_dict()), cloned(optimizers[1].state_dict()))
 
 
-def test_one_whose_hybrid_went_with_its_state_is_refused(tmp_path: Path) -> None:
+def test_optimizer_whose_state_was_lost_is_refused(tmp_path: Path) -> None:
     network = mlp()
     optimizer = adamw(network)
     first = Hybrid(network, optimizer, device="cpu", optimizer_store=tmp_path)
     trained(network, optimizer)
     del first
     gc.collect()
-    with pytest.raises(StateLostError, match="is gone, and with it the state"):
+    with pytest.raises(StateLostError, match="the state on its store is lost"):
         Hybrid(network, optimizer, device="cpu")

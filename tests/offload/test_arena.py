@@ -1,4 +1,4 @@
-"""The two-ended arena against a plain list of blocks, and what it promises about the two ends."""
+"""Tests the two-ended arena against a plain list of blocks, and which end each kind of block uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALIGNMENT = 64
 NBYTES = 64 * ALIGNMENT
 
 
-def test_residents_fill_from_the_low_end_and_ephemerals_from_the_high_end() -> None:
+def test_resident_blocks_fill_the_low_end_and_ephemeral_ones_the_high_end() -> None:
     arena = Arena(NBYTES, ALIGNMENT)
     assert [arena.resident(100), arena.resident(64)] == [0, 128]
     assert [arena.ephemeral(100), arena.ephemeral(64)] == [NBYTES - 128, NBYTES - 192]
@@ -22,7 +22,7 @@ def test_residents_fill_from_the_low_end_and_ephemerals_from_the_high_end() -> N
     assert arena.gap == NBYTES - 384
 
 
-def test_it_is_full_when_the_ends_meet_and_usable_afterwards() -> None:
+def test_arena_is_full_when_the_ends_meet_and_usable_after_a_free() -> None:
     arena = Arena(4096, 1024)
     low = arena.resident(2048)
     arena.ephemeral(1024)
@@ -35,7 +35,7 @@ def test_it_is_full_when_the_ends_meet_and_usable_afterwards() -> None:
     assert arena.resident(1) == 0
 
 
-def test_ephemerals_leave_no_hole_between_residents() -> None:
+def test_freed_ephemeral_blocks_leave_no_hole_between_resident_ones() -> None:
     arena = Arena(NBYTES, ALIGNMENT)
     passing = []
     for _ in range(8):
@@ -46,7 +46,7 @@ def test_ephemerals_leave_no_hole_between_residents() -> None:
     assert arena.gap == NBYTES - 8 * 64
 
 
-def test_what_is_misused_is_named() -> None:
+def test_misuse_raises_an_error_that_names_the_argument() -> None:
     arena = Arena(4096)
     with pytest.raises(KeyError, match="offset 3"):
         arena.free(3)
@@ -59,7 +59,7 @@ def test_what_is_misused_is_named() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["resident", "ephemeral", "free"]), st.integers(0, 700)), max_size=60))
-def test_blocks_never_overlap_and_all_freed_is_all_free(steps: list[tuple[str, int]]) -> None:
+def test_blocks_never_overlap_and_freeing_all_empties_the_arena(steps: list[tuple[str, int]]) -> None:
     arena = Arena(NBYTES, ALIGNMENT)
     blocks: list[tuple[int, int]] = []
     for kind, number in steps:

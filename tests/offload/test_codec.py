@@ -1,4 +1,4 @@
-"""The codecs of activations: bits for bits where they promise it, within their bounds where they do not."""
+"""Tests the activation codecs: exact ones keep all bits, the others keep their error bounds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fastio.runtime.native_errors import NativeError
 KERNELS = _native.csr_kernels()
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.complex64, torch.complex128]
 
-# Bits that comparisons of values would get wrong: -0.0, quiet and signalling NaNs with payloads, infinities, denormals.
+# Bits that a comparison of values would miss: -0.0, quiet and signalling NaNs with payloads, infinities, denormals.
 ODD = {
     2: [0x8000, 0x7E01, 0x7C01, 0xFE7F, 0x7C00, 0xFC00, 0x0001, 0x8001],
     4: [0x80000000, 0x7FC00001, 0x7F800001, 0xFFFFFFFF, 0x7F800000, 0xFF800000, 1, 0x80000001],
@@ -37,7 +37,7 @@ lengths = st.one_of(
 
 
 def noise(elements: int, itemsize: int, density: float, seed: int) -> np.ndarray:
-    """Words of which about that part are not zero, a third of those with odd bits."""
+    """Return words of which about this fraction is non-zero, a third of those with unusual bits."""
     random = np.random.default_rng(seed)
     words = random.integers(1, 1 << (8 * itemsize), elements, dtype=np.uint64)
     odd = random.choice(np.array(ODD[itemsize], dtype=np.uint64), elements)
@@ -67,7 +67,7 @@ def with_payload(encoded: Encoded, payload: torch.Tensor) -> Encoded:
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("itemsize", [2, 4, 8])
 @given(elements=lengths, density=st.floats(0, 1), seed=st.integers(0, 2**32), shift=st.integers(0, 8))
-def test_every_kernel_keeps_every_bit(
+def test_every_csr_kernel_keeps_every_bit(
     kernel: str, itemsize: int, elements: int, density: float, seed: int, shift: int
 ) -> None:
     words = noise(elements, itemsize, density, seed)
@@ -89,7 +89,7 @@ def test_every_kernel_keeps_every_bit(
 
 
 def _check_format(payload: np.ndarray, words: np.ndarray) -> None:
-    """The payload is what csr.hpp says, read by numpy."""
+    """Check with numpy that the payload has the format of csr.hpp."""
     rows = -(-len(words) // 128)
     padded = np.zeros(rows * 128, words.dtype)
     padded[: len(words)] = words
@@ -110,7 +110,7 @@ def _check_format(payload: np.ndarray, words: np.ndarray) -> None:
     seed=st.integers(0, 2**32),
     data=st.data(),
 )
-def test_a_damaged_payload_is_an_error(
+def test_damaged_payload_raises_an_error(
     kernel: str, elements: int, itemsize: int, density: float, seed: int, data: st.DataObject
 ) -> None:
     words = noise(elements, itemsize, density, seed)
@@ -136,7 +136,7 @@ def test_a_damaged_payload_is_an_error(
     assert (back[64 + elements :] == 0xA5).all()
 
 
-def test_a_kernel_that_is_not_there_is_an_error() -> None:
+def test_unavailable_kernel_raises_an_error() -> None:
     with pytest.raises(NativeError, match="no CSR-128 kernel"):
         _native.csr_count(0, 0, 4, "abacus")
 
@@ -148,7 +148,7 @@ def test_a_kernel_that_is_not_there_is_an_error() -> None:
     density=st.floats(0, 1),
     seed=st.integers(0, 2**32),
 )
-def test_what_comes_back_has_the_shape_dtype_and_promise(
+def test_decoded_tensor_has_the_shape_dtype_and_exactness_of_its_codec(
     codec: str, elements: int, dtype: torch.dtype, density: float, seed: int
 ) -> None:
     tensor = sparse(elements, density, dtype, seed)
@@ -170,7 +170,9 @@ def test_what_comes_back_has_the_shape_dtype_and_promise(
 
 @pytest.mark.parametrize("codec", EXACT)
 @given(elements=lengths, density=st.floats(0, 1), seed=st.integers(0, 2**32), dtype=st.sampled_from(DTYPES[:5]))
-def test_exact_codecs_keep_odd_bits(codec: str, elements: int, density: float, seed: int, dtype: torch.dtype) -> None:
+def test_exact_codecs_keep_nan_payloads_negative_zeros_and_denormals(
+    codec: str, elements: int, density: float, seed: int, dtype: torch.dtype
+) -> None:
     words = noise(elements, dtype.itemsize, density, seed)
     tensor = torch.frombuffer(bytearray(words.tobytes()), dtype=dtype) if elements else torch.empty(0, dtype=dtype)
     assert same_bits(decode(encode(tensor, codec)), tensor)
@@ -178,10 +180,10 @@ def test_exact_codecs_keep_odd_bits(codec: str, elements: int, density: float, s
 
 @pytest.mark.parametrize(("codec", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
 @given(bits=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=300))
-def test_rounding_keeps_to_its_bounds_or_keeps_the_bits(codec: str, dtype: torch.dtype, bits: list[int]) -> None:
+def test_rounding_keeps_its_error_bounds_or_keeps_the_bits(codec: str, dtype: torch.dtype, bits: list[int]) -> None:
     words = np.array(bits, dtype=np.uint32)
     _check_rounding(torch.from_numpy(words.view(np.float32).copy()), codec, dtype)
-    # All bits seldom fit together: also those elements alone that may be rounded.
+    # A tensor of arbitrary bits seldom fits the bounds: also test only the elements that do.
     values = words.view(np.float32)
     fits = values[np.abs(values) <= torch.finfo(dtype).max]
     if len(fits):
@@ -206,7 +208,7 @@ def _check_rounding(tensor: torch.Tensor, codec: str, dtype: torch.dtype) -> Non
 
 @pytest.mark.parametrize("codec", ["fp16", "csr+fp16"])
 @pytest.mark.parametrize("value", [65505.0, -65505.0, math.inf, -math.inf, math.nan])
-def test_what_half_precision_cannot_hold_is_not_rounded(codec: str, value: float) -> None:
+def test_values_out_of_range_of_half_precision_are_not_rounded(codec: str, value: float) -> None:
     tensor = torch.rand(1000) + 1 / 3
     tensor[617] = value
     encoded = encode(tensor, codec)
@@ -220,14 +222,14 @@ def test_what_half_precision_cannot_hold_is_not_rounded(codec: str, value: float
 
 
 @pytest.mark.parametrize("value", [65504.0, -65504.0, -0.0])
-def test_half_precision_holds_its_limits(value: float) -> None:
+def test_largest_values_of_half_precision_are_rounded(value: float) -> None:
     tensor = torch.tensor([value, 1.0])
     encoded = encode(tensor, "fp16")
     assert encoded.codec == "fp16"
     assert same_bits(decode(encoded), tensor)
 
 
-def test_sparse_and_half_is_half_of_the_same_elements() -> None:
+def test_csr_fp16_decodes_to_the_same_elements_as_fp16() -> None:
     tensor = sparse(100_000)
     encoded = encode(tensor, "csr+fp16")
     assert encoded.codec == "csr+fp16"
@@ -236,7 +238,7 @@ def test_sparse_and_half_is_half_of_the_same_elements() -> None:
 
 @pytest.mark.parametrize(("codec", "width"), [("csr", 4), ("csr+fp16", 2)])
 @pytest.mark.parametrize("density", [0.0, 0.1, 0.4, 0.9, 1.0])
-def test_the_ratio_is_that_of_the_density(codec: str, width: int, density: float) -> None:
+def test_ratio_follows_from_the_density(codec: str, width: int, density: float) -> None:
     tensor = torch.ones(128, 2048)
     tensor.view(-1)[torch.randperm(tensor.numel())[int(density * tensor.numel()) :]] = 0
     measured = int(tensor.count_nonzero()) / tensor.numel()
@@ -245,21 +247,21 @@ def test_the_ratio_is_that_of_the_density(codec: str, width: int, density: float
 
 @pytest.mark.parametrize(("density", "used"), [(0.4, "csr"), (0.7, "csr"), (0.8, "none"), (1.0, "none")])
 @pytest.mark.parametrize("elements", [5_000, 1_000_000])  # counted whole, and sampled before
-def test_lossless_packs_where_it_pays(elements: int, density: float, used: str) -> None:
+def test_lossless_packs_only_if_the_ratio_pays(elements: int, density: float, used: str) -> None:
     tensor = sparse(elements, density)
     encoded = encode(tensor, "lossless")
     assert encoded.codec == used
     assert same_bits(decode(encoded), tensor)
 
 
-def test_nothing_is_copied_that_need_not_be() -> None:
+def test_codec_none_copies_no_contiguous_tensor() -> None:
     tensor = torch.rand(5, 7)
     encoded = encode(tensor, "none")
     assert encoded.payload.data_ptr() == tensor.data_ptr()
     assert decode(encoded).data_ptr() == tensor.data_ptr()
 
 
-def test_a_payload_that_begins_anywhere_is_decoded() -> None:
+def test_unaligned_payload_is_decoded() -> None:
     tensor = sparse(1000)
     for codec in CODECS:
         encoded = encode(tensor, codec)
@@ -271,7 +273,7 @@ def test_a_payload_that_begins_anywhere_is_decoded() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_any_strides_any_view_any_graph(codec: str) -> None:
+def test_strided_viewed_and_graph_tensors_are_encoded(codec: str) -> None:
     base = sparse(4 * 6 * 8).view(4, 6, 8)
     for tensor in (
         base.transpose(0, 2),
@@ -290,7 +292,7 @@ def test_any_strides_any_view_any_graph(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_payload_of_another_size_is_an_error(codec: str) -> None:
+def test_payload_of_the_wrong_size_raises_an_error(codec: str) -> None:
     encoded = encode(sparse(1000), codec)
     for payload in (encoded.payload[:-1], torch.cat([encoded.payload, encoded.payload[:4]]), encoded.payload[:0]):
         with pytest.raises(PayloadError, match=r"expected \d+"):
@@ -303,7 +305,7 @@ def test_a_payload_of_another_size_is_an_error(codec: str) -> None:
         decode(dataclasses.replace(encoded, payload=encoded.payload.repeat_interleave(2)[::2]))
 
 
-def test_a_damaged_directory_names_the_row() -> None:
+def test_damaged_directory_raises_an_error_that_names_the_row() -> None:
     encoded = encode(sparse(128 * 100), "csr")
     payload = encoded.payload.clone()
     payload[16 * 50] ^= 1
@@ -313,7 +315,7 @@ def test_a_damaged_directory_names_the_row() -> None:
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_another_number_of_elements_than_was_packed_is_an_error() -> None:
+def test_wrong_number_of_elements_raises_an_error() -> None:
     encoded = encode(torch.ones(1000), "csr")
     for shape in ((0,), (999,), (1025,), (1 << 20,), (1 << 33,)):
         with pytest.raises(PayloadError):
@@ -322,7 +324,7 @@ def test_another_number_of_elements_than_was_packed_is_an_error() -> None:
         decode(dataclasses.replace(encoded, dtype=torch.uint8))
 
 
-def test_what_cannot_be_encoded_says_so() -> None:
+def test_unsupported_tensors_raise_an_error_with_the_reason() -> None:
     with pytest.raises(ValueError, match="unknown codec 'zip'"):
         encode(torch.ones(1), "zip")
     with pytest.raises(ValueError, match="choose one of none, csr, lossless"):
@@ -333,7 +335,7 @@ def test_what_cannot_be_encoded_says_so() -> None:
         encode(torch.ones(3, device="meta"), "csr")
 
 
-def test_encoded_is_a_value() -> None:
+def test_encoded_is_immutable() -> None:
     encoded = encode(sparse(100), "csr")
     with pytest.raises(dataclasses.FrozenInstanceError):
         encoded.codec = "none"  # type: ignore[misc]
@@ -346,7 +348,7 @@ def test_the_source_of_the_gpu_part_travels_with_the_package() -> None:
 
 
 @pytest.mark.skipif(csr_cuda.is_available(), reason="CuPy works here")
-def test_without_cupy_the_gpu_part_says_what_to_install() -> None:
+def test_gpu_codec_without_cupy_raises_an_error_with_the_install_command() -> None:
     with pytest.raises(ToolUnavailableError, match="pip install"):
         csr_cuda.pack(torch.zeros(1), 1, 4, 0)
 
@@ -355,9 +357,7 @@ def test_without_cupy_the_gpu_part_says_what_to_install() -> None:
 @pytest.mark.parametrize("itemsize", [2, 4, 8])
 @settings(max_examples=50)
 @given(elements=lengths, density=st.floats(0, 1), seed=st.integers(0, 2**32))
-def test_the_gpu_writes_and_reads_what_the_processor_does(
-    itemsize: int, elements: int, density: float, seed: int
-) -> None:
+def test_gpu_and_cpu_payloads_are_interchangeable(itemsize: int, elements: int, density: float, seed: int) -> None:
     pytest.importorskip("cupy")
     dtype = {2: torch.float16, 4: torch.float32, 8: torch.float64}[itemsize]
     words = noise(elements, itemsize, density, seed)
@@ -373,7 +373,7 @@ def test_the_gpu_writes_and_reads_what_the_processor_does(
 @pytest.mark.gpu
 @settings(max_examples=50)
 @given(elements=st.integers(1, 9000), density=st.floats(0, 1), seed=st.integers(0, 2**32), data=st.data())
-def test_the_gpu_refuses_damage(elements: int, density: float, seed: int, data: st.DataObject) -> None:
+def test_gpu_codec_detects_damaged_payloads(elements: int, density: float, seed: int, data: st.DataObject) -> None:
     pytest.importorskip("cupy")
     encoded = encode(sparse(elements, density, seed=seed).cuda(), "csr")
     payload = encoded.payload.clone()
@@ -385,7 +385,7 @@ def test_the_gpu_refuses_damage(elements: int, density: float, seed: int, data: 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("codec", CODECS)
-def test_codecs_on_the_gpu(codec: str) -> None:
+def test_codecs_keep_their_exactness_on_the_gpu(codec: str) -> None:
     pytest.importorskip("cupy")
     host = sparse(100_003)
     encoded = encode(host.cuda(), codec)

@@ -1,4 +1,4 @@
-"""Offload in company: what else people train with, in processes, threads and contexts of its own. Gradients as bits."""
+"""Offload with other training features, in processes, threads and nested contexts: gradients equal bit for bit."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import fastio
 from fastio.offload.stores.block_store import BlockStore
 from offloading import TOLD_OF_HOOKS, cnn, gradients, mlp, noise, same, seeded, trained, transformer
 
-# Budgets here are smaller than what one operator saves: each Offload says so once.
+# Budgets here are smaller than what one operator saves: each Offload warns of that once.
 pytestmark = pytest.mark.filterwarnings("ignore:budget is:UserWarning")
 
-# The vDNN policies move the inputs of layers of some kinds, however small the budget: it must allow for the rest.
+# The vDNN policies move only the inputs of some kinds of layers: the budget must hold the rest.
 POLICIES = [
     ("all", "800KiB"),
     ("fastensor", "800KiB"),
@@ -34,7 +34,7 @@ POLICIES = [
     ("vdnn-dyn", "1800KiB"),
 ]
 
-# One rank of two. Its store may be too small for its activations: it then keeps them, and the other rank never hears.
+# One rank of two. If its store is too small it keeps its activations, without effect on the other rank.
 RANK = """
 import contextlib, sys, warnings
 import torch, torch.distributed as dist
@@ -70,7 +70,7 @@ with BlockStore(folder, capacity) as store, warnings.catch_warnings(record=True)
         assert all(torch.equal(one, other) for one, other in zip(mine, plain, strict=True))
     moved = offload.report().traffic["disk"]
     kept = offload.counts.refused
-    assert offload.blobs_alive == 0
+    assert offload.saved_tensors_alive == 0
     offload.close()
 dist.barrier()
 dist.destroy_process_group()
@@ -81,7 +81,7 @@ print(moved.writes > 0, moved.reads > 0, kept > 0, told)
 
 @pytest.mark.parametrize("unused", ["all", "unused"])
 @pytest.mark.parametrize("small", [None, 1], ids=["room", "rank-1-without-room"])
-def test_two_ranks_of_ddp(tmp_path: Path, small: int | None, unused: str) -> None:
+def test_ddp_on_two_ranks_gives_the_gradients_of_plain_ddp(tmp_path: Path, small: int | None, unused: str) -> None:
     capacities = ["65536" if rank == small else "0" for rank in (0, 1)]
     ranks = [
         subprocess.Popen(
@@ -95,14 +95,14 @@ def test_two_ranks_of_ddp(tmp_path: Path, small: int | None, unused: str) -> Non
     ended = [rank.communicate(timeout=120) for rank in ranks]
     for number, (said, complaints) in enumerate(ended):
         assert ranks[number].returncode == 0, complaints
-        # A rank without room may have had nothing on disk to read back.
+        # A rank without room may have nothing on disk to read back.
         assert said in (["True True True 3\n", "True False True 3\n"] if number == small else ["True True False 0\n"])
     assert [path.name for path in tmp_path.iterdir()] in (["meeting"], [])
 
 
-@pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")  # torch's own, of our hooks on modules
+@pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")  # torch's own warning about our module hooks
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_compiled_model_is_warned_of_and_gives_the_same_gradients(tmp_path: Path, backend: str) -> None:
+def test_compiled_model_warns_once_and_gives_the_same_gradients(tmp_path: Path, backend: str) -> None:
     torch._dynamo.reset()
     model, loss = mlp()
     compiled = torch.compile(model, backend=backend)
@@ -111,14 +111,16 @@ def test_a_compiled_model_is_warned_of_and_gives_the_same_gradients(tmp_path: Pa
     with pytest.warns(UserWarning, match=r"torch\.compile"):
         same(trained(compiled, loss, offload), plain)
     for _ in range(2):
-        same(trained(compiled, loss, offload), plain)  # told once
+        same(trained(compiled, loss, offload), plain)  # warned once
     assert offload.counts.writes > 0
-    assert offload.blobs_alive == 0
+    assert offload.saved_tensors_alive == 0
     offload.close()
 
 
 @pytest.mark.parametrize(("policy", "budget"), POLICIES)
-def test_every_policy_on_a_convolutional_net(tmp_path: Path, policy: str, budget: str | None) -> None:
+def test_every_policy_gives_the_plain_gradients_of_a_convolutional_net(
+    tmp_path: Path, policy: str, budget: str | None
+) -> None:
     model, loss = cnn()
     offload = fastio.Offload(model, store=tmp_path, policy=policy, budget=budget)
     writes, cancelled = [], []
@@ -128,14 +130,14 @@ def test_every_policy_on_a_convolutional_net(tmp_path: Path, policy: str, budget
         writes.append(offload.report().traffic["disk"].writes)
         cancelled.append(offload.counts.cancelled)
     assert writes[0] > 0
-    assert writes[3] + cancelled[3] > writes[2] + cancelled[2]  # backward may overtake those that wait
-    assert offload.counts.refused == offload.counts.retried == offload.blobs_alive == 0
+    assert writes[3] + cancelled[3] > writes[2] + cancelled[2]  # backward may cancel waiting writes
+    assert offload.counts.refused == offload.counts.retried == offload.saved_tensors_alive == 0
     offload.close()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """The models are small: more threads only wait for each other."""
+    """Use one thread: with models this small, more threads only wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -143,7 +145,7 @@ def one_thread() -> Iterator[None]:
 
 
 class Layered(nn.Module):
-    """As torchtune does it: each layer's forward in a context of its own, all over one store."""
+    """Layers whose forwards each run in a context of their own (as in torchtune), over one store."""
 
     def __init__(self, layers: list[nn.Module], managers: list[fastio.Offload] | None) -> None:
         super().__init__()
@@ -159,7 +161,7 @@ class Layered(nn.Module):
 
 @pytest.mark.parametrize("policy", ["all", "flashneuron"])
 @pytest.mark.parametrize("around", [False, True], ids=["layers", "layers-and-model"])
-def test_a_manager_for_each_layer(tmp_path: Path, policy: str, around: bool) -> None:
+def test_one_manager_per_layer_gives_the_plain_gradients(tmp_path: Path, policy: str, around: bool) -> None:
     model, loss = transformer()
     assert isinstance(model, nn.TransformerEncoder)
     with BlockStore(tmp_path) as store:
@@ -174,15 +176,18 @@ def test_a_manager_for_each_layer(tmp_path: Path, policy: str, around: bool) -> 
             same(mine, plain)
         for manager in managers:
             assert manager.counts.writes > 0
-            assert manager.blobs_alive == 0
+            assert manager.saved_tensors_alive == 0
             manager.close()
-        assert (outer.report().blobs > 0) == around
+        assert (outer.report().activations > 0) == around
         outer.close()
         assert store.stats.bytes_used == 0
 
 
-def test_threads_each_with_its_manager_over_one_store(tmp_path: Path) -> None:
-    """Forward and backward of two models at the same time. Without dropout: threads share its generator."""
+def test_threads_with_a_manager_each_share_one_store(tmp_path: Path) -> None:
+    """Forward and backward of two models at the same time.
+
+    Without dropout, because threads share its generator.
+    """
     problems: list[str] = []
     pairs = [mlp(), mlp()]
     plains = [trained(*pair) for pair in pairs]
@@ -198,8 +203,8 @@ def test_threads_each_with_its_manager_over_one_store(tmp_path: Path) -> None:
                     value = loss(model)
                 value.backward()
                 same(gradients(model), plains[number])
-            if not offload.counts.writes or offload.blobs_alive:
-                problems.append(f"{offload.counts.writes} writes, {offload.blobs_alive} blobs alive")
+            if not offload.counts.writes or offload.saved_tensors_alive:
+                problems.append(f"{offload.counts.writes} writes, {offload.saved_tensors_alive} blobs alive")
             offload.close()
         except BaseException as error:
             problems.append(repr(error))
@@ -215,7 +220,7 @@ def test_threads_each_with_its_manager_over_one_store(tmp_path: Path) -> None:
         assert store.stats.bytes_used == 0
 
 
-def test_managers_are_freed_in_a_thread_that_did_not_make_them(tmp_path: Path) -> None:
+def test_managers_can_be_freed_in_another_thread(tmp_path: Path) -> None:
     model, loss = mlp()
     plain = trained(model, loss)
     with BlockStore(tmp_path) as store:
@@ -227,20 +232,18 @@ def test_managers_are_freed_in_a_thread_that_did_not_make_them(tmp_path: Path) -
         thread = threading.Thread(target=held.clear)
         thread.start()
         thread.join()
-        assert offload.blobs_alive == 0
+        assert offload.saved_tensors_alive == 0
         same(trained(model, loss, offload), plain)
         offload.close()
 
 
-def test_what_begins_meets_no_graph_that_another_thread_lets_go_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What waits to be written is counted anew as a forward pass begins: nobody may change it meanwhile."""
+def test_lock_is_held_while_a_pass_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting bytes are recounted at the beginning of a pass; no other thread may change them meanwhile."""
     model, loss = mlp()
     offload = fastio.Offload(store=tmp_path, policy="all", budget=0)
-    count, held = offload._levels.set_window, []
+    count, held = offload._tiers.set_window, []
     monkeypatch.setattr(
-        offload._levels, "set_window", lambda window: held.append(offload._lock.locked()) or count(window)
+        offload._tiers, "set_window", lambda window: held.append(offload._lock.locked()) or count(window)
     )
     same(trained(model, loss, offload), trained(model, loss))
     offload.close()
@@ -249,8 +252,8 @@ def test_what_begins_meets_no_graph_that_another_thread_lets_go_of(
 
 @pytest.mark.filterwarnings("ignore:.*inside the forward pass:UserWarning")
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoint_around_the_manager_and_within_it(tmp_path: Path, reentrant: bool) -> None:
-    """A manager inside a checkpointed block, itself inside another manager's forward pass."""
+def test_nested_managers_around_and_inside_checkpoint_give_the_plain_gradients(tmp_path: Path, reentrant: bool) -> None:
+    """A manager inside a checkpointed block, inside another manager's forward pass."""
     model, _ = mlp()
     x = noise(48, 64).requires_grad_()
     inner = fastio.Offload(store=tmp_path, policy="all", budget=0)
@@ -267,13 +270,13 @@ def test_checkpoint_around_the_manager_and_within_it(tmp_path: Path, reentrant: 
     same(trained(model, run(block)), plain)
     for _ in range(2):
         same(trained(model, run(block), outer), plain)
-    assert inner.blobs_alive == outer.blobs_alive == 0
+    assert inner.saved_tensors_alive == outer.saved_tensors_alive == 0
     inner.close()
     outer.close()
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["autocast-inside", "autocast-around"])
-def test_mixed_precision_from_both_sides(tmp_path: Path, inside: bool) -> None:
+def test_autocast_inside_and_around_the_context_gives_the_plain_gradients(tmp_path: Path, inside: bool) -> None:
     model, loss = cnn()
 
     def cast() -> Any:
@@ -296,7 +299,7 @@ def test_mixed_precision_from_both_sides(tmp_path: Path, inside: bool) -> None:
     offload.close()
 
 
-def test_function_transforms_say_that_torch_has_no_hooks_for_them(tmp_path: Path) -> None:
+def test_function_transforms_raise_the_error_of_torch(tmp_path: Path) -> None:
     x = noise(64, 64)
     model, loss = mlp()
     plain = trained(model, loss)
@@ -308,7 +311,7 @@ def test_function_transforms_say_that_torch_has_no_hooks_for_them(tmp_path: Path
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning")
-def test_anomaly_mode_and_passes_that_save_nothing(tmp_path: Path) -> None:
+def test_anomaly_mode_and_passes_without_saved_tensors_work(tmp_path: Path) -> None:
     model, loss = transformer()
     offload = fastio.Offload(store=tmp_path, budget="256KiB")
     for _ in range(2):
@@ -318,11 +321,11 @@ def test_anomaly_mode_and_passes_that_save_nothing(tmp_path: Path) -> None:
         with torch.autograd.set_detect_anomaly(True):
             plain = trained(model, loss)
             same(trained(model, loss, offload), plain)
-    assert offload.blobs_alive == 0
+    assert offload.saved_tensors_alive == 0
     offload.close()
 
 
-def test_weights_that_are_computed_and_weights_that_are_shared(tmp_path: Path) -> None:
+def test_computed_and_shared_weights_give_the_plain_gradients(tmp_path: Path) -> None:
     def make() -> nn.Module:
         first, second = nn.Linear(96, 96), nn.Linear(96, 96)
         second.weight = first.weight
@@ -373,7 +376,7 @@ if child == 0:
             os._exit(2)
         assert all(parameter.grad is None for parameter in model.parameters())
         del value
-        assert offload.blobs_alive > 0  # the parent's
+        assert offload.saved_tensors_alive > 0  # the parent's
         del offload
         with fastio.Offload(store=sys.argv[1], policy="all", budget=0) as own:  # its own works
             value = model(x).square().mean()
@@ -388,7 +391,7 @@ print("child", status)
 """
 
 
-def test_a_child_of_fork_gets_an_error_and_its_parent_goes_on(tmp_path: Path) -> None:
+def test_forked_child_gets_an_error_and_its_parent_continues(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", FORK, str(tmp_path)], check=False, capture_output=True, text=True, timeout=60
     )

@@ -1,5 +1,4 @@
-"""Saved tensors over one storage whose bytes are not the same though their version numbers are, and what backward
-itself writes to."""
+"""Tensors over one storage with equal version numbers but different bytes, and tensors that backward modifies."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ def run(function: Function, around: contextlib.AbstractContextManager[object], t
     return [tensor.grad for tensor in inputs if tensor.grad is not None]
 
 
-def test_torch_keeps_counters_where_they_are_looked_for() -> None:
+def test_counter_offset_is_found_in_this_torch() -> None:
     assert version_counters.OFFSET is not None
     one = torch.zeros(4)
     akin, apart = (one.detach(), one[1:], one.view(2, 2), one.numpy()), (one.data, torch.zeros(4), one.clone())
@@ -48,7 +47,7 @@ def test_torch_keeps_counters_where_they_are_looked_for() -> None:
     assert witness._version == one._version == 1
 
 
-def test_where_they_are_elsewhere_nothing_is_shared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unknown_counter_offset_shares_no_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(version_counters, "OFFSET", None)
     one = torch.zeros(4)
     assert version_counters.counter_of(one) != version_counters.counter_of(one)
@@ -58,7 +57,7 @@ def test_where_they_are_elsewhere_nothing_is_shared(monkeypatch: pytest.MonkeyPa
 
 
 def pool(h: Tensor, w: Tensor) -> Tensor:
-    """Two parts of one buffer, each with a counter of its own at the same number, one written after the other."""
+    """Two parts of one buffer with separate counters at the same number, one written after the other."""
     memory = torch.zeros(2, h.numel())
     one, other = memory[0].data, memory[1].data
     one.copy_(h.detach().flatten())
@@ -68,7 +67,7 @@ def pool(h: Tensor, w: Tensor) -> Tensor:
 
 
 def rebuilt(h: Tensor, w: Tensor) -> Tensor:
-    """The same by ``set_``."""
+    """The same with ``set_``."""
     memory = torch.zeros(2 * h.numel())
     parts = []
     result = torch.zeros(())
@@ -81,25 +80,27 @@ def rebuilt(h: Tensor, w: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("function", [pool, rebuilt])
-def test_gradients_are_those_of_plain_training(function: Function, offload: fastio.Offload) -> None:
+def test_equal_versions_of_different_counters_give_the_plain_gradients(
+    function: Function, offload: fastio.Offload
+) -> None:
     plain = run(function, contextlib.nullcontext())
     for _ in range(2):
         assert all(map(torch.equal, run(function, offload), plain))
     offload.check()
 
 
-def test_one_tensor_saved_by_several_is_moved_once(tmp_path: Path) -> None:
+def test_tensor_saved_by_several_operators_is_moved_once(tmp_path: Path) -> None:
     x = torch.randn(64, 64, requires_grad=True)
     with contextlib.closing(fastio.Offload(store=tmp_path, policy="all")) as offload:
         with offload:
-            y = x.exp()  # saves its result, which the others save as what they are given
+            y = x.exp()  # saves its result, which the others save as their input
             result = (y.sin() + y.view(-1).cos().view(64, 64) + y.detach() * x).sum()
-        assert offload.blobs_alive == 1
+        assert offload.saved_tensors_alive == 1
         result.backward()
 
 
 class InPlace(torch.autograd.Function):
-    """Backward writes to what was saved."""
+    """An operator whose backward writes to what was saved."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
@@ -121,7 +122,7 @@ def alone(h: Tensor, w: Tensor) -> Tensor:
     return InPlace.apply(h * 3).sum() + w.sum()
 
 
-def test_what_backward_wrote_to_is_not_given_out_again(offload: fastio.Offload) -> None:
+def test_tensor_modified_by_backward_raises_an_error_when_unpacked_again(offload: fastio.Offload) -> None:
     for function, twice in ((shared, False), (alone, True)):
         for around in (contextlib.nullcontext(), offload):
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):

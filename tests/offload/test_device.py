@@ -1,4 +1,4 @@
-"""Offload of GPU memory: its order of events on simulated streams, its stores in training, and all of it on a GPU."""
+"""Offload of GPU memory: event order on simulated streams, its stores in training, and all of it on a GPU."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from slow_store import SlowStore
 
 gpu = pytest.mark.gpu
 
-# Simulated streams: what CUDA promises of them, with work that runs as late and in as odd an order as it may.
+# Simulated streams: the order that CUDA guarantees, with work as late and as reordered as allowed.
 
 
 class SimulatedGpu:
-    """Streams are queues of work; nothing of a queue runs before somebody waits or asks."""
+    """Streams are queues of work; work runs only when it is waited for or queried."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -130,13 +130,13 @@ def simulated(seed: int) -> Iterator[SimulatedGpu]:
 
 @pytest.mark.parametrize("kind", ["host", "staged"])
 @given(seed=st.integers(0, 1 << 32))
-def test_copies_come_after_what_computes_and_before_what_uses(kind: str, seed: int) -> None:
-    """Tensors that a queue still has to compute; memory given out again while a queue still has to read it."""
+def test_copies_run_after_the_computation_and_before_the_use(kind: str, seed: int) -> None:
+    """Copies tensors that a queue has yet to compute, into memory that a queue has yet to read."""
     with simulated(seed) as owner:
         carrier = CudaCopies()
         store: Any = HostStore(1 << 16, carrier) if kind == "host" else StagedStore(SlowStore(lag=2), carrier, 3 * 4096)
         streams = [Stream(owner) for _ in range(2)]
-        memory = [torch.zeros(1000, dtype=torch.uint8) for _ in range(8)]  # what torch's allocator would hand out
+        memory = [torch.zeros(1000, dtype=torch.uint8) for _ in range(8)]  # as from torch's allocator
         for index, tensor in enumerate(memory):
             with owner.under(owner.random.choice(streams)):
                 owner.current.launch(lambda tensor=tensor, index=index: tensor.fill_(index + 1))
@@ -145,15 +145,15 @@ def test_copies_come_after_what_computes_and_before_what_uses(kind: str, seed: i
             store.update()
         for index, tensor in enumerate(memory):
             store.wait(index)
-            tensor.fill_(0xEE)  # nobody's any more
+            tensor.fill_(0xEE)  # freed
         seen: list[Tensor] = []
         for index in reversed(range(8)):
             tensor = memory[owner.random.randrange(8)]
             with owner.under(owner.random.choice(streams)):
                 tensor.fill_(99)
-                owner.current.launch(lambda tensor=tensor: seen.append(tensor.clone()))  # the last use before
+                owner.current.launch(lambda tensor=tensor: seen.append(tensor.clone()))  # the last use before the free
                 store.read(index, tensor.data_ptr(), tensor.nbytes)
-            with owner.under(owner.random.choice(streams)):  # whoever moves it along
+            with owner.under(owner.random.choice(streams)):  # one of the callers that advance it
                 store.update()
                 store.wait(index)
                 assert bool((tensor == index + 1).all())
@@ -167,10 +167,10 @@ def test_copies_come_after_what_computes_and_before_what_uses(kind: str, seed: i
 
 
 @given(seed=st.integers(0, 1 << 32))
-def test_a_write_that_is_issued_late_follows_the_stream_that_computed(seed: int) -> None:
+def test_late_write_waits_for_the_stream_that_computed_the_tensor(seed: int) -> None:
     with simulated(seed) as owner:
         store = HostStore(1 << 16, CudaCopies())
-        tier = Tier("host", store, Counts(), window=1200)  # two are begun, the third waits for its turn
+        tier = Tier("host", store, Counts(), window=1200)  # two are issued, the third waits
         producer, other = Stream(owner), Stream(owner)
         step = SimpleNamespace(refused=False, stalled=lambda seconds: None, moved=lambda event: None, number=0)
         blobs = []
@@ -194,7 +194,7 @@ def test_a_write_that_is_issued_late_follows_the_stream_that_computed(seed: int)
             assert torch.equal(found, torch.full((400,), index + 1, dtype=torch.uint8))
 
 
-def test_an_error_of_cuda_is_an_error_of_the_blob() -> None:
+def test_cuda_error_is_raised_for_its_blob_only() -> None:
     data = torch.ones(1000, dtype=torch.uint8)
     for make in (lambda c: HostStore(1 << 16, c), lambda c: StagedStore(SlowStore(), c, 1 << 16)):
         with simulated(1) as owner:
@@ -210,7 +210,7 @@ def test_an_error_of_cuda_is_an_error_of_the_blob() -> None:
             assert store.used == 0
 
 
-def test_nothing_to_copy_needs_no_gpu() -> None:
+def test_copies_of_no_bytes_need_no_gpu() -> None:
     carrier = CudaCopies()
     assert carrier.out(0, 0, 0).is_done()
     carrier.back(0, carrier.target(0, 0)).wait()
@@ -239,7 +239,7 @@ def sample(model: nn.Module, device: str, rows: int = 8) -> Tensor:
 
 
 def train(model: nn.Module, x: Tensor, around: Any = None, twice: bool = False) -> list[Tensor]:
-    """The gradients of one step; ``twice``: of the second backward over the same graph."""
+    """Return the gradients of one step; with ``twice``, of the second backward over the same graph."""
     torch.manual_seed(7)
     model.zero_grad()
     with around if around is not None else contextlib.nullcontext():
@@ -259,7 +259,7 @@ def same(mine: list[Tensor], plain: list[Tensor]) -> None:
 @pytest.mark.parametrize("kind", ["host", "staged", "small slab"])
 @pytest.mark.parametrize("budget", [None, "256KiB"])
 @pytest.mark.parametrize("policy", ["all", "flashneuron"])
-def test_gradients_through_late_copies_are_those_of_plain_training(kind: str, budget: str | None, policy: str) -> None:
+def test_late_copies_give_the_plain_gradients(kind: str, budget: str | None, policy: str) -> None:
     model = transformer()
     x = sample(model, "cpu")
     plain = train(model, x)
@@ -273,7 +273,7 @@ def test_gradients_through_late_copies_are_those_of_plain_training(kind: str, bu
     offload = Offload(model, store=store, budget=budget, policy=policy)
     for turn in range(3):
         same(train(model, x, offload, twice=turn == 1), plain)
-    assert offload.blobs_alive == 0
+    assert offload.saved_tensors_alive == 0
     assert offload.report().events
     offload.close()
     while store.update():
@@ -283,7 +283,7 @@ def test_gradients_through_late_copies_are_those_of_plain_training(kind: str, bu
     store.close()
 
 
-def test_a_full_host_store_keeps_the_tensors() -> None:
+def test_full_host_store_keeps_the_tensors_in_memory() -> None:
     model = transformer()
     x = sample(model, "cpu")
     plain = train(model, x)
@@ -294,12 +294,12 @@ def test_a_full_host_store_keeps_the_tensors() -> None:
     offload.close()
 
 
-# What depends on the device and needs none
+# Device-dependent code that needs no GPU
 
 
 @pytest.mark.filterwarnings("ignore:budget is:UserWarning")  # one operator saves more than that
 @pytest.mark.parametrize("codec", ["none", "csr", "fp16"])
-def test_a_default_device_of_the_users_changes_nothing(codec: str) -> None:
+def test_default_device_does_not_change_the_gradients(codec: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 64))
     x = torch.randn(48, 64)
@@ -310,19 +310,19 @@ def test_a_default_device_of_the_users_changes_nothing(codec: str) -> None:
     assert offload.counts.refused == 0
 
 
-def test_a_slice_keeps_its_place_in_a_line_of_its_device() -> None:
+def test_saved_slice_keeps_its_alignment_on_its_device() -> None:
     view = saved_tensor.View.of(torch.empty(100_000)[1000:1100])
     assert saved_tensor.span_to_save(view, 400_000) == saved_tensor.Span(3968, 448)
     assert saved_tensor.span_to_save(view, 400_000, torch.device("cuda", 1)) == saved_tensor.Span(3584, 1024)
 
 
-def test_other_devices_are_passed_through() -> None:
-    assert hooks.is_takeable(torch.empty(5))
-    assert not hooks.is_takeable(torch.empty(5, device="meta"))
+def test_tensors_of_other_devices_are_not_offloaded() -> None:
+    assert hooks.is_offloadable(torch.empty(5))
+    assert not hooks.is_offloadable(torch.empty(5, device="meta"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_the_benchmark_measures_nothing_without_a_gpu() -> None:
+def test_gpu_benchmark_without_a_gpu_measures_nothing() -> None:
     from click.testing import CliRunner
 
     from fastio_bench.offload.gpu_offload import gpu_offload
@@ -339,7 +339,7 @@ MODELS = {make.__name__: make for make in (transformer, convolutions)}
 
 @pytest.fixture
 def exact() -> Iterator[None]:
-    """Kernels that give the same bits each time."""
+    """Use kernels that give the same bits each time."""
     before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     yield
@@ -348,7 +348,7 @@ def exact() -> Iterator[None]:
 
 @gpu
 @pytest.mark.parametrize("kind", ["host", "staged"])
-def test_stores_of_gpu_memory_wait_for_kernels(kind: str) -> None:
+def test_gpu_stores_wait_for_kernels(kind: str) -> None:
     carrier = CudaCopies()
     store: Any = HostStore(64 << 20, carrier) if kind == "host" else StagedStore(SlowStore(), carrier, 8 << 20)
     side = torch.cuda.Stream()
@@ -381,7 +381,7 @@ def test_stores_of_gpu_memory_wait_for_kernels(kind: str) -> None:
 @pytest.mark.parametrize("host_budget", [0, "512KiB", "1GiB"])
 @pytest.mark.parametrize("policy", ["all", "flashneuron", "fastensor"])
 @pytest.mark.parametrize("name", MODELS)
-def test_gradients_on_a_gpu(name: str, policy: str, host_budget: Any, tmp_path: Path) -> None:
+def test_gpu_gradients_equal_plain_ones(name: str, policy: str, host_budget: Any, tmp_path: Path) -> None:
     model = MODELS[name]().cuda()
     x = sample(model, "cuda")
     plain = train(model, x)
@@ -392,15 +392,15 @@ def test_gradients_on_a_gpu(name: str, policy: str, host_budget: Any, tmp_path: 
     assert (traffic["host"].writes > 0 if "host" in traffic else False) == (host_budget != 0)
     if host_budget == "1GiB":
         assert "disk" not in traffic or traffic["disk"].writes == 0
-    elif policy != "all":  # which waits for nothing: backward may overtake a slow disk
+    elif policy != "all":  # it does not wait: backward may cancel writes to a slow disk
         assert traffic["disk"].writes > 0
-    assert offload.counts.refused == offload.counts.retried == offload.blobs_alive == 0
+    assert offload.counts.refused == offload.counts.retried == offload.saved_tensors_alive == 0
     offload.close()
 
 
 @gpu
 @pytest.mark.usefixtures("exact")
-def test_gradients_on_other_streams(tmp_path: Path) -> None:
+def test_gradients_on_two_streams_equal_plain_ones(tmp_path: Path) -> None:
     one, two = convolutions().cuda(), convolutions().cuda()
     x = sample(one, "cuda")
     streams = torch.cuda.Stream(), torch.cuda.Stream()
@@ -416,7 +416,7 @@ def test_gradients_on_other_streams(tmp_path: Path) -> None:
             for model, stream in zip((one, two), streams, strict=True):
                 stream.wait_stream(here)
                 with torch.cuda.stream(stream):
-                    torch.cuda._sleep(10_000_000)  # clock cycles: what is saved is computed long after it was saved
+                    torch.cuda._sleep(10_000_000)  # clock cycles: the saved tensor is computed long after it was saved
                     parts.append((model(shared) * shared.mean()).square().mean())
                 shared.record_stream(stream)
             for stream in streams:
@@ -435,7 +435,7 @@ def test_gradients_on_other_streams(tmp_path: Path) -> None:
 
 @gpu
 @pytest.mark.parametrize("budget", [None, 0])
-def test_modified_in_place_raises_on_a_gpu_too(budget: int | None, tmp_path: Path) -> None:
+def test_in_place_modification_raises_on_a_gpu(budget: int | None, tmp_path: Path) -> None:
     x = torch.randn(64, 64, device="cuda", requires_grad=True)
     with Offload(store=tmp_path, budget=budget, policy="all") as offload:
         y = x.exp()
@@ -448,7 +448,7 @@ def test_modified_in_place_raises_on_a_gpu_too(budget: int | None, tmp_path: Pat
 
 
 @gpu
-def test_a_captured_graph_passes_through(tmp_path: Path) -> None:
+def test_captured_graph_is_not_offloaded(tmp_path: Path) -> None:
     model = transformer().eval().cuda()
     x = sample(model, "cuda")
     plain = train(model, x)
@@ -475,7 +475,9 @@ def test_a_captured_graph_passes_through(tmp_path: Path) -> None:
 
 
 @gpu
-def test_an_offloaded_graph_is_not_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capturing_backward_of_an_offloaded_graph_raises_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = torch.randn(64, 64, device="cuda", requires_grad=True)
     with Offload(store=tmp_path, budget=0, policy="all") as offload:
         y = x.exp().sum()
@@ -489,7 +491,7 @@ def test_an_offloaded_graph_is_not_captured(tmp_path: Path, monkeypatch: pytest.
 
 
 @gpu
-def test_a_batch_that_does_not_fit_is_trained(tmp_path: Path) -> None:
+def test_batch_larger_than_gpu_memory_trains(tmp_path: Path) -> None:
     model = nn.Sequential(*[layer for _ in range(24) for layer in (nn.Linear(1024, 1024), nn.GELU())]).cuda()
     x = torch.randn(16_384, 1024, device="cuda")  # 64 MiB, of which 48 are saved
     train(model, x[:64])
@@ -510,7 +512,7 @@ def test_a_batch_that_does_not_fit_is_trained(tmp_path: Path) -> None:
 
 
 @gpu
-def test_pinned_memory_is_given_back(tmp_path: Path) -> None:
+def test_pinned_memory_is_freed_on_close(tmp_path: Path) -> None:
     def mapped() -> int:
         ranges = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
         return sum(int(end, 16) - int(begin, 16) for begin, end in ranges)
@@ -529,7 +531,7 @@ def test_pinned_memory_is_given_back(tmp_path: Path) -> None:
 @gpu
 @pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("codec", ["csr", "lossless"])
-def test_codecs_keep_the_bits_on_a_gpu(codec: str, tmp_path: Path) -> None:
+def test_exact_codecs_keep_the_bits_on_a_gpu(codec: str, tmp_path: Path) -> None:
     if not csr_cuda.is_available():
         pytest.skip("CuPy cannot compile the kernels here")
     model = convolutions().cuda()

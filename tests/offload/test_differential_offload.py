@@ -1,4 +1,4 @@
-"""Offload and Hybrid against plain torch, over a seeded part of torch's own databases: see ``differential/``."""
+"""Compares Offload and Hybrid with plain torch on a seeded part of torch's test databases: see ``differential/``."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def ran(*command: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("script", "examples", "least"), [("offload.py", 200, 2000), ("hybrid.py", 100, 300)], ids=["offload", "hybrid"]
 )
-def test_gradients_and_errors_are_those_of_plain_torch(script: str, examples: int, least: int) -> None:
-    """About 2,900 runs of Offload and 400 of Hybrid, of each of which plain torch is run too.
+def test_gradients_and_errors_equal_those_of_plain_torch(script: str, examples: int, least: int) -> None:
+    """About 2,900 runs of Offload and 400 of Hybrid, each compared with plain torch.
 
     ``python tests/support/differential/offload.py --examples 0 --seed 1`` runs each entry of the databases once.
     """
@@ -50,7 +50,7 @@ def test_gradients_and_errors_are_those_of_plain_torch(script: str, examples: in
 
 
 @pytest.mark.slow
-def test_a_difference_ends_with_the_command_that_repeats_it() -> None:
+def test_difference_reports_the_command_that_repeats_it() -> None:
     status, told = ran("-c", BROKEN, str(FOLDER))
     assert status == 1, told
     assert re.search(r"gradients \[.*\] differ\nagain: python \S+ --seed 1 --start \d+ --examples 1\n$", told), told

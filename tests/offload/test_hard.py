@@ -1,6 +1,6 @@
-"""What goes wrong while activations are away: real disks that fail, processes that are killed, a thousand iterations.
+"""Faults while activations are away: failing disks, killed processes, and leaks over a thousand iterations.
 
-Gradients are those of plain training, bit for bit, or there is a clear error before the gradient of that node changed.
+Gradients equal those of plain training bit for bit, or an error is raised before the gradient of that node changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from faults import ALWAYS, NOTHING, SHORTER, build_shim
 from offloading import gradients, mlp, noise, same, seeded, trained, transformer
 from slow_store import SlowStore
 
-# Budgets here are smaller than what one operator saves: each Offload says so once.
+# Budgets here are smaller than what one operator saves: each Offload warns of that once.
 pytestmark = pytest.mark.filterwarnings("ignore:budget is:UserWarning")
 
 MIB = 1 << 20
@@ -43,7 +43,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """The models are small: more threads only wait for each other."""
+    """Use one thread: with models this small, more threads only wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -51,7 +51,7 @@ def one_thread() -> Iterator[None]:
 
 
 def run(script: str, *arguments: object, preload: Path | None = None, timeout: float = 90) -> str:
-    """What a script in a process of its own prints; it must end well."""
+    """Run a script in a process of its own and return its output; it must exit with 0."""
     environment = {**os.environ, "LD_PRELOAD": str(preload)} if preload else None
     command = [sys.executable, "-c", script, *map(str, arguments)]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout, env=environment)
@@ -68,7 +68,7 @@ from torch import nn
 import fastio
 torch.set_num_threads(1)
 torch.manual_seed(0)
-# Tanh saves its output, Linear its input: the same storage. Three blobs of 256 KiB that come back in reverse.
+# Tanh saves its output, Linear its input: the same storage. Three saved tensors of 256 KiB, read back in reverse.
 model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.Tanh())])
 x = torch.randn(256, 256)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -119,7 +119,7 @@ def told_under(folder, call, first, times, effect):
         except fastio.FastIOError as error:
             told["refused"].append(str(error))
     del value
-    told["alive"] = offload.blobs_alive
+    told["alive"] = offload.saved_tensors_alive
     told["counts"] = [offload.counts.refused, offload.counts.retried]
     offload.close()
     own = fastio.Offload(model, store=folder, policy="all", budget=0)
@@ -151,7 +151,7 @@ Told = Callable[[Case], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Told:
-    """What came of each case. One process for all of them: they follow each other without harm."""
+    """Return the outcome of each case. One process runs all of them."""
     shim = build_shim(compiler, tmp_path_factory.mktemp("shim"))
     folder = tmp_path_factory.mktemp("failing")
     outcomes = json.loads(run(FAILING, folder, json.dumps(CASES), preload=shim))
@@ -169,7 +169,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Told:
 
 
 @pytest.mark.parametrize("case", LOST, ids=str)
-def test_a_disk_that_cannot_be_read_is_an_error_before_that_gradient_changes(told: Told, case: Case) -> None:
+def test_unreadable_disk_raises_an_error_before_the_gradient_changes(told: Told, case: Case) -> None:
     outcome = told(case)
     kind, message = outcome["error"]
     assert kind == "ActivationLostError"
@@ -181,7 +181,7 @@ def test_a_disk_that_cannot_be_read_is_an_error_before_that_gradient_changes(tol
 
 
 @pytest.mark.parametrize("case", ONCE, ids=str)
-def test_a_read_that_fails_once_is_tried_again(told: Told, case: Case) -> None:
+def test_read_that_fails_once_is_retried(told: Told, case: Case) -> None:
     outcome = told(case)
     assert outcome["error"] is None
     assert outcome["counts"] == [0, 1]
@@ -197,7 +197,7 @@ def test_short_and_interrupted_transfers_are_completed(told: Told, case: Case) -
 
 
 @pytest.mark.parametrize("case", [*REFUSED, *FULL], ids=str)
-def test_a_write_that_fails_is_a_warning(told: Told, case: Case) -> None:
+def test_failed_write_warns_and_keeps_the_tensors_in_memory(told: Told, case: Case) -> None:
     outcome = told(case)
     assert outcome["error"] is None
     assert outcome["counts"][0] > 0
@@ -208,7 +208,7 @@ def test_a_write_that_fails_is_a_warning(told: Told, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSING, ids=str)
-def test_a_ring_that_refuses_for_a_while_costs_nothing_but_offload(told: Told, case: Case) -> None:
+def test_ring_that_fails_for_a_while_only_stops_offload(told: Told, case: Case) -> None:
     outcome = told(case)
     assert outcome["error"] is None
     assert all("activations stay in memory" in warning for warning in outcome["warnings"])
@@ -222,7 +222,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("policy", ["all", "flashneuron", "fastensor"])
-def test_a_full_disk(small_disk: Path, policy: str) -> None:
+def test_full_disk_keeps_the_tensors_in_memory(small_disk: Path, policy: str) -> None:
     model = seeded(lambda: nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(8)]))
     x = noise(256, 256)
     plain = trained(model, lambda m: m(x).square().mean())
@@ -233,11 +233,11 @@ def test_a_full_disk(small_disk: Path, policy: str) -> None:
         same(mine, plain)
         offload.check()
     assert offload.counts.refused >= 3
-    assert offload.blobs_alive == 0
+    assert offload.saved_tensors_alive == 0
     offload.close()
 
 
-def test_a_folder_that_vanishes(tmp_path: Path) -> None:
+def test_deleted_folder_does_not_stop_training(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     folder.mkdir()
     model, loss = transformer()
@@ -274,14 +274,14 @@ forward(offload)
 
 
 @pytest.mark.parametrize("policy", ["all", "flashneuron"])
-def test_killed_in_the_middle_of_forward(tmp_path: Path, policy: str) -> None:
+def test_killed_process_leaves_no_files(tmp_path: Path, policy: str) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path), policy]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         said = process.stdout.readline().split()
         assert said[:3] == ["in", "the", "middle"]
         assert int(said[3]) > 0
-        assert os.listdir(tmp_path) == []  # not even now
+        assert os.listdir(tmp_path) == []  # no file even now
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     assert os.listdir(tmp_path) == []
@@ -304,7 +304,7 @@ print("end")
 
 @pytest.mark.parametrize("state", ["forward", "backward", "context"])
 @pytest.mark.parametrize(("policy", "budget"), [("all", "0"), ("all", "64MiB"), ("fastensor", "0")])
-def test_the_interpreter_ends_quietly_whatever_is_alive(tmp_path: Path, policy: str, budget: str, state: str) -> None:
+def test_interpreter_exits_quietly_with_live_objects(tmp_path: Path, policy: str, budget: str, state: str) -> None:
     command = [sys.executable, "-c", ENDING, str(tmp_path), policy, budget, state]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "end\n", "")
@@ -316,7 +316,7 @@ def test_the_interpreter_ends_quietly_whatever_is_alive(tmp_path: Path, policy: 
 
 @pytest.mark.parametrize("budget", [0, "64KiB", None])
 @pytest.mark.parametrize("where", ["forward", "backward", "interrupted"])
-def test_an_error_of_the_program_leaves_a_usable_manager(tmp_path: Path, where: str, budget: Any) -> None:
+def test_manager_works_after_an_error_of_the_program(tmp_path: Path, where: str, budget: Any) -> None:
     model, loss = transformer()
     plain = trained(model, loss)
     kind = KeyboardInterrupt if where == "interrupted" else ZeroDivisionError
@@ -350,12 +350,12 @@ def test_an_error_of_the_program_leaves_a_usable_manager(tmp_path: Path, where: 
                 fail()
             bad.zero_grad()
             same(trained(model, loss, offload), plain)
-            assert offload.blobs_alive == 0
+            assert offload.saved_tensors_alive == 0
         offload.close()
         assert store.stats.bytes_used == 0
 
 
-def test_a_graph_that_outlives_its_manager_is_an_error(tmp_path: Path) -> None:
+def test_backward_after_close_raises_an_error(tmp_path: Path) -> None:
     model, loss = mlp()
     offload = fastio.Offload(model, store=tmp_path, policy="all", budget=0)
     with offload:
@@ -367,8 +367,8 @@ def test_a_graph_that_outlives_its_manager_is_an_error(tmp_path: Path) -> None:
     offload.close()
 
 
-def test_a_store_that_is_closed_under_a_living_graph(tmp_path: Path) -> None:
-    """By whoever opened it: reading is an error, letting go of the graph and the manager is none."""
+def test_backward_after_the_store_is_closed_raises_an_error(tmp_path: Path) -> None:
+    """After the owner closed the store, reading raises an error; releasing the graph and the manager does not."""
     model, loss = mlp()
     plain = trained(model, loss)
     store = BlockStore(tmp_path)
@@ -379,8 +379,8 @@ def test_a_store_that_is_closed_under_a_living_graph(tmp_path: Path) -> None:
     with pytest.raises(ActivationLostError, match="this block store is closed"):
         value.backward()
     del value, other
-    gc.collect()  # the error's frames, which pytest keeps in a cycle
-    assert offload.blobs_alive == 0
+    gc.collect()  # frees the error's frames, which pytest keeps in a cycle
+    assert offload.saved_tensors_alive == 0
     offload.close()
     store = BlockStore(tmp_path)
     offload = fastio.Offload(model, store=store, policy="all", budget="64KiB")
@@ -395,7 +395,7 @@ def test_a_store_that_is_closed_under_a_living_graph(tmp_path: Path) -> None:
 
 
 def census(store: BlockStore) -> dict[str, int]:
-    """What must not grow. Threads of the kernel's own (io_uring's workers) end when they were idle."""
+    """Count what must not grow. The kernel's own threads (io_uring workers) end after some idle time."""
     gc.collect()
     threads = 0
     for number in os.listdir("/proc/self/task"):
@@ -407,7 +407,7 @@ def census(store: BlockStore) -> dict[str, int]:
         "resident": int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))) << 10,
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": threads,
-        "blobs": sum(kind in (SavedTensor, Handle, Kept) for kind in kinds),
+        "saved": sum(kind in (SavedTensor, Handle, Kept) for kind in kinds),
         "steps": kinds.count(ForwardPass),
         "tensors": sum(issubclass(kind, Tensor) for kind in kinds),
         "used": store.stats.bytes_used,
@@ -416,16 +416,16 @@ def census(store: BlockStore) -> dict[str, int]:
 
 
 def at_rest(store: BlockStore, offload: fastio.Offload) -> dict[str, int]:
-    """The census when the device, too, has let go: of a blob whose write was under way when its graph was dropped."""
+    """Return the census once the device is done with tensors whose write was pending when their graph was dropped."""
     deadline = time.monotonic() + 30
-    while (found := census(store))["blobs"] and time.monotonic() < deadline:
+    while (found := census(store))["saved"] and time.monotonic() < deadline:
         with offload:
-            pass  # reaps what is over
+            pass  # reaps finished commands
     return found
 
 
 def does_not_grow(tmp_path: Path, iterations: int, turn: Callable[[fastio.Offload], None], **arguments: Any) -> None:
-    """Run ``turn`` so often; what is there at the end was there after a tenth of it."""
+    """Run ``turn`` ``count`` times; what is alive at the end must have been alive after a tenth of them."""
     with BlockStore(tmp_path) as store:
         offload = fastio.Offload(store=store, **arguments)
         before: dict[str, int] = {}
@@ -434,10 +434,10 @@ def does_not_grow(tmp_path: Path, iterations: int, turn: Callable[[fastio.Offloa
             if number == iterations // 10:
                 before = at_rest(store, offload)
         after = at_rest(store, offload)
-        # A kilobyte or two an iteration would be found; what the timeline remembers of the last ones is less.
+        # A leak of a kilobyte or two per iteration would be found; the timeline keeps less than that.
         allowed = {"resident": 4 * MIB + 2048 * iterations}
         assert all(after[kind] <= before[kind] + allowed.get(kind, 0) for kind in before), (before, after)
-        assert after["blobs"] == after["used"] == offload.blobs_alive == 0
+        assert after["saved"] == after["used"] == offload.saved_tensors_alive == 0
         offload.close()
 
 
@@ -445,7 +445,7 @@ def does_not_grow(tmp_path: Path, iterations: int, turn: Callable[[fastio.Offloa
 @pytest.mark.parametrize(
     ("policy", "budget"), [("all", 0), ("all", "256KiB"), ("flashneuron", "600KiB"), ("vdnn-dyn", "1MiB")]
 )
-def test_a_thousand_iterations_do_not_grow(tmp_path: Path, policy: str, budget: Any) -> None:
+def test_a_thousand_iterations_do_not_leak(tmp_path: Path, policy: str, budget: Any) -> None:
     model = seeded(lambda: nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU()))
     x = noise(128, 64)
     plain = trained(model, lambda m: m(x).square().mean())
@@ -457,14 +457,14 @@ def test_a_thousand_iterations_do_not_grow(tmp_path: Path, policy: str, budget: 
 
 
 @pytest.mark.parametrize("budget", [0, "256KiB"])
-def test_a_hundred_forward_passes_without_a_backward(tmp_path: Path, budget: Any) -> None:
+def test_a_hundred_forward_passes_without_backward_do_not_leak(tmp_path: Path, budget: Any) -> None:
     model, loss = mlp()
     plain = trained(model, loss)
 
     def turn(offload: fastio.Offload) -> None:
         with offload:
             loss(model)
-        assert offload.blobs_alive == 0
+        assert offload.saved_tensors_alive == 0
 
     does_not_grow(tmp_path, 100, turn, policy="all", budget=budget)
     offload = fastio.Offload(store=tmp_path, policy="all", budget=budget)
@@ -475,8 +475,8 @@ def test_a_hundred_forward_passes_without_a_backward(tmp_path: Path, budget: Any
     offload.close()
 
 
-def test_a_hundred_failures_do_not_grow(tmp_path: Path) -> None:
-    """A store without room in every pass: tensors kept, and let go of with the graph."""
+def test_a_hundred_failed_passes_do_not_leak(tmp_path: Path) -> None:
+    """The store is full in every pass: tensors stay, and are freed with the graph."""
     model, loss = mlp()
     plain = trained(model, loss)
     with BlockStore(tmp_path, 64 << 10) as store:
@@ -495,8 +495,8 @@ def test_a_hundred_failures_do_not_grow(tmp_path: Path) -> None:
         offload.close()
 
 
-def test_memory_that_moves_while_it_is_written_is_kept() -> None:
-    """``share_memory_``, and sending a tensor to another process, give its storage other memory and free the old."""
+def test_memory_that_moves_during_its_write_stays_in_memory() -> None:
+    """``share_memory_``, and sending a tensor to another process, move its storage and free the old memory."""
     torch.manual_seed(0)
     weight, x = torch.randn(64, 64, requires_grad=True), torch.randn(64, 64)
 
@@ -504,13 +504,11 @@ def test_memory_that_moves_while_it_is_written_is_kept() -> None:
         weight.grad, hidden, others = None, x, []
         with offload or contextlib.nullcontext():
             for _ in range(6):
-                before, hidden = (
-                    hidden,
-                    torch.tanh(hidden @ weight),
-                )  # the product's node begins the write of ``before``
+                # The multiplication begins the write of ``before``.
+                before, hidden = hidden, torch.tanh(hidden @ weight)
                 if share and before is not x:
                     before.detach().share_memory_()
-                    others.append(torch.full_like(before, 9.0))  # where its bytes were
+                    others.append(torch.full_like(before, 9.0))  # the old place of the bytes
             loss = hidden.square().sum()
         loss.backward()
         assert weight.grad is not None
@@ -523,8 +521,8 @@ def test_memory_that_moves_while_it_is_written_is_kept() -> None:
     assert torch.equal(train(offload, share=False), plain)
 
 
-def test_a_report_that_is_asked_for_amid_the_manager_s_own_work_is_given() -> None:
-    """As by a signal's handler, which runs wherever this thread happens to be."""
+def test_report_from_a_signal_handler_is_returned() -> None:
+    """A signal handler may run anywhere in this thread."""
 
     class Asking(SlowStore):
         said: str = ""
@@ -543,7 +541,7 @@ def test_a_report_that_is_asked_for_amid_the_manager_s_own_work_is_given() -> No
     assert "handed back from memory" in store.said
 
 
-def test_a_close_that_ctrl_c_interrupts_is_made_whole_by_the_next(tmp_path: Path) -> None:
+def test_interrupted_close_is_completed_by_the_next_close(tmp_path: Path) -> None:
     for policy in ("all", "fastensor"):
         before = len(os.listdir("/proc/self/fd"))
         offload = fastio.Offload(store=tmp_path, policy=policy)
@@ -562,8 +560,8 @@ def test_a_close_that_ctrl_c_interrupts_is_made_whole_by_the_next(tmp_path: Path
         del loss
 
 
-def test_an_interrupt_that_the_program_ignores_within_a_pass(tmp_path: Path) -> None:
-    """In the midst of a write's end: bytes of nothing that waits may still be counted."""
+def test_interrupt_ignored_by_the_program_does_not_break_the_pass(tmp_path: Path) -> None:
+    """At the end of a write: the bytes of a lost tensor may still be counted."""
     weight = torch.randn(64, 64, requires_grad=True)
 
     def loss() -> Tensor:
@@ -582,7 +580,7 @@ def test_an_interrupt_that_the_program_ignores_within_a_pass(tmp_path: Path) -> 
         loss().backward()
     weight.grad = None
     with offload:
-        tier = next(iter(offload._levels))
+        tier = next(iter(offload._tiers))
         tier._issued = Interrupting(tier._issued)
         with pytest.raises(KeyboardInterrupt):
             loss()
@@ -631,9 +629,10 @@ assert heard >= sent - 1, (heard, sent)
 """
 
 
-def test_no_interrupt_is_lost_where_tensors_go(tmp_path: Path) -> None:
-    """What a handler raises within a destructor in Python is printed and gone. Hypothesis has callbacks of that kind,
-    so this is a process without it.
+def test_interrupts_during_destructors_are_raised(tmp_path: Path) -> None:
+    """An exception raised in a Python destructor is printed and lost.
+
+    Hypothesis has such callbacks, so this runs in a process without it.
     """
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The stores of host memory and of staged GPU memory: any order of operations, late copies, failures, no leaks."""
+"""Tests the host memory store and the staged store: any order of operations, late copies, failures, leaks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fetch(store: Any, index: int, nbytes: int) -> torch.Tensor:
 
 @dataclass
 class Record:
-    """A blob that should be there: ``memory`` is what the store may still read, until its write was seen to be over."""
+    """A blob that must exist. ``memory`` is what the store may still read, until its write has ended."""
 
     expected: torch.Tensor
     memory: torch.Tensor
@@ -57,9 +57,9 @@ class Record:
 
 
 class Model(RuleBasedStateMachine):
-    """A store against a dictionary.
+    """A store compared with a dictionary.
 
-    Memory that is the caller's again is scribbled on, or watched: ``untouchable`` must stay as it is.
+    Memory that is the caller's again is overwritten, or watched: ``untouchable`` must not change.
     """
 
     store: Any
@@ -181,7 +181,7 @@ class Model(RuleBasedStateMachine):
 
     def _succeeded(self, record: Record) -> None:
         record.written = True
-        record.memory.fill_(0xAA)  # nobody reads it any more
+        record.memory.fill_(0xAA)  # no longer read
         for came in record.reads:
             assert torch.equal(came, record.expected[: came.nbytes])
             came.fill_(0xBB)
@@ -223,7 +223,7 @@ TestStagedStore = StagedModel.TestCase
 TestHostStore.settings = TestStagedStore.settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
 
 
-# What they promise
+# Single properties
 
 
 @pytest.fixture(params=["host", "late host", "staged", "late staged"])
@@ -232,7 +232,7 @@ def store(request: pytest.FixtureRequest) -> Any:
     return HostStore(1 << 20, copies) if "host" in request.param else StagedStore(SlowStore(), copies, SLAB)
 
 
-def test_blobs_come_back_whole_whatever_their_size(store: Any) -> None:
+def test_blobs_of_any_size_come_back_whole(store: Any) -> None:
     blobs = [blob(nbytes, nbytes) for nbytes in (0, 1, PAGE - 1, PAGE, PAGE + 1, SLAB, 3 * SLAB + 5)]
     for index, data in enumerate(blobs):
         write(store, index, data)
@@ -242,7 +242,7 @@ def test_blobs_come_back_whole_whatever_their_size(store: Any) -> None:
     store.close()
 
 
-def test_misuse_is_named(store: Any) -> None:
+def test_misuse_raises_an_error_that_names_the_index(store: Any) -> None:
     data = blob(100, 1)
     write(store, 0, data)
     with pytest.raises(ValueError, match=r"index 0 is in the .* store: free it first"):
@@ -254,13 +254,13 @@ def test_misuse_is_named(store: Any) -> None:
     store.close()
 
 
-def test_the_memory_is_made_at_first_use_and_given_back() -> None:
+def test_memory_is_allocated_at_first_use_and_freed_on_close() -> None:
     def mapped() -> int:
         lines = Path("/proc/self/maps").read_text().splitlines()
         ranges = [line.split()[0].split("-") for line in lines]
         return sum(int(end, 16) - int(begin, 16) for begin, end in ranges)
 
-    slab = 1 << 32  # of which only what is written to takes memory
+    slab = 1 << 32  # only written pages take memory
     before = mapped()
     for made in (HostStore(slab, HostCopies()), StagedStore(SlowStore(), HostCopies(), slab)):
         assert mapped() < before + slab // 2
@@ -270,7 +270,7 @@ def test_the_memory_is_made_at_first_use_and_given_back() -> None:
         assert mapped() < before + slab // 2
 
 
-def test_memory_that_cannot_be_had_is_refused_and_nothing_is_left() -> None:
+def test_failed_allocation_raises_refused_error_and_leaves_nothing() -> None:
     for made in (HostStore(1 << 60, HostCopies()), StagedStore(SlowStore(), HostCopies(), 1 << 60)):
         with pytest.raises(RefusedError, match="staging memory"):
             write(made, 0, blob(PAGE, 0))
@@ -279,7 +279,7 @@ def test_memory_that_cannot_be_had_is_refused_and_nothing_is_left() -> None:
         made.close()
 
 
-def test_a_blob_may_be_freed_and_written_again_whatever_is_under_way() -> None:
+def test_blob_can_be_freed_and_rewritten_with_pending_copies() -> None:
     copies = LateCopies(1, lag=1000)
     below = SlowStore(lag=1000)
     for store in (HostStore(1 << 20, copies), StagedStore(below, copies, SLAB)):
@@ -292,7 +292,7 @@ def test_a_blob_may_be_freed_and_written_again_whatever_is_under_way() -> None:
         store.read(0, came.data_ptr(), PAGE)
         while below.update():
             pass
-        store.update()  # on its way back
+        store.update()  # being read back
         store.free(0)
         came.fill_(7)
         write(store, 0, third)
@@ -307,7 +307,7 @@ def test_a_blob_may_be_freed_and_written_again_whatever_is_under_way() -> None:
 # Host memory
 
 
-def test_a_full_host_store_says_so_and_goes_on() -> None:
+def test_full_host_store_raises_enospc_and_keeps_working() -> None:
     store = HostStore(4 * PAGE, HostCopies())
     blobs = [blob(PAGE, index) for index in range(4)]
     for index, data in enumerate(blobs):
@@ -325,13 +325,13 @@ def test_a_full_host_store_says_so_and_goes_on() -> None:
     store.close()
 
 
-def test_a_block_is_not_used_again_while_it_is_being_filled() -> None:
+def test_block_is_not_reused_while_its_write_is_pending() -> None:
     store = HostStore(PAGE, LateCopies(0, lag=1000))
     first, second = blob(PAGE, 1), blob(PAGE, 2)
     write(store, 0, first)
     store.free(0)
     assert store.used == PAGE
-    write(store, 1, second)  # waits for the copy of the first: its block is the only one
+    write(store, 1, second)  # waits for the first copy: there is only one block
     first.fill_(0)
     assert torch.equal(fetch(store, 1, PAGE), second)
     store.close()
@@ -340,7 +340,7 @@ def test_a_block_is_not_used_again_while_it_is_being_filled() -> None:
 # Staged
 
 
-def test_what_is_written_reaches_the_store_below_only_when_it_was_copied() -> None:
+def test_underlying_store_gets_the_bytes_only_after_the_copy() -> None:
     below = SlowStore(lag=0)
     store = StagedStore(below, LateCopies(3, lag=40), SLAB)
     data = blob(PAGE, 1)
@@ -355,7 +355,7 @@ def test_what_is_written_reaches_the_store_below_only_when_it_was_copied() -> No
     assert not below.closed
 
 
-def test_more_than_the_slab_holds_waits_for_the_oldest() -> None:
+def test_write_beyond_the_slab_waits_for_the_oldest() -> None:
     below = SlowStore(lag=1000)
     store = StagedStore(below, LateCopies(5, lag=1000), 4 * PAGE)
     blobs = [blob(PAGE, index) for index in range(40)]
@@ -368,7 +368,7 @@ def test_more_than_the_slab_holds_waits_for_the_oldest() -> None:
     store.close()
 
 
-def test_errors_of_the_store_below_come_out_where_the_blob_is_waited_for() -> None:
+def test_errors_of_the_underlying_store_are_raised_by_wait() -> None:
     below = SlowStore(failing_writes={1}, failing_reads={0: 1}, room=2 * PAGE)
     store = StagedStore(below, HostCopies(), SLAB)
     blobs = [blob(PAGE, index) for index in range(4)]
@@ -396,7 +396,7 @@ def test_errors_of_the_store_below_come_out_where_the_blob_is_waited_for() -> No
     store.close()
 
 
-def test_over_the_block_store(tmp_path: Path) -> None:
+def test_staged_store_over_the_block_store_returns_the_bytes(tmp_path: Path) -> None:
     with BlockStore(tmp_path) as below:
         store = StagedStore(below, LateCopies(7), 64 * PAGE)
         assert store.stats.bytes_written == 0
@@ -420,7 +420,7 @@ class _Interrupted(SlowStore):
             raise KeyboardInterrupt
 
 
-def test_an_interrupt_loses_one_blob_and_its_block_is_never_used_again() -> None:
+def test_interrupt_loses_one_blob_and_never_reuses_its_block() -> None:
     below = _Interrupted(lag=1000)
     store = StagedStore(below, HostCopies(), 4 * PAGE)
     blobs = [blob(PAGE, index) for index in range(9)]
@@ -428,7 +428,7 @@ def test_an_interrupt_loses_one_blob_and_its_block_is_never_used_again() -> None
         write(store, index, blobs[index])
     with pytest.raises(KeyboardInterrupt):
         store.update()
-    with pytest.raises(FastIOError, match="index 1: its transfer was broken off"):
+    with pytest.raises(FastIOError, match="index 1: its transfer was interrupted"):
         store.wait(1)
     for index in range(2, 9):
         write(store, index, blobs[index])
@@ -437,14 +437,14 @@ def test_an_interrupt_loses_one_blob_and_its_block_is_never_used_again() -> None
     large = blob(SLAB, 10)
     write(store, 10, large)
     assert torch.equal(fetch(store, 10, SLAB), large)
-    assert below.blobs[1] == blobs[1].numpy().tobytes(), "the device was still at it"
+    assert below.blobs[1] == blobs[1].numpy().tobytes(), "the device still used the block"
     store.close()
 
 
 # The slab
 
 
-def test_a_slab_grows_and_keeps_what_it_had() -> None:
+def test_slab_grows_to_whole_pages_and_never_shrinks() -> None:
     slab = Slab(PAGE, pin=False)
     first = slab.ephemeral(10)
     assert first % mmap.PAGESIZE == 0

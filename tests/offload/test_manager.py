@@ -1,4 +1,4 @@
-"""Activation offload through the public class: real models, real backward passes, gradients compared bit for bit."""
+"""Activation offload through the public class: real models and backward passes, gradients compared bit for bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fastio.offload.stores.tool_store import ToolStore
 from offloading import TOLD_OF_HOOKS, cnn, gradients, mlp, noise, same, seeded, trained, transformer
 from slow_store import SlowStore
 
-# Budgets here are smaller than what one operator saves: each Offload says so once.
+# Budgets here are smaller than what one operator saves: each Offload warns of that once.
 pytestmark = pytest.mark.filterwarnings("ignore:budget is:UserWarning")
 
 
@@ -51,7 +51,7 @@ def complex_() -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
 
 
 class Views(nn.Module):
-    """Strides, offsets, stride 0, shared storages, a slice of something much larger, other dtypes, chunks."""
+    """Strides, offsets, stride 0, shared storages, a slice of a much larger tensor, other dtypes, chunks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ def closing() -> Iterator[list[Offload]]:
 @pytest.mark.parametrize("policy", ["all", "fastensor"])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("budget", [None, "64KiB"])
-def test_gradients_are_those_of_plain_training(
+def test_gradients_equal_those_of_plain_training(
     name: str, policy: str, budget: str | None, any_store: Any, closing: list[Offload]
 ) -> None:
     model, loss = MODELS[name]()
@@ -124,7 +124,7 @@ def test_gradients_are_those_of_plain_training(
     for _ in range(2):
         plain = trained(model, loss)
         same(trained(model, loss, offload), plain)
-    # Where nothing makes forward wait, a slow disk may have written nothing when backward wants it.
+    # If forward never waits, a slow disk may have written nothing when backward begins.
     assert offload.counts.writes + offload.counts.handed_back > 0
     if policy == "fastensor" or budget is not None:
         assert offload.counts.writes > 0
@@ -135,7 +135,7 @@ def test_gradients_are_those_of_plain_training(
 @pytest.mark.parametrize("codec", ["none", "csr"])
 @pytest.mark.parametrize("policy", ["flashneuron", "optimal"])
 @pytest.mark.parametrize("name", MODELS)
-def test_planned_policies_give_the_same_gradients(name: str, policy: str, codec: str, store: SlowStore) -> None:
+def test_planned_policies_give_the_plain_gradients(name: str, policy: str, codec: str, store: SlowStore) -> None:
     model, loss = MODELS[name]()
     trained(model, loss, Offload(store=store, policy="fastensor", codec="none"))
     sizes = [nbytes for op, _, nbytes in store.log if op == "write"]
@@ -147,14 +147,14 @@ def test_planned_policies_give_the_same_gradients(name: str, policy: str, codec:
     told = offload.report()
     assert told.planned is not None
     assert told.planned_bytes > 0
-    assert told.blob_bytes - told.planned_bytes <= budget
+    assert told.activation_bytes - told.planned_bytes <= budget
     moved = [event.ordinal for event in told.events if event.op == "write" and event.step == 3]
     assert moved
     assert set(moved) <= set(told.planned.selected)
-    assert offload.blobs_alive == 0
+    assert offload.saved_tensors_alive == 0
 
 
-def test_a_plan_keeps_what_the_budget_allows(store: SlowStore) -> None:
+def test_plan_keeps_as_many_bytes_as_the_budget_allows(store: SlowStore) -> None:
     model, loss = transformer()
     offload = Offload(store=store, budget="1GiB")
     trained(model, loss, offload)
@@ -166,7 +166,7 @@ def test_a_plan_keeps_what_the_budget_allows(store: SlowStore) -> None:
     assert "planned: 0 move" in str(offload.report())
 
 
-def test_a_budget_that_cannot_be_kept_is_refused_before_forward(store: SlowStore) -> None:
+def test_infeasible_budget_raises_an_error_before_forward(store: SlowStore) -> None:
     model, loss = transformer()
     offload = Offload(store=store, budget=5000)
     trained(model, loss, offload)
@@ -176,7 +176,7 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_forward(store: SlowStore
         Offload(store=store, policy="vdnn-dyn")
 
 
-def test_vdnn_moves_the_inputs_of_its_layers(store: SlowStore) -> None:
+def test_vdnn_moves_the_inputs_of_its_kinds_of_layers(store: SlowStore) -> None:
     model, loss = cnn()
     plain = trained(model, loss)
     expected = {}
@@ -194,7 +194,7 @@ def test_vdnn_moves_the_inputs_of_its_layers(store: SlowStore) -> None:
     assert plain
 
 
-def test_a_function_is_a_policy(store: SlowStore) -> None:
+def test_function_can_be_the_policy(store: SlowStore) -> None:
     model, loss = mlp()
     offload = Offload(store=store, policy=lambda blobs, need, seconds: [0], codec="none")
     plain = trained(model, loss)
@@ -203,18 +203,18 @@ def test_a_function_is_a_policy(store: SlowStore) -> None:
     assert {event.ordinal for event in offload.report().events if event.step == 3} == {0}
 
 
-def test_another_shape_is_profiled_anew(store: SlowStore) -> None:
+def test_new_shape_is_profiled_again(store: SlowStore) -> None:
     model, _ = mlp()
     offload = Offload(store=store, budget="256KiB", codec="none")
     for rows in (48, 48, 96, 96, 48, 200, 200):
         x = noise(rows, 64)
         plain = trained(model, lambda m, x=x: m(x).square().mean())
         same(trained(model, lambda m, x=x: m(x).square().mean(), offload), plain)
-        assert offload.report().blob_bytes % rows == 0
-    assert offload.blobs_alive == 0
+        assert offload.report().activation_bytes % rows == 0
+    assert offload.saved_tensors_alive == 0
 
 
-def test_a_codec_makes_what_relu_leaves_smaller(store: SlowStore) -> None:
+def test_lossless_codec_shrinks_relu_outputs(store: SlowStore) -> None:
     model = seeded(
         lambda: nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Dropout(0.7), nn.Linear(512, 512), nn.ReLU())
     )
@@ -229,7 +229,7 @@ def test_a_codec_makes_what_relu_leaves_smaller(store: SlowStore) -> None:
             assert offload.counts.spared_bytes > 0
 
 
-def test_a_codec_that_rounds_is_near(store: SlowStore) -> None:
+def test_rounding_codec_gives_approximate_gradients(store: SlowStore) -> None:
     model, loss = mlp()
     plain = trained(model, loss)
     mine = trained(model, loss, Offload(store=store, policy="all", codec="fp16"))
@@ -259,18 +259,18 @@ def test_encoded_tensors_survive_a_failed_write(failing: int) -> None:
     same(gradients(model), plain)
 
 
-def test_nothing_stays_behind_after_backward(store: SlowStore) -> None:
+def test_nothing_is_left_in_the_store_after_backward(store: SlowStore) -> None:
     model, loss = transformer()
     offload = Offload(store=store, budget="128KiB", policy="all")
     for _ in range(3):
         trained(model, loss, offload)
-        assert offload.blobs_alive == 0
+        assert offload.saved_tensors_alive == 0
     offload.close()
     assert not store.blobs
-    assert not store.closed  # it is the caller's
+    assert not store.closed  # the caller closes its own store
 
 
-def test_a_store_that_was_opened_here_is_closed(tmp_path: Path) -> None:
+def test_close_closes_a_store_that_offload_opened(tmp_path: Path) -> None:
     model, loss = mlp()
     offload = Offload(store=tmp_path, policy="all")
     trained(model, loss, offload)
@@ -280,7 +280,7 @@ def test_a_store_that_was_opened_here_is_closed(tmp_path: Path) -> None:
         pass
 
 
-def test_the_graph_does_not_keep_the_tensors_alive(store: SlowStore) -> None:
+def test_graph_does_not_keep_the_tensors_alive(store: SlowStore) -> None:
     offload = Offload(store=store, policy="fastensor")
     x = noise(64, 64).requires_grad_()
     with offload:
@@ -293,7 +293,7 @@ def test_the_graph_does_not_keep_the_tensors_alive(store: SlowStore) -> None:
     assert torch.equal(x.grad, x.detach().exp())
 
 
-def test_a_manager_is_no_cycle(store: SlowStore) -> None:
+def test_manager_is_freed_without_the_garbage_collector(store: SlowStore) -> None:
     model, loss = mlp()
     gc.disable()
     try:
@@ -307,9 +307,9 @@ def test_a_manager_is_no_cycle(store: SlowStore) -> None:
         gc.enable()
 
 
-def test_a_graph_that_is_dropped_gives_its_room_back_though_nobody_calls(store: SlowStore) -> None:
+def test_dropped_graph_frees_its_space_without_another_call(store: SlowStore) -> None:
     model, loss = mlp()
-    offload = Offload(store=store, policy="fastensor")  # all is written when the pass ends
+    offload = Offload(store=store, policy="fastensor")  # all writes ended with the pass
     with offload:
         value = loss(model)
     assert store.blobs
@@ -318,7 +318,7 @@ def test_a_graph_that_is_dropped_gives_its_room_back_though_nobody_calls(store: 
     assert not store.blobs
 
 
-def test_a_graph_that_is_dropped_when_its_store_is_closed(tmp_path: Path) -> None:
+def test_graph_can_be_dropped_after_its_store_is_closed(tmp_path: Path) -> None:
     model, loss = mlp()
     store = ToolStore(tmp_path, "posix")
     offload = Offload(store=store, policy="fastensor")
@@ -326,14 +326,14 @@ def test_a_graph_that_is_dropped_when_its_store_is_closed(tmp_path: Path) -> Non
         value = loss(model)
     store.close()
     del value
-    assert offload.blobs_alive == 0
+    assert offload.saved_tensors_alive == 0
     with pytest.warns(RuntimeWarning, match="stay in memory.*the tool store of .* is closed"), offload:
         value = loss(model)
     value.backward()
     offload.close()
 
 
-def test_a_store_that_cannot_let_go_is_a_warning(store: SlowStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_free_warns(store: SlowStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(index: int) -> None:
         raise ValueError("it is broken")
 
@@ -343,27 +343,27 @@ def test_a_store_that_cannot_let_go_is_a_warning(store: SlowStore, monkeypatch: 
         values = [loss(model)]
     with monkeypatch.context() as patch:
         patch.setattr(store, "free", fail)
-        with pytest.warns(RuntimeWarning, match="could not let go of a saved tensor: it is broken"):
+        with pytest.warns(RuntimeWarning, match="could not free a saved tensor: it is broken"):
             values.clear()
     trained(model, loss, offload)
 
 
-def test_a_graph_that_is_dropped_frees_its_blobs(store: SlowStore) -> None:
+def test_dropped_graph_frees_its_saved_tensors(store: SlowStore) -> None:
     model, loss = mlp()
     offload = Offload(store=store, budget=0, policy="all")
     gc.disable()
     try:
         with offload:
             value = loss(model)
-        assert offload.blobs_alive > 0
+        assert offload.saved_tensors_alive > 0
         del value
-        assert offload.blobs_alive == 0
+        assert offload.saved_tensors_alive == 0
     finally:
         gc.enable()
 
 
 @pytest.mark.parametrize("budget", [None, 0])
-def test_modified_in_place_raises_as_eager_does(store: SlowStore, budget: int | None) -> None:
+def test_in_place_modification_raises_the_error_of_eager(store: SlowStore, budget: int | None) -> None:
     x = noise(64, 64).requires_grad_()
 
     def run(around: Any) -> str:
@@ -383,7 +383,7 @@ def test_modified_in_place_raises_as_eager_does(store: SlowStore, budget: int | 
     )
 
 
-def test_a_small_tensor_and_a_parameter_are_checked_too(store: SlowStore) -> None:
+def test_kept_tensors_are_checked_for_in_place_modification(store: SlowStore) -> None:
     x = noise(8).requires_grad_()
     weight = nn.Parameter(noise(64, 64))
     offload = Offload(store=store, policy="all")
@@ -402,12 +402,12 @@ def test_a_small_tensor_and_a_parameter_are_checked_too(store: SlowStore) -> Non
         y.backward()
 
 
-def test_versions_of_one_storage_are_different_blobs(store: SlowStore) -> None:
+def test_versions_of_one_storage_are_saved_separately(store: SlowStore) -> None:
     def run(around: Any) -> Tensor:
         x = noise(64, 64).requires_grad_()
         with around:
             buffer = x * 1.0
-            first = buffer.sin()  # saves buffer at version 0: lost to eager as well if it were needed
+            first = buffer.sin()  # saves buffer at version 0; eager could not use it in backward either
             buffer = buffer.clone().relu_()
             out = (first + buffer.mul(buffer)).sum()
         out.backward()
@@ -417,13 +417,13 @@ def test_versions_of_one_storage_are_different_blobs(store: SlowStore) -> None:
     assert torch.equal(run(Offload(store=store, budget=0, policy="all")), run(contextlib.nullcontext()))
 
 
-def test_one_storage_is_written_once(store: SlowStore) -> None:
+def test_storage_is_written_once_for_all_its_uses(store: SlowStore) -> None:
     x = noise(64, 64).requires_grad_()
     with Offload(store=store, budget=0, policy="all"):
         y = x.exp()
         z = y.sin() + y.cos() + y.t().tanh() + y * y
         total = z.sum()
-    # x is a leaf that exp does not save; y once for all its uses and views; what tanh saves is its own output.
+    # exp does not save the leaf x; y is saved once for all uses and views; tanh saves its own output.
     assert [nbytes for op, _, nbytes in store.log if op == "write"] == [64 * 64 * 4] * 2
     total.backward()
 
@@ -441,7 +441,7 @@ def test_parameters_are_never_offloaded(store: SlowStore) -> None:
         y.backward()
 
 
-def test_a_slice_of_something_large_is_saved_alone(store: SlowStore) -> None:
+def test_small_slice_of_a_large_storage_is_saved_alone(store: SlowStore) -> None:
     x = noise(100, 2048).requires_grad_()
     with Offload(store=store, budget=0, policy="all"):
         y = x[3].exp().sum() + x[50].sin().sum()
@@ -450,7 +450,7 @@ def test_a_slice_of_something_large_is_saved_alone(store: SlowStore) -> None:
     y.backward()
 
 
-def test_a_stride_of_zero_is_never_materialised(store: SlowStore) -> None:
+def test_expanded_tensor_is_not_materialised(store: SlowStore) -> None:
     x = noise(1, 2048).requires_grad_()
     with Offload(store=store, budget=0, policy="all"):
         y = x.exp().expand(500, 2048).sin().sum()
@@ -460,7 +460,7 @@ def test_a_stride_of_zero_is_never_materialised(store: SlowStore) -> None:
     assert torch.equal(x.grad, torch.autograd.grad(x.exp().expand(500, 2048).sin().sum(), x)[0])
 
 
-def test_backward_twice_and_unpacking_twice(store: SlowStore) -> None:
+def test_second_backward_gives_the_same_gradients(store: SlowStore) -> None:
     model, loss = transformer()
     torch.manual_seed(7)
     loss(model).backward()
@@ -473,12 +473,12 @@ def test_backward_twice_and_unpacking_twice(store: SlowStore) -> None:
         same(gradients(model), plain)
         value.backward()
         same(gradients(model), plain)
-        assert offload.blobs_alive == 0
+        assert offload.saved_tensors_alive == 0
         with pytest.raises(RuntimeError, match="second time"):
             value.backward()
 
 
-def test_double_backward(store: SlowStore) -> None:
+def test_double_backward_gives_the_plain_gradients(store: SlowStore) -> None:
     model = seeded(
         lambda: nn.Sequential(
             nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 64), nn.Softplus(), nn.Linear(64, 1, bias=False)
@@ -501,7 +501,7 @@ def test_double_backward(store: SlowStore) -> None:
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoint_inside(store: SlowStore, reentrant: bool) -> None:
+def test_checkpoint_inside_the_context_warns_and_gives_the_plain_gradients(store: SlowStore, reentrant: bool) -> None:
     model = seeded(lambda: Checkpointed(reentrant))
     x = noise(32, 64).requires_grad_()
     plain = trained(model, lambda m: m(x).square().mean())
@@ -511,10 +511,10 @@ def test_checkpoint_inside(store: SlowStore, reentrant: bool) -> None:
         mine = trained(model, lambda m: m(x).square().mean(), offload)
     same(mine, plain)
     assert offload.counts.writes > 0
-    same(trained(model, lambda m: m(x).square().mean(), offload), plain)  # told once
+    same(trained(model, lambda m: m(x).square().mean(), offload), plain)  # warned once
 
 
-def test_checkpoint_with_backward_inside_the_context(store: SlowStore) -> None:
+def test_checkpoint_and_backward_inside_the_context_give_the_plain_gradients(store: SlowStore) -> None:
     model = seeded(lambda: Checkpointed(True))
     x = noise(32, 64).requires_grad_()
     plain = trained(model, lambda m: m(x).square().mean())
@@ -523,7 +523,7 @@ def test_checkpoint_with_backward_inside_the_context(store: SlowStore) -> None:
     same(gradients(model), plain)
 
 
-def test_checkpoint_outside(store: SlowStore) -> None:
+def test_checkpoint_around_the_context_gives_the_plain_gradients(store: SlowStore) -> None:
     model, _ = mlp()
     x = noise(48, 64).requires_grad_()
     plain = trained(model, lambda m: checkpoint(m, x, use_reentrant=False).square().mean())
@@ -536,7 +536,7 @@ def test_checkpoint_outside(store: SlowStore) -> None:
     same(trained(model, lambda _: checkpoint(inner, x, use_reentrant=False).square().mean()), plain)
 
 
-def test_two_managers_and_one_store(store: SlowStore) -> None:
+def test_two_managers_share_one_store(store: SlowStore) -> None:
     (one, loss_one), (two, loss_two) = mlp(), transformer()
     plain = trained(one, loss_one), trained(two, loss_two)
     first, second = Offload(store=store, budget=0, policy="all"), Offload(store=store, budget="64KiB", policy="all")
@@ -551,10 +551,10 @@ def test_two_managers_and_one_store(store: SlowStore) -> None:
         b.backward()
         same(gradients(one), plain[0])
         same(gradients(two), plain[1])
-    assert not first.blobs_alive + second.blobs_alive
+    assert not first.saved_tensors_alive + second.saved_tensors_alive
 
 
-def test_graphs_of_one_manager_may_overlap(store: SlowStore) -> None:
+def test_graphs_of_one_manager_can_overlap(store: SlowStore) -> None:
     model, loss = transformer()
     plain = trained(model, loss)
     offload = Offload(store=store, budget="64KiB", policy="all")
@@ -566,10 +566,10 @@ def test_graphs_of_one_manager_may_overlap(store: SlowStore) -> None:
     for value in values:
         value.backward()
         same(gradients(model), plain)
-    assert offload.blobs_alive == 0
+    assert offload.saved_tensors_alive == 0
 
 
-def test_backward_in_other_threads(store: SlowStore) -> None:
+def test_backward_in_other_threads_gives_the_plain_gradients(store: SlowStore) -> None:
     (one, loss_one), (two, loss_two) = mlp(), transformer()
     plain = trained(one, loss_one), trained(two, loss_two)
     offload = Offload(store=store, budget="64KiB", policy="all")
@@ -587,7 +587,7 @@ def test_backward_in_other_threads(store: SlowStore) -> None:
     same(gradients(two), plain[1])
 
 
-def test_the_prefetch_follows_the_recorded_order(store: SlowStore) -> None:
+def test_prefetch_follows_the_recorded_order(store: SlowStore) -> None:
     model, loss = transformer()
     offload = Offload(store=store, budget="256KiB", policy="all")
     trained(model, loss, offload)
@@ -596,7 +596,7 @@ def test_the_prefetch_follows_the_recorded_order(store: SlowStore) -> None:
     trained(model, loss, offload)
     reads = [index for op, index, _ in store.log if op == "read"]
     assert len(reads) == offload.counts.reads - before
-    assert len(reads) == len(set(reads))  # nothing was read ahead, let go of, and read again
+    assert len(reads) == len(set(reads))  # nothing was read ahead, unloaded and read again
 
 
 def test_loaded_bytes_stay_within_the_window(store: SlowStore) -> None:
@@ -608,7 +608,7 @@ def test_loaded_bytes_stay_within_the_window(store: SlowStore) -> None:
     def watching(index: int, address: int, nbytes: int) -> None:
         nonlocal tallest
         read(index, address, nbytes)
-        tallest = max(tallest, sum(blob.nbytes for blob in offload._loaded.values()) + nbytes)
+        tallest = max(tallest, sum(saved.nbytes for saved in offload._loaded.values()) + nbytes)
 
     store.read = watching  # type: ignore[method-assign]
     for _ in range(2):
@@ -617,7 +617,7 @@ def test_loaded_bytes_stay_within_the_window(store: SlowStore) -> None:
     assert 0 < tallest <= (128 << 10) + largest
 
 
-def test_a_full_store_keeps_the_tensors(store: SlowStore) -> None:
+def test_full_store_keeps_the_tensors_in_memory(store: SlowStore) -> None:
     model, loss = transformer()
     plain = trained(model, loss)
     store.room = 200_000
@@ -629,12 +629,12 @@ def test_a_full_store_keeps_the_tensors(store: SlowStore) -> None:
     assert offload.counts.refused > 0
     offload.check()
     store.room = 1 << 40
-    same(trained(model, loss, offload), plain)  # the next step tries again
+    same(trained(model, loss, offload), plain)  # the next step tries to write again
 
 
 @pytest.mark.parametrize("failing", [0, 3, 11])
 @pytest.mark.parametrize("budget", [0, "64KiB", None])
-def test_a_failed_write_keeps_the_tensors(failing: int, budget: Any) -> None:
+def test_failed_write_keeps_the_tensors_in_memory(failing: int, budget: Any) -> None:
     model, loss = transformer()
     plain = trained(model, loss)
     offload = Offload(store=SlowStore(failing_writes={failing}), budget=budget, policy="all")
@@ -643,10 +643,10 @@ def test_a_failed_write_keeps_the_tensors(failing: int, budget: Any) -> None:
     assert [one.category for one in warned].count(RuntimeWarning) == 1
     same(mine, plain)
     assert offload.counts.refused == 1
-    assert offload.blobs_alive == 0
+    assert offload.saved_tensors_alive == 0
 
 
-def test_a_failed_read_is_tried_again() -> None:
+def test_failed_read_is_retried() -> None:
     model, loss = transformer()
     plain = trained(model, loss)
     offload = Offload(store=SlowStore(failing_reads={0: 1, 5: 1}), budget="64KiB", policy="all")
@@ -654,7 +654,7 @@ def test_a_failed_read_is_tried_again() -> None:
     assert offload.counts.retried == 2
 
 
-def test_bytes_that_are_lost_raise_and_poison() -> None:
+def test_lost_bytes_raise_an_error_and_disable_the_manager() -> None:
     x = noise(64, 64).requires_grad_()
     store = SlowStore(failing_reads={0: 2})
     offload = Offload(store=store, budget=0, policy="all")
@@ -670,7 +670,7 @@ def test_bytes_that_are_lost_raise_and_poison() -> None:
         pass
 
 
-def test_an_exception_in_forward_leaves_a_usable_manager(store: SlowStore) -> None:
+def test_manager_works_after_an_exception_in_forward(store: SlowStore) -> None:
     model, loss = transformer()
     plain = trained(model, loss)
     offload = Offload(store=store, budget="64KiB", policy="all")
@@ -683,19 +683,19 @@ def test_an_exception_in_forward_leaves_a_usable_manager(store: SlowStore) -> No
     with pytest.raises(ZeroDivisionError), offload:
         broken(noise(48, 64))
     same(trained(model, loss, offload), plain)
-    assert offload.blobs_alive == 0
-    outside = noise(64, 64).requires_grad_().exp()  # our hooks are off
+    assert offload.saved_tensors_alive == 0
+    outside = noise(64, 64).requires_grad_().exp()  # our hooks are removed
     assert isinstance(outside, Tensor)
-    assert offload.blobs_alive == 0
+    assert offload.saved_tensors_alive == 0
 
 
-def test_a_manager_is_not_entered_twice(store: SlowStore) -> None:
+def test_entering_a_manager_twice_raises_an_error(store: SlowStore) -> None:
     offload = Offload(store=store, policy="all")
     with offload, pytest.raises(RuntimeError, match="one forward pass at a time"), offload:
         pass
 
 
-def test_tensors_of_other_kinds_pass_through(store: SlowStore) -> None:
+def test_unsupported_tensors_are_not_offloaded(store: SlowStore) -> None:
     class Tagged(Tensor):
         pass
 
@@ -710,7 +710,7 @@ def test_tensors_of_other_kinds_pass_through(store: SlowStore) -> None:
     assert offload.counts.passed_through > 0
 
 
-def test_what_is_not_an_argument_is_refused(store: SlowStore, tmp_path: Path) -> None:
+def test_invalid_arguments_raise_errors(store: SlowStore, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected one of"):
         Offload(store=store, policy="guess")
     with pytest.raises(ValueError, match="codec"):

@@ -1,4 +1,4 @@
-"""Where ``Offload(store=...)`` may lie: folders, devices, and devices by a driver of their own."""
+"""The places that ``Offload(store=...)`` accepts: folders, devices, and devices of user-level drivers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import pytest
 
 import fastio
 from fastio.errors import FastIOError
-from fastio.offload.arguments import opened
+from fastio.offload.arguments import resolve_store
 from fastio.offload.stores.block_store import BlockStore
 from fastio.offload.stores.tool_store import ToolStore
 
 
 @pytest.mark.parametrize("place", ["nvme:/dev/fastio-absent", "vfio:0000:ff:1f.7", "spdk:trtype=TCP traddr=192.0.2.1"])
 @pytest.mark.parametrize("policy", ["all", "fastensor"])
-def test_a_driver_before_a_colon_is_never_a_folder(
+def test_driver_prefix_is_never_read_as_a_folder(
     place: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     os.makedirs(place)
     with pytest.raises(FastIOError):
-        opened(place, policy)
+        resolve_store(place, policy)
     assert os.listdir(place) == []
-    store, _ = opened(f"./{place}", "all")  # and that is how one names the folder
+    store, _ = resolve_store(f"./{place}", "all")  # this names the folder
     assert isinstance(store, BlockStore)
     store.close()
 
@@ -38,31 +38,31 @@ def test_a_driver_before_a_colon_is_never_a_folder(
         ["nvme:/dev/ng0n1", "/scratch"],
     ],
 )
-def test_one_store_has_one_driver(places: list[str]) -> None:
+def test_places_of_several_drivers_raise_an_error(places: list[str]) -> None:
     with pytest.raises(ValueError, match="one driver") as caught:
         fastio.Offload(store=places)
     assert all(place in str(caught.value) for place in places)
 
 
-def test_what_force_may_be(tmp_path: Path) -> None:
+def test_invalid_force_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="force is a bool: expected the serial number"):
         fastio.Offload(store=tmp_path, force=True)  # type: ignore[arg-type]
     with BlockStore(tmp_path) as store, pytest.raises(ValueError, match="open already"):
         fastio.Offload(store=store, force="S1")
-    offload = fastio.Offload(store=tmp_path, force="S1")  # nothing there needs it
+    offload = fastio.Offload(store=tmp_path, force="S1")  # a folder ignores it
     offload.close()
 
 
-def test_fastensors_files_lie_in_a_folder_as_before(tmp_path: Path) -> None:
+def test_fastensor_with_one_folder_opens_a_tool_store(tmp_path: Path) -> None:
     for place in (tmp_path, str(tmp_path)):
-        store, ours = opened(place, "fastensor")
+        store, ours = resolve_store(place, "fastensor")
         assert ours
         assert isinstance(store, ToolStore)
         store.close()
 
 
-def test_a_device_that_holds_something_is_not_taken(tmp_path: Path) -> None:
-    """A loop device with a filesystem on it, by the front door."""
+def test_device_with_contents_is_refused(tmp_path: Path) -> None:
+    """A loop device with a filesystem on it, through the public class."""
     image = tmp_path / "disk"
     with image.open("wb") as file:
         file.truncate(16 << 20)

@@ -1,4 +1,4 @@
-"""The planners: properties of any schedule, the papers' walk-throughs, and every subset tried for small cases."""
+"""Tests the planners: properties of any schedule, the papers' examples, and brute force on small cases."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FORWARD_S = 1.0
 
 @st.composite
 def cases(draw: st.DrawFn, most: int = 10) -> tuple[list[ActivationProfile], int]:
-    """Blobs in forward order, most often ready in that order, and bytes to free that they have."""
+    """Activations in forward order, mostly ready in that order, and a number of bytes to free that they have."""
     count = draw(st.integers(1, most))
     ready = draw(st.lists(st.floats(0, FORWARD_S * 1.1), min_size=count, max_size=count))
     if draw(st.integers(0, 3)):
         ready.sort()
-    blobs = [
+    activations = [
         ActivationProfile(
             nbytes=draw(st.one_of(st.sampled_from([0, 1, 2, 4, 8]), st.integers(1, 100))),
             transfer_s=draw(st.floats(0, 0.5)),
@@ -37,150 +37,161 @@ def cases(draw: st.DrawFn, most: int = 10) -> tuple[list[ActivationProfile], int
         )
         for at in ready
     ]
-    total = sum(blob.nbytes for blob in blobs)
-    return blobs, draw(st.integers(-3, total))
+    total = sum(activation.nbytes for activation in activations)
+    return activations, draw(st.integers(-3, total))
 
 
-def subsets(blobs: Sequence[ActivationProfile], need: int) -> Iterator[tuple[int, ...]]:
-    for size in range(len(blobs) + 1):
-        for chosen in itertools.combinations(range(len(blobs)), size):
-            if sum(blobs[i].nbytes for i in chosen) >= need:
+def subsets(activations: Sequence[ActivationProfile], need: int) -> Iterator[tuple[int, ...]]:
+    for size in range(len(activations) + 1):
+        for chosen in itertools.combinations(range(len(activations)), size):
+            if sum(activations[i].nbytes for i in chosen) >= need:
                 yield chosen
 
 
-def paper(blobs: Sequence[ActivationProfile], need: int, forward_s: float, strict: bool) -> tuple[int, ...]:
-    """FlashNeuron's two phases as its specification lists them, with nothing made fast."""
+def paper(activations: Sequence[ActivationProfile], need: int, forward_s: float, strict: bool) -> tuple[int, ...]:
+    """FlashNeuron's two phases as specified, without optimisation."""
     chosen: list[int] = []
-    while sum(blobs[i].nbytes for i in chosen) < need:
+    while sum(activations[i].nbytes for i in chosen) < need:
         chosen.append(len(chosen))
     test = transfer_seconds if strict else finish_seconds
-    while test(blobs, sorted(chosen)) > forward_s:
-        plain = [i for i in chosen if blobs[i].ratio <= 1]
-        least = min((blobs[i].ratio for i in chosen), default=0.0)
-        given_up = max(plain or [i for i in chosen if blobs[i].ratio == least])
-        better = [i for i in range(len(blobs)) if i not in chosen and blobs[i].ratio > max(1, blobs[given_up].ratio)]
+    while test(activations, sorted(chosen)) > forward_s:
+        plain = [i for i in chosen if activations[i].ratio <= 1]
+        least = min((activations[i].ratio for i in chosen), default=0.0)
+        given_up = max(plain or [i for i in chosen if activations[i].ratio == least])
+        better = [
+            i
+            for i in range(len(activations))
+            if i not in chosen and activations[i].ratio > max(1, activations[given_up].ratio)
+        ]
         taken: list[int] = []
-        for i in sorted(better, key=lambda i: (-blobs[i].ratio, i)):
-            if sum(blobs[j].nbytes for j in taken) >= blobs[given_up].nbytes:
+        for i in sorted(better, key=lambda i: (-activations[i].ratio, i)):
+            if sum(activations[j].nbytes for j in taken) >= activations[given_up].nbytes:
                 break
             taken.append(i)
-        if sum(blobs[j].nbytes for j in taken) < blobs[given_up].nbytes:
+        if sum(activations[j].nbytes for j in taken) < activations[given_up].nbytes:
             break
         chosen = [i for i in chosen if i != given_up] + taken
     return tuple(sorted(chosen))
 
 
-def nbytes(blobs: Sequence[ActivationProfile], schedule: Schedule) -> int:
-    return sum(blobs[i].nbytes for i in schedule.selected)
+def nbytes(activations: Sequence[ActivationProfile], schedule: Schedule) -> int:
+    return sum(activations[i].nbytes for i in schedule.selected)
 
 
 @given(cases(40), st.sampled_from(["flashneuron", "optimal", "all", "fastensor"]), st.booleans())
-def test_a_schedule_frees_what_is_needed_and_says_what_it_costs(
+def test_schedule_frees_the_bytes_and_reports_its_cost(
     case: tuple[list[ActivationProfile], int], policy: str, strict: bool
 ) -> None:
-    blobs, need = case
-    schedule = plan(blobs, need, FORWARD_S, policy, strict)
-    assert nbytes(blobs, schedule) >= need
+    activations, need = case
+    schedule = plan(activations, need, FORWARD_S, policy, strict)
+    assert nbytes(activations, schedule) >= need
     assert list(schedule.selected) == sorted(set(schedule.selected))
-    assert set(schedule.selected) <= set(range(len(blobs)))
-    assert schedule.transfer_s == math.fsum(blobs[i].transfer_s / blobs[i].ratio for i in schedule.selected)
+    assert set(schedule.selected) <= set(range(len(activations)))
+    assert schedule.transfer_s == math.fsum(activations[i].transfer_s / activations[i].ratio for i in schedule.selected)
     if policy == "fastensor":
         assert schedule.finish_s == FORWARD_S + schedule.transfer_s
         assert (schedule.status == "fits") == (schedule.transfer_s == 0)
         return
     finish = 0.0
     for i in schedule.selected:
-        finish = max(finish, blobs[i].ready_s) + blobs[i].transfer_s / blobs[i].ratio
+        finish = max(finish, activations[i].ready_s) + activations[i].transfer_s / activations[i].ratio
     assert schedule.finish_s == finish
     assert schedule.status == ("fits" if (schedule.transfer_s if strict else finish) <= FORWARD_S else "delayed")
 
 
 @given(cases(40), st.booleans())
-def test_flashneuron_is_the_two_phases(case: tuple[list[ActivationProfile], int], strict: bool) -> None:
-    blobs, need = case
-    assert plan(blobs, need, FORWARD_S, strict_paper=strict).selected == paper(blobs, need, FORWARD_S, strict)
+def test_flashneuron_equals_the_two_phases_of_the_paper(
+    case: tuple[list[ActivationProfile], int], strict: bool
+) -> None:
+    activations, need = case
+    assert plan(activations, need, FORWARD_S, strict_paper=strict).selected == paper(
+        activations, need, FORWARD_S, strict
+    )
 
 
 @given(cases(10), st.booleans())
-def test_optimal_is_the_best_of_every_subset(case: tuple[list[ActivationProfile], int], strict: bool) -> None:
-    blobs, need = case
+def test_optimal_equals_the_best_of_all_subsets(case: tuple[list[ActivationProfile], int], strict: bool) -> None:
+    activations, need = case
     test = transfer_seconds if strict else finish_seconds
-    times = {chosen: transfer_seconds(blobs, chosen) for chosen in subsets(blobs, need)}
-    hidden = [seconds for chosen, seconds in times.items() if test(blobs, chosen) <= FORWARD_S]
-    schedule = plan(blobs, need, FORWARD_S, "optimal", strict)
+    times = {chosen: transfer_seconds(activations, chosen) for chosen in subsets(activations, need)}
+    hidden = [seconds for chosen, seconds in times.items() if test(activations, chosen) <= FORWARD_S]
+    schedule = plan(activations, need, FORWARD_S, "optimal", strict)
     assert schedule.status == ("fits" if hidden else "delayed")
     assert schedule.transfer_s == pytest.approx(min(hidden or times.values()), rel=1e-9, abs=1e-300)
 
 
 @given(cases(60), st.booleans())
-def test_optimal_is_never_above_flashneuron(case: tuple[list[ActivationProfile], int], strict: bool) -> None:
-    blobs, need = case
-    paper = plan(blobs, need, FORWARD_S, "flashneuron", strict)
-    best = plan(blobs, need, FORWARD_S, "optimal", strict)
+def test_optimal_is_never_worse_than_flashneuron(case: tuple[list[ActivationProfile], int], strict: bool) -> None:
+    activations, need = case
+    paper = plan(activations, need, FORWARD_S, "flashneuron", strict)
+    best = plan(activations, need, FORWARD_S, "optimal", strict)
     if paper.status == "fits":
         assert best.status == "fits"
     if best.status == paper.status:
         assert best.transfer_s <= paper.transfer_s
 
 
-def test_seconds_that_are_too_few_to_be_shared_by_bytes() -> None:
-    blobs = [ActivationProfile(1, 0.0), ActivationProfile(2, 5e-324, 1.0, 1.0625)]
+def test_tiny_transfer_times_are_planned() -> None:
+    activations = [ActivationProfile(1, 0.0), ActivationProfile(2, 5e-324, 1.0, 1.0625)]
     for policy in ("flashneuron", "optimal"):
-        assert plan(blobs, 3, 1.0, policy).transfer_s == 5e-324
+        assert plan(activations, 3, 1.0, policy).transfer_s == 5e-324
 
 
-def test_seconds_that_do_not_add_up_exactly_are_no_obstacle_at_the_limit() -> None:
-    blobs = [ActivationProfile(1, 0.1) for _ in range(10)]  # ten times 0.1 is 0.9999999999999999 added in order
+def test_rounding_of_sums_does_not_reject_a_schedule_at_the_limit() -> None:
+    activations = [ActivationProfile(1, 0.1) for _ in range(10)]  # 0.1 added ten times in order is 0.9999999999999999
     for policy in ("flashneuron", "optimal"):
-        assert plan(blobs, 10, 1.0, policy).status == "fits"
+        assert plan(activations, 10, 1.0, policy).status == "fits"
 
 
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("policy", ["flashneuron", "optimal"])
-def test_ten_thousand_blobs_are_planned(policy: str, mixed: bool) -> None:
-    """That it takes under a second is a figure of the benchmark; that it ends, and well, is a test."""
+def test_ten_thousand_activations_are_planned(policy: str, mixed: bool) -> None:
+    """That it ends with a good plan. The benchmark measures that it takes under a second."""
     count = 10_000
-    blobs = [
+    activations = [
         ActivationProfile(
             (1 + i * 7919 % 64) * MIB, 1e-4 * (1 + i * 104729 % 97), 1.0 + (i % 5) / 2 if mixed else 1.0, i * 1e-3
         )
         for i in range(count)
     ]
-    need = sum(blob.nbytes for blob in blobs) // 2
-    schedule = plan(blobs, need, 20.0, policy)
-    assert nbytes(blobs, schedule) >= need
-    assert schedule.transfer_s <= plan(blobs, need, 20.0, "flashneuron").transfer_s
+    need = sum(activation.nbytes for activation in activations) // 2
+    schedule = plan(activations, need, 20.0, policy)
+    assert nbytes(activations, schedule) >= need
+    assert schedule.transfer_s <= plan(activations, need, 20.0, "flashneuron").transfer_s
 
 
-def test_the_walk_through_of_figure_6() -> None:
-    """Seven tensors A to G: a prefix that is too slow; its last incompressible one makes way for compressible ones."""
+def test_figure_6_gives_the_swaps_of_the_paper() -> None:
+    """Seven tensors A to G, with a prefix that is too slow.
+
+    Its last incompressible tensor is replaced by compressible ones.
+    """
     ratios = {"A": 1.0, "B": 2.0, "C": 1.0, "D": 1.0, "E": 4.0, "F": 1.5, "G": 3.0}
-    blobs = [ActivationProfile(2 * MIB, 1.0, ratio) for ratio in ratios.values()]
+    activations = [ActivationProfile(2 * MIB, 1.0, ratio) for ratio in ratios.values()]
     letters = "".join(ratios)
 
     def names(forward_s: float) -> tuple[str, str]:
-        schedule = plan(blobs, 6 * MIB, forward_s)
+        schedule = plan(activations, 6 * MIB, forward_s)
         return "".join(letters[i] for i in schedule.selected), schedule.status
 
     assert names(2.5) == ("ABC", "fits")  # phase 1
     assert names(2.0) == ("ABE", "fits")  # C for E
     assert names(1.1) == ("BEG", "fits")  # A for G
-    assert names(1.0) == ("BEG", "delayed")  # F compresses less than B: nothing is left
+    assert names(1.0) == ("BEG", "delayed")  # F compresses less than B: no swap is left
 
 
-def test_the_sum_of_the_paper_accepts_what_overruns_the_timeline() -> None:
-    blobs = [ActivationProfile(4, 0.2, 1.0, 0.1), ActivationProfile(4, 0.4, 1.0, 0.9)]
-    strict = plan(blobs, 8, 1.0, strict_paper=True)
+def test_strict_paper_accepts_a_schedule_that_overruns_the_timeline() -> None:
+    activations = [ActivationProfile(4, 0.2, 1.0, 0.1), ActivationProfile(4, 0.4, 1.0, 0.9)]
+    strict = plan(activations, 8, 1.0, strict_paper=True)
     assert (strict.status, strict.transfer_s) == ("fits", pytest.approx(0.6))
     assert strict.finish_s == pytest.approx(1.3)
-    assert plan(blobs, 8, 1.0).status == "delayed"
+    assert plan(activations, 8, 1.0).status == "delayed"
 
 
-def test_optimal_prefers_a_dearer_selection_that_hides() -> None:
-    blobs = [ActivationProfile(4, 0.5, 1.0, 0.0), ActivationProfile(4, 0.4, 1.0, 0.9)]
-    assert plan(blobs, 4, 1.0, "optimal").selected == (0,)
-    assert plan(blobs, 4, 1.0, "optimal", strict_paper=True).selected == (1,)
-    assert plan(blobs, 4, 0.1, "optimal") == Schedule((1,), 0.4, 1.3, "delayed")
+def test_optimal_prefers_a_costlier_selection_that_hides() -> None:
+    activations = [ActivationProfile(4, 0.5, 1.0, 0.0), ActivationProfile(4, 0.4, 1.0, 0.9)]
+    assert plan(activations, 4, 1.0, "optimal").selected == (0,)
+    assert plan(activations, 4, 1.0, "optimal", strict_paper=True).selected == (1,)
+    assert plan(activations, 4, 0.1, "optimal") == Schedule((1,), 0.4, 1.3, "delayed")
 
 
 @pytest.mark.parametrize("need", [0, -1, -MIB])
@@ -190,12 +201,12 @@ def test_no_need_moves_nothing(policy: str, need: int) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_nothing_to_move(policy: str) -> None:
+def test_no_activations_give_an_empty_schedule(policy: str) -> None:
     assert plan([], 0, 1.0, policy).selected == ()
 
 
-@pytest.mark.parametrize("policy", [*POLICIES, lambda blobs, need, forward_s: range(len(blobs))])
-def test_a_budget_that_cannot_be_kept(policy: str) -> None:
+@pytest.mark.parametrize("policy", [*POLICIES, lambda activations, need, forward_s: range(len(activations))])
+def test_infeasible_need_raises_an_error_with_the_bytes(policy: str) -> None:
     with pytest.raises(InfeasibleBudget, match=r"needed 11 bytes, got 10; make the budget larger") as raised:
         plan([ActivationProfile(4, 0.1, kind="conv"), ActivationProfile(6, 0.1, kind="pool")], 11, 1.0, policy)
     assert isinstance(raised.value, FastIOError)
@@ -203,36 +214,36 @@ def test_a_budget_that_cannot_be_kept(policy: str) -> None:
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
 
-def test_a_policy_that_cannot_free_enough_says_who_can() -> None:
-    blobs = [ActivationProfile(4, 0.1, kind="conv"), ActivationProfile(6, 0.1, kind="fc")]
+def test_policy_that_frees_too_little_names_a_policy_that_can() -> None:
+    activations = [ActivationProfile(4, 0.1, kind="conv"), ActivationProfile(6, 0.1, kind="fc")]
     with pytest.raises(InfeasibleBudget, match=r"'vdnn-conv' moves out: needed 5 bytes, got 4; use policy 'all'"):
-        plan(blobs, 5, 1.0, "vdnn-conv")
+        plan(activations, 5, 1.0, "vdnn-conv")
     with pytest.raises(InfeasibleBudget, match="'nobody' moves out"):
-        plan(blobs, 5, 1.0, nobody)
+        plan(activations, 5, 1.0, nobody)
 
 
-def nobody(blobs: Sequence[ActivationProfile], need_bytes: int, forward_s: float) -> tuple[int, ...]:
+def nobody(activations: Sequence[ActivationProfile], need_bytes: int, forward_s: float) -> tuple[int, ...]:
     return ()
 
 
-def test_a_callable_chooses() -> None:
-    blobs = [ActivationProfile(4, 0.25), ActivationProfile(6, 0.5), ActivationProfile(8, 0.5)]
-    schedule = plan(blobs, 8, 1.0, lambda blobs, need, forward_s: [2, 0, 2])
+def test_callable_policy_selects() -> None:
+    activations = [ActivationProfile(4, 0.25), ActivationProfile(6, 0.5), ActivationProfile(8, 0.5)]
+    schedule = plan(activations, 8, 1.0, lambda activations, need, forward_s: [2, 0, 2])
     assert schedule == Schedule((0, 2), 0.75, 0.75, "fits")
-    with pytest.raises(ValueError, match="blob 3; there are 3"):
-        plan(blobs, 8, 1.0, lambda blobs, need, forward_s: [3])
+    with pytest.raises(ValueError, match="activation 3: expected 0 to 2"):
+        plan(activations, 8, 1.0, lambda activations, need, forward_s: [3])
 
 
-def test_vdnn_chooses_by_kind() -> None:
-    blobs = [ActivationProfile(4, 0.1, kind=kind) for kind in ("conv", "pool", "conv", "fc")]
-    assert plan(blobs, 0, 1.0, "vdnn-all").selected == (0, 1, 2)
-    assert plan(blobs, 0, 1.0, "vdnn-conv").selected == (0, 2)
-    assert plan(blobs, 5, 1.0, "vdnn-dyn").selected == (0, 2)
-    assert plan(blobs, 9, 1.0, "vdnn-dyn").selected == (0, 1, 2)
+def test_vdnn_selects_by_kind() -> None:
+    activations = [ActivationProfile(4, 0.1, kind=kind) for kind in ("conv", "pool", "conv", "fc")]
+    assert plan(activations, 0, 1.0, "vdnn-all").selected == (0, 1, 2)
+    assert plan(activations, 0, 1.0, "vdnn-conv").selected == (0, 2)
+    assert plan(activations, 5, 1.0, "vdnn-dyn").selected == (0, 2)
+    assert plan(activations, 9, 1.0, "vdnn-dyn").selected == (0, 1, 2)
 
 
-def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match="'best' is none of all, flashneuron"):
+def test_invalid_arguments_raise_value_error() -> None:
+    with pytest.raises(ValueError, match="unknown policy 'best': expected one of all, flashneuron"):
         plan([], 0, 1.0, "best")
     for forward_s in (-1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="forward_s"):

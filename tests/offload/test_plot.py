@@ -1,4 +1,4 @@
-"""The picture of an iteration: what it says (the text of the SVG), the files it makes, and what it refuses."""
+"""Tests the plot of an iteration: the text of the SVG, the files, and the errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(store: Path, steps: int, budget: str | None = None) -> Report:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """A report whose timelines are known: two iterations are complete, the third is not."""
+    """A report with known timelines: two iterations are complete, the third is not."""
     predicted = Timeline(0.5, 0.8, 0.0125, 0.025, (Transfer(0, 0.1, 0.2),), (Transfer(0, 0.6, 0.7),), 4 * MIB)
     events = [
         Event("write", 1, 0, MIB, 3.0, 3.1, "disk"),
@@ -63,32 +63,32 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 def moved(report: Report, writes: int, reads: int) -> Report:
-    """The report, of a manager that moved so many blobs since it was made."""
+    """Return the report as if the manager had made this many transfers."""
     traffic = {"disk": Traffic(writes, writes * MIB, reads, reads * MIB)}
     return dataclasses.replace(report, counts=dataclasses.replace(report.counts, traffic=traffic))
 
 
 def texts(report: Report, folder: Path) -> list[str]:
-    """What stands in the picture."""
+    """Return the texts in the picture."""
     path = folder / "it.svg"
     draw(report, path)
     return re.findall(r">([^<>\n]+)</text>", path.read_text())
 
 
-def test_the_latest_complete_iteration_stands_above_its_prediction(made: Report, tmp_path: Path) -> None:
+def test_plot_shows_the_latest_complete_iteration_above_its_prediction(made: Report, tmp_path: Path) -> None:
     said = texts(made, tmp_path)
     assert "actual: iteration 2, 1250.0 ms" in said
     assert "predicted: 1337.5 ms, of which waiting 12.5 in forward, 25.0 in backward" in said
     assert said.count("passes") == 2
     assert {"disk writes", "disk reads", "host writes", "host reads", "writes", "reads"} <= set(said)
     assert {"forward", "backward", "write", "read", "away", "MiB"} <= set(said)
-    assert "swap writes" not in said  # another iteration's
+    assert "swap writes" not in said  # of another iteration
     assert f"activation offload, policy {made.policy}" in said
     times = [float(text) for text in said if re.fullmatch(r"\d+", text)]
-    assert max(times) >= 1200  # one axis for all
+    assert max(times) >= 1200  # one time axis
 
 
-def test_what_is_not_there_is_said(made: Report, tmp_path: Path) -> None:
+def test_plot_says_what_is_missing(made: Report, tmp_path: Path) -> None:
     said = texts(dataclasses.replace(made, predicted=None, iterations=made.iterations[2:]), tmp_path)
     assert "no iteration is complete: backward has not run" in said
     assert "no prediction: no iteration of this shape came before" in said
@@ -97,17 +97,17 @@ def test_what_is_not_there_is_said(made: Report, tmp_path: Path) -> None:
     assert "nothing was moved" in said
 
 
-def test_transfers_that_were_forgotten_are_owned_up_to(made: Report, tmp_path: Path) -> None:
+def test_plot_says_that_old_transfers_are_missing(made: Report, tmp_path: Path) -> None:
     forgotten = "actual: iteration 2, 1250.0 ms (its first transfers are no longer remembered)"
     assert forgotten not in texts(made, tmp_path)
     cut = dataclasses.replace(made, events=made.events[2:])
     assert forgotten in texts(cut, tmp_path)
-    # What is forgotten of other iterations does not matter.
+    # Missing transfers of other iterations do not matter.
     assert forgotten not in texts(moved(made, writes=10, reads=5), tmp_path)
 
 
 @pytest.mark.parametrize("suffix", BEGINNINGS)
-def test_a_real_report_in_each_format(tmp_path: Path, suffix: str) -> None:
+def test_real_report_is_drawn_in_each_format(tmp_path: Path, suffix: str) -> None:
     store, target = tmp_path / "store", tmp_path / f"picture{suffix.upper()}"
     store.mkdir()
     told = run(store, 3, "1MiB")
@@ -122,7 +122,7 @@ def test_a_real_report_in_each_format(tmp_path: Path, suffix: str) -> None:
     assert "disk writes" in said
 
 
-def test_another_suffix_and_a_missing_folder_are_refused(made: Report, tmp_path: Path) -> None:
+def test_unknown_suffix_and_missing_folder_raise_errors(made: Report, tmp_path: Path) -> None:
     for name in ("it.txt", "it"):
         with pytest.raises(ValueError, match=r"a plot is one of \.png, \.svg, \.pdf, got"):
             draw(made, tmp_path / name)
@@ -131,7 +131,7 @@ def test_another_suffix_and_a_missing_folder_are_refused(made: Report, tmp_path:
     assert os.listdir(tmp_path) == []
 
 
-def test_without_matplotlib_the_cure_is_named_and_nothing_else_needs_it(tmp_path: Path) -> None:
+def test_only_plot_needs_matplotlib_and_its_error_names_the_cure(tmp_path: Path) -> None:
     code = """
 import sys
 sys.modules["matplotlib"] = None

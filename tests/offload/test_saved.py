@@ -1,4 +1,4 @@
-"""What autograd saves, and how it comes back: written late by its operator, of other layouts, laid out as it was."""
+"""What autograd saves and how it comes back: tensors filled late, other layouts, and the same memory layout."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import fastio
 from fastio.errors import FastIOError
 from fastio.offload import BlockStore
 from fastio.offload.autograd.hooks import Handle
-from fastio.offload.autograd.operators import Unreturned
-from fastio.offload.autograd.trace import Made, Trace
+from fastio.offload.autograd.operators import PendingMoves
+from fastio.offload.autograd.trace import SavedRecord, Trace
 from fastio.offload.planning.planner import _REMEMBERED, Planner
 from fastio.offload.stores.copies import HostCopies
 from fastio.offload.stores.staged_store import StagedStore
@@ -34,7 +34,7 @@ def rrelu_in_place(x: Tensor) -> Tensor:
 
 
 def own_noise(x: Tensor) -> Tensor:
-    """With a noise tensor of the caller's, which another operator saves too."""
+    """RReLU with a noise tensor that another operator saves too."""
     noise = torch.empty_like(x)
     return torch._C._nn.rrelu_with_noise(x, noise, 0.1, 0.9, True) * noise
 
@@ -42,7 +42,7 @@ def own_noise(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("operator", [rrelu, rrelu_in_place, own_noise])
 @pytest.mark.parametrize("policy", ["all", "fastensor", "flashneuron"])
 @pytest.mark.parametrize("host_budget", [0, "64MiB"])
-def test_what_an_operator_fills_after_it_saved_it_comes_back_filled(
+def test_tensor_filled_after_it_was_saved_comes_back_filled(
     operator: Callable[[Tensor], Tensor], policy: str, host_budget: Any, tmp_path: Path
 ) -> None:
     weight, x = torch.randn(64, 64, requires_grad=True), torch.randn(512, 64)
@@ -61,17 +61,17 @@ def test_what_an_operator_fills_after_it_saved_it_comes_back_filled(
     offload.close()
 
 
-def test_what_the_last_operator_saved_leaves_at_the_end_of_the_forward_pass(tmp_path: Path) -> None:
+def test_tensors_of_the_last_operator_move_at_the_end_of_forward(tmp_path: Path) -> None:
     offload = fastio.Offload(store=tmp_path, policy="fastensor")
     with offload:
         y = (torch.randn(64, 64, requires_grad=True) * 2).exp()
-        assert offload.report().traffic == {}  # the operator may still be at it
+        assert offload.report().traffic == {}  # the operator may not have returned
     assert offload.report().traffic["disk"].writes == 1
     del y
     offload.close()
 
 
-def test_a_forward_pass_that_fails_leaves_what_was_saved_in_memory(tmp_path: Path) -> None:
+def test_failed_forward_keeps_pending_tensors_in_memory(tmp_path: Path) -> None:
     offload = fastio.Offload(store=tmp_path, policy="fastensor")
     leaf = torch.randn(64, 64, requires_grad=True)
     with contextlib.suppress(ZeroDivisionError), offload:
@@ -122,7 +122,7 @@ class Held(nn.Module):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("manager", ["offload", "hybrid"])
 @pytest.mark.filterwarnings("ignore:.*(Sparse|nested|prototype|mkldnn)")
-def test_layouts_other_than_the_strided_one_stay_where_they_are(layout: str, manager: str, tmp_path: Path) -> None:
+def test_non_strided_layouts_stay_in_memory(layout: str, manager: str, tmp_path: Path) -> None:
     value, work = LAYOUTS[layout]
     x = torch.full_like(value, 2.0)
 
@@ -155,11 +155,11 @@ def test_layouts_other_than_the_strided_one_stay_where_they_are(layout: str, man
         lambda t: t[1:],
         lambda t: t.t(),
         lambda t: t[:, ::3],
-        lambda t: t[100:116],  # less than half of the storage: the bytes around it are not kept
+        lambda t: t[100:116],  # less than half of the storage: the rest is not saved
     ],
     ids=["whole", "from the second row", "transposed", "every third column", "a few rows"],
 )
-def test_a_tensor_comes_back_with_its_offset_strides_and_size_of_storage(
+def test_tensor_comes_back_with_its_offset_strides_and_storage_size(
     view: Callable[[Tensor], Tensor], codec: str, tmp_path: Path
 ) -> None:
     seen: list[tuple[Any, ...]] = []
@@ -195,7 +195,7 @@ def test_a_tensor_comes_back_with_its_offset_strides_and_size_of_storage(
     offload.close()
 
 
-def test_bytes_of_a_large_storage_that_were_not_kept_are_zero_and_take_no_memory(tmp_path: Path) -> None:
+def test_bytes_outside_a_saved_slice_are_zero_and_take_no_memory(tmp_path: Path) -> None:
     seen: list[Tensor] = []
 
     class Looking(torch.autograd.Function):
@@ -220,7 +220,7 @@ def test_bytes_of_a_large_storage_that_were_not_kept_are_zero_and_take_no_memory
     assert torch.equal(seen[0], torch.full((4096,), 3.0))
     assert whole[(1 << 20) + 8192 : (1 << 20) + 8200].tolist() == [0.0] * 8
     assert whole[:8].tolist() == [0.0] * 8
-    assert _resident() - before < 140 << 20  # the gradients alone
+    assert _resident() - before < 140 << 20  # only the gradients
     offload.close()
 
 
@@ -230,7 +230,7 @@ def _resident() -> int:
 
 
 class Broken(BlockStore):
-    """Reads fail, once ``left`` are done."""
+    """A store whose reads fail after ``left`` of them."""
 
     left = 3
 
@@ -242,7 +242,7 @@ class Broken(BlockStore):
 
 
 @pytest.mark.parametrize("staged", [False, True], ids=["from memory", "through a slab"])
-def test_a_read_that_failed_keeps_nothing_of_the_graph_alive(staged: bool, tmp_path: Path) -> None:
+def test_failed_read_keeps_no_graph_alive(staged: bool, tmp_path: Path) -> None:
     network = nn.Sequential(*[nn.Linear(256, 256) for _ in range(9)])
     for _ in range(2):
         below = Broken(tmp_path)
@@ -261,15 +261,15 @@ def test_a_read_that_failed_keeps_nothing_of_the_graph_alive(staged: bool, tmp_p
         assert sum(type(one) is Handle for one in gc.get_objects()) == 0
 
 
-def test_profiles_of_shapes_are_bounded_and_the_latest_used_are_kept() -> None:
+def test_only_the_latest_used_profiles_are_kept() -> None:
     planner = Planner("all", None, 0, optional_codec=False)
 
     def pass_of(nbytes: int) -> bool:
         """Whether a profile was known."""
-        made = Made(nbytes, torch.float32, 0.0)
+        made = SavedRecord(nbytes, torch.float32, 0.0)
         profile = planner.profile_for(made)
         trace = Trace([made], [""], [0.0], [0.0], [1.0], ["disk"])
-        planner.over(trace, profile, strayed=False)
+        planner.record(trace, profile, diverged=False)
         return profile is not None
 
     assert not pass_of(1)
@@ -281,7 +281,7 @@ def test_profiles_of_shapes_are_bounded_and_the_latest_used_are_kept() -> None:
 
 
 @pytest.mark.parametrize("policy", ["all", "fastensor", "flashneuron"])
-def test_a_budget_below_what_one_operator_saves_is_told_once_with_both_numbers(policy: str, tmp_path: Path) -> None:
+def test_budget_below_one_operator_warns_once_with_both_numbers(policy: str, tmp_path: Path) -> None:
     one, other = torch.randn(256, 64, requires_grad=True), torch.randn(256, 64, requires_grad=True)
     offload = fastio.Offload(store=tmp_path, policy=policy, budget=100_000, codec="none")
     with pytest.warns(UserWarning, match=r"budget is 100000 bytes, .* have 131072: .* larger or the batch smaller"):  # noqa: SIM117
@@ -298,7 +298,7 @@ def test_a_budget_below_what_one_operator_saves_is_told_once_with_both_numbers(p
 
 @pytest.mark.parametrize("policy", ["all", "fastensor"])
 @pytest.mark.parametrize("special", ["character device", "FIFO", "socket"])
-def test_special_files_are_no_store(special: str, policy: str, tmp_path: Path) -> None:
+def test_special_file_as_store_raises_an_error(special: str, policy: str, tmp_path: Path) -> None:
     place = tmp_path / "place"
     if special == "character device":
         place = Path("/dev/null")
@@ -315,10 +315,10 @@ def test_special_files_are_no_store(special: str, policy: str, tmp_path: Path) -
         BlockStore(place)
 
 
-def test_unreturned_moves_are_given_once_and_by_thread() -> None:
+def test_pending_moves_are_returned_once_and_by_thread() -> None:
     from fastio.offload.autograd.operators import Operator
 
-    waiting, moves = Unreturned(), [object() for _ in range(4)]
+    waiting, moves = PendingMoves(), [object() for _ in range(4)]
     for operator, move in zip([(1, 5), (1, 5), (2, 9), (1, 6)], moves, strict=True):
         waiting.add(Operator(*operator), move)  # type: ignore[arg-type]
     assert waiting.take(Operator(1, 5)) == [moves[3]]
@@ -342,7 +342,7 @@ TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {
 @pytest.mark.filterwarnings("ignore:.*torch.jit")  # forward-mode differentiation uses it
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("where", ["inside", "around"])
-def test_transforms_work_or_raise_what_torch_raises_as_documented(transform: str, where: str, tmp_path: Path) -> None:
+def test_function_transforms_work_or_raise_as_documented(transform: str, where: str, tmp_path: Path) -> None:
     x = torch.randn(64, 64, requires_grad=True)
     offload = fastio.Offload(store=tmp_path, policy="all")
 
@@ -362,14 +362,14 @@ def test_transforms_work_or_raise_what_torch_raises_as_documented(transform: str
     else:
         expected = TRANSFORMS[transform](lambda x: (x.sin() * x).sum(), x)
         assert torch.equal(transformed(), expected)
-    with offload:  # and it is usable as before
+    with offload:  # and it still works
         loss = (x.sin() * x).sum()
     loss.backward()
     offload.close()
 
 
 @pytest.mark.parametrize("where", ["inside", "around"])
-def test_a_ban_of_saved_tensor_hooks_raises_its_own_message(where: str, tmp_path: Path) -> None:
+def test_disabled_saved_tensor_hooks_raise_the_message_of_torch(where: str, tmp_path: Path) -> None:
     offload = fastio.Offload(store=tmp_path)
     ban = torch.autograd.graph.disable_saved_tensors_hooks("none of these here")
     outer, inner = (offload, ban) if where == "inside" else (ban, offload)

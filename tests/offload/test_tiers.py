@@ -1,4 +1,4 @@
-"""Offload with host memory and the disk together, and what it predicts of itself."""
+"""Offload with host memory and the disk together, and its predictions of its own time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import fastio
 from fastio.offload import BlockStore
-from fastio.offload.autograd.trace import Made, Trace
+from fastio.offload.autograd.trace import SavedRecord, Trace
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.tiering import soonest
 from fastio.offload.simulation.write_behind import Move, predict
@@ -50,7 +50,7 @@ def step(model: nn.Module, x: Tensor, offload: fastio.Offload | None = None) -> 
 
 @pytest.mark.parametrize("policy", ["all", "fastensor", "flashneuron", "optimal"])
 @pytest.mark.parametrize("codec", ["none", "csr"])
-def test_both_tiers_give_the_gradients_of_plain_training(policy: str, codec: str, tmp_path: Path) -> None:
+def test_both_tiers_give_the_plain_gradients(policy: str, codec: str, tmp_path: Path) -> None:
     model, x = chain()
     plain = gradients(model, step(model, x))
     with_tiers = fastio.Offload(store=tmp_path, host_budget=3 * NBYTES, policy=policy, codec=codec)
@@ -60,13 +60,13 @@ def test_both_tiers_give_the_gradients_of_plain_training(policy: str, codec: str
     traffic = with_tiers.report().traffic
     assert set(traffic) == {"host", "disk"}
     assert traffic["host"].writes > 0
-    # A slow disk may have written nothing when backward wants it, where nothing waits for it.
+    # If forward never waits, a slow disk may have written nothing when backward begins.
     assert traffic["disk"].writes + (policy == "all") * with_tiers.counts.handed_back > 0
-    assert with_tiers.blobs_alive == 0
+    assert with_tiers.saved_tensors_alive == 0
     with_tiers.close()
 
 
-def test_host_memory_has_what_comes_back_soonest() -> None:
+def test_host_memory_holds_the_tensors_needed_soonest() -> None:
     model, x = chain()
     offload = fastio.Offload(
         store=SlowStore(), budget=4 * NBYTES, host_budget=2 * NBYTES, policy="flashneuron", codec="none"
@@ -79,11 +79,11 @@ def test_host_memory_has_what_comes_back_soonest() -> None:
     }
     assert told.planned is not None
     assert len(writes["host"]) == 2
-    assert min(writes["host"]) > max(writes["disk"])  # made last, so wanted first
+    assert min(writes["host"]) > max(writes["disk"])  # made last, so needed first
     assert sorted(writes["disk"] + writes["host"]) == list(told.planned.selected)
 
 
-def test_host_memory_alone_spares_the_disk() -> None:
+def test_large_host_budget_uses_no_disk() -> None:
     model, x = chain()
     store = SlowStore()
     offload = fastio.Offload(store=store, host_budget="1GiB", policy="all")
@@ -101,7 +101,7 @@ def test_soonest_fills_the_room_in_order(nbytes: list[int], room: int, random: o
     kept = soonest(nbytes, order, room)
     pages = {i: max(1, -(-nbytes[i] // 4096)) * 4096 for i in order}
     left = room
-    for i in order:  # each is in exactly where there was room when its turn came
+    for i in order:  # each is kept exactly if there was room at its turn
         assert (i in kept) == (pages[i] <= left)
         left -= pages[i] if i in kept else 0
     assert soonest(nbytes, order + order, room) == kept
@@ -114,20 +114,21 @@ def moves(nbytes: list[int], write_s: float, read_s: float) -> list[Move]:
 
 @pytest.mark.parametrize(("transfer_s", "encodes"), [(0.1, False), (1.5, True)])
 @pytest.mark.parametrize("optional", [True, False])
-def test_a_codec_is_done_without_where_transfers_hide_all_the_same(
-    transfer_s: float, encodes: bool, optional: bool
-) -> None:
-    """Four blobs, one a second, a codec that halves them in no time: raw they hide or not, halved they always do."""
+def test_codec_is_not_used_if_plain_transfers_hide(transfer_s: float, encodes: bool, optional: bool) -> None:
+    """Four tensors, one per second, and a codec that halves them in no time.
+
+    The plain ones may or may not hide; the halved ones always do.
+    """
     planner = Planner("flashneuron", None, 0, optional)
     trace = Trace(
-        [Made(1000 + i, torch.float32, float(i)) for i in range(4)],
+        [SavedRecord(1000 + i, torch.float32, float(i)) for i in range(4)],
         [""] * 4,
         [transfer_s / 2] * 4,
         [0.0] * 4,
         [2.0] * 4,
     )
     trace.tiers, trace.forward_s = ["disk"] * 4, 4.5
-    planner.over(trace, None, False)
+    planner.record(trace, None, False)
     planner.prepare()
     assert planner.latest is not None
     assert planner.latest.schedule is not None
@@ -135,21 +136,21 @@ def test_a_codec_is_done_without_where_transfers_hide_all_the_same(
     assert planner.latest.trace.ratio == [2.0 if encodes or not optional else 1.0] * 4
 
 
-def test_a_channel_that_keeps_up_costs_only_the_first_read() -> None:
+def test_prediction_with_a_fast_channel_waits_only_for_the_first_read() -> None:
     timeline = predict(moves([10] * 8, 0.9, 0.9), range(8), 8.0, 8.0, window=20, ahead=20)
     assert timeline.iteration_s == pytest.approx(16.9)
     assert predict(moves([10] * 8, 0.9, 0.9), range(7), 8.0, 8.0, 20, 20).iteration_s == pytest.approx(16.0)
     assert 10 <= timeline.peak_nbytes <= 30
 
 
-def test_waiting_for_each_transfer_adds_all_of_them() -> None:
+def test_prediction_with_empty_windows_adds_all_transfers() -> None:
     timeline = predict(moves([10] * 8, 0.5, 0.25), range(8), 8.0, 8.0, window=0, ahead=0)
     assert timeline.forward_stall_s == pytest.approx(4.0)
     assert timeline.backward_stall_s == pytest.approx(2.0)
     assert len(timeline.writes) == len(timeline.reads) == 8
 
 
-def test_what_is_still_in_memory_is_not_read() -> None:
+def test_prediction_reads_nothing_that_is_still_in_memory() -> None:
     timeline = predict(moves([10] * 4, 100.0, 1.0), range(4), 4.0, 4.0, window=1000, ahead=1000)
     assert timeline.reads == ()
     assert timeline.iteration_s == pytest.approx(8.0)
@@ -163,10 +164,10 @@ def test_what_is_still_in_memory_is_not_read() -> None:
     st.integers(0, 300),
     st.data(),
 )
-def test_prediction_stays_within_its_bounds(
+def test_prediction_is_between_compute_and_the_sum_of_all_times(
     nbytes: list[int], write_s: float, read_s: float, window: int, ahead: int, data: st.DataObject
 ) -> None:
-    """Between compute alone and everything one after the other; and memory as the windows say."""
+    """Time is between compute alone and everything in sequence; memory is within the windows."""
     chosen = data.draw(st.sets(st.integers(0, len(nbytes) - 1)))
     count = float(len(nbytes))
     timeline = predict(moves(nbytes, write_s, read_s), chosen, count, count, window, ahead)
@@ -176,8 +177,8 @@ def test_prediction_stays_within_its_bounds(
     assert timeline.peak_nbytes <= kept + max(window, ahead) + 2 * max(nbytes)
 
 
-def test_tensors_travel_as_they_lie(tmp_path: Path) -> None:
-    """torch's begin 64 bytes into a page: where the filesystem allows it, that page goes whole, without a copy."""
+def test_whole_pages_are_transferred_without_a_copy(tmp_path: Path) -> None:
+    """torch's tensors begin 64 bytes into a page. If the filesystem allows it, the whole page is transferred."""
     model, x = chain()
     plain = gradients(model, step(model, x))
     with BlockStore(tmp_path) as store:
@@ -187,13 +188,13 @@ def test_tensors_travel_as_they_lie(tmp_path: Path) -> None:
             assert all(torch.equal(one, other) for one, other in zip(mine, plain, strict=True))
         offload.close()
         told = store.stats
-        if store.whole_pages:  # of each blob the last, partial page at most
+        if store.whole_pages:  # at most the last, partial page of each tensor
             assert told.bytes_bounced <= 4096 * (told.commands_written + told.commands_read)
         else:
             assert told.bytes_bounced > told.bytes_written // 2
 
 
-def test_the_report_compares_prediction_and_fact(tmp_path: Path) -> None:
+def test_report_has_the_predicted_and_the_actual_time(tmp_path: Path) -> None:
     model, x = chain()
     offload = fastio.Offload(store=tmp_path, policy="all", budget=2 * NBYTES)
     step(model, x, offload)()
@@ -205,7 +206,7 @@ def test_the_report_compares_prediction_and_fact(tmp_path: Path) -> None:
     assert told.predicted_s is not None
     assert told.actual_s is not None
     assert told.predicted_s >= told.predicted.forward_s + told.predicted.backward_s > 0
-    assert len(told.predicted.writes) + told.kept == told.blobs
+    assert len(told.predicted.writes) + told.kept == told.activations
     assert "predicted" in str(told)
     assert [one.step for one in told.iterations] == [1, 2, 3, 4, 5]
     last = told.iterations[-1]
@@ -215,7 +216,7 @@ def test_the_report_compares_prediction_and_fact(tmp_path: Path) -> None:
     offload.close()
 
 
-def test_backward_inside_the_context_is_timed_too(tmp_path: Path) -> None:
+def test_backward_inside_the_context_is_timed(tmp_path: Path) -> None:
     model, x = chain()
     offload = fastio.Offload(store=tmp_path, policy="all")
     for _ in range(3):
@@ -227,7 +228,7 @@ def test_backward_inside_the_context_is_timed_too(tmp_path: Path) -> None:
     offload.close()
 
 
-def test_two_threads_with_tiers_of_their_own(tmp_path: Path) -> None:
+def test_two_threads_with_tiers_of_their_own_give_the_plain_gradients(tmp_path: Path) -> None:
     results: list[bool] = []
 
     def train() -> None:

@@ -1,4 +1,4 @@
-"""The simulator: iterations worked out by hand, what holds of every iteration, and the largest batches."""
+"""Tests the simulator: hand-computed iterations, invariants of every iteration, and the largest batches."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def blob_lists(draw: st.DrawFn) -> list[ActivationProfile]:
     ]
 
 
-def chosen_of(blobs: list[ActivationProfile], bits: int) -> list[int]:
-    return [i for i in range(len(blobs)) if bits >> i & 1]
+def chosen_of(activations: list[ActivationProfile], bits: int) -> list[int]:
+    return [i for i in range(len(activations)) if bits >> i & 1]
 
 
 def attempt(
-    blobs: list[ActivationProfile], chosen: list[int], budget: int | None, synchronous: bool = False
+    activations: list[ActivationProfile], chosen: list[int], budget: int | None, synchronous: bool = False
 ) -> Timeline | InfeasibleBudget:
     try:
-        return simulate(blobs, chosen, FORWARD_S, BACKWARD_S, budget=budget, synchronous=synchronous)
+        return simulate(activations, chosen, FORWARD_S, BACKWARD_S, budget=budget, synchronous=synchronous)
     except InfeasibleBudget as error:
         return error
 
 
-def test_a_chain_whose_transfers_hide() -> None:
+def test_transfers_that_hide_cause_no_stall() -> None:
     timeline = simulate(CHAIN, range(4), FORWARD_S, BACKWARD_S, budget=20)
     assert timeline.writes == tuple(Transfer(i, i, i + 0.5) for i in range(4))
     assert (timeline.forward_stall_s, timeline.backward_stall_s, timeline.iteration_s) == (0.0, 0.0, 12.0)
-    # needed after 2, 4, 6 and 8 s of the backward pass, with room for two: the third waits for the first to be used
+    # needed after 2, 4, 6 and 8 s of backward, with room for two: the third read waits for the first use
     assert timeline.reads == (Transfer(3, 4, 4.5), Transfer(2, 4.5, 5), Transfer(1, 6, 6.5), Transfer(0, 8, 8.5))
     assert timeline.peak_nbytes == 20
     assert timeline.slowdown == 1.0
@@ -55,36 +55,38 @@ def test_without_a_budget_everything_is_read_back_at_once() -> None:
     assert timeline.peak_nbytes == 40
 
 
-def test_a_slow_channel_is_waited_for() -> None:
+def test_slow_channel_stalls_compute() -> None:
     slow = [ActivationProfile(10, 3.0, 1.0, float(at)) for at in range(4)]
     free = simulate(slow, range(4), FORWARD_S, BACKWARD_S)
     assert [write.finish_s for write in free.writes] == [3.0, 6.0, 9.0, 12.0]
-    assert free.forward_stall_s == 8.0  # all of it the drain
+    assert free.forward_stall_s == 8.0  # all of it waiting for the last write
     assert free.backward_stall_s == pytest.approx(4.0)  # 12 s of reads, the last needed after 8
-    # Room for two: the third blob, ready after 2 s, waits for the first write, the fourth for the second.
+    # Room for two: the third activation, ready after 2 s, waits for the first write, the fourth for the second.
     tight = simulate(slow, range(4), FORWARD_S, BACKWARD_S, budget=20)
     assert [write.start_s for write in tight.writes] == [0.0, 3.0, 6.0, 9.0]
     assert tight.forward_stall_s == 8.0
     assert tight.peak_nbytes == 20
 
 
-def test_what_is_kept_takes_room_until_it_is_used() -> None:
+def test_kept_activations_take_memory_until_their_use() -> None:
     timeline = simulate(CHAIN, [0], FORWARD_S, BACKWARD_S, budget=30)
     assert timeline.peak_nbytes == 30
-    assert timeline.reads == (Transfer(0, 6.0, 6.5),)  # when the last blob has been used
-    with pytest.raises(InfeasibleBudget, match=r"blob 3 in the forward pass: needed 30 bytes, got 29; move out more"):
+    assert timeline.reads == (Transfer(0, 6.0, 6.5),)  # when the last activation has been used
+    with pytest.raises(
+        InfeasibleBudget, match=r"activation 3 in the forward pass: needed 30 bytes, got 29; move out more"
+    ):
         simulate(CHAIN, [0], FORWARD_S, BACKWARD_S, budget=29)
 
 
-def test_reads_may_take_other_times_and_come_in_another_order() -> None:
+def test_reads_follow_their_own_times_and_order() -> None:
     timeline = simulate(
         CHAIN, [0, 1], FORWARD_S, BACKWARD_S, read_s=[2.0, 3.0, 9.0, 9.0], needed_s=[1.0, 2.0, 3.0, 4.0]
     )
     assert timeline.reads == (Transfer(0, 4.0, 6.0), Transfer(1, 6.0, 9.0))
-    assert timeline.backward_stall_s == 3.0  # one for the first, two more for the second
+    assert timeline.backward_stall_s == 3.0  # one second for the first, two more for the second
 
 
-def test_synchronous_hides_nothing() -> None:
+def test_synchronous_transfers_hide_nothing() -> None:
     timeline = simulate(CHAIN, range(4), FORWARD_S, BACKWARD_S, synchronous=True, budget=10)
     assert (timeline.forward_stall_s, timeline.backward_stall_s) == (2.0, 2.0)
     assert timeline.iteration_s == 16.0
@@ -92,55 +94,59 @@ def test_synchronous_hides_nothing() -> None:
 
 
 @given(blob_lists(), st.integers(0, 1 << 12), st.one_of(st.none(), st.integers(0, 200)), st.booleans())
-def test_what_holds_of_every_iteration(
-    blobs: list[ActivationProfile], bits: int, budget: int | None, synchronous: bool
+def test_invariants_of_every_iteration(
+    activations: list[ActivationProfile], bits: int, budget: int | None, synchronous: bool
 ) -> None:
-    chosen = chosen_of(blobs, bits)
-    timeline = attempt(blobs, chosen, budget, synchronous)
+    chosen = chosen_of(activations, bits)
+    timeline = attempt(activations, chosen, budget, synchronous)
     if isinstance(timeline, InfeasibleBudget):
         assert timeline.got == budget
-        assert timeline.got < timeline.need <= sum(blob.nbytes for blob in blobs)
+        assert timeline.got < timeline.need <= sum(activation.nbytes for activation in activations)
         return
-    assert sorted(write.blob for write in timeline.writes) == sorted(read.blob for read in timeline.reads) == chosen
+    assert (
+        sorted(write.activation for write in timeline.writes)
+        == sorted(read.activation for read in timeline.reads)
+        == chosen
+    )
     for transfers in (timeline.writes, timeline.reads):
         for transfer in transfers:
-            assert transfer.finish_s == transfer.start_s + blobs[transfer.blob].stored_s
+            assert transfer.finish_s == transfer.start_s + activations[transfer.activation].stored_s
         for earlier, later in itertools.pairwise(transfers):
             assert later.start_s >= earlier.finish_s
     drained = FORWARD_S + timeline.forward_stall_s
     for write in timeline.writes:
-        assert write.start_s >= blobs[write.blob].ready_s
+        assert write.start_s >= activations[write.activation].ready_s
         assert write.finish_s <= drained + 1e-9
     for read in timeline.reads:
         assert drained - 1e-9 <= read.start_s
         assert read.finish_s <= timeline.iteration_s + 1e-9
     assert min(timeline.forward_stall_s, timeline.backward_stall_s) >= 0
-    kept = sum(blob.nbytes for i, blob in enumerate(blobs) if i not in chosen)
-    assert max([kept, *(blob.nbytes for blob in blobs)]) <= timeline.peak_nbytes
-    assert timeline.peak_nbytes <= sum(blob.nbytes for blob in blobs)
+    kept = sum(activation.nbytes for i, activation in enumerate(activations) if i not in chosen)
+    assert max([kept, *(activation.nbytes for activation in activations)]) <= timeline.peak_nbytes
+    assert timeline.peak_nbytes <= sum(activation.nbytes for activation in activations)
     assert budget is None or timeline.peak_nbytes <= budget
     if synchronous:
-        moved = sum(blobs[i].stored_s for i in chosen)
+        moved = sum(activations[i].stored_s for i in chosen)
         assert timeline.iteration_s == pytest.approx(FORWARD_S + BACKWARD_S + 2 * moved)
 
 
 @given(blob_lists(), st.floats(0, 1), st.sampled_from(["flashneuron", "optimal", "all"]))
-def test_the_planner_and_the_simulator_agree(blobs: list[ActivationProfile], share: float, policy: str) -> None:
-    need = int(share * sum(blob.nbytes for blob in blobs))
-    schedule = plan(blobs, need, FORWARD_S, policy)
-    timeline = simulate(blobs, schedule.selected, FORWARD_S, BACKWARD_S)
+def test_planner_and_simulator_agree(activations: list[ActivationProfile], share: float, policy: str) -> None:
+    need = int(share * sum(activation.nbytes for activation in activations))
+    schedule = plan(activations, need, FORWARD_S, policy)
+    timeline = simulate(activations, schedule.selected, FORWARD_S, BACKWARD_S)
     assert max((write.finish_s for write in timeline.writes), default=0.0) == schedule.finish_s
     assert timeline.forward_stall_s == max(0.0, schedule.finish_s - FORWARD_S)
-    if schedule.status == "fits":  # read in the mirrored order, in no more time than the writes had
+    if schedule.status == "fits":  # reads in mirrored order take no longer than the writes
         assert timeline.slowdown == pytest.approx(1)
 
 
 @given(blob_lists(), st.integers(0, 1 << 12))
-def test_more_memory_never_makes_it_slower(blobs: list[ActivationProfile], bits: int) -> None:
-    chosen = chosen_of(blobs, bits)
+def test_more_memory_is_never_slower(activations: list[ActivationProfile], bits: int) -> None:
+    chosen = chosen_of(activations, bits)
     times = []
-    for budget in range(0, sum(blob.nbytes for blob in blobs) + 1, 5):
-        timeline = attempt(blobs, chosen, budget)
+    for budget in range(0, sum(activation.nbytes for activation in activations) + 1, 5):
+        timeline = attempt(activations, chosen, budget)
         if isinstance(timeline, InfeasibleBudget):
             assert not times
         else:
@@ -148,7 +154,7 @@ def test_more_memory_never_makes_it_slower(blobs: list[ActivationProfile], bits:
     assert all(earlier >= later - 1e-9 for earlier, later in itertools.pairwise(times))
 
 
-def test_no_compute_at_all() -> None:
+def test_slowdown_without_compute_is_1_or_infinite() -> None:
     assert simulate([], [], 0.0, 0.0).slowdown == 1.0
     timeline = simulate([ActivationProfile(1, 1.0)], [0], 0.0, 0.0)
     assert isinstance(timeline, Timeline)
@@ -156,7 +162,7 @@ def test_no_compute_at_all() -> None:
     assert timeline.slowdown == float("inf")
 
 
-# At batch 1: eight blobs of 10 bytes, each 0.6 s to move, ready every half second of a forward pass of 4 s.
+# At batch 1: eight activations of 10 bytes, each 0.6 s to move, ready every half second of a forward pass of 4 s.
 UNIT = Workload(
     tuple(ActivationProfile(10, 0.6, 1.0, at / 2) for at in range(8)), 4.0, 8.0, fixed_nbytes=100, working_nbytes=5
 )
@@ -166,7 +172,7 @@ def at_batch(batch: int) -> Workload:
     return UNIT.scaled(batch)
 
 
-def test_the_largest_batches() -> None:
+def test_largest_batches_equal_hand_computed_ones() -> None:
     memory = 100 + 2 * (80 + 5)  # plain training has room for batch 2
     assert iterate(at_batch(2), memory).writes == ()
     fast = largest_as_fast(at_batch, memory)
@@ -177,18 +183,18 @@ def test_the_largest_batches() -> None:
     iterate(at_batch(runs), memory)
     with pytest.raises(InfeasibleBudget):
         iterate(at_batch(runs + 1), memory)
-    # one blob and the working set, 15 bytes at batch 1, is the least that a batch needs
+    # one activation and the working set, 15 bytes at batch 1, is the least that a batch needs
     assert runs == (memory - 100) // 15
 
 
-def test_synchronous_offload_runs_as_large_and_never_as_fast() -> None:
+def test_synchronous_offload_runs_the_same_batch_but_never_as_fast() -> None:
     memory = 100 + 2 * 85
     assert largest_runnable(at_batch, memory, "fastensor") == largest_runnable(at_batch, memory, "all")
     assert largest_as_fast(at_batch, memory, "fastensor") == 0
     assert largest_as_fast(at_batch, memory, "fastensor", slack=0.9) > 0
 
 
-def test_no_batch_and_every_batch() -> None:
+def test_largest_batch_is_0_or_the_limit_at_the_extremes() -> None:
     assert largest_runnable(at_batch, 104) == 0
     assert largest_runnable(at_batch, 100 + 85 * 1000, limit=77) == 77
 
@@ -198,6 +204,6 @@ def test_no_batch_and_every_batch() -> None:
     [(4, 7, 0.43), (4, 8, 0.5), (1, 3, 0.67), (20, 36, 0.45)],
     ids=["ResNet-1922", "DenseNet-1001", "BERT-XLarge", "HBMP"],
 )
-def test_table_3_of_flashneuron_is_fitted(plain: int, fitted: int, hidden: float) -> None:
-    """Calibrated: the shares come from the table, so this says that the form can hold it, and no more."""
+def test_calibrated_shares_reproduce_table_3_of_flashneuron(plain: int, fitted: int, hidden: float) -> None:
+    """Calibrated: the shares come from the table, so this only shows that the formula can express it."""
     assert calibrated_batch(plain, hidden) == fitted

@@ -1,4 +1,4 @@
-"""What every store promises, asked of the block store and the tool store; how the tool store chooses and learns."""
+"""Tests common to the block store and the tool store, and how the tool store chooses and learns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Opener = Callable[[Path], Any]
 
 @pytest.fixture(autouse=True)
 def no_dictionaries(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each test learns from nothing."""
+    """Give each test empty dictionaries."""
     monkeypatch.setenv("FASTIO_DICTIONARY_DIR", str(tmp_path_factory.mktemp("dictionaries")))
     dicts.forget()
     yield
@@ -56,7 +56,7 @@ def store(opener: Opener, tmp_path: Path) -> Iterator[Any]:
 
 
 def memory(nbytes: int, shift: int = 0) -> torch.Tensor:
-    """Zeros that begin ``shift`` bytes after a page does, between bytes that nobody may touch."""
+    """Zeros that begin ``shift`` bytes into a page, between guard bytes."""
     whole = torch.zeros(nbytes + 3 * PAGE, dtype=torch.uint8)
     first = -whole.data_ptr() % PAGE + shift
     return whole[first : first + nbytes]
@@ -78,17 +78,17 @@ def fetch(store: Store, index: int, nbytes: int, shift: int = 0) -> torch.Tensor
     store.read(index, came.data_ptr(), nbytes)
     store.wait(index)
     assert store.is_done(index)
-    # What lies behind it is still zero: no store may write there.
+    # The bytes after it are still zero: no store may write there.
     assert not torch.empty(0, dtype=torch.uint8).set_(came.untyped_storage())[came.storage_offset() + nbytes :].any()
     return came
 
 
-# What every store promises
+# Properties of every store
 
 
 @pytest.mark.parametrize("shift", [0, 64, 3])
 @pytest.mark.parametrize("nbytes", [1, 100, PAGE, 70_001, MIB, 5 * MIB + 12, 20 * MIB])
-def test_the_bytes_come_back(store: Any, nbytes: int, shift: int) -> None:
+def test_read_returns_the_written_bytes(store: Any, nbytes: int, shift: int) -> None:
     data = blob(nbytes, nbytes, shift)
     write(store, 7, data)
     assert 7 in store
@@ -99,7 +99,7 @@ def test_the_bytes_come_back(store: Any, nbytes: int, shift: int) -> None:
     assert not hasattr(store, "notes") or store.notes == ()
 
 
-def test_many_blobs_in_any_order(store: Any) -> None:
+def test_many_blobs_are_read_in_any_order(store: Any) -> None:
     blobs = {index: blob(3 * PAGE + 11 * index, index) for index in range(60)}
     for index, data in blobs.items():
         write(store, index, data)
@@ -115,7 +115,7 @@ def test_many_blobs_in_any_order(store: Any) -> None:
     assert store.stats.bytes_used == 0
 
 
-def test_an_unknown_index(store: Any) -> None:
+def test_unknown_index_raises_index_error(store: Any) -> None:
     touches = (store.is_done, store.wait, store.free, lambda index: fetch(store, index, 1))
     for touch in touches:
         with pytest.raises(IndexError, match="index 3 is not in the"):
@@ -123,7 +123,7 @@ def test_an_unknown_index(store: Any) -> None:
     assert 3 not in store
 
 
-def test_an_index_that_is_taken(store: Any) -> None:
+def test_taken_index_raises_value_error(store: Any) -> None:
     data = blob(PAGE, 1)
     write(store, 3, data)
     with pytest.raises(ValueError, match="index 3 is in the"):
@@ -131,7 +131,7 @@ def test_an_index_that_is_taken(store: Any) -> None:
     assert torch.equal(fetch(store, 3, PAGE), data)
 
 
-def test_a_freed_index_forgets(store: Any) -> None:
+def test_freed_index_is_unknown_and_reusable(store: Any) -> None:
     write(store, 3, blob(PAGE, 1))
     store.free(3)
     with pytest.raises(IndexError, match="index 3 is not in the"):
@@ -141,24 +141,24 @@ def test_a_freed_index_forgets(store: Any) -> None:
     assert torch.equal(fetch(store, 3, 2 * PAGE), other)
 
 
-def test_more_than_was_written_is_not_read(store: Any) -> None:
+def test_reading_more_than_was_written_raises_value_error(store: Any) -> None:
     write(store, 3, blob(100, 1))
     with pytest.raises(ValueError, match="cannot read 101 bytes of index 3, which has 100"):
         fetch(store, 3, 101)
 
 
-def test_an_empty_blob(store: Any) -> None:
+def test_empty_blob_is_stored(store: Any) -> None:
     store.write(0, 0, 0)
     store.read(0, 0, 0)
     assert store.is_done(0)
 
 
-def test_a_folder_that_is_not_there(opener: Opener, tmp_path: Path) -> None:
+def test_missing_folder_raises_folder_missing_error(opener: Opener, tmp_path: Path) -> None:
     with pytest.raises(FolderMissingError, match="none"):
         opener(tmp_path / "none")
 
 
-def test_a_closed_store(store: Any) -> None:
+def test_closed_store_raises_store_gone_error(store: Any) -> None:
     write(store, 3, blob(PAGE, 1))
     store.close()
     store.close()
@@ -168,8 +168,8 @@ def test_a_closed_store(store: Any) -> None:
     assert store.stats.bytes_written >= PAGE
 
 
-def test_nothing_lies_in_the_folder_and_nothing_stays_open(opener: Opener, tmp_path: Path) -> None:
-    with opener(tmp_path) as warm:  # rings and kept buffers are there before we count
+def test_store_leaves_no_files_and_no_open_descriptors(opener: Opener, tmp_path: Path) -> None:
+    with opener(tmp_path) as warm:  # create rings and kept buffers before counting
         write(warm, 0, blob(MIB, 1))
         fetch(warm, 0, MIB)
     before = sorted(os.listdir("/proc/self/fd"))
@@ -190,7 +190,7 @@ def test_threads_share_a_store(store: Any) -> None:
 
 
 def check_full_disk(store: Any, folder: Path) -> None:
-    """Fill it; the error says so, what was there stays, and what is freed can be used again."""
+    """Fill the store: the error says so, existing blobs stay readable, and freed space is reused."""
     written: dict[int, torch.Tensor] = {}
 
     def fill() -> None:
@@ -212,7 +212,7 @@ def check_full_disk(store: Any, folder: Path) -> None:
     assert torch.equal(fetch(store, 200, MIB), written[0])
 
 
-def test_a_full_disk(opener: Opener, tmp_path: Path) -> None:
+def test_full_disk_raises_enospc_and_keeps_the_blobs(opener: Opener, tmp_path: Path) -> None:
     with tmpfs(tmp_path, 8), opener(tmp_path) as store:
         check_full_disk(store, tmp_path)
 
@@ -237,7 +237,7 @@ def test_a_killed_process_leaves_nothing(tmp_path: Path, module: str, name: str)
     assert os.listdir(tmp_path) == []
 
 
-# How tools are chosen, and what is learned
+# Choosing and learning
 
 
 def context(op: str) -> dicts.Context:
@@ -247,7 +247,7 @@ def context(op: str) -> dicts.Context:
 
 
 def taught(seconds: dict[int, dict[str, tuple[float, float]]]) -> dicts.WRDic:
-    """A dictionary that knows what tools take to write and to read, by size."""
+    """A dictionary with known write and read times of the tools, by size."""
     dictionary = dicts.WRDic()
     for nbytes, tools in seconds.items():
         for _ in range(40):
@@ -257,24 +257,24 @@ def taught(seconds: dict[int, dict[str, tuple[float, float]]]) -> dicts.WRDic:
     return dictionary
 
 
-# Further apart than what is measured at one size says something about another.
+# Sizes so far apart that measurements of one do not affect the other.
 BEST = {8192: "posix", MIB // 2: "numpy", 16 * MIB: "uring"}
 QUICKEST_TO_WRITE = {8192: "numpy", MIB // 2: "torch", 16 * MIB: "posix"}
 
 
 @pytest.mark.parametrize("nbytes", BEST)
-def test_the_tool_is_chosen_by_size_and_by_the_sum_of_write_and_read(tmp_path: Path, nbytes: int) -> None:
+def test_tool_is_chosen_by_size_and_by_write_plus_read_time(tmp_path: Path, nbytes: int) -> None:
     seconds = {size: dict.fromkeys(TOOLS, (4.0, 4.0)) for size in BEST}
     for size, tool in BEST.items():
         seconds[size][tool] = 1.0, 0.7
         seconds[size][QUICKEST_TO_WRITE[size]] = 0.7, 5.0
-    # Once: this disk takes something else than what was taught, and that is learned with every call.
+    # Only once: this disk has other times than the dictionary, and every call is learned.
     with ToolStore(tmp_path, taught(seconds)) as store:
         write(store, 0, blob(nbytes, 1))
         assert store.stats.tools == {BEST[nbytes]: 1}
 
 
-def test_what_is_written_and_read_is_learned_and_every_tool_is_tried(tmp_path: Path) -> None:
+def test_every_tool_is_tried_and_writes_and_reads_are_learned(tmp_path: Path) -> None:
     nbytes = 256 << 10
     data = blob(nbytes, 1)
     with ToolStore(tmp_path) as store:
@@ -290,11 +290,11 @@ def test_what_is_written_and_read_is_learned_and_every_tool_is_tried(tmp_path: P
         assert all(entry.samples > 0 for entry in explanation.entries)
     assert set(wrdic.times(context("save"), nbytes, TOOLS)) == set(TOOLS)
     assert "to save and load" in wrdic.explain(context("save"), nbytes, TOOLS).reason
-    # Files of other formats are another matter.
+    # Other formats are not affected.
     assert dicts.default("w", str(tmp_path)).times(context("save")._replace(format="pt"), nbytes, TOOLS) == {}
 
 
-def test_a_blob_is_read_by_the_tool_that_wrote_it(tmp_path: Path) -> None:
+def test_blob_is_read_by_the_tool_that_wrote_it(tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
 
     class Spy(dicts.WRDic):
@@ -315,7 +315,7 @@ def test_a_blob_is_read_by_the_tool_that_wrote_it(tmp_path: Path) -> None:
     assert len({tool for _, tool in writers}) > 1
 
 
-def test_stats_count_blocks_and_the_life_of_the_drive(tmp_path: Path) -> None:
+def test_stats_count_blocks_and_drive_wear(tmp_path: Path) -> None:
     with ToolStore(tmp_path, "posix") as store:
         write(store, 0, blob(PAGE + 1, 1))
         fetch(store, 0, PAGE + 1)
@@ -328,18 +328,16 @@ def test_stats_count_blocks_and_the_life_of_the_drive(tmp_path: Path) -> None:
     assert stats.lifetime_days == pytest.approx(3 * 5 * 365 / stats.drive_writes_per_day)
 
 
-def test_a_policy_that_is_none(tmp_path: Path) -> None:
+def test_unknown_policy_raises_value_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="policy='teleport'"):
         ToolStore(tmp_path, "teleport")
 
 
-# What goes wrong
+# Failures
 
 
-def test_a_tool_that_cannot_do_it_is_passed_over_and_notes_say_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Twice in a row: a filesystem that does not take O_DIRECT, found out while writing and while reading."""
+def test_failing_tool_is_skipped_with_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice: on a filesystem without O_DIRECT, detected while writing and while reading."""
     if os.geteuid() != 0:
         pytest.skip("needs the right to mount a filesystem without O_DIRECT")
     dictionary = taught({MIB: {"uring": (1e-6, 1e-6), "posix": (1e-3, 1e-3), "numpy": (1, 1), "torch": (1, 1)}})
@@ -356,7 +354,7 @@ def test_a_tool_that_cannot_do_it_is_passed_over_and_notes_say_so(
             assert note.startswith("write: uring: ")
             assert "O_DIRECT" in note
             write(store, 1, data)
-            assert store.notes == (note,)  # the dictionary was told, and does not choose it again so soon
+            assert store.notes == (note,)  # the dictionary learned the failure and avoids the tool for a while
         with ToolStore(tmp_path, "uring") as store:
             with pytest.raises(RefusedError, match=r"no tool could save index 5 of .*: uring: .*O_DIRECT"):
                 write(store, 5, data)
@@ -365,7 +363,7 @@ def test_a_tool_that_cannot_do_it_is_passed_over_and_notes_say_so(
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def test_a_folder_that_vanishes(tmp_path: Path) -> None:
+def test_deleted_folder_keeps_open_blobs_and_fails_new_writes(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     data = blob(MIB, 1)
@@ -381,7 +379,7 @@ def test_a_folder_that_vanishes(tmp_path: Path) -> None:
         assert torch.equal(fetch(store, 0, MIB), data)
 
 
-def test_too_many_open_files(tmp_path: Path) -> None:
+def test_too_many_open_files_raises_an_error_that_names_ulimit(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     data = blob(PAGE, 1)
     with ToolStore(tmp_path, "posix") as store:
@@ -400,7 +398,7 @@ def test_too_many_open_files(tmp_path: Path) -> None:
         assert torch.equal(fetch(store, 0, PAGE), data)
 
 
-def test_a_file_that_was_cut_short(tmp_path: Path) -> None:
+def test_truncated_file_raises_corrupt_file_error(tmp_path: Path) -> None:
     with ToolStore(tmp_path, "numpy") as store:
         write(store, 3, blob(MIB, 1))
         link = next(
@@ -460,8 +458,10 @@ ROUNDS = [(tool, call, effect) for tool, call in CALLS for effect in (errno.EIO,
 ROUNDS += [(tool, "allocate", errno.ENOSPC) for tool in TOOLS]
 
 
-def test_failing_system_calls(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, compiler: str) -> None:
-    """An error is told, with index, folder and tool, and the store goes on; what fell short is completed."""
+def test_failing_system_calls_raise_named_errors_and_the_store_keeps_working(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, compiler: str
+) -> None:
+    """The error names index, folder and tool; the store keeps working; short transfers are completed."""
     environment = {**os.environ, "LD_PRELOAD": str(build_shim(compiler, tmp_path_factory.mktemp("shim")))}
     command = [sys.executable, "-c", FAULTS, str(tmp_path), json.dumps(ROUNDS)]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)

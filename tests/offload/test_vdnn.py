@@ -1,4 +1,4 @@
-"""vDNN's rules on small networks worked out by hand, its passes in order, and its known numbers from layer shapes."""
+"""Tests vDNN's rules on small networks, its passes in order, and its published numbers from layer shapes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from fastio.offload.simulation.vgg_shapes import baseline_nbytes, input_nbytes, 
 GB, GIB = 10**9, 1 << 30
 
 
-def test_an_output_leaves_after_its_last_reader() -> None:
-    """Figure 3: layer 1 forks to 2 and 3, which layer 5 joins (3 by way of 4)."""
+def test_output_leaves_after_its_last_reader() -> None:
+    """Figure 3: layer 1 forks to 2 and 3; layer 5 joins them (3 through 4)."""
     assert last_consumers([(), (0,), (1,), (1,), (3,), (2, 4)]) == [1, 3, 5, 4, 5, None]
-    with pytest.raises(ValueError, match="layer 1 reads layer 1's output"):
+    with pytest.raises(ValueError, match="layer 1 reads the output of layer 1: expected an earlier layer"):
         last_consumers([(), (1,)])
 
 
-def test_prefetch_looks_no_further_than_the_next_convolution() -> None:
+def test_prefetch_stops_at_the_nearest_convolution() -> None:
     kinds = ["conv", "pool", "conv", "relu", "pool", "fc"]
     out = [True, True, True, False, True, False]
     none = [False] * 6
     assert next_prefetch(5, kinds, out, none) == 4
     assert next_prefetch(5, kinds, out, [False, False, False, False, True, False]) == 2
-    # The nearest convolution has come back: what lies before it is too far ahead.
+    # The nearest convolution is back: earlier layers are too far ahead.
     assert next_prefetch(5, kinds, out, [False, False, True, False, True, False]) is None
     assert next_prefetch(2, kinds, out, none) == 1
     assert next_prefetch(0, kinds, out, none) is None
     assert next_prefetch(4, ["pool", "fc", "conv", "fc", "fc"], [True, False, False, False, False], none) is None
 
 
-def test_every_input_is_asked_for_once_and_in_time() -> None:
+def test_every_input_is_prefetched_once_and_in_time() -> None:
     kinds = [layer.kind for layer in vgg(1)]
     out = [kind in KINDS["all"] for kind in kinds]
     back = [False] * len(kinds)
@@ -46,23 +46,23 @@ def test_every_input_is_asked_for_once_and_in_time() -> None:
     assert back == out
 
 
-def test_usage_of_a_chain() -> None:
+def test_usage_of_a_chain_equals_the_hand_computed_one() -> None:
     layers = (
         Layer("input", 5),
         Layer("conv", 10, (0,), (Algorithm(1.0, 100), Algorithm(2.0, 0))),
         Layer("pool", 4, (1,)),
         Layer("fc", 1, (2,)),
     )
-    # Backward, with nothing offloaded: outputs up to the layer's own, gradients of its output and of its input.
+    # Backward without offload: outputs up to the layer's own, gradients of its output and its input.
     assert usage(layers, Configuration("none", (0, 1, 0, 0))) == [5, 15 + 10, 19 + 14, 20 + 5]
     assert usage(layers, Configuration("none", (0, 0, 0, 0)))[1] == 125
-    # conv: the images leave after layer 1; the search finds them from layer 3 on, past the pooling that kept its input.
+    # conv: the images leave after layer 1; layer 3 prefetches them, past the pooling, which keeps its input.
     assert usage(layers, Configuration("conv", (0, 1, 0, 0))) == [5, 15 + 10, 19 + 14, 20 + 5]
-    # all: layer 1's output leaves too and is what comes back with layer 3; the images wait for layer 2.
+    # all: layer 1's output leaves too and comes back with layer 3; the images come back with layer 2.
     assert usage(layers, Configuration("all", (0, 1, 0, 0))) == [5, 15 + 10, 19 + 14, 15 + 5]
 
 
-def test_the_gradient_of_a_fork_waits_for_all_its_readers() -> None:
+def test_gradient_of_a_fork_stays_until_its_last_reader() -> None:
     layers = (Layer("input", 1), Layer("conv", 10, (0,)), Layer("fc", 2, (1,)), Layer("fc", 3, (1, 2)))
     assert usage(layers, Configuration("none", (0,) * 4))[2] == (1 + 10 + 2) + (10 + 2)
 
@@ -76,7 +76,7 @@ def names(budget: int) -> tuple[Configuration, list[tuple[str, bool]]]:
     return result.configuration, [(configuration.offloading, fitted) for configuration, fitted in result.passes]
 
 
-def test_dynamic_takes_the_fastest_that_fits() -> None:
+def test_dynamic_chooses_the_fastest_configuration_that_fits() -> None:
     fast = (0, *(2,) * 6, 0)
     roomy, passes = names(max(usage(DEEP, Configuration("none", fast))))
     assert roomy == Configuration("none", fast)
@@ -86,7 +86,7 @@ def test_dynamic_takes_the_fastest_that_fits() -> None:
     assert passes == [("all", True), ("none", False), ("conv", True)]
 
 
-def test_dynamic_downgrades_only_where_it_must() -> None:
+def test_dynamic_downgrades_only_layers_that_do_not_fit() -> None:
     bare = usage(DEEP, Configuration("conv", (0, *(1,) * 6, 0)))
     configuration, passes = names(max(bare) + 20)
     assert configuration.offloading == "conv"
@@ -97,8 +97,8 @@ def test_dynamic_downgrades_only_where_it_must() -> None:
     assert {DEEP[n].algorithms[configuration.algorithms[n]] for n in range(1, 7)} >= {MIDDLE}
 
 
-def test_dynamic_by_trial_goes_through_every_pass() -> None:
-    """The driver's answers decide, not the model: a pass that runs out of memory is a pass that failed."""
+def test_dynamic_with_trials_tries_every_pass() -> None:
+    """The callback decides, not the model: a pass that runs out of memory failed."""
     tried = []
 
     def only_the_first(configuration: Configuration) -> bool:
@@ -113,7 +113,7 @@ def test_dynamic_by_trial_goes_through_every_pass() -> None:
         dynamic(DEEP, 10**6, fits=lambda configuration: False)
 
 
-def test_dynamic_counts_what_is_fixed() -> None:
+def test_dynamic_counts_fixed_bytes() -> None:
     least = max(usage(DEEP, Configuration("all", (0, *(1,) * 6, 0))))
     assert dynamic(DEEP, least + 7, fixed_nbytes=7).configuration.offloading == "conv"
     with pytest.raises(InfeasibleBudget) as raised:
@@ -121,7 +121,7 @@ def test_dynamic_counts_what_is_fixed() -> None:
     assert (raised.value.need, raised.value.got) == (least + 7, least + 6)
 
 
-def test_vgg_16_moves_what_the_paper_says() -> None:
+def test_vgg_16_moves_as_many_bytes_as_in_the_paper() -> None:
     """Section V: "up to 16 GB" for batch 256. By shapes 16.9 GB, or 15.6 GiB without the images."""
     layers = vgg(256)
     moved = input_nbytes(layers, KINDS["all"])
@@ -130,13 +130,13 @@ def test_vgg_16_moves_what_the_paper_says() -> None:
     assert input_nbytes(layers, KINDS["conv"]) / GB == pytest.approx(10.6, abs=0.05)
 
 
-def test_vgg_416_takes_what_the_paper_says() -> None:
+def test_vgg_416_takes_as_many_bytes_as_in_the_paper() -> None:
     """Figure 15: 67.1 GB for batch 32, all allocations but workspaces. By shapes 70.3 GB, which are 65.5 GiB."""
     assert baseline_nbytes(32, 416) / GB == pytest.approx(70.3, abs=0.05)
     assert baseline_nbytes(32, 416) / GIB == pytest.approx(65.5, abs=0.05)
 
 
-def test_the_shapes_are_vgg() -> None:
+def test_shapes_equal_those_of_torchvisions_vgg() -> None:
     layers = vgg(2)
     assert [layer.kind for layer in layers].count("conv") == 16
     assert [layer.nbytes for layer in layers if layer.kind == "pool"][-1] == 2 * 512 * 7 * 7 * 4
@@ -146,8 +146,8 @@ def test_the_shapes_are_vgg() -> None:
         vgg(1, 20)
 
 
-def test_depth_costs_vdnn_nothing() -> None:
-    """Figure 15's point: the baseline grows 14 times from 16 to 416 convolutions, what vDNN keeps does not."""
+def test_bytes_that_vdnn_keeps_do_not_grow_with_depth() -> None:
+    """Figure 15: the baseline grows 14 times from 16 to 416 convolutions; what vDNN keeps does not grow."""
     peaks = [
         max(usage(vgg(32, depth), Configuration("all", (0,) * len(vgg(32, depth))))) for depth in (16, 116, 216, 416)
     ]

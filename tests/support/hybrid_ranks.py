@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fastio.hybrid import Hybrid, manager
-from hybrid_training import MODELS, LateMemories, adamw, batch, rotated
+from hybrid_training import MODELS, LateDeviceMemory, adamw, batch, rotated
 
 
 def train(rank: int, port: int, out: str) -> None:
     """Train, and save the states of models and optimizers into the folder ``out``."""
     torch.set_num_threads(1)
-    manager.memories_of = lambda device: LateMemories()
+    manager.device_memory_for = lambda device: LateDeviceMemory()
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     try:
         for hybrid, as_view in itertools.product((False, True), repeat=2):

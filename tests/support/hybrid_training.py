@@ -199,21 +199,21 @@ class LateMemories(TwoBuffers):
     def __init__(self) -> None:
         super().__init__()
         self.buffers: list[Tensor] = []
-        self.brought = 0
+        self.copies = 0
 
     def allocate(self, nbytes: int) -> Tensor:
         self.buffers.append(torch.full((nbytes,), 0xFF, dtype=torch.uint8))
         return self.buffers[-1]
 
-    def bring(self, device: Tensor, host: Tensor) -> _Late:
-        self.brought += 1
+    def copy_to_device(self, device: Tensor, host: Tensor) -> _Late:
+        self.copies += 1
         device.fill_(0xFF)
         return _Late(device, host)
 
-    def take(self, host: Tensor, device: Tensor) -> _Late:
+    def copy_to_host(self, host: Tensor, device: Tensor) -> _Late:
         host.copy_(torch.full_like(host, torch.nan))
         return _Late(host, device.clone())
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         for buffer in self.buffers:
             buffer.fill_(0xFF)  # the host memory that these copy is about to change

@@ -1,4 +1,4 @@
-"""Parameters cut into what is updated at a time. Pure but for the tensors that it makes views of."""
+"""Cuts parameters into chunks, the unit of an update. Pure, except for the tensor views it makes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fastio.hybrid.memory.flat_buffer import ALIGNMENT, laid_out
+from fastio.hybrid.memory.flat_buffer import ALIGNMENT, lay_out
 from fastio.hybrid.memory.gradient_copies import Gradient
 from fastio.hybrid.memory.layers import Slot
 
-BUCKET = 32 << 20  # bytes of parameters: an update that hides the copies of the gradients behind it
+BUCKET = 32 << 20  # bytes of parameters: an update this long hides the gradient copies of the next chunk
 
 
 @dataclass(eq=False)
 class Part:
-    """A parameter, or elements ``start`` to ``stop`` of one in the order of its memory. ``master`` is what is updated.
+    """A parameter, or its elements ``start`` to ``stop`` in memory order.
 
-    ``offset``: where its bytes begin among those of its piece.
+    ``master`` is the tensor to update. ``offset``: where its bytes begin in its chunk.
     """
 
     gradient: Gradient
@@ -29,22 +29,22 @@ class Part:
 
     @property
     def slot(self) -> Slot:
-        """The parameter's."""
+        """The parameter's slot."""
         return self.gradient.slot
 
     @property
     def nbytes(self) -> int:
-        """Of its elements."""
+        """Bytes of its elements."""
         return (self.stop - self.start) * self.master.element_size()
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same elements of a tensor with the parameter's shape and strides."""
+        """Return the same elements of a tensor with the parameter's shape and strides."""
         return tensor if self.master.shape == tensor.shape else in_memory_order(tensor)[self.start : self.stop]
 
 
 @dataclass(eq=False)
-class Piece:
-    """What is updated at a time. ``nbytes``: of its parts, each beginning on a cache line."""
+class Chunk:
+    """What is updated at a time. ``nbytes``: of its parts, each aligned to a cache line."""
 
     number: int
     parts: list[Part] = field(default_factory=list)
@@ -52,17 +52,17 @@ class Piece:
 
 
 def in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
-    """A dense tensor's elements as they lie: a view of one dimension."""
+    """Return a one-dimensional view of a dense tensor, in memory order."""
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
-def whole(gradients: Iterable[Gradient], bucket: int = BUCKET) -> list[Piece]:
-    """Buckets of whole parameters, the last of the model first: backward is through with those first."""
+def whole_parameters(gradients: Iterable[Gradient], bucket: int = BUCKET) -> list[Chunk]:
+    """Return chunks of whole parameters, the model's last ones first: backward finishes those first."""
     return _packed((_part(one, 0, one.host.numel()) for one in gradients), bucket)
 
 
-def cut(gradients: Sequence[Gradient], most: int) -> list[Piece]:
-    """Pieces of at most ``most`` bytes (a multiple of 4096); larger parameters are cut, on cache lines."""
+def cut_parameters(gradients: Sequence[Gradient], most: int) -> list[Chunk]:
+    """Return chunks of at most ``most`` bytes (a multiple of 4096); larger parameters are cut at cache lines."""
 
     def parts() -> Iterable[Part]:
         for one in gradients:
@@ -79,18 +79,18 @@ def _part(gradient: Gradient, start: int, stop: int) -> Part:
     return Part(gradient, host.detach() if entire else in_memory_order(host.detach())[start:stop], start, stop)
 
 
-def _packed(parts: Iterable[Part], most: int) -> list[Piece]:
-    pieces: list[Piece] = []
+def _packed(parts: Iterable[Part], most: int) -> list[Chunk]:
+    chunks: list[Chunk] = []
     room = 0
     for part in parts:
         taken = -(-part.nbytes // ALIGNMENT) * ALIGNMENT
         if taken > room:
-            pieces.append(Piece(len(pieces)))
+            chunks.append(Chunk(len(chunks)))
             room = most
-        pieces[-1].parts.append(part)
+        chunks[-1].parts.append(part)
         room -= taken
-    for piece in pieces:
-        offsets, piece.nbytes = laid_out(part.nbytes for part in piece.parts)
-        for part, offset in zip(piece.parts, offsets, strict=True):
+    for chunk in chunks:
+        offsets, chunk.nbytes = lay_out(part.nbytes for part in chunk.parts)
+        for part, offset in zip(chunk.parts, offsets, strict=True):
             part.offset = offset
-    return pieces
+    return chunks

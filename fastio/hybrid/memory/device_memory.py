@@ -1,8 +1,8 @@
-"""The two memories of hybrid training: where compute runs, and the host's, which holds the parameters.
+"""The two memories of hybrid training: the device's, where compute runs, and the host's, with the parameters.
 
-Two versions of one thing. On a machine without a GPU both are host memory, in separate buffers: what the bookkeeping
-does there is what it does on a GPU. With CUDA host memory is pinned and seen at the same address (unified addressing),
-copies run on a side stream for each direction, and compute waits for them by events.
+Two implementations. Without a GPU both are separate buffers of host memory, so the same bookkeeping runs as on a GPU.
+With CUDA, host memory is pinned and has the same address on the GPU (unified addressing), copies run on a side stream
+per direction, and compute waits for them by events.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from fastio.memory.raw_memory import CudaBytes
 from fastio.memory.staging_buffers import HostMemory
 
 
-class Arrival(Protocol):
-    """A copy that was asked for."""
+class PendingCopy(Protocol):
+    """A copy that was begun."""
 
     def wait(self) -> None:
-        """For a copy to the device: what is computed from now on sees it. For one to the host: it is over."""
+        """To the device: later compute sees the copy. To the host: the copy is done on return."""
 
 
-class Memories(Protocol):
-    """``measures``: whether times of this machine mean anything; where they do not, costs are simulated.
+class DeviceMemory(Protocol):
+    """``measures``: whether times here are meaningful; if not, costs are simulated.
 
-    ``asynchronous``: whether copies go on while compute does.
+    ``asynchronous``: whether copies overlap compute.
     """
 
     device: torch.device
@@ -35,37 +35,37 @@ class Memories(Protocol):
     asynchronous: ClassVar[bool]
     measures: bool
 
-    def seen(self, host: torch.Tensor, memory: Any) -> torch.Tensor:
-        """Bytes of host memory as compute sees them. ``memory`` is kept alive with it."""
+    def device_view(self, host: torch.Tensor, memory: Any) -> torch.Tensor:
+        """Return host bytes as compute sees them, and keep ``memory`` alive with them."""
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        """Bytes of the device's memory."""
+        """Allocate bytes of device memory."""
 
-    def bring(self, device: torch.Tensor, host: torch.Tensor) -> Arrival:
-        """Begin to copy host bytes to the device's, after what was computed so far."""
+    def copy_to_device(self, device: torch.Tensor, host: torch.Tensor) -> PendingCopy:
+        """Begin to copy host bytes to the device, after the compute queued so far."""
 
-    def take(self, host: torch.Tensor, device: torch.Tensor) -> Arrival:
-        """Begin to copy a tensor of the device to the host's of the same shape, after what was computed so far."""
+    def copy_to_host(self, host: torch.Tensor, device: torch.Tensor) -> PendingCopy:
+        """Begin to copy a device tensor to a host tensor of the same shape, after the compute queued so far."""
 
-    def settle(self) -> None:
-        """Until compute, and every copy to the device, is over: the host may then write what they read."""
+    def synchronize(self) -> None:
+        """Wait for compute and all copies to the device: the host may then overwrite what they read."""
 
-    def mark(self) -> Any:
-        """This moment of compute."""
+    def record_time(self) -> Any:
+        """Return a mark of the current point in compute."""
 
     def seconds(self, since: Any, until: Any) -> float:
-        """Between two moments, which are over."""
+        """Return the seconds between two marks, both of them past."""
 
 
-class Over:
-    """A copy that was over when it was asked for."""
+class CompletedCopy:
+    """A copy that was done when it was begun."""
 
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Return at once."""
 
 
 class TwoBuffers:
-    """Device and host are separate buffers of host memory; copies are made at once."""
+    """Device and host are separate buffers of host memory; copies are synchronous."""
 
     pinned: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
@@ -74,41 +74,41 @@ class TwoBuffers:
     def __init__(self) -> None:
         self.device = torch.device("cpu")
 
-    def seen(self, host: torch.Tensor, memory: Any) -> torch.Tensor:
-        """See :class:`Memories`."""
+    def device_view(self, host: torch.Tensor, memory: Any) -> torch.Tensor:
+        """See :class:`DeviceMemory`."""
         return host
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        """See :class:`Memories`."""
+        """See :class:`DeviceMemory`."""
         return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
 
-    def bring(self, device: torch.Tensor, host: torch.Tensor) -> Arrival:
-        """See :class:`Memories`."""
+    def copy_to_device(self, device: torch.Tensor, host: torch.Tensor) -> PendingCopy:
+        """See :class:`DeviceMemory`."""
         device.copy_(host)
-        return Over()
+        return CompletedCopy()
 
-    def take(self, host: torch.Tensor, device: torch.Tensor) -> Arrival:
-        """See :class:`Memories`."""
+    def copy_to_host(self, host: torch.Tensor, device: torch.Tensor) -> PendingCopy:
+        """See :class:`DeviceMemory`."""
         host.copy_(device)
-        return Over()
+        return CompletedCopy()
 
-    def settle(self) -> None:
-        """See :class:`Memories`."""
+    def synchronize(self) -> None:
+        """See :class:`DeviceMemory`."""
 
-    def mark(self) -> float:
-        """See :class:`Memories`."""
+    def record_time(self) -> float:
+        """See :class:`DeviceMemory`."""
         return time.perf_counter()
 
     def seconds(self, since: float, until: float) -> float:
-        """See :class:`Memories`."""
+        """See :class:`DeviceMemory`."""
         return until - since
 
 
 class Cuda:
     """Pinned host memory and the memory of one CUDA device.
 
-    What Hybrid asks of it, and in which order, is tested without a GPU, on copies that are made as late as they may be.
-    On a GPU it has not run yet.
+    Hybrid's calls and their order are tested without a GPU, with copies made as late as allowed. It has not run on a
+    GPU yet.
     """
 
     pinned: ClassVar[bool] = True
@@ -117,13 +117,13 @@ class Cuda:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device if ":" in str(device) else torch.device("cuda", torch.cuda.current_device())
-        self._bringing = torch.cuda.Stream(self.device)
-        self._taking = torch.cuda.Stream(self.device)
+        self._to_device = torch.cuda.Stream(self.device)
+        self._to_host = torch.cuda.Stream(self.device)
         self._unpinning: set[int] = set()
 
-    def seen(self, host: torch.Tensor, memory: HostMemory) -> torch.Tensor:
-        """See :class:`Memories`."""
-        if memory.address not in self._unpinning:  # after the last view: kernels may still read what was handed out
+    def device_view(self, host: torch.Tensor, memory: HostMemory) -> torch.Tensor:
+        """See :class:`DeviceMemory`."""
+        if memory.address not in self._unpinning:  # unpinned after the last view: kernels may still read it
             self._unpinning.add(memory.address)
             weakref.finalize(memory, torch.cuda.cudart().cudaHostUnregister, memory.address)
         view: Any = CudaBytes(host.data_ptr(), host.nbytes)
@@ -132,44 +132,44 @@ class Cuda:
             return torch.as_tensor(view, device=self.device)
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        """See :class:`Memories`."""
+        """See :class:`DeviceMemory`."""
         return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
-    def bring(self, device: torch.Tensor, host: torch.Tensor) -> Arrival:
-        """See :class:`Memories`."""
-        self._bringing.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._bringing):
+    def copy_to_device(self, device: torch.Tensor, host: torch.Tensor) -> PendingCopy:
+        """See :class:`DeviceMemory`."""
+        self._to_device.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._to_device):
             device.copy_(host, non_blocking=True)
-        device.record_stream(self._bringing)
-        return _ForCompute(self.device, self._bringing.record_event())
+        device.record_stream(self._to_device)
+        return _CopyToDevice(self.device, self._to_device.record_event())
 
-    def take(self, host: torch.Tensor, device: torch.Tensor) -> Arrival:
-        """See :class:`Memories`."""
-        self._taking.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._taking):
+    def copy_to_host(self, host: torch.Tensor, device: torch.Tensor) -> PendingCopy:
+        """See :class:`DeviceMemory`."""
+        self._to_host.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._to_host):
             host.copy_(device, non_blocking=True)
-        device.record_stream(self._taking)
-        return _ForHost(self._taking.record_event())
+        device.record_stream(self._to_host)
+        return _CopyToHost(self._to_host.record_event())
 
-    def settle(self) -> None:
-        """See :class:`Memories`."""
+    def synchronize(self) -> None:
+        """See :class:`DeviceMemory`."""
         torch.cuda.current_stream(self.device).synchronize()
-        self._bringing.synchronize()
+        self._to_device.synchronize()
 
-    def mark(self) -> torch.cuda.Event:
-        """See :class:`Memories`."""
+    def record_time(self) -> torch.cuda.Event:
+        """See :class:`DeviceMemory`."""
         event = torch.cuda.Event(enable_timing=True)
         torch.cuda.current_stream(self.device).record_event(event)
         return event
 
     def seconds(self, since: torch.cuda.Event, until: torch.cuda.Event) -> float:
-        """See :class:`Memories`."""
+        """See :class:`DeviceMemory`."""
         until.synchronize()
         return float(since.elapsed_time(until)) / 1e3
 
 
-class _ForCompute:
-    """A copy that the stream of whoever asks is to wait for."""
+class _CopyToDevice:
+    """A copy that the current stream must wait for."""
 
     def __init__(self, device: torch.device, event: torch.cuda.Event) -> None:
         self._device = device
@@ -179,8 +179,8 @@ class _ForCompute:
         torch.cuda.current_stream(self._device).wait_event(self._event)
 
 
-class _ForHost:
-    """A copy that the host is to wait for."""
+class _CopyToHost:
+    """A copy that the host must wait for."""
 
     def __init__(self, event: torch.cuda.Event) -> None:
         self._event = event
@@ -189,11 +189,11 @@ class _ForHost:
         self._event.synchronize()
 
 
-def memories_of(device: torch.device | str | None) -> Memories:
-    """The memories for a device: "cuda", "cuda:1", "cpu" (two buffers), or None for CUDA where there is one."""
+def device_memory_for(device: torch.device | str | None) -> DeviceMemory:
+    """Return the memories for "cuda", "cuda:1", "cpu" (two buffers), or None: CUDA if there is one."""
     chosen = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
     if chosen.type == "cpu":
         return TwoBuffers()
     if chosen.type != "cuda":
-        raise ValueError(f"device is {str(chosen)!r}: Hybrid knows CUDA devices, and 'cpu' for two buffers of memory")
+        raise ValueError(f"device is {str(chosen)!r}: expected a CUDA device, or 'cpu' for two buffers of host memory")
     return Cuda(chosen)

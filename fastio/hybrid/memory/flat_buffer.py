@@ -1,4 +1,4 @@
-"""One long vector of host memory that tensors lie in, one behind the other."""
+"""One long buffer of host memory with many tensors in it, one after the other."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import torch
 
 from fastio.errors import TransferError
-from fastio.hybrid.memory.device_memory import Memories
+from fastio.hybrid.memory.device_memory import DeviceMemory
 from fastio.memory.staging_buffers import PAGE, HostMemory
-from fastio.offload.stores.store_places import unnamed
+from fastio.offload.stores.store_places import open_unnamed
 
-ALIGNMENT = 64  # bytes: a cache line, which no two tensors then share
+ALIGNMENT = 64  # bytes: one cache line; no two tensors share one
 
 
-def laid_out(sizes: Iterable[int]) -> tuple[list[int], int]:
-    """Where tensors of these bytes begin, one behind the other, and where the last one ends, on cache lines."""
+def lay_out(sizes: Iterable[int]) -> tuple[list[int], int]:
+    """Return the offsets of tensors of these sizes, aligned to cache lines, and the end of the last one."""
     offsets, end = [], 0
     for nbytes in sizes:
         offsets.append(end)
@@ -28,43 +28,43 @@ def laid_out(sizes: Iterable[int]) -> tuple[list[int], int]:
     return offsets, end
 
 
-class HostVector:
-    """Zeroed host memory; pinned where the memories say so. Each view has a storage of its own, and keeps it alive.
+class FlatBuffer:
+    """Zeroed host memory, pinned if the device memory requires it. Each view has its own storage and keeps it alive.
 
-    ``folder``: the memory is a mapped file without a name there, and not pinned: the system writes it out when memory
-    is short, and ``forget`` lets go of what is resident. Raises TransferError, which names the folder, and RefusedError
-    where it is not given.
+    ``folder``: use a mapped, unnamed file there, not pinned: the system writes it out when memory is short, and
+    ``forget`` drops resident pages. Raises TransferError, which names the folder, and RefusedError if memory is
+    refused.
     """
 
-    def __init__(self, nbytes: int, memories: Memories, folder: str | None = None) -> None:
-        self._memories = memories
+    def __init__(self, nbytes: int, device_memory: DeviceMemory, folder: str | None = None) -> None:
+        self._device_memory = device_memory
         self._mapped: mmap.mmap | None = None
         nbytes = max(PAGE, -(-nbytes // PAGE) * PAGE)
-        if folder is not None and not memories.pinned:
+        if folder is not None and not device_memory.pinned:
             self._mapped = _mapped_file(folder, nbytes)
             self._memory: Any = self._mapped
             self._view = memoryview(self._mapped)
         else:
-            with torch.cuda.device(memories.device) if memories.pinned else contextlib.nullcontext():
-                self._memory = HostMemory(nbytes, memories.pinned)
+            with torch.cuda.device(device_memory.device) if device_memory.pinned else contextlib.nullcontext():
+                self._memory = HostMemory(nbytes, device_memory.pinned)
             self._view = self._memory.view
         self.nbytes = nbytes
 
     def bytes(self, offset: int, nbytes: int) -> torch.Tensor:
-        """Bytes as the host sees them: uint8 of shape ``(nbytes,)``."""
+        """Return bytes as the host sees them: uint8 of shape ``(nbytes,)``."""
         return torch.frombuffer(self._view, dtype=torch.uint8, offset=offset, count=nbytes)
 
     def view(self, offset: int, like: torch.Tensor) -> torch.Tensor:
-        """A tensor as the host sees it, with the dtype, shape and strides of ``like``, which is dense."""
+        """Return a tensor as the host sees it, with the dtype, shape and strides of the dense tensor ``like``."""
         return shaped(self.bytes(offset, like.numel() * like.element_size()), like)
 
-    def seen(self, offset: int, like: torch.Tensor) -> torch.Tensor:
-        """The same tensor as compute sees it."""
+    def device_view(self, offset: int, like: torch.Tensor) -> torch.Tensor:
+        """Return the same tensor as compute sees it."""
         host = self.bytes(offset, like.numel() * like.element_size())
-        return shaped(self._memories.seen(host, self._memory), like)
+        return shaped(self._device_memory.device_view(host, self._memory), like)
 
     def forget(self, start: int, stop: int) -> None:
-        """Of a mapped file: let go of the resident pages that lie in ``[start, stop)``. Their bytes stay."""
+        """Drop the resident pages of a mapped file that lie in ``[start, stop)``. Their bytes are kept."""
         if self._mapped is not None:
             first, last = -(-start // PAGE) * PAGE, stop // PAGE * PAGE
             if last > first:
@@ -72,12 +72,12 @@ class HostVector:
 
 
 def shaped(nbytes: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Bytes as a tensor with the dtype, shape and strides of ``like``."""
+    """Return bytes as a tensor with the dtype, shape and strides of ``like``."""
     return nbytes.view(like.dtype).as_strided(like.shape, like.stride())
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements fill their memory without gap or overlap, in whatever order."""
+    """Return whether the elements fill their memory without gap or overlap, in any order."""
     expected = 1
     for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
         if stride != expected:
@@ -88,8 +88,8 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 def _mapped_file(folder: str, nbytes: int) -> mmap.mmap:
     try:
-        with unnamed(folder, os.O_RDWR) as fd:
-            os.posix_fallocate(fd, 0, nbytes)  # a disk that is full says so now: later it would end the process
+        with open_unnamed(folder, os.O_RDWR) as fd:
+            os.posix_fallocate(fd, 0, nbytes)  # a full disk raises here; later it would kill the process
             return mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED)
     except OSError as error:
         operation = f"making a file of {nbytes} bytes for gradients"

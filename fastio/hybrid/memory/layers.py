@@ -1,7 +1,7 @@
-"""A model's parameters in host memory, and the layers that they form: what moves together.
+"""A model's parameters in host memory, grouped into layers, the unit of movement.
 
-A layer has the parameters of one module, and those of modules below it that are never called themselves (a
-MultiheadAttention computes with its projection's weights without calling it).
+A layer has the parameters of one module, and those of its submodules that are never called themselves (a
+MultiheadAttention uses its projection's weights without calling it).
 """
 
 from __future__ import annotations
@@ -15,63 +15,63 @@ from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 
 from fastio.hybrid.errors import HybridError
-from fastio.hybrid.memory.device_memory import Arrival, Memories
-from fastio.hybrid.memory.flat_buffer import HostVector, is_dense, laid_out
-from fastio.hybrid.memory.freed_memory import Freed
+from fastio.hybrid.memory.device_memory import DeviceMemory, PendingCopy
+from fastio.hybrid.memory.flat_buffer import FlatBuffer, is_dense, lay_out
+from fastio.hybrid.memory.freed_memory import FreedMemory
 from fastio.hybrid.planning.costs import DHA
 
 
 @dataclass(eq=False)
 class Slot:
-    """A parameter and its place. ``host`` is its memory as the update sees it, ``seen`` the same as compute sees it.
+    """A parameter and its place. ``host`` is its memory as the update sees it, ``device_view`` as compute sees it.
 
-    ``device`` is its place in the device's memory, for layers that are copied there, and ``version`` the parameter's
-    when it was copied. ``address`` is that of ``seen`` when it was laid out.
+    ``device`` is its place in device memory, for copied layers; ``version`` is the parameter's version at the copy.
+    ``address`` is that of ``device_view`` when it was laid out.
     """
 
     name: str
     parameter: Parameter
     offset: int
     host: torch.Tensor
-    seen: torch.Tensor
+    device_view: torch.Tensor
     layer: Layer
     device: torch.Tensor | None = None
     version: int = -1
     address: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.address = self.seen.data_ptr()
+        self.address = self.device_view.data_ptr()
 
     @property
     def nbytes(self) -> int:
-        """Of the parameter."""
+        """Bytes of the parameter."""
         return self.host.numel() * self.host.element_size()
 
 
 @dataclass(eq=False)
 class Layer:
-    """Parameters that move together. ``arrival`` is their copy on the device, None where there is none to be used."""
+    """Parameters that move together. ``device_copy`` is their copy on the device; None if there is no valid one."""
 
     name: str
     module: Module
     slots: list[Slot] = field(default_factory=list)
     mode: str = DHA
-    runs: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # on the device, and in host memory
-    arrival: Arrival | None = None
+    runs: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # contiguous, as (device, host)
+    device_copy: PendingCopy | None = None
 
     @property
     def nbytes(self) -> int:
-        """Of its parameters."""
+        """Bytes of its parameters."""
         return sum(slot.nbytes for slot in self.slots)
 
 
 Group = tuple[str, Module, list[tuple[str, Parameter]]]
 
 
-def found(model: Module) -> list[Group]:
-    """Modules with parameters of their own, by name, in the model's order; a tied parameter is in the first one.
+def parameter_groups(model: Module) -> list[Group]:
+    """Return modules with parameters of their own, by name, in model order; a tied parameter is in the first one.
 
-    Raises HybridError for parameters that have no values yet, and for two whose memory overlaps.
+    Raises HybridError for parameters without values, and for two parameters whose memory overlaps.
     """
     seen: set[Parameter] = set()
     groups: list[Group] = []
@@ -102,46 +102,46 @@ def _refuse_overlaps(named: Iterable[tuple[str, Parameter]]) -> None:
     for (device, _, end, name), (other_device, start, _, other) in itertools.pairwise(spans):
         if device == other_device and start < end:
             raise HybridError(
-                f"parameters {name} and {other} share memory and are two parameters: to tie them, assign one and the "
-                f"same Parameter to both modules; to part them, clone one"
+                f"parameters {name} and {other} are two Parameters that share memory: to tie them, assign one "
+                f"Parameter to both modules; to separate them, clone one"
             )
 
 
-def moved_to_host(groups: Sequence[Group], memories: Memories) -> tuple[list[Layer], HostVector]:
-    """Move these parameters into one long host vector, where it stays; a layer for each module.
+def move_to_host(groups: Sequence[Group], device_memory: DeviceMemory) -> tuple[list[Layer], FlatBuffer]:
+    """Move these parameters into one host buffer, where they stay; return a layer per module.
 
-    Each is copied and its old memory let go before the next, so that little is there twice.
+    Each parameter is copied and its old memory freed before the next, so little is in memory twice.
     """
     parameters = [parameter for *_, own in groups for _, parameter in own]
-    offsets, end = laid_out(p.numel() * p.element_size() for p in parameters)
-    vector = HostVector(end, memories)
+    offsets, end = lay_out(p.numel() * p.element_size() for p in parameters)
+    flat_buffer = FlatBuffer(end, device_memory)
     place = iter(offsets)
     layers = []
-    freed = Freed()
+    freed = FreedMemory()
     for name, module, own in groups:
         layer = Layer(name, module)
         for full, parameter in own:
             offset = next(place)
-            # Without gaps, and in the same order of strides: which way a matrix lies decides what a product rounds.
+            # Without gaps and in the same stride order: a matrix's memory order affects how products round.
             like = parameter.data if is_dense(parameter) else parameter.data.clone()
-            host = vector.view(offset, like)
+            host = flat_buffer.view(offset, like)
             host.copy_(like)
-            slot = Slot(full, parameter, offset, host, vector.seen(offset, like), layer)
-            parameter.data = slot.seen
+            slot = Slot(full, parameter, offset, host, flat_buffer.device_view(offset, like), layer)
+            parameter.data = slot.device_view
             layer.slots.append(slot)
             freed.add(slot.nbytes)
         layers.append(layer)
-    return layers, vector
+    return layers, flat_buffer
 
 
-def as_called(
+def in_call_order(
     model: Module, layers: Sequence[Layer], order: Sequence[Module], reached: Container[torch.Tensor]
 ) -> list[Layer]:
-    """The layers in the order in which forward called their modules; those of uncalled modules join the caller's.
+    """Return the layers in the order of their calls in forward; layers of uncalled modules join their caller's.
 
-    ``reached``: the parameters that backward has come to. What has no gradient or no caller among the modules (frozen,
-    or used outside of any) stays where it is, in no layer.
-    Raises HybridError for a layer that took no part: its module was not called and its parameters have no gradient.
+    ``reached``: the parameters that backward has reached. Parameters without a gradient or a calling module (frozen, or
+    used outside of modules) stay where they are, in no layer. Raises HybridError for a layer that was not called and
+    whose parameters have no gradient.
     """
     ranks = {id(module): rank for rank, module in enumerate(order)}
     called = {

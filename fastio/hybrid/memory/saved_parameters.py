@@ -1,7 +1,7 @@
-"""What autograd keeps of a parameter: where it was in the parameter, not where its bytes lay.
+"""Saves parameters for autograd by their position in the parameter, not by memory address.
 
-A layer that is read in place in forward and copied before backward (DFGB) thus computes backward with the copy, and a
-layer that was copied with that copy, though the parameter itself is back in host memory by then.
+So a layer that is read in place in forward and copied before backward (DFGB) runs backward with the copy, and so does a
+layer that was copied in forward, although its parameter is back in host memory by then.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from fastio.hybrid.memory.layers import Slot
 from fastio.offload.autograd.hooks import Kept, check_version, describe
 
 
-class Residence(Protocol):
-    """Whoever knows where parameters lie."""
+class ParameterLocator(Protocol):
+    """Knows where parameters are."""
 
     def find(self, tensor: torch.Tensor) -> tuple[Slot, int] | None:
-        """The parameter in whose memory, host's or device's, the tensor lies, and how many bytes from its beginning."""
+        """Return the parameter whose memory (host or device) holds the tensor, and its byte offset; None if none."""
 
-    def now(self, slot: Slot) -> torch.Tensor:
-        """The parameter where backward is to read it, ready to be read."""
+    def current(self, slot: Slot) -> torch.Tensor:
+        """Return the parameter where backward is to read it, ready to be read."""
 
 
-class OfParameter:
+class SavedParameter:
     """A parameter, or a view of one, that autograd saved. Holds no bytes."""
 
-    __slots__ = ("_description", "_dtype", "_residence", "_shape", "_shift", "_slot", "_stride", "_version")
+    __slots__ = ("_description", "_dtype", "_locator", "_shape", "_shift", "_slot", "_stride", "_version")
 
-    def __init__(self, residence: Residence, slot: Slot, shift: int, tensor: torch.Tensor) -> None:
-        self._residence = residence
+    def __init__(self, locator: ParameterLocator, slot: Slot, shift: int, tensor: torch.Tensor) -> None:
+        self._locator = locator
         self._slot = slot
         self._shift = shift
         self._dtype, self._shape, self._stride = tensor.dtype, tensor.shape, tensor.stride()
@@ -38,26 +38,26 @@ class OfParameter:
         self._description = describe(tensor)
 
     def unpack(self) -> torch.Tensor:
-        """The same values from wherever they are to be read; RuntimeError where the parameter has changed since."""
+        """Return the values from their current place; RuntimeError if the parameter changed since."""
         check_version(self._description, self._version, self._slot.parameter._version)
-        base = self._residence.now(self._slot)
+        base = self._locator.current(self._slot)
         offset = base.storage_offset() * base.element_size() + self._shift
         empty = torch.empty(0, dtype=self._dtype, device=base.device)
         return empty.set_(base.untyped_storage(), offset // empty.element_size(), self._shape, self._stride)
 
 
-class Saved:
-    """The two hooks of :class:`torch.autograd.graph.saved_tensors_hooks`. Tensors of no parameter stay as they are."""
+class ParameterHooks:
+    """The two hooks of :class:`torch.autograd.graph.saved_tensors_hooks`. Only parameters are replaced."""
 
-    def __init__(self, residence: Residence) -> None:
-        self._residence = residence
+    def __init__(self, locator: ParameterLocator) -> None:
+        self._locator = locator
 
-    def pack(self, tensor: torch.Tensor) -> Kept | OfParameter:
+    def pack(self, tensor: torch.Tensor) -> Kept | SavedParameter:
         """The pack hook."""
-        place = self._residence.find(tensor)
-        return Kept(tensor) if place is None else OfParameter(self._residence, *place, tensor)
+        place = self._locator.find(tensor)
+        return Kept(tensor) if place is None else SavedParameter(self._locator, *place, tensor)
 
     @staticmethod
-    def unpack(packed: Kept | OfParameter) -> torch.Tensor:
+    def unpack(packed: Kept | SavedParameter) -> torch.Tensor:
         """The unpack hook."""
         return packed.unpack()

@@ -1,9 +1,9 @@
-"""The shadow model: one logical model whose parameters lie in host or device memory by mode and phase (section IV-C).
+"""The shadow model: one model whose parameters are in host or device memory by mode and phase (section IV-C).
 
-A parameter's ``data`` is its host memory. Only during a forward pass is it the device's, for layers that were copied
-(GFGB); backward reads what autograd saved of a parameter from the device where a copy is there. So whatever else looks
-at a parameter, or writes to it between passes, is at the one copy that counts, and a copy is never older than the
-forward pass that it was made for. No copy is made that the plan does not order.
+A parameter's ``data`` is its host memory. Only during a forward pass it is the device's, for copied layers (GFGB). In
+backward, saved parameters are read from the device if a copy is there. So other code that reads or writes a parameter
+between passes uses the one true copy, and a device copy is never older than the forward pass it was made for. Only the
+plan causes copies.
 """
 
 from __future__ import annotations
@@ -17,81 +17,85 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from fastio.hybrid.memory.device_memory import Memories
-from fastio.hybrid.memory.flat_buffer import ALIGNMENT, HostVector, shaped
+from fastio.hybrid.memory.device_memory import DeviceMemory
+from fastio.hybrid.memory.flat_buffer import ALIGNMENT, FlatBuffer, shaped
 from fastio.hybrid.memory.layers import Layer, Slot
-from fastio.hybrid.memory.saved_parameters import Saved
+from fastio.hybrid.memory.saved_parameters import ParameterHooks
 from fastio.hybrid.planning.costs import DFGB, DHA, GFGB
-from fastio.offload.autograd.hooks import TELLS_OF_HOOKS, PushedHooks, allows_hooks, top_hooks
+from fastio.offload.autograd.hooks import REPORTS_TOP_HOOKS, PushedHooks, allows_hooks, top_hooks
 
 
 @dataclass
-class Copied:
+class CopyCount:
     """Copies of parameters to the device since the plan was made."""
 
     layers: int = 0
     nbytes: int = 0
 
 
-class Shadow:
-    """Runs a plan: listens to forward passes (see :class:`fastio.hybrid.module_hooks.Passes`).
+class ShadowModel:
+    """Runs a plan; a listener of forward passes (see :class:`fastio.hybrid.module_hooks.ForwardListener`).
 
-    ``late``: the DFGB layers in the order of their copies. Device memory is taken here, once, for every layer that is
-    copied; ``vector`` is what the layers' parameters lie in.
+    ``backward_layers``: the DFGB layers in the order of their copies. Device memory is allocated here, once, for every
+    copied layer. ``flat_buffer`` holds the parameters.
     """
 
     def __init__(
-        self, layers: Sequence[Layer], vector: HostVector, memories: Memories, late: Sequence[Layer] = ()
+        self,
+        layers: Sequence[Layer],
+        flat_buffer: FlatBuffer,
+        device_memory: DeviceMemory,
+        backward_layers: Sequence[Layer] = (),
     ) -> None:
-        self._memories = memories
-        self._vector = vector
-        self._late = late
+        self._device_memory = device_memory
+        self._flat_buffer = flat_buffer
+        self._backward_layers = backward_layers
         self._waiting: deque[Layer] = deque()
         self._done: set[int] = set()
         self._by_module = {id(layer.module): layer for layer in layers}
         self._below: dict[int, list[Layer]] = {}
         self._switched: list[Slot] = []
-        self._hooked: list[bool] = []  # whether hooks were pushed for the modules that run, innermost last
+        self._hooked: list[bool] = []  # whether hooks were pushed, per running module, innermost last
         self._hooks = PushedHooks()
-        self._saved = Saved(self)
+        self._saved = ParameterHooks(self)
         self._places: dict[int, tuple[list[int], list[Slot]]] = {}
-        self.copied = Copied()
+        self.copied = CopyCount()
         for layer in layers:
             if layer.mode != DHA:
-                self._give_device_memory(layer)
+                self._allocate_device_memory(layer)
 
     def begin(self, module: Module) -> None:
-        """Copy the GFGB layers, in order. Inside backward (a recomputation) what is on the device is still right."""
+        """Copy the GFGB layers, in order. Inside backward (a recomputation) the device copies are still valid."""
         if _in_backward():
             return
         layers = self._layers_below(module)
         for layer in layers:
-            layer.arrival = None
+            layer.device_copy = None
         for layer in layers:
             if layer.mode == GFGB:
                 self._copy(layer)
-        self._waiting = deque(layer for layer in self._late if layer in layers)
+        self._waiting = deque(layer for layer in self._backward_layers if layer in layers)
         self._done.clear()
 
     def enter(self, module: Module) -> None:
-        """Switch a copied layer to the device, and see to what autograd saves of it."""
+        """Switch a copied layer to the device, and push the hooks for its saved parameters."""
         layer = self._by_module.get(id(module))
         is_copied = layer is not None and layer.mode != DHA
-        if layer is not None and layer.mode == GFGB and layer.arrival is not None:
-            if any(slot.parameter._version != slot.version for slot in layer.slots):  # written to since
+        if layer is not None and layer.mode == GFGB and layer.device_copy is not None:
+            if any(slot.parameter._version != slot.version for slot in layer.slots):  # written to since the copy
                 self._copy(layer)
-            layer.arrival.wait()
+            layer.device_copy.wait()
             for slot in layer.slots:
                 if slot.device is not None:
                     self._switched.append(slot)
                     slot.parameter.data = slot.device
-        # Hooks of somebody else's see more than parameters. They go first; backward then reads host memory.
+        # Other hooks take precedence, because they save more than parameters; backward then reads host memory.
         self._hooked.append(is_copied and torch.is_grad_enabled() and _no_other_hooks())
         if self._hooked[-1]:
             self._hooks.push(self._saved.pack, self._saved.unpack)
 
     def leave(self, module: Module, arguments: Any, output: Any) -> None:
-        """Begin the copies for backward that have their turn."""
+        """Begin the copies for backward that are due."""
         if self._hooked.pop():
             self._hooks.pop()
         layer = self._by_module.get(id(module))
@@ -101,23 +105,23 @@ class Shadow:
                 self._copy(self._waiting.popleft())
 
     def end(self) -> None:
-        """Put everything back to host memory, with what the pass wrote to it (``max_norm``, a clamped weight)."""
-        for layer in self._waiting:  # behind one that was not called this time
+        """Return everything to host memory, including what the pass wrote (``max_norm``, a clamped weight)."""
+        for layer in self._waiting:  # queued behind a layer that was not called this time
             if id(layer) in self._done:
                 self._copy(layer)
         self._waiting.clear()
         for slot in self._switched:
             if slot.device is not None and slot.parameter._version != slot.version:
                 slot.host.copy_(slot.device)
-            slot.parameter.data = slot.seen
+            slot.parameter.data = slot.device_view
         self._switched.clear()
 
-    def break_off(self) -> None:
-        """Put everything back to host memory, with what was written to it since; what was not begun is not copied."""
+    def abort(self) -> None:
+        """Return everything to host memory, including what was written; drop copies that have not begun."""
         self._hooks.pop_all()
         self._hooked.clear()
         self._waiting.clear()
-        # What was given other memory since stays there, for whoever looks to complain of.
+        # Parameters that were given other memory keep it; the next step's check reports them.
         self._switched = [
             slot
             for slot in self._switched
@@ -128,13 +132,13 @@ class Shadow:
                 slot.host.copy_(slot.device)
         self.end()
 
-    def outdate(self) -> None:
-        """The parameters have changed: no copy is to be used any more."""
+    def invalidate_copies(self) -> None:
+        """Make all device copies invalid: the parameters have changed."""
         for layer in self._by_module.values():
-            layer.arrival = None
+            layer.device_copy = None
 
     def find(self, tensor: torch.Tensor) -> tuple[Slot, int] | None:
-        """See :class:`fastio.hybrid.memory.saved_parameters.Residence`."""
+        """See :class:`fastio.hybrid.memory.saved_parameters.ParameterLocator`."""
         if tensor.layout is not torch.strided or tensor.is_nested:
             return None
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_conj() or tensor.is_neg():
@@ -147,16 +151,16 @@ class Shadow:
         number = bisect_right(starts, offset) - 1
         return slots[number], int(offset) - starts[number]
 
-    def now(self, slot: Slot) -> torch.Tensor:
-        """See :class:`fastio.hybrid.memory.saved_parameters.Residence`."""
-        if slot.device is None or slot.layer.arrival is None:
-            return slot.seen
-        slot.layer.arrival.wait()
+    def current(self, slot: Slot) -> torch.Tensor:
+        """See :class:`fastio.hybrid.memory.saved_parameters.ParameterLocator`."""
+        if slot.device is None or slot.layer.device_copy is None:
+            return slot.device_view
+        slot.layer.device_copy.wait()
         return slot.device
 
     def _copy(self, layer: Layer) -> None:
-        for device, host in layer.runs:
-            layer.arrival = self._memories.bring(device, host)  # one engine, in order: the last one tells of all
+        for device, host in layer.runs:  # one engine, in order: waiting for the last copy is enough
+            layer.device_copy = self._device_memory.copy_to_device(device, host)
         for slot in layer.slots:
             slot.version = slot.parameter._version
         self.copied.layers += 1
@@ -170,28 +174,28 @@ class Shadow:
             self._below[id(module)] = layers
         return layers
 
-    def _give_device_memory(self, layer: Layer) -> None:
+    def _allocate_device_memory(self, layer: Layer) -> None:
         for run in _runs(layer.slots):
             start, stop = run[0].offset, run[-1].offset + run[-1].nbytes
-            device = self._memories.allocate(stop - start)
-            layer.runs.append((device, self._vector.bytes(start, stop - start)))
+            device = self._device_memory.allocate(stop - start)
+            layer.runs.append((device, self._flat_buffer.bytes(start, stop - start)))
             for slot in run:
                 at = slot.offset - start
                 slot.device = shaped(device[at : at + slot.nbytes], slot.host)
-                self._places[slot.seen.untyped_storage().data_ptr()] = ([0], [slot])
+                self._places[slot.device_view.untyped_storage().data_ptr()] = ([0], [slot])
             self._places[device.untyped_storage().data_ptr()] = ([slot.offset - start for slot in run], run)
 
-    def _take_device_memory(self, layer: Layer) -> None:
+    def _free_device_memory(self, layer: Layer) -> None:
         for device, _ in layer.runs:
             self._places.pop(device.untyped_storage().data_ptr(), None)
         layer.runs.clear()
-        layer.arrival = None
+        layer.device_copy = None
         for slot in layer.slots:
             slot.device = None
 
 
 def _runs(slots: Sequence[Slot]) -> list[list[Slot]]:
-    """Slots that lie one behind the other."""
+    """Return slots grouped into runs that are contiguous in memory."""
     runs: list[list[Slot]] = []
     for slot in sorted(slots, key=lambda slot: slot.offset):
         last = runs[-1][-1] if runs else None
@@ -203,11 +207,11 @@ def _runs(slots: Sequence[Slot]) -> list[list[Slot]]:
 
 
 def _no_other_hooks() -> bool:
-    """Whether hooks for saved tensors are allowed (``disable_saved_tensors_hooks`` forbids them), and none are active.
+    """Return whether saved-tensor hooks are allowed (see ``disable_saved_tensors_hooks``) and none are active.
 
-    Torch 2.6 does not tell whose are active: there they may be somebody's.
+    torch 2.6 does not report active hooks, so the result is False there.
     """
-    return TELLS_OF_HOOKS and allows_hooks() and top_hooks() is None
+    return REPORTS_TOP_HOOKS and allows_hooks() and top_hooks() is None
 
 
 def _in_backward() -> bool:

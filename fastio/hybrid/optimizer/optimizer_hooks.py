@@ -1,4 +1,4 @@
-"""The user's optimizer, turned to host memory: its step, its state_dict, its load_state_dict."""
+"""Hooks the user's optimizer into host memory: its step, its state_dict, its load_state_dict."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from fastio.hybrid.errors import HybridError, StateLostError
-from fastio.hybrid.optimizer.cpu_optimizer import to_host
-from fastio.hybrid.optimizer.ssd_states import OnStore
+from fastio.hybrid.optimizer.cpu_optimizer import state_to_host
+from fastio.hybrid.optimizer.ssd_states import SsdStates
 from fastio.hybrid.optimizer.update_states import States
 
-_GONE = "the Hybrid of this optimizer is gone, and with it the state on its store: keep it"
-_taken: weakref.WeakKeyDictionary[Optimizer, weakref.ref[OptimizerHooks]] = weakref.WeakKeyDictionary()
+_GONE = "the Hybrid of this optimizer was garbage-collected, and the state on its store is lost: keep a reference to it"
+_hooked: weakref.WeakKeyDictionary[Optimizer, weakref.ref[OptimizerHooks]] = weakref.WeakKeyDictionary()
 
 
 class Updater(Protocol):
-    """Updates the optimizer's parameters in host memory, and keeps the optimizer's state."""
+    """Updates the optimizer's parameters in host memory and keeps its state."""
 
     @property
     def states(self) -> States:
@@ -30,13 +30,13 @@ class Updater(Protocol):
         """Update every parameter that has a gradient."""
 
 
-def refuse_taken(optimizer: Optimizer) -> None:
-    """Raise HybridError for an optimizer that another Hybrid has turned to host memory; let go of one that is gone.
+def refuse_hooked(optimizer: Optimizer) -> None:
+    """Raise HybridError if a live Hybrid has hooked this optimizer; remove the hooks of a collected one.
 
-    StateLostError where that one had the optimizer's state on a store.
+    StateLostError if that one had the optimizer's state on a store.
     """
-    taken = _taken.get(optimizer)
-    hooks = None if taken is None else taken()
+    hooked = _hooked.get(optimizer)
+    hooks = None if hooked is None else hooked()
     if hooks is None:
         return
     if not hooks.is_gone:
@@ -45,55 +45,55 @@ def refuse_taken(optimizer: Optimizer) -> None:
 
 
 class OptimizerHooks:
-    """torch's own hooks of an optimizer, until ``close``.
+    """torch's optimizer hooks, until ``close``.
 
-    ``optimizer.step`` updates in host memory before its own body, which then finds no parameters; hooks, learning rate
-    schedulers and a GradScaler around it see an ordinary step.
+    A hook before ``optimizer.step`` updates in host memory and hides the parameters from the step's own body. Other
+    hooks, learning rate schedulers and a GradScaler around it see an ordinary step.
     """
 
     def __init__(self, optimizer: Optimizer, hybrid: Updater) -> None:
         self._optimizer = optimizer
         self._hybrid = weakref.ref(hybrid)
-        self._stores = isinstance(hybrid.states, OnStore)
-        self._lent: list[list[torch.Tensor]] | None = None  # the groups' parameters, during a step
-        _taken[optimizer] = weakref.ref(self)
-        self._before = optimizer.register_step_pre_hook(self._step)
-        self._stay_last()
-        after = optimizer.register_step_post_hook(self._stepped)
-        # Before those that were registered earlier: they are to see what a step leaves.
+        self._stores = isinstance(hybrid.states, SsdStates)
+        self._removed: list[list[torch.Tensor]] | None = None  # the groups' parameters, hidden during a step
+        _hooked[optimizer] = weakref.ref(self)
+        self._before = optimizer.register_step_pre_hook(self._before_step)
+        self._register_last()
+        after = optimizer.register_step_post_hook(self._after_step)
+        # Before the user's hooks: they must see the parameters again.
         optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)  # type: ignore[attr-defined]
         self._removable = [
             after,
-            optimizer.register_state_dict_pre_hook(self._fetch),
-            optimizer.register_state_dict_post_hook(self._drop),
-            optimizer.register_load_state_dict_post_hook(self._loaded),
+            optimizer.register_state_dict_pre_hook(self._before_state_dict),
+            optimizer.register_state_dict_post_hook(self._after_state_dict),
+            optimizer.register_load_state_dict_post_hook(self._after_load_state_dict),
         ]
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody has the Hybrid any more, which was never closed. StateLostError if states went with it."""
+        """Whether the Hybrid was collected without ``close``. StateLostError if states went with it."""
         gone = self._hybrid() is None
         if gone and self._stores:
             raise StateLostError(_GONE)
         return gone
 
     def close(self) -> None:
-        """Leave the optimizer as it was."""
-        self.give_back()
+        """Restore the optimizer."""
+        self.restore_parameters()
         self._optimizer.__dict__.pop("register_step_pre_hook", None)
         self._before.remove()
         for one in self._removable:
             one.remove()
-        _taken.pop(self._optimizer, None)
+        _hooked.pop(self._optimizer, None)
 
-    def _stay_last(self) -> None:
-        """Behind hooks that are registered later: they may change gradients."""
-        told = weakref.ref(self._optimizer)
+    def _register_last(self) -> None:
+        """Keep our hook behind hooks that are registered later: they may change gradients."""
+        optimizer_ref = weakref.ref(self._optimizer)
         own = self._before.id
 
         def register(hook: Any) -> RemovableHandle:
-            optimizer = told()
-            assert optimizer is not None, "it is its method that was called"
+            optimizer = optimizer_ref()
+            assert optimizer is not None, "its method was called"
             handle = type(optimizer).register_step_pre_hook(optimizer, hook)
             hooks = optimizer._optimizer_step_pre_hooks
             if own in hooks:
@@ -102,52 +102,54 @@ class OptimizerHooks:
 
         self._optimizer.register_step_pre_hook = register  # type: ignore[method-assign]
 
-    def _step(
+    def _before_step(
         self, optimizer: Optimizer, arguments: tuple[Any, ...], settings: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         hybrid = self._hybrid()
         if hybrid is None:
-            raise HybridError("the Hybrid of this optimizer is gone, and what it held: keep it, or close() it before")
-        self.give_back()  # of a step that a later hook broke off
+            raise HybridError(
+                "the Hybrid of this optimizer was garbage-collected: keep a reference to it, or close() it before"
+            )
+        self.restore_parameters()  # left by a step that a later hook interrupted
         closure = arguments[1] if len(arguments) > 1 else settings.get("closure")
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         hybrid.update()
-        self._lent = [group["params"] for group in optimizer.param_groups]
+        self._removed = [group["params"] for group in optimizer.param_groups]
         for group in optimizer.param_groups:
             group["params"] = []
         return None if closure is None else ((arguments[0], lambda: loss), {})
 
-    def _stepped(self, optimizer: Optimizer, arguments: Any, settings: Any) -> None:
-        self.give_back()
+    def _after_step(self, optimizer: Optimizer, arguments: Any, settings: Any) -> None:
+        self.restore_parameters()
 
-    def give_back(self) -> None:
-        """The groups have their parameters again; they do, but between the update and the first hook behind a step."""
-        if self._lent is not None:
-            for group, parameters in zip(self._optimizer.param_groups, self._lent, strict=True):
+    def restore_parameters(self) -> None:
+        """Restore the groups' parameters, which are hidden between the update and the first hook after a step."""
+        if self._removed is not None:
+            for group, parameters in zip(self._optimizer.param_groups, self._removed, strict=True):
                 group["params"] = parameters
-            self._lent = None
+            self._removed = None
 
-    def _stored(self) -> OnStore | None:
+    def _ssd_states(self) -> SsdStates | None:
         hybrid = self._hybrid()
-        return hybrid.states if hybrid is not None and isinstance(hybrid.states, OnStore) else None
+        return hybrid.states if hybrid is not None and isinstance(hybrid.states, SsdStates) else None
 
-    def _fetch(self, optimizer: Optimizer) -> None:
-        self.give_back()
+    def _before_state_dict(self, optimizer: Optimizer) -> None:
+        self.restore_parameters()
         if self._stores and self._hybrid() is None:
             raise StateLostError(_GONE)
-        stored = self._stored()
+        stored = self._ssd_states()
         if stored is not None:
             optimizer.state = defaultdict(dict, stored.fetch())
 
-    def _drop(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
-        if self._stored() is not None:
+    def _after_state_dict(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
+        if self._ssd_states() is not None:
             optimizer.state = defaultdict(dict)
 
-    def _loaded(self, optimizer: Optimizer) -> None:
-        to_host(optimizer)
-        stored = self._stored()
+    def _after_load_state_dict(self, optimizer: Optimizer) -> None:
+        state_to_host(optimizer)
+        stored = self._ssd_states()
         if stored is not None:
-            stored.adopt()
+            stored.take_over()

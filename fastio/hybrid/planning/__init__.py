@@ -1,1 +1,1 @@
-"""Which layers move how (MemFerry, section IV). Pure."""
+"""Plans which layers move, and how (MemFerry, section IV). Pure."""

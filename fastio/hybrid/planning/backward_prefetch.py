@@ -1,4 +1,4 @@
-"""Which layers are read in place in forward and copied before backward: DFGB (MemFerry, section IV). Pure."""
+"""Chooses the layers that are read in place in forward and copied before backward: DFGB (section IV). Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fastio.hybrid.planning.costs import DFGB, DHA, GFGB, LayerCosts, forward_en
 
 
 def admit(costs: Sequence[LayerCosts], modes: Sequence[str], room: float = math.inf) -> tuple[str, ...]:
-    """The same modes, with DFGB for those DHA layers whose copies are over when their backward begins.
+    """Return the modes, with DFGB for those DHA layers whose copies end before their backward begins.
 
-    Best first: most seconds of backward saved for each second of copying. ``room``: bytes of parameters that the GPU
-    still has room for. A layer is admitted where the copies of all that were, taken by earliest deadline, are in time.
+    Best first: most seconds of backward saved per second of copying. ``room``: bytes of parameters that still fit on
+    the GPU. A layer is admitted if the copies of all admitted layers, by earliest deadline, end in time.
     """
     found = list(modes)
     ends = forward_ends(costs, modes)
@@ -31,13 +31,13 @@ def admit(costs: Sequence[LayerCosts], modes: Sequence[str], room: float = math.
 
 
 def in_time(costs: Sequence[LayerCosts], modes: Sequence[str], forward_ends_s: Sequence[float]) -> bool:
-    """Whether every DFGB layer's copy is over when its backward begins."""
+    """Return whether every DFGB layer's copy ends before its backward begins."""
     return all(copy.end_s <= copy.due_s for copy in copies(costs, modes, forward_ends_s))
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A DFGB layer's copy, in seconds since forward began, and when the layer's backward would begin."""
+    """A DFGB layer's copy, in seconds since forward began; ``due_s`` is when its backward would begin."""
 
     layer: int
     start_s: float
@@ -46,9 +46,9 @@ class Copy:
 
 
 def copies(costs: Sequence[LayerCosts], modes: Sequence[str], forward_ends_s: Sequence[float]) -> list[Copy]:
-    """The copies of DFGB layers in their order: behind those of GFGB layers, the earliest deadline first.
+    """Return the copies of DFGB layers in order: after those of GFGB layers, earliest deadline first.
 
-    One may begin when the layer's forward is over and the copy engine is free; copies are not interrupted.
+    A copy may begin when the layer's forward has ended and the copy engine is free; copies are not interrupted.
     """
     engine = sum(layer.copy_s for layer, mode in zip(costs, modes, strict=True) if mode == GFGB)
     due: dict[int, float] = {}

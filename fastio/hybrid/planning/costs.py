@@ -1,4 +1,4 @@
-"""What each layer costs in each mode, and what forward takes under a plan (MemFerry, section IV).
+"""The cost of each layer in each mode, and the time of forward under a plan (MemFerry, section IV).
 
 Pure. Seconds and bytes.
 """
@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from fastio.errors import FastIOError
 
 GFGB, DHA, DFGB = "GFGB", "DHA", "DFGB"
-"""A layer's parameters are copied to the GPU before forward; read in place over PCIe; or read in place in forward and
-copied before backward."""
+"""GFGB: a layer's parameters are copied to the GPU before forward. DHA: they are read in place over PCIe. DFGB: read in
+place in forward and copied before backward."""
 
 MODES = (GFGB, DHA, DFGB)
 
@@ -26,9 +26,9 @@ class GpuBudgetError(FastIOError, ValueError):
 class LayerCosts:
     """One layer, as profiled.
 
-    ``copy_s``: its parameters to the GPU. ``forward_s`` and ``backward_s``: from GPU memory; ``forward_dha_s`` and
-    ``backward_dha_s``: from host memory in place (the latter also with its gradients written there). ``between_s``:
-    work between this layer and the next. ``nbytes``: its parameters.
+    ``copy_s``: to copy its parameters to the GPU. ``forward_s`` and ``backward_s``: from GPU memory. ``forward_dha_s``
+    and ``backward_dha_s``: from host memory in place (the latter also writes its gradients there). ``between_s``: work
+    between this layer and the next. ``nbytes``: its parameters.
     """
 
     copy_s: float
@@ -43,20 +43,20 @@ class LayerCosts:
         for one in fields(self):
             value = getattr(self, one.name)
             if not 0 <= value < math.inf:
-                raise ValueError(f"LayerCosts.{one.name} is {value}; it is finite and 0 or more")
+                raise ValueError(f"LayerCosts.{one.name} is {value}: expected a finite number of 0 or more")
 
 
 def simulate(costs: Sequence[LayerCosts], modes: Sequence[str]) -> float:
-    """Seconds of the forward pass: one copy engine, which copies the GFGB layers in order from time 0 on.
+    """Return the seconds of the forward pass: one copy engine copies the GFGB layers in order from time 0 on.
 
-    Raises ValueError for a mode that is none, or where there is not one for each layer.
+    Raises ValueError for an unknown mode, or if there is not one mode per layer.
     """
     ends = forward_ends(costs, modes)
     return ends[-1] if ends else 0.0
 
 
 def forward_ends(costs: Sequence[LayerCosts], modes: Sequence[str]) -> list[float]:
-    """When each layer's forward is over, with what stands between it and the next."""
+    """Return when each layer's forward ends, including the work between it and the next."""
     if len(costs) != len(modes):
         raise ValueError(f"{len(modes)} modes for {len(costs)} layers: expected one for each")
     for layer, mode in enumerate(modes):

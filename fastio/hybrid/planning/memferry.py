@@ -1,4 +1,4 @@
-"""MemFerry's forward algorithm (section IV, algorithm 1), in the reading that works. Pure."""
+"""MemFerry's forward algorithm (section IV, algorithm 1), in the interpretation that works. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from fastio.hybrid.planning.costs import DHA, GFGB, LayerCosts, simulate
 
 
 def memferry(costs: Sequence[LayerCosts]) -> tuple[str, ...]:
-    """A mode for each layer, GFGB or DHA; never slower in forward than GFGB for all.
+    """Return a mode for each layer, GFGB or DHA; never slower in forward than GFGB for all.
 
-    Layer by layer: in place where that is no slower than waiting for the copy; else a copy, and where the time bought
-    by the layers before does not cover it, earlier copies are given up as long as that helps.
+    Layer by layer: DHA if that is no slower than waiting for the copy, else a copy. If the time bought by earlier
+    layers does not cover the copy, earlier copies are given up as long as that helps.
     """
     modes: list[str] = []
-    all_s = bought_s = 0.0  # bought: all_s less the copies that were issued
-    tag: int | None = None  # where backtracking begins
+    all_s = bought_s = 0.0  # bought: all_s minus the issued copies
+    tag: int | None = None  # layer at which backtracking begins
     for number, layer in enumerate(costs):
         if layer.forward_dha_s <= layer.forward_s + max(layer.copy_s - bought_s, 0.0):
             modes.append(DHA)
@@ -40,9 +40,9 @@ def memferry(costs: Sequence[LayerCosts]) -> tuple[str, ...]:
 def _backtrack(
     costs: Sequence[LayerCosts], modes: list[str], start: int, number: int, all_s: float, bought_s: float
 ) -> tuple[float, float, int | None]:
-    """Turn copied layers from ``start`` on to DHA while that makes layer ``number`` ready sooner.
+    """Turn copied layers from ``start`` on into DHA while that makes layer ``number`` ready sooner.
 
-    The times with that layer copied and computed, and where the next backtracking begins (None: as before).
+    Returns the times with that layer copied and computed, and where the next backtracking begins (None: unchanged).
     """
     layer = costs[number]
     before = all_s

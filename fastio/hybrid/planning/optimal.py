@@ -1,4 +1,4 @@
-"""The assignment of GFGB and DHA with the shortest forward pass, by dynamic programming over what matters. Pure."""
+"""The assignment of GFGB and DHA with the shortest forward pass, by dynamic programming. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ STATES = 3000  # kept after each layer
 
 
 def optimal(costs: Sequence[LayerCosts]) -> tuple[str, ...]:
-    """A mode for each layer, GFGB or DHA.
+    """Return a mode for each layer, GFGB or DHA.
 
-    Of the layers so far only two things matter to those that follow: how far compute is, and how far the copy engine
-    is. Exact as long as no layer leaves more than ``STATES`` pairs of which none is better in both, which 11 layers
-    cannot; past that they are thinned evenly. Never slower than :func:`fastio.hybrid.planning.memferry.memferry`.
+    Two times of the layers so far matter to later ones: when compute is done, and when the copy engine is. Exact while
+    no layer leaves more than ``STATES`` undominated pairs, which takes at least 12 layers; beyond that they are thinned
+    evenly. Never slower than :func:`fastio.hybrid.planning.memferry.memferry`.
     """
     now, copied = np.zeros(1), np.zeros(1)
     steps: list[tuple[Integers, int]] = []

@@ -1,4 +1,4 @@
-"""States with two costs of which none is better than another in both: what dynamic programming has to keep. Pure."""
+"""Pareto-optimal states for dynamic programming with two costs. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Integers = npt.NDArray[np.int64]
 
 
 def undominated(first: Floats, second: Floats, most: int) -> Integers:
-    """The indices of states that no other beats or equals in both costs, by ``first``, ascending.
+    """Return the indices of states that no other state beats or equals in both costs, ascending by ``first``.
 
-    Of more than ``most`` (2 or more), evenly spaced ones, the two ends among them.
+    Of more than ``most`` (2 or more), returns evenly spaced ones, including both ends.
     """
     order = np.lexsort((second, first))
     least = np.minimum.accumulate(second[order])

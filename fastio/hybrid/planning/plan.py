@@ -1,4 +1,4 @@
-"""A mode for each layer, and whose gradients go to host memory: the door to the planners. Pure. Seconds and bytes."""
+"""Plans a mode for each layer, and which gradients go to host memory. Pure. Seconds and bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastio.hybrid.planning.optimal import optimal
 class Plan:
     """``modes``: "GFGB", "DHA" or "DFGB" for each layer. ``forward_s``: the simulated forward pass.
 
-    ``gradients_on_host``: the layers whose gradients are produced in host memory, ascending.
+    ``gradients_on_host``: the layers whose gradients go to host memory, ascending.
     """
 
     modes: tuple[str, ...]
@@ -39,8 +39,8 @@ _PLANNERS: dict[str, Callable[[Sequence[LayerCosts]], tuple[str, ...]]] = {
 PLANNERS = tuple(_PLANNERS)
 
 
-def check(planner: str | Planner, gradient_reserve: float) -> None:
-    """Raise ValueError for an unknown planner, or a share that is none."""
+def check_settings(planner: str | Planner, gradient_reserve: float) -> None:
+    """Raise ValueError for an unknown planner, or a ``gradient_reserve`` outside 0 to 1."""
     if not callable(planner) and planner not in _PLANNERS:
         raise ValueError(f"planner={planner!r}: expected one of {', '.join(PLANNERS)}")
     if not 0 <= gradient_reserve <= 1:
@@ -55,15 +55,15 @@ def plan(
 ) -> Plan:
     """Plan one iteration.
 
-    ``planner``: "memferry" (the paper's algorithm 1), "optimal", or "zero-offload" (every layer is copied, to compare
-    with); or a function that gives a mode for each of the layers' costs, which then stands as it is. ``gpu_bytes``: for
-    parameters on the GPU, None for no limit; layers that are copied give way to it, those first that cost the least
-    time for their bytes. ``gradient_reserve``: the share of all gradients' bytes that may stay on the GPU, 0 to 1.
+    ``planner``: "memferry" (the paper's algorithm 1), "optimal", or "zero-offload" (every layer is copied, for
+    comparison); or a function that returns a mode for each layer's costs, which are then used unchanged. ``gpu_bytes``:
+    for parameters on the GPU, None for no limit; copied layers are dropped to fit, first those that cost the least time
+    per byte. ``gradient_reserve``: the share of all gradient bytes that may stay on the GPU, 0 to 1.
 
-    Raises GpuBudgetError where ``gpu_bytes`` is less than the largest layer, or than what "zero-offload" or the
-    function copies, and ValueError for an unknown planner or a share that is none.
+    Raises GpuBudgetError if ``gpu_bytes`` is less than the largest layer, or than what "zero-offload" or the function
+    copies, and ValueError for an unknown planner or a reserve outside 0 to 1.
     """
-    check(planner, gradient_reserve)
+    check_settings(planner, gradient_reserve)
     modes = tuple(planner(costs)) if callable(planner) else _PLANNERS[planner](costs)
     if gpu_bytes is not None:
         modes = _within(costs, modes, gpu_bytes, planner)
@@ -84,7 +84,7 @@ def _on_gpu(costs: Sequence[LayerCosts], modes: Sequence[str]) -> int:
 def _within(
     costs: Sequence[LayerCosts], modes: tuple[str, ...], gpu_bytes: int, planner: str | Planner
 ) -> tuple[str, ...]:
-    """The modes with as few copies given up as the bytes ask for."""
+    """Return the modes with as few copies dropped as the bytes require."""
     largest = max((layer.nbytes for layer in costs), default=0)
     if gpu_bytes < largest:
         raise GpuBudgetError(

@@ -1,1 +1,1 @@
-"""Simulated machines and timelines. Pure."""
+"""Simulates machines and timelines. Pure."""

@@ -1,7 +1,7 @@
-"""What a layer would cost on a GPU behind PCIe, from its bytes and operations: a roofline. Pure, and simulated.
+"""Simulated layer costs on a GPU behind PCIe, from bytes and operations: a roofline model. Pure.
 
-Seconds and bytes. How long reading in place takes follows the MemFerry paper, figure 3: layers that touch their
-parameters once (embeddings, norms) gain by it; matrix products read them once for each tile of rows, over PCIe.
+Seconds and bytes. The time of reading in place follows the MemFerry paper, figure 3: layers that touch their parameters
+once (embeddings, norms) gain by it; matrix products read them once per tile of rows, over PCIe.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 from fastio.hybrid.planning.costs import LayerCosts
 
-TILE_ROWS = 128  # of a matrix product: each tile reads all parameters
+TILE_ROWS = 128  # rows per tile of a matrix product; each tile reads all parameters
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU, its link and its host: operations a second, bytes a second.
+    """A GPU, its link and its host: operations per second, bytes per second.
 
-    ``slower_backward`` is what backward loses by parameters in host memory, 0.075 for 7.5 %. ``update_bandwidth`` is
-    that of host memory while the optimizer runs. ``sources`` says where each figure comes from.
+    ``slower_backward`` is what backward loses with parameters in host memory, 0.075 for 7.5 %. ``update_bandwidth`` is
+    that of host memory during the optimizer's update. ``sources`` says where each figure comes from.
     """
 
     name: str
@@ -33,9 +33,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class Work:
-    """A layer's forward pass: bytes of its parameters and of those it touches, operations, bytes of activations.
+    """A layer's forward pass: bytes of its parameters, bytes of those it touches, operations, bytes of activations.
 
-    ``rows``: how many rows its matrix product has, 0 for a layer that has none.
+    ``rows``: rows of its matrix product, 0 if it has none.
     """
 
     nbytes: int
@@ -74,7 +74,7 @@ V100 = Machine(
 
 
 def costs(work: Work, machine: Machine, gradients_in_place: bool = False) -> LayerCosts:
-    """The layer's costs there. ``gradients_in_place``: backward in place also writes its gradients to the host."""
+    """Return the layer's costs. ``gradients_in_place``: backward in place also writes gradients to the host."""
     tiles = math.ceil(work.rows / TILE_ROWS) if work.rows else 1
     forward_s = max(work.operations / machine.operations_per_s, (work.moved + work.touched) / machine.memory_bandwidth)
     in_place_s = max(forward_s, tiles * work.touched / machine.link_bandwidth)

@@ -1,6 +1,6 @@
-"""What an iteration does in time under a plan: a simulation over a compute stream, two copy engines and the CPU. Pure.
+"""Simulates an iteration under a plan: a compute stream, two copy engines and the CPU. Pure.
 
-Seconds and bytes. Copies to the GPU and to the host have an engine each, first in, first out; the update is the CPU's.
+Seconds and bytes. Copies to the GPU and to the host have an engine each, first in, first out. The CPU runs the update.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ COMPUTE, TO_GPU, TO_HOST, UPDATE = LANES = ("compute", "to the GPU", "to the hos
 
 @dataclass(frozen=True)
 class Span:
-    """What a lane does for a layer. ``what``: forward, backward, copy, late copy, gradient or update."""
+    """What a lane does for a layer. ``what``: forward, backward, copy, late copy (DFGB), gradient or update."""
 
     lane: str
     layer: int
@@ -28,7 +28,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A simulated iteration. ``nbytes``: the most that parameters and gradients take on the GPU."""
+    """A simulated iteration. ``nbytes``: the most memory that parameters and gradients take on the GPU."""
 
     spans: tuple[Span, ...]
     forward_s: float
@@ -44,11 +44,11 @@ def iterate(
     *,
     update_waits: bool = False,
 ) -> Timeline:
-    """Run one iteration. ``update_s``: what the update of each layer takes, 0 without it.
+    """Run one iteration. ``update_s``: seconds of the update of each layer, 0 without it.
 
-    A gradient takes as long to the host as its layer's parameters to the GPU, and none where backward writes it there.
-    The update begins when backward is over and goes on as gradients arrive; with ``update_waits`` when all of them have
-    (ZeRO-Offload).
+    A gradient takes as long to the host as its layer's parameters to the GPU, and no time if backward writes it there.
+    The update begins when backward ends and continues as gradients arrive; with ``update_waits`` it begins when all
+    have arrived (ZeRO-Offload).
     """
     layers = range(len(costs))
     ends = forward_ends(costs, plan.modes)

@@ -1,1 +1,1 @@
-"""Saved tensors: autograd's hooks, modules, operators and versions."""
+"""Autograd side of offload: saved-tensor hooks, module hooks, operators and version counters."""

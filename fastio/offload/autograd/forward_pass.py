@@ -1,4 +1,4 @@
-"""One forward pass: its blobs, who is who among them, and the order in which its backward asks for them."""
+"""One forward pass: its saved tensors, which of them share bytes, and the order in which its backward reads them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import torch
 
 from fastio.offload.autograd.operators import Operator
 from fastio.offload.autograd.saved_tensor import SavedTensor, View, span_to_save
-from fastio.offload.autograd.trace import DISK, HOST, Made, Trace, graver, kind_of
+from fastio.offload.autograd.trace import DISK, HOST, SavedRecord, Trace, dominant_kind, kind_of
 from fastio.offload.autograd.version_counters import counter_of, witness_of
 from fastio.offload.planning.history import Run
-from fastio.offload.planning.planner import Planner, prefix_like
+from fastio.offload.planning.planner import Planner, matches_prefix
 from fastio.offload.planning.prefetch import Order
 from fastio.offload.planning.profile import Profile
 from fastio.offload.report import Event, Iteration
 
-# Numbers at the store: one count for the process, because managers may share a store.
+# Index at the store. Counted per process, because managers may share a store.
 _indices = itertools.count()
 
 
-class Choice(NamedTuple):
-    """What becomes of a new blob. ``tier``: which is to keep it; "" for the host's where it has room."""
+class Placement(NamedTuple):
+    """Where a new saved tensor goes. ``tier`` names the tier; "" means host memory if it has room."""
 
     moves: bool
     waits: bool = False
@@ -36,151 +36,152 @@ class ForwardPass:
     def __init__(self, number: int, planner: Planner) -> None:
         self.number = number
         self.trace = Trace()
-        self.refused = False  # the store failed: whatever comes stays in memory
-        self.blobs: dict[int, SavedTensor] = {}
+        self.refused = False  # the store failed: later tensors stay in memory
+        self.saved_tensors: dict[int, SavedTensor] = {}
         self.order: Order | None = None
         self._planner = planner
         self._profile: Profile | None = None
-        self._strayed = False  # from the profile: the rest is moved out, whatever the plan says
+        self._diverged = False  # from the profile: everything else moves out, whatever the plan says
         self._run = Run()
-        self._waited_s = 0.0  # for moving out, codec and all
-        self._stalled_s = 0.0  # for transfers alone
-        self._table: dict[tuple[int, int, int], list[SavedTensor]] = {}
-        self._operator: Operator | None = None  # the latest that saved something
-        self._saved: set[int] = set()  # the blobs that it saved, and their bytes
-        self._saved_nbytes = 0
-        self._is_over = False
+        self._waited_s = 0.0  # for moving out, including the codec
+        self._stalled_s = 0.0  # for transfers only
+        self._by_bytes: dict[tuple[int, int, int], list[SavedTensor]] = {}
+        self._operator: Operator | None = None  # the latest one that saved a tensor
+        self._operator_saved: set[int] = set()  # ordinals that it saved
+        self._operator_nbytes = 0
+        self._forward_done = False
         self._device = torch.device("cpu")
         now = time.perf_counter()
         self.iteration = Iteration(number, now, now)
 
-    def blob_of(self, tensor: torch.Tensor, view: View, module: str) -> tuple[SavedTensor, bool]:
-        """The blob that holds the tensor's bytes, and whether it is new.
+    def saved_tensor_of(self, tensor: torch.Tensor, view: View, module: str) -> tuple[SavedTensor, bool]:
+        """Return the SavedTensor that holds the tensor's bytes, and whether it is new.
 
-        The same bytes are the same storage at the same version of the same counter: addresses are used again, a
-        storage's ``_cdata`` and its counter's are not, while the blob's weak reference and its witness live.
+        Two tensors have the same bytes if they share the storage, the version counter and its value. torch reuses
+        addresses, but not a storage's ``_cdata`` or the address of its counter while the weak reference and the witness
+        of the SavedTensor live.
         """
         self._device = tensor.device
-        self._settle()
+        self._synchronize_if_timed()
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes()
         key = (storage._cdata, counter_of(tensor), tensor._version)
         kind = kind_of(module, tensor.dtype)
         touched = view.touched()
-        for blob in self._table.get(key, ()):
-            if blob.source_nbytes == nbytes and blob.span.covers(touched):
-                self.trace.kinds[blob.ordinal] = graver(self.trace.kinds[blob.ordinal], kind)
-                return blob, False
+        for saved in self._by_bytes.get(key, ()):
+            if saved.source_nbytes == nbytes and saved.span.covers(touched):
+                self.trace.kinds[saved.ordinal] = dominant_kind(self.trace.kinds[saved.ordinal], kind)
+                return saved, False
         trace = self.trace
         span = span_to_save(view, nbytes, storage.device)
-        blob = SavedTensor(self, len(trace.made), next(_indices), storage, span, witness_of(tensor))
-        blob.key = key
-        trace.made.append(Made(blob.nbytes, tensor.dtype, self._elapsed() - self._waited_s))
+        saved = SavedTensor(self, len(trace.saved), next(_indices), storage, span, witness_of(tensor))
+        saved.key = key
+        trace.saved.append(SavedRecord(saved.nbytes, tensor.dtype, self._elapsed() - self._waited_s))
         trace.kinds.append(kind)
         trace.transfer_s.append(0.0)
         trace.pack_s.append(0.0)
         trace.ratio.append(1.0)
         trace.tiers.append("")
-        self.blobs[blob.ordinal] = blob
-        self._table.setdefault(key, []).append(blob)
-        return blob, True
+        self.saved_tensors[saved.ordinal] = saved
+        self._by_bytes.setdefault(key, []).append(saved)
+        return saved, True
 
-    def saved_by(self, operator: Operator, blob: SavedTensor) -> None:
-        """An operator saved a tensor with this blob's bytes. Backward needs all that one operator saved at once."""
+    def saved_by(self, operator: Operator, saved: SavedTensor) -> None:
+        """Record that an operator saved these bytes: backward needs all that one operator saved at once."""
         if operator != self._operator:
-            self._operator, self._saved, self._saved_nbytes = operator, set(), 0
-        if blob.ordinal not in self._saved:
-            self._saved.add(blob.ordinal)
-            self._saved_nbytes += blob.nbytes
-            self.trace.working_set = max(self.trace.working_set, self._saved_nbytes)
+            self._operator, self._operator_saved, self._operator_nbytes = operator, set(), 0
+        if saved.ordinal not in self._operator_saved:
+            self._operator_saved.add(saved.ordinal)
+            self._operator_nbytes += saved.nbytes
+            self.trace.working_set = max(self.trace.working_set, self._operator_nbytes)
 
-    def decide(self) -> Choice:
-        """For the newest blob."""
-        made = self.trace.made
+    def decide(self) -> Placement:
+        """Decide where the newest saved tensor goes."""
+        made = self.trace.saved
         if len(made) == 1:
             self._profile = self._planner.profile_for(made[0])
-        elif self._profile is not None and not prefix_like(made, self._profile):
-            self._strayed = True
+        elif self._profile is not None and not matches_prefix(made, self._profile):
+            self._diverged = True
         waits = self._planner.policy == "fastensor"
         if self._profile is None:
             self._run.waited = waits = self._planner.policy != "all"
-            return Choice(True, waits)
-        if self._strayed:
-            return Choice(True, waits)
+            return Placement(True, waits)
+        if self._diverged:
+            return Placement(True, waits)
         ordinal = len(made) - 1
         self._run.waited = waits
         tier = HOST if ordinal in self._profile.hosted else DISK
-        return Choice(ordinal in self._profile.selected, waits, tier)
+        return Placement(ordinal in self._profile.selected, waits, tier)
 
-    def packs(self, codec: str) -> bool:
-        """Whether the codec is tried on the newest blob: not where it brought nothing in the profiled pass."""
-        if codec == "none" or self._profile is None or self._strayed:
+    def should_encode(self, codec: str) -> bool:
+        """Return whether to encode the newest saved tensor: not if encoding saved nothing in the profiled pass."""
+        if codec == "none" or self._profile is None or self._diverged:
             return codec != "none"
         known = self._profile.trace
-        ordinal = len(self.trace.made) - 1
+        ordinal = len(self.trace.saved) - 1
         return ordinal >= len(known.ratio) or known.ratio[ordinal] > 1
 
-    def packed(self, ordinal: int, ratio: float, seconds: float) -> None:
-        """The codec made a blob that many times smaller, 1 for not at all, and took so long."""
+    def record_encoding(self, ordinal: int, ratio: float, seconds: float) -> None:
+        """Record how many times smaller the codec made a saved tensor (1: not at all) and the seconds it took."""
         self.trace.ratio[ordinal] = ratio
         self.trace.pack_s[ordinal] = seconds
 
-    def waited(self, ordinal: int, seconds: float, tier: str) -> None:
-        """The forward pass stood still that long to move a blob out to a tier."""
+    def record_move_out(self, ordinal: int, seconds: float, tier: str) -> None:
+        """Record that the forward pass waited ``seconds`` to move a saved tensor to a tier."""
         self._waited_s += seconds
         self.trace.transfer_s[ordinal] = seconds
         self.trace.tiers[ordinal] = tier
 
-    def stalled(self, seconds: float) -> None:
-        """A pass waited that long for a transfer."""
+    def record_stall(self, seconds: float) -> None:
+        """Record that a pass waited ``seconds`` for a transfer."""
         self._stalled_s += seconds
 
-    def moved(self, event: Event) -> None:
-        """A transfer is over."""
+    def record_transfer(self, event: Event) -> None:
+        """Record a transfer that ended."""
         if event.tier == DISK:
             self._run.channels[event.op].add(event.nbytes, event.began_s, event.ended_s)
 
-    def over(self) -> None:
-        """The forward pass ended well."""
+    def finish(self) -> None:
+        """End a forward pass that raised no exception."""
         self._end_forward()
         if self.order is None:
-            self.follow()
-        if not self.refused:  # transfers that failed say nothing of how long they take
-            self._profile = self._planner.over(self.trace, self._profile, self._strayed)
-        self._is_over = True
+            self.follow_order()
+        if not self.refused:  # failed transfers have no useful times
+            self._profile = self._planner.record(self.trace, self._profile, self._diverged)
+        self._forward_done = True
         self._end()
 
-    def follow(self) -> None:
-        """Backward is expected in the recorded order, or else in reverse."""
-        known = self.trace if self._profile is None or self._strayed else self._profile.trace
+    def follow_order(self) -> None:
+        """Expect backward to use the recorded order, or the reverse order if none is recorded."""
+        known = self.trace if self._profile is None or self._diverged else self._profile.trace
         self.order = Order(known.order())
 
-    def used(self, ordinal: int) -> None:
-        """Backward asks for a blob."""
+    def record_use(self, ordinal: int) -> None:
+        """Record that backward needs a saved tensor."""
         self._end_forward()
-        self._settle()
+        self._synchronize_if_timed()
         self.trace.uses.append(ordinal)
         since = time.perf_counter() - self.iteration.forward_ended_s - (self._stalled_s - self._run.stalled_s)
         self.trace.used_s.setdefault(ordinal, max(0.0, since))
         if self.order is None:
-            self.follow()
+            self.follow_order()
         assert self.order is not None, "follow sets it"
         self.order.used(ordinal)
 
-    def served(self) -> None:
-        """Backward has what it asked for."""
+    def record_served(self) -> None:
+        """Record that backward has the saved tensor it needed."""
         self.iteration.backward_ended_s = time.perf_counter()
 
-    def forget(self, blob: SavedTensor) -> None:
-        """The graph let go of a blob. Once more, if that was interrupted."""
-        self.blobs.pop(blob.ordinal, None)
-        twins = [twin for twin in self._table.pop(blob.key, ()) if twin is not blob]
+    def forget(self, saved: SavedTensor) -> None:
+        """Remove a saved tensor that the graph released. May be called again after an interrupt."""
+        self.saved_tensors.pop(saved.ordinal, None)
+        twins = [twin for twin in self._by_bytes.pop(saved.key, ()) if twin is not saved]
         if twins:
-            self._table[blob.key] = twins
+            self._by_bytes[saved.key] = twins
         self._end()
 
-    def _settle(self) -> None:
-        """In a pass that waits for every transfer, as the profiled one: for what computes on a GPU, too, to time it."""
+    def _synchronize_if_timed(self) -> None:
+        """Wait for the GPU in a pass that waits for every transfer (such as the profiled one), for correct times."""
         if self._run.waited and self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
 
@@ -188,9 +189,9 @@ class ForwardPass:
         return time.perf_counter() - self.iteration.forward_began_s
 
     def _end_forward(self) -> None:
-        """At the end of the context, or when backward begins within it."""
+        """Record the end of forward: at the end of the context, or when backward begins inside it."""
         if self.iteration.backward_began_s is None:
-            self._settle()
+            self._synchronize_if_timed()
             elapsed = self._elapsed()
             self.iteration.forward_ended_s = self.iteration.backward_began_s = time.perf_counter()
             self.trace.forward_s = max(0.0, elapsed - self._waited_s)
@@ -198,11 +199,11 @@ class ForwardPass:
             self._run.stalled_s = self._stalled_s
 
     def _end(self) -> None:
-        """Backward is over when the graph has let go of all that it saved."""
+        """Record the iteration once the graph has released everything it saved."""
         ended = self.iteration.backward_ended_s
-        if self.blobs or not self._is_over or ended is None or self._profile is None or self.refused:
+        if self.saved_tensors or not self._forward_done or ended is None or self._profile is None or self.refused:
             return
-        run, self._is_over = self._run, False
+        run, self._forward_done = self._run, False
         run.actual_s = ended - self.iteration.forward_began_s
         run.backward_s = max(0.0, ended - self.iteration.forward_ended_s - (self._stalled_s - run.stalled_s))
         run.stalled_s = self._stalled_s

@@ -1,4 +1,4 @@
-"""What autograd keeps in a saved tensor's place, and the checks that hooks switch off."""
+"""What autograd keeps in place of a saved tensor, and the version checks that torch skips under hooks."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from fastio import _native
 from fastio.offload.autograd.saved_tensor import SavedTensor, View
 
 allows_hooks: Any = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
-"""Whether torch allows saved-tensor hooks now: not within ``torch.autograd.graph.disable_saved_tensors_hooks``."""
+"""Returns whether torch allows saved-tensor hooks: not in ``torch.autograd.graph.disable_saved_tensors_hooks``."""
 _top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-TELLS_OF_HOOKS = _top is not None
-"""Whether torch says whose hooks are on top: since 2.7."""
-# What may stand between a parameter and its use without computing anything: casts (AMP) and views.
+REPORTS_TOP_HOOKS = _top is not None
+"""Whether torch reports the hooks on top: since 2.7."""
+# Nodes between a parameter and its use that compute nothing new: casts (AMP) and views.
 _CASTS_AND_VIEWS = frozenset(
     f"{name}Backward0" for name in ("ToCopy", "T", "Transpose", "Permute", "View", "UnsafeView", "Expand", "Alias")
 )
 
 Description = tuple[str, torch.Size | None, str]
-"""Type, shape (nested tensors have none) and maker of a saved tensor, for an error."""
+"""Type, shape (None for nested tensors) and grad_fn of a saved tensor, for an error message."""
 
 
 class Owner(Protocol):
-    """Whoever made a handle, and gives the tensor back."""
+    """Gives back the tensors of the handles it made."""
 
     def restore(self, handle: Handle) -> torch.Tensor:
-        """The saved tensor again, bit for bit."""
+        """Return the saved tensor, bit for bit."""
 
 
 class PushedHooks(_native.PushedHooks):
-    """Saved-tensor hooks as torch.autograd.graph.saved_tensors_hooks has them, which no interrupt leaves behind.
+    """Saved-tensor hooks as ``torch.autograd.graph.saved_tensors_hooks`` pushes them, safe under interrupts.
 
-    :meth:`push` and :meth:`pop` are one step each, for signals: what is pushed is known. :meth:`pop_all` ends the
-    rest, and nobody else's.
+    A signal cannot come in the middle of :meth:`push` or :meth:`pop`, so the number of pushed hooks is always known.
+    :meth:`pop_all` pops the remaining hooks of this object and no others.
     """
 
     def __init__(self) -> None:
@@ -47,12 +47,15 @@ class PushedHooks(_native.PushedHooks):
 
 
 def top_hooks() -> tuple[Any, Any] | None:
-    """The saved-tensor hooks that are on top; None where there are none, or where torch (2.6) does not tell."""
+    """Return the saved-tensor hooks on top; None if there are none, or if torch does not say (2.6)."""
     return None if _top is None else _top(True)
 
 
 class Kept:
-    """A tensor that stays where it is. Detached: a tensor with its grad_fn would keep the graph alive for ever."""
+    """A tensor that stays where it is.
+
+    It is detached: with its grad_fn it would keep the graph alive for ever.
+    """
 
     __slots__ = ("description", "tensor", "version")
 
@@ -62,35 +65,35 @@ class Kept:
         self.description = describe(tensor)
 
     def unpack(self) -> torch.Tensor:
-        """The tensor; RuntimeError where it was modified in place since."""
+        """Return the tensor; RuntimeError if it was modified in place since."""
         if self.version is not None:
             check_version(self.description, self.version, self.tensor._version)
         return self.tensor
 
 
 class Handle:
-    """A tensor whose bytes are a blob. Holds no bytes.
+    """Stands for a tensor whose bytes a SavedTensor holds. Holds no bytes.
 
-    It has no destructor, in which an interrupt would be lost: a :class:`fastio.offload.autograd.saved_tensor.Ticket`
-    tells its end.
+    It has no destructor, because an interrupt would be lost in one. A
+    :class:`fastio.offload.autograd.saved_tensor.HandleRef` reports its end.
     """
 
-    __slots__ = ("__weakref__", "blob", "description", "owner", "view")
+    __slots__ = ("__weakref__", "description", "owner", "saved", "view")
 
-    def __init__(self, owner: Owner, blob: SavedTensor, view: View, tensor: torch.Tensor) -> None:
+    def __init__(self, owner: Owner, saved: SavedTensor, view: View, tensor: torch.Tensor) -> None:
         self.owner = owner
-        self.blob = blob
+        self.saved = saved
         self.view = view
         self.description = describe(tensor)
 
     def unpack(self) -> torch.Tensor:
-        """The tensor from wherever its bytes are; RuntimeError where it was modified in place since."""
-        check_version(self.description, self.blob.version, self.blob.witness._version)
-        check_version(self.description, 0, self.blob.unpacked._version)  # others unpack the same bytes
-        if _is_capturing(self.blob.device):
+        """Return the tensor, read back if need be; RuntimeError if it was modified in place since."""
+        check_version(self.description, self.saved.version, self.saved.witness._version)
+        check_version(self.description, 0, self.saved.unpacked._version)  # backward may have written to the same bytes
+        if _is_capturing(self.saved.device):
             raise RuntimeError(
-                "an offloaded tensor is asked for while a CUDA graph is captured, which would not read it again when "
-                "it is replayed: capture the forward pass too (its tensors then stay), or run backward without capture"
+                "an offloaded tensor is needed while a CUDA graph is captured, and a replay would not read it again: "
+                "capture the forward pass too (its tensors then stay), or run backward without capture"
             )
         return self.owner.restore(self)
 
@@ -100,10 +103,10 @@ def unpack(packed: Kept | Handle) -> torch.Tensor:
     return packed.unpack()
 
 
-def is_takeable(tensor: torch.Tensor) -> bool:
-    """Whether the bytes are plain: a strided ``torch.Tensor`` itself, on the CPU or a GPU, with memory of its own.
+def is_offloadable(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor is a plain strided ``torch.Tensor`` on the CPU or a GPU with memory of its own.
 
-    Not while a CUDA graph is captured: replayed, it would use the same memory without asking for it.
+    False while a CUDA graph is captured: a replay would read the same memory without calling the unpack hook.
     """
     return (
         type(tensor) is torch.Tensor
@@ -120,7 +123,7 @@ def is_takeable(tensor: torch.Tensor) -> bool:
 
 
 def is_parameter(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is a parameter, a view of one, or what a cast (AMP) or view of one computes."""
+    """Return whether the tensor is a parameter, a view of one, or a cast (AMP) or view computed from one."""
     if isinstance(tensor, Parameter) or isinstance(tensor._base, Parameter):
         return True
     node: Any = tensor.grad_fn
@@ -130,9 +133,9 @@ def is_parameter(tensor: torch.Tensor) -> bool:
 
 
 def describe(tensor: torch.Tensor) -> Description:
-    """What eager says of a tensor in its error: type, shape and the node it is an output of.
+    """Describe a tensor as eager's error does: type, shape and the node it is an output of.
 
-    Layouts but the strided one have no legacy type, and nested tensors no shape.
+    Only strided tensors have a legacy type. Nested tensors have no shape.
     """
     node = tensor.grad_fn
     maker = "" if node is None else f", which is output {tensor.output_nr} of {node.name()}"
@@ -143,12 +146,12 @@ def describe(tensor: torch.Tensor) -> Description:
 
 
 def version_of(tensor: torch.Tensor) -> int | None:
-    """The version counter; None for inference tensors, which have none."""
+    """Return the version counter; None for inference tensors, which have none."""
     return None if tensor.is_inference() else tensor._version
 
 
 def check_version(description: Description, expected: int, got: int) -> None:
-    """Raise what eager raises where a saved tensor was modified in place."""
+    """Raise the error that eager raises if a saved tensor was modified in place."""
     if got == expected:
         return
     kind, shape, maker = description

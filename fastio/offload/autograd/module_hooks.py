@@ -1,4 +1,4 @@
-"""Our saved-tensor hooks, which module is running, and whose hooks are on top: learned from torch's module hooks."""
+"""Installs the saved-tensor hooks, tracks which module runs, and detects hooks that replace ours."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from fastio.offload.autograd.hooks import PushedHooks, top_hooks
 
 
-class Modules:
-    """Our saved-tensor hooks, and the stack of modules whose forward runs in the thread that called ``watch``.
+class ModuleHooks:
+    """Our saved-tensor hooks, and the stack of modules that run in the thread that called ``install``.
 
-    Warns of who replaces our hooks.
+    Warns if other saved-tensor hooks replace ours.
     """
 
     def __init__(self) -> None:
         self._running: list[str] = []
         self._removable: list[Any] = []
-        self.thread = 0  # that called watch, as threading.get_ident gives it
+        self.thread = 0  # threading.get_ident() of the thread that called install
         self._pack: Any = None
         self._hooks = PushedHooks()
         self._warned: set[str] = set()
-        self.replaced = 0  # forwards of modules that ran under other saved-tensor hooks
+        self.replaced = 0  # module forwards that ran under other saved-tensor hooks
 
     @property
     def innermost(self) -> str:
-        """The class name of the innermost module; "" outside of modules."""
+        """The class name of the innermost running module; "" outside of modules."""
         return self._running[-1] if self._running else ""
 
-    def watch(self, pack: Any, unpack: Any) -> None:
-        """Begin, with these hooks for saved tensors. Interrupted, ``unwatch`` takes back what was done."""
+    def install(self, pack: Any, unpack: Any) -> None:
+        """Install the saved-tensor hooks and the module hooks. If interrupted, ``remove`` undoes what was done."""
         self._hooks.push(pack, unpack)
         self.thread = threading.get_ident()
         self._pack = pack
         self._removable.append(register_module_forward_pre_hook(self._enter))
         self._removable.append(register_module_forward_hook(self._leave, always_call=True))
 
-    def unwatch(self) -> None:
-        """End, also after an exception in the middle of a forward."""
+    def remove(self) -> None:
+        """Remove all hooks, also after an exception in the middle of a forward."""
         self._hooks.pop_all()
-        self._pack = None  # a method of the manager that owns this: it must not live on for that
+        self._pack = None  # a bound method of the manager: it would keep the manager alive
         self._running.clear()
         for removable in self._removable:
             removable.remove()
@@ -58,14 +58,14 @@ class Modules:
         if name == "OptimizedModule":
             self._warn(
                 "compile",
-                "a module made by torch.compile saves its tensors after its whole graph, and backward asks for all of "
-                "them at once: offloading them costs time and lowers the peak of memory little",
+                "a module made by torch.compile saves its tensors after its whole graph, and backward needs all of "
+                "them at once: offloading them costs time and hardly lowers the peak memory",
             )
-        top = top_hooks()  # torch 2.6 does not tell: there nothing is said of hooks inside ours
+        top = top_hooks()  # torch 2.6 does not report it: no warning there
         if top is not None and top[0] is not self._pack and torch._C._current_graph_task_id() == -1:
             self.replaced += 1
-            who = getattr(top[0], "__qualname__", type(top[0]).__name__)
-            what = "torch.utils.checkpoint" if "checkpoint" in who else f"other saved-tensor hooks ({who})"
+            other = getattr(top[0], "__qualname__", type(top[0]).__name__)
+            what = "torch.utils.checkpoint" if "checkpoint" in other else f"other saved-tensor hooks ({other})"
             self._warn(what, f"{what} inside the forward pass: what {name} saves there is not offloaded")
 
     def _leave(self, _module: Module, _arguments: Any, _output: Any) -> None:

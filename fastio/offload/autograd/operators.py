@@ -1,7 +1,7 @@
-"""Which operator saves a tensor, and which saved tensors may still be written to by the operator that saved them.
+"""Finds which operator saves a tensor, and delays moves until that operator has returned.
 
-Some operators save a tensor first and fill it afterwards, and do not count that as a new version: RReLU its noise,
-batch normalisation its running statistics. So the bytes of a saved tensor are read only once its operator has returned.
+Some operators save a tensor and fill it afterwards without a new version: RReLU its noise, batch normalisation its
+running statistics. So the bytes of a saved tensor are read only after its operator has returned.
 """
 
 from __future__ import annotations
@@ -13,47 +13,47 @@ import torch
 
 from fastio.offload.autograd.saved_tensor import SavedTensor, View
 
-# Autograd numbers its nodes on each thread. An operator makes its node, then saves, then runs, and saves its results:
-# all of that under one number. The next operator that saves anything has another one.
+# Autograd numbers its nodes per thread. An operator makes its node, saves its inputs, runs and saves its results under
+# one number. The next operator that saves a tensor has another number.
 _sequence_number: Any = torch._C._autograd._get_sequence_nr
 
 
 class Operator(NamedTuple):
-    """An operator that runs under autograd."""
+    """A running operator that autograd records."""
 
     thread: int
     number: int
 
 
-class Move(NamedTuple):
-    """A blob that is to be moved out, and how."""
+class PendingMove(NamedTuple):
+    """A saved tensor to move out, and how."""
 
-    blob: SavedTensor
+    saved: SavedTensor
     view: View
     waits: bool  # for the transfer
     tier: str
     encodes: bool
 
 
-def running() -> Operator:
-    """The operator that this thread is in, where a pack hook asks for it."""
+def current_operator() -> Operator:
+    """Return the operator that called the pack hook on this thread."""
     return Operator(threading.get_ident(), _sequence_number())
 
 
-class Unreturned:
-    """Moves of what operators saved that were not seen to return."""
+class PendingMoves:
+    """Moves of tensors whose operators have not been seen to return."""
 
     def __init__(self) -> None:
-        self._moves: dict[Operator, list[Move]] = {}
+        self._moves: dict[Operator, list[PendingMove]] = {}
 
-    def add(self, operator: Operator, move: Move) -> None:
-        """An operator saved a new blob."""
+    def add(self, operator: Operator, move: PendingMove) -> None:
+        """Add the move of a tensor that ``operator`` saved."""
         self._moves.setdefault(operator, []).append(move)
 
-    def take(self, operator: Operator | None = None) -> list[Move]:
-        """The moves of operators that have returned now that their thread runs this one; of all, where None is given.
+    def take(self, operator: Operator | None = None) -> list[PendingMove]:
+        """Return and remove the moves of operators that have returned.
 
-        Each move is given once.
+        ``operator`` runs now, so earlier operators on its thread have returned. With None, all moves are returned.
         """
         over = [
             by

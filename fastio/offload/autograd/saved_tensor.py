@@ -1,4 +1,4 @@
-"""What is offloaded: bytes of one storage at one version, and how a saved tensor looks at them. Sizes are bytes."""
+"""The bytes of one storage at one version that autograd saved, and the views of them. Sizes are bytes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fastio.offload.codecs.encoding import Encoded
     from fastio.offload.report import Event
 
-# Kernels may round differently by an operand's place in a line, which a reload must keep: MKL's by 64 bytes, those of
-# CUDA libraries by as much as torch's allocator aligns to there.
+# Kernels may round differently by an operand's offset within a line, so a reload keeps that offset: 64 bytes for MKL;
+# for CUDA libraries the alignment of torch's allocator.
 _LINES = {"cpu": 64, "cuda": 512}
 PAGE = 4096
 LINE = _LINES["cpu"]
@@ -28,30 +28,33 @@ _CPU = torch.device("cpu")
 
 
 class State(enum.Enum):
-    """Where the bytes of a blob are."""
+    """Where the bytes of a saved tensor are."""
 
-    RESIDENT = "resident"  # in device memory, nothing under way
+    RESIDENT = "resident"  # in device memory, no transfer pending
     PENDING = "pending"  # in device memory, being written
-    DISK = "disk"
-    INFLIGHT = "inflight"  # on the way back
+    DISK = "disk"  # in the store of a tier
+    INFLIGHT = "inflight"  # being read back
     FAILED = "failed"  # lost: they could not be read back
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The bytes of a storage that a blob holds."""
+    """The byte range of a storage that a SavedTensor holds."""
 
     start: int
     nbytes: int
 
     def covers(self, other: Span) -> bool:
-        """Whether the other span lies within this one."""
+        """Return whether the other span lies within this one."""
         return self.start <= other.start and other.start + other.nbytes <= self.start + self.nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How a saved tensor looks at its blob. ``offset`` and ``stride`` count elements from the storage's first byte."""
+    """The view of a storage that a tensor is.
+
+    ``offset`` and ``stride`` count elements, ``offset`` from the first byte of the storage.
+    """
 
     dtype: torch.dtype
     shape: torch.Size
@@ -62,21 +65,21 @@ class View:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> View:
-        """The view that this tensor is."""
+        """Return the view of this tensor."""
         conj, neg = tensor.is_conj(), tensor.is_neg()
         return cls(tensor.dtype, tensor.shape, tensor.stride(), int(tensor.storage_offset()), conj, neg)
 
     def touched(self) -> Span:
-        """The bytes between the first and the last element; a stride of 0 adds nothing."""
+        """Return the span from the first to the last element; a stride of 0 adds nothing."""
         if 0 in self.shape:
             return Span(self.offset * self.dtype.itemsize, 0)
         last = sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
         return Span(self.offset * self.dtype.itemsize, (last + 1) * self.dtype.itemsize)
 
     def on(self, storage: torch.UntypedStorage, moved: int, akin: torch.Tensor) -> torch.Tensor:
-        """The tensor again, on a storage whose bytes lie ``moved`` bytes further than in the one it was saved from.
+        """Return the tensor on a storage in which its bytes lie ``moved`` bytes further than in the original storage.
 
-        With the version counter of the tensor ``akin``.
+        It gets the version counter of the tensor ``akin``.
         """
         found = torch.empty(0, dtype=self.dtype, device=storage.device)
         found.set_(storage, self.offset + moved // self.dtype.itemsize, self.shape, self.stride)
@@ -88,7 +91,7 @@ class View:
 
 
 def span_to_save(view: View, storage_nbytes: int, device: torch.device = _CPU) -> Span:
-    """The whole storage, or the view's span alone where the storage is more than twice as large."""
+    """Return the whole storage, or only the view's span if the storage is more than twice as large."""
     touched = view.touched()
     if storage_nbytes <= 2 * touched.nbytes:
         return Span(0, storage_nbytes)
@@ -99,7 +102,7 @@ def span_to_save(view: View, storage_nbytes: int, device: torch.device = _CPU) -
 
 
 class Buffer:
-    """Memory with a blob's bytes from byte ``start`` of a storage on."""
+    """Memory that holds a saved tensor's bytes, which begin at byte ``start`` of ``storage``."""
 
     __slots__ = ("start", "storage")
 
@@ -109,17 +112,17 @@ class Buffer:
 
     @classmethod
     def for_payload(cls, nbytes: int, device: torch.device = _CPU, lead: int = 0) -> Buffer:
-        """New memory for bytes that are no tensor's yet; see :meth:`like_source`."""
+        """Allocate memory for encoded bytes; see :meth:`like_source`."""
         return cls.like_source(Span(0, nbytes), nbytes, device, lead)
 
     @classmethod
     def like_source(cls, span: Span, source_nbytes: int, device: torch.device = _CPU, lead: int = 0) -> Buffer:
-        """New memory for a span of a storage of ``source_nbytes``.
+        """Allocate memory for a span of a storage of ``source_nbytes``.
 
-        On the CPU the new storage has that size too, and the span at its place: offsets mean what they meant. What lies
-        outside of the span is zero, and takes no memory. The span starts ``lead`` bytes into a page, so that direct I/O
-        of whole pages needs no bounce. On a GPU the storage is the span alone, as torch aligns it, and on the current
-        stream: kernels queued there before may still use it.
+        On the CPU the new storage has the size of the source and the span at the same place, so offsets stay valid.
+        Bytes outside the span are zero and take no memory. The span starts ``lead`` bytes into a page, so that direct
+        I/O of whole pages needs no bounce buffer. On a GPU the storage is the span alone, aligned by torch and
+        allocated on the current stream: kernels queued there before may still use the memory.
         """
         if device.type != "cpu":
             return cls(torch.empty(span.nbytes, dtype=torch.uint8, device=device).untyped_storage(), 0)
@@ -128,7 +131,7 @@ class Buffer:
         whole = span.nbytes == source_nbytes
         owner = fresh_memory.empty((room,), torch.uint8, device) if whole else fresh_memory.untouched(room, span.nbytes)
         begin = before + (lead - span.start - before - owner.data_ptr()) % PAGE
-        # Of the array, not of the tensor: a storage of its own, which keeps the owner's memory alive.
+        # From the array, not the tensor: this makes a separate storage that keeps the owner's memory alive.
         storage = torch.frombuffer(
             owner.numpy(), dtype=torch.uint8, offset=begin, count=source_nbytes
         ).untyped_storage()
@@ -136,11 +139,11 @@ class Buffer:
 
     @property
     def address(self) -> int:
-        """Where the bytes begin."""
+        """The address of the first byte."""
         return self.storage.data_ptr() + self.start
 
     def bytes(self, nbytes: int) -> torch.Tensor:
-        """The bytes as a flat tensor of uint8."""
+        """Return the bytes as a flat uint8 tensor."""
         flat = torch.empty(0, dtype=torch.uint8, device=self.storage.device)
         return flat.set_(self.storage, self.start, (nbytes,), (1,))
 
@@ -150,41 +153,41 @@ class SavingPass(Protocol):
 
     number: int
     refused: bool
-    blobs: dict[int, SavedTensor]
+    saved_tensors: dict[int, SavedTensor]
     order: Order | None
 
-    def used(self, ordinal: int) -> None:
+    def record_use(self, ordinal: int) -> None:
         """Backward needs a saved tensor."""
 
-    def served(self) -> None:
+    def record_served(self) -> None:
         """Backward has the saved tensor that it needed."""
 
-    def stalled(self, seconds: float) -> None:
+    def record_stall(self, seconds: float) -> None:
         """A pass waited for a transfer."""
 
-    def moved(self, event: Event) -> None:
+    def record_transfer(self, event: Event) -> None:
         """A transfer ended."""
 
-    def forget(self, blob: SavedTensor) -> None:
+    def forget(self, saved: SavedTensor) -> None:
         """The graph released a saved tensor."""
 
 
 class HoldingTier(Protocol):
     """The tier that a saved tensor moves to (:class:`fastio.offload.stores.tiers.Tier`)."""
 
-    def cancel(self, blob: SavedTensor) -> None:
+    def cancel(self, saved: SavedTensor) -> None:
         """Drop a write that has not been issued."""
 
-    def fetch(self, blob: SavedTensor) -> None:
+    def fetch(self, saved: SavedTensor) -> None:
         """Begin to read the bytes back."""
 
-    def finish(self, blob: SavedTensor) -> None:
+    def finish(self, saved: SavedTensor) -> None:
         """Wait until the bytes are back."""
 
-    def unload(self, blob: SavedTensor) -> None:
+    def unload(self, saved: SavedTensor) -> None:
         """Drop the bytes that were read back."""
 
-    def drop(self, blob: SavedTensor) -> None:
+    def drop(self, saved: SavedTensor) -> None:
         """Free the bytes."""
 
 
@@ -201,96 +204,99 @@ class SavedTensor:
         witness: torch.Tensor,
     ) -> None:
         self.step = step
-        self.ordinal = ordinal  # the how manieth of its step
-        self.index = index  # its number at the store: no two blobs of a process share one
+        self.ordinal = ordinal  # index within the forward pass
+        self.index = index  # index at the store, unique in the process
         self.span = span
         self.nbytes = span.nbytes
         self.device = storage.device
         self.tier: HoldingTier | None = None  # None until the tensor is moved out
         self.state = State.RESIDENT
-        # The weak reference keeps the storage's header (not its bytes), so its _cdata is nobody else's meanwhile.
+        # The weak reference keeps the storage's header, not its bytes, so no other storage gets its _cdata.
         self.source = WeakStorage(storage)
         self.source_nbytes = storage.nbytes()
-        self.live: torch.UntypedStorage | None = storage  # strong: only while no copy of the bytes is safe elsewhere
-        self.encoded: Encoded | None = None  # how the bytes travel, without them; None: as they are
-        self.payload: torch.Tensor | None = None  # in the place of ``live`` where they are encoded
-        self.tickets: set[Ticket] = set()  # of the handles that graphs still hold
-        self.buffer: Buffer | None = None  # strong: bytes that are back, or on the way
-        self.lead = 0  # bytes before them that travel with them
-        self.sent = 0  # where they were when their write began
-        self.stream: torch.cuda.Stream | None = None  # the one that computed them, on a GPU
-        self.key = (0, 0, 0)  # storage, counter and version: what makes another saved tensor the same bytes
-        # Of the version counter of all that is saved as this blob: without the storage, it still follows it.
+        self.live: torch.UntypedStorage | None = storage  # strong, while no safe copy exists elsewhere
+        self.encoded: Encoded | None = None  # codec and sizes, without the payload; None: not encoded
+        self.payload: torch.Tensor | None = None  # replaces ``live`` if encoded
+        self.handles: set[HandleRef] = set()  # that graphs still hold
+        self.buffer: Buffer | None = None  # strong: bytes that were read back, or are being read
+        self.lead = 0  # bytes before the span that are transferred with it
+        self.sent = 0  # address of the bytes when their write began
+        self.stream: torch.cuda.Stream | None = None  # on a GPU: the stream that computed the bytes
+        self.key = (0, 0, 0)  # storage, counter and version: equal keys are equal bytes
+        # Shares the version counter of the saved tensors without keeping their storage.
         self.witness = witness
         self.version = witness._version
-        # Of no bytes, at version 0: what is unpacked shares its counter, and so tells if backward writes to it.
+        # Empty, at version 0. Unpacked tensors share its counter, so a write in backward is detected.
         self.unpacked = torch.empty(0, device="cpu")
-        self._handed: tuple[weakref.ref[torch.UntypedStorage], int] | None = None
+        self._handed_out: tuple[weakref.ref[torch.UntypedStorage], int] | None = None
 
     @property
     def stored_nbytes(self) -> int:
-        """How many bytes travel."""
+        """The number of bytes to transfer."""
         return self.nbytes if self.encoded is None else self.encoded.nbytes
 
     @property
     def held(self) -> bool:
-        """Whether the blob itself keeps its bytes in memory because no copy is safe elsewhere."""
+        """Whether this object keeps the bytes in memory because no safe copy exists elsewhere."""
         return self.live is not None or self.payload is not None
 
     @property
     def address(self) -> int:
-        """Where the bytes to be written are. Only while they are held."""
+        """The address of the bytes to write. Only valid while ``held``."""
         if self.payload is not None:
             return self.payload.data_ptr()
-        assert self.live is not None, "a blob without live bytes has no address"
+        assert self.live is not None, "a saved tensor without live bytes has no address"
         return self.live.data_ptr() + self.span.start
 
-    def let_go(self) -> None:
+    def release_bytes(self) -> None:
         """Drop all bytes in memory."""
         self.live = self.payload = self.buffer = None
 
     def original(self) -> torch.UntypedStorage | None:
-        """The storage the blob was saved from, where somebody else keeps it alive at its size."""
+        """Return the storage the tensor was saved from, if other code keeps it alive at its size."""
         storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(self.source.cdata)
         return storage if storage is not None and storage.nbytes() == self.source_nbytes else None
 
-    def at_hand(self) -> tuple[torch.UntypedStorage, int] | None:
-        """A storage with the bytes, and how far they are moved in it; None where they must be read."""
+    def in_memory(self) -> tuple[torch.UntypedStorage, int] | None:
+        """Return a storage with the bytes and their shift in it; None if they must be read."""
         if self.live is not None:
             return self.live, 0
         if self.buffer is not None and self.state is State.RESIDENT:
-            return self.handing(self.buffer)
+            return self.hand_out(self.buffer)
         original = self.original()
         if original is not None:
             return original, 0
-        if self._handed is not None and (storage := self._handed[0]()) is not None:
+        if self._handed_out is not None and (storage := self._handed_out[0]()) is not None:
             used_on_current_stream(storage)
-            return storage, self._handed[1]
+            return storage, self._handed_out[1]
         return None
 
-    def handing(self, buffer: Buffer) -> tuple[torch.UntypedStorage, int]:
-        """What ``at_hand`` gives of a buffer. While autograd uses it, it can be found again without being kept."""
-        self._handed = (weakref.ref(buffer.storage), buffer.start - self.span.start)
+    def hand_out(self, buffer: Buffer) -> tuple[torch.UntypedStorage, int]:
+        """Return a buffer's storage and the shift of the bytes in it.
+
+        A weak reference remembers it, so it is found again while autograd uses it.
+        """
+        self._handed_out = (weakref.ref(buffer.storage), buffer.start - self.span.start)
         used_on_current_stream(buffer.storage)
-        return buffer.storage, self._handed[1]
+        return buffer.storage, self._handed_out[1]
 
 
-class Ticket(weakref.ref[Any]):
-    """One of the handles through which a graph holds a blob; ``told`` is called with it when the handle is gone."""
+class HandleRef(weakref.ref[Any]):
+    """A weak reference to a handle that a graph holds; calls ``callback`` when the handle is gone."""
 
-    __slots__ = ("blob",)
-    blob: SavedTensor
+    __slots__ = ("saved",)
+    saved: SavedTensor
 
-    def __new__(cls, handle: Any, told: Callable[[Any], None], blob: SavedTensor) -> Ticket:
-        made = super().__new__(cls, handle, told)
-        made.blob = blob
+    def __new__(cls, handle: Any, callback: Callable[[Any], None], saved: SavedTensor) -> HandleRef:
+        made = super().__new__(cls, handle, callback)
+        made.saved = saved
         return made
 
-    def __init__(self, handle: Any, told: Callable[[Any], None], blob: SavedTensor) -> None:
-        pass  # that of weakref.ref takes two
+    def __init__(self, handle: Any, callback: Callable[[Any], None], saved: SavedTensor) -> None:
+        pass  # weakref.ref.__init__ takes only two arguments
 
 
 def used_on_current_stream(storage: torch.UntypedStorage) -> None:
-    """Tell torch's allocator, where it is memory of a GPU: what came back is shared by nodes on other streams."""
+    """Tell torch's allocator that the current stream uses this GPU memory: nodes on several streams share it."""
     if storage.device.type != "cpu":
         storage_bytes(storage).record_stream(torch.cuda.current_stream(storage.device))

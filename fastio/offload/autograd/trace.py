@@ -1,4 +1,4 @@
-"""What a forward pass told of the tensors that it saved. Times are seconds, sizes bytes."""
+"""The record of one forward pass: which tensors it saved, and when. Times are seconds, sizes bytes."""
 
 from __future__ import annotations
 
@@ -12,78 +12,80 @@ import torch
 from fastio.offload.planning.overlap import ActivationProfile
 
 DISK, HOST = "disk", "host"  # the tiers
-LATENCY_S = 0.001  # what a transfer may take beyond its bytes' share
+LATENCY_S = 0.001  # allowed for a transfer beyond its bytes / bandwidth
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What a step knows of a blob, also after the graph let go of it."""
+class SavedRecord:
+    """Size, dtype and time of one saved tensor, kept after the graph released it."""
 
     nbytes: int
     dtype: torch.dtype
-    ready_s: float  # since the forward pass began, without the time that it waited for transfers
+    ready_s: float  # since the forward pass began, without waits for transfers
 
-    def like(self, other: Made) -> bool:
-        """Whether a plan for the one serves the other."""
+    def matches(self, other: SavedRecord) -> bool:
+        """Return whether a plan for the one serves the other."""
         return self.nbytes == other.nbytes and self.dtype == other.dtype
 
 
 @dataclass
 class Trace:
-    """What a forward pass told: the blobs in the order they were made, and the order backward asks for them."""
+    """The saved tensors of a forward pass in the order they were made, and the order in which backward uses them."""
 
-    made: list[Made] = field(default_factory=list)
+    saved: list[SavedRecord] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
-    transfer_s: list[float] = field(default_factory=list)  # as stored, the codec's time included
+    transfer_s: list[float] = field(default_factory=list)  # as stored, including the codec's time
     pack_s: list[float] = field(default_factory=list)  # the codec's time
     ratio: list[float] = field(default_factory=list)  # raw bytes over stored bytes
-    tiers: list[str] = field(default_factory=list)  # where they went; "": nowhere
+    tiers: list[str] = field(default_factory=list)  # where each went; "": it stayed
     uses: list[int] = field(default_factory=list)
     used_s: dict[int, float] = field(default_factory=dict)  # first uses: seconds of compute since backward began
-    forward_s: float = 0.0  # without what moving out took
-    working_set: int = 0  # bytes of the blobs that one operator saved, of the operator with the most
+    forward_s: float = 0.0  # without the time for moving out
+    working_set: int = 0  # most bytes that one operator saved
 
-    def blobs(self, hosted: Collection[int] = ()) -> list[ActivationProfile]:
-        """As the planner takes them, if those that are ``hosted`` go to host memory and all others to the disk.
+    def activations(self, hosted: Collection[int] = ()) -> list[ActivationProfile]:
+        """Return the planner's input if the ``hosted`` tensors go to host memory and all others to the disk.
 
-        One that went elsewhere in this pass is taken to move at the pace that others had there; and so is one that took
-        more than twice as long as that: devices hesitate at times, which says nothing of the blob.
+        A tensor that went to another tier in this pass gets the median speed of its new tier. So does a tensor that
+        took more than twice that long: a device pauses at times, whatever it transfers.
         """
-        pace = self._pace()
-        blobs: list[ActivationProfile] = []
-        for i, (made, kind, ratio) in enumerate(zip(self.made, self.kinds, self.ratio, strict=True)):
+        pace = self._seconds_per_byte()
+        activations: list[ActivationProfile] = []
+        for i, (saved, kind, ratio) in enumerate(zip(self.saved, self.kinds, self.ratio, strict=True)):
             tier = HOST if i in hosted else DISK
             moving_s = self.transfer_s[i] - self.pack_s[i]
             if tier in pace:
-                usual_s = made.nbytes / ratio * pace[tier]
+                usual_s = saved.nbytes / ratio * pace[tier]
                 if self.tiers[i] != tier or moving_s > 2 * usual_s + LATENCY_S:
                     moving_s = usual_s
-            blobs.append(ActivationProfile(made.nbytes, (self.pack_s[i] + moving_s) * ratio, ratio, made.ready_s, kind))
-        return blobs
+            activations.append(
+                ActivationProfile(saved.nbytes, (self.pack_s[i] + moving_s) * ratio, ratio, saved.ready_s, kind)
+            )
+        return activations
 
     def without_codec(self, pace: float | None = None) -> Trace:
-        """The same pass, had nothing been encoded: at ``pace`` bytes/s to the disk, or else as fast as it went."""
+        """Return the same pass without encoding: at ``pace`` bytes/s to the disk, or at the measured speed if None."""
         moving_s = [all_s - pack_s for all_s, pack_s in zip(self.transfer_s, self.pack_s, strict=True)]
         raw_s = [seconds * ratio for seconds, ratio in zip(moving_s, self.ratio, strict=True)]
         if pace is not None:
-            raw_s = [made.nbytes / pace for made in self.made]
-        count = len(self.made)
+            raw_s = [saved.nbytes / pace for saved in self.saved]
+        count = len(self.saved)
         return replace(self, transfer_s=raw_s, pack_s=[0.0] * count, ratio=[1.0] * count)
 
     def stored(self) -> list[float]:
-        """The bytes of each blob as it travels."""
-        return [made.nbytes / ratio for made, ratio in zip(self.made, self.ratio, strict=True)]
+        """Return the stored bytes of each saved tensor."""
+        return [saved.nbytes / ratio for saved, ratio in zip(self.saved, self.ratio, strict=True)]
 
     def away_s(self) -> list[float]:
-        """Seconds of compute between the making of each blob and its use in backward; infinite where there was none."""
-        return [self.forward_s - made.ready_s + self.used_s.get(i, math.inf) for i, made in enumerate(self.made)]
+        """Return the compute seconds between making each tensor and its use in backward; infinite if never used."""
+        return [self.forward_s - saved.ready_s + self.used_s.get(i, math.inf) for i, saved in enumerate(self.saved)]
 
     def order(self) -> list[int]:
-        """The order in which backward asks for blobs: as recorded, or else in reverse."""
-        return list(self.uses) or list(range(len(self.made) - 1, -1, -1))
+        """Return the order in which backward uses the tensors: as recorded, or else in reverse."""
+        return list(self.uses) or list(range(len(self.saved) - 1, -1, -1))
 
-    def _pace(self) -> dict[str, float]:
-        """Seconds a byte in each tier that something went to: the median, by bytes."""
+    def _seconds_per_byte(self) -> dict[str, float]:
+        """Return the median seconds per byte of each tier that was written to, weighted by bytes."""
         known: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for tier, stored, all_s, pack_s in zip(self.tiers, self.stored(), self.transfer_s, self.pack_s, strict=True):
             if tier and stored > 0:
@@ -101,7 +103,7 @@ def _weighted_median(weighted: list[tuple[float, float]]) -> float:
 
 
 def kind_of(module: str, dtype: torch.dtype) -> str:
-    """The kind of layer whose input a tensor is, from the class of the module that saved it; indices are no input."""
+    """Return the kind of layer whose input a tensor is, from the class of the module that saved it; "" for indices."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return ""
     if module.startswith("Conv"):
@@ -109,6 +111,6 @@ def kind_of(module: str, dtype: torch.dtype) -> str:
     return "pool" if "Pool" in module else module.lower()
 
 
-def graver(one: str, other: str) -> str:
-    """The kind that decides, where two layers save the same bytes: a convolution, then pooling, then the first."""
+def dominant_kind(one: str, other: str) -> str:
+    """Return the kind that decides if two layers save the same bytes: convolution, then pooling, then the first."""
     return next((kind for kind in ("conv", "pool") if kind in (one, other)), one)

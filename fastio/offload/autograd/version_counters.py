@@ -1,8 +1,10 @@
-"""Whose version counter a tensor has. torch tells the number that it shows alone, and not every two tensors over one
-storage share a counter: ``.data`` and ``set_`` make new ones, which may show the same number over other bytes.
+"""Finds which version counter a tensor has.
 
-The counter's address is read in the tensor's own memory. Where it lies there is found out once, by comparing tensors
-that share a counter with others that do not.
+torch shows only the counter's value, and two tensors over one storage need not share a counter: ``.data`` and ``set_``
+make new counters, which may show the same value over other bytes.
+
+So the counter's address is read from the tensor's own memory. Its offset there is found once, by comparing tensors that
+share a counter with tensors that do not.
 """
 
 from __future__ import annotations
@@ -13,31 +15,31 @@ import itertools
 import torch
 
 _WORD = ctypes.sizeof(ctypes.c_size_t)
-_LOOKED_AT = 12  # words, of which any tensor has more
-_NOTHING = torch.empty(0, device="cpu")
-_strangers = itertools.count(-1, -1)
+_WORDS_SEARCHED = 12  # every tensor object is larger
+_EMPTY = torch.empty(0, device="cpu")
+_unique = itertools.count(-1, -1)
 
 
 def counter_of(tensor: torch.Tensor) -> int:
-    """A number that tensors of one counter have in common, and no others while one of them lives.
+    """Return a number that tensors with one counter share, and no others while one of them lives.
 
-    Where torch keeps its counters elsewhere than it is known to, a number that nobody else has.
+    If the offset of the counter is unknown in this torch, return a new number for each call.
     """
     if OFFSET is None:
-        return next(_strangers)
+        return next(_unique)
     return ctypes.c_size_t.from_address(tensor._cdata + OFFSET).value
 
 
 def witness_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of no bytes with the same counter, whose version it tells, and which it keeps from being another's."""
+    """Return an empty tensor that shares the counter: it shows the version and keeps the counter's address in use."""
     witness = tensor.detach()
-    witness.data = _NOTHING
+    witness.data = _EMPTY
     return witness
 
 
-def _found() -> int | None:
-    """How far into a tensor's memory the address of its counter lies, in bytes."""
-    places = set(range(_LOOKED_AT))
+def _find_offset() -> int | None:
+    """Return the offset in bytes of the counter's address in a tensor's memory; None if it was not found."""
+    places = set(range(_WORDS_SEARCHED))
     for _ in range(4):
         one = torch.empty(2, device="cpu")
         akin = (one, one.detach(), one[1:], one.view(2, 1))
@@ -50,7 +52,7 @@ def _found() -> int | None:
 
 
 def _words(tensor: torch.Tensor) -> list[int]:
-    return list((ctypes.c_size_t * _LOOKED_AT).from_address(tensor._cdata))
+    return list((ctypes.c_size_t * _WORDS_SEARCHED).from_address(tensor._cdata))
 
 
-OFFSET = _found()
+OFFSET = _find_offset()

@@ -1,1 +1,1 @@
-"""What bytes become before they leave the device."""
+"""Codecs: encode bytes before they leave the device."""

@@ -1,4 +1,4 @@
-"""CSR-128 on tensors: the format of ``native/codec/csr.hpp``, by the processor's kernels or by the GPU's."""
+"""Packs tensors as CSR-128, the format of ``native/codec/csr.hpp``, on the CPU or the GPU."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from fastio.offload.stores import fresh_memory
 from fastio.runtime.native_errors import NativeError
 
 COLUMNS = 128
-MAX_ELEMENTS = 2**32 - 1  # what a row pointer can count
+MAX_ELEMENTS = 2**32 - 1  # limit of a row pointer
 
-_PIECES = 16  # looked at before all of a large tensor is
+_PIECES = 16  # sampled before all of a large tensor is counted
 _PIECE = 32 * COLUMNS
 
 
 class DamagedError(FastIOError):
-    """A payload does not agree with itself, or with the number of elements. The message names the row."""
+    """A payload is inconsistent, or does not match the number of elements. The message names the row."""
 
 
 def words_of(dtype: torch.dtype) -> tuple[int, int]:
-    """How many elements of CSR-128 one of ``dtype`` is, and of how many bytes; (0, 0): it cannot be packed."""
+    """Return how many CSR-128 elements one element of ``dtype`` is, and their bytes; (0, 0) if it cannot be packed."""
     if dtype.itemsize == 16:
         return 2, 8
     return (1, dtype.itemsize) if dtype.itemsize in {2, 4, 8} else (0, 0)
 
 
 def pack(plain: torch.Tensor, least_ratio: float = 0.0) -> torch.Tensor | None:
-    """The payload of a contiguous tensor, as uint8 on its device.
+    """Return the payload of a contiguous tensor, as uint8 on its device; None if it is not worth packing.
 
-    None where it cannot be packed (elements of one byte, more than 2**32 - 1 of them), or where the ratio would be
-    below ``least_ratio``: a large tensor on the CPU is judged by a sample of 16 pieces of 4096 elements before all
-    its elements are counted.
+    None if it cannot be packed (elements of one byte, more than 2**32 - 1 of them), or if the ratio would be below
+    ``least_ratio``. A large tensor on the CPU is first judged by a sample of 16 pieces of 4096 elements.
     """
     words, itemsize = words_of(plain.dtype)
     elements = plain.numel() * words
@@ -56,7 +55,7 @@ def pack(plain: torch.Tensor, least_ratio: float = 0.0) -> torch.Tensor | None:
 
 
 def unpack(payload: torch.Tensor, elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """``elements`` elements of ``dtype`` on ``device``, one-dimensional. Raises DamagedError."""
+    """Return ``elements`` elements of ``dtype`` on ``device``, one-dimensional. Raises DamagedError."""
     words, itemsize = words_of(dtype)
     if words == 0 or elements * words > MAX_ELEMENTS:
         raise DamagedError(f"{elements} elements of {dtype} cannot have been packed")
@@ -75,7 +74,7 @@ def unpack(payload: torch.Tensor, elements: int, dtype: torch.dtype, device: tor
 
 
 def aligned(payload: torch.Tensor, itemsize: int) -> torch.Tensor:
-    """The payload, or a copy of it, beginning where elements of that size may."""
+    """Return the payload, or a copy that is aligned for elements of that size."""
     unaligned = payload.data_ptr() % itemsize or payload.storage_offset() % itemsize
     return payload.clone() if unaligned else payload
 

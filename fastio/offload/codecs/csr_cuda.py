@@ -1,4 +1,4 @@
-"""CSR-128 on a CUDA device: ``csr.cu``, compiled at run time through CuPy, a warp for each row of 128 elements."""
+"""CSR-128 on a CUDA device: ``csr.cu``, compiled at run time through CuPy, one warp per row of 128 elements."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _WARPS = 8  # in a block
 
 
 def is_available() -> bool:
-    """Whether CuPy is there and its compiler accepts the source for this device."""
+    """Return whether CuPy is installed and compiles the source for this device."""
     return not isinstance(_find(), ToolUnavailableError)
 
 
 def pack(plain: torch.Tensor, elements: int, itemsize: int, least_ratio: float) -> torch.Tensor | None:
-    """The payload of a contiguous CUDA tensor, or None below ``least_ratio``.
+    """Return the payload of a contiguous CUDA tensor; None below ``least_ratio``.
 
-    On the current stream of the tensor's device. Waits for it: the host must know how many non-zeros there are to
-    allocate for them. Raises ToolUnavailableError without CuPy.
+    Runs on the current stream of the tensor's device and waits for it: the host must know the number of non-zeros to
+    allocate memory. Raises ToolUnavailableError without CuPy.
     """
     _library()
     rows = (elements + 127) // 128
@@ -43,9 +43,9 @@ def pack(plain: torch.Tensor, elements: int, itemsize: int, least_ratio: float) 
 
 
 def unpack(payload: torch.Tensor, tensor: torch.Tensor, elements: int, itemsize: int) -> bool:
-    """Fill a contiguous CUDA tensor; False: the payload is damaged and the tensor's content means nothing.
+    """Fill a contiguous CUDA tensor; False if the payload is damaged and the tensor holds garbage.
 
-    ``payload`` lies on the same device, on a multiple of 8 bytes. Waits for the current stream, to know.
+    ``payload`` is on the same device, aligned to 8 bytes. Waits for the current stream, to know the result.
     """
     rows = (elements + 127) // 128
     room = payload.nbytes - _native.csr_nbytes(elements, itemsize, 0)
@@ -67,7 +67,7 @@ def _launch(name: str, rows: int, device: torch.device, *arguments: torch.Tensor
 
 
 class _Stream:
-    """A stream of torch's, in the protocol by which CuPy takes those of others."""
+    """A torch stream, in the protocol by which CuPy accepts foreign streams."""
 
     def __init__(self, address: int) -> None:
         self._address = address
@@ -76,7 +76,7 @@ class _Stream:
         return 0, self._address
 
     def in_cupy(self, cupy: Any) -> Any:
-        """Until CuPy 14 it was ExternalStream, which warns since."""
+        """Return the stream as CuPy takes it: ExternalStream until CuPy 14, which warns about it."""
         made = getattr(cupy.cuda.Stream, "from_external", None)
         return cupy.cuda.ExternalStream(self._address) if made is None else made(self)
 
@@ -90,13 +90,13 @@ def _library() -> tuple[Any, Any]:
 
 @functools.cache
 def _find() -> tuple[Any, Any] | ToolUnavailableError:
-    """CuPy and the module (which it compiles and loads for each device that it is used on), or why not."""
+    """Return CuPy and the module (compiled and loaded per device), or the reason why there is none."""
     try:
         cupy: Any = importlib.import_module("cupy")
         source = importlib.resources.files("fastio.offload.codecs").joinpath("csr.cu").read_text(encoding="utf-8")
         module = cupy.RawModule(code=source, options=("--std=c++17",))
         module.compile()
-    except Exception as error:  # it loads the libraries of CUDA while it is imported, and fails in their ways
+    except Exception as error:  # importing CuPy loads CUDA libraries, which may fail in any way
         reason = f"CuPy cannot compile the kernels: {type(error).__name__}: {error}"
         return ToolUnavailableError(
             "csr", reason, "pip install 'fastio[codec]' for CUDA 12, or cupy-cuda13x for CUDA 13"

@@ -1,27 +1,27 @@
-"""What an activation becomes before it leaves the device, and how it comes back.
+"""Encodes activations before they leave the device, and decodes them.
 
 =========== ======================================================================= ==========================
-codec       payload                                                                 what comes back
+codec       payload                                                                 decoded
 =========== ======================================================================= ==========================
 none        the bytes                                                               the same bits
-csr         CSR-128 (:mod:`fastio.offload.codecs.csr`): the zeros left out                 the same bits
-lossless    CSR-128 where that makes at most 4/5 of the bytes, the bytes elsewhere  the same bits
+csr         CSR-128 (:mod:`fastio.offload.codecs.csr`): without the zeros           the same bits
+lossless    CSR-128 if that is at most 4/5 of the bytes, else the bytes             the same bits
 fp16        float32 rounded to float16                                              within the bounds below
 bf16        float32 rounded to bfloat16                                             within the bounds below
-csr+fp16    float32 rounded to float16, the zeros left out                          within the bounds below
+csr+fp16    float32 rounded to float16, without the zeros                           within the bounds below
 =========== ======================================================================= ==========================
 
-Rounding is to nearest, ties to even, so that for every element x of a float32 tensor the value y that comes back has
+Rounding is to nearest, ties to even. For every element x of a float32 tensor, the decoded value y satisfies
 
 - fp16: ``|x - y| <= max(2**-11 * |x|, 2**-25)``, for a tensor whose elements are all finite and at most 65504;
 - bf16: ``|x - y| <= max(2**-8 * |x|, 2**-134)``, for one whose elements are all finite and at most 255 * 2**120.
 
-The sign of a zero is kept. A tensor outside these conditions, or of another dtype, is not rounded at all: "fp16" and
-"bf16" then keep the bytes, and "csr+fp16" does what "lossless" does. ``Encoded.codec`` says what was done. Whether a
-tensor may be rounded (statistics, say, should not be) is for the caller to know.
+The sign of a zero is kept. A tensor outside these conditions, or of another dtype, is not rounded: "fp16" and "bf16"
+then keep the bytes, and "csr+fp16" does what "lossless" does. ``Encoded.codec`` says what was done. The caller decides
+whether a tensor may be rounded (statistics, for example, should not be).
 
-Source: FlashNeuron (FAST 2021), section 3.3: compressed-sparse-row and half-precision offload, the computation itself
-keeping its full precision. Its "delayed precision reduction" is what fp16 does here.
+Source: FlashNeuron (FAST 2021), section 3.3: compressed-sparse-row and half-precision offload, while computation keeps
+full precision. Its "delayed precision reduction" is fp16 here.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from fastio.offload.stores import fresh_memory
 EXACT = ("none", "csr", "lossless")
 CODECS = (*EXACT, "fp16", "bf16", "csr+fp16")
 
-# What CSR-128 must save before "lossless" uses it: packing and unpacking take 0.24 s/GB on one core, a drive that
-# writes and reads 2 GB/s takes 1 s/GB, so that at 4/5 of the bytes there is little left to win.
+# Least ratio at which "lossless" uses CSR-128: packing and unpacking take 0.24 s/GB on one core, writing and reading on
+# a drive of 2 GB/s takes 1 s/GB, so at 4/5 of the bytes little is gained.
 PAYING_RATIO = 1.25
 
 _ROUNDED = {"fp16": torch.float16, "csr+fp16": torch.float16, "bf16": torch.bfloat16}
@@ -47,11 +47,11 @@ _ROUNDED = {"fp16": torch.float16, "csr+fp16": torch.float16, "bf16": torch.bflo
 
 @dataclass(frozen=True)
 class Encoded:
-    """A tensor as it travels.
+    """An encoded tensor.
 
-    ``codec`` is what was really done, never "lossless"; ``ratio`` the tensor's bytes over the payload's. ``payload``
-    is one-dimensional, uint8 and contiguous, on the tensor's device. To decode what was kept elsewhere meanwhile,
-    put it in: ``dataclasses.replace(encoded, payload=...)``, on that device or on the CPU.
+    ``codec`` is what was actually done, never "lossless"; ``ratio`` is the tensor's bytes over the payload's.
+    ``payload`` is one-dimensional, uint8 and contiguous, on the tensor's device. To decode a payload that was kept
+    elsewhere, use ``dataclasses.replace(encoded, payload=...)``, with a payload on that device or on the CPU.
     """
 
     codec: str
@@ -64,15 +64,15 @@ class Encoded:
 
 
 def is_exact(codec: str) -> bool:
-    """Whether what comes back has the same bits. Raises ValueError for an unknown codec."""
+    """Return whether decoding gives the same bits. Raises ValueError for an unknown codec."""
     _check(codec)
     return codec in EXACT
 
 
 def encode(tensor: torch.Tensor, codec: str) -> Encoded:
-    """Encode a dense tensor of any shape and dtype; the module's table says how.
+    """Encode a dense tensor of any shape and dtype; see the module's table.
 
-    With "none" (asked for, or come to) the payload of a contiguous tensor *is* its memory, not a copy.
+    With "none" (requested, or as the result) the payload of a contiguous tensor *is* its memory, not a copy.
 
     Raises ValueError for an unknown codec, UnsupportedError for a tensor that is not plain dense memory, and
     ToolUnavailableError for "csr" of a CUDA tensor without CuPy ("lossless" then keeps the bytes).
@@ -95,13 +95,12 @@ def encode(tensor: torch.Tensor, codec: str) -> Encoded:
 
 
 def decode(encoded: Encoded) -> torch.Tensor:
-    """The tensor again: its shape, dtype and device, contiguous.
+    """Return the tensor, contiguous, with its shape, dtype and device.
 
-    With "none" the tensor *is* the payload's memory where that is aligned for it.
+    With "none" the tensor *is* the payload's memory if that is aligned for it.
 
-    Raises PayloadError where the payload is not what was encoded: a size that is not ``nbytes``, or a CSR-128
-    directory that does not agree with itself. Whether the values are the ones that were written is for the store's
-    checksums: a payload says nothing about them.
+    Raises PayloadError if the payload is not what was encoded: a size other than ``nbytes``, or an inconsistent CSR-128
+    directory. Payloads have no checksums of the values; those are the store's job.
     """
     payload = encoded.payload
     if payload.dtype != torch.uint8 or payload.dim() != 1 or not payload.is_contiguous():
@@ -133,10 +132,10 @@ def _bytes(plain: torch.Tensor) -> torch.Tensor:
 
 
 def _round(plain: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
-    """The tensor in two bytes an element, or None where that would not keep to the bounds."""
+    """Return the tensor in two bytes per element; None if that would exceed the bounds."""
     if plain.dtype != torch.float32 or plain.numel() == 0:
         return None
-    low, high = torch.aminmax(plain)  # a NaN among the elements is both
+    low, high = torch.aminmax(plain)  # both are NaN if any element is
     limit = torch.finfo(dtype).max
     return _as(plain, dtype) if bool((low >= -limit) & (high <= limit)) else None
 

@@ -1,1 +1,1 @@
-"""Which saved tensors move, and when (FlashNeuron, vDNN). Pure, but for the profile of the run."""
+"""Decides which saved tensors move, and when (FlashNeuron, vDNN). Pure, except for the profile of the run."""

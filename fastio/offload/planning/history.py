@@ -1,6 +1,6 @@
-"""What past iterations of one shape took, and what the next will: measured times in, a simulated timeline out. Pure.
+"""Predicts the next iteration of a shape from the measured times of past ones. Pure.
 
-Times are seconds, sizes bytes. Compute is what is left of a pass when the time that it stood still is taken out.
+Times are seconds, sizes bytes. Compute time is the time of a pass without its waits.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fastio.offload.simulation.timeline import Timeline
 from fastio.offload.simulation.write_behind import Move, predict
 
 _REMEMBERED = 8  # iterations
-_DECISIVE = 0.2  # of the time that a channel was busy, stood still for: then it was seen at its full pace
+_DECISIVE = 0.2  # share of a channel's busy time that compute waited for: above it, the channel ran at full bandwidth
 
 
 class Busy:
-    """How long a channel had something under way, told of transfers in the order in which they ended."""
+    """How long a channel had a transfer in flight. Transfers are added in the order in which they ended."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -27,7 +27,7 @@ class Busy:
         self._until = 0.0
 
     def add(self, nbytes: int, began_s: float, ended_s: float) -> None:
-        """One more transfer."""
+        """Add a transfer."""
         self.nbytes += nbytes
         self.seconds += max(0.0, ended_s - max(began_s, self._until))
         self._until = max(self._until, ended_s)
@@ -35,59 +35,59 @@ class Busy:
 
 @dataclass
 class Run:
-    """One iteration: seconds of compute, seconds stood still, what the channels to and from the disk did."""
+    """One iteration: seconds of compute and of waiting, and the transfers to and from the disk."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
     stalled_s: float = 0.0
     actual_s: float = 0.0
-    waited: bool = False  # each transfer was waited for
+    waited: bool = False  # the pass waited for each transfer
     channels: dict[str, Busy] = field(default_factory=lambda: {"write": Busy(), "read": Busy()})
 
 
 class History:
-    """The latest iterations that followed one profile, the profiled one first."""
+    """The latest iterations of one profile, the profiled one first."""
 
     def __init__(self) -> None:
         self._runs: deque[tuple[Run, Mapping[str, float]]] = deque(maxlen=_REMEMBERED)
-        self._pace: dict[str, float] = {}  # bytes/s, by direction
+        self._bandwidth: dict[str, float] = {}  # bytes/s, by direction
 
     @property
-    def pace(self) -> Mapping[str, float]:
-        """Bytes/s that the disk was seen to write and to read, as far as it was."""
-        return self._pace
+    def bandwidth(self) -> Mapping[str, float]:
+        """Bytes/s of disk writes and reads, for the directions measured so far."""
+        return self._bandwidth
 
     def add(self, run: Run) -> None:
-        """An iteration is over."""
-        self._runs.append((run, dict(self._pace)))
+        """Add an iteration that ended."""
+        self._runs.append((run, dict(self._bandwidth)))
         for direction, busy in run.channels.items():
-            decisive = run.waited or run.stalled_s > _DECISIVE * busy.seconds or direction not in self._pace
+            decisive = run.waited or run.stalled_s > _DECISIVE * busy.seconds or direction not in self._bandwidth
             if decisive and busy.seconds > 0:
-                self._pace[direction] = busy.nbytes / busy.seconds
+                self._bandwidth[direction] = busy.nbytes / busy.seconds
 
     def compared(
         self, trace: Trace, selected: Collection[int], window: int, ahead: int
     ) -> tuple[Timeline | None, float | None]:
-        """The simulation of the latest iteration from what was known before it, and the seconds it really took."""
+        """Return the simulation of the latest iteration, from what was known before it, and its actual seconds."""
         if len(self._runs) < 2:
             return None, None
-        latest, pace = self._runs[-1]
+        latest, bandwidth = self._runs[-1]
         before = [run for run, _ in self._runs][:-1]
-        before = before[1:] or before  # the first of a process is slower for other reasons, and the second often too
+        before = before[1:] or before  # the first iteration of a process is slower for other reasons
         forward_s = statistics.median_low(run.forward_s for run in before)
         backward_s = statistics.median_low(run.backward_s for run in before)
-        moves = _moves(trace, forward_s, backward_s, pace)
+        moves = _moves(trace, forward_s, backward_s, bandwidth)
         return predict(moves, selected, forward_s, backward_s, window, ahead), latest.actual_s
 
 
-def _moves(trace: Trace, forward_s: float, backward_s: float, pace: Mapping[str, float]) -> list[Move]:
+def _moves(trace: Trace, forward_s: float, backward_s: float, bandwidth: Mapping[str, float]) -> list[Move]:
     later = forward_s / trace.forward_s if trace.forward_s > 0 else 0.0
     last = max(trace.used_s.values(), default=0.0)
     back = backward_s / last if last > 0 else 0.0
     moves: list[Move] = []
-    for i, (made, ratio) in enumerate(zip(trace.made, trace.ratio, strict=True)):
-        stored = made.nbytes / ratio
-        write_s, read_s = (stored / pace[way] if pace.get(way) else 0.0 for way in ("write", "read"))
+    for i, (saved, ratio) in enumerate(zip(trace.saved, trace.ratio, strict=True)):
+        stored = saved.nbytes / ratio
+        write_s, read_s = (stored / bandwidth[way] if bandwidth.get(way) else 0.0 for way in ("write", "read"))
         needed_s = trace.used_s[i] * back if i in trace.used_s else None
-        moves.append(Move(made.nbytes, write_s, read_s, made.ready_s * later, needed_s))
+        moves.append(Move(saved.nbytes, write_s, read_s, saved.ready_s * later, needed_s))
     return moves

@@ -1,4 +1,4 @@
-"""The least transfer time that frees enough bytes: a knapsack over (seconds, bytes), solved from the last blob back."""
+"""The least transfer time that frees enough bytes: a knapsack over (seconds, bytes), solved from the back."""
 
 from __future__ import annotations
 
@@ -13,54 +13,55 @@ import numpy.typing as npt
 from fastio.offload.planning.flashneuron import flashneuron
 from fastio.offload.planning.overlap import ActivationProfile, hides, transfer_seconds
 
-STATES = 3_000_000  # states kept in one search, over all blobs
+STATES = 3_000_000  # kept in one search, over all activations
 FEW = 64  # fewer states are not worth pruning
-ROUNDING = 1e-11  # relative; seconds summed from the back round differently from seconds summed in forward order
+ROUNDING = 1e-11  # relative; sums from the back and sums in forward order round differently
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 
 def optimal(
-    blobs: Sequence[ActivationProfile], need_bytes: int, forward_s: float, strict_paper: bool = False
+    activations: Sequence[ActivationProfile], need_bytes: int, forward_s: float, strict_paper: bool = False
 ) -> tuple[int, ...]:
-    """The indices of the blobs to move out, ascending. All blobs together must have ``need_bytes``.
+    """Return the indices of the activations to move out, ascending. Their total must be ``need_bytes`` or more.
 
-    Of the selections with enough bytes that hide (see :func:`fastio.offload.planning.overlap.hides`), the one with the
-    least transfer time; where none hides, the one with the least transfer time of all.
+    Of the selections with enough bytes that hide (see :func:`fastio.offload.planning.overlap.hides`), returns the one
+    with the least transfer time; if none hides, the one with the least transfer time of all.
 
-    Guarantee: exact, up to rounding, for 17 blobs or fewer, and for n blobs as long as no step has more than
-    ``STATES / n`` undominated states (few where sizes repeat, as in deep networks). Past that the states are
-    thinned evenly and the answer may lie above the optimum. It is never worse than flashneuron's: it hides where that
-    does, and takes no more time unless it hides where that does not. The effort is bounded by ``STATES``, not by a
-    clock: equal arguments give equal answers.
+    Guarantee: exact, up to rounding, for 17 activations or fewer, and for n activations while no step has more than
+    ``STATES / n`` undominated states (few where sizes repeat, as in deep networks). Beyond that, states are thinned
+    evenly and the result may be above the optimum. It is never worse than flashneuron's: it hides if that hides, and
+    takes no more time unless it hides and that does not. ``STATES``, not a clock, bounds the effort: equal arguments
+    give equal results.
     """
     if need_bytes <= 0:
         return ()
-    rival = flashneuron(blobs, need_bytes, forward_s, strict_paper)
-    items = _Items.of(blobs, need_bytes)
-    start = min(rival, items.cheapest_first(), key=lambda selected: transfer_seconds(blobs, selected))
-    least = _search(items, start, transfer_seconds(blobs, start), math.inf) or start
-    if strict_paper or hides(blobs, least, forward_s):
+    rival = flashneuron(activations, need_bytes, forward_s, strict_paper)
+    items = _Items.of(activations, need_bytes)
+    start = min(rival, items.cheapest_first(), key=lambda selected: transfer_seconds(activations, selected))
+    least = _search(items, start, transfer_seconds(activations, start), math.inf) or start
+    if strict_paper or hides(activations, least, forward_s):
         return least
-    hidden = rival if hides(blobs, rival, forward_s) else None
+    hidden = rival if hides(activations, rival, forward_s) else None
     if hidden is None and _most_nbytes(items, forward_s) < need_bytes * (1 - 100 * ROUNDING):
         return least
-    # What hides takes no more than the forward time, so nothing dearer need be looked at.
-    ceiling = forward_s * (1 + 4 * ROUNDING) if hidden is None else transfer_seconds(blobs, rival)
+    # What hides takes at most the forward time, so costlier selections need no search.
+    ceiling = forward_s * (1 + 4 * ROUNDING) if hidden is None else transfer_seconds(activations, rival)
     for margin in (ROUNDING, -ROUNDING):
         found = _search(items, hidden, ceiling, forward_s * (1 + margin))
-        if found is None or hides(blobs, found, forward_s):
+        if found is None or hides(activations, found, forward_s):
             return found or least
     return hidden or least
 
 
 @dataclass(frozen=True)
 class _Items:
-    """The knapsack: what each blob costs and frees, and the price of a byte that bounds every selection from below.
+    """The knapsack: seconds and bytes of each activation, and the price per byte that gives the lower bound.
 
-    With any ``price``, ``price * need + sum(min(0, seconds - price * nbytes))`` is no more than the transfer time of
-    any selection with enough bytes (Lagrange); the price of the last blob that cheapest-first takes is the best one.
+    For any ``price``, ``price * need + sum(min(0, seconds - price * nbytes))`` is at most the transfer time of any
+    selection with enough bytes (Lagrange). The price of the last activation that cheapest-first takes gives the best
+    bound.
     """
 
     seconds: Floats
@@ -71,18 +72,18 @@ class _Items:
     price: float
 
     @classmethod
-    def of(cls, blobs: Sequence[ActivationProfile], need: int) -> _Items:
-        """The knapsack of these blobs."""
-        seconds = np.array([blob.stored_s for blob in blobs], dtype=np.float64)
-        nbytes = np.array([blob.nbytes for blob in blobs], dtype=np.int64)
-        ready = np.array([blob.ready_s for blob in blobs], dtype=np.float64)
+    def of(cls, activations: Sequence[ActivationProfile], need: int) -> _Items:
+        """Return the knapsack of these activations."""
+        seconds = np.array([activation.stored_s for activation in activations], dtype=np.float64)
+        nbytes = np.array([activation.nbytes for activation in activations], dtype=np.int64)
+        ready = np.array([activation.ready_s for activation in activations], dtype=np.float64)
         useful = np.flatnonzero(nbytes)
         order = useful[np.argsort(seconds[useful] / nbytes[useful], kind="stable")]
         last = order[np.searchsorted(np.cumsum(nbytes[order]), need)]
         return cls(seconds, nbytes, ready, need, order, float(seconds[last] / nbytes[last]))
 
     def cheapest_first(self) -> tuple[int, ...]:
-        """Least seconds a byte first until it is enough, less what turns out not to be needed, dearest first."""
+        """Select by seconds per byte until it is enough, then drop what is surplus, most seconds first."""
         sums = np.cumsum(self.nbytes[self.order])
         taken = self.order[: np.searchsorted(sums, self.need) + 1]
         surplus = int(self.nbytes[taken].sum()) - self.need
@@ -95,12 +96,12 @@ class _Items:
 
 
 def _search(items: _Items, start: tuple[int, ...] | None, ceiling: float, forward_s: float) -> tuple[int, ...] | None:
-    """A selection that is out by ``forward_s`` in less than ``ceiling``, the transfer time of ``start``; or ``start``.
+    """Return a selection that is out by ``forward_s`` in less than ``ceiling`` seconds, or else ``start``.
 
-    A state is (seconds, bytes) of what was chosen among the blobs from i on. First in, first out by the forward time
-    means that, for every chosen blob, its ready time and the seconds from it on are no more than that time: so going
-    back from the last blob makes it a limit on the state's seconds. A state with no fewer seconds and no more bytes
-    than another is dominated.
+    ``ceiling`` is the transfer time of ``start``. A state is the (seconds, bytes) selected among the activations from i
+    on. In a first-in-first-out channel, everything is out by the forward time if, for every selected activation, its
+    ready time plus the seconds from it on are at most that time. Going back from the last activation, this limits the
+    state's seconds. A state is dominated by another with no more seconds and no fewer bytes.
     """
     gain = np.minimum(0.0, items.seconds - items.price * items.nbytes)
     floor = items.price * items.need + float(gain.sum())
@@ -118,10 +119,10 @@ def _search(items: _Items, start: tuple[int, ...] | None, ceiling: float, forwar
     seconds, nbytes = np.zeros(1), np.zeros(1, dtype=np.int64)
     trail: list[tuple[int, int, Integers]] = []
     for i in np.flatnonzero(~never)[::-1].tolist():
-        keeping = 0 if always[i] else len(nbytes)  # how many states may leave blob i alone
+        keeping = 0 if always[i] else len(nbytes)  # states that may leave activation i out
         seconds, nbytes, origin = _step(seconds, nbytes, keeping, items, i, forward_s)
-        last = int(nbytes.searchsorted(items.need)) + 1  # the cheapest complete state: dearer ones are of no use
-        first = int(nbytes.searchsorted(items.need - behind_nbytes[i]))  # those before it cannot become complete
+        last = int(nbytes.searchsorted(items.need)) + 1  # one past the cheapest complete state
+        first = int(nbytes.searchsorted(items.need - behind_nbytes[i]))  # states before it cannot become complete
         if last <= len(nbytes):
             aim = min(aim, float(seconds[last - 1]))
         seconds, nbytes, origin = seconds[first:last], nbytes[first:last], origin[first:last]
@@ -143,9 +144,9 @@ def _search(items: _Items, start: tuple[int, ...] | None, ceiling: float, forwar
 def _step(
     seconds: Floats, nbytes: Integers, keeping: int, items: _Items, i: int, forward_s: float
 ) -> tuple[Floats, Integers, Integers]:
-    """The undominated states with blob ``i`` decided, by rising seconds.
+    """Return the undominated states with activation ``i`` decided, by rising seconds, and the origin of each.
 
-    And where each came from: state ``k`` below ``keeping`` without the blob, or ``k - keeping`` with it.
+    The origin is state ``k`` (below ``keeping``) without the activation, or ``k - keeping`` with it.
     """
     taking = int(seconds.searchsorted(forward_s - items.ready[i] - items.seconds[i], side="right"))
     every_seconds = np.concatenate((seconds[:keeping], seconds[:taking] + items.seconds[i]))
@@ -167,10 +168,11 @@ def _retrace(trail: list[tuple[int, int, Integers]], state: int) -> tuple[int, .
 
 
 def _most_nbytes(items: _Items, forward_s: float) -> float:
-    """No selection that is out by ``forward_s`` has more bytes than this.
+    """Return an upper bound on the bytes of any selection that is out by ``forward_s``.
 
-    Blobs in part allowed, it is what hides at most: from the last blob back, take everything, and when the seconds are
-    more than the blob's limit give up the bytes that take longest. The limits are let rise where ready times do not.
+    It is the most that hides if parts of activations were allowed: going back from the last one, take everything; when
+    the seconds exceed the limit, drop the bytes that take longest. The limit only rises, even where ready times do not
+    fall.
     """
     limit = seconds = nbytes = 0.0
     slowest: list[tuple[float, float]] = []  # seconds per byte, negated, and seconds

@@ -1,6 +1,6 @@
-"""Blobs, and whether moving some of them out hides behind the forward pass. Pure: numbers in, numbers out.
+"""Activation profiles, and whether moving some of them out hides behind the forward pass. Pure.
 
-Units: bytes and seconds, always. Blobs stand in forward order, and one channel moves them out in that order.
+Units are bytes and seconds. Activations are in forward order, and one channel moves them out in that order.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ActivationProfile:
-    """One activation as the profile saw it.
+    """One activation, as profiled.
 
-    ``transfer_s`` is the time to move it out uncompressed, its codec's own time included; ``ratio`` is raw bytes over
-    stored bytes; ``ready_s`` is when, in a forward pass without I/O, its last forward consumer is done; ``kind`` is
-    the type of the layer whose input it is ("conv", "pool", ...), which only the vDNN policies read.
+    ``transfer_s`` is the time to move it out uncompressed, including its codec's time. ``ratio`` is raw bytes over
+    stored bytes. ``ready_s`` is when its last forward consumer is done, in a forward pass without I/O. ``kind`` is the
+    type of the layer whose input it is ("conv", "pool", ...), used only by the vDNN policies.
     """
 
     nbytes: int
@@ -27,42 +27,40 @@ class ActivationProfile:
 
     def __post_init__(self) -> None:
         if self.nbytes < 0:
-            raise ValueError(f"ActivationProfile.nbytes is {self.nbytes}; a size is 0 or more")
+            raise ValueError(f"ActivationProfile.nbytes is {self.nbytes}: expected 0 or more")
         for name, value in (("transfer_s", self.transfer_s), ("ready_s", self.ready_s)):
             if not 0 <= value < math.inf:
-                raise ValueError(f"ActivationProfile.{name} is {value}; a time is finite and 0 or more")
+                raise ValueError(f"ActivationProfile.{name} is {value}: expected a finite number of 0 or more")
         if not 0 < self.ratio < math.inf:
-            raise ValueError(
-                f"ActivationProfile.ratio is {self.ratio}; raw bytes over stored bytes is finite and above 0"
-            )
+            raise ValueError(f"ActivationProfile.ratio is {self.ratio}: expected a finite number above 0")
 
     @property
     def stored_s(self) -> float:
-        """Seconds to move it out as it is stored."""
+        """Seconds to move it out as stored."""
         return self.transfer_s / self.ratio
 
 
-def transfer_seconds(blobs: Sequence[ActivationProfile], selected: Iterable[int]) -> float:
-    """The channel's work: the sum of FlashNeuron (section 3.3, phase 2), in which waiting has no part."""
-    return math.fsum(blobs[i].stored_s for i in selected)
+def transfer_seconds(activations: Sequence[ActivationProfile], selected: Iterable[int]) -> float:
+    """Return the channel's work: FlashNeuron's sum of transfer times (section 3.3, phase 2), without waits."""
+    return math.fsum(activations[i].stored_s for i in selected)
 
 
-def finish_seconds(blobs: Sequence[ActivationProfile], selected: Iterable[int]) -> float:
-    """When the channel is done if it is first in, first out and starts no blob before that is ready."""
+def finish_seconds(activations: Sequence[ActivationProfile], selected: Iterable[int]) -> float:
+    """Return when a first-in-first-out channel is done that starts no activation before it is ready."""
     finish = 0.0
     for i in selected:
-        blob = blobs[i]
-        finish = max(finish, blob.ready_s) + blob.stored_s
+        activation = activations[i]
+        finish = max(finish, activation.ready_s) + activation.stored_s
     return finish
 
 
 def hides(
-    blobs: Sequence[ActivationProfile], selected: Sequence[int], forward_s: float, strict_paper: bool = False
+    activations: Sequence[ActivationProfile], selected: Sequence[int], forward_s: float, strict_paper: bool = False
 ) -> bool:
-    """Whether the selected blobs are out by the end of the forward pass.
+    """Return whether the selected activations are out by the end of the forward pass.
 
-    The paper asks that the sum of transfer times be no more than the forward time. That is necessary, not sufficient:
-    a blob cannot leave before it is ready, so the default asks the timeline.
+    The paper only requires that the sum of transfer times be at most the forward time. That is necessary, not
+    sufficient: an activation cannot leave before it is ready. So the default uses the finish time.
     """
     test = transfer_seconds if strict_paper else finish_seconds
-    return test(blobs, selected) <= forward_s
+    return test(activations, selected) <= forward_s

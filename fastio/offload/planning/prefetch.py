@@ -1,15 +1,15 @@
-"""The order in which backward asks for blobs, recorded once and then followed. Pure: numbers in, numbers out."""
+"""The order in which backward uses activations, recorded once and then followed. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-_FARTHEST = 64  # uses looked ahead at most: a walk over more would cost more than it hides
+_FARTHEST = 64  # most uses to look ahead: scanning more costs more than it hides
 
 
 class Order:
-    """The uses of blobs in backward (by ordinal; a blob may be used more than once) and how far backward has come."""
+    """The uses of activations in backward (by ordinal; each may be used more than once), and the position in it."""
 
     def __init__(self, uses: Sequence[int]) -> None:
         self._uses = uses
@@ -19,13 +19,13 @@ class Order:
         self._next = 0
 
     def used(self, ordinal: int) -> None:
-        """Backward asked for this blob: go on behind its next place, or its first in a second backward."""
+        """Move behind the next use of this activation, or behind its first use in a second backward."""
         places = self._places.get(ordinal)
         if places:
             self._next = 1 + next((place for place in places if place >= self._next), places[0])
 
     def coming(self) -> Iterator[int]:
-        """The ordinals that come next, each once, nearest first."""
+        """Yield the next ordinals, each once, nearest first."""
         seen: set[int] = set()
         for ordinal in self._uses[self._next : self._next + _FARTHEST]:
             if ordinal not in seen:

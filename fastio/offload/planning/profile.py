@@ -1,4 +1,4 @@
-"""A forward pass that was measured, and what is to become of each saved tensor of those like it."""
+"""A profiled forward pass, and the plan for the passes like it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fastio.offload.planning.schedule import Policy, Schedule, plan
 from fastio.offload.planning.tiering import not_worth_moving, soonest
 from fastio.offload.simulation.timeline import Timeline
 
-SIMPLE = ("all", "fastensor")  # what they decide needs no profile
-_BY_NEED = ("flashneuron", "optimal")  # without a budget: as if nothing might stay
+UNPLANNED = ("all", "fastensor")  # policies that need no profile
+_BY_NEED = ("flashneuron", "optimal")  # without a budget, they select as if nothing could stay
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What the user asked for. Bytes. ``optional_codec``: it is done without where transfers hide all the same."""
+class Settings:
+    """What the user set, in bytes. ``optional_codec``: do not encode if the plain transfers hide anyway."""
 
     policy: str | Policy
     budget: int | None
@@ -27,15 +27,18 @@ class Terms:
     optional_codec: bool
 
     @property
-    def spares(self) -> bool:
-        """Whether blobs may stay that the policy would move: where no budget says how many bytes may."""
+    def may_keep(self) -> bool:
+        """Whether activations may stay that the policy would move: if no budget limits the bytes in memory."""
         return self.budget is None and (self.policy == "all" or self.policy in _BY_NEED)
 
 
 @dataclass
 class Profile:
-    """``selected`` leave, ``hosted`` of these for host memory; ``kept`` counts those that stay though they would leave,
-    because backward wants them sooner than they could be out and back. ``ratios``: what the codec made of each blob.
+    """A profiled pass and its plan.
+
+    ``selected`` activations leave; the ``hosted`` ones of these go to host memory. ``kept`` counts those that stay
+    because backward needs them before they could be out and back. ``ratios``: what the codec achieved for each
+    activation.
     """
 
     trace: Trace
@@ -43,7 +46,7 @@ class Profile:
     selected: Collection[int] = ()
     hosted: Collection[int] = ()
     kept: int = 0
-    settled: bool = False
+    planned: bool = False
     history: History = field(default_factory=History)
     ratios: tuple[float, ...] = field(init=False)
 
@@ -51,54 +54,56 @@ class Profile:
         self.ratios = tuple(self.trace.ratio)
 
     def compared(self, window: int, ahead: int) -> tuple[Timeline | None, float | None]:
-        """The simulation of the latest iteration, and the seconds it really took."""
+        """Return the simulation of the latest iteration, and its actual seconds."""
         to_disk = frozenset(self.selected) - frozenset(self.hosted)
         return self.history.compared(self.trace, to_disk, window, ahead)
 
-    def move_all(self, terms: Terms) -> None:
-        """Until more is known, for a policy that needs no plan."""
-        self.selected = range(len(self.trace.made))
-        self._house(terms)
+    def move_all(self, settings: Settings) -> None:
+        """Move everything for now, under a policy that needs no plan."""
+        self.selected = range(len(self.trace.saved))
+        self._assign_tiers(settings)
 
-    def settle(self, terms: Terms, window: int) -> None:
-        """Decide. Raises InfeasibleBudget."""
-        raw = self.trace.without_codec(self.history.pace.get("write") if terms.policy in SIMPLE else None)
-        hidden = self._choose(raw, terms, window)
-        if terms.optional_codec and hidden:
+    def plan(self, settings: Settings, window: int) -> None:
+        """Decide what moves and where. Raises InfeasibleBudget."""
+        raw = self.trace.without_codec(self.history.bandwidth.get("write") if settings.policy in UNPLANNED else None)
+        hidden = self._choose(raw, settings, window)
+        if settings.optional_codec and hidden:
             self.trace = raw
         elif raw.ratio != self.trace.ratio:
-            self._choose(self.trace, terms, window)
-        self._house(terms)
-        self.settled = True
+            self._choose(self.trace, settings, window)
+        self._assign_tiers(settings)
+        self.planned = True
 
-    def _choose(self, trace: Trace, terms: Terms, window: int) -> bool:
-        """What leaves; whether that hides behind the forward pass."""
-        blobs = trace.blobs(soonest(trace.stored(), trace.order(), terms.host_budget))
-        kept = self._not_worth_moving(trace, window) if terms.spares else frozenset()
+    def _choose(self, trace: Trace, settings: Settings, window: int) -> bool:
+        """Choose what leaves; return whether that hides behind the forward pass."""
+        activations = trace.activations(soonest(trace.stored(), trace.order(), settings.host_budget))
+        kept = self._not_worth_moving(trace, window) if settings.may_keep else frozenset()
         self.kept = len(kept)
-        if terms.policy in SIMPLE:
-            self.selected = [i for i in range(len(blobs)) if i not in kept]
-            return hides(blobs, self.selected, trace.forward_s)
-        sizes = [blob.nbytes for blob in blobs]
+        if settings.policy in UNPLANNED:
+            self.selected = [i for i in range(len(activations)) if i not in kept]
+            return hides(activations, self.selected, trace.forward_s)
+        sizes = [activation.nbytes for activation in activations]
         need = 0
-        if terms.budget is not None:
-            if max(sizes) > terms.budget:
+        if settings.budget is not None:
+            if max(sizes) > settings.budget:
                 cure = "make the budget larger or the batch smaller"
-                raise InfeasibleBudget("the largest saved tensor", max(sizes), terms.budget, cure)
-            need = sum(sizes) - (terms.budget - window)
-        elif terms.policy in _BY_NEED:
+                raise InfeasibleBudget("the largest saved tensor", max(sizes), settings.budget, cure)
+            need = sum(sizes) - (settings.budget - window)
+        elif settings.policy in _BY_NEED:
             need = sum(sizes) - sum(sizes[i] for i in kept)
-        self.schedule = plan(blobs, need, trace.forward_s, terms.policy)
+        self.schedule = plan(activations, need, trace.forward_s, settings.policy)
         self.selected = frozenset(self.schedule.selected)
         return self.schedule.status == "fits"
 
     def _not_worth_moving(self, trace: Trace, room: int) -> frozenset[int]:
-        pace = self.history.pace
-        per_byte = sum(1 / pace[way] for way in ("write", "read") if pace.get(way))
+        bandwidth = self.history.bandwidth
+        per_byte = sum(1 / bandwidth[way] for way in ("write", "read") if bandwidth.get(way))
         transfer_s = [stored * per_byte + 2 * LATENCY_S for stored in trace.stored()]
-        return not_worth_moving([made.nbytes for made in trace.made], trace.away_s(), transfer_s, trace.order(), room)
+        return not_worth_moving(
+            [saved.nbytes for saved in trace.saved], trace.away_s(), transfer_s, trace.order(), room
+        )
 
-    def _house(self, terms: Terms) -> None:
-        """Share what leaves between host memory and the disk."""
+    def _assign_tiers(self, settings: Settings) -> None:
+        """Divide what leaves between host memory and the disk."""
         leaving = [i for i in self.trace.order() if i in self.selected]
-        self.hosted = soonest(self.trace.stored(), leaving, terms.host_budget)
+        self.hosted = soonest(self.trace.stored(), leaving, settings.host_budget)

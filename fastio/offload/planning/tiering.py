@@ -1,23 +1,23 @@
-"""Which blobs need not go as far as the disk, or not at all: those that come back soonest. Pure. Bytes and seconds."""
+"""Which activations stay in host memory or on the device: those that are needed soonest. Pure. Bytes and seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-_PAGE = 4096  # host memory is given out in whole pages
+_PAGE = 4096  # host memory is allocated in whole pages
 
 
 def soonest(nbytes: Sequence[float], order: Iterable[int], room: int) -> frozenset[int]:
-    """The blobs to keep within ``room`` bytes of host memory, given the ``order`` in which backward asks for them.
+    """Return the activations to keep within ``room`` bytes of host memory, given backward's ``order``.
 
-    What comes back last would wait longest there, and its way from a disk hides best behind what comes before it. One
-    that does not fit is passed over, not waited for: smaller ones behind it may.
+    An activation that is needed late would stay there longest, and its read from disk hides best behind the earlier
+    ones. One that does not fit is skipped; smaller ones after it may fit.
     """
     kept: set[int] = set()
-    for blob in dict.fromkeys(order):
-        pages = max(1, -(-int(nbytes[blob]) // _PAGE)) * _PAGE
+    for activation in dict.fromkeys(order):
+        pages = max(1, -(-int(nbytes[activation]) // _PAGE)) * _PAGE
         if pages <= room:
-            kept.add(blob)
+            kept.add(activation)
             room -= pages
     return frozenset(kept)
 
@@ -25,17 +25,17 @@ def soonest(nbytes: Sequence[float], order: Iterable[int], room: int) -> frozens
 def not_worth_moving(
     nbytes: Sequence[int], away_s: Sequence[float], transfer_s: Sequence[float], order: Iterable[int], room: int
 ) -> frozenset[int]:
-    """The blobs that backward wants before they could be out and back, within ``room`` bytes of memory.
+    """Return the activations that backward needs before they could be out and back, within ``room`` bytes.
 
-    ``away_s`` is the time between making and wanting each, ``transfer_s`` what its write and its read take; twice
-    that is asked for, because a write may queue behind others, and a read begins no sooner than backward. ``order`` is
-    that in which backward asks: the pass turns there.
+    ``away_s`` is the time between making and needing each; ``transfer_s`` is the time of its write and its read. An
+    activation stays if it is away less than twice that, because a write may queue behind others, and reads begin only
+    with backward. ``order`` is backward's order: the first ones are those at the turn of the pass.
     """
     kept: set[int] = set()
-    for blob in dict.fromkeys(order):
-        if away_s[blob] < 2 * transfer_s[blob]:
-            room -= nbytes[blob]
+    for activation in dict.fromkeys(order):
+        if away_s[activation] < 2 * transfer_s[activation]:
+            room -= nbytes[activation]
             if room < 0:
                 break
-            kept.add(blob)
+            kept.add(activation)
     return frozenset(kept)

@@ -1,4 +1,4 @@
-"""vDNN's dynamic policy (section III-C): offload no more, and compute no slower, than memory forces one to. Pure."""
+"""vDNN's dynamic policy (section III-C): offload no more, and compute no slower, than memory requires. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Offloading = Literal["none", "conv", "all"]
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One way to compute a layer, forward and backward together in seconds, with the workspace it needs in bytes."""
+    """A way to compute a layer: seconds of forward plus backward, and the workspace in bytes."""
 
     time_s: float
     workspace_nbytes: int
@@ -22,7 +22,7 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer: its kind, the bytes of its output, the layers whose outputs it reads, and the ways to compute it."""
+    """A layer: its kind, the bytes of its output, the layers whose outputs it reads, and its algorithms."""
 
     kind: str
     nbytes: int
@@ -32,7 +32,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What leaves, and by which of its algorithms each layer computes."""
+    """What leaves, and the index of the algorithm for each layer."""
 
     offloading: Offloading
     algorithms: tuple[int, ...]
@@ -51,12 +51,12 @@ def dynamic(
 ) -> Dynamic:
     """Choose the configuration by the paper's profiling passes.
 
-    ``budget`` is all the memory there is and ``fixed_nbytes`` what weights and the like take of it, in bytes. ``fits``
-    tries a pass for real (train one iteration; False for out of memory); without it :func:`usage` decides.
+    ``budget`` is all memory in bytes, and ``fixed_nbytes`` the part taken by weights and the like. ``fits`` runs a real
+    pass (train one iteration; False for out of memory); without it :func:`usage` decides.
 
-    all(m) first: without it nothing trains. Then none(p), conv(p), all(p); then, under conv and under all, layer by
-    layer the fastest algorithm that the budget allows; then all(m). (p) is the fastest algorithm everywhere, (m) the
-    one with the least workspace. Raises InfeasibleBudget where all(m) does not fit.
+    all(m) comes first: if it does not fit, nothing trains. Then none(p), conv(p), all(p); then, under conv and under
+    all, the fastest algorithm per layer that the budget allows; then all(m). (p) is the fastest algorithm everywhere,
+    (m) the one with the least workspace. Raises InfeasibleBudget if all(m) does not fit.
     """
     fast = tuple(min(range(len(n.algorithms)), key=lambda a: n.algorithms[a].time_s) for n in layers)
     small = tuple(min(range(len(n.algorithms)), key=lambda a: n.algorithms[a].workspace_nbytes) for n in layers)
@@ -81,11 +81,11 @@ def dynamic(
 
 
 def usage(layers: tuple[Layer, ...], configuration: Configuration) -> list[int]:
-    """Bytes resident for each layer, in its forward or its backward step, whichever is more.
+    """Return the resident bytes for each layer, the larger of its forward and its backward step.
 
-    Counted are the outputs that are there, gradients of outputs from their first to their last use (backward), and the
-    workspace of the layer that runs. What is offloaded is gone when the next layer starts, and what is prefetched
-    during a layer's backward step is there from its start, as vDNN synchronises it (section III-B).
+    Counts the outputs in memory, gradients of outputs from their first to their last use (backward), and the workspace
+    of the running layer. What is offloaded is gone when the next layer starts. What is prefetched during a backward
+    step is there from the start of that step, as vDNN synchronises it (section III-B).
     """
     bare = _resident(layers, configuration.offloading)
     chosen = zip(layers, configuration.algorithms, strict=True)
@@ -93,7 +93,7 @@ def usage(layers: tuple[Layer, ...], configuration: Configuration) -> list[int]:
 
 
 def _resident(layers: tuple[Layer, ...], offloading: Offloading) -> list[int]:
-    """What :func:`usage` counts, less the workspaces."""
+    """Return what :func:`usage` counts, without the workspaces."""
     last = last_consumers([layer.inputs for layer in layers])
     ends = [b if reader is None else reader for b, reader in enumerate(last)]
     leaving = {b for layer in layers if layer.kind in KINDS[offloading] for b in layer.inputs}
@@ -118,7 +118,7 @@ def _resident(layers: tuple[Layer, ...], offloading: Offloading) -> list[int]:
 def _downgraded(
     layers: tuple[Layer, ...], offloading: Offloading, small: tuple[int, ...], budget: int
 ) -> tuple[int, ...]:
-    """Each layer's fastest algorithm whose workspace the budget still holds, else the one with the least workspace."""
+    """Return each layer's fastest algorithm whose workspace fits the budget, else the one with the least workspace."""
     chosen = []
     for layer, nbytes, least in zip(layers, _resident(layers, offloading), small, strict=True):
         able = [a for a, each in enumerate(layer.algorithms) if nbytes + each.workspace_nbytes <= budget]

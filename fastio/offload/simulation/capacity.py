@@ -14,54 +14,55 @@ from fastio.offload.simulation.timeline import Timeline, simulate
 
 @dataclass(frozen=True)
 class Workload:
-    """One iteration at one batch size, as profiled without I/O: bytes and seconds.
+    """One iteration at one batch size, profiled without I/O: bytes and seconds.
 
-    ``fixed_nbytes`` is resident whatever the batch (weights, optimizer); ``working_nbytes`` is what grows with it
-    besides the blobs (the largest layer's working set).
+    ``fixed_nbytes`` is resident at any batch size (weights, optimizer). ``working_nbytes`` grows with the batch,
+    besides the activations (the largest layer's working set).
     """
 
-    blobs: tuple[ActivationProfile, ...]
+    activations: tuple[ActivationProfile, ...]
     forward_s: float
     backward_s: float
     fixed_nbytes: int = 0
     working_nbytes: int = 0
 
     def scaled(self, factor: float) -> Workload:
-        """The same at ``factor`` times the batch, if time and bytes grow in proportion.
+        """Return the same workload at ``factor`` times the batch, with time and bytes in proportion.
 
-        Kind to plain training where its batch is too small to keep the device busy: a larger one then takes less.
+        This favours plain training if its batch is too small to keep the device busy: a larger batch then takes less
+        time.
         """
-        blobs = tuple(
+        activations = tuple(
             replace(
-                blob,
-                nbytes=math.ceil(blob.nbytes * factor),
-                transfer_s=blob.transfer_s * factor,
-                ready_s=blob.ready_s * factor,
+                activation,
+                nbytes=math.ceil(activation.nbytes * factor),
+                transfer_s=activation.transfer_s * factor,
+                ready_s=activation.ready_s * factor,
             )
-            for blob in self.blobs
+            for activation in self.activations
         )
         working = math.ceil(self.working_nbytes * factor)
-        return Workload(blobs, self.forward_s * factor, self.backward_s * factor, self.fixed_nbytes, working)
+        return Workload(activations, self.forward_s * factor, self.backward_s * factor, self.fixed_nbytes, working)
 
 
 def iterate(workload: Workload, memory: int, policy: str | Policy = "flashneuron") -> Timeline:
-    """Plan for ``memory`` bytes and simulate the plan. Raises InfeasibleBudget where it does not run."""
+    """Plan for ``memory`` bytes and simulate the plan. Raises InfeasibleBudget if it does not run."""
     room = memory - workload.fixed_nbytes - workload.working_nbytes
     if room < 0:
         cure = "no activation is left to move out: make the memory larger or the batch smaller"
-        raise InfeasibleBudget("what is always resident", memory - room, memory, cure)
-    need = sum(blob.nbytes for blob in workload.blobs) - room
+        raise InfeasibleBudget("the memory that is always resident", memory - room, memory, cure)
+    need = sum(activation.nbytes for activation in workload.activations) - room
     try:
         return _planned(workload, need, room, policy)
     except InfeasibleBudget:
-        # A plan that fills the room to the last byte has none for the first blob on its way back.
-        return _planned(workload, need + max(blob.nbytes for blob in workload.blobs), room, policy)
+        # A plan that fills the room completely has none for the first activation that is read back.
+        return _planned(workload, need + max(activation.nbytes for activation in workload.activations), room, policy)
 
 
 def _planned(workload: Workload, need: int, room: int, policy: str | Policy) -> Timeline:
-    schedule = plan(workload.blobs, need, workload.forward_s, policy)
+    schedule = plan(workload.activations, need, workload.forward_s, policy)
     return simulate(
-        workload.blobs,
+        workload.activations,
         schedule.selected,
         workload.forward_s,
         workload.backward_s,
@@ -73,7 +74,7 @@ def _planned(workload: Workload, need: int, room: int, policy: str | Policy) -> 
 def largest_runnable(
     at_batch: Callable[[int], Workload], memory: int, policy: str | Policy = "flashneuron", limit: int = 1 << 20
 ) -> int:
-    """The largest batch up to ``limit`` that runs in ``memory`` bytes; 0 where none does."""
+    """Return the largest batch up to ``limit`` that runs in ``memory`` bytes; 0 if none does."""
     return _largest(lambda batch: _timeline(at_batch(batch), memory, policy) is not None, limit)
 
 
@@ -84,7 +85,7 @@ def largest_as_fast(
     slack: float = 0.0,
     limit: int = 1 << 20,
 ) -> int:
-    """The largest batch up to ``limit`` whose iteration takes at most 1 + ``slack`` of its own compute; 0 for none."""
+    """Return the largest batch up to ``limit`` whose slowdown is at most 1 + ``slack``; 0 for none."""
 
     def as_fast(batch: int) -> bool:
         timeline = _timeline(at_batch(batch), memory, policy)
@@ -94,10 +95,10 @@ def largest_as_fast(
 
 
 def calibrated_batch(plain_batch: int, hidden: float) -> int:
-    """Batch size with offload from the share of activations that hides: floor(B0 / (1 - hidden)).
+    """Return the batch size with offload if a share of the activations hides: floor(B0 / (1 - hidden)).
 
-    Calibrated, not derived: FlashNeuron's table 3 rests on layer times that the paper shows in figures only, so
-    ``hidden`` is fitted to the table, and nothing more may be claimed of it.
+    Calibrated, not derived: FlashNeuron's table 3 depends on layer times that the paper shows only in figures. So
+    ``hidden`` is fitted to the table, and proves nothing more.
     """
     return math.floor(plain_batch / (1 - hidden))
 
@@ -110,7 +111,7 @@ def _timeline(workload: Workload, memory: int, policy: str | Policy) -> Timeline
 
 
 def _largest(good: Callable[[int], bool], limit: int) -> int:
-    """The last batch before the first bad one, by doubling and halving: good and bad are taken to be two stretches."""
+    """Return the last good batch before the first bad one, by doubling and halving."""
     if not good(1):
         return 0
     low, high = 1, 2

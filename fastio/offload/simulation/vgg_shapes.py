@@ -1,6 +1,6 @@
-"""Bytes of VGG-style networks by arithmetic on layer shapes, for vDNN's known numbers (section IV and V). Pure.
+"""Bytes of VGG-style networks from their layer shapes, for vDNN's published numbers (sections IV and V). Pure.
 
-Float32, 3 x 224 x 224 images, 3 x 3 convolutions of stride 1 and padding 1 in five groups, each closed by a 2 x 2
+Float32, 3 x 224 x 224 images, 3 x 3 convolutions of stride 1 and padding 1 in five groups, each followed by a 2 x 2
 pooling of stride 2, then three fully connected layers. In-place ReLU adds nothing.
 """
 
@@ -18,7 +18,7 @@ CLASSIFIER = (4096, 4096, 1000)
 
 
 def vgg(batch: int, convolutions: int = 16) -> tuple[Layer, ...]:
-    """The layers, from the "input" on; further convolutions (116, 216, ...) go in equal parts to the five groups."""
+    """Return the layers, "input" first; extra convolutions (116, 216, ...) are divided equally among the groups."""
     more, rest = divmod(convolutions - 16, len(GROUPS))
     if more < 0 or rest:
         raise ValueError(f"{convolutions} convolutions are not 16 and as many more in each of {len(GROUPS)} groups")
@@ -35,20 +35,20 @@ def vgg(batch: int, convolutions: int = 16) -> tuple[Layer, ...]:
 
 
 def input_nbytes(layers: tuple[Layer, ...], kinds: frozenset[str]) -> int:
-    """Bytes of the inputs X of all layers of these kinds."""
+    """Return the bytes of the inputs X of all layers of these kinds."""
     return sum(layers[b].nbytes for layer in layers if layer.kind in kinds for b in layer.inputs)
 
 
 def parameter_nbytes(convolutions: int = 16) -> int:
-    """Bytes of weights and biases."""
+    """Return the bytes of weights and biases."""
     return ITEM * sum((inward * area + 1) * outward for inward, area, outward in _weights(convolutions))
 
 
 def baseline_nbytes(batch: int, convolutions: int = 16) -> int:
-    """What a network-wide allocation takes without workspaces, as figure 15 counts it.
+    """Return the bytes of a network-wide allocation without workspaces, as figure 15 counts it.
 
     The inputs X of convolutions and poolings, parameters and their gradients, and two gradient maps as large as the
-    largest output, which layers share.
+    largest output, which the layers share.
     """
     layers = vgg(batch, convolutions)
     maps = input_nbytes(layers, frozenset({CONV, POOL}))
@@ -56,7 +56,7 @@ def baseline_nbytes(batch: int, convolutions: int = 16) -> int:
 
 
 def _weights(convolutions: int) -> Iterator[tuple[int, int, int]]:
-    """Per layer with weights: channels in, area of the filter, channels out."""
+    """Yield, per layer with weights: channels in, area of the filter, channels out."""
     channels, side = 3, SIDE
     for outward, count in GROUPS:
         for _ in range(count + (convolutions - 16) // len(GROUPS)):

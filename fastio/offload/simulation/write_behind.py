@@ -1,8 +1,8 @@
-"""What an iteration of :class:`fastio.Offload` takes: writes behind compute, reads ahead of it, each in a byte window.
+"""Simulates an iteration of :class:`fastio.Offload`: writes behind compute, reads ahead, each in a byte window.
 
-A simulation like :mod:`fastio.offload.simulation.timeline`'s, of the run as it is instead of one that fills a memory:
-writes are not drained before backward starts, and what is wanted before its write is over is handed back from memory.
-No clock, file or device. Units: bytes and seconds.
+Unlike :mod:`fastio.offload.simulation.timeline`, it models the actual run, not one that fills a memory: backward does
+not wait for writes, and what is needed before its write ends comes from memory. No clock, file or device. Bytes and
+seconds.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from fastio.offload.simulation.timeline import Timeline, Transfer
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One blob of an iteration, in forward order: bytes; seconds of its way out and back; when it is made, in seconds
-    of forward compute, and wanted, in seconds of backward compute (None: never).
+    """One activation of an iteration, in forward order.
+
+    ``ready_s`` is when it is made, in seconds of forward compute; ``needed_s`` when it is needed, in seconds of
+    backward compute (None: never).
     """
 
     nbytes: int
@@ -30,20 +32,20 @@ class Move:
 def predict(
     moves: Sequence[Move], selected: Collection[int], forward_s: float, backward_s: float, window: int, ahead: int
 ) -> Timeline:
-    """Run one iteration in which the ``selected`` blobs move out and back.
+    """Run one iteration in which the ``selected`` activations move out and back.
 
-    Compute waits while more than ``window`` bytes wait for their write, and for what it wants and is not back. At each
-    use of a blob, reads are begun of what is wanted next, as far as it fits into ``ahead`` bytes.
+    Compute waits while more than ``window`` bytes wait for their write, and for what it needs and is not back. At each
+    use of an activation, the next reads begin, as far as they fit into ``ahead`` bytes.
     """
     chosen = frozenset(selected)
     writes, stall, peak = _forward(moves, chosen, window)
-    written_s = {write.blob: write.finish_s for write in writes}
+    written_s = {write.activation: write.finish_s for write in writes}
     reads, waited, backward_peak = _backward(moves, chosen, written_s, forward_s + stall, ahead)
     return Timeline(forward_s, backward_s, stall, waited, writes, reads, max(peak, backward_peak))
 
 
 def _forward(moves: Sequence[Move], chosen: frozenset[int], window: int) -> tuple[tuple[Transfer, ...], float, int]:
-    """The writes, what compute waited for room in the window, and the peak."""
+    """Return the writes, the time compute waited for room in the window, and the peak."""
     writes: list[Transfer] = []
     under_way: deque[Transfer] = deque()
     stall = idle_from = 0.0
@@ -64,14 +66,14 @@ def _forward(moves: Sequence[Move], chosen: frozenset[int], window: int) -> tupl
             over = under_way.popleft()
             stall += max(0.0, over.finish_s - now)
             now = max(now, over.finish_s)
-            waiting -= moves[over.blob].nbytes
+            waiting -= moves[over.activation].nbytes
     return tuple(writes), stall, peak
 
 
 def _backward(
     moves: Sequence[Move], chosen: frozenset[int], written_s: dict[int, float], start: float, ahead: int
 ) -> tuple[tuple[Transfer, ...], float, int]:
-    """The reads, what compute waited for them, and the peak."""
+    """Return the reads, the time compute waited for them, and the peak."""
     wanted = [(move.needed_s, -i) for i, move in enumerate(moves) if move.needed_s is not None]
     uses = [-i for _, i in sorted(wanted)]
     resident = peak = sum(move.nbytes for i, move in enumerate(moves) if i not in chosen)
@@ -84,7 +86,7 @@ def _backward(
         nonlocal idle_from, held, peak
         held += moves[i].nbytes
         peak = max(peak, resident + held)
-        if written_s[i] > now:  # still in memory, and so it stays
+        if written_s[i] > now:  # still in memory: its write is cancelled
             ready[i] = now
             return
         begin = max(now, idle_from)

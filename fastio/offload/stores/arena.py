@@ -1,8 +1,8 @@
-"""The two-ended arena: what stays from the low end, what passes through from the high end (FlashNeuron, section 3.2).
+"""The two-ended arena: resident blocks at the low end, ephemeral ones at the high end (FlashNeuron, section 3.2).
 
-Pure: it hands out offsets and touches no memory, so one class serves the slab of pinned host memory, the arena for
-prefetches on a GPU, and the simulator. Ephemeral blocks live a short time, so the holes they leave stay near their end
-and the resident blocks never have holes between them because of them.
+Pure: it returns offsets and touches no memory, so one class serves the slab of pinned host memory, the arena for
+prefetches on a GPU, and the simulator. Ephemeral blocks are short-lived: the holes they leave stay near their end, and
+never lie between resident blocks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import bisect
 
 
 class ArenaFullError(MemoryError):
-    """The two ends would meet. ``wanted`` and ``gap`` are in bytes, ``gap`` the largest free run for that end."""
+    """The two ends would meet. ``wanted`` and ``gap`` are in bytes; ``gap`` is the largest free run for that end."""
 
     def __init__(self, wanted: int, gap: int, nbytes: int) -> None:
         self.wanted = wanted
@@ -27,7 +27,7 @@ class ArenaFullError(MemoryError):
 
 
 class Arena:
-    """Offsets into ``nbytes`` bytes. Blocks are rounded up to ``alignment``, and so aligned to it."""
+    """Offsets into ``nbytes`` bytes. Blocks are rounded up to a multiple of ``alignment``, which aligns them."""
 
     def __init__(self, nbytes: int, alignment: int = 4096) -> None:
         if alignment < 1 or nbytes < 0:
@@ -39,24 +39,24 @@ class Arena:
         self._blocks: dict[int, tuple[_End, int, int]] = {}  # offset -> end, distance from that end, bytes
 
     def resident(self, nbytes: int) -> int:
-        """The offset of a block at the low end, as low as possible. Raises ArenaFullError."""
+        """Return the offset of a new block at the low end, as low as possible. Raises ArenaFullError."""
         distance, rounded = self._take(self._low, nbytes)
         self._blocks[distance] = (self._low, distance, rounded)
         return distance
 
     def ephemeral(self, nbytes: int) -> int:
-        """The offset of a block at the high end, as high as possible. Raises ArenaFullError."""
+        """Return the offset of a new block at the high end, as high as possible. Raises ArenaFullError."""
         distance, rounded = self._take(self._high, nbytes)
         offset = self.nbytes - distance - rounded
         self._blocks[offset] = (self._high, distance, rounded)
         return offset
 
     def free(self, offset: int) -> None:
-        """Give back the block at ``offset``; KeyError if there is none."""
+        """Free the block at ``offset``; KeyError if there is none."""
         if offset not in self._blocks:
             raise KeyError(f"no block of this arena begins at offset {offset}")
         end, distance, rounded = self._blocks.pop(offset)
-        end.give_back(distance, rounded)
+        end.free_block(distance, rounded)
 
     @property
     def used(self) -> int:
@@ -70,8 +70,8 @@ class Arena:
 
     def _take(self, end: _End, nbytes: int) -> tuple[int, int]:
         if nbytes < 0:
-            raise ValueError(f"a block has at least 0 bytes, got {nbytes}")
-        rounded = max(1, -(-nbytes // self.alignment)) * self.alignment  # even an empty block has its own offset
+            raise ValueError(f"nbytes is {nbytes}: expected 0 or more")
+        rounded = max(1, -(-nbytes // self.alignment)) * self.alignment  # an empty block has an offset of its own
         distance = end.take(rounded, self.gap)
         if distance is None:
             raise ArenaFullError(nbytes, max(self.gap, end.largest_hole), self.nbytes)
@@ -103,7 +103,7 @@ class _End:
         self.used += nbytes
         return distance
 
-    def give_back(self, distance: int, nbytes: int) -> None:
+    def free_block(self, distance: int, nbytes: int) -> None:
         self.used -= nbytes
         number = bisect.bisect_left(self._holes, (distance, 0))
         if number < len(self._holes) and self._holes[number][0] == distance + nbytes:

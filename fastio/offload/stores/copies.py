@@ -1,19 +1,18 @@
-"""Copies between a slab of host memory and the memory that tensors lie in, by address.
+"""Copies between a slab of host memory and the memory of tensors, by address.
 
-Two versions of one thing: at once, where both sides are host memory, and on side streams, for CUDA memory.
+Two implementations: synchronous if both sides are host memory, and on side streams for CUDA memory.
 
-Order on a GPU. A copy out waits for what was queued on the stream that is current when it is asked for: that stream
-computed the tensor. A copy back waits for what was queued on the stream that was current when its *target* was named,
-right after torch allocated it: torch hands out memory that kernels queued before may still use. The current stream is
-asked for each time, for backward runs on threads of autograd, under the streams of the forward pass.
+Order on a GPU. A copy out waits for the work queued on the stream that is current at the call: that stream computed the
+tensor. A copy back waits for the work queued on the stream that was current when its *target* was named, right after
+torch allocated it: torch reuses memory that earlier kernels may still use. The current stream is looked up each time,
+because autograd runs backward on its own threads, under the streams of the forward pass.
 
-The other way round it is the host that waits: ``is_done`` and ``wait`` speak of copies that are over, not of copies
-that are queued. The current stream alone could be made to wait instead, but what came back is also handed to nodes on
-other streams, which would know nothing of it, and memory whose copy is merely queued must be neither given back to
-torch nor, in the slab, to the next blob. It costs little: what is read ahead is mostly over when it is asked for, and
-the kernels of the nodes before keep the GPU busy meanwhile.
+In the other direction the host waits: ``is_done`` and ``wait`` report finished copies, not queued ones. Making only the
+current stream wait would not do: the data is also handed to nodes on other streams, which would not wait, and memory of
+a queued copy must be neither returned to torch nor reused in the slab. It costs little: most read-aheads are done when
+they are needed, and the kernels of earlier nodes keep the GPU busy meanwhile.
 
-No ``record_stream`` here: whoever asks for a copy keeps both memories until it is over.
+No ``record_stream`` here: the caller keeps both memories until the copy is done.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from fastio.memory.raw_memory import cuda_bytes, host_bytes
 from fastio.memory.staging_buffers import copy_errors
 
 
-class Ticket(Protocol):
-    """A copy that was asked for. An error is raised each time it is asked."""
+class Copy(Protocol):
+    """A copy that was begun. Each call raises its error."""
 
     def is_done(self) -> bool:
-        """Whether the copy is over. Raises RefusedError if it failed."""
+        """Return whether the copy is done. Raises RefusedError if it failed."""
 
     def wait(self) -> None:
-        """Until the copy is over. Raises RefusedError if it failed."""
+        """Wait until the copy is done. Raises RefusedError if it failed."""
 
 
 class Target(NamedTuple):
-    """Memory that a copy will fill. ``fence``: what must be over before, where that is not certain yet."""
+    """Memory that a copy will fill. ``fence``: an event that must happen first, None if nothing is pending."""
 
     address: int
     nbytes: int
@@ -46,22 +45,22 @@ class Target(NamedTuple):
 
 
 class Copies(Protocol):
-    """``pinned``: whether host memory must be registered with CUDA. Raises RefusedError where a copy is refused."""
+    """``pinned``: whether host memory must be registered with CUDA. Raises RefusedError if a copy is refused."""
 
     pinned: ClassVar[bool]
 
-    def out(self, address: int, host: int, nbytes: int) -> Ticket:
+    def out(self, address: int, host: int, nbytes: int) -> Copy:
         """Begin to copy a tensor's bytes at ``address`` to host memory at ``host``."""
 
     def target(self, address: int, nbytes: int) -> Target:
-        """Name the memory that a later ``back`` will fill, as soon as it was allocated."""
+        """Name the memory that a later ``back`` will fill, right after its allocation."""
 
-    def back(self, host: int, target: Target) -> Ticket:
+    def back(self, host: int, target: Target) -> Copy:
         """Begin to copy host memory at ``host`` to all of the target."""
 
 
-class _Over:
-    """A copy that was over when it was asked for."""
+class _CompletedCopy:
+    """A copy that was done when it was begun."""
 
     def is_done(self) -> bool:
         return True
@@ -70,33 +69,33 @@ class _Over:
         return
 
 
-OVER = _Over()
+COMPLETED = _CompletedCopy()
 
 
 class HostCopies:
-    """Between host memory and host memory: at once, without the GIL."""
+    """Copies between host memory and host memory: synchronous, without the GIL."""
 
     pinned: ClassVar[bool] = False
 
-    def out(self, address: int, host: int, nbytes: int) -> Ticket:
+    def out(self, address: int, host: int, nbytes: int) -> Copy:
         """See :class:`Copies`."""
         ctypes.memmove(host, address, nbytes)
-        return OVER
+        return COMPLETED
 
     def target(self, address: int, nbytes: int) -> Target:
         """See :class:`Copies`."""
         return Target(address, nbytes)
 
-    def back(self, host: int, target: Target) -> Ticket:
+    def back(self, host: int, target: Target) -> Copy:
         """See :class:`Copies`."""
         ctypes.memmove(target.address, host, target.nbytes)
-        return OVER
+        return COMPLETED
 
 
 class CudaCopies:
-    """Between pinned host memory and the memory of any CUDA device: a side stream for each device and direction.
+    """Copies between pinned host memory and CUDA memory, on a side stream per device and direction.
 
-    Its order was tested on simulated streams; on a GPU it has not run yet.
+    The order was tested on simulated streams; it has not run on a GPU yet.
     """
 
     pinned: ClassVar[bool] = True
@@ -104,10 +103,10 @@ class CudaCopies:
     def __init__(self) -> None:
         self._streams: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
 
-    def out(self, address: int, host: int, nbytes: int) -> Ticket:
+    def out(self, address: int, host: int, nbytes: int) -> Copy:
         """See :class:`Copies`."""
         if nbytes == 0:
-            return OVER
+            return COMPLETED
         with copy_errors():
             source = cuda_bytes(address, nbytes)
             fence = torch.cuda.current_stream(source.device).record_event()
@@ -121,10 +120,10 @@ class CudaCopies:
             device = cuda_bytes(address, nbytes).device
             return Target(address, nbytes, torch.cuda.current_stream(device).record_event())
 
-    def back(self, host: int, target: Target) -> Ticket:
+    def back(self, host: int, target: Target) -> Copy:
         """See :class:`Copies`."""
         if target.fence is None:
-            return OVER
+            return COMPLETED
         with copy_errors():
             destination = cuda_bytes(target.address, target.nbytes)
             stream = self._stream(destination.device, "back")
@@ -138,14 +137,14 @@ class CudaCopies:
 
     def _copy(
         self, destination: torch.Tensor, source: torch.Tensor, stream: torch.cuda.Stream, fence: torch.cuda.Event
-    ) -> Ticket:
+    ) -> Copy:
         stream.wait_event(fence)
         with torch.cuda.stream(stream):
             destination.copy_(source, non_blocking=True)
-        return _Queued(stream.record_event())
+        return _StreamCopy(stream.record_event())
 
 
-class _Queued:
+class _StreamCopy:
     """A copy on a stream, and the event that follows it."""
 
     __slots__ = ("_event",)

@@ -1,4 +1,4 @@
-"""Fresh memory for payloads and for what comes out of them."""
+"""Allocates memory for encoded and decoded payloads."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fastio import _native
 from fastio.memory.load_buffers import bytes_of
 from fastio.runtime.native_errors import NativeError
 
-# Touching new memory for the first time is what a codec's time goes to: 2.5 GB/s by pages of 4 KiB, 40 by huge ones,
-# where packing and unpacking run at 20 and more. glibc has warm memory at times, but often none of a MiB and more.
+# First touches of new memory dominate a codec's time: 2.5 GB/s with pages of 4 KiB, 40 GB/s with huge pages, while
+# packing and unpacking run at 20 GB/s and more. glibc often has no touched memory for blocks of a MiB and more.
 _HUGE_PAGE = 2 << 20
-_WORTH_ONE = _HUGE_PAGE // 2  # bytes: what fills less of a huge page would waste too much of it
+_WORTH_ONE = _HUGE_PAGE // 2  # bytes: less would waste too much of a huge page
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0)  # since Python 3.13
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """As ``torch.empty``; on the CPU in huge pages, from 1 MiB on, which go back to the system with their storage.
+    """Like ``torch.empty``; on the CPU, from 1 MiB on, in huge pages that are unmapped with their storage.
 
-    At most half of the last huge page is wasted. MemoryError where there is not so much.
+    Wastes at most half of the last huge page. MemoryError if there is not enough memory.
     """
     nbytes = math.prod(shape) * dtype.itemsize
     if device.type != "cpu" or nbytes < _WORTH_ONE:
@@ -38,9 +38,9 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
 
 
 def untouched(nbytes: int, filled: int) -> torch.Tensor:
-    """Zeros on the CPU, uint8 of shape ``(nbytes,)``, of which ``filled`` bytes in a row are to be written.
+    """Return zeros on the CPU, uint8 of shape ``(nbytes,)``, of which one range of ``filled`` bytes will be written.
 
-    The other pages take no memory. MemoryError where the system does not give so many addresses.
+    The other pages take no memory. MemoryError if the system refuses so much address space.
     """
     try:
         pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)

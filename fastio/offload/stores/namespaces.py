@@ -1,4 +1,4 @@
-"""NVMe namespaces behind the kernel's passthrough devices, opened so that nobody else gets at them meanwhile."""
+"""Opens NVMe namespaces through the kernel's passthrough devices, and claims them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CURES = {
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """An open passthrough device; ``claim`` is its block device, held exclusively: -1 where there is none to hold."""
+    """An open passthrough device. ``claim`` is its block device, held exclusively; -1 if there is none."""
 
     fd: int
     claim: int
@@ -32,9 +32,9 @@ class Namespace:
 
 
 def open_namespaces(paths: Sequence[str], force: str | None) -> list[Namespace]:
-    """Open all of them, or none: "/dev/ng0n1", or "/dev/nvme0n1" for the same.
+    """Open all namespaces or none: "/dev/ng0n1", or "/dev/nvme0n1" for the same.
 
-    Raises ValueError for what is no namespace, DeviceInUseError, and TransferError with a cure where there is one.
+    Raises ValueError for a path that is no namespace, DeviceInUseError, and TransferError with a cure if one is known.
     """
     opened: list[Namespace] = []
     try:
@@ -48,14 +48,14 @@ def open_namespaces(paths: Sequence[str], force: str | None) -> list[Namespace]:
 
 
 def close_namespace(namespace: Namespace) -> None:
-    """Close it and let others have it."""
+    """Close it and release its claim."""
     os.close(namespace.fd)
     if namespace.claim >= 0:
         os.close(namespace.claim)
 
 
 def passthrough(path: str) -> str:
-    """The passthrough device of a namespace given as itself or as a block device. ValueError for a partition."""
+    """Return the passthrough device for itself or for its block device. ValueError for a partition."""
     folder, name = os.path.split(os.path.realpath(path))
     block = _BLOCK_DEVICE.fullmatch(name)
     if block is not None:
@@ -69,7 +69,7 @@ def _open(path: str, force: str | None) -> Namespace:
     try:
         named = _PASSTHROUGH.fullmatch(os.path.basename(os.path.realpath(path)))
         if not (stat.S_ISCHR(os.stat(path).st_mode) and named):
-            raise ValueError(f"{path} is no NVMe namespace: expected a device such as 'nvme:/dev/ng0n1'")
+            raise ValueError(f"{path} is not an NVMe namespace: expected a device such as 'nvme:/dev/ng0n1'")
         refuse_in_use(path, force)
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
@@ -84,7 +84,10 @@ def _open(path: str, force: str | None) -> Namespace:
 
 
 def _claim(path: str) -> int:
-    """Hold the block device: nobody mounts it then. The kernel would let passthrough commands through all the same."""
+    """Hold the block device exclusively, so that it cannot be mounted.
+
+    The kernel itself would allow passthrough commands to a mounted device.
+    """
     block = block_twin(path)
     if block == path or not os.path.exists(block):
         return -1

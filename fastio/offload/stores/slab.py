@@ -1,4 +1,4 @@
-"""One piece of host memory in blocks: the two-ended arena, and the memory that its offsets mean."""
+"""One piece of host memory in blocks: the two-ended arena, and the memory behind its offsets."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from fastio.errors import FastIOError
 from fastio.memory.staging_buffers import PAGE, HostMemory
 from fastio.offload.stores.arena import Arena
 
-_broken_off: list[HostMemory] = []
+_leaked: list[HostMemory] = []
 
 
 class Mapper(Protocol):
-    """Who must know memory before a device reaches it; see :meth:`fastio.offload.BlockStore.map`."""
+    """Maps memory for a device before it uses it; see :meth:`fastio.offload.BlockStore.map`."""
 
     def map(self, address: int, nbytes: int) -> None:
-        """Before the first use."""
+        """Called before the first use."""
 
     def unmap(self, address: int) -> None:
-        """After the last."""
+        """Called after the last use."""
 
 
 class Slab:
-    """Blocks by address, on whole pages. The memory is made with the first block, at its exact size.
+    """Blocks by address, on whole pages. The memory is allocated with the first block, at its exact size.
 
-    ``pin``: registered with CUDA. ``mapper`` is told of the memory while there is any. Raises RefusedError where the
-    system or the driver does not give the memory, what the mapper raises, ArenaFullError where there is no room, and
-    RuntimeError once it is closed.
+    ``pin``: register the memory with CUDA. ``mapper`` maps it while it exists. Raises RefusedError if the system or the
+    driver refuses the memory, the mapper's errors, ArenaFullError if there is no room, and RuntimeError after
+    ``close``.
     """
 
     def __init__(self, nbytes: int, pin: bool, mapper: Mapper | None = None) -> None:
@@ -39,15 +39,15 @@ class Slab:
         self._closed = False
 
     def resident(self, nbytes: int) -> int:
-        """A block for what stays a while."""
+        """Return a block for long-lived data."""
         return self._take(self._arena.resident, nbytes)
 
     def ephemeral(self, nbytes: int) -> int:
-        """A block for what passes through."""
+        """Return a block for data in transit."""
         return self._take(self._arena.ephemeral, nbytes)
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether ``resident`` would find a block of that size."""
+        """Return whether ``resident`` would find a block of that size."""
         try:
             self._arena.free(self._arena.resident(nbytes))
         except MemoryError:
@@ -55,22 +55,22 @@ class Slab:
         return True
 
     def free(self, address: int) -> None:
-        """Give a block back. Nobody may use it any more."""
+        """Free a block. It must not be used any more."""
         assert self._memory is not None, "a block has memory"
         self._arena.free(address - self._memory.address)
 
     def grow(self, nbytes: int) -> None:
-        """Have room for a block of ``nbytes``. Only when all blocks are free that ever will be."""
+        """Make room for a block of ``nbytes``. All blocks must be free, except leaked ones."""
         arena = Arena(max(self.nbytes, -(-nbytes // PAGE) * PAGE), PAGE)
         if self._memory is not None:
-            memory = self._make(arena.nbytes)  # before the old one goes: it may fail
-            self._give_back()
+            memory = self._allocate(arena.nbytes)  # before freeing the old memory: this may fail
+            self._free_memory()
             self._memory = memory
         self._arena = arena
 
     @property
     def nbytes(self) -> int:
-        """Its size, whether the memory is made or not."""
+        """The size in bytes, allocated or not."""
         return self._arena.nbytes
 
     @property
@@ -79,11 +79,11 @@ class Slab:
         return self._arena.used
 
     def close(self) -> None:
-        """Unpin the memory and give it back. Nobody may use it any more. Twice is fine."""
+        """Unpin and free the memory. It must not be used any more. May be called twice."""
         self._closed = True
-        self._give_back()
+        self._free_memory()
 
-    def _make(self, nbytes: int) -> HostMemory:
+    def _allocate(self, nbytes: int) -> HostMemory:
         memory = HostMemory(nbytes, self._pin)
         if self._mapper is not None:
             try:
@@ -93,15 +93,15 @@ class Slab:
                 raise
         return memory
 
-    def _give_back(self) -> None:
+    def _free_memory(self) -> None:
         memory, self._memory = self._memory, None
         if memory is not None and self._arena.used == 0:
             if self._mapper is not None:
-                with contextlib.suppress(FastIOError):  # a store that is closed has let go of it
+                with contextlib.suppress(FastIOError):  # a closed store has unmapped it
                     self._mapper.unmap(memory.address)
             memory.close()
-        elif memory is not None:  # an interrupt broke off a transfer that a device may still be at: it stays for ever
-            _broken_off.append(memory)
+        elif memory is not None:  # after an interrupted transfer a device may still use it: never freed
+            _leaked.append(memory)
 
     def _take(self, take: Callable[[int], int], nbytes: int) -> int:
         if self._closed:
@@ -109,7 +109,7 @@ class Slab:
         offset = take(nbytes)
         if self._memory is None:
             try:
-                self._memory = self._make(self._arena.nbytes)
+                self._memory = self._allocate(self._arena.nbytes)
             except BaseException:
                 self._arena.free(offset)
                 raise

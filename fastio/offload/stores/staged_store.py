@@ -1,7 +1,7 @@
-"""GPU memory on a store that reaches host memory only: every blob passes through a slab of pinned memory.
+"""Stores GPU memory in a store that only reaches host memory, through a slab of pinned memory.
 
-A write is a copy to the slab and then a write of the store below; a read is a read of that store and then a copy back.
-Nothing moves behind one's back: ``update``, ``is_done`` and ``wait`` take each blob from one to the other.
+A write is a copy to the slab, then a write of the underlying store. A read is a read of that store, then a copy back.
+No thread runs in the background: ``update``, ``is_done`` and ``wait`` take each blob from one step to the next.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import Any
 
 from fastio.errors import FastIOError
 from fastio.offload.stores.arena import ArenaFullError
-from fastio.offload.stores.copies import Copies, Target, Ticket
+from fastio.offload.stores.copies import Copies, Copy, Target
 from fastio.offload.stores.slab import Slab
-from fastio.offload.stores.store_errors import again, without_frames
+from fastio.offload.stores.store_errors import raisable_copy, without_frames
 from fastio.offload.stores.tiers import Store
 
-_REFUSALS = (FastIOError, OSError)
+_STORE_ERRORS = (FastIOError, OSError)
 
 
 @dataclass(slots=True)
 class _Blob:
     nbytes: int
-    below: bool = False  # the store below knows the index
-    written: bool = False  # and has all its bytes
+    stored: bool = False  # the underlying store knows the index
+    written: bool = False  # the underlying store has all bytes
     filling: bool = False  # the caller's memory is being written
-    error: Exception | None = None  # what the last command ended with
-    told: bool = False  # the caller has heard of it
+    error: Exception | None = None  # of the last command
+    reported: bool = False  # the error was raised to the caller
 
 
 @dataclass(slots=True)
 class _Command:
-    """The store below at work on an index."""
+    """A pending command of the underlying store."""
 
     store: Store
     index: int
@@ -46,22 +46,22 @@ class _Command:
 
 @dataclass(slots=True)
 class _Move:
-    """One blob on its way through its block of the slab: ``now`` is under way, ``then`` does what follows."""
+    """A blob in transit through its block of the slab. ``current`` is pending; ``steps`` yields what follows."""
 
     blob: _Blob
     block: int
-    then: Iterator[Ticket | _Command]
-    now: Ticket | _Command
-    freed: bool = False  # nobody waits for it any more
+    steps: Iterator[Copy | _Command]
+    current: Copy | _Command
+    freed: bool = False  # the blob was freed meanwhile
 
 
 class StagedStore:
-    """A store (:class:`~fastio.offload.stores.tiers.Store`) for the addresses that ``copies`` reach, over another one.
+    """A store (:class:`~fastio.offload.stores.tiers.Store`) on top of another, for the addresses ``copies`` reach.
 
-    ``nbytes`` of slab bound how much moves at a time: a command for which there is no room waits for the oldest ones. A
-    blob that is larger than the slab makes it grow. The memory is made with the first command and given back by
-    ``close``, which leaves the store below open. A store below whose ``wants_map`` is true has it mapped, so that its
-    devices reach it without a copy. Not thread-safe: one lock around all calls.
+    The slab of ``nbytes`` bounds how much moves at a time: a command without room waits for the oldest ones. A blob
+    larger than the slab makes it grow. The memory is allocated with the first command and freed by ``close``, which
+    leaves the underlying store open. If that store's ``wants_map`` is true, the slab is mapped, so that its devices use
+    it without a copy. Not thread-safe: use one lock around all calls.
     """
 
     def __init__(self, store: Store, copies: Copies, nbytes: int) -> None:
@@ -70,66 +70,66 @@ class StagedStore:
         mapper: Any = store if getattr(store, "wants_map", False) else None
         self._slab = Slab(nbytes, copies.pinned, mapper)
         self._blobs: dict[int, _Blob] = {}
-        self._moves: dict[int, _Move] = {}  # by index, the oldest first
+        self._moves: dict[int, _Move] = {}  # by index, oldest first
 
     def write(self, index: int, address: int, nbytes: int) -> None:
         """Begin to write a new blob.
 
-        ValueError if the index is taken, RefusedError if there is no memory or no copy. What the store below refuses
-        is told by ``is_done`` and ``wait``.
+        ValueError if the index is taken, RefusedError if the memory or the copy is refused. ``is_done`` and ``wait``
+        raise errors of the underlying store.
         """
         if index in self._blobs:
             raise ValueError(f"index {index} is in the staged store: free it first")
-        self._settle(index)  # what was freed under this index
+        self._finish(index)  # a freed blob of this index may still be moving
         blob = _Blob(nbytes)
         block = self._block(nbytes)
         self._start(index, blob, block, self._writing(index, blob, block, address))
         self._blobs[index] = blob
 
     def read(self, index: int, address: int, nbytes: int) -> None:
-        """Begin to read a blob's first ``nbytes``, after what is under way of it.
+        """Begin to read a blob's first ``nbytes``, after its pending command.
 
-        IndexError if there is no such blob, ValueError if it is shorter. What its write ended with if that failed, and
-        what an earlier read ended with if nobody was told: then it may be tried again.
+        IndexError if there is no such blob, ValueError if it is shorter. Raises the error of its write if that failed,
+        and the error of an earlier read if it was not raised yet; then the read may be retried.
         """
         blob = self._blob(index)
         if nbytes > blob.nbytes:
             raise ValueError(f"cannot read {nbytes} bytes of index {index}, which has {blob.nbytes}")
         target = self._copies.target(address, nbytes)
-        self._settle(index)
-        if not (blob.told and blob.written):
-            _tell(blob)
-        blob.error, blob.told = None, False
+        self._finish(index)
+        if not (blob.reported and blob.written):
+            _raise_error(blob)
+        blob.error, blob.reported = None, False
         block = self._block(nbytes)
         self._start(index, blob, block, self._reading(index, blob, block, target))
 
     def update(self) -> int:
-        """Take every blob as far as it can go without waiting; the number of those that still move."""
+        """Advance every blob as far as possible without waiting; return how many are still moving."""
         for index in list(self._moves):
             self._advance(index)
         self._store.update()
         return len(self._moves)
 
     def is_done(self, index: int) -> bool:
-        """Whether nothing of this blob is under way. Raises what its last command ended with."""
+        """Return whether nothing of this blob is pending. Raises the error of its last command."""
         blob = self._blob(index)
         self._advance(index)
         if index in self._moves:
             return False
-        _tell(blob)
+        _raise_error(blob)
         return True
 
     def wait(self, index: int) -> None:
-        """Until nothing of this blob is under way. Raises what its last command ended with."""
+        """Wait until nothing of this blob is pending. Raises the error of its last command."""
         blob = self._blob(index)
-        self._settle(index)
-        _tell(blob)
+        self._finish(index)
+        _raise_error(blob)
 
     def free(self, index: int) -> None:
-        """Forget a blob, whatever is under way. IndexError if there is none.
+        """Free a blob, even with pending commands. IndexError if there is none.
 
-        The memory of its reads is the caller's again: a copy back is waited for. A write that is under way may still
-        read from the caller's memory.
+        Waits for a copy back, so the caller may reuse the memory of its reads. A pending write may still read the
+        caller's memory.
         """
         blob = self._blob(index)
         del self._blobs[index]
@@ -139,14 +139,14 @@ class StagedStore:
             return
         move.freed = True
         if blob.filling:
-            self._settle(index)
+            self._finish(index)
 
     def __contains__(self, index: int) -> bool:
         return index in self._blobs
 
     @property
     def stats(self) -> Any:
-        """Those of the store below, if it has any."""
+        """The statistics of the underlying store, if it has any."""
         return getattr(self._store, "stats", None)
 
     @property
@@ -155,47 +155,47 @@ class StagedStore:
         return self._slab.used
 
     def close(self) -> None:
-        """Wait for what is under way, free all blobs below, unpin the slab and give it back. Twice is fine."""
+        """Wait for pending moves, free all blobs and the slab. May be called twice."""
         for index in list(self._blobs):
             self.free(index)
         for index in list(self._moves):
-            self._settle(index)
+            self._finish(index)
         self._slab.close()
 
-    def _writing(self, index: int, blob: _Blob, block: int, address: int) -> Iterator[Ticket | _Command]:
+    def _writing(self, index: int, blob: _Blob, block: int, address: int) -> Iterator[Copy | _Command]:
         yield self._copies.out(address, block, blob.nbytes)
         self._store.write(index, block, blob.nbytes)
-        blob.below = True
+        blob.stored = True
         yield _Command(self._store, index)
         blob.written = True
 
-    def _reading(self, index: int, blob: _Blob, block: int, target: Target) -> Iterator[Ticket | _Command]:
+    def _reading(self, index: int, blob: _Blob, block: int, target: Target) -> Iterator[Copy | _Command]:
         self._store.read(index, block, target.nbytes)
         yield _Command(self._store, index)
         blob.filling = True
         yield self._copies.back(block, target)
 
-    def _start(self, index: int, blob: _Blob, block: int, then: Iterator[Ticket | _Command]) -> None:
+    def _start(self, index: int, blob: _Blob, block: int, steps: Iterator[Copy | _Command]) -> None:
         try:
-            self._moves[index] = _Move(blob, block, then, next(then))
-        except _REFUSALS:
+            self._moves[index] = _Move(blob, block, steps, next(steps))
+        except _STORE_ERRORS:
             self._slab.free(block)
             raise
 
     def _advance(self, index: int, wait: bool = False) -> None:
-        """Take a blob as far as it can go without waiting, or all the way; then its block is free again."""
+        """Advance a blob as far as possible without waiting, or to the end; free its block when it is done."""
         move = self._moves.get(index)
         if move is None:
             return
         try:
             while True:
                 if wait:
-                    move.now.wait()
-                elif not move.now.is_done():
+                    move.current.wait()
+                elif not move.current.is_done():
                     return
-                if move.freed or not self._go_on(index, move):
+                if move.freed or not self._next_step(index, move):
                     break
-        except _REFUSALS as error:
+        except _STORE_ERRORS as error:
             move.blob.error = without_frames(error)
         move.blob.filling = False
         del self._moves[index]
@@ -203,21 +203,21 @@ class StagedStore:
         if move.freed:
             self._forget(index, move.blob)
 
-    def _go_on(self, index: int, move: _Move) -> bool:
-        """Do what follows; False where nothing does."""
+    def _next_step(self, index: int, move: _Move) -> bool:
+        """Begin the next step; return False if there is none."""
         try:
-            move.now = next(move.then)
+            move.current = next(move.steps)
         except StopIteration:
             return False
-        except _REFUSALS:
+        except _STORE_ERRORS:
             raise
-        except BaseException:  # an interrupt, say: it may have come before or after the device began to use the block
-            move.blob.error = FastIOError(f"index {index}: its transfer was broken off")
-            del self._moves[index]  # and the block is nobody's for ever
+        except BaseException:  # such as an interrupt, before or after the device began to use the block
+            move.blob.error = FastIOError(f"index {index}: its transfer was interrupted")
+            del self._moves[index]  # the block is never reused
             raise
         return True
 
-    def _settle(self, index: int) -> None:
+    def _finish(self, index: int) -> None:
         self._advance(index, wait=True)
 
     def _block(self, nbytes: int) -> int:
@@ -226,12 +226,12 @@ class StagedStore:
                 return self._slab.ephemeral(nbytes)
             except ArenaFullError:
                 if self._moves:
-                    self._settle(next(iter(self._moves)))
+                    self._finish(next(iter(self._moves)))
                 else:
                     self._slab.grow(nbytes)
 
     def _forget(self, index: int, blob: _Blob) -> None:
-        if blob.below:
+        if blob.stored:
             self._store.free(index)
 
     def _blob(self, index: int) -> _Blob:
@@ -241,7 +241,7 @@ class StagedStore:
         return blob
 
 
-def _tell(blob: _Blob) -> None:
+def _raise_error(blob: _Blob) -> None:
     if blob.error is not None:
-        blob.told = True
-        raise again(blob.error)
+        blob.reported = True
+        raise raisable_copy(blob.error)

@@ -1,4 +1,4 @@
-"""What goes wrong in a block store, as the public errors: with driver, place and LBA, and NVMe's status in words."""
+"""Turns block store failures into public errors: with driver, place and LBA, and the NVMe status in words."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fastio.runtime.native_errors import NativeError, public_error
 
 E = TypeVar("E", bound=Exception)
 
-BLOCK = 4096  # bytes, in which the native store counts
+BLOCK = 4096  # bytes: the unit of the native store
 
-# errno, whether a write, device, its block, whether it stopped without an error, NVMe's status
+# errno, is a write, device, its block, stopped without an error, NVMe status
 Failure = tuple[int, bool, int, int, bool, int]
 
 
@@ -27,7 +27,7 @@ class StoreGoneError(FastIOError, RuntimeError):
 def transfer_error(
     driver: str, index: int, failure: Failure, places: Sequence[str], lba_bytes: Sequence[int]
 ) -> TransferError:
-    """How a transfer of the blob ``index`` failed. ``lba_bytes`` is the size of a block on each of the places."""
+    """Return the error of a failed transfer. ``lba_bytes`` is the LBA size of each place."""
     number, write, device, block, stuck, status = failure
     offset = block * BLOCK
     operation = f"driver {driver}: {'write' if write else 'read'} of index {index} at LBA {offset // lba_bytes[device]}"
@@ -39,24 +39,24 @@ def transfer_error(
 
 
 def without_frames(error: E) -> E:
-    """The error without its traceback, and without those of the errors that led to it: it can be kept.
+    """Remove the traceback of an error, and the errors that led to it, so that the error can be kept.
 
-    A traceback holds the frames of the calls that it came through, and these the whole graph that is computed.
+    A traceback holds the frames of its calls, and these hold the whole graph.
     """
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)
 
 
-def again(error: Exception) -> Exception:
-    """An error like one that is kept, to be raised: what is raised gets frames."""
+def raisable_copy(error: Exception) -> Exception:
+    """Return a copy of a kept error to raise: raising adds frames."""
     try:
         return copy.copy(error)
-    except Exception:  # one of a store that is not ours, which cannot be made from its arguments
+    except Exception:  # another store's error, which cannot be copied
         return FastIOError(f"{type(error).__name__}: {error}")
 
 
-class Naming:
-    """A context in which native errors become the public ones; without a generator, for it surrounds every call."""
+class PublicErrors:
+    """A context that converts native errors to public ones. No generator, because it surrounds every call."""
 
     __slots__ = ("_driver", "_path")
 
@@ -73,7 +73,7 @@ class Naming:
             try:
                 raise public from None
             finally:
-                # Else the error holds this frame and the frame the error, and with them all that the caller is at.
+                # Breaks the cycle of error and frame, which would keep the caller's objects alive.
                 del public, error, at
 
     def _public(self, error: BaseException | None) -> Exception | None:

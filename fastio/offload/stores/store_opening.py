@@ -1,4 +1,4 @@
-"""Opening a block store: which driver its places ask for, and that nobody's data lie there."""
+"""Opens a block store: chooses the driver from its places, and refuses devices that hold data."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fastio.offload.stores.store_errors import BLOCK
 from fastio.offload.stores.store_places import close_places, open_places
 from fastio.runtime.native_errors import translate_native_errors
 
-_NAMED = ("nvme", "vfio", "spdk")  # whose places have the driver's name before a colon
+_NAMED = ("nvme", "vfio", "spdk")  # drivers that are named by a prefix of the place
 DRIVERS = ("uring", "threads", *_NAMED)
-_ALIGNMENT = 4  # of an address in an NVMe command; a driver may ask for more
+_ALIGNMENT = 4  # of addresses in NVMe commands; a driver may require more
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStore:
-    """A native store and what is known of it. ``lba_bytes`` is of each place; ``claims`` are to be closed after it."""
+    """A native store and its properties. ``lba_bytes`` is per place; ``claims`` are closed after the store."""
 
     native: _native.BlockStore
     driver: str
@@ -42,7 +42,7 @@ def open_store(
     places: Sequence[str | os.PathLike[str]], capacity: int, driver: str | None, force: str | None
 ) -> OpenStore:
     """Open a store of ``capacity`` bytes (0: all there is). Raises as :class:`fastio.offload.BlockStore` says."""
-    name, paths = chosen(places, driver)
+    name, paths = choose_driver(places, driver)
     limit = capacity // BLOCK
     if name == "nvme":
         return _on_namespaces(paths, limit, force)
@@ -51,36 +51,36 @@ def open_store(
     return _on_places(paths, limit, name, force)
 
 
-def chosen(places: Sequence[str | os.PathLike[str]], driver: str | None) -> tuple[str, list[str]]:
-    """The driver that places such as "nvme:/dev/ng0n1" ask for, and the places without that; or that which was named.
+def choose_driver(places: Sequence[str | os.PathLike[str]], driver: str | None) -> tuple[str, list[str]]:
+    """Return the driver and the paths for places such as "nvme:/dev/ng0n1", or for a named driver.
 
-    ValueError for a driver that there is not, or places of several kinds.
+    ValueError for an unknown driver, or places of several drivers.
     """
     if driver is not None and driver not in DRIVERS:
         raise ValueError(f"unknown driver {driver!r}: expected one of {', '.join(DRIVERS)}")
     if not places:
         raise ValueError("a block store needs at least one place")
     paths, kinds = [], set()
-    told = [os.fspath(place) for place in places]
-    for place in told:
+    names = [os.fspath(place) for place in places]
+    for place in names:
         prefix, colon, rest = place.partition(":")
         paths.append(rest if colon and prefix in _NAMED else place)
         kinds.add(prefix if colon and prefix in _NAMED else driver or "uring")
     if len(kinds) > 1 or (driver is not None and kinds != {driver}):
-        asked = f" ({driver!r} was asked for)" if driver is not None else ""
-        raise ValueError(f"all places of a store are of one driver{asked}, but these are not: {', '.join(told)}")
+        asked = f" ({driver!r} was requested)" if driver is not None else ""
+        raise ValueError(f"all places of a store are of one driver{asked}, but these are not: {', '.join(names)}")
     return kinds.pop(), paths
 
 
 def _on_places(paths: Sequence[str], limit: int, driver: str, force: str | None) -> OpenStore:
     opened = open_places(paths, force)
-    told = tuple(place.path for place in opened)
+    names = tuple(place.path for place in opened)
     alignment = max(place.memory_alignment for place in opened)
     notes: list[str] = []
     try:
         devices = [(place.fd, place.fixed_blocks) for place in opened]
-        native, driver = _by_ring_or_threads(devices, told, limit, driver, alignment, notes)
-    except Exception:  # not Ctrl-C: it may come when the native store has them, which closes them itself
+        native, driver = _open_kernel_driver(devices, names, limit, driver, alignment, notes)
+    except Exception:  # not Ctrl-C: the native store may own them by then, and closes them itself
         close_places(opened)
         raise
     notes += [f"{place.path}: no direct I/O, so through the page cache" for place in opened if not place.direct]
@@ -88,30 +88,30 @@ def _on_places(paths: Sequence[str], limit: int, driver: str, force: str | None)
     return OpenStore(
         native=native,
         driver=driver,
-        places=told,
+        places=names,
         lba_bytes=(BLOCK,) * len(opened),
         drive_nbytes=sum(drives.values()),
-        whole_pages=all(place.bears_changes for place in opened),
+        whole_pages=all(place.tolerates_changes for place in opened),
         notes=tuple(notes),
     )
 
 
 def _on_namespaces(paths: Sequence[str], limit: int, force: str | None) -> OpenStore:
     opened = open_namespaces(paths, force)
-    told = tuple(namespace.path for namespace in opened)
+    names = tuple(namespace.path for namespace in opened)
     try:
-        native = _native_store([(namespace.fd, 0) for namespace in opened], told, limit, "nvme", _ALIGNMENT)
+        native = _native_store([(namespace.fd, 0) for namespace in opened], names, limit, "nvme", _ALIGNMENT)
     except Exception as error:  # not Ctrl-C, as above
         for namespace in opened:
             close_namespace(namespace)
         if isinstance(error, RefusedError):
-            raise _unusable("nvme", error, told) from None
+            raise _unusable("nvme", error, names) from None
         raise
-    return _on_devices(native, "nvme", told, tuple(namespace.claim for namespace in opened if namespace.claim >= 0))
+    return _on_devices(native, "nvme", names, tuple(namespace.claim for namespace in opened if namespace.claim >= 0))
 
 
 def _on_controllers(names: Sequence[str], limit: int, driver: str, force: str | None) -> OpenStore:
-    """On controllers that the driver takes from the kernel: only it can look at what they hold."""
+    """Open a store on controllers that a user-level driver takes over; only it can read what they hold."""
     for name in names:
         address = pci_address(driver, name)
         if address:
@@ -130,11 +130,11 @@ def _on_controllers(names: Sequence[str], limit: int, driver: str, force: str | 
 
 
 def pci_address(driver: str, name: str) -> str:
-    """The controller of "0000:03:00.0/2" or "trtype=PCIe traddr=0000:03:00.0"; "" for one across a network."""
+    """Return the PCI address of "0000:03:00.0/2" or "trtype=PCIe traddr=0000:03:00.0"; "" for a network controller."""
     if driver == "vfio":
         return name.partition("/")[0]
-    told = {key.lower(): value for key, value in re.findall(r"(\w+)[=:](\S+)", name)}
-    return told.get("traddr", "") if told.get("trtype", "").lower() == "pcie" else ""
+    fields = {key.lower(): value for key, value in re.findall(r"(\w+)[=:](\S+)", name)}
+    return fields.get("traddr", "") if fields.get("trtype", "").lower() == "pcie" else ""
 
 
 def _on_devices(native: _native.BlockStore, driver: str, places: tuple[str, ...], claims: tuple[int, ...]) -> OpenStore:
@@ -145,13 +145,13 @@ def _on_devices(native: _native.BlockStore, driver: str, places: tuple[str, ...]
         places=places,
         lba_bytes=tuple(lba_bytes for _, _, lba_bytes, _, _ in devices),
         drive_nbytes=sum(blocks * BLOCK for _, blocks, _, _, _ in devices),
-        whole_pages=True,  # there is nobody between to take checksums
+        whole_pages=True,  # no filesystem or kernel layer computes checksums
         claims=claims,
     )
 
 
 def _reader(native: _native.BlockStore, driver: str, number: int, name: str) -> Callable[[int, int], bytes]:
-    """A function of (offset, nbytes) that reads whatever lies on a device of the store."""
+    """Return a function of (offset, nbytes) that reads a device of the store."""
 
     def read(offset: int, nbytes: int) -> bytes:
         memory = torch.empty(nbytes, dtype=torch.uint8)
@@ -164,24 +164,24 @@ def _reader(native: _native.BlockStore, driver: str, number: int, name: str) -> 
     return read
 
 
-def _by_ring_or_threads(
-    devices: Sequence[tuple[int, int]], told: Sequence[str], limit: int, driver: str, alignment: int, notes: list[str]
+def _open_kernel_driver(
+    devices: Sequence[tuple[int, int]], names: Sequence[str], limit: int, driver: str, alignment: int, notes: list[str]
 ) -> tuple[_native.BlockStore, str]:
     try:
-        return _native_store(devices, told, limit, driver, alignment), driver
+        return _native_store(devices, names, limit, driver, alignment), driver
     except RefusedError as error:
         if driver != "uring":
-            raise _unusable(driver, error, told) from None
+            raise _unusable(driver, error, names) from None
         notes.append(f"driver 'threads' instead of 'uring': {error}")
-    return _by_ring_or_threads(devices, told, limit, "threads", alignment, notes)
+    return _open_kernel_driver(devices, names, limit, "threads", alignment, notes)
 
 
 def _native_store(
-    devices: Sequence[tuple[int, int]] | Sequence[str], told: Sequence[str], limit: int, driver: str, alignment: int
+    devices: Sequence[tuple[int, int]] | Sequence[str], names: Sequence[str], limit: int, driver: str, alignment: int
 ) -> _native.BlockStore:
-    with translate_native_errors(", ".join(told)):
+    with translate_native_errors(", ".join(names)):
         return _native.BlockStore(devices, limit, driver, alignment)
 
 
-def _unusable(driver: str, error: RefusedError, told: Sequence[str]) -> TransferError:
-    return TransferError(errno.EIO, f"driver {driver} ({error})", ", ".join(told))
+def _unusable(driver: str, error: RefusedError, names: Sequence[str]) -> TransferError:
+    return TransferError(errno.EIO, f"driver {driver} ({error})", ", ".join(names))

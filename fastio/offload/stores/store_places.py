@@ -1,4 +1,4 @@
-"""The files and devices that a block store lies on: opened so that nothing of them is left behind."""
+"""Opens the files and devices of a block store; files vanish when they are closed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fastio.nvme.safety import refuse_in_use
 
 _BLOCK = 4096
 _SPECIAL = ((stat.S_ISCHR, "character device"), (stat.S_ISFIFO, "FIFO"), (stat.S_ISSOCK, "socket"))
-# Filesystems without unnamed files, and kernels before 3.11, answer with one of these.
-_PLAIN = ("ext2", "ext3", "ext4", "xfs")  # filesystems that take no checksums of data
+_NO_DATA_CHECKSUMS = ("ext2", "ext3", "ext4", "xfs")  # filesystems that compute no checksums of data
+# Errors of filesystems without unnamed files, and of kernels before 3.11.
 _NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
 
 
@@ -27,9 +27,9 @@ _NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
 class Place:
     """An open file or block device.
 
-    ``fixed_blocks`` of 4096 bytes is a device's size, 0 for a file; ``drive`` and ``drive_nbytes`` name the drive or
-    filesystem below and its size; ``memory_alignment`` is what direct I/O asks of addresses. ``bears_changes``: nobody
-    takes checksums or parity of bytes while they are written, so those that nobody will want may change meanwhile.
+    ``fixed_blocks`` of 4096 bytes is a device's size, 0 for a file. ``drive`` and ``drive_nbytes`` are the device
+    number and the size of the drive or filesystem below. ``memory_alignment`` is what direct I/O requires of addresses.
+    ``tolerates_changes``: no checksums or parity are computed during a write, so unused bytes may change meanwhile.
     """
 
     fd: int
@@ -39,15 +39,15 @@ class Place:
     memory_alignment: int
     drive: int
     drive_nbytes: int
-    bears_changes: bool
+    tolerates_changes: bool
 
 
 def open_places(paths: Sequence[str | os.PathLike[str]], force: str | None = None) -> list[Place]:
-    """Open all of them, or none.
+    """Open all places or none.
 
-    A folder gets a file without a name, an empty file is used as it is, a block device whole: never one in use, nor
-    one that holds something unless ``force`` is its serial number. Raises FolderMissingError, DeviceInUseError,
-    ValueError for a file with contents, TransferError.
+    In a folder, creates a file without a name. Uses an empty file as it is, and a block device whole: never one in use,
+    and one that holds data only if ``force`` is its serial number. Raises FolderMissingError, DeviceInUseError,
+    ValueError for a file with contents, and TransferError.
     """
     places: list[Place] = []
     try:
@@ -60,13 +60,13 @@ def open_places(paths: Sequence[str | os.PathLike[str]], force: str | None = Non
 
 
 def close_places(places: Sequence[Place]) -> None:
-    """Close them; unnamed files are gone with that."""
+    """Close them; unnamed files vanish."""
     for place in places:
         os.close(place.fd)
 
 
-def unnamed(folder: str, flags: int) -> Descriptor:
-    """A new file without a name in a folder, opened with these flags. Raises OSError."""
+def open_unnamed(folder: str, flags: int) -> Descriptor:
+    """Create a file without a name in a folder, opened with these flags. Raises OSError."""
     file = Descriptor(folder, flags | os.O_TMPFILE | os.O_EXCL, 0o600)
     try:
         file.open()
@@ -78,7 +78,7 @@ def unnamed(folder: str, flags: int) -> Descriptor:
     file = Descriptor(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         file.open()
-    finally:  # some filesystems make the file and then refuse O_DIRECT
+    finally:  # some filesystems create the file and then refuse O_DIRECT
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     return file
@@ -104,7 +104,7 @@ def _open_place(path: str, force: str | None) -> Place:
 
 
 def _no_place(path: str, kind: os.stat_result) -> str:
-    """What is wrong with a path that is neither a folder, a file nor a block device."""
+    """Return the message for a path that is neither a folder, a file nor a block device."""
     what = next((name for test, name in _SPECIAL if test(kind.st_mode)), "special file")
     cure = "name a folder, an empty file or a block device"
     if what == "character device":
@@ -113,7 +113,7 @@ def _no_place(path: str, kind: os.stat_result) -> str:
 
 
 def _open_direct(path: str, kind: os.stat_result) -> tuple[int, bool]:
-    """Around the page cache, or through it where the filesystem has no other way for blocks of 4096 bytes."""
+    """Open with direct I/O, or without it if the filesystem has none for blocks of 4096 bytes."""
     try:
         fd = _open(path, kind, os.O_DIRECT)
     except OSError as error:
@@ -134,7 +134,7 @@ def _open_direct(path: str, kind: os.stat_result) -> tuple[int, bool]:
 def _open(path: str, kind: os.stat_result, flags: int) -> int:
     flags |= os.O_RDWR | os.O_CLOEXEC
     if stat.S_ISDIR(kind.st_mode):
-        return unnamed(path, flags).detach()
+        return open_unnamed(path, flags).detach()
     if stat.S_ISBLK(kind.st_mode):
         return os.open(path, flags | os.O_EXCL)  # EBUSY for one that is mounted
     if kind.st_size > 0:
@@ -147,19 +147,21 @@ def _describe(fd: int, path: str, direct: bool) -> Place:
     alignment = direct_io.alignments(path, fd)[0] if direct else 1
     if stat.S_ISBLK(state.st_mode):
         nbytes = os.lseek(fd, 0, os.SEEK_END)
-        bears = direct and not _wants_stable_bytes(state.st_rdev)
-        return Place(fd, path, direct, nbytes // _BLOCK, alignment, state.st_rdev, nbytes, bears)
+        tolerates = direct and not _wants_stable_bytes(state.st_rdev)
+        return Place(fd, path, direct, nbytes // _BLOCK, alignment, state.st_rdev, nbytes, tolerates)
     filesystem = os.fstatvfs(fd)
     drive_nbytes = filesystem.f_blocks * filesystem.f_frsize
     folder = path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path))
-    bears = direct and fingerprint.of(folder).filesystem in _PLAIN and not _wants_stable_bytes(state.st_dev)
-    return Place(fd, path, direct, 0, alignment, state.st_dev, drive_nbytes, bears)
+    tolerates = (
+        direct and fingerprint.of(folder).filesystem in _NO_DATA_CHECKSUMS and not _wants_stable_bytes(state.st_dev)
+    )
+    return Place(fd, path, direct, 0, alignment, state.st_dev, drive_nbytes, tolerates)
 
 
 def _wants_stable_bytes(device: int) -> bool:
-    """Whether a block device (or what it lies on) takes checksums or parity of what it writes; also if unknown."""
+    """Return whether a block device (or its disk) computes checksums or parity of writes; True if unknown."""
     folder = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
     for queue in (f"{folder}/queue", f"{folder}/../queue"):  # a partition has its disk's
-        with contextlib.suppress(OSError), open(f"{queue}/stable_writes") as told:
-            return told.read().strip() != "0"
+        with contextlib.suppress(OSError), open(f"{queue}/stable_writes") as file:
+            return file.read().strip() != "0"
     return True

@@ -1,4 +1,4 @@
-"""The tiers of a manager: host memory and the disk, for each kind of device that tensors lie on."""
+"""The tiers of a manager: host memory and the disk, for each type of device that tensors are on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from fastio.offload.stores.host_store import HostStore
 from fastio.offload.stores.staged_store import StagedStore
 from fastio.offload.stores.tiers import Store, Tier
 
-_SLAB = 2  # windows that a slab of pinned memory holds: what is being written, and what is being read
+_WINDOWS_PER_SLAB = 2  # one window for writes, one for reads
 
 
 class TierSet:
-    """Made as tensors of a kind of device turn up: tensors on the CPU go to the store as they lie, those of a GPU
-    through pinned memory. Each kind has ``host_budget`` bytes of host memory of its own.
+    """Makes tiers when tensors of a device type first appear.
+
+    Tensors on the CPU go to the store directly, those on a GPU through pinned memory. Each device type has
+    ``host_budget`` bytes of host memory of its own.
     """
 
     def __init__(self, store: Store, owned: bool, host_budget: int, counts: Counts) -> None:
@@ -32,9 +34,9 @@ class TierSet:
         self._staged: list[StagedStore] = []
 
     def choose(self, device: torch.device, nbytes: int, tier: str) -> Tier:
-        """The tier of that name for a blob on a device, "" for host memory where it has room now.
+        """Return the tier of that name for a tensor on ``device``; "" for host memory if it has room now.
 
-        The disk's where host memory has no room.
+        Returns the disk tier if host memory has no room.
         """
         kind = device.type
         if tier != DISK and self._host_budget > 0:
@@ -45,14 +47,14 @@ class TierSet:
             if memory.room(nbytes + host.queued_bytes):
                 return host
         if kind not in self._disks:
-            self._disks[kind] = Tier(DISK, self._reaching(kind), self._counts, self._window)
+            self._disks[kind] = Tier(DISK, self._store_for(kind), self._counts, self._window)
         return self._disks[kind]
 
     def set_window(self, window: int) -> None:
-        """Bytes of live blobs that may wait for their write, in each tier."""
+        """Begin a pass in which ``window`` bytes of live tensors may wait for their write, in each tier."""
         self._window = window
         for tier in self:
-            tier.begin(window)
+            tier.begin_pass(window)
 
     def pump(self) -> None:
         """See :meth:`Tier.pump`."""
@@ -60,7 +62,7 @@ class TierSet:
             tier.pump()
 
     def close(self) -> None:
-        """Wait for what is under way, give memory back, and the store where it was opened for this manager."""
+        """Wait for pending transfers, free the memory, and close the store if it was opened for this manager."""
         for tier in self:
             tier.drain()
         for staged in self._staged:
@@ -74,10 +76,10 @@ class TierSet:
         yield from (tier for tier, _ in self._hosts.values())
         yield from self._disks.values()
 
-    def _reaching(self, kind: str) -> Store:
+    def _store_for(self, kind: str) -> Store:
         if kind == "cpu":
             return self.store
-        staged = StagedStore(self.store, _copies(kind), _SLAB * self._window)
+        staged = StagedStore(self.store, _copies(kind), _WINDOWS_PER_SLAB * self._window)
         self._staged.append(staged)
         return staged
 

@@ -1,4 +1,4 @@
-"""A tier: write-behind within a byte budget, reads before writes, and what to do when either fails."""
+"""A tier: writes behind compute within a byte budget, reads before writes, and handles store errors."""
 
 from __future__ import annotations
 
@@ -12,60 +12,58 @@ import torch
 
 from fastio.errors import FastIOError
 from fastio.offload.autograd.saved_tensor import LINE, PAGE, Buffer, SavedTensor, State
-from fastio.offload.codecs.blob_encoding import unpack
+from fastio.offload.codecs.saved_tensor_encoding import unpack
 from fastio.offload.report import Counts, Event, Traffic
 from fastio.offload.stores.store_errors import without_frames
 
-_REFUSALS = (FastIOError, OSError)  # what a store raises: anything else is an error of the program
+_STORE_ERRORS = (FastIOError, OSError)  # what a store raises; anything else is a bug
 
 
 class Store(Protocol):
-    """What a tier asks of a store. ``write`` and ``read`` return at once; the memory must live until ``is_done``.
+    """What a tier needs of a store. ``write`` and ``read`` return at once; memory must live until ``is_done``.
 
-    One with a true attribute ``whole_pages`` prefers memory that begins on a page of 4096 bytes, and does not mind that
-    other owners' bytes on that page change while it is at work.
+    A store with a true attribute ``whole_pages`` prefers memory that begins on a page of 4096 bytes, and allows other
+    data on that page to change during a transfer.
     """
 
     def write(self, index: int, address: int, nbytes: int) -> Any:
-        """Begin to write the bytes as this index."""
+        """Begin to write the bytes under this index."""
 
     def read(self, index: int, address: int, nbytes: int) -> Any:
         """Begin to read the bytes of this index."""
 
     def update(self) -> int:
-        """Submit and reap; the number of commands still under way."""
+        """Submit and reap commands; return how many are still pending."""
 
     def is_done(self, index: int) -> bool:
-        """Whether the index's last command is over. Raises its error."""
+        """Return whether the index's last command ended. Raises its error."""
 
     def wait(self, index: int) -> Any:
-        """Return when the index's last command is over. Raises its error."""
+        """Wait for the index's last command. Raises its error."""
 
     def free(self, index: int) -> Any:
-        """Forget the bytes of this index."""
+        """Free the bytes of this index."""
 
     def close(self) -> Any:
-        """Give everything back."""
+        """Release all resources."""
 
 
 class ActivationLostError(FastIOError, RuntimeError):
-    """Bytes of a saved tensor could not be read back. Raised before the gradients of its node change."""
+    """A saved tensor's bytes could not be read back. Raised before the gradients of its node change."""
 
 
 class Tier:
-    """Moves blobs to a store and back. Not thread-safe: the manager's lock is held around every call.
+    """Moves saved tensors to a store and back. Not thread-safe: the manager holds its lock around every call.
 
-    Only a tier changes a saved tensor's ``state``.
-
-    A blob waits in ``_queued`` (live, nothing issued: can be cancelled), then in ``_issued``; both together hold at
-    most ``window`` bytes. Blobs that the graph let go of while a command was under way stay in ``_leaving`` until it
-    is over, for the device still uses their memory.
+    Only a tier changes a saved tensor's ``state``. A tensor waits in ``_queued`` (live, not issued, can be cancelled),
+    then in ``_issued``. Both together hold at most ``window`` bytes. If the graph releases a tensor during a command,
+    it stays in ``_freed_in_flight`` until the command ends, because the device still uses its memory.
     """
 
     def __init__(self, name: str, store: Store, counts: Counts, window: int) -> None:
         self.name = name
         self.store = store
-        self.window = window  # bytes of live blobs that may wait for their write
+        self.window = window  # bytes of live tensors that may wait for their write
         self._counts = counts
         self._traffic = counts.traffic.setdefault(name, Traffic())
         self._whole_pages: bool = getattr(store, "whole_pages", False)
@@ -74,263 +72,264 @@ class Tier:
         self._queued_bytes = 0
         self._issued_bytes = 0
         self._reading: dict[int, SavedTensor] = {}
-        self._leaving: list[SavedTensor] = []
+        self._freed_in_flight: list[SavedTensor] = []
         self._started: dict[int, float] = {}
         self._errors: dict[int, Exception] = {}
 
-    def begin(self, window: int) -> None:
-        """A forward pass begins. The one before may have been interrupted anywhere: what waits is counted anew."""
+    def begin_pass(self, window: int) -> None:
+        """Begin a forward pass. The pass before may have been interrupted anywhere, so waiting bytes are recounted."""
         self.window = window
-        self._queued_bytes = sum(blob.stored_nbytes for blob in self._queued)
-        self._issued_bytes = sum(blob.stored_nbytes for blob in self._issued)
+        self._queued_bytes = sum(saved.stored_nbytes for saved in self._queued)
+        self._issued_bytes = sum(saved.stored_nbytes for saved in self._issued)
 
-    def take(self, blob: SavedTensor, wait: bool) -> None:
-        """Begin to move a blob out. Blocks while more than ``window`` bytes wait, or any where told to.
+    def move_out(self, saved: SavedTensor, wait: bool) -> None:
+        """Begin to move a tensor out. Blocks while more than ``window`` bytes wait; with ``wait``, until none do.
 
-        Never raises a store's error.
+        Never raises an error of the store.
         """
-        if blob.step.refused:
+        if saved.step.refused:
             return
-        blob.tier = self
-        blob.state = State.PENDING
-        if blob.device.type == "cuda":
-            blob.stream = torch.cuda.current_stream(blob.device)
-        self._queued.append(blob)
-        self._queued_bytes += blob.stored_nbytes
+        saved.tier = self
+        saved.state = State.PENDING
+        if saved.device.type == "cuda":
+            saved.stream = torch.cuda.current_stream(saved.device)
+        self._queued.append(saved)
+        self._queued_bytes += saved.stored_nbytes
         self.pump()
         limit = 0 if wait else self.window
-        # Bytes of one that was interrupted are counted until the next pass begins.
+        # After an interrupt, bytes of a lost tensor count until the next pass begins.
         while self.waiting_bytes > limit and (self._issued or self._queued):
             if self._issued:
                 self._finish_write(self._issued[0])
-            else:  # held back for the sake of reads, but there is no more room to wait in
+            else:  # reads come first, but the window is full
                 self._issue(self._queued.popleft())
             self.pump()
 
     def pump(self) -> None:
-        """Reap what is over and issue what waits. Writes stand back while anything is being read."""
-        self._update()
+        """Reap finished commands and issue queued writes. Writes wait while a read is in flight."""
+        self._poll_store()
         while self._issued and self._is_over(self._issued[0]):
             self._finish_write(self._issued[0])
-        for blob in [blob for blob in self._leaving if self._is_over(blob)]:
-            self._forget(blob)  # first: interrupted after that, it is done again, which does no harm
-            self._leaving.remove(blob)
+        for saved in [saved for saved in self._freed_in_flight if self._is_over(saved)]:
+            self._forget(saved)  # first: after an interrupt it is repeated, which is harmless
+            self._freed_in_flight.remove(saved)
         if not self._queued or any(
-            blob.state is State.INFLIGHT and not self._is_over(blob) for blob in self._reading.values()
+            saved.state is State.INFLIGHT and not self._is_over(saved) for saved in self._reading.values()
         ):
             return
         depth = max(1, self.window // 2)
         while self._queued and self._issued_bytes < depth:
             self._issue(self._queued.popleft())
-        self._update()
+        self._poll_store()
 
-    def cancel(self, blob: SavedTensor) -> None:
-        """Backward asks for a blob that still waits to be written: it need not be any more, if nothing was issued."""
-        if blob.state is State.PENDING and blob in self._queued:
-            self._queued.remove(blob)
-            self._queued_bytes -= blob.stored_nbytes
-            blob.state = State.RESIDENT
+    def cancel(self, saved: SavedTensor) -> None:
+        """Drop a write that has not been issued, because backward needs the tensor."""
+        if saved.state is State.PENDING and saved in self._queued:
+            self._queued.remove(saved)
+            self._queued_bytes -= saved.stored_nbytes
+            saved.state = State.RESIDENT
             self._counts.cancelled += 1
 
-    def fetch(self, blob: SavedTensor) -> None:
-        """Begin to read a blob back; it is under way after the next ``pump``, or when it is waited for.
+    def fetch(self, saved: SavedTensor) -> None:
+        """Begin to read a tensor back; it is submitted by the next ``pump``, or when it is waited for.
 
-        MemoryError or torch's own, with nothing changed, where there is no memory for it.
+        Raises MemoryError, or torch's error, with nothing changed if there is no memory for it.
         """
-        if blob.encoded is None:
-            blob.buffer = Buffer.like_source(blob.span, blob.source_nbytes, blob.device, blob.lead)
+        if saved.encoded is None:
+            saved.buffer = Buffer.like_source(saved.span, saved.source_nbytes, saved.device, saved.lead)
         else:
-            blob.buffer = Buffer.for_payload(blob.stored_nbytes, blob.device, blob.lead)
-        blob.state = State.INFLIGHT
-        self._reading[blob.index] = blob
-        self._started[blob.index] = time.perf_counter()
+            saved.buffer = Buffer.for_payload(saved.stored_nbytes, saved.device, saved.lead)
+        saved.state = State.INFLIGHT
+        self._reading[saved.index] = saved
+        self._started[saved.index] = time.perf_counter()
         try:
-            self._read(blob)
-        except _REFUSALS as error:
-            self._errors[blob.index] = without_frames(error)  # it is tried once more when the blob is needed
-        self._counts.stalled_read_s += self._stalled(blob, self._started[blob.index])  # a store may do it at once
+            self._read(saved)
+        except _STORE_ERRORS as error:
+            self._errors[saved.index] = without_frames(error)  # retried when the tensor is needed
+        # Some stores read synchronously.
+        self._counts.stalled_read_s += self._stalled(saved, self._started[saved.index])
 
-    def finish(self, blob: SavedTensor) -> None:
-        """Wait until a blob is back. Raises ActivationLostError after a second failure."""
+    def finish(self, saved: SavedTensor) -> None:
+        """Wait until a tensor is back. Raises ActivationLostError after a second failure."""
         began = time.perf_counter()
         try:
-            self._settle(blob)
+            self._wait(saved)
             settled = time.perf_counter()
-            self._decode(blob)
-        except _REFUSALS as first:
+            self._decode(saved)
+        except _STORE_ERRORS as first:
             self._counts.retried += 1
             try:
-                self._read(blob)
-                self.store.wait(blob.index)
+                self._read(saved)
+                self.store.wait(saved.index)
                 settled = time.perf_counter()
-                self._decode(blob)
-            except _REFUSALS as second:
-                blob.state = State.FAILED
-                self._reading.pop(blob.index, None)
+                self._decode(saved)
+            except _STORE_ERRORS as second:
+                saved.state = State.FAILED
+                self._reading.pop(saved.index, None)
                 raise ActivationLostError(
-                    f"saved tensor {blob.ordinal} of forward pass {blob.step.number} ({blob.nbytes} bytes from byte "
-                    f"{blob.span.start} of its storage, number {blob.index} at the store) could not be read back: "
+                    f"saved tensor {saved.ordinal} of forward pass {saved.step.number} ({saved.nbytes} bytes from byte "
+                    f"{saved.span.start} of its storage, number {saved.index} at the store) could not be read back: "
                     f"{second}; the first try said: {first}. The gradients of this step are incomplete: "
                     f"discard them (optimizer.zero_grad) and repair the store before a new Offload is made"
                 ) from second
-        blob.state = State.RESIDENT
-        self._reading.pop(blob.index, None)
-        self._traffic.read_bytes += blob.stored_nbytes
+        saved.state = State.RESIDENT
+        self._reading.pop(saved.index, None)
+        self._traffic.read_bytes += saved.stored_nbytes
         self._traffic.reads += 1
-        self._counts.stalled_read_s += self._stalled(blob, began, settled)
-        self._tell("read", blob, began, settled)
+        self._counts.stalled_read_s += self._stalled(saved, began, settled)
+        self._record_event("read", saved, began, settled)
 
-    def unload(self, blob: SavedTensor) -> None:
-        """Drop the memory of a blob that was read back; the store still has its bytes."""
-        blob.buffer = None
-        blob.state = State.DISK
+    def unload(self, saved: SavedTensor) -> None:
+        """Drop the buffer of a tensor that was read back; the store still has the bytes."""
+        saved.buffer = None
+        saved.state = State.DISK
 
-    def drop(self, blob: SavedTensor) -> None:
-        """The graph let go of a blob: free its bytes now, or when its command is over."""
-        self.cancel(blob)
-        if blob.state is State.RESIDENT and blob.held:  # never written
-            blob.let_go()
+    def drop(self, saved: SavedTensor) -> None:
+        """Free the bytes of a tensor that the graph released, now or when its command ends."""
+        self.cancel(saved)
+        if saved.state is State.RESIDENT and saved.held:  # never written
+            saved.release_bytes()
             return
-        if blob in self._issued:
-            self._issued.remove(blob)
-            self._issued_bytes -= blob.stored_nbytes
-        self._reading.pop(blob.index, None)
-        if self._is_over(blob):
-            self._forget(blob)
+        if saved in self._issued:
+            self._issued.remove(saved)
+            self._issued_bytes -= saved.stored_nbytes
+        self._reading.pop(saved.index, None)
+        if self._is_over(saved):
+            self._forget(saved)
         else:
-            self._leaving.append(blob)
+            self._freed_in_flight.append(saved)
 
     def drain(self) -> None:
-        """Wait until nothing is under way. Errors of reads are left to who asks for the blob."""
+        """Wait until nothing is pending. Errors of reads are raised when the tensor is needed."""
         while self._queued or self._issued:
             while self._issued:
                 self._finish_write(self._issued[0])
             if self._queued:
                 self._issue(self._queued.popleft())
-        for blob in [*self._leaving, *self._reading.values()]:
-            if not self._is_over(blob):
-                with contextlib.suppress(*_REFUSALS):
-                    self.store.wait(blob.index)
+        for saved in [*self._freed_in_flight, *self._reading.values()]:
+            if not self._is_over(saved):
+                with contextlib.suppress(*_STORE_ERRORS):
+                    self.store.wait(saved.index)
         self.pump()
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes of live blobs that the store has not heard of yet."""
+        """Bytes of live tensors whose write has not been issued."""
         return self._queued_bytes
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of live blobs whose write is not over."""
+        """Bytes of live tensors whose write has not ended."""
         return self._queued_bytes + self._issued_bytes
 
-    def _issue(self, blob: SavedTensor) -> None:
-        self._queued_bytes -= blob.stored_nbytes
-        if blob.step.refused:
-            blob.state = State.RESIDENT
+    def _issue(self, saved: SavedTensor) -> None:
+        self._queued_bytes -= saved.stored_nbytes
+        if saved.step.refused:
+            saved.state = State.RESIDENT
             return
-        self._started[blob.index] = time.perf_counter()
-        blob.sent = blob.address
-        blob.lead = self._lead(blob.sent)
-        # It may be issued much later, under another stream: the copy must follow the one that computes the bytes.
-        under = contextlib.nullcontext() if blob.stream is None else torch.cuda.stream(blob.stream)
+        self._started[saved.index] = time.perf_counter()
+        saved.sent = saved.address
+        saved.lead = self._lead(saved.sent)
+        # It may be issued later, under another stream: the copy must follow the stream that computes the bytes.
+        under = contextlib.nullcontext() if saved.stream is None else torch.cuda.stream(saved.stream)
         try:
             with under:
-                self.store.write(blob.index, blob.sent - blob.lead, blob.lead + blob.stored_nbytes)
-        except _REFUSALS as error:
-            self._refuse(blob, error)
+                self.store.write(saved.index, saved.sent - saved.lead, saved.lead + saved.stored_nbytes)
+        except _STORE_ERRORS as error:
+            self._fail_write(saved, error)
         else:
-            self._counts.stalled_write_s += self._stalled(blob, self._started[blob.index])
-            self._issued.append(blob)
-            self._issued_bytes += blob.stored_nbytes
+            self._counts.stalled_write_s += self._stalled(saved, self._started[saved.index])
+            self._issued.append(saved)
+            self._issued_bytes += saved.stored_nbytes
 
-    def _read(self, blob: SavedTensor) -> None:
-        assert blob.buffer is not None, "fetch gave it one"
-        self.store.read(blob.index, blob.buffer.address - blob.lead, blob.lead + blob.stored_nbytes)
+    def _read(self, saved: SavedTensor) -> None:
+        assert saved.buffer is not None, "fetch gave it one"
+        self.store.read(saved.index, saved.buffer.address - saved.lead, saved.lead + saved.stored_nbytes)
 
     def _lead(self, address: int) -> int:
-        """How many bytes before the blob's travel with it, so that the device reaches its memory as it lies.
+        """Return how many bytes before the tensor to transfer with it, so that the device can use its memory directly.
 
-        They are whatever lies there (torch's tensors begin 64 bytes into a page), on a page that is the blob's.
+        They are whatever is there (torch's tensors begin 64 bytes into a page), on the same page.
         """
         lead = address % PAGE
         return lead if self._whole_pages and lead % LINE == 0 else 0
 
-    def _update(self) -> None:
-        # A store that refuses, or is closed, says so again of each blob that is asked for.
-        with contextlib.suppress(*_REFUSALS):
+    def _poll_store(self) -> None:
+        # A store that fails or is closed raises again for each tensor that is needed.
+        with contextlib.suppress(*_STORE_ERRORS):
             self.store.update()
 
-    def _is_over(self, blob: SavedTensor) -> bool:
-        if blob.index in self._errors:
+    def _is_over(self, saved: SavedTensor) -> bool:
+        if saved.index in self._errors:
             return True
         try:
-            return self.store.is_done(blob.index)
-        except _REFUSALS as error:
-            self._errors[blob.index] = without_frames(error)  # kept: a store may tell of it only once
+            return self.store.is_done(saved.index)
+        except _STORE_ERRORS as error:
+            self._errors[saved.index] = without_frames(error)  # kept: a store may raise it only once
             return True
-        except IndexError:  # who was interrupted before it was written, or after it was freed
+        except IndexError:  # interrupted before it was written, or after it was freed
             return True
 
-    def _settle(self, blob: SavedTensor) -> None:
-        """Wait for the blob's command; raises its error."""
-        if blob.index in self._errors:
-            raise self._errors.pop(blob.index)
-        self.store.wait(blob.index)
+    def _wait(self, saved: SavedTensor) -> None:
+        """Wait for the tensor's command; raises its error."""
+        if saved.index in self._errors:
+            raise self._errors.pop(saved.index)
+        self.store.wait(saved.index)
 
-    def _decode(self, blob: SavedTensor) -> None:
-        if blob.encoded is not None:
-            assert blob.buffer is not None, "fetch gave it one"
-            blob.buffer = unpack(blob, blob.buffer.bytes(blob.stored_nbytes))
+    def _decode(self, saved: SavedTensor) -> None:
+        if saved.encoded is not None:
+            assert saved.buffer is not None, "fetch gave it one"
+            saved.buffer = unpack(saved, saved.buffer.bytes(saved.stored_nbytes))
 
-    def _finish_write(self, blob: SavedTensor) -> None:
+    def _finish_write(self, saved: SavedTensor) -> None:
         began = time.perf_counter()
-        self._issued.remove(blob)
-        self._issued_bytes -= blob.stored_nbytes
+        self._issued.remove(saved)
+        self._issued_bytes -= saved.stored_nbytes
         try:
-            self._settle(blob)
-        except _REFUSALS as error:
-            self._refuse(blob, error)
+            self._wait(saved)
+        except _STORE_ERRORS as error:
+            self._fail_write(saved, error)
             return
-        if blob.address != blob.sent:  # torch moved them meanwhile (``share_memory_``): nobody knows what was written
-            blob.state = State.RESIDENT
-            self._forget(blob, keep=True)
+        if saved.address != saved.sent:  # torch moved them meanwhile (``share_memory_``): the written bytes are unknown
+            saved.state = State.RESIDENT
+            self._forget(saved, keep=True)
             self._counts.moved += 1
             return
         now = time.perf_counter()
-        blob.let_go()
-        blob.state = State.DISK
-        self._traffic.written_bytes += blob.stored_nbytes
+        saved.release_bytes()
+        saved.state = State.DISK
+        self._traffic.written_bytes += saved.stored_nbytes
         self._traffic.writes += 1
-        self._counts.stalled_write_s += self._stalled(blob, began, now)
-        self._tell("write", blob, began, now)
+        self._counts.stalled_write_s += self._stalled(saved, began, now)
+        self._record_event("write", saved, began, now)
 
-    def _stalled(self, blob: SavedTensor, began: float, ended: float | None = None) -> float:
-        """Seconds that compute stood still, which its step hears of."""
+    def _stalled(self, saved: SavedTensor, began: float, ended: float | None = None) -> float:
+        """Return the seconds that compute waited, and record them in the pass."""
         seconds = (time.perf_counter() if ended is None else ended) - began
-        blob.step.stalled(seconds)
+        saved.step.record_stall(seconds)
         return seconds
 
-    def _tell(self, op: Literal["write", "read"], blob: SavedTensor, waited_from: float, now: float) -> None:
+    def _record_event(self, op: Literal["write", "read"], saved: SavedTensor, waited_from: float, now: float) -> None:
         event = Event(
             op,
-            blob.step.number,
-            blob.ordinal,
-            blob.stored_nbytes,
-            self._started.pop(blob.index, waited_from),
+            saved.step.number,
+            saved.ordinal,
+            saved.stored_nbytes,
+            self._started.pop(saved.index, waited_from),
             now,
             self.name,
         )
         self._counts.events.append(event)
-        blob.step.moved(event)
+        saved.step.record_transfer(event)
 
-    def _refuse(self, blob: SavedTensor, error: Exception) -> None:
-        """A write failed: the tensor stays, and so does all else of its step. Gradients are what they would be."""
-        blob.state = State.RESIDENT
-        self._started.pop(blob.index, None)
-        self._forget(blob, keep=True)
+    def _fail_write(self, saved: SavedTensor, error: Exception) -> None:
+        """Keep a tensor whose write failed, and all later tensors of its pass. Gradients are not affected."""
+        saved.state = State.RESIDENT
+        self._started.pop(saved.index, None)
+        self._forget(saved, keep=True)
         self._counts.refused += 1
-        if not blob.step.refused:
-            blob.step.refused = True
+        if not saved.step.refused:
+            saved.step.refused = True
             warnings.warn(
                 f"activations stay in memory for the rest of this forward pass: the store failed ({error}). "
                 f"Gradients are not affected",
@@ -338,11 +337,11 @@ class Tier:
                 stacklevel=2,
             )
 
-    def _forget(self, blob: SavedTensor, keep: bool = False) -> None:
-        # Nothing hangs on it: the bytes are wanted by nobody, and a write that never began has no index to free.
-        with contextlib.suppress(*_REFUSALS, IndexError):
-            self.store.free(blob.index)
-        self._started.pop(blob.index, None)
-        self._errors.pop(blob.index, None)
+    def _forget(self, saved: SavedTensor, keep: bool = False) -> None:
+        # Errors do not matter: no one needs the bytes, and a write that never began has no index.
+        with contextlib.suppress(*_STORE_ERRORS, IndexError):
+            self.store.free(saved.index)
+        self._started.pop(saved.index, None)
+        self._errors.pop(saved.index, None)
         if not keep:
-            blob.let_go()
+            saved.release_bytes()

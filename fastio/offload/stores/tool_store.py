@@ -1,7 +1,7 @@
-"""Feature maps in files of their own, each by the tool that WRDic chooses for its size (Fastensor, sections 4 and 5).
+"""Stores feature maps in separate files, each by the tool that WRDic chooses (Fastensor, sections 4 and 5).
 
-Synchronous, as the paper has it: ``write`` and ``read`` return when all bytes have moved. A file is read back by the
-tool that wrote it, and both times are told to the dictionary, so that the tool is chosen by their sum.
+Synchronous, as in the paper: ``write`` and ``read`` return when all bytes have moved. The tool that wrote a file reads
+it back, and the dictionary learns both times, so that it chooses by their sum.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from fastio.engine.transport_errors import call_transport
 from fastio.errors import CorruptFileError, FastIOError, FolderMissingError, TransferError
 from fastio.offload.stores.endurance import Drive
 from fastio.offload.stores.store_errors import StoreGoneError
-from fastio.offload.stores.store_places import unnamed
+from fastio.offload.stores.store_places import open_unnamed
 from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, SAVE, Extent, ReadRequest, Span, TransportResult, WriteRequest
 
-FORMAT = "raw"  # the files hold the bytes and nothing else; what they take disturbs no other format's dictionary
+FORMAT = "raw"  # the files hold only the bytes; a format of their own keeps their times out of other dictionaries
 _BLOCK = 4096
 _HOST = frozenset({"cpu"})
 
 
 @dataclass(frozen=True, slots=True)
 class ToolStats:
-    """What a store has done since it was opened. Bytes are whole blocks of 4096; ``tools`` counts blobs by writer."""
+    """Counts since the store was opened. Bytes are whole blocks of 4096. ``tools`` counts blobs by writer."""
 
     bytes_written: int
     bytes_read: int
@@ -50,7 +50,7 @@ class ToolStats:
 
 @dataclass(slots=True)
 class _File:
-    """A blob's file, and the tools to read it with: the one that wrote it comes first."""
+    """A blob's file, and the tools to read it with, its writer first."""
 
     descriptor: Descriptor
     nbytes: int
@@ -62,14 +62,14 @@ class _File:
 
 
 class ToolStore:
-    """Blobs in files without a name in a folder; a :class:`fastio.offload.stores.tiers.Store` and a context manager.
+    """Blobs in unnamed files of a folder; a :class:`fastio.offload.stores.tiers.Store` and a context manager.
 
     ``policy`` is what :func:`fastio.save` takes: a mode (``"w+r"`` is WRDic), a dictionary or its path, or the name of
-    a tool. Files are not synced, and what a tool that uses the page cache wrote may stay there. Each blob is an open
-    file: their number is limited by ``ulimit -n``. Any thread may call any method; one transfer runs at a time.
+    a tool. Files are not synced, and a tool that uses the page cache may leave its data there. Each blob is an open
+    file: ``ulimit -n`` limits their number. Any thread may call any method; one transfer runs at a time.
 
-    Raises FolderMissingError, TransferError, and ValueError for a policy that is none; what moves bytes StoreGoneError
-    after ``close``. A tool that refuses is passed over for the next, and :attr:`notes` say so.
+    Raises FolderMissingError, TransferError, and ValueError for an unknown policy; transfers after ``close`` raise
+    StoreGoneError. If a tool fails, the next one is used, and :attr:`notes` say so.
     """
 
     def __init__(self, folder: str | os.PathLike[str], policy: Any = "w+r") -> None:
@@ -88,17 +88,17 @@ class ToolStore:
         self._written = self._read = 0
         self._tools: Counter[str] = Counter()
         self._notes: Counter[str] = Counter()
-        # Reentrant: the garbage collector may free a blob of another Offload while this thread is in a transfer.
+        # Reentrant: the garbage collector may free another Offload's blob during this thread's transfer.
         self._lock = threading.RLock()
         self._finalizer = weakref.finalize(self, _close, self._files)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What went another way than wished, and how often."""
+        """What did not go as planned, and how often."""
         return tuple(note if count == 1 else f"{note} ({count} times)" for note, count in self._notes.items())
 
     def write(self, index: int, address: int, nbytes: int) -> None:
-        """Write a new blob. ValueError if the index is taken, TransferError (ENOSPC) if it has no room."""
+        """Write a new blob. ValueError if the index is taken, TransferError (ENOSPC) if there is no room."""
         with self._lock:
             self._require_open()
             if index in self._files:
@@ -116,7 +116,7 @@ class ToolStore:
     def read(self, index: int, address: int, nbytes: int) -> None:
         """Read a blob's first ``nbytes``. IndexError if there is no such blob, ValueError if it is shorter.
 
-        A read that failed may be tried again.
+        A failed read may be retried.
         """
         with self._lock:
             file = self._file(index)
@@ -127,24 +127,24 @@ class ToolStore:
                 self._read += _blocks(nbytes)
 
     def update(self) -> int:
-        """Nothing is ever under way."""
+        """Return 0: nothing is ever pending."""
         self._require_open()
         return 0
 
     def is_done(self, index: int) -> bool:
-        """True: what was asked for is done, or has raised its error. IndexError if there is no such blob."""
+        """Return True: transfers end before their call returns. IndexError if there is no such blob."""
         self._file(index)
         return True
 
     def wait(self, index: int) -> None:
-        """Nothing to wait for. IndexError if there is no such blob."""
+        """Return at once: nothing is ever pending. IndexError if there is no such blob."""
         self._file(index)
 
     def free(self, index: int) -> None:
-        """Forget a blob and give its space back. IndexError if there is none."""
+        """Free a blob. IndexError if there is none."""
         with self._lock:
             file = self._file(index)
-            del self._files[index]  # first: interrupted after that, it is not closed again, as another file's number
+            del self._files[index]  # first: after an interrupt, its descriptor number is not closed again
             file.descriptor.close()
 
     def __contains__(self, index: int) -> bool:
@@ -152,7 +152,7 @@ class ToolStore:
 
     @property
     def stats(self) -> ToolStats:
-        """What was moved, by which tools, and what that means for the drive; of a closed store too."""
+        """Counts of transfers and tools, and the resulting wear of the drive. Works on a closed store."""
         with self._lock:
             seconds = time.monotonic() - self._opened
             return ToolStats(
@@ -167,10 +167,10 @@ class ToolStore:
             )
 
     def close(self) -> None:
-        """Give the space back. Twice is fine."""
+        """Free the space. May be called twice."""
         with self._lock:
             if self._finalizer.alive:
-                _close(self._files)  # interrupted, the next call does the rest
+                _close(self._files)  # after an interrupt, the next call does the rest
                 self._finalizer.detach()
 
     def __enter__(self) -> ToolStore:
@@ -192,7 +192,7 @@ class ToolStore:
 
     def _create(self, index: int) -> Descriptor:
         try:
-            return unnamed(self.folder, os.O_RDWR)
+            return open_unnamed(self.folder, os.O_RDWR)
         except OSError as error:
             operation = f"making a file for index {index}"
             if error.errno == errno.EMFILE:
@@ -251,8 +251,8 @@ class ToolStore:
         for note in moved.notes:
             self._notes[f"{operation}: {execution.tool}: {note}"] += 1
 
-    def _about(self, index: int, operation: str, error: OSError | CorruptFileError) -> FastIOError:
-        """The same error, saying which index it is about, and what was done by which tool."""
+    def _with_index(self, index: int, operation: str, error: OSError | CorruptFileError) -> FastIOError:
+        """Return the same error with the index, the operation and the tool."""
         if isinstance(error, CorruptFileError):
             return CorruptFileError(self.folder, f"index {index}", f"{operation}: {error.problem}")
         what, offset = f"{operation} of index {index}", None

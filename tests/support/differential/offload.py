@@ -83,7 +83,7 @@ def outcome(forward: Forward, seed: int, offload: fastio.Offload | None, setting
                 return _gradients(outputs, leaves, settings.order)
         where = "backward"
         if offload is not None and settings.written:
-            for tier in offload._levels:
+            for tier in offload._tiers:
                 tier.drain()
         return _gradients(outputs, leaves, settings.order)
     except Exception as error:

@@ -1,0 +1,54 @@
+"""Encodes and decodes the bytes of a SavedTensor as one flat tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from fastio.offload.autograd.saved_tensor import Buffer, SavedTensor, View, used_on_current_stream
+from fastio.offload.codecs.encoding import decode, encode, is_exact
+
+_NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
+
+
+def pack(saved: SavedTensor, view: View, codec: str) -> bool:
+    """Replace the live bytes by the codec's payload if that is smaller; return whether it did.
+
+    Rounding codecs skip what looks like statistics: tensors with one dimension, or whose last dimension is 1.
+    """
+    if (
+        saved.live is None
+        or codec == "none"
+        or saved.span.start % view.dtype.itemsize
+        or saved.nbytes % view.dtype.itemsize
+    ):
+        return False
+    if not is_exact(codec) and (len(view.shape) < 2 or view.shape[-1] == 1):
+        codec = "csr" if "csr" in codec else "none"
+    count = saved.nbytes // view.dtype.itemsize
+    start = saved.span.start // view.dtype.itemsize
+    flat = torch.empty(0, dtype=view.dtype, device=saved.device).set_(saved.live, start, (count,), (1,))
+    try:
+        encoded = encode(flat, codec)
+    except torch.OutOfMemoryError:  # the GPU is nearly full; move the plain bytes
+        return False
+    if encoded.codec == "none" or encoded.nbytes >= saved.nbytes:
+        return False
+    saved.payload = encoded.payload
+    saved.encoded = dataclasses.replace(encoded, payload=_NOTHING)
+    saved.live = None
+    return True
+
+
+def unpack(saved: SavedTensor, payload: torch.Tensor) -> Buffer:
+    """Return the decoded bytes of an encoded saved tensor. Raises PayloadError for a damaged payload."""
+    assert saved.encoded is not None, "the saved tensor is encoded"
+    used_on_current_stream(payload.untyped_storage())
+    flat = decode(dataclasses.replace(saved.encoded, payload=payload))
+    decoded = Buffer(flat.untyped_storage(), int(flat.storage_offset()) * flat.dtype.itemsize)
+    if saved.device.type != "cpu" or (decoded.start == 0 and decoded.storage.nbytes() == saved.source_nbytes):
+        return decoded
+    buffer = Buffer.like_source(saved.span, saved.source_nbytes)
+    buffer.bytes(saved.nbytes).copy_(decoded.bytes(saved.nbytes))
+    return buffer
