@@ -43,6 +43,6 @@ def get(name: str) -> Any:
         if text.strip().isdecimal() and len(text) < 10 and 1 <= int(text) <= _MOST:
             return int(text)
         said = f"{setting.environment}={text!r} is ignored: expected a whole number from 1 to {_MOST}"
-        warnings.warn(f"{said}; it is {setting.default} without it", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{said}; using the default {setting.default}", RuntimeWarning, stacklevel=2)
         return setting.default
     return text

@@ -150,7 +150,7 @@ class NotAFolderError(FastIOError, NotADirectoryError, RuntimeError):
     """The path to save to has a file where a folder should be. Also a RuntimeError, as torch.save raises."""
 
     def __init__(self, path: str) -> None:
-        OSError.__init__(self, errno.ENOTDIR, "the path has a folder where there is a file; name another path", path)
+        OSError.__init__(self, errno.ENOTDIR, "the path uses a file as a folder; name another path", path)
 
     def __reduce__(self) -> tuple[type[NotAFolderError], tuple[str]]:
         return type(self), (str(self.filename),)
@@ -195,7 +195,7 @@ class DeviceInUseError(FastIOError, RuntimeError):
         self.problem = problem
         self.serial = serial
         self.cure = cure
-        named = f"{device} (serial number {serial})" if serial else f"{device} (of no known serial number)"
+        named = f"{device} (serial number {serial})" if serial else f"{device} (serial number unknown)"
         super().__init__(f"{named}: {problem}; {cure}")
 
     def __reduce__(self) -> tuple[type[DeviceInUseError], tuple[str, str, str, str]]:

@@ -69,7 +69,7 @@ def check(request: ReadRequest | WriteRequest) -> None:
     for extent in request.extents:
         if extent.offset < end or extent.nbytes < 0 or extent.offset + extent.nbytes > request.size:
             raise RefusedError(
-                f"{request.path}: extents must be sorted, apart and inside the file's {request.size} bytes; the one "
-                f"of {extent.nbytes} bytes at offset {extent.offset} is not"
+                f"{request.path}: expected sorted, disjoint extents inside the file's {request.size} bytes, found "
+                f"{extent.nbytes} bytes at offset {extent.offset}"
             )
         end = extent.offset + extent.nbytes

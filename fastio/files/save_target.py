@@ -83,7 +83,7 @@ def _check_replaceable(path: str, name: str, old: os.stat_result) -> None:
     if stat.S_ISDIR(old.st_mode):
         raise TargetIsFolderError(path)
     if not stat.S_ISREG(old.st_mode):
-        problem = "this is a device, a pipe or a socket, whose place no file may take; name another path"
+        problem = "this is a device, a pipe or a socket, which no file can replace; name another path"
         raise NotReplaceableError(errno.EINVAL, problem, path)
     if not os.access(name, os.W_OK):
         try:

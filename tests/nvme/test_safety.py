@@ -241,7 +241,7 @@ def test_drive_without_a_serial_number_cannot_be_forced(tmp_path: Path) -> None:
     machine.contents("nvme0n1", 0, b"XFSB")
     error = refused(machine, "")
     assert "force" not in error.cure
-    assert "(of no known serial number)" in str(error)
+    assert "(serial number unknown)" in str(error)
 
 
 def test_passthrough_device_without_its_block_device_is_refused(machine: Machine) -> None:
