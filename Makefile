@@ -90,7 +90,7 @@ test-nvme: $(VENV)/.tools
 # docs/performance.md, from a folder of what `fastio-bench <command> --out` wrote: make bench-docs RESULTS=results
 bench-docs: $(VENV)/.user
 	@test -n "$(RESULTS)" || { echo "say where the results are: make bench-docs RESULTS=folder"; exit 2; }
-	cd $(VENV) && bin/python -m fastio_bench.report.performance_docs "$(abspath $(RESULTS))" "$(CURDIR)/docs/performance.md"
+	cd $(VENV) && bin/python -m fastio_bench.papers.performance_docs "$(abspath $(RESULTS))" "$(CURDIR)/docs/performance.md"
 
 # The dictionaries that fastio begins with, from recordings: make dictionaries TRACES="one.csv two.csv"
 dictionaries: $(VENV)/.user

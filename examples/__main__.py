@@ -1,6 +1,6 @@
-"""All examples, one after another, in a process that imports torch once: ``python examples``, as in ``make demo``.
+"""Runs all examples in one process that imports torch once: ``python examples``, as in ``make demo``.
 
-Ends with status 1 at the first that goes wrong.
+It ends with status 1 at the first example that fails.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python examples/resume.py --folder /scratch --kills 2
 
-The second training saves a checkpoint after every step, asynchronously, and dies by SIGKILL: no handler runs, nothing
-is flushed. What goes on afterwards is a new process that restores the newest whole step. Both trainings must give the
+The second training saves a checkpoint after every step, asynchronously, and is killed by SIGKILL: no handler runs,
+nothing is flushed. Then a new process restores the newest complete step and continues. Both trainings must give the
 same losses and the same weights, bit for bit: this program compares them, and ends with status 1 if they differ.
 ``pip install 'fastio[bench]'`` brings what it needs; the digits and the tables are in shared.py beside it.
 """
@@ -33,7 +33,7 @@ SHOWN = 4  # losses around each interruption
 
 
 class Batches:
-    """Endless shuffled batches of the digits: it draws a new order for each epoch, and knows where it is in it."""
+    """Endless shuffled batches of the digits, in a new order for each epoch. It has a state to save and restore."""
 
     def __init__(self, data: str) -> None:
         images, self._labels = fastio.load(data)
@@ -48,16 +48,16 @@ class Batches:
         return self._images[chosen], self._labels[chosen]
 
     def state_dict(self) -> dict[str, Any]:
-        """What is left of this epoch."""
+        """The rest of this epoch's order."""
         return {"order": self._order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a saved state."""
         self._order = state["order"]
 
 
 def beginning(data: str) -> dict[str, Any]:
-    """All that a training is made of."""
+    """The initial training state."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(),
@@ -76,7 +76,7 @@ def beginning(data: str) -> dict[str, Any]:
 
 
 def train(data: str, checkpoints: str, steps: int, every: int) -> None:
-    """Go on from the newest of ``checkpoints``, if there is one, up to ``steps``; save after every ``every``."""
+    """Continue from the newest of ``checkpoints``, if there is one, up to ``steps``; save every ``every`` steps."""
     torch.set_num_threads(1)
     state = beginning(data)
     with Checkpointer(checkpoints, keep=2) as checkpointer:
@@ -94,7 +94,7 @@ def train(data: str, checkpoints: str, steps: int, every: int) -> None:
 
 
 def run(data: str, checkpoints: str, steps: int, every: int, kill_at: int | None) -> int:
-    """Train in a process of its own; kill it once step ``kill_at`` is seen. Gives the newest step that is there."""
+    """Train in a new process, and kill it once step ``kill_at`` is saved. Returns the newest saved step."""
     os.makedirs(checkpoints, exist_ok=True)
     process = multiprocessing.get_context("forkserver").Process(target=train, args=(data, checkpoints, steps, every))
     process.start()
@@ -111,7 +111,7 @@ def run(data: str, checkpoints: str, steps: int, every: int, kill_at: int | None
 
 
 def outcome(checkpoints: str) -> dict[str, Any]:
-    """What a training left: its last checkpoint."""
+    """The state in a training's last checkpoint."""
     with Checkpointer(checkpoints, read_only=True) as checkpointer:
         restored = checkpointer.restore()
     if restored is None:
@@ -121,19 +121,19 @@ def outcome(checkpoints: str) -> dict[str, Any]:
 
 
 def same_weights(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    """Bit for bit."""
+    """Whether the weights are bitwise equal."""
     return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def show(console: Console, plain: list[float], resumed: list[float], resumed_at: list[int]) -> None:
-    """The losses around each interruption, and the last ones."""
+    """Print the losses around each interruption, and the last ones."""
     around = {at + offset for at in (*resumed_at, len(plain)) for offset in range(1 - SHOWN // 2, SHOWN // 2 + 1)}
     killed = dict.fromkeys(resumed_at, "killed here")
     show_losses(console, plain, resumed, ("undisturbed", "killed and resumed"), around, killed)
 
 
 def main() -> int:
-    """Train twice and compare; the exit status."""
+    """Train twice and compare. Returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--folder", type=folder, default=".", help="where checkpoints go; nothing stays there (default: this one)"

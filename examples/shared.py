@@ -1,4 +1,4 @@
-"""What the examples have in common: scikit-learn's digits, arguments, and two trainings' losses side by side."""
+"""Shared by the examples: scikit-learn's digits, arguments, and tables of two trainings' losses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 def digits() -> tuple[Tensor, Tensor]:
     """1,797 handwritten digits, shuffled: grey values (N, 8, 8) in float32 from 0 to 16, and labels (N,)."""
-    from sklearn.datasets import load_digits  # here, because processes that only train do not need it
+    from sklearn.datasets import load_digits  # imported here: processes that only train do not need it
 
     bunch = load_digits()
     order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(0))
@@ -25,21 +25,21 @@ def digits() -> tuple[Tensor, Tensor]:
 
 
 def start_importing() -> None:
-    """Let the server that forks new processes import what they need: once for all, and while this one does others."""
+    """Start the fork server, which imports what new processes need, once, in the background."""
     # torch's optimizers import torch._dynamo, which takes as long as torch itself.
     multiprocessing.set_forkserver_preload(["torch", "fastio.checkpoint", "fastio.offload", "torch._dynamo"])
     forkserver.ensure_running()
 
 
 def folder(text: str) -> str:
-    """An argument: a folder that is there."""
+    """Parse an argument: an existing folder."""
     if not os.path.isdir(text):
         raise argparse.ArgumentTypeError(f"{text} is no folder; make it first")
     return text
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """An argument: a number that is not smaller."""
+    """Return a parser of an argument: a number of at least ``least``."""
 
     def number(text: str) -> int:
         if int(text) < least:
@@ -50,7 +50,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def screen() -> Console:
-    """Where tables go: as wide as the terminal, or 100 columns of a file."""
+    """The console for tables: as wide as the terminal, or 100 columns in a file."""
     return Console(width=None if sys.stdout.isatty() else 100, markup=False, highlight=False)
 
 
@@ -62,7 +62,7 @@ def show_losses(
     chosen: Collection[int] | None = None,
     notes: Mapping[int, str] | None = None,
 ) -> None:
-    """The losses of two trainings by step, or of the ``chosen`` steps, and whether they are the same bits."""
+    """Print the losses of two trainings by step, or at the ``chosen`` steps, and whether they are bitwise equal."""
     table = Table("step", *(f"loss, {name}" for name in names), "same bits", *([""] if notes else []))
     for step, (one, another) in enumerate(zip(plain, other, strict=True), 1):
         if chosen is None or step in chosen:
@@ -73,7 +73,7 @@ def show_losses(
 
 
 def show_pairs(console: Console, names: tuple[str, str], rows: Mapping[str, tuple[str, str]]) -> None:
-    """What came of two trainings, side by side."""
+    """Print the results of two trainings side by side."""
     table = Table("", *names)
     for label, pair in rows.items():
         table.add_row(label, *pair)

@@ -3,8 +3,8 @@
     python examples/train_hybrid.py --store /scratch --steps 12
 
 Both runs start from the same seeds and must give the same losses, weights and optimizer state, bit for bit: this
-program compares them, and ends with status 1 if they differ. Without a GPU its memory is a second buffer of host
-memory, and the plan is made for a simulated one. The optimizer's state lies in a folder on the SSD meanwhile.
+program compares them, and ends with status 1 if they differ. Without a GPU, a second buffer of host memory stands in
+for its memory, and the plan is for a simulated GPU. The optimizer's state lies in a folder on the SSD.
 ``pip install 'fastio[bench]'`` brings what it needs; the digits and the tables are in shared.py beside it.
 """
 
@@ -27,14 +27,14 @@ from shared import at_least, digits, folder, screen, show_losses, show_pairs
 BATCH = 64
 TOKENS = 16
 WIDTH = 64
-HELD_OUT = 197  # images that are not trained on
-BUDGET = "192KiB"  # what parameters may take on the GPU: about half of them
-RESERVE = 0.5  # of gradients may stay there
+HELD_OUT = 197  # images for the test
+BUDGET = "192KiB"  # GPU memory for parameters: about half of them
+RESERVE = 0.5  # the share of gradients that may stay there
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run brought. ``state``: SHA-256 of all weights, and of the optimizer's state."""
+    """The results of one run. ``state``: SHA-256 of all weights, and of the optimizer's state."""
 
     losses: list[float]
     state: str
@@ -66,9 +66,9 @@ def words() -> tuple[Tensor, Tensor]:
 
 
 def train(store: str | None, steps: int) -> Outcome:
-    """Some steps of training; hybrid with the optimizer's state in the folder ``store``, if there is one."""
+    """Train some steps; hybrid, with the optimizer's state in the folder ``store``, if there is one."""
     tokens, labels = words()
-    torch.set_num_threads(1)  # tensors as small as these gain nothing by more
+    torch.set_num_threads(1)  # more threads do not help with such small tensors
     torch.manual_seed(0)
     model = Reader()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
@@ -108,7 +108,7 @@ def tensors(state: dict[int, dict[str, Any]]) -> list[Tensor]:
 
 
 def show(console: Console, plain: Outcome, hybrid: Outcome) -> None:
-    """Both runs side by side."""
+    """Print both runs side by side."""
     names = "plain", "hybrid"
     show_losses(console, plain.losses, hybrid.losses, names)
     rows = {
@@ -120,7 +120,7 @@ def show(console: Console, plain: Outcome, hybrid: Outcome) -> None:
 
 
 def main() -> int:
-    """Train twice and compare; the exit status."""
+    """Train twice and compare. Returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--store", type=folder, default=".", help="folder on the SSD; nothing stays there (default: this one)"

@@ -1,10 +1,10 @@
-"""Train a small network on real digits twice: plainly, and with its activations on an SSD meanwhile.
+"""Train a small network on real digits twice: plainly, and with its activations on an SSD.
 
     python examples/train_offload.py --store /scratch --steps 5
 
 Both runs start from the same seeds, each in a process of its own, and must give the same losses and the same weights,
-bit for bit: this program compares them, and ends with status 1 if they differ. It shows the memory and the time that
-each took. ``pip install 'fastio[bench]'`` brings what it needs; the digits and the tables are in shared.py beside it.
+bit for bit: this program compares them, and ends with status 1 if they differ. It shows the memory and the time of
+each. ``pip install 'fastio[bench]'`` brings what it needs; the digits and the tables are in shared.py beside it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from torch import Tensor, nn
 import fastio
 from shared import at_least, digits, folder, screen, show_losses, show_pairs, start_importing
 
-SIDE = 96  # the digits have 8 x 8 pixels; enlarged, their activations outweigh everything else
+SIDE = 96  # the digits have 8 x 8 pixels; enlarged, their activations take most of the memory
 BATCH = 48
 WIDTHS = (8, 8, 8, 16, 16, 16)
 POOLED = (3, 6)  # after these convolutions
-BUDGET = "32MiB"  # what saved tensors may take in memory
-HELD_OUT = 197  # images that are not trained on
+BUDGET = "32MiB"  # memory for saved tensors
+HELD_OUT = 197  # images for the test
 WARM_UP = 2  # steps whose time is not counted: the first one is profiled
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run brought. Bytes and seconds; ``peak`` and ``before`` are the process's resident memory."""
+    """The results of one run, in bytes and seconds; ``peak`` and ``before`` are the process's resident memory."""
 
     losses: list[float]
     weights: str
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def network() -> nn.Sequential:
-    """A plain convolutional network: most of what it saves for backward is the output of a ReLU or of a convolution."""
+    """A plain convolutional network. Most tensors saved for backward are outputs of a ReLU or a convolution."""
     layers: list[nn.Module] = []
     inputs = 1
     for number, outputs in enumerate(WIDTHS, 1):
@@ -75,7 +75,7 @@ def enlarged(images: Tensor) -> Tensor:
 
 
 def train(data: str, store: str | None, steps: int) -> Outcome:
-    """Some steps of training, with activations in ``store`` if there is one."""
+    """Train some steps, with activations in ``store`` if there is one."""
     images, labels = fastio.load(data)
     torch.manual_seed(0)
     model = network()
@@ -113,19 +113,19 @@ def resident(field: str) -> int:
 
 
 def forget_peak() -> None:
-    """From now on, VmHWM is the peak since now."""
+    """Reset VmHWM to the present resident memory."""
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")
 
 
 def in_a_process(data: str, store: str | None, steps: int) -> Outcome:
-    """:func:`train` in a new process, so that neither run's memory shows in the other's."""
+    """Run :func:`train` in a new process, so that the runs' memory does not mix."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as process:
         return process.submit(train, data, store, steps).result()
 
 
 def show(console: Console, plain: Outcome, offloaded: Outcome) -> None:
-    """Both runs side by side."""
+    """Print both runs side by side."""
     names = "plain", "offloaded"
     show_losses(console, plain.losses, offloaded.losses, names)
     told = {
@@ -140,25 +140,25 @@ def show(console: Console, plain: Outcome, offloaded: Outcome) -> None:
 
 
 def mib(nbytes: int) -> str:
-    """A size for people."""
+    """The bytes as text."""
     return f"{nbytes / 2**20:,.0f} MiB"
 
 
 def median(seconds: list[float]) -> str:
-    """A time for people."""
+    """The median as text."""
     return f"{statistics.median(seconds) * 1e3:,.0f} ms" if seconds else "too few steps"
 
 
 def main() -> int:
-    """Train twice and compare; the exit status."""
+    """Train twice and compare. Returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--store", type=folder, default=".", help="folder on the SSD; nothing stays there (default: this one)"
     )
     parser.add_argument("--steps", type=at_least(1), default=5, help="steps of training (default: %(default)s)")
     arguments = parser.parse_args()
-    # Both runs give memory back to the system as soon as it is free, so that what is counted is what is used; huge
-    # pages make that cheap.
+    # Both runs return freed memory to the system at once, so that the count is of used memory. Huge pages make that
+    # cheap.
     os.environ["GLIBC_TUNABLES"] = "glibc.malloc.mmap_threshold=65536:glibc.malloc.hugetlb=1"
     start_importing()
     console = screen()

@@ -1,6 +1,6 @@
-"""``fastio-bench`` and the demo: what fastio and its peers reach on this machine.
+"""The ``fastio-bench`` command and the demo: benchmarks of fastio and other libraries.
 
-This module imports no other of the package: torch, which they load, takes seconds.
+This module imports no other module of the package: they import torch, which takes seconds.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C while it is still being imported ends it with a line, not with a traceback."""
+    """Run the command line. Ctrl-C during its import ends it with one line instead of a traceback."""
     try:
         from fastio_bench.cli import main as run
 

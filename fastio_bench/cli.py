@@ -1,4 +1,4 @@
-"""The console script ``fastio-bench``, which starts in :mod:`fastio_bench`."""
+"""Imports and runs the command line; :mod:`fastio_bench` is the console script's entry point."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main() -> None:
     try:
         with interrupts.heeded():
             _commands()()
-    except KeyboardInterrupt:  # while modules were imported: later a command answers it
+    except KeyboardInterrupt:  # during the imports; later the commands handle it
         print("interrupted", file=sys.stderr)
         sys.exit(interrupts.STATUS)
     finally:

@@ -1,4 +1,4 @@
-"""The subcommands of ``fastio-bench``, one file each; what they share is :mod:`fastio_bench.harness.command_run`."""
+"""The ``fastio-bench`` command group. :mod:`fastio_bench.harness.command_run` has what its subcommands share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fastio_bench.tools.tune_command import tune
 
 class _Commands(click.Group):
     def invoke(self, context: click.Context) -> Any:
-        """Ctrl-C before and after something is measured, as while plots are drawn, has the same exit status."""
+        """Run a subcommand. Ctrl-C outside a measurement, as during plotting, gives the same exit status as inside."""
         try:
             return super().invoke(context)
         except KeyboardInterrupt:

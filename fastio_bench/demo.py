@@ -1,4 +1,7 @@
-"""``make demo``: fastio at its main job, on a state dict of BERT-large's size. Ends non-zero if anything is wrong."""
+"""``make demo``: saves, loads and verifies a state dict of BERT-large's size.
+
+The exit status is non-zero on failure.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,17 @@ from fastio_bench.workloads import objects
 
 ROUNDS = 3
 LEARNING_ROUNDS = 2
-RACE_SECONDS = 90.0  # where memory comes at 300 MB/s, or a disk is slow, fewer rounds fit in the demo's two minutes
+RACE_SECONDS = 90.0  # on slow memory (300 MB/s) or a slow disk, fewer rounds fit into the demo's two minutes
 SHOWN = ("torch", "fastio")
 
 
 class WrongError(Exception):
-    """Something that the demo shows did not turn out as it must."""
+    """A step of the demo gave a wrong result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the steps share: a folder of their own, the object, where to print and where progress goes."""
+    """What the steps share: a temporary folder, the object to save, the consoles for output and progress."""
 
     folder: Path
     workload: objects.Workload
@@ -44,19 +47,19 @@ class Stage:
 
     @property
     def path(self) -> Path:
-        """The file that fastio saves and later steps look at."""
+        """The file that fastio saves and that later steps read."""
         return self.folder / f"{self.workload.name}.pt"
 
 
 def show_machine(stage: Stage) -> None:
-    """What is here."""
+    """Print the machine and the tools."""
     answers = {"machine": checks.system(stage.folder), "tools": checks.tool_rows()}
-    for exhibit in findings_tables.exhibits(answers):
-        stage.out.print(terminal.fitted(exhibit))
+    for table in findings_tables.tables(answers):
+        stage.out.print(terminal.fitted(table))
 
 
 def race(stage: Stage) -> None:
-    """Save and load with torch and with fastio, interleaved; loads in fresh processes."""
+    """Time saves and loads by torch and fastio in interleaved rounds, loads in fresh processes."""
     report = Report("demo", stage.folder, {})
     with workspace(stage.folder) as folder:
         plan = compare.Comparison(
@@ -90,12 +93,12 @@ def race(stage: Stage) -> None:
 
 
 def _rounds(report: Report) -> dict[str, int]:
-    """How many there were, by work."""
+    """The number of rounds, by work."""
     return {sample.work: sample.round + 1 for sample in report.samples}
 
 
 def read_with_torch(stage: Stage) -> None:
-    """fastio's file is torch's: plain torch.load opens it, and every bit is right."""
+    """Load fastio's file with plain torch.load and compare every bit."""
     result = fastio.save(stage.thing, stage.path)
     stage.out.print(f"saved by {catalogue.way(result)}: {result.reason}")
     different = _different(torch.load(stage.path), stage.thing)
@@ -105,7 +108,7 @@ def read_with_torch(stage: Stage) -> None:
 
 
 def flip_a_byte(stage: Stage) -> None:
-    """One byte of the file goes wrong. torch does not notice; fastio does, and says where."""
+    """Flip one byte of the file: torch loads it, fastio raises and names the record."""
     offset = stage.path.stat().st_size // 2
     with open(stage.path, "r+b") as stream:
         stream.seek(offset)
@@ -127,7 +130,7 @@ def flip_a_byte(stage: Stage) -> None:
 
 
 def show_learned(stage: Stage) -> None:
-    """What the dictionaries found out meanwhile: how to save this file, how to load it cold, and warm."""
+    """Print what the dictionaries learned about saving this file, and about loading it cold and warm."""
     stage.out.print(str(fastio.explain(stage.path, op="save")))
     for bring in (page_cache.drop, page_cache.warm):
         bring(stage.path)
@@ -145,7 +148,7 @@ STEPS: tuple[tuple[str, Callable[[Stage], Any]], ...] = (
 
 
 def _different(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> list[str]:
-    """The names of tensors that are not the same bit by bit (or not in both)."""
+    """The names of tensors that differ in any bit or are missing on one side."""
     names = sorted(one.keys() | other.keys())
     return [name for name in names if name not in one or name not in other or not _same(one[name], other[name])]
 
@@ -159,7 +162,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def main(workload: objects.Workload) -> int:
-    """Run every step in the current folder; the exit status."""
+    """Run every step in the current folder. Returns the exit status."""
     start = time.monotonic()
     out, progress = consoles()
     with workspace(Path.cwd()) as folder:

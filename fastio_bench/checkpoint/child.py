@@ -1,4 +1,4 @@
-"""The fresh processes of ``fastio-bench checkpoint``: started here, and what they say, line by line, read here."""
+"""Starts the fresh processes of ``fastio-bench checkpoint`` and reads their results, one JSON line each."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Outcome: TypeAlias = "Sample | Failure"
 
 
 def run(jobs: Sequence[Job]) -> Generator[Outcome, None, None]:
-    """Run these jobs at the same time, and give what the first of them tells, as soon as it does.
+    """Run the jobs at the same time, and yield the results of the first one as soon as they come.
 
-    ChildError if one of them fails. However this ends, none of the processes is left.
+    Raises ChildError if one of them fails. No process is left at the end, in any case.
     """
     lines: SimpleQueue[tuple[int, str | None]] = SimpleQueue()
     with ExitStack() as stack:
@@ -67,7 +67,7 @@ def _read(number: int, child: subprocess.Popen[str], lines: SimpleQueue[tuple[in
 
 
 def _require(child: subprocess.Popen[str], complaint: IO[str]) -> None:
-    """ChildError unless it ends well."""
+    """Wait for the child. Raises ChildError unless it succeeds."""
     if child.wait():
         complaint.seek(0)
         last = complaint.read().strip().splitlines()[-1:] or ["it said nothing"]
@@ -78,11 +78,11 @@ def _end(child: subprocess.Popen[str], reader: threading.Thread) -> None:
     kill(child)
     reader.join()
     with child:
-        pass  # waits, and closes the pipe
+        pass  # waits for the child and closes the pipe
 
 
 def _understood(told: dict[str, Any]) -> Outcome:
-    """One line; ChildError if it is what went wrong."""
+    """Parse one line. Raises ChildError if it is an error."""
     if _ERROR in told:
         raise ChildError(told[_ERROR])
     if _SAMPLE in told:
@@ -91,9 +91,9 @@ def _understood(told: dict[str, Any]) -> Outcome:
 
 
 def main(text: str) -> None:
-    """The child: do the job, and tell what comes of it, a line of JSON each."""
+    """In the child: run the job and print each result as a line of JSON."""
     with os.fdopen(os.dup(1), "w") as parent:
-        os.dup2(2, 1)  # what a library prints must not stand where the parent reads
+        os.dup2(2, 1)  # output of libraries must not mix with the results for the parent
         try:
             for thing in done(Job(**json.loads(text))):
                 print(json.dumps(_line(thing)), file=parent, flush=True)
@@ -106,7 +106,7 @@ def _line(thing: Outcome) -> dict[str, Any]:
 
 
 def done(job: Job) -> Iterator[Outcome]:
-    """Do the job, here. Each imports only what it needs."""
+    """Run the job in this process. Each task imports only what it needs."""
     module, _, task = job.task.partition(".")
     run: Callable[[Job], Iterator[Outcome]] = getattr(import_module(f"fastio_bench.checkpoint.{module}"), task)
     return run(job)

@@ -20,7 +20,7 @@ _LEAST = 1_000_000
 
 
 def _state_size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """Bytes of a state that is large enough to be measured."""
+    """Parse the bytes of a state. Raises click.BadParameter if it is too small to measure."""
     nbytes = as_bytes(context, parameter, value)
     if nbytes is not None and nbytes < _LEAST:
         raise click.BadParameter(f"{value} is less than {_LEAST / 1e6:.0f}MB", context, parameter)
@@ -31,19 +31,19 @@ def _state_size(context: click.Context, parameter: click.Parameter, value: str |
 @click.option("--size", metavar="SIZE", callback=_state_size, help="Parameters and moments; 3.6GB, with --quick 400MB.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds; 3, with --quick 1.")
 @common
-def checkpoint(conduct: CommandRun, size: int | None, rounds: int | None) -> None:
+def checkpoint(command: CommandRun, size: int | None, rounds: int | None) -> None:
     """Saves and restores of a model with its AdamW, one process and two, beside torch.save and DCP."""
-    asked = size or (QUICK_SIZE if conduct.quick else SIZE)
-    room = min(available_memory() // runs.MEMORY, shutil.disk_usage(conduct.parent).free // runs.DISK)
+    asked = size or (QUICK_SIZE if command.quick else SIZE)
+    room = min(available_memory() // runs.MEMORY, shutil.disk_usage(command.parent).free // runs.DISK)
     size = max(min(asked, room), _LEAST)
     if size < asked:
-        conduct.report.notes.append(
+        command.report.notes.append(
             f"{size / 1e9:.2f} GB instead of {asked / 1e9:.2f} GB, for want of memory or disk: a process takes "
             f"{runs.MEMORY} times that, the files {runs.DISK} times"
         )
-    rounds = rounds or (1 if conduct.quick else 3)
+    rounds = rounds or (1 if command.quick else 3)
     shape = shape_of(size)
-    conduct.report.settings |= {
+    command.report.settings |= {
         "size": size,
         "depth": shape.depth,
         "width": shape.width,
@@ -56,18 +56,18 @@ def checkpoint(conduct: CommandRun, size: int | None, rounds: int | None) -> Non
         plan = runs.Runs(folder, shape, size, rounds)
         weights = [step.weight for step in plan.steps()]
         click.echo(_forecast(sum(weights), size), err=True)
-        with conduct.meter(weights) as plan.tell, closing(plan.run()) as outcomes:
-            for _ in conduct.report.take(outcomes):
+        with command.meter(weights) as plan.tell, closing(plan.run()) as outcomes:
+            for _ in command.report.take(outcomes):
                 pass
 
     def show() -> list[Any]:
-        found = checkpoint_tables.summaries(conduct.report.samples)
-        conduct.report.exhibits += checkpoint_tables.exhibits(found, conduct.report.failures)
+        found = checkpoint_tables.summaries(command.report.samples)
+        command.report.tables += checkpoint_tables.tables(found, command.report.failures)
         goals = checkpoint_tables.goals(found)
-        conduct.report.findings["goals"] = [goal.document() for goal in goals]
+        command.report.findings["goals"] = [goal.document() for goal in goals]
         return []
 
-    conduct.run(work, show)
+    command.run(work, show)
 
 
 def _forecast(seconds: float, size: int) -> str:

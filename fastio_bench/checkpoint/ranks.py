@@ -1,4 +1,4 @@
-"""In one process of two: saves and loads of a state that is sharded over both, by dcp with either's storage."""
+"""Runs in each of two ranks: saves and loads of a sharded state by DCP, with its own storage and with fastio's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fastio_bench.harness.rounds import Failure, Sample, SystemClock, describe
 from fastio_bench.peers import catalogue, libraries
 from fastio_bench.peers.contestants import remove
 
-_TIMEOUT = datetime.timedelta(seconds=120)  # for which one rank waits for the other
+_TIMEOUT = datetime.timedelta(seconds=120)  # the time that one rank waits for the other
 _LEARNING = 6  # rounds
 _WRITER = partial(FileSystemWriter, thread_count=libraries.dcp_threads(WORLD))
 _CALLS: tuple[tuple[Any, Any], ...] = ((_WRITER, FileSystemReader), (Writer, Reader))
@@ -37,7 +37,7 @@ _STORAGES = dict(zip(RANKS_TOOLS, _CALLS, strict=True))
 
 
 def run(job: Job) -> Iterator[Sample | Failure]:
-    """Everything that the two ranks measure together; both give it."""
+    """Everything that the two ranks measure together. Both ranks yield it."""
     cores = len(os.sched_getaffinity(0))
     torch.set_num_threads(max(1, cores // WORLD))
     store = dist.FileStore(os.path.join(job.folder, "rendezvous"), WORLD)  # type: ignore[attr-defined]
@@ -49,7 +49,7 @@ def run(job: Job) -> Iterator[Sample | Failure]:
 
 
 class _Rank:
-    """One rank: its part of the state, and how it keeps step with the other."""
+    """One rank: its part of the state, and its synchronization with the other."""
 
     def __init__(self, job: Job) -> None:
         self._shape, self._folder = Shape(job.depth, job.width), Path(job.folder)
@@ -60,7 +60,7 @@ class _Rank:
         self._reserve = Reserve(self._nbytes)
 
     def rounds(self, count: int) -> Iterator[Sample | Failure]:
-        """``count`` rounds, after some that do not count: in the first ones fastio's dictionaries learn.
+        """Run ``count`` rounds after some that do not count, in which fastio's dictionaries learn.
 
         A tool that failed takes no part in later rounds.
         """
@@ -95,7 +95,7 @@ class _Rank:
         both = torch.tensor([self._nbytes, cpu, wrong], dtype=torch.float64)
         dist.all_reduce(both)
         nbytes, cpu, wrongs = both.tolist()
-        if wrongs:  # on either rank: both must go the same way
+        if wrongs:  # on either rank: both must take the same branch
             raise ChildError(f"{tool} loaded something else than was saved")
         return Sample(work, self._shape.name, tool, 0, int(nbytes), wall, cpu, way=way)
 
@@ -113,17 +113,20 @@ class _Rank:
         return lambda: load(self._state, storage_reader=reader)
 
     def _led(self, action: Callable[[], object]) -> None:
-        """What one rank does for both."""
+        """Run what one rank does for both."""
         dist.barrier()
         self._agreed(action if self._leads else lambda: None)
 
     @staticmethod
     def _agreed(action: Callable[[], object]) -> None:
-        """Do it; where one rank cannot, both raise: one that went on alone would wait for the other in vain."""
+        """Run the call on both ranks.
+
+        If one fails, both raise: a rank alone would wait for the other until the timeout.
+        """
         error: Exception | None = None
         try:
             action()
-        except Exception as raised:  # whatever it is, the other must hear of it
+        except Exception as raised:  # any error: the other rank must learn of it
             error = raised
         failed = torch.tensor([error is not None], dtype=torch.int)
         dist.all_reduce(failed)

@@ -1,6 +1,6 @@
-"""In fresh processes: one writes what the others restore, each once, cold, into a model and optimizer that are there.
+"""Runs in fresh processes: one writes the files, each of the others restores them once, cold, into a live model.
 
-No more than that: a long process would have memory at hand that a program which is being resumed has not.
+A long-running process would have free memory in its heap, which a resumed program does not have.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fastio_bench.workloads.objects import touch
 
 
 def prepare(job: Job) -> Iterator[Sample]:
-    """Write the files that are to be restored, and the fingerprint of what is in them; gives nothing."""
+    """Write the files to restore, and the fingerprint of their content. Yields nothing."""
     state = TrainingState(Shape(job.depth, job.width))
     with Checkpointer(path_of(job, FASTIO), asynchronous=False) as checkpointer:
         checkpointer.save(0, state.tree())
@@ -34,7 +34,7 @@ def prepare(job: Job) -> Iterator[Sample]:
 
 
 def restore(job: Job) -> Iterator[Sample]:
-    """Restore once; ChildError if something else comes back than was saved."""
+    """Restore once. Raises ChildError if the state differs from the saved one."""
     shape, path = Shape(job.depth, job.width), path_of(job, job.tool)
     state = TrainingState(shape)
     state.erase()
@@ -52,7 +52,7 @@ def restore(job: Job) -> Iterator[Sample]:
 
 
 def path_of(job: Job, tool: str) -> Path:
-    """What that tool restores: a folder of the Checkpointer, or the one file of torch."""
+    """What the tool restores: a folder of the Checkpointer, or torch's file."""
     return Path(job.folder) / (OF_FASTIO if tool == FASTIO else OF_TORCH)
 
 
@@ -74,7 +74,7 @@ def _by_torch(state: TrainingState, path: Path, mapped: bool) -> Callable[[], st
         saved = torch.load(path, mmap=mapped)
         state.model.load_state_dict(saved["model"])
         state.optimizer.load_state_dict(saved["optimizer"])
-        if mapped:  # the optimizer keeps the moments that it is given
+        if mapped:  # the optimizer keeps the moments that it gets, so they stay mapped
             touch(state.tensors())
             return libraries.MAPPED
         return ""

@@ -1,4 +1,4 @@
-"""Which fresh processes run, in which order, and how long that takes: interleaved rounds of who saves and restores."""
+"""Orders the fresh processes of ``fastio-bench checkpoint``: interleaved rounds of saves and restores."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from fastio_bench.harness.rounds import Failure, Sample, describe
 from fastio_bench.machine import disk_limit
 from fastio_bench.peers.contestants import remove
 
-SAVES = 2  # of one process, after a first one that does not count
-MEMORY, DISK = 4, 4  # the most that processes take together, and all files at once, in sizes of the state
-_KEPT = "of-"  # how names of files begin that other processes will read
-_LIMITED = ((DURABLE, TORCH), (RANKS_SAVE, DCP), (RESTORE, TORCH))  # after each of these the disk's limit is measured
+SAVES = 2  # saves of one process, after a first one that does not count
+MEMORY, DISK = 4, 4  # the most memory of all processes and the most disk of all files, in sizes of the state
+_KEPT = "of-"  # the prefix of files that other processes will read
+_LIMITED = ((DURABLE, TORCH), (RANKS_SAVE, DCP), (RESTORE, TORCH))  # the disk's limit is measured after each of these
 _START = 4.0  # seconds until a fresh process has imported everything
-# Seconds for 10^9 bytes, with what comes before and after: making the state, saving it once, learning.
+# Seconds for 10^9 bytes, including set-up: making the state, saving it once, learning.
 _MAKE, _SAVE, _LEARN = 2.0, 1.0, 16.0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One or more processes at the same time. ``works`` is what ``tool`` has failed at if they do.
+    """One or more processes at the same time. If they fail, ``tool`` has failed at ``works``.
 
-    ``weight`` is a rough guess of the seconds that it takes.
+    ``weight`` is a rough estimate of its seconds.
     """
 
     what: str
@@ -54,9 +54,9 @@ class Step:
 
 @dataclass
 class Runs:
-    """Everything that is measured of a state of ``nbytes``, files below ``folder``, in so many rounds.
+    """All measurements of a state of ``nbytes``, with files below ``folder``, in ``rounds`` rounds.
 
-    ``tell(what, weight)`` hears what is being done and is done.
+    ``tell(what, weight)`` is called for the progress.
     """
 
     folder: Path
@@ -66,7 +66,7 @@ class Runs:
     tell: Callable[[str, float], None] = field(default=lambda what, weight: None)
 
     def run(self) -> Generator[Sample | Failure, None, None]:
-        """Every outcome, as soon as it is known. Who failed takes no part in later rounds."""
+        """Every outcome, as soon as it is known. A tool that failed takes no part in later rounds."""
         failed = set()
         counts: dict[tuple[str, str], int] = {}
         for step in self.steps():
@@ -90,7 +90,7 @@ class Runs:
             self.tell(step.what, step.weight)
 
     def _limit(self, sample: Sample) -> Sample | Failure:
-        """What the disk takes for as many bytes. Here, not in a fresh process: fio would outlive one that is killed."""
+        """The disk's limit for as many bytes. It runs in this process: fio would outlive a killed child."""
         try:
             if sample.work == RESTORE:
                 took = disk_limit.find().read(self.folder / OF_TORCH, sample.nbytes)
@@ -102,7 +102,7 @@ class Runs:
         return Sample(sample.work, sample.workload, *own, way=took.way)
 
     def _outcomes(self, step: Step) -> Generator[Sample | Failure, None, None]:
-        """What the step's processes tell; if they fail, that. Their files go with them."""
+        """The outcomes of the step's processes, or their failure. Their files are removed."""
         try:
             with closing(child.run(step.jobs)) as outcomes:
                 yield from outcomes
@@ -115,7 +115,7 @@ class Runs:
                     remove(path)
 
     def steps(self) -> list[Step]:
-        """All of them, in order."""
+        """All steps, in order."""
         size = self.nbytes / 1e9
         made, saved = _START + _MAKE * size, _SAVE * size
         counted = self.rounds * SAVES
@@ -140,7 +140,7 @@ class Runs:
         ]
 
     def _saves(self, tool: str, made: float, saved: float) -> Step:
-        calls = (SAVES + 1) * (2 if tool == FASTIO else 1)  # fastio's take turns with plain copies
+        calls = (SAVES + 1) * (2 if tool == FASTIO else 1)  # fastio's saves alternate with plain copies
         jobs = (self._job("saving.save", tool, SAVES),)
         return Step(f"{tool}: saves", tool, works_of(tool), jobs, made + calls * saved)
 

@@ -1,4 +1,4 @@
-"""Those who save a training's state, each as its own documentation says is fastest on a CPU."""
+"""The savers of a training state, each in the mode that its documentation calls the fastest on a CPU."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ SETTINGS = {
 
 
 class Saver(Protocol):
-    """Saves again and again. ``save`` returns when training may go on, ``wait`` when all of it is on the disk."""
+    """Saves repeatedly. ``save`` returns when training may go on, ``wait`` when everything is on the disk."""
 
     def save(self) -> None: ...
 
     def wait(self) -> str:
-        """Gives the way that the bytes took, if the tool tells."""
+        """Start a save. Returns the way of the bytes, if the tool reports it."""
 
     def clear(self) -> None:
-        """Remove what was saved."""
+        """Remove the saved files."""
 
     def close(self) -> None: ...
 
 
 class ByCheckpointer:
-    """fastio's Checkpointer. With ``keep`` it removes old steps itself, else ``clear`` does, as for the others."""
+    """fastio's Checkpointer. With ``keep`` it removes old steps itself, else ``clear`` does."""
 
     def __init__(self, state: TrainingState, folder: Path, keep: int | None = None, **settings: Any) -> None:
         self._state, self._folder = state.tree(), folder
@@ -91,10 +91,10 @@ class ByTorch:
 
 
 class ByDCP:
-    """DCP's async_save by a thread, durable as its writer understands it: it syncs its files by default.
+    """DCP's async_save by a thread. Its writer syncs its files by default.
 
-    With ``cached``, one stager serves all saves and keeps its memory. (A process in the thread's place would be given
-    the same copy, so training would wait as long.)
+    With ``cached``, one stager serves all saves and keeps its memory. (A process instead of the thread would get the
+    same copy, so training would wait as long.)
     """
 
     def __init__(self, state: TrainingState, folder: Path, cached: bool) -> None:
@@ -107,7 +107,7 @@ class ByDCP:
         if cached:
             from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-            # What is switched off needs a GPU, or another process.
+            # The disabled options need a GPU, or another process.
             options = StagingOptions(
                 use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
             )
@@ -134,13 +134,13 @@ class ByDCP:
 
 
 class ByCopy:
-    """No save at all: a copy into memory that is there, which no snapshot can be faster than."""
+    """No save, only a copy into resident memory: the lower bound of any snapshot."""
 
     def __init__(self, state: TrainingState) -> None:
         sources = [tensor.reshape(-1).view(torch.uint8) for tensor in state.tensors().values()]
         self._pairs = [(torch.zeros_like(source), source) for source in sources]
         for target, source in self._pairs:
-            target.copy_(source)  # zeros may be no memory yet
+            target.copy_(source)  # faults in the memory: zeros may not be resident yet
 
     def save(self) -> None:
         for target, source in self._pairs:
@@ -157,7 +157,7 @@ class ByCopy:
 
 
 def make(tool: str, state: TrainingState, folder: Path) -> Saver:
-    """The saver of that name; its files lie in ``folder``, which is not there yet."""
+    """The saver of that name. Its files lie in ``folder``, which does not exist yet."""
     if tool == FASTIO:
         return ByCheckpointer(state, folder)
     if tool == BUDGETED:

@@ -1,4 +1,4 @@
-"""In a fresh process: saves, each timed until training may go on and until all is durable, and its peak of memory."""
+"""Runs in a fresh process: saves, each timed until training may go on and until it is durable, and peak memory."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from fastio_bench.harness.rounds import Measured, Sample, SystemClock
 from fastio_bench.harness.timing import Peak
 from fastio_bench.workloads import objects
 
-_LEARNING = 6  # rounds at most in which fastio's dictionaries try their tools
+_LEARNING = 6  # the most rounds in which fastio's dictionaries try their tools
 
 
 class Timing:
-    """Times savers of one state; peaks are above what the process held when this was made."""
+    """Times savers of one state. Peaks are above the memory held at construction."""
 
     def __init__(self, shape: Shape, nbytes: int, reserve: Reserve) -> None:
         self._workload, self._nbytes, self._reserve = shape.name, nbytes, reserve
@@ -39,11 +39,11 @@ class Timing:
         self._highest: int | None = None
 
     def save(self, saver: Saver) -> tuple[Measured, Measured]:
-        """What one save took until training may go on, and in all; the latter with the highest peak so far."""
+        """Time one save: until training may go on, and in all. The latter has the highest peak so far."""
         saver.clear()
         clock = SystemClock()
         with warmup.ready(self._reserve):
-            Peak()  # sets the mark back: the reserve was none of the saver's
+            Peak()  # resets the high-water mark: the reserve does not belong to the saver
             cpu, wall = clock.cpu(), clock.wall()
             saver.save()
             blocked = Measured(clock.wall() - wall, clock.cpu() - cpu)
@@ -54,14 +54,14 @@ class Timing:
         return blocked, Measured(wall, cpu, self._highest, way)
 
     def sample(self, work: str, tool: str, took: Measured) -> Sample:
-        """The same, with its name."""
+        """The measured save as a sample."""
         return Sample(
             work, self._workload, tool, 0, self._nbytes, took.seconds, took.cpu_seconds, took.extra_bytes, took.way
         )
 
 
 def learn(job: Job) -> Iterator[Sample]:
-    """Let fastio's dictionaries find their way; gives nothing."""
+    """Let fastio's dictionaries learn. Yields nothing."""
     shape = Shape(job.depth, job.width)
     state = TrainingState(shape)
     count = len(state.tensors())
@@ -72,7 +72,7 @@ def learn(job: Job) -> Iterator[Sample]:
 
 
 def save(job: Job) -> Iterator[Sample]:
-    """One tool's saves, after a first one; fastio's take turns with plain copies."""
+    """One tool's saves, after a first one. fastio's alternate with plain copies."""
     shape = Shape(job.depth, job.width)
     state = TrainingState(shape)
     copy = ByCopy(state) if job.tool == FASTIO else None
@@ -89,7 +89,7 @@ def save(job: Job) -> Iterator[Sample]:
 
 
 def save_changes(job: Job) -> Iterator[Sample]:
-    """fastio's saves of a state of which a tenth changed: of all of it, and of what changed."""
+    """fastio's full and incremental saves of a state of which a tenth changed."""
     shape = Shape(job.depth, job.width)
     state = TrainingState(shape)
     folder = Path(job.folder)
@@ -107,5 +107,5 @@ def save_changes(job: Job) -> Iterator[Sample]:
             for tool, saver in savers.items():
                 state.change(SHARE)
                 took = timing.save(saver)[1]
-                # A peak here would be that of both.
+                # A peak here would be that of both savers.
                 yield timing.sample(INCREMENTAL, tool, replace(took, extra_bytes=None))

@@ -1,4 +1,4 @@
-"""What is saved and restored: a transformer and the moments that AdamW keeps of it, whole or one rank's part."""
+"""The state to save and restore: a transformer with AdamW's moments, whole or one rank's part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BUILD = ARCHITECTURES["transformer"].build
 _COPIES, _ITEM = 3, 4  # parameters and two moments, fp32
 _WIDTHS, _LEAST_DEPTH = (1024, 512, 256, 128), 8
 _SMALLEST = 64
-_SHRINK = 0.01  # of a parameter, for a moment that is not the same
+_SHRINK = 0.01  # factor from a parameter to its moment, so that they differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Shape:
 
 
 def shape_of(nbytes: int) -> Shape:
-    """The network that takes about so many bytes with AdamW's moments: as wide as leaves it eight blocks."""
+    """The network of about ``nbytes`` with AdamW's moments: as wide as possible with eight blocks."""
     for width in (*_WIDTHS, _SMALLEST):
         depth = round(nbytes / (12 * width**2 * _ITEM * _COPIES))
         if depth >= _LEAST_DEPTH:
@@ -41,7 +41,7 @@ def shape_of(nbytes: int) -> Shape:
 
 
 class TrainingState:
-    """A model and its AdamW after a first step, the same values in every process."""
+    """A model and its AdamW after a first step, with the same values in every process."""
 
     def __init__(self, shape: Shape) -> None:
         torch.manual_seed(0)
@@ -53,15 +53,15 @@ class TrainingState:
             self.optimizer.state[parameter] = {"step": torch.tensor(1.0), **moments}
 
     def tree(self) -> dict[str, Any]:
-        """As a Checkpointer takes it."""
+        """The state as a Checkpointer takes it."""
         return {"model": self.model, "optimizer": self.optimizer}
 
     def dicts(self) -> dict[str, Any]:
-        """As torch.save and DCP take it. No tensor is copied."""
+        """The state as torch.save and DCP take it. No tensor is copied."""
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Every tensor by a name, a parameter followed by its moments."""
+        """Every tensor by name, each parameter followed by its moments."""
         found = {}
         for name, parameter in self.model.named_parameters():
             found[name] = parameter.detach()
@@ -70,20 +70,20 @@ class TrainingState:
 
     @property
     def nbytes(self) -> int:
-        """Of all tensors."""
+        """The bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors().values())
 
     def fingerprint(self) -> int:
-        """A CRC-32 of all of it."""
+        """A CRC-32 of all tensors."""
         return objects.fingerprint(self.tensors())
 
     def erase(self) -> None:
-        """Zero everything, so that a restore has all of it to bring back."""
+        """Zero all tensors, so that a restore must bring everything back."""
         for tensor in self.tensors().values():
             tensor.zero_()
 
     def change(self, share: float) -> None:
-        """Change every byte of the last storages, which hold up to ``share`` of all bytes (and of the storages)."""
+        """Change every byte of the last storages, up to ``share`` of all bytes (and of the storages)."""
         left = share * self.nbytes
         for tensor in reversed(self.tensors().values()):
             left -= tensor.nbytes
@@ -93,7 +93,7 @@ class TrainingState:
 
 
 def sharded(shape: Shape, mesh: Any) -> tuple[dict[str, Any], list[torch.Tensor]]:
-    """One rank's part of such a state, as FSDP2 shards it and DCP names it; and the memory that it takes here."""
+    """One rank's part of such a state, as FSDP2 shards it and DCP names it, and its memory."""
     from torch.distributed.tensor import DTensor, Shard
 
     with torch.device("meta"):

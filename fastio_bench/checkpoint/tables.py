@@ -1,4 +1,4 @@
-"""What ``fastio-bench checkpoint`` found, as tables, and beside what was asked. Pure."""
+"""Tables and goals of ``fastio-bench checkpoint``. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fastio_bench.report.summary_tables import spread
 from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.workloads.objects import MIB
 
-GRANTED = 64 << 20  # bytes beside the snapshot: what any save by fastio may take beside the object
+GRANTED = 64 << 20  # bytes beside the snapshot, as any save by fastio may take beside the object
 _NOTES = {
     BLOCKED: "Until save returns; each process's first is not counted. The copy is of the same tensors, by all "
     "threads, into memory that is there.",
@@ -47,7 +47,7 @@ _NOTES = {
 
 
 def summaries(samples: Sequence[Sample]) -> list[Summary]:
-    """One for each work and tool, each work beside its own baseline."""
+    """One summary for each work and tool, each work with its own baseline."""
     return [
         summary
         for work in WORKS
@@ -55,8 +55,8 @@ def summaries(samples: Sequence[Sample]) -> list[Summary]:
     ]
 
 
-def exhibits(found: Sequence[Summary], failures: Sequence[Failure]) -> list[ResultTable]:
-    """A table for each work: medians, and "failed" with the reason where a tool failed."""
+def tables(found: Sequence[Summary], failures: Sequence[Failure]) -> list[ResultTable]:
+    """A table for each work: medians, or "failed" with the reason."""
     shown = []
     for number, work in enumerate(WORKS):
         rows: list[list[Cell]] = [_row(own) for own in found if own.work == work]
@@ -83,13 +83,13 @@ def _row(own: Summary) -> list[Cell]:
 
 
 def goals(found: Sequence[Summary]) -> list[Goal]:
-    """Every goal that these summaries can tell of."""
+    """The goals that these summaries can answer."""
     by_name = {(own.work, own.tool): own for own in found}
     return [*_times(by_name), *_memory(by_name)]
 
 
 def _times(found: dict[tuple[str, str], Summary]) -> Iterable[Goal]:
-    """Ratios of medians of seconds: the other's by fastio's, but for what training is blocked by beside DCP."""
+    """Goals for median seconds: the other's over fastio's, or fastio's over DCP's for the time training is blocked."""
     for work, other, asked in (
         (BLOCKED, COPY, 0.8),
         (DURABLE, TORCH, 2.3),

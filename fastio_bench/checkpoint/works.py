@@ -1,4 +1,4 @@
-"""What ``fastio-bench checkpoint`` measures, and who takes part, by name."""
+"""The works and tools of ``fastio-bench checkpoint``, by name."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ BASELINES = {
     INCREMENTAL: FULL,
 }
 
-OF_FASTIO, OF_TORCH = "of-fastio", "of-torch.pt"  # what is restored
-SHARE = 0.1  # of the storages that change before an incremental save
+OF_FASTIO, OF_TORCH = "of-fastio", "of-torch.pt"  # names of the files to restore
+SHARE = 0.1  # the share of storages that change before an incremental save
 BUDGET_PART = 8  # the memory budget is an eighth of the state
 WORLD = 2
 
 
 def works_of(tool: str) -> tuple[str, ...]:
-    """What a saver is timed at: torch.save is not asynchronous, so how long it blocks is how long it takes."""
+    """The works of a saver. torch.save is not asynchronous, so its blocking time is its whole time."""
     return (DURABLE,) if tool == TORCH else (BLOCKED, DURABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one fresh process does: ``task`` with the network of ``depth`` and ``width``, files below ``folder``.
+    """The job of one fresh process: ``task`` with the network of ``depth`` and ``width``, files below ``folder``.
 
-    A task is the rest of a module's name after ``checkpoint_``, a dot, and a function of it.
+    A task is the name of a module of this package, a dot, and a function of the module.
 
-    ``saves`` is how often it saves (and, for ranks, loads), after a first time that does not count.
+    ``saves`` is the number of its saves (and, for ranks, loads) after a first one that does not count.
     """
 
     task: str

@@ -1,4 +1,4 @@
-"""Saves, loads and training steps beside processes that take a share of the memory bandwidth, in interleaved rounds."""
+"""Runs ``fastio-bench contend``: saves, loads and training steps beside load processes, in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ LEVELS = (0.0, 0.5, 0.7, 0.9)
 WORKS = compare.WORKS
 STEP = "training step"
 TOOLS = ("torch", "fastio")
-_ALONE = 0.25  # seconds for which hogs are watched alone before each call
-_CALL = 1.0  # a rough guess of the seconds of one call of any kind, with what comes before and after
-_LEARNING = 6  # rounds at most in which fastio's dictionaries try their tools before
+_ALONE = 0.25  # seconds for which the load processes are measured alone before each call
+_CALL = 1.0  # a rough estimate of one call's seconds, with preparation and clean-up
+_LEARNING = 6  # the most rounds in which fastio's dictionaries try their tools before
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of ``tool`` at ``work`` while hogs were to take the share ``level`` of the memory bandwidth.
+    """One call of ``tool`` at ``work`` while load processes were to take the share ``level`` of the memory bandwidth.
 
-    ``nbytes`` are those that it moved to or from files, or, a training step, out of memory. ``alone`` is what the hogs
-    moved shortly before it, ``beside`` what they moved during it; None where there were none.
+    ``nbytes``: the bytes that it moved to or from files, or that a training step moved out of memory. ``alone`` is the
+    traffic of the load processes shortly before it, ``beside`` that during it; None without load processes.
     """
 
     work: str
@@ -49,25 +49,25 @@ class Call:
 
 @dataclass
 class Contention:
-    """What runs beside the hogs, and how often; ``bandwidth`` is the memory's, in bytes/s.
+    """What runs beside the load processes, and how often; ``bandwidth`` is the memory's, in bytes/s.
 
-    Loads run in this process, so the workload should be one large tensor: its memory is fresh in each call. fastio
-    learns into dictionaries of its own, since what it takes beside hogs says nothing of this machine on other days.
-    ``calls`` has every call, training's too. ``tell(what, weight)`` hears what is being done and is done.
+    Loads run in this process, so the workload should be one large tensor: its memory is new in each call. fastio learns
+    into separate dictionaries, since its times under load do not hold for this machine otherwise. ``calls`` has every
+    call, training's too. ``tell(what, weight)`` is called for the progress.
     """
 
     folder: Path
     rounds: int
     workload: Workload
     size: Size
-    hogs: BandwidthLoads
+    loads: BandwidthLoads
     bandwidth: float
     levels: Sequence[float] = LEVELS
     tell: Callable[[str, float], None] = field(default=lambda what, weight: None)
     calls: list[Call] = field(default_factory=list)
 
     def run(self) -> Iterator[Sample | Failure]:
-        """Every outcome, as soon as it is known; of training only failures, for its steps are no samples of a file."""
+        """Every outcome, as soon as it is known; of training only failures, since its steps move no file."""
         with fresh_dictionaries(self.folder):
             yield from self._saves_and_loads()
         yield from self._steps()
@@ -98,7 +98,7 @@ class Contention:
 
         def run() -> str:
             thing, way = load(str(path))
-            loaded.append(thing)  # giving its memory back is no part of loading
+            loaded.append(thing)  # freeing its memory is not part of loading
             return way
 
         def finish() -> None:
@@ -114,7 +114,7 @@ class Contention:
                 self.tell(f"{STEP}: {way} warms up", 0)
                 try:
                     trainings[way] = stack.enter_context(closing(Training(way, self.size, self.folder)))
-                except Exception as error:  # it cannot train here: a result to show like any other
+                except Exception as error:  # it cannot train here: that is a result too
                     yield Failure(STEP, task.workload, way, 0, describe(error))
             contestants = [Contestant(way, training.step) for way, training in trainings.items()]
             for outcome in self._interleave(task, contestants, lambda way: trainings[way].moved):
@@ -124,7 +124,7 @@ class Contention:
     def _interleave(
         self, task: Task, contestants: Sequence[Contestant], nbytes: Callable[[str], int]
     ) -> Iterator[Sample | Failure]:
-        """Every contestant at every level, once a round; ``nbytes`` tells what a tool's latest call moved."""
+        """Run every contestant at every level once a round. ``nbytes`` returns the bytes of a tool's latest call."""
         traffic: list[tuple[Traffic | None, Traffic | None]] = []  # of the latest call
         both = {f"{c.tool} at {level:.0%}": (c, level) for level in self.levels for c in contestants}
         contended = [self._contended(label, *pair, traffic) for label, pair in both.items()]
@@ -144,25 +144,25 @@ class Contention:
 
         def prepare() -> None:
             nonlocal alone
-            os.sync()  # what others left would be written while the hogs are watched
-            self.hogs.pace(level * self.bandwidth)
-            watched = self.hogs.watched(_ALONE)  # where none is to move: that calls at every level wait alike
+            os.sync()  # pending writes of others would disturb the measurement of the load processes
+            self.loads.pace(level * self.bandwidth)
+            watched = self.loads.watched(_ALONE)  # also without load, so that calls at every level wait equally
             alone = watched if level else None
-            contestant.prepare()  # after it: it frees memory, which the host may take while that lies free
+            contestant.prepare()  # last: it frees memory, which the host may take while it lies free
 
         def run() -> str:
-            before = self.hogs.begin()
+            before = self.loads.begin()
             way = contestant.run()
-            traffic[:] = [(alone, self.hogs.reading() - before if level else None)]
+            traffic[:] = [(alone, self.loads.reading() - before if level else None)]
             return way if isinstance(way, str) else way.way
 
         def finish() -> None:
-            self.hogs.pace(0)
+            self.loads.pace(0)
             contestant.finish()
 
         return Contestant(label, run, prepare, finish)
 
 
 def weights(rounds: int, levels: Sequence[float] = LEVELS) -> list[float]:
-    """The weight of every call of a :class:`Contention`: about the seconds that it takes."""
+    """The weight of every call of a :class:`Contention`: about its seconds."""
     return [_CALL] * ((len(WORKS) * len(TOOLS) + len(WAYS)) * len(levels) * rounds)

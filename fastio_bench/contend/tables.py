@@ -1,4 +1,4 @@
-"""Both sides' losses as tables. Pure."""
+"""Tables of both sides' losses. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ _SHARES = (0.50, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """One tool at one work beside hogs that were to take the share ``level`` of the memory bandwidth.
+    """One tool at one work beside load processes that were to take the share ``level`` of the memory bandwidth.
 
-    ``seconds`` are the median of the calls. ``kept`` is the share of its own speed without hogs that the tool keeps,
-    ``hogs_kept`` the share of their pace right before that the hogs keep; medians of the rounds' ratios. None where
-    there is nothing to compare with.
+    ``seconds`` is the median of the calls. ``kept`` is the tool's speed over its speed without load, ``loads_kept`` the
+    load processes' pace over their pace right before; both are medians of the rounds' ratios, None without a reference.
     """
 
     work: str
@@ -29,11 +28,11 @@ class Losses:
     level: float
     seconds: float
     kept: float | None
-    hogs_kept: float | None
+    loads_kept: float | None
 
 
 def losses(calls: Iterable[Call]) -> list[Losses]:
-    """Of every work, tool and level, in the order in which they came."""
+    """The losses of every work, tool and level, in their order."""
     groups: dict[tuple[str, str, float], list[Call]] = {}
     for call in calls:
         groups.setdefault((call.work, call.tool, call.level), []).append(call)
@@ -41,18 +40,20 @@ def losses(calls: Iterable[Call]) -> list[Losses]:
     for (work, tool, level), own in groups.items():
         free = {call.round: call.seconds for call in groups.get((work, tool, 0.0), ())}
         kept = [free[call.round] / call.seconds for call in own if call.round in free]
-        hogs = [
+        loads = [
             call.beside.bandwidth / call.alone.bandwidth
             for call in own
             if call.alone is not None and call.beside is not None and call.alone.bandwidth
         ]
         seconds = median(call.seconds for call in own)
-        found.append(Losses(work, tool, level, seconds, median(kept) if kept else None, median(hogs) if hogs else None))
+        found.append(
+            Losses(work, tool, level, seconds, median(kept) if kept else None, median(loads) if loads else None)
+        )
     return found
 
 
-def exhibits(calls: Sequence[Call], bandwidth: float, remark: str) -> list[ResultTable]:
-    """What was measured here; ``remark`` says what a reader must know of this machine."""
+def tables(calls: Sequence[Call], bandwidth: float, remark: str) -> list[ResultTable]:
+    """The tables of a run. ``remark`` is the note on this machine."""
     if not calls:
         return []
     found = losses(calls)
@@ -104,7 +105,7 @@ def _kept(calls: Sequence[Call], found: Sequence[Losses], remark: str) -> Iterat
 def _hogs_beside(found: Sequence[Losses], remark: str) -> ResultTable:
     rows: list[list[Cell]] = []
     for work, tool in dict.fromkeys((one.work, one.tool) for one in found):
-        own = {one.level: one.hogs_kept for one in found if (one.work, one.tool) == (work, tool)}
+        own = {one.level: one.loads_kept for one in found if (one.work, one.tool) == (work, tool)}
         rows.append([work, tool, *(own.get(level) for level in LEVELS if level)])
     columns = ("beside", "tool", *(f"at {level:.0%}*" for level in LEVELS if level))
     title = "What the other processes keep of their memory bandwidth, 1 = alone"

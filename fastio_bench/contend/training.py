@@ -1,4 +1,4 @@
-"""Training step by step in this process, so that steps of several ways can take turns."""
+"""Trains a network step by step in this process, so that steps of several ways can be interleaved."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fastio_bench.workloads.training_models import Size
 PLAIN, TO_HOST, TO_DISK = "no offload", "offload to host memory", "offload to disk"
 _WARM_UP = 3  # steps: one is profiled, one planned, one settled
 _LEARNING_RATE, _MOMENTUM = 0.01, 0.9
-_HOST_BUDGET = 4 << 30  # more than any size here saves: all goes to host memory
-# Without a codec, for that would take processor time which the hogs want too.
+_HOST_BUDGET = 4 << 30  # more than any size here saves: everything goes to host memory
+# Without a codec: that would compete with the load processes for processor time.
 _FLASHNEURON = {"policy": "flashneuron", "codec": "none"}
 _SETTINGS: dict[str, dict[str, Any]] = {
     PLAIN: {},
@@ -28,7 +28,7 @@ WAYS = tuple(_SETTINGS)
 class Training:
     """One network, trained in the way of that name; offloaded tensors lie below ``folder``.
 
-    The first steps, in which offload profiles and plans, are taken when it is made.
+    The constructor runs the first steps, in which offload profiles and plans.
     """
 
     def __init__(self, name: str, size: Size, folder: Path) -> None:
@@ -49,7 +49,7 @@ class Training:
             raise
 
     def step(self) -> str:
-        """One step; the bytes that left memory in it are in :attr:`moved` then."""
+        """Run one step. Then :attr:`moved` has the bytes that left memory in it."""
         with self._way.forward():
             loss = self._training.loss()
         loss.backward()
@@ -61,11 +61,11 @@ class Training:
 
     @property
     def moved(self) -> int:
-        """Bytes that the latest step moved out of memory."""
+        """The bytes that the latest step moved out of memory."""
         return self._moved
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
         self._way.close()
 
     def _written(self) -> int:

@@ -1,4 +1,4 @@
-"""What is here and what is not: the answers to "why is it slow" that nobody should have to search for."""
+"""Checks the machine, the filesystem and the tools for causes of slow saves and loads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fastio_bench.machine import disk_limit, machine
 from fastio_bench.workloads.objects import MIB, Workload
 
 PROBE_BATCH = 16  # 49 MiB: large enough for every path, small enough for a moment
-PROBE_FILES = 3  # of which two lie on the disk at once, while one save takes the place of another
+PROBE_FILES = 3  # two of them are on the disk at once, while a save replaces a file
 LIMIT_NBYTES = 512 * MIB
 LIMIT_ROUNDS = 5  # about ten seconds
 
@@ -29,7 +29,7 @@ Answers = list[tuple[str, str]]
 
 
 def system(folder: Path) -> Answers:
-    """Machine, filesystem and what the kernel allows, as questions and answers."""
+    """The machine, the filesystem and the kernel's features, as names and answers."""
     fs = machine.filesystem(folder)
     gpus = machine.gpus()
     found = machine.versions()
@@ -51,7 +51,7 @@ def system(folder: Path) -> Answers:
 
 
 def direct_io(folder: Path) -> str:
-    """Whether files here take direct I/O, and the alignment they ask for."""
+    """Whether files here support direct I/O, and the alignment that they need."""
     probe = folder / "direct"
     probe.write_bytes(bytes(4096))
     try:
@@ -97,7 +97,7 @@ def gds() -> str:
 
 
 def tool_rows() -> list[tuple[str, bool, str]]:
-    """fastio's tools: what they do, or why they are not there and the cure."""
+    """fastio's tools: their operations and devices, or the reason why they are missing and the cure."""
     rows = []
     for status in fastio.tools():
         able = f"{', '.join(sorted(status.operations))} on {', '.join(sorted(status.devices))}"
@@ -109,9 +109,9 @@ def tool_rows() -> list[tuple[str, bool, str]]:
 
 
 def ways(folder: Path, workload: Workload) -> Answers:
-    """The ways that bytes really take with ``policy="auto"``: saved durably and not, loaded cold and warm."""
+    """The actual tool and route of ``policy="auto"`` for a durable save, a save, a cold and a warm load."""
     thing, path = workload.make(), folder / "probe.pt"
-    fastio.save(thing, path)  # the first call of a process pays for what the later ones reuse
+    fastio.save(thing, path)  # a process's first call sets up what later ones reuse
     calls: dict[str, Callable[[], Any]] = {
         "durable save": lambda: fastio.save(thing, path),
         "save": lambda: fastio.save(thing, path, durable=False),
@@ -140,12 +140,12 @@ def ways(folder: Path, workload: Workload) -> Answers:
 
 
 def limit_nbytes(folder: Path) -> int:
-    """The bytes at which the disk's limit is measured: whole MiB, at most half of what is free there."""
+    """The size for measuring the disk's limit: whole MiB, at most half of the free space."""
     return min(LIMIT_NBYTES, room.most(folder, 2) // MIB * MIB)
 
 
 def disk(folder: Path, rounds: int, nbytes: int) -> Iterator[Sample | Failure]:
-    """What the disk gives to plain direct writes and reads of so many bytes, in interleaved rounds, as known."""
+    """Time plain direct writes and reads of ``nbytes`` in interleaved rounds. Yields each outcome."""
     path, tool = folder / "limit", disk_limit.find()
     contestants = [
         Contestant("write", lambda: tool.write(path, nbytes), os.sync),

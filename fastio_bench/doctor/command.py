@@ -1,4 +1,4 @@
-"""``fastio-bench doctor``."""
+"""``fastio-bench doctor``: what is installed, the way of bytes, and the limit of the disk."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from fastio_bench.workloads.objects import MIB
 
 @click.command(short_help="What is here, the way bytes take, the disk's limit.")
 @partial(common, quick="Fewer rounds of the disk's limit: some seconds in all.")
-def doctor(conduct: CommandRun) -> None:
+def doctor(command: CommandRun) -> None:
     """What is here and what is not, the path that bytes really take, NVMe controllers, and the limit of the disk.
 
     Takes about fifteen seconds and half a gigabyte of disk.
     """
 
-    probe, cut = room.one_size(doctors.PROBE_BATCH, conduct.parent, doctors.PROBE_FILES)
-    nbytes = doctors.limit_nbytes(conduct.parent)
-    conduct.report.settings |= {"ways": probe.label, "limit": f"{nbytes // MIB} MiB"}
-    conduct.report.notes += [cut] if cut else []
+    probe, cut = room.one_size(doctors.PROBE_BATCH, command.parent, doctors.PROBE_FILES)
+    nbytes = doctors.limit_nbytes(command.parent)
+    command.report.settings |= {"ways": probe.label, "limit": f"{nbytes // MIB} MiB"}
+    command.report.notes += [cut] if cut else []
     if nbytes < doctors.LIMIT_NBYTES:
-        conduct.report.notes.append(f"limit of the disk: {nbytes // MIB} MiB at a time, {room.WANT}")
+        command.report.notes.append(f"limit of the disk: {nbytes // MIB} MiB at a time, {room.WANT}")
 
     def work(folder: Path) -> None:
-        with conduct.meter([1.0, 2.0, 2.0, 10.0]) as meter:
+        with command.meter([1.0, 2.0, 2.0, 10.0]) as meter:
             nvme = doctor_nvme.find()
             steps: list[tuple[str, float, Any]] = [
                 ("machine", 1.0, lambda folder: [*doctors.system(folder), *doctor_nvme.answers(nvme.facts)]),
@@ -43,20 +43,20 @@ def doctor(conduct: CommandRun) -> None:
             ]
             for name, weight, ask in steps:
                 meter(name, 0)
-                rows = conduct.report.findings[name] = ask(folder)
-                for exhibit in findings_tables.exhibits({name: rows}):
-                    conduct.show(exhibit)
+                rows = command.report.findings[name] = ask(folder)
+                for table in findings_tables.tables({name: rows}):
+                    command.show(table)
                 meter(name, weight)
-            conduct.report.findings["nvme"] = nvme.document()
-            conduct.report.exhibits += doctor_nvme.exhibits(nvme)
-            conduct.report.notes += [] if nvme.controllers else [doctor_nvme.NONE]
+            command.report.findings["nvme"] = nvme.document()
+            command.report.tables += doctor_nvme.tables(nvme)
+            command.report.notes += [] if nvme.controllers else [doctor_nvme.NONE]
             meter("limit of the disk", 0)
-            rounds = 2 if conduct.quick else doctors.LIMIT_ROUNDS
-            for _ in conduct.report.take(doctors.disk(folder, rounds, nbytes)):
+            rounds = 2 if command.quick else doctors.LIMIT_ROUNDS
+            for _ in command.report.take(doctors.disk(folder, rounds, nbytes)):
                 meter("limit of the disk", 10.0 / rounds / 2)
 
     def show() -> list[ResultTable]:
-        summaries = summarise(conduct.report.samples)
+        summaries = summarise(command.report.samples)
         return [summary_tables.matrix("Limit of the disk, past the page cache", summaries)]
 
-    conduct.run(work, show)
+    command.run(work, show)

@@ -1,4 +1,4 @@
-"""What ``fastio-bench doctor`` says of NVMe: controllers, who has them, and what keeps each driver from them."""
+"""The NVMe part of ``fastio-bench doctor``: controllers, their drivers, and the obstacles to each driver."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ NONE = "NVMe: no controller here, so the block store's drivers nvme, vfio and sp
 
 @dataclass(frozen=True)
 class Found:
-    """The controllers, each with what is in the way of its drivers."""
+    """The controllers, each with the obstacles to its drivers."""
 
     facts: Facts
     controllers: Sequence[tuple[Controller, Sequence[Obstacle]]]
 
     def document(self) -> list[dict[str, Any]]:
-        """For JSON: a controller a dict, with ``obstacles`` by driver (an empty list: it can be used at once)."""
+        """For JSON: a dict for each controller, with ``obstacles`` by driver (an empty list: the driver can use it)."""
         return [
             {**asdict(controller), "obstacles": {driver: _of(driver, told) for driver in DRIVERS}}
             for controller, told in self.controllers
@@ -29,13 +29,13 @@ class Found:
 
 
 def find() -> Found:
-    """Look at this machine."""
+    """Find the controllers of this machine."""
     told = facts()
     return Found(told, [(controller, obstacles(controller, told)) for controller in controllers()])
 
 
 def answers(told: Facts) -> list[tuple[str, str]]:
-    """What concerns all controllers."""
+    """The facts that concern all controllers."""
     return [
         ("IOMMU", told.iommu),
         ("VFIO", f"loaded: {', '.join(told.vfio_modules)}" if told.vfio_modules else "not loaded"),
@@ -43,8 +43,8 @@ def answers(told: Facts) -> list[tuple[str, str]]:
     ]
 
 
-def exhibits(found: Found) -> list[ResultTable]:
-    """The controllers, and what is in the way; nothing where there is no controller."""
+def tables(found: Found) -> list[ResultTable]:
+    """The tables of controllers and obstacles; none without a controller."""
     if not found.controllers:
         return []
     columns = ("controller", "at", "model, serial number, firmware", "driver", "IOMMU group", "namespaces")
@@ -94,5 +94,5 @@ def _namespace(namespace: Namespace) -> str:
     said = f"{namespace.name}: {namespace.nbytes / 1e9:,.1f} GB, LBA {namespace.lba_bytes}"
     partitions = f"partitions {', '.join(namespace.partitions)}" if namespace.partitions else ""
     unread = f"unread: {namespace.unread}" if namespace.unread else ""
-    use = "; ".join([*namespace.users, *filter(None, (partitions, namespace.holds, unread))]) or "nobody's"
+    use = "; ".join([*namespace.users, *filter(None, (partitions, namespace.holds, unread))]) or "unused"
     return f"{said}, {use}"

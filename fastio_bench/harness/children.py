@@ -1,4 +1,4 @@
-"""Child processes: started so that signals to the whole group are their parent's alone, and gone when it is."""
+"""Starts child processes in sessions of their own and kills them, with their descendants, when the parent stops."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PIPE = subprocess.PIPE
 
 @contextmanager
 def started(command: Sequence[str], **settings: Any) -> Iterator[subprocess.Popen[str]]:
-    """A child process in a session of its own; ``settings`` go to ``subprocess.Popen``.
+    """Start a child process in a session of its own; ``settings`` go to ``subprocess.Popen``.
 
-    At the end of the block it is waited for, or killed with all that it started, where an error ends it. Ctrl-C at the
-    terminal reaches the parent alone: a child that it ends too would look as if it had failed.
+    The end of the block waits for the child. If an error ends the block, the child and its descendants are killed.
+    Ctrl-C at the terminal reaches only the parent: otherwise an interrupted child would count as a failed one.
     """
     with ExitStack() as stack:
         with held():
@@ -32,17 +32,17 @@ def started(command: Sequence[str], **settings: Any) -> Iterator[subprocess.Pope
 
 
 def completed(command: Sequence[str], **settings: Any) -> subprocess.CompletedProcess[str]:
-    """A child's exit status and what it said, once it has ended."""
+    """Run a child process to its end. Returns its exit status and output."""
     with started(command, stdout=_PIPE, stderr=_PIPE, **settings) as child:
         said, complaint = child.communicate()
     return subprocess.CompletedProcess(command, child.returncode, said, complaint)
 
 
 def kill(child: subprocess.Popen[str]) -> None:
-    """End a child that leads a session, and whatever it started; then wait until all of them have ended.
+    """Kill a child that leads a session, and its descendants; then wait until all of them have ended.
 
-    What a child started is not ours to wait for, and takes its time to die, as long as its memory is large: until then
-    it keeps files open, and space on the disk.
+    ``waitpid`` does not cover descendants. One with much memory takes a while to die, and until then it keeps files
+    open and disk space in use.
     """
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)
@@ -52,11 +52,11 @@ def kill(child: subprocess.Popen[str]) -> None:
 
 
 def _alive(group: int) -> bool:
-    """Whether any process of a group has not ended yet; one whose status nobody asked for yet has ended."""
+    """Whether any process of the group still runs. A zombie counts as ended."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, its, *_ = path.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
             continue
         if int(its) == group and state not in "ZX":
             return True

@@ -1,4 +1,4 @@
-"""How every subcommand runs: its options, its folder, its progress, its end."""
+"""Runs a subcommand: common options, temporary folder, progress, output and exit status."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CommandRun:
 
     @contextmanager
     def meter(self, weights: Sequence[float]) -> Iterator[Callable[[str, float], None]]:
-        """Progress with the time left; yields ``tell(what, weight)``, to be called before and after each step."""
+        """Show progress with the time left. Yields ``tell(what, weight)``, to call before and after each step."""
         with Meter(self._progress, weights) as meter:
             yield meter.tell
 
@@ -43,7 +43,7 @@ class CommandRun:
         if isinstance(piece, str):
             self._tables.print(piece)
         elif piece.rows:
-            self._tables.print(terminal.table(piece))
+            self._tables.print(terminal.render(piece))
 
     def run(
         self,
@@ -66,7 +66,7 @@ class CommandRun:
             with workspace(self.parent) as folder, interruptible(self.report):
                 work(folder)
             self.report.tell_again()
-            shown = [*tables()]  # which may add exhibits
+            shown = [*tables()]  # this may add to the report's tables
             try:
                 before = set() if self.out is None else {*self.out.glob("*.json")}
                 written = None if self.out is None else self.report.write(self.out)
@@ -74,7 +74,7 @@ class CommandRun:
                 unwritten = describe(error)
         known = findings_tables.known(self.report.findings)
         failures = [summary_tables.failures(self.report.failures)]
-        for piece in (*shown, *known, *self.report.exhibits, *failures, *self.report.notes):
+        for piece in (*shown, *known, *self.report.tables, *failures, *self.report.notes):
             self.show(piece)
         if self.as_json:
             click.echo(plain_json.text(self.report.document()))
@@ -89,7 +89,7 @@ class CommandRun:
             sys.exit(1 if self.report.broken else STATUS)
 
     def _instead(self, written: Path, before: Set[Path]) -> str:
-        """What a reader must know of a name that was taken."""
+        """The remark on a file name that was already in use; empty if it was not."""
         if written in before:
             return ", in the place of an earlier run with the same settings"
         if written.stem != self.report.name:
@@ -123,14 +123,14 @@ _OPTIONS = (
 
 
 def forecast(seconds: float, disk: int) -> str:
-    """How long something takes and how much disk, said before it begins."""
+    """The announcement of how long a run takes and how much disk it needs."""
     takes = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{max(seconds, 1):.0f} seconds"
     room = f"{disk / (1 << 30):.1f} GiB" if disk >= 1 << 29 else f"{disk / (1 << 20):.0f} MiB"
     return f"about {takes}, at most {room} of disk"
 
 
 def as_bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """The callback of an option that is bytes: a number, or a number with a unit."""
+    """Parse an option in bytes: a number, or a number with a unit. Raises click.BadParameter."""
     try:
         return parsed_bytes(value)
     except ValueError as error:
@@ -138,7 +138,7 @@ def as_bytes(context: click.Context, parameter: click.Parameter, value: str | No
 
 
 def as_some_bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """The same of an option that is more than nothing."""
+    """Parse an option in bytes that must be more than 0. Raises click.BadParameter."""
     nbytes = as_bytes(context, parameter, value)
     if nbytes == 0:
         raise click.BadParameter(f"{value} is nothing: expected more", context, parameter)
@@ -148,7 +148,10 @@ def as_some_bytes(context: click.Context, parameter: click.Parameter, value: str
 def common(
     function: Callable[..., None], quick: str = "Fewer sizes and rounds: a minute or two."
 ) -> Callable[..., None]:
-    """The options that every subcommand has; they arrive as a :class:`CommandRun`. ``quick``: that one's help."""
+    """Add the options that every subcommand has, and pass them as a :class:`CommandRun`.
+
+    ``quick`` is --quick's help.
+    """
 
     def command(context: click.Context, parent: Path, quick: bool, out: Path | None, as_json: bool, **own: Any) -> None:
         function(CommandRun(context.info_name or "", parent, quick, out, as_json), **own)

@@ -1,7 +1,7 @@
-"""Timing in fresh processes: each call in a Python of its own that has done nothing else yet.
+"""Times calls in fresh processes: each call in a Python process that has done nothing else.
 
-A long process reuses its heap and so flatters loads; real programs load once, early. The child brings the file into or
-out of the page cache, times only the call, and checks what it loaded.
+A long-running process reuses its heap, which makes loads look faster than in real programs, which load once, early.
+The child brings the file into or out of the page cache, times only the call, and checks what it loaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fastio_bench.harness.rounds import Measured
 
 __all__ = ["ChildError", "Job", "import_seconds", "measure", "paired"]
 
-# The child ends at once: the way out of Python and torch takes half a second, and what was loaded lies free meanwhile.
+# The child exits without teardown: that of Python and torch takes half a second, in which the freed memory lies idle.
 _CHILD = (
     "import os, sys; sys.path[:] = {path!r}; "
     "from fastio_bench.harness.fresh_process_child import main; main(); os._exit(0)"
@@ -36,13 +36,13 @@ _PIPE = subprocess.PIPE
 
 
 class _Process:
-    """A child that imports what jobs want, and then waits for one; ``environment`` is set in it. Use as a context."""
+    """A context manager: a child that imports what jobs need, then waits for one. ``environment`` is set in it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         command = [sys.executable, "-c", _CHILD.format(path=sys.path)]
         self._imported = False
         with ExitStack() as stack:
-            # A pipe that nobody empties meanwhile would stop who fills it.
+            # Errors go to a file: a pipe that is not read would block the child when it is full.
             self._complaint = stack.enter_context(tempfile.TemporaryFile("w+"))
             settings = {"stdin": _PIPE, "stdout": _PIPE, "stderr": self._complaint}
             self._child = stack.enter_context(started(command, env={**os.environ, **environment}, **settings))
@@ -55,40 +55,40 @@ class _Process:
         self._stack.__exit__(kind, error, at)
 
     def wait_imported(self) -> None:
-        """Until it has imported all, or has failed to: then it has ended, and its status tells."""
+        """Wait until the child has imported everything, or has ended because an import failed."""
         self._imported = self._imported or self.line() == IMPORTED
 
     def line(self) -> str:
-        """What it says next, nothing where it has ended."""
+        """The next line of the child's output; empty if it has ended."""
         return self._child.stdout.readline() if self._child.stdout is not None else ""
 
     def tell(self, line: str) -> None:
-        """Say what it waits for, to nobody if it has ended."""
+        """Send a line to the child; has no effect if it has ended."""
         with contextlib.suppress(BrokenPipeError):
             if self._child.stdin is not None:
-                os.write(self._child.stdin.fileno(), line.encode())  # past the buffer, which would keep what fails
+                os.write(self._child.stdin.fileno(), line.encode())  # not buffered: an error leaves no bytes
 
     def failed(self) -> str:
-        """Wait until it has ended; how, if that was with an error."""
+        """Wait until the child has ended. Returns how it failed; empty if it did not."""
         status = self._child.wait()
         self._complaint.seek(0)
         return _ended(status, self._complaint.read()) if status else ""
 
     def dismiss(self) -> None:
-        """End it: nobody has a job for it."""
+        """End a child that has no job."""
         with self:
             kill(self._child)
 
 
 @dataclass
 class _Pairs:
-    """The processes that were started beside others and have no job yet, by their environment; none unless wanted."""
+    """Spare processes that wait for a job, by environment. There are none outside :func:`paired`."""
 
     wanted: bool = False
     waiting: dict[tuple[tuple[str, str], ...], _Process] = field(default_factory=dict)
 
     def process(self, environment: Mapping[str, str]) -> _Process:
-        """One that waits, or a new one, and then another that waits beside it."""
+        """A waiting process, or a new one. Then another one is started to wait."""
         key = tuple(sorted(environment.items()))
         if key in self.waiting:
             return self.waiting.pop(key)
@@ -102,9 +102,9 @@ _pairs = _Pairs()
 
 @contextmanager
 def paired() -> Iterator[None]:
-    """Inside, two fresh processes are started at once, and the second waits for the next job.
+    """Start two fresh processes at a time inside the block; the second waits for the next job.
 
-    To import torch takes longer than most jobs do, and one processor. Nothing is timed before both have imported it.
+    Importing torch takes longer than most jobs, and one core. Nothing is timed before both have imported it.
     """
     _pairs.wanted = True
     try:
@@ -121,10 +121,10 @@ def measure(
     at_ready: Callable[[], None] = lambda: None,
     at_done: Callable[[], None] = lambda: None,
 ) -> Measured:
-    """Run the job in a fresh process; ChildError with the child's reason if it fails.
+    """Run the job in a fresh process. Raises ChildError with the child's reason if it fails.
 
-    ``at_ready`` is called when the child has everything ready, right before it starts its clock; ``at_done`` when that
-    has stopped, while the child still has what it loaded.
+    ``at_ready`` is called right before the child starts its clock, ``at_done`` after it has stopped it, while the child
+    still holds what it loaded.
     """
     heed = {READY: at_ready, DONE: at_done}
     with _pairs.process(environment or {}) as process:
@@ -144,7 +144,7 @@ def measure(
 
 
 def _ended(status: int, complaints: str) -> str:
-    """How a process ended that gave no answer, and its last word."""
+    """The exit status and the last line of errors of a process that gave no answer."""
     last = (complaints.strip().splitlines() or ["it said nothing"])[-1]
     return f"the fresh process ended with status {status}: {last}"
 

@@ -1,4 +1,4 @@
-"""The child of :mod:`fastio_bench.harness.fresh_process`: imports what a job may want, waits for one, does it."""
+"""The child of :mod:`fastio_bench.harness.fresh_process`: imports what jobs need, waits for one, runs it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ IMPORTED, READY, GO, DONE = "imported\n", "ready\n", "go\n", "done\n"
 
 
 class ChildError(RuntimeError):
-    """The fresh process failed; the message is the child's own."""
+    """A fresh process failed; the message is the child's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a child does, once.
+    """The one save or load that a child runs.
 
     ``peer`` is a peer's name, or one of fastio's tools as ``tool:<name>``. ``operation`` is ``save`` or ``load``;
     ``state`` is ``cold`` or ``warm`` for a load, ``durable`` or ``not durable`` for a save. ``fingerprint`` is that of
-    the object which a load must return. Before a load, memory is got ready for ``times`` the object's bytes.
+    the object which a load must return. Before a load, memory for ``times`` the object's bytes is prepared.
     """
 
     peer: str
@@ -44,13 +44,13 @@ class Job:
 
 
 def main() -> None:
-    """Do the job, and tell what it took or what went wrong, as one line of JSON."""
+    """Run the job and print its times, or its error, as one line of JSON."""
     with os.fdopen(os.dup(1), "w") as parent:
-        os.dup2(2, 1)  # what a library prints must not stand where the parent reads the answer
+        os.dup2(2, 1)  # output of libraries must not mix with the answer to the parent
         print(IMPORTED, end="", file=parent, flush=True)
         text = sys.stdin.readline()
         if not text:
-            return  # nobody wants it
+            return  # no job: the parent has ended or dismissed it
         try:
             answer: dict[str, Any] = asdict(_run(Job(**json.loads(text)), parent))
         except Exception as error:
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _say(parent: TextIO, word: str) -> None:
-    """Tell the parent, and wait until it has heeded that."""
+    """Send a word to the parent and wait for its reply."""
     print(word, end="", file=parent, flush=True)
     sys.stdin.readline()
 
@@ -88,7 +88,7 @@ def _load(peer: Peer, workload: objects.Workload, job: Job, parent: TextIO) -> M
     with Reserve(job.times * workload.nbytes):
         pass
     if job.state == "warm" and page_cache.resident(job.path) < page_cache.WARM:
-        page_cache.warm(job.path)  # short of memory, the kernel may have taken pages for the reserve
+        page_cache.warm(job.path)  # the kernel may have dropped pages to make room for the reserve
     page_cache.check(job.path, job.state)
     thing, measured = timed(call, job.device, workload.nbytes if job.device == "cpu" else 0)
     _say(parent, DONE)

@@ -1,8 +1,8 @@
-"""Ctrl-C, a polite kill and a closed terminal: they end what is measured, wherever they come, and nothing else.
+"""Handles SIGINT, SIGTERM and SIGHUP: they end a measurement at any point, and disturb nothing else.
 
-Python answers a signal with an exception at whatever line it is. Where that is a destructor or a callback of another
-library, Python only tells of the exception, and goes on. So it is kept that a signal came, and what every measurement
-passes through asks for it: see :func:`check`.
+Python raises an exception at the line where a signal arrives. Inside a destructor or a callback of another library,
+Python only reports that exception and goes on. So the signal is recorded as well, and every measurement checks the
+record: see :func:`check`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-STATUS = 130  # the exit status of what was interrupted: 128 + SIGINT, as shells have it
+STATUS = 130  # exit status of an interrupted run: 128 + SIGINT, as in shells
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass
 class _State:
-    """Signals are the process's, and so is this: whether one came, and whether one is an exception just now."""
+    """Process-wide state: whether a signal came, and whether signals raise an exception at present."""
 
     came: bool = False
     raises: bool = False
@@ -35,14 +35,14 @@ _state = _State()
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt in what is :func:`heeded` where a signal came before, and its exception was lost."""
+    """Raise KeyboardInterrupt if a signal came earlier and its exception was lost. Only within :func:`heeded`."""
     if _state.came and _state.raises:
         raise KeyboardInterrupt
 
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """A signal is a KeyboardInterrupt: at once, or where that was lost, or it came before, at a check or at the end."""
+    """Turn signals into KeyboardInterrupt: at once, or, if that exception was lost, at a check or at the end."""
     with _answered(raises=True):
         yield
         check()
@@ -50,15 +50,17 @@ def heeded() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """A signal changes nothing here but in what is :func:`heeded`: while files are removed or results are written, it
-    would leave half of them."""
+    """Ignore signals in the block, except where they are :func:`heeded`.
+
+    Removing files or writing results must not stop half-way.
+    """
     with _answered(raises=False):
         yield
 
 
 @contextmanager
 def held() -> Iterator[None]:
-    """A moment that must not be left half done, as between a process's start and its note: signals wait for the end."""
+    """Delay signals to the end of the block: for steps that belong together, as starting a process and recording it."""
     _state.held = True
     try:
         yield
@@ -68,7 +70,7 @@ def held() -> Iterator[None]:
 
 
 def default() -> None:
-    """From here on a signal ends the process without a word: on the way out there is nothing left to keep."""
+    """Let signals end the process silently from now on: at exit there is nothing left to save."""
     for number in _heard():
         signal.signal(number, signal.SIG_DFL)
 
@@ -79,7 +81,7 @@ def _answered(raises: bool) -> Iterator[None]:
     outer, hook = _state.raises, sys.unraisablehook
 
     def tell(lost: UnraisableHookArgs) -> None:
-        if not (_state.came and lost.exc_type is KeyboardInterrupt):  # which is raised again
+        if not (_state.came and lost.exc_type is KeyboardInterrupt):  # that one is raised again later
             hook(lost)
 
     try:
@@ -88,13 +90,13 @@ def _answered(raises: bool) -> Iterator[None]:
             signal.signal(number, _hear)
         yield
     finally:
-        _state.came, _state.raises, sys.unraisablehook = False, outer, hook  # what came is answered with that
+        _state.came, _state.raises, sys.unraisablehook = False, outer, hook  # the recorded signal has been handled
         for number, answer in before.items():
             signal.signal(number, answer)
 
 
 def _heard() -> list[signal.Signals]:
-    """Those that are not ignored, as in a shell's background or under nohup: these stay so."""
+    """The signals that are not ignored. Ignored ones, as under nohup, stay ignored."""
     return [number for number in _SIGNALS if signal.getsignal(number) not in (signal.SIG_IGN, None)]
 
 

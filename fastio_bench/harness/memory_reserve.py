@@ -1,4 +1,4 @@
-"""Free memory that is really there when a timed call wants it."""
+"""Keeps populated memory until just before a timed call, so that the host has not taken it back."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import mmap
 import re
 from pathlib import Path
 
-# A smaller reserve is used up by what else a fresh process asks for.
+# A smaller reserve would be used up by other allocations of a fresh process.
 _LEAST = 64 << 20
 _HUGE_PAGE = 2 << 20
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14; Python's mmap module does not name it
 
 
 class Reserve:
-    """Holds ``nbytes`` or 64 MiB of populated memory (at most half of what is available), to be let go in time.
+    """Holds ``nbytes`` or 64 MiB of populated memory, at most half of the available, until just before a timed call.
 
-    On a virtual machine with a balloon, pages that lie free for some seconds go back to the host, and the next to use
-    them pays: fresh memory then runs at a twentieth of its speed. So the reserve keeps pages until just before a
-    call is timed, and takes them again after it. To take what was free for a moment costs next to nothing; what went to
-    the host costs a second a gigabyte. Hence no more is let go than a call may want, and what a call leaves in the page
-    cache is best dropped before the reserve takes its pages back. A processor keeps huge pages that it frees for who
-    wants huge pages there: so much more is let go, or the page cache would be filled from what the host has. A
-    process that is about to time something takes and frees a reserve of its own as well.
+    On a virtual machine with a balloon, pages that lie free for some seconds go back to the host. Their next use is
+    slow: fresh memory then runs at a twentieth of its speed. So the reserve keeps pages until just before a call is
+    timed, and takes them again after it. Pages that were free for a moment cost almost nothing; pages that went to the
+    host cost a second a gigabyte. So no more is released than a call may need, and the page cache that a call leaves
+    should be dropped before the reserve takes its pages back. A processor keeps the huge pages that it frees for later
+    huge pages; as much is released in addition, or the page cache would be filled with pages from the host. A process
+    that is about to time something takes and frees a reserve of its own as well.
     """
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = _whole(nbytes)
         self._memory: mmap.mmap | None = None
-        self._free = 0  # bytes at its beginning that are let go
+        self._free = 0  # bytes released, from the beginning
 
     def __enter__(self) -> Reserve:
         self.hold()
@@ -38,7 +38,7 @@ class Reserve:
         self.release()
 
     def hold(self, all_but: int = 0) -> None:
-        """Take the memory, as far as it is not held already; not so many bytes, which somebody still has."""
+        """Take the memory that is not held already, except ``all_but`` bytes that are in use elsewhere."""
         missing = (self._free if self._memory is not None else self._nbytes) - all_but
         taken = min(missing, available_memory() // 2)
         taken -= taken % _HUGE_PAGE
@@ -58,9 +58,9 @@ class Reserve:
         self._free = start
 
     def release(self, nbytes: int | None = None) -> None:
-        """Let it go, or so many bytes of it and 64 MiB at least: its pages are now free, and still the machine's.
+        """Free all of it, or ``nbytes`` and at least 64 MiB. The pages are then free and still the machine's.
 
-        What single processors keep of that is let go beyond it, as long as there is any.
+        What single processors keep of these pages is freed in addition, as far as the reserve reaches.
         """
         if self._memory is None:
             return
@@ -78,7 +78,7 @@ class Reserve:
 
 
 def _whole(nbytes: int) -> int:
-    """In whole huge pages, and 64 MiB at least."""
+    """Rounded up to whole huge pages, at least 64 MiB."""
     return -(-max(nbytes, _LEAST) // _HUGE_PAGE) * _HUGE_PAGE
 
 
@@ -89,7 +89,7 @@ def _kept_by_processors() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that programs can still get (``MemAvailable``)."""
+    """Bytes that programs can still allocate (``MemAvailable``)."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

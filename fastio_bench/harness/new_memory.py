@@ -1,4 +1,4 @@
-"""Memory that nobody had for a while: what its first touch costs, which a load into new memory pays."""
+"""Measures the first touch of memory that was unused for a while, a cost of every load into new memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LEAST, _MOST = 64 << 20, 256 << 20
 
 
 def told() -> str:
-    """How fast memory is faulted in that lay free, and the same again at once; and who is behind a difference."""
+    """How fast unused memory is faulted in, how fast just freed memory is, and the cause of a difference."""
     nbytes = max(_LEAST, min(_MOST, available_memory() // 4))
     first, again = _fault_in(nbytes), _fault_in(nbytes)
     speeds = f"{first / 1e6:,.0f} MB/s at its first touch, {again / 1e6:,.0f} if it was just freed"
@@ -21,7 +21,7 @@ def told() -> str:
 
 
 def _fault_in(nbytes: int) -> float:
-    """Bytes per second, in huge pages where the kernel has them."""
+    """Fault in memory, in huge pages where the kernel has them. Returns bytes per second."""
     reserve = Reserve(nbytes)
     began = time.perf_counter()
     reserve.hold()

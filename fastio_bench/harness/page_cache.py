@@ -1,4 +1,4 @@
-"""Files in the page cache or out of it, and proof that they are."""
+"""Brings files into or out of the page cache, and verifies it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fastio._native import resident as _resident
 
-WARM = 0.999  # the share that counts as all: a kernel that reclaims early may take back a page at any time
+WARM = 0.999  # this share counts as all: the kernel may reclaim a page at any time
 _CHUNK = 8 << 20
 _PAUSE_S = 0.05
 
@@ -38,14 +38,14 @@ def resident(path: str | os.PathLike[str]) -> float:
 
 
 def drop(path: str | os.PathLike[str], attempts: int = 5) -> None:
-    """Write the file out and drop it from the page cache; ResidencyError if some of it stays there.
+    """Write the file out and drop it from the page cache. Raises ResidencyError if some of it stays.
 
-    ``posix_fadvise(DONTNEED)`` passes over pages that are dirty or just then in use, so it says nothing by itself.
+    ``posix_fadvise(DONTNEED)`` skips pages that are dirty or in use, so its success proves nothing.
     """
     share = 1.0
     for attempt in range(attempts):
         if attempt:
-            time.sleep(_PAUSE_S)  # whoever still uses a page may be done by then
+            time.sleep(_PAUSE_S)  # pages still in use may be free by then
         for file in files(path):
             fd = os.open(file, os.O_RDONLY)
             try:
@@ -63,7 +63,7 @@ def drop(path: str | os.PathLike[str], attempts: int = 5) -> None:
 
 
 def warm(path: str | os.PathLike[str], attempts: int = 5) -> None:
-    """Read the file until the page cache holds (nearly) all of it; ResidencyError if it does not keep it."""
+    """Read the file until the page cache holds (nearly) all of it. Raises ResidencyError if it does not."""
     buffer, share = bytearray(_CHUNK), 0.0
     for _ in range(attempts):
         for file in files(path):
@@ -77,7 +77,7 @@ def warm(path: str | os.PathLike[str], attempts: int = 5) -> None:
 
 
 def check(path: str | os.PathLike[str], state: str) -> None:
-    """ResidencyError unless the file now is ``cold`` or ``warm``: to be asked right before a read is timed."""
+    """Raise ResidencyError unless the file is ``cold`` or ``warm`` now. Call it right before a timed read."""
     share = resident(path)
     if (state == "cold" and share > 0) or (state == "warm" and share < WARM):
         raise ResidencyError(f"{path}: the page cache holds {share:.2%} of it, so this read would not be {state}")

@@ -1,4 +1,4 @@
-"""JSON that every parser takes."""
+"""Writes strict JSON, without NaN and infinity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def text(told: Any) -> str:
-    """What is told as JSON: a number without a value (NaN, or infinite) is null, for which JSON has no other word."""
+    """The value as JSON. NaN and infinity become null, since JSON has no such numbers."""
     return json.dumps(_finite(told), indent=1, allow_nan=False)
 
 

@@ -1,4 +1,4 @@
-"""Progress with the time left: a bar in a terminal, a line a minute where a log is kept."""
+"""Shows progress with the time left: a bar in a terminal, one line a minute in a log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINE_SECONDS = 60.0
 
 
 class Meter:
-    """Progress with the time left. Steps have weights, since saving 1.3 GB takes longer than saving 3 MB."""
+    """Progress with the time left. Each step has a weight: saving 1.3 GB takes longer than saving 3 MB."""
 
     def __init__(self, console: Console, steps: Sequence[float], clock: Callable[[], float] = time.monotonic) -> None:
         room = console.width - _TIMES
@@ -44,7 +44,7 @@ class Meter:
         self._progress.stop()
 
     def tell(self, what: str, weight: float) -> None:
-        """Say what is being done, and that a step of that weight is done (0: it only begins)."""
+        """Show what is being done, and count a step of that weight as done (0: it only begins)."""
         check()
         self._progress.update(self._task, description=what, advance=weight)
         if not self._progress.console.is_terminal and self._clock() - self._said >= _LINE_SECONDS:

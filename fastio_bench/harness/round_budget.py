@@ -1,41 +1,41 @@
-"""How many rounds each size gets, so that a sweep ends in time. Pure: it takes seconds and gives numbers."""
+"""Chooses the number of rounds for each size so that a sweep ends in time. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-GOOD = 3  # rounds: fewer only when all sizes have no more
+GOOD = 3  # rounds: a size gets fewer only if no size has more
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Seconds that something takes by its bytes: ``fixed + per_byte * nbytes``."""
+    """Seconds as a function of bytes: ``fixed + per_byte * nbytes``."""
 
     fixed: float
     per_byte: float
 
     def at(self, nbytes: int) -> float:
-        """Seconds for so many bytes."""
+        """The seconds for ``nbytes``."""
         return self.fixed + self.per_byte * nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds of one size: once to set up, and once a round."""
+    """The seconds of one size: set-up, and each round."""
 
     setup: float
     round: float
 
     def of(self, rounds: int, scale: float = 1.0) -> float:
-        """Seconds of so many rounds, every forecast second taking ``scale`` real ones; no rounds cost nothing."""
+        """The seconds of ``rounds`` rounds, 0 for none. A forecast second takes ``scale`` real ones."""
         return scale * (self.setup + rounds * self.round) if rounds else 0.0
 
 
 def through(small: tuple[int, float], large: tuple[int, float]) -> Line:
-    """The line through two measured points (bytes, seconds), level where both are of one size.
+    """The line through two measured points (bytes, seconds); constant if both have the same size.
 
-    Noise makes neither of its terms negative.
+    Neither term is negative, whatever the noise.
     """
     (fewer, quick), (more, slow) = small, large
     per_byte = max(0.0, (slow - quick) / (more - fewer)) if more > fewer else 0.0
@@ -43,10 +43,10 @@ def through(small: tuple[int, float], large: tuple[int, float]) -> Line:
 
 
 def rounds_within(costs: Sequence[Cost], seconds: float, most: int, scale: float = 1.0) -> list[int]:
-    """Rounds for each size, ``most`` at most, that end within ``seconds``.
+    """The rounds for each size, at most ``most``, that end within ``seconds``.
 
-    Sizes for which there is no time at all are left out (0), the costliest first. Then the one that takes longest loses
-    a round, none going below three as long as another has more.
+    Sizes for which there is no time are left out (0 rounds), the costliest first. Then the size that takes the longest
+    loses a round, again and again; none falls below three rounds while another has more.
     """
 
     def spent(index: int, rounds: int) -> float:
@@ -63,10 +63,10 @@ def rounds_within(costs: Sequence[Cost], seconds: float, most: int, scale: float
 
 
 @dataclass
-class Pace:
-    """Rounds for one size after another: planned anew before each, from what those before it really took.
+class RoundBudget:
+    """Plans the rounds again before each size, from the time that the sizes before it took.
 
-    ``costs`` has the forecast by size, in the order in which they come.
+    ``costs`` has the forecast by size, in the order of the sweep.
     """
 
     costs: Mapping[str, Cost]
@@ -74,26 +74,26 @@ class Pace:
     most: int
 
     def __post_init__(self) -> None:
-        self.given: dict[str, int] = {}  # the rounds of the sizes that are done
+        self.given: dict[str, int] = {}  # rounds of the finished sizes
         self._forecast = self._real = 0.0
         self._left = dict(self.costs)
 
     def plan(self) -> dict[str, int]:
-        """Rounds of every size that is still to come."""
+        """The rounds of every remaining size."""
         found = rounds_within(list(self._left.values()), self.seconds - self._real, self.most, self.scale)
         return dict(zip(self._left, found, strict=True))
 
     @property
     def scale(self) -> float:
-        """Real seconds for each that was forecast, so far."""
+        """Real seconds per forecast second, so far."""
         return self._real / self._forecast if self._forecast and self._real else 1.0
 
     def done(self, name: str, rounds: int, seconds: float) -> None:
-        """A size is done (or left out, with no rounds) and took so long."""
+        """Record a finished size, with its seconds (no rounds: it was left out)."""
         self.given[name] = rounds
         self._forecast += self._left.pop(name).of(rounds)
         self._real += seconds
 
     def total(self) -> float:
-        """Seconds that the rounds of :meth:`plan` will take."""
+        """The seconds that the rounds of :meth:`plan` will take."""
         return sum(self._left[name].of(rounds, self.scale) for name, rounds in self.plan().items())

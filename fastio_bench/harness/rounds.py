@@ -1,6 +1,6 @@
-"""Interleaved rounds: A B C, A B C, ... so that what changes on the machine meanwhile touches everyone alike.
+"""Times tools in interleaved rounds (A B C, A B C, ...), so that drift of the machine affects all of them equally.
 
-Nothing here knows what is being timed. The clock is an argument, so the harness itself is tested on a fake one.
+The clock is an argument, so the tests use a fake one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Seconds of wall time and of CPU time (user and system, all threads); bytes that the host took back so far."""
+    """Wall seconds, CPU seconds (user and system, all threads) and the bytes that the host took back so far."""
 
     def wall(self) -> float: ...
 
@@ -44,11 +44,11 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one timed call took. ``extra_bytes`` is the peak of memory beyond the object itself, where measured.
+    """The cost of one timed call. ``extra_bytes`` is the peak of memory beyond the object itself, where measured.
 
-    ``way`` says which tool and route the bytes took, where the tool tells. ``gpu_busy`` is the share of the time in
-    which the GPU was at work, 0 to 1, where there is one. ``taken_back``: bytes of free memory that the host took
-    meanwhile (:mod:`fastio_bench.machine.host`).
+    ``way`` names the tool and the route of the bytes, if the tool reports them. ``gpu_busy`` is the share of the time
+    in which the GPU was busy, 0 to 1, if there is one. ``taken_back``: bytes of free memory that the host took during
+    the call (:mod:`fastio_bench.machine.host`).
     """
 
     seconds: float
@@ -63,7 +63,7 @@ class Measured:
 class Sample:
     """One timed call of ``tool`` at ``work`` (durable save, cold load, ...) on ``workload``, in round ``round``.
 
-    ``again``: how often it was timed before and not counted, since the host took memory meanwhile.
+    ``again``: how many timings before it were discarded because the host took memory.
     """
 
     work: str
@@ -82,9 +82,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A tool that failed at a work, and why. It is shown, and takes no part in later rounds.
+    """A tool that failed at a work, and the reason. It is reported and left out of later rounds.
 
-    ``refused``: it was never tried, since it is not installed or does no such work.
+    ``refused``: it was never tried, because it is not installed or does not support the work.
     """
 
     work: str
@@ -97,7 +97,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What all contestants of one comparison do: ``work`` on ``workload``, moving ``nbytes``."""
+    """The work of all contestants in one comparison: ``work`` on ``workload``, ``nbytes`` bytes."""
 
     work: str
     workload: str
@@ -112,8 +112,8 @@ def _nothing() -> None:
 class Contestant:
     """One tool at one task.
 
-    ``run`` is timed, unless it returns a :class:`Measured` of its own (a fresh process times itself); else it returns
-    the way its bytes took, or "". ``prepare`` and ``finish`` come before and after each timed call, untimed.
+    ``run`` is timed and returns the way of its bytes, or ""; or it returns a :class:`Measured` (a fresh process times
+    itself). ``prepare`` and ``finish`` run before and after each timed call, untimed.
     """
 
     tool: str
@@ -131,8 +131,8 @@ def interleave(
 ) -> Iterator[Sample | Failure]:
     """Run every contestant once a round, and yield each outcome as soon as it is known.
 
-    A call that the host disturbed is timed again, whoever's it is: see :func:`undisturbed`. After each round
-    ``another`` is asked, with the number of those done, whether there is time for one more; whole rounds are left out.
+    A call that the host disturbed is timed again: see :func:`undisturbed`. After each round ``another``, called with
+    the number of finished rounds, decides whether there is time for one more.
     """
     clock = clock or SystemClock()
     failed: set[str] = set()
@@ -146,7 +146,7 @@ def interleave(
             try:
                 known = usual.get(contestant.tool, 0.0)
                 measured, again = undisturbed(partial(_time, contestant, clock), task.nbytes, known)
-            except Exception as error:  # whatever a tool raises is a result to show, not the end of the run
+            except Exception as error:  # any error of a tool is a result, not the end of the run
                 failed.add(contestant.tool)
                 yield Failure(task.work, task.workload, contestant.tool, number, describe(error))
                 continue
@@ -169,9 +169,10 @@ def interleave(
 
 
 def undisturbed(call: Callable[[], Measured], nbytes: int, usual: float = 0.0) -> tuple[Measured, int]:
-    """What a call that moves so many bytes took, and how often it was made before that: where the host disturbed it.
+    """Time a call that moves ``nbytes``, and repeat it at most twice if the host disturbed it.
 
-    That is twice at most; ``usual`` is that of :func:`fastio_bench.machine.host.disturbed`.
+    Returns the cost and the number of discarded timings. ``usual`` is as in
+    :func:`fastio_bench.machine.host.disturbed`.
     """
     measured, again = call(), 0
     while again < host.MOST_AGAIN and host.disturbed(nbytes, measured.seconds, measured.taken_back, usual):
@@ -180,7 +181,7 @@ def undisturbed(call: Callable[[], Measured], nbytes: int, usual: float = 0.0) -
 
 
 def clocked(call: Callable[[], T], clock: Clock) -> tuple[T, Measured]:
-    """What the call returned, and what it took."""
+    """Run the call. Returns its result and its cost."""
     taken, cpu, wall = clock.taken_back(), clock.cpu(), clock.wall()
     result = call()
     wall, cpu, taken = clock.wall() - wall, clock.cpu() - cpu, clock.taken_back() - taken
@@ -198,6 +199,6 @@ def _time(contestant: Contestant, clock: Clock) -> Measured:
 
 
 def describe(error: BaseException) -> str:
-    """An error on one line."""
+    """The error as one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""One run of a subcommand: where its files lie, what it measured, what is kept of it."""
+"""Records one run of a subcommand: its temporary folder, samples, findings, and its JSON document."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from fastio_bench.report.table import ResultTable
 
 SCHEMA = 1
 _UNTIL = "what is shown is what was measured until then"
-_WIDTH = 150  # of tables that go to a file or a pipe
+_WIDTH = 150  # characters of a table in a file or a pipe
 
 
 @dataclass
 class Report:
-    """What one run of a subcommand found.
+    """The results of one run of a subcommand.
 
-    ``mode`` is what of the subcommand was run, where it does several things: a word for the file's name. ``findings``
-    are what is no sample (doctor's answers, goals), ``exhibits`` its tables. ``interrupted``: it ended early, of an
-    error of the system where it is also ``broken``.
+    ``mode`` names the part of a subcommand with several parts; it goes into the file's name. ``findings`` are results
+    that are not samples (doctor's answers, goals), ``tables`` its tables ("exhibits" in the document). ``interrupted``:
+    the run ended early; ``broken``: because of a system error.
     """
 
     command: str
@@ -41,13 +41,13 @@ class Report:
     samples: list[Sample] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     findings: dict[str, Any] = field(default_factory=dict)
-    exhibits: list[ResultTable] = field(default_factory=list)
+    tables: list[ResultTable] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     broken: bool = False
 
     def take(self, outcomes: Iterable[Sample | Failure]) -> Iterator[Sample | Failure]:
-        """Keep each outcome as it comes, and pass it on; what comes after an interrupt is none."""
+        """Record each outcome and pass it on. Raises KeyboardInterrupt before the next one if a signal came."""
         for outcome in outcomes:
             check()
             if isinstance(outcome, Sample):
@@ -61,7 +61,7 @@ class Report:
         self.notes += host.remark(sum(sample.again for sample in self.samples))
 
     def document(self) -> dict[str, Any]:
-        """Machine, versions, settings, every sample and what follows from them, for JSON."""
+        """The machine, versions, settings, samples and everything derived from them, for JSON."""
         return {
             "schema": SCHEMA,
             "command": self.command,
@@ -70,7 +70,7 @@ class Report:
             "interrupted": self.interrupted,
             "notes": self.notes,
             "findings": self.findings,
-            "exhibits": [exhibit.document() for exhibit in self.exhibits],
+            "exhibits": [table.document() for table in self.tables],
             "summaries": [asdict(summary) for summary in summarise(self.samples)],
             "failures": [asdict(failure) for failure in self.failures],
             "samples": [asdict(sample) for sample in self.samples],
@@ -78,13 +78,13 @@ class Report:
 
     @property
     def name(self) -> str:
-        """The name of its file: the command, what of it was run, and whether quickly."""
+        """The name of the run's file: command, mode, and whether --quick was given."""
         return "-".join(filter(None, (self.command, self.mode, "quick" if self.settings.get("quick") else "")))
 
     def write(self, out: Path) -> Path:
-        """Write the document into the folder ``out`` under its name: all of it, or what was there stays.
+        """Write the document into the folder ``out``, completely or not at all. Returns its path.
 
-        With a number where another run has that name (:mod:`fastio_bench.report.document_names`).
+        The name gets a number if another run has it (:mod:`fastio_bench.report.document_names`).
         """
         out.mkdir(parents=True, exist_ok=True)
         told = self.document()
@@ -95,9 +95,9 @@ class Report:
 
 @contextmanager
 def workspace(parent: Path) -> Iterator[Path]:
-    """A folder of its own below ``parent`` for files to measure with, gone afterwards however the run ends.
+    """A temporary folder below ``parent``, removed at the end of the block in any case.
 
-    Its path is absolute: children may look for it from elsewhere.
+    Its path is absolute: children may have another working directory.
     """
     with tempfile.TemporaryDirectory(prefix="fastio-bench-", dir=parent.absolute()) as folder:
         yield Path(folder)
@@ -105,7 +105,7 @@ def workspace(parent: Path) -> Iterator[Path]:
 
 @contextmanager
 def interruptible(report: Report) -> Iterator[None]:
-    """Ctrl-C and its like end the block early, as a full disk does; what was measured stays."""
+    """Let signals and system errors (a full disk) end the block early. What was measured is kept."""
     try:
         with heeded():
             yield
@@ -118,6 +118,6 @@ def interruptible(report: Report) -> Iterator[None]:
 
 
 def consoles() -> tuple[Console, Console]:
-    """Where tables go (stdout) and where progress goes (stderr)."""
+    """The consoles for tables (stdout) and for progress (stderr)."""
     width = None if sys.stdout.isatty() else _WIDTH
-    return Console(width=width, markup=False, highlight=False), Console(stderr=True)  # [dali] in a text is no markup
+    return Console(width=width, markup=False, highlight=False), Console(stderr=True)  # a text may contain [dali]

@@ -1,4 +1,4 @@
-"""From samples to what is shown: medians, ratios side by side and their spread. Pure."""
+"""Summarises samples: medians, ratios to a baseline and their spread. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Summary:
 
     ``seconds``, ``bandwidth`` (bytes/s) and ``cpu_per_gb`` (CPU seconds per 10^9 bytes) are medians over the rounds,
     ``best_bandwidth`` is the fastest round's, ``extra_bytes`` the largest peak. ``ratio`` is the baseline's median time
-    in the same rounds over this tool's, so above 1 is faster; ``ratio_low`` and ``ratio_high`` are the least and the
+    in the same rounds over this tool's: above 1 is faster. ``ratio_low`` and ``ratio_high`` are the least and the
     most of any round.
     """
 
@@ -39,7 +39,7 @@ class Summary:
 
 
 def group(samples: Iterable[Sample]) -> dict[tuple[str, str], dict[str, list[Sample]]]:
-    """Samples by (work, workload), then by tool, in the order in which they came."""
+    """Group samples by (work, workload), then by tool, in their order."""
     groups: dict[tuple[str, str], dict[str, list[Sample]]] = {}
     for sample in samples:
         groups.setdefault((sample.work, sample.workload), {}).setdefault(sample.tool, []).append(sample)

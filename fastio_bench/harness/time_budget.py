@@ -1,4 +1,4 @@
-"""How many rounds there is time for, where a comparison must be over in time. Pure: the clock is an argument."""
+"""Divides a time limit among the steps of a comparison. Pure: the clock is an argument."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 
-class Patience:
-    """So many ``seconds`` from now on for all steps; what one of them leaves, those after it have."""
+class TimeBudget:
+    """A limit of ``seconds`` for all steps together. Time that a step leaves goes to the later ones."""
 
     def __init__(self, seconds: float = math.inf, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -16,11 +16,11 @@ class Patience:
         self._start = self._until = 0.0
 
     def begin(self, share: float) -> None:
-        """A step begins, which has this share, 0 to 1, of the time that is left."""
+        """Begin a step that gets this share, 0 to 1, of the remaining time."""
         self._start = self._clock()
         self._until = self._start + share * (self._end - self._start)
 
     def another(self, done: int) -> bool:
-        """Whether another round of the step fits, if it takes what the ``done`` ones took on average."""
+        """Whether another round of the step fits, judged by the mean of the ``done`` ones."""
         now = self._clock()
         return now + (now - self._start) / done <= self._until

@@ -1,4 +1,4 @@
-"""One call, timed where it happens: wall and CPU seconds, the peak of memory, how busy the GPU was."""
+"""Times one call in this process: wall and CPU seconds, peak memory, GPU utilisation."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 def timed(call: Callable[[], tuple[T, str]], device: str = "cpu", held: int | None = None) -> tuple[T, Measured]:
-    """What the call returned, and what it took.
+    """Run the call. Returns its result and its cost.
 
-    ``call`` also returns the way its bytes took. With ``held``, the bytes that the result itself occupies, the peak of
-    memory beyond them is measured too (sensible only in a process that does nothing else).
+    ``call`` returns its result and the way of its bytes. With ``held``, the bytes of the result itself, the peak of
+    memory beyond them is measured too (only useful in a process that does nothing else).
     """
     peak = None if held is None else Peak()
     with GpuBusy(device) as busy:
@@ -32,39 +32,36 @@ class Peak:
         self._before: int | None
         try:
             with open("/proc/self/clear_refs", "w") as stream:
-                stream.write("5")  # sets the high-water mark back to what is resident now
+                stream.write("5")  # resets the high-water mark to the present resident size
             self._before = _status("VmRSS")
-        except OSError:  # a kernel that cannot reset the mark: no figure rather than a wrong one
+        except OSError:  # the kernel cannot reset the mark: no figure is better than a wrong one
             self._before = None
 
     def beyond(self, nbytes: int) -> int | None:
-        """The peak so far less what was there before and ``nbytes``, in bytes and not below 0."""
+        """The peak so far, less the memory held before and ``nbytes``, in bytes, at least 0."""
         return None if self._before is None else max(0, _status("VmHWM") - self._before - nbytes)
 
 
 def utilisation(device: str) -> int:
-    """The driver's own figure for that GPU, in percent; torch asks it through the package nvidia-ml-py."""
+    """The driver's utilisation of that GPU, in percent, read through nvidia-ml-py."""
     import torch
 
     return torch.cuda.utilization(device)
 
 
 def gpu_problem(device: str, read: Callable[[str], int] = utilisation) -> str:
-    """Why the driver does not tell how busy that GPU is; empty where it does."""
+    """Why the utilisation of that GPU cannot be read; empty if it can."""
     try:
         read(device)
-    except Exception as error:  # no nvidia-ml-py, no driver, a part of a GPU: all have errors of their own
+    except Exception as error:  # each cause (no nvidia-ml-py, no driver, a MIG slice) has its own exception
         return describe(error)
     return ""
 
 
 class GpuBusy:
-    """Asks the driver every few milliseconds how busy the device is; nobody where it is no GPU, or nobody can tell.
+    """Samples the GPU's utilisation every few milliseconds, if it can be read (:func:`gpu_problem` says why not)."""
 
-    Why nobody can, :func:`gpu_problem` says.
-    """
-
-    _INTERVAL = 0.02  # seconds; the driver's own figure is an average over longer
+    _INTERVAL = 0.02  # seconds; the driver averages over longer
 
     def __init__(self, device: str, read: Callable[[str], int] = utilisation) -> None:
         self._device, self._read = device, read
@@ -74,7 +71,7 @@ class GpuBusy:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> GpuBusy:
-        self._asks = self._asks and not gpu_problem(self._device, self._read)  # found out before anything is timed
+        self._asks = self._asks and not gpu_problem(self._device, self._read)  # checked before anything is timed
         if self._asks:
             self._thread.start()
         return self
@@ -89,7 +86,7 @@ class GpuBusy:
             self._shares.append(self._read(self._device) / 100)
 
     def share(self) -> float | None:
-        """The mean of what the driver said, 0 to 1; None when nobody was asked."""
+        """The mean utilisation, 0 to 1; None if it was never read."""
         return sum(self._shares) / len(self._shares) if self._shares else None
 
 

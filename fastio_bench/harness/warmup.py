@@ -1,4 +1,4 @@
-"""Calls of ``policy="auto"`` that let the dictionaries find their paths before anything is measured."""
+"""Calls ``policy="auto"`` until the dictionaries have learned, before anything is measured."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fastio_bench.workloads.objects import Object, Workload
 
 MOST_ROUNDS = 16
 LEAST_ROUNDS = 4
-SMALL = 4  # so many times as many rounds for small things: tools differ less there, and a round takes little
-_CALM = 2  # rounds in a row without a try
-SECONDS_PER_GB = 4.0  # of one round, roughly: for the time left
+SMALL = 4  # factor of rounds for small objects: tools differ less there, and a round is cheap
+_CALM = 2  # rounds in a row without a trial
+SECONDS_PER_GB = 4.0  # of one round, roughly, for the progress bar
 
 _CPU = frozenset({"cpu"})
 
@@ -35,10 +35,10 @@ def warm_up(
     tell: Callable[[], None] = lambda: None,
     heard: Callable[[str, fastio.Transfer], None] = lambda work, transfer: None,
 ) -> None:
-    """Save durably and not, load cold and warm, each until its dictionary tries no other tools any more.
+    """Save durably and not, load cold and warm, each until its dictionary tries no other tool.
 
-    That is for two rounds in a row (eight, if it is small), of ``most`` at most; ``tell`` is called that often, for the
-    progress, and ``heard`` with each work's calls. What was learned is kept on disk.
+    That is two rounds in a row without a trial (eight for a small object), at most ``most`` rounds. ``tell`` is called
+    once a round, for the progress, and ``heard`` with each work's calls. The dictionaries are kept on disk.
     """
     calm = dict.fromkeys(_CALLS, 0)
     enough = _CALM if workload.large else SMALL * _CALM
@@ -69,7 +69,7 @@ def _save_durably(thing: Object, path: Path, reserve: Reserve, nbytes: int) -> N
 
 
 def _save(thing: Object, path: Path, reserve: Reserve, nbytes: int) -> None:
-    """To a file of its own, which is gone before it was written to the disk: that would take longer than the rest."""
+    """Save to another file and remove it before its write-back, which would take longer than the save."""
     path = path.with_name(f"{path.name}-cached")
     with ready(reserve, nbytes):
         try:
@@ -79,8 +79,8 @@ def _save(thing: Object, path: Path, reserve: Reserve, nbytes: int) -> None:
 
 
 def _load_cold(thing: Object, path: Path, reserve: Reserve, nbytes: int) -> None:
-    if uncache(path):  # on tmpfs nothing is ever cold: there is nothing to learn of that
-        with ready(reserve, 2 * nbytes):  # a tool may read by way of the page cache
+    if uncache(path):  # files on tmpfs are never cold
+        with ready(reserve, 2 * nbytes):  # a tool may read through the page cache
             fastio.load(path)
             uncache(path)
 
@@ -104,9 +104,9 @@ _CALLS: dict[str, Callable[[Object, Path, Reserve, int], None]] = {
 
 @contextmanager
 def ready(reserve: Reserve, nbytes: int | None = None, hold: bool = True) -> Iterator[None]:
-    """Inside, the disk is idle and the reserve's memory free, or so many bytes of it; it is taken back at once.
+    """Wait for an idle disk and free the reserve's memory, or ``nbytes`` of it, during the block.
 
-    Without ``hold`` what was let go before stays so meanwhile.
+    Without ``hold``, memory that was released before stays released while the disk becomes idle.
     """
     if hold:
         reserve.hold()
@@ -119,7 +119,7 @@ def ready(reserve: Reserve, nbytes: int | None = None, hold: bool = True) -> Ite
 
 
 def uncache(path: Path) -> bool:
-    """Whether the file is now on disk alone: its pages are free, for the reserve or for who reads it next."""
+    """Write the file out and drop it from the page cache. Returns whether that succeeded."""
     try:
         page_cache.drop(path)
     except page_cache.ResidencyError:
@@ -128,7 +128,7 @@ def uncache(path: Path) -> bool:
 
 
 def learned(folder: Path, workload: Workload) -> dict[str, dicts.Explanation]:
-    """What the dictionaries of the folder's filesystem now say of each work on the workload."""
+    """The answers of the folder's dictionaries for each work on the workload."""
     size = workload.nbytes, workload.count
     contexts = {
         "durable save": candidates.save_context(PT, _CPU, True, *size),
@@ -147,5 +147,5 @@ def learned(folder: Path, workload: Workload) -> dict[str, dicts.Explanation]:
 
 
 def settled(folder: Path, workload: Workload) -> dict[str, bool]:
-    """By work: whether its dictionary would now use the tool that it takes for the fastest, and try no other."""
+    """By work: whether its dictionary now uses the tool that it estimates as the fastest, and tries no other."""
     return {work: answer.tool == answer.entries[0].tool for work, answer in learned(folder, workload).items()}

@@ -1,4 +1,4 @@
-"""Files that are there as a whole: what was there before stays until all of the new one is written."""
+"""Writes files atomically: the old file stays until the new one is complete."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path, room: int = 0) -> Iterator[Callable[[bytes], None]]:
-    """Yields what writes the file, once and all of it, or else raises OSError and leaves what was there.
+    """Yield a function that writes the whole file once, or raises OSError and leaves the old one.
 
-    It is written beside the file, where ``room``, so many bytes, is taken at once: a disk that fills up meanwhile does
-    not matter then. What is no file (``/dev/stdout``) is written as it is. Raises OSError where nothing can be written.
+    A temporary file beside it reserves ``room`` bytes at once, so a disk that fills up later does no harm. What is not
+    a regular file (``/dev/stdout``) is written directly. Raises OSError if nothing can be written there.
     """
     if path.exists() and not path.is_file():
         with open(path, "wb", buffering=0) as device:
             yield lambda data: _write(device, data)
         return
-    path = path.resolve()  # a link stays one
+    path = path.resolve()  # a symbolic link stays a link
     part = path.with_name(f"{path.name}.part")
 
     def keep(data: bytes) -> None:
@@ -45,6 +45,6 @@ def _write(stream: FileIO, data: bytes) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """The text as the whole file, UTF-8; OSError where that fails, and what was there stays."""
+    """Write the text (UTF-8) as the whole file. Raises OSError and keeps the old file if that fails."""
     with replacing(path) as keep:
         keep(text.encode(errors="backslashreplace"))

@@ -1,4 +1,4 @@
-"""Whether something can be written, found out before anything is measured that is to be written there."""
+"""Checks before a measurement that its results can be written."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from fastio_bench.harness import whole_files
 
 
 def folder(path: Path, option: str) -> None:
-    """Make the folder, where it is missing, and a file in it, which goes again.
-
-    click.UsageError where that fails.
-    """
+    """Make the folder if it is missing, and a temporary file in it. Raises click.UsageError if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(prefix=".fastio-bench-", dir=path):
@@ -27,7 +24,7 @@ def folder(path: Path, option: str) -> None:
 
 @contextmanager
 def file(path: Path, option: str, room: int) -> Iterator[Callable[[bytes], None]]:
-    """As :func:`~fastio_bench.harness.whole_files.replacing`, but click.UsageError where it cannot be written."""
+    """As :func:`~fastio_bench.harness.whole_files.replacing`, but raises click.UsageError."""
     with ExitStack() as stack:
         try:
             keep = stack.enter_context(whole_files.replacing(path, room))

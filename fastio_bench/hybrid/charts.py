@@ -14,7 +14,7 @@ _SERIES = ("forward", "gradient", "copy", "late copy", "update", "backward")
 
 
 def sheets(findings: Mapping[str, Any]) -> Iterator[Sheet]:
-    """The timelines of :mod:`fastio_bench.hybrid.timelines`, if the findings have them."""
+    """The timelines of :mod:`fastio_bench.papers.memferry_timelines`, if the findings have them."""
     drawn = [_chart(one["title"], one["ways"]) for one in findings.get("timelines") or ()]
     if drawn:
         text = "Simulated: what computes, copies and updates, by way; layers that follow each other are drawn as one."

@@ -1,4 +1,4 @@
-"""``fastio-bench hybrid``: the paper's machines (simulated), a GPU where there is one, and state on disk (measured)."""
+"""``fastio-bench hybrid``: the paper's machines (simulated), a GPU if there is one, and state on disk (measured)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from fastio_bench.harness import room
 from fastio_bench.harness.command_run import CommandRun, as_some_bytes, common
 from fastio_bench.harness.fresh_process import ChildError
 from fastio_bench.harness.rounds import Failure, describe
-from fastio_bench.hybrid import gpu, memory, simulated_papers, timelines, utilisation
+from fastio_bench.hybrid import gpu
 from fastio_bench.hybrid import store as hybrid_store
 from fastio_bench.hybrid.job import Job
+from fastio_bench.papers import memferry_memory, memferry_simulated, memferry_timelines, memferry_utilisation
 from fastio_bench.report import plots
 
 _BYTES, _QUICK_BYTES, _QUICK_STEPS = 1_200_000_000, 200_000_000, 5
-_FILES = 3  # as large as the parameters that lie on the disk at once: gradients and the two moments of AdamW
-_MEMORIES = 6  # times the parameters' bytes: plain training has these in memory, and what its steps make
+_FILES = 3  # files of the parameters' size on the disk at once: gradients and AdamW's two moments
+_MEMORIES = 6  # times the parameters' bytes: the memory of plain training with its temporaries
 
 
 @click.command(short_help="Training with parameters and gradients in host memory.")
@@ -29,35 +30,35 @@ _MEMORIES = 6  # times the parameters' bytes: plain training has these in memory
 @click.option("--parameters", metavar="SIZE", callback=as_some_bytes, help="Of the model on disk.  [default: 1.2GB]")
 @click.option("--steps", type=click.IntRange(2), help="Steps to train; 20, with --quick 5.")
 @common
-def hybrid(conduct: CommandRun, store: bool, parameters: int | None, steps: int | None) -> None:
+def hybrid(command: CommandRun, store: bool, parameters: int | None, steps: int | None) -> None:
     """Hybrid training: speed and memory against ZeRO-Offload, and the optimizer's state on disk."""
-    steps = steps or (_QUICK_STEPS if conduct.quick else 20)
+    steps = steps or (_QUICK_STEPS if command.quick else 20)
     if store:
-        asked = parameters or (_QUICK_BYTES if conduct.quick else _BYTES)
-        nbytes = min(asked, room.most(conduct.parent, _FILES, _MEMORIES))
+        asked = parameters or (_QUICK_BYTES if command.quick else _BYTES)
+        nbytes = min(asked, room.most(command.parent, _FILES, _MEMORIES))
         if nbytes < asked:
             sizes = f"{nbytes / 1e9:,.3f} GB of parameters instead of {asked / 1e9:,.3f} GB"
-            conduct.report.notes.append(f"{sizes}, {room.WANT}")
-        _measure_store(conduct, Job(nbytes, steps))
+            command.report.notes.append(f"{sizes}, {room.WANT}")
+        _measure_store(command, Job(nbytes, steps))
     else:
-        _simulate(conduct, steps)
+        _simulate(command, steps)
 
 
-def _simulate(conduct: CommandRun, steps: int) -> None:
-    found: list[simulated_papers.Simulated] = []
+def _simulate(command: CommandRun, steps: int) -> None:
+    found: list[memferry_simulated.Simulated] = []
 
     def work(folder: Path) -> None:
-        found.extend(simulated_papers.every())
-        for module in (simulated_papers, memory, utilisation):
-            conduct.report.exhibits += module.exhibits(found)
-        conduct.report.findings["timelines"] = timelines.documents(found)
+        found.extend(memferry_simulated.every())
+        for module in (memferry_simulated, memferry_memory, memferry_utilisation):
+            command.report.tables += module.tables(found)
+        command.report.findings["timelines"] = memferry_timelines.documents(found)
         if torch.cuda.is_available():
-            with conduct.meter([1.0] * len(gpu.WAYS)) as tell:
-                conduct.report.settings["steps"] = steps
-                shape = (768, 4, 8, 128) if conduct.quick else (1024, 24, 8, 384)
-                conduct.report.exhibits.append(gpu.measure(*shape, steps, tell))
+            with command.meter([1.0] * len(gpu.WAYS)) as tell:
+                command.report.settings["steps"] = steps
+                shape = (768, 4, 8, 128) if command.quick else (1024, 24, 8, 384)
+                command.report.tables.append(gpu.measure(*shape, steps, tell))
         else:
-            conduct.report.notes.append("no GPU here: nothing of hybrid training's speed was measured")
+            command.report.notes.append("no GPU here: nothing of hybrid training's speed was measured")
 
     def draw(beginning: Path) -> list[Path]:
         drawn = []
@@ -72,23 +73,23 @@ def _simulate(conduct: CommandRun, steps: int) -> None:
             drawn.append(path)
         return drawn
 
-    conduct.run(work, draw=draw)
+    command.run(work, draw=draw)
 
 
-def _measure_store(conduct: CommandRun, job: Job) -> None:
-    conduct.report.mode = "optimizer-store"
-    conduct.report.settings |= asdict(job)
+def _measure_store(command: CommandRun, job: Job) -> None:
+    command.report.mode = "optimizer-store"
+    command.report.settings |= asdict(job)
 
     def work(folder: Path) -> None:
-        with conduct.meter(hybrid_store.weights(job)) as tell:
+        with command.meter(hybrid_store.weights(job)) as tell:
             try:
                 found = hybrid_store.measure(job, folder, tell)
             except ChildError as error:
-                conduct.report.failures.append(Failure(hybrid_store.WORK, "AdamW", "hybrid", 0, describe(error)))
+                command.report.failures.append(Failure(hybrid_store.WORK, "AdamW", "hybrid", 0, describe(error)))
                 return
-        conduct.report.exhibits.append(hybrid_store.exhibit(job, found))
+        command.report.tables.append(hybrid_store.table(job, found))
         goals = list(hybrid_store.goals(job, found))
-        conduct.report.findings["runs"] = asdict(found)
-        conduct.report.findings["goals"] = [goal.document() for goal in goals]
+        command.report.findings["runs"] = asdict(found)
+        command.report.findings["goals"] = [goal.document() for goal in goals]
 
-    conduct.run(work)
+    command.run(work)

@@ -1,4 +1,4 @@
-"""Hybrid training on a GPU, measured: plain training there, ZeRO-Offload's plan, and MemFerry's, in rounds."""
+"""Measures hybrid training on a GPU: plain training, ZeRO-Offload's plan and MemFerry's, in rounds."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ WAYS: dict[str, dict[str, Any] | None] = {
     "memferry": {"planner": "memferry"},
     "memferry, gradients in host memory": {"planner": "memferry", "gradient_reserve": 0.0},
 }
-_PROFILED = 5  # steps before those that count
+_PROFILED = 5  # uncounted steps
 _VOCABULARY = 30522
 
 
 class Network(nn.Module):
-    """An encoder of the BERT kind, and a class for each sequence."""
+    """A BERT-like encoder with a classifier of sequences."""
 
     def __init__(self, hidden: int, blocks: int) -> None:
         super().__init__()
@@ -44,11 +44,11 @@ class Network(nn.Module):
 def measure(
     hidden: int, blocks: int, batch: int, sequence: int, steps: int, tell: Callable[[str, float], None]
 ) -> ResultTable:
-    """Seconds of a step and the most memory on the GPU, for every way in turn."""
+    """The table of seconds of a step and peak GPU memory, for every way in turn."""
     rows: list[list[str | float | None]] = []
     for way, settings in WAYS.items():
         tell(way, 0)
-        gc.collect()  # the last way's network may be in a cycle
+        gc.collect()  # the last way's network may be in a reference cycle
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         seconds = list(_steps(settings, hidden, blocks, batch, sequence, steps))

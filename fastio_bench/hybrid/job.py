@@ -1,4 +1,4 @@
-"""Training some steps with AdamW in a process of its own, the optimizer's state in memory or on disk."""
+"""Runs in a fresh process: trains some steps with AdamW, its state in memory or on disk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Job:
     """Linear layers of 2,048 features, ``nbytes`` of parameters in all, trained ``steps`` times with fused AdamW.
 
     ``store``: a folder for the optimizer's state, None for plain training. ``exact_memory``: freed blocks go back to
-    the system at once, so that the peak is that of what is used; times then say nothing.
+    the system at once, so that the peak is that of used memory; the times are not valid then.
     """
 
     nbytes: int
@@ -43,10 +43,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Run:
-    """What training took. ``digest``: SHA-256 of all losses, parameters and state. ``update_s``: each step's update.
+    """The results of training. ``digest``: SHA-256 of losses, parameters and state. ``update_s``: each step's update.
 
-    ``moved``: bytes that each update wrote and read. ``peak_bytes``: the most resident memory above that of the process
-    before there was a model, and of that ``parameter_bytes`` are parameters.
+    ``moved``: bytes that each update wrote and read. ``peak_bytes``: the peak of resident memory above that of the
+    process without a model; ``parameter_bytes`` of it are parameters.
     """
 
     digest: str
@@ -72,7 +72,7 @@ def run(job: Job) -> Run:
 
 
 def main(text: str) -> None:
-    """The child: do the job, print one line of JSON: a run, or what went wrong."""
+    """In the child: run the job and print one line of JSON: the run, or the error."""
     try:
         answer: dict[str, Any] = {"run": asdict(_run(Job(**json.loads(text))))}
     except Exception as error:
@@ -116,7 +116,7 @@ def _run(job: Job) -> Run:
 
 
 def _in_place(costs: Iterable[object]) -> list[str]:
-    """Without a GPU a copy of a parameter would only be another piece of the memory that is counted."""
+    """Return the parameter itself: without a GPU, a copy would only add to the counted memory."""
     return ["DHA" for _ in costs]
 
 
@@ -128,7 +128,7 @@ def _tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterable[tor
 
 
 def _warm_up() -> None:
-    """What torch brings with the first step of anybody's is not the model's."""
+    """Run a step of a small model: what torch loads for the first step does not count as the model's memory."""
     small = nn.Linear(8, 8)
     optimizer = torch.optim.AdamW(small.parameters(), fused=True)
     small(torch.ones(2, 8)).sum().backward()

@@ -1,4 +1,4 @@
-"""The optimizer's state on disk, measured: the same bits as plain training, at which share of the disk's limit."""
+"""Measures AdamW with its state on disk: equal bits to plain training, and its share of the disk's limit."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fastio_bench.report.table import Cell, ResultTable
 from fastio_bench.workloads.objects import MIB
 
 WORK = "optimizer state on disk"
-SHARE, BUFFERS = 0.8, 512  # of the disk's limit; MiB beyond the parameters
+SHARE, BUFFERS = 0.8, 512  # goals: share of the disk's limit; MiB beyond the parameters
 _MEMORY_STEPS = 3
-_ROUNDS = 3  # of the limit, before training and after
+_ROUNDS = 3  # rounds of the limit, before training and after
 
 
 @dataclass(frozen=True)
 class Stored:
-    """``limit_s``: what the disk's limit takes for the bytes that one update writes and reads, one after the other."""
+    """Both ways' runs. ``limit_s``: the seconds of the disk's limit for the bytes that one update writes and reads."""
 
     plain: Run
     stored: Run
@@ -31,33 +31,33 @@ class Stored:
 
     @property
     def update_s(self) -> float:
-        """An update of those that read the state too: the median."""
+        """The median of the updates that also read the state, in seconds."""
         return median(self.stored.update_s[1:])
 
     @property
     def same(self) -> bool:
-        """Whether losses, parameters and state have the bits of plain training."""
+        """Whether losses, parameters and state are bitwise equal to plain training's."""
         return self.plain.digest == self.stored.digest
 
     @property
     def share(self) -> float:
-        """Of the disk's limit."""
+        """The share of the disk's limit that it reached."""
         return self.limit_s / self.update_s
 
     @property
     def beyond_bytes(self) -> int | None:
-        """Peak memory beyond the parameters, gradients and all."""
+        """The peak of memory beyond the parameters, including gradients."""
         peak = self.memory.peak_bytes
         return None if peak is None else peak - self.memory.parameter_bytes
 
 
 def weights(job: Job) -> list[float]:
-    """How the time divides: plain training, training from disk, memory, the limit twice."""
+    """The weights of plain training, training from disk, the memory run, and the limit twice."""
     return [float(job.steps), 2.0 * job.steps, 4.0 * _MEMORY_STEPS, 2.0, 2.0]
 
 
 def measure(job: Job, folder: Path, tell: Callable[[str, float], None]) -> Stored:
-    """Train plainly, then with the state in a folder of ``folder``, each in a process of its own. Raises ChildError."""
+    """Train plainly, then with the state below ``folder``, each in a fresh process. Raises ChildError."""
     plain_weight, stored_weight, memory_weight, first_weight, last_weight = weights(job)
     tell("plain training", 0)
     plain = run(job)
@@ -80,8 +80,8 @@ def measure(job: Job, folder: Path, tell: Callable[[str, float], None]) -> Store
     return Stored(plain, stored, memory, write_s * written / nbytes + read_s * read / nbytes, disk.name)
 
 
-def exhibit(job: Job, found: Stored) -> ResultTable:
-    """Both ways side by side."""
+def table(job: Job, found: Stored) -> ResultTable:
+    """The table of both ways."""
     written, read = found.stored.moved[-1]
     beyond = found.beyond_bytes
     rows: list[list[Cell]] = [
@@ -108,7 +108,7 @@ def exhibit(job: Job, found: Stored) -> ResultTable:
 
 
 def goals(job: Job, found: Stored) -> Iterable[Goal]:
-    """What was asked."""
+    """The goals."""
     name = f"{found.plain.parameter_bytes / 1e9:.2f} GB, {job.steps} steps"
     yield Goal(WORK, name, "plain training's bits", 1.0, float(found.same), "equal")
     yield Goal(WORK, name, disk_limit.TOOL, SHARE, found.share)

@@ -1,4 +1,4 @@
-"""``fastio-bench io``."""
+"""``fastio-bench io``: bandwidth and processor time of every tool at every size."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import fastio
 from fastio.transports import registry
 from fastio_bench.harness import fresh_process, timing
 from fastio_bench.harness.command_run import CommandRun, common, forecast
-from fastio_bench.harness.round_budget import Pace
+from fastio_bench.harness.round_budget import RoundBudget
 from fastio_bench.harness.stats import summarise
 from fastio_bench.io import cost_probe, sweep
-from fastio_bench.io import tables as io_exhibits
+from fastio_bench.io import tables as io_tables
 from fastio_bench.machine import disk_limit
 from fastio_bench.peers import catalogue
 from fastio_bench.peers.peer import Peer
@@ -23,7 +23,7 @@ from fastio_bench.report.table import ResultTable
 from fastio_bench.workloads.objects import MIB, Workload
 
 ROUNDS, QUICK_ROUNDS = 5, 3
-SECONDS, QUICK_SECONDS = 14 * 60.0, 100.0  # what the rounds are chosen to fit into
+SECONDS, QUICK_SECONDS = 14 * 60.0, 100.0  # the rounds are chosen to fit into these
 _PROBING = "probing how long it will take"
 
 
@@ -38,7 +38,7 @@ _PROBING = "probing how long it will take"
     help=f"Only this; may be repeated: {', '.join(registry.names())}.  [default: all that dictionaries pick]",
 )
 @common
-def io(conduct: CommandRun, rounds: int | None, device: str, chosen: tuple[str, ...]) -> None:
+def io(command: CommandRun, rounds: int | None, device: str, chosen: tuple[str, ...]) -> None:
     """Bandwidth by tool, size, write and read, cold and warm, and what it costs in processor time.
 
     The tables 2 to 6 of the Fastensor paper: one tensor of 3.0625 to 1,568 MiB, as (batch, 256, 56, 56) fp32. Says
@@ -46,44 +46,44 @@ def io(conduct: CommandRun, rounds: int | None, device: str, chosen: tuple[str, 
     large sizes get fewer than five rounds (three) where they must.
     """
     device = "cpu" if device.partition(":")[0] == "cpu" else device
-    tools = _tools(conduct, device, chosen)
-    batches = sweep.QUICK_BATCHES if conduct.quick else sweep.BATCHES
-    kept, cut = sweep.fitting(batches, conduct.parent, sweep.files(tools))
-    conduct.report.notes += [cut] if cut else []
+    tools = _tools(command, device, chosen)
+    batches = sweep.QUICK_BATCHES if command.quick else sweep.BATCHES
+    kept, cut = sweep.fitting(batches, command.parent, sweep.files(tools))
+    command.report.notes += [cut] if cut else []
     unknown = "the tensors lie in host memory, no GPU takes part" if device == "cpu" else timing.gpu_problem(device)
-    conduct.report.notes += [f"no GPU utilisation: {unknown}"] if unknown else []
-    most = rounds or (QUICK_ROUNDS if conduct.quick else ROUNDS)
-    seconds = math.inf if rounds else QUICK_SECONDS if conduct.quick else SECONDS
+    command.report.notes += [f"no GPU utilisation: {unknown}"] if unknown else []
+    most = rounds or (QUICK_ROUNDS if command.quick else ROUNDS)
+    seconds = math.inf if rounds else QUICK_SECONDS if command.quick else SECONDS
     settings = {tool.label: tool.settings for tool in tools}
-    conduct.report.mode = "" if device == "cpu" else device.replace(":", "-")
-    conduct.report.settings |= {"rounds": most, "device": device, "tools": settings, "limit": disk_limit.find().name}
+    command.report.mode = "" if device == "cpu" else device.replace(":", "-")
+    command.report.settings |= {"rounds": most, "device": device, "tools": settings, "limit": disk_limit.find().name}
 
     def work(folder: Path) -> None:
         most_probed = max((workload.nbytes for workload in cost_probe.sizes(kept)), default=0) * sweep.files(tools[:1])
         click.echo(f"{_PROBING}: {most_probed / MIB:,.0f} MiB of files, at most", err=True)
-        with conduct.meter([1.0]) as tell, fresh_process.paired():
+        with command.meter([1.0]) as tell, fresh_process.paired():
             tell(_PROBING, 0)
             costs = cost_probe.costs(folder, tools, device, kept)
-        pace = Pace(costs, seconds, most)
+        budget = RoundBudget(costs, seconds, most)
         disk = max((workload.nbytes for workload in kept), default=0) * sweep.files(tools)
-        conduct.report.findings["forecast"] = {"seconds": pace.total(), "disk_bytes": disk, "rounds": pace.plan()}
-        click.echo(announcement(pace, kept, disk), err=True)
-        plan = sweep.Sweep(folder, most, kept, tools, device, pace)
-        with conduct.meter(plan.weights()) as plan.tell, fresh_process.paired():
-            for _ in conduct.report.take(plan.run()):
+        command.report.findings["forecast"] = {"seconds": budget.total(), "disk_bytes": disk, "rounds": budget.plan()}
+        click.echo(announcement(budget, kept, disk), err=True)
+        plan = sweep.Sweep(folder, most, kept, tools, device, budget)
+        with command.meter(plan.weights()) as plan.tell, fresh_process.paired():
+            for _ in command.report.take(plan.run()):
                 pass
-        conduct.report.notes += [fewer] if (fewer := _fewer(kept, pace.given, most)) else []
+        command.report.notes += [fewer] if (fewer := _fewer(kept, budget.given, most)) else []
 
     def show() -> list[ResultTable]:
-        summaries, failures = summarise(conduct.report.samples), conduct.report.failures
-        conduct.report.exhibits += io_exhibits.measured(summaries, failures)
+        summaries, failures = summarise(command.report.samples), command.report.failures
+        command.report.tables += io_tables.measured(summaries, failures)
         return [summary_tables.matrix("fastio's tools", summaries)]
 
-    conduct.run(work, show)
+    command.run(work, show)
 
 
-def _tools(conduct: CommandRun, device: str, chosen: tuple[str, ...]) -> list[Peer]:
-    """The tools to be measured; a note on each that is missing."""
+def _tools(command: CommandRun, device: str, chosen: tuple[str, ...]) -> list[Peer]:
+    """The tools to measure. Adds a note on each missing one."""
     kind, used, known = device.partition(":")[0], [], fastio.tools()
     strange = set(chosen) - {status.name for status in known}
     for status in known:
@@ -91,25 +91,25 @@ def _tools(conduct: CommandRun, device: str, chosen: tuple[str, ...]) -> list[Pe
         if chosen and status.name not in chosen:
             continue
         if tool.transport is None:
-            conduct.report.notes.append(f"{tool.name}: {tool.reason}; {tool.cure}".rstrip("; "))
+            command.report.notes.append(f"{tool.name}: {tool.reason}; {tool.cure}".rstrip("; "))
         elif kind in status.devices and (chosen or tool.transport.capabilities.automatic):
             used.append(catalogue.find(f"{catalogue.TOOL}{tool.name}", device))
     if strange or not used:
         named = [f"{status.name} ({', '.join(status.devices)})" for status in known if status.available]
         missing = f"no tool {', '.join(sorted(strange))}" if strange else f"no such tool here for {device}"
-        raise click.UsageError("\n".join([f"{missing}; there are {', '.join(named)}", *conduct.report.notes]))
+        raise click.UsageError("\n".join([f"{missing}; there are {', '.join(named)}", *command.report.notes]))
     return used
 
 
-def announcement(pace: Pace, sizes: list[Workload], disk: int) -> str:
-    """What is about to be done: how long, how much disk, how many rounds of each size."""
-    told = [f"{forecast(pace.total(), disk)}, {pace.most} rounds"]
-    fewer = _fewer(sizes, pace.plan(), pace.most)
+def announcement(budget: RoundBudget, sizes: list[Workload], disk: int) -> str:
+    """The announcement: how long the run takes, its disk space, its rounds of each size."""
+    told = [f"{forecast(budget.total(), disk)}, {budget.most} rounds"]
+    fewer = _fewer(sizes, budget.plan(), budget.most)
     return "; ".join([*told, fewer] if fewer else told)
 
 
 def _fewer(sizes: list[Workload], rounds: dict[str, int], most: int) -> str:
-    """Which sizes get fewer rounds than most, so that all ends in time; empty if none does."""
+    """The remark on sizes with fewer rounds than ``most``; empty if there are none."""
     less = [(size.nbytes / MIB, rounds[size.name]) for size in sizes if rounds.get(size.name, most) < most]
     words = {0: "left out", 1: "one round"}
     said = [f"{mib:,.10g} MiB {words.get(count, f'{count} rounds')}" for mib, count in less]

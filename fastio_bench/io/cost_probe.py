@@ -1,4 +1,4 @@
-"""What ``fastio-bench io`` will cost at each size, from one round of its first tool at two sizes."""
+"""Estimates the seconds of ``fastio-bench io`` at each size, from one round of its first tool at two sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCHES = (1, 64)
 
 
 def sizes(workloads: Sequence[Workload]) -> list[Workload]:
-    """The sizes that are probed: a small and a larger one, none larger than what fits here."""
+    """The two sizes to probe, a small and a larger one that fits here."""
     if not workloads:
         return []
     largest = max(workloads, key=lambda workload: workload.nbytes)
@@ -26,11 +26,11 @@ def sizes(workloads: Sequence[Workload]) -> list[Workload]:
 
 
 def costs(folder: Path, tools: Sequence[Peer], device: str, workloads: Sequence[Workload]) -> dict[str, Cost]:
-    """What each size will cost in seconds.
+    """The cost of each size, in seconds.
 
-    Of each the tensor is made once, every file that is loaded is saved once, and a round calls every tool.
+    At each size the tensor is made once, every file to load is saved once, and a round calls every tool.
     """
-    fresh_process.import_seconds()  # the first process of all reads torch from the disk: the others would look as slow
+    fresh_process.import_seconds()  # the first process reads torch from the disk, which would make the probe too slow
     points = [_probe(folder, tools[:1], device, workload) for workload in sizes(workloads)]
     if not points:
         return {}
@@ -38,8 +38,8 @@ def costs(folder: Path, tools: Sequence[Peer], device: str, workloads: Sequence[
     making = through((small.nbytes, small.making), (large.nbytes, large.making))
     saving = through((small.nbytes, small.saving), (large.nbytes, large.saving))
     calls = through((small.nbytes, small.calls), (large.nbytes, large.calls))
-    saved = sweep.files(tools) - 1  # one more is only there while it is being timed
-    width = len(tools) + 0.5  # the limit takes part in half of the works, and in no fresh process
+    saved = sweep.files(tools) - 1  # the one being timed does not stay
+    width = len(tools) + 0.5  # the limit takes part in half of the works, and never in a fresh process
     return {
         own.name: Cost(making.at(own.nbytes) + saved * saving.at(own.nbytes), width * calls.at(own.nbytes))
         for own in workloads
@@ -64,14 +64,14 @@ def _probe(folder: Path, tools: Sequence[Peer], device: str, workload: Workload)
 
 
 class _Watch:
-    """Hears a sweep of one size and tells the seconds of its calls, of what is before the first, and of the rest."""
+    """Splits the seconds of a sweep of one size: making the tensor, calls, and the rest."""
 
     def __init__(self) -> None:
         self._calls = self._making = 0.0
         self._start = self._since = time.monotonic()
 
     def tell(self, what: str, weight: float) -> None:
-        """A call ends where there is weight; otherwise one begins, or the making of the tensor."""
+        """The sweep's progress callback. A call has ended if ``weight`` is not 0; else the next step begins."""
         now = time.monotonic()
         if weight:
             self._calls += now - self._since
@@ -80,6 +80,6 @@ class _Watch:
         self._since = now
 
     def point(self, nbytes: int) -> _Point:
-        """What was heard until now."""
+        """The seconds so far."""
         passed = time.monotonic() - self._start
         return _Point(nbytes, self._making, passed - self._making - self._calls, self._calls)

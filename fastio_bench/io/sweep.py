@@ -1,4 +1,4 @@
-"""Every tool at every size, as ``fastio-bench io`` shows it (Fastensor, tables 2 to 6)."""
+"""Runs the sweep of ``fastio-bench io``: every tool at every size (Fastensor, tables 2 to 6)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fastio_bench.harness import room
 from fastio_bench.harness.memory_reserve import Reserve
-from fastio_bench.harness.round_budget import Pace
+from fastio_bench.harness.round_budget import RoundBudget
 from fastio_bench.harness.rounds import Contestant, Failure, Sample, Task, describe, interleave
 from fastio_bench.machine import disk_limit
 from fastio_bench.peers.contestants import Contestants, remove
@@ -22,16 +22,16 @@ QUICK_BATCHES = (64, 1)
 DURABLE, CACHED, COLD, WARM = "durable write", "write", "cold read", "warm read"
 WORKS = (DURABLE, CACHED, COLD, WARM)
 MOST_DISK = 10 << 30
-_LEAST_LIMITED = 49 * MIB  # below this fio's clock, which counts milliseconds, says little
+_LEAST_LIMITED = 49 * MIB  # bytes; below, fio's clock, which counts milliseconds, is too coarse
 
 
 def files(tools: Sequence[Peer]) -> int:
-    """How many files of one size lie on the disk at once: those that are loaded, and the one being saved."""
+    """The most files of one size on the disk at once: those to load, and the one being saved."""
     return len({tool.owner for tool in tools if tool.load is not None}) + 1
 
 
 def fitting(batches: Sequence[int], folder: Path, count: int = 8) -> tuple[list[Workload], str]:
-    """The papers' sizes that memory and disk hold here, and a remark on those that were cut (empty if none was).
+    """The papers' sizes that fit here, and the remark on those that were left out.
 
     A size needs ``count`` files: 10 GiB of disk at most.
     """
@@ -44,9 +44,9 @@ def fitting(batches: Sequence[int], folder: Path, count: int = 8) -> tuple[list[
 
 @dataclass
 class Sweep:
-    """Tools over sizes. Loads run in fresh processes; ``tell(what, weight)`` hears what is being done and is done.
+    """Tools over sizes. Loads run in fresh processes. ``tell(what, weight)`` is called for the progress.
 
-    Each size gets ``rounds`` rounds, or as many as ``pace`` gives it. If ``limited``, the disk's limit takes part from
+    Each size gets ``rounds`` rounds, or as many as ``budget`` allows. If ``limited``, the disk's limit takes part from
     49 MiB on.
     """
 
@@ -55,12 +55,12 @@ class Sweep:
     workloads: Sequence[Workload]
     tools: Sequence[Peer]
     device: str = "cpu"
-    pace: Pace | None = None
+    budget: RoundBudget | None = None
     limited: bool = True
     tell: Callable[[str, float], None] = field(default=lambda what, weight: None)
 
     def weights(self) -> list[float]:
-        """The weight of every size to come: of each of its rounds, for each work."""
+        """The weight of every call to come."""
         planned = self._planned()
         return [
             self._weight(workload) for workload in self.workloads for _ in range(planned[workload.name] * len(WORKS))
@@ -72,14 +72,16 @@ class Sweep:
             start, rounds = time.monotonic(), self._planned()[workload.name]
             if rounds:
                 yield from self._size(workload, rounds)
-            if self.pace is not None:
-                self.pace.done(workload.name, rounds, time.monotonic() - start)
+            if self.budget is not None:
+                self.budget.done(workload.name, rounds, time.monotonic() - start)
 
     def _planned(self) -> dict[str, int]:
-        return {w.name: self.rounds for w in self.workloads} if self.pace is None else self.pace.plan()
+        return {w.name: self.rounds for w in self.workloads} if self.budget is None else self.budget.plan()
 
     def _weight(self, workload: Workload) -> float:
-        return 2.0 + workload.nbytes / 1e9 if self.pace is None else self.pace.costs[workload.name].round / len(WORKS)
+        return (
+            2.0 + workload.nbytes / 1e9 if self.budget is None else self.budget.costs[workload.name].round / len(WORKS)
+        )
 
     def _size(self, workload: Workload, rounds: int) -> Iterator[Sample | Failure]:
         self.tell(f"{workload.label}: making it", 0)
@@ -96,7 +98,7 @@ class Sweep:
         for name, maker in self._makers(workload, work, make).items():
             try:
                 contestants.append(maker())
-            except Exception as error:  # its file could not even be made: a result to show like any other
+            except Exception as error:  # its file could not be made: that is a result too
                 yield Failure(work, workload.name, name, 0, describe(error))
         if not contestants:
             return
@@ -121,7 +123,7 @@ class Sweep:
 
     @staticmethod
     def _limit(able: Sequence[Peer], work: str, make: Contestants) -> Contestant:
-        """A read is of the very file that most of fastio's tools load."""
+        """The disk limit's contestant. It reads the file that most of fastio's tools load."""
         if work == DURABLE:
             return make.write_limit(disk_limit.find())
         owners = [tool.owner for tool in able]

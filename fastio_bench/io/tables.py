@@ -1,7 +1,7 @@
-"""What ``fastio-bench io`` measured, in the layout of Fastensor's tables 2 to 6. Pure.
+"""Tables of ``fastio-bench io`` in the layout of Fastensor's tables 2 to 6. Pure.
 
-The paper's writes, and whatever else goes through the page cache after its table 2, include the flush of that cache
-(section 3.2): they are answered by durable writes.
+The paper's writes, and everything else after its table 2 that goes through the page cache, include its flush (section
+3.2). So durable writes answer them.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ class Grid:
 
     @property
     def tools(self) -> list[str]:
-        """All that took part, in the order in which they came."""
+        """The tools that took part, in order."""
         return list(dict.fromkeys([s.tool for s in self.summaries] + [f.tool for f in self.failures]))
 
     @property
     def sizes(self) -> list[tuple[str, int]]:
-        """Workloads and their bytes, the largest first; also those at which every tool failed."""
+        """Workloads and their bytes, the largest first, with those at which every tool failed."""
         found = {s.workload: s.nbytes for s in self.summaries}
         found |= {f.workload: objects.find(f.workload).nbytes for f in self.failures if f.workload not in found}
         return sorted(found.items(), key=lambda size: -size[1])
 
     def row(self, work: str, workload: str, value: Callable[[Summary], Cell]) -> list[Cell]:
-        """The figures of all tools, and their rounds; nothing where Ctrl-C came before the first."""
+        """The figures of all tools and their rounds; empty if Ctrl-C came before the first."""
         cells = [self.cell(work, workload, tool, value) for tool in self.tools]
         return [*cells, self._rounds(work, workload)] if any(cell is not None for cell in cells) else []
 
     def _rounds(self, work: str, workload: str) -> Cell:
-        """Of the tools that did not fail; the least and the most where they differ (Ctrl-C came between them)."""
+        """The rounds of the tools that did not fail: the least and the most if Ctrl-C made them differ."""
         counts = [self.cell(work, workload, tool, lambda own: own.rounds) for tool in self.tools]
         known = sorted({count for count in counts if isinstance(count, int)})
         return f"{known[0]}-{known[-1]}" if len(known) > 1 else known[0] if known else None
 
     def cell(self, work: str, workload: str, tool: str, value: Callable[[Summary], Cell]) -> Cell:
-        """The figure, or that the tool failed, or nothing if it took no part."""
+        """The figure; "failed" if the tool failed, None if it took no part."""
         for failure in self.failures:
             if (failure.work, failure.workload, failure.tool) == (work, workload, tool):
                 return "failed"
@@ -71,7 +71,7 @@ class Grid:
 
 
 def measured(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[ResultTable]:
-    """Tables 2 to 6 as measured here; 6 only where a GPU took part."""
+    """Tables 2 to 6 as measured here; 6 only with a GPU."""
     grid = Grid(summaries, failures)
     columns = [f"{tool}*" for tool in grid.tools]
     found = []
@@ -99,7 +99,7 @@ def measured(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[
     found += _at_batch_4(grid, "cpu", "CPU", shared, busy)
     if any(own.gpu_busy is not None for own in summaries):
         found += _at_batch_4(grid, "gpu", "GPU", FASTENSOR.format(6), lambda own: own.gpu_busy)
-    return [exhibit for exhibit in found if exhibit.rows]
+    return [table for table in found if table.rows]
 
 
 def _megabytes(own: Summary) -> float:
@@ -114,7 +114,7 @@ def _efficiency(own: Summary, utilisation: float | None) -> float | None:
 def _at_batch_4(
     grid: Grid, name: str, processor: str, source: str, utilisation: Callable[[Summary], float | None]
 ) -> list[ResultTable]:
-    """One row a tool, as the paper's tables 5 and 6; none if that size was not measured."""
+    """One row a tool, as in the paper's tables 5 and 6; no table if that size was not measured."""
     workload = next((workload for workload, nbytes in grid.sizes if nbytes == BATCH_4), None)
     if workload is None:
         return []

@@ -1,6 +1,6 @@
-"""A program that copies memory at a set pace, started by ``fastio_bench.machine.bandwidth_loads``.
+"""A load process: copies memory at a set pace. ``fastio_bench.machine.bandwidth_loads`` starts it.
 
-It needs nothing but the standard library, so that it starts in milliseconds and leaves the memory to what is measured.
+It needs only the standard library, so it starts in milliseconds and takes little memory.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import sys
 import time
 
 CHUNK = 4 << 20  # bytes copied at a time
-TRAFFIC = 2 * CHUNK  # bytes that this moves: read and written, as STREAM counts its copy
+TRAFFIC = 2 * CHUNK  # bytes moved by one copy: read and written, as STREAM counts
 BINS, BINS_AN_OCTAVE, SHORTEST = 400, 16, 1e-6  # of the histogram of a chunk's seconds: 4 % wide, from 1 us to 30 s
-_SLACK = 0.05  # seconds of delay that a hog makes good; what it loses beyond is lost
-_IDLE = 0.005  # seconds between two looks at a target of nothing
+_SLACK = 0.05  # seconds of delay that a load process catches up; it does not catch up more
+_IDLE = 0.005  # seconds between two polls of the target while it is 0
 _PR_SET_PDEATHSIG = 1
 
 
 class Slot(ctypes.Structure):
-    """What a hog and its parent share. Each field has one writer: the parent of the first two, the hog of the others.
+    """Shared memory of a load process and its parent. The parent writes the first two fields, the other the rest.
 
-    ``target``: bytes/s, 0 for a hog at rest, infinity for one that goes as fast as it can. ``begun``: how often the
-    parent has begun to measure; what was lost before is not made good after. ``moved``: bytes so far. ``took``: how
-    many chunks took as long as each bin says.
+    ``target``: bytes/s, 0 to pause, infinity to run as fast as possible. ``begun``: how many measurements the parent
+    has begun; delay from before a measurement is not caught up in it. ``moved``: bytes so far. ``took``: a histogram of
+    the seconds of a chunk.
     """
 
     _fields_ = (
@@ -45,27 +45,27 @@ class Slot(ctypes.Structure):
 
 
 class Throttle:
-    """When to pause so that bytes go at ``bytes_per_s``; pure, its caller has the clock.
+    """Computes the pauses that keep a rate of ``bytes_per_s``. Pure: the caller has the clock.
 
-    It goes by the bytes that were moved: what one chunk or one sleep takes too long, the next pauses make good, up to
-    ``_SLACK`` seconds. Without that bound, a hog that was kept from its bandwidth would take more than its share later.
+    Later pauses make up for a chunk or a sleep that took too long, up to ``_SLACK`` seconds. Without that limit, a
+    process that got too little bandwidth would take more than its share later.
     """
 
     def __init__(self, bytes_per_s: float, now: float) -> None:
         self.bytes_per_s, self._due = bytes_per_s, now
 
     def pause(self, moved: int, now: float) -> float:
-        """Seconds to sleep, after so many bytes more were moved."""
+        """The seconds to sleep after ``moved`` more bytes."""
         self._due = max(self._due + moved / self.bytes_per_s, now - _SLACK)
         return max(0.0, self._due - now)
 
     def forgive(self, now: float) -> None:
-        """Make nothing good of what was lost until now."""
+        """Forget the delay so far."""
         self._due = max(self._due, now)
 
 
 def bin_of(seconds: float) -> int:
-    """The bin of the histogram for a chunk that took so long."""
+    """The histogram's bin for a chunk of ``seconds``."""
     if seconds <= SHORTEST:
         return 0
     return min(BINS - 1, int(BINS_AN_OCTAVE * math.log2(seconds / SHORTEST)))
@@ -74,8 +74,8 @@ def bin_of(seconds: float) -> int:
 def main(text: str) -> None:
     """Copy until killed.
 
-    ``text`` is JSON: the shared file's ``fd``, this hog's ``index`` in it, its ``core``, the ``nbytes`` of each of its
-    two buffers, and the ``parent`` process with which it dies.
+    ``text`` is JSON: the shared file's ``fd``, this process's ``index`` in it, its ``core``, the ``nbytes`` of each of
+    its two buffers, and the ``parent`` process: when that ends, this one is killed.
     """
     settings: dict[str, int] = json.loads(text)
     _die_with(settings["parent"])
@@ -111,7 +111,7 @@ def _stream(slot: Slot, source: int, target: int, nbytes: int) -> None:
 
 
 def _memory(nbytes: int) -> int:
-    """The address of so much memory of its own, every page of it there; never given back."""
+    """Allocate ``nbytes`` of populated memory, never freed. Returns its address."""
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     _HELD.append(memory)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -123,10 +123,10 @@ _HELD: list[mmap.mmap] = []
 
 
 def _die_with(parent: int) -> None:
-    """Be killed when the parent ends, however it ends."""
+    """Have the kernel kill this process when the parent ends."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent:  # it ended before that
+    if os.getppid() != parent:  # the parent ended before the call
         sys.exit("the parent process is gone")
 
 

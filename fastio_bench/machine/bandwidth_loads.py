@@ -1,4 +1,4 @@
-"""Child processes that take a set share of the memory bandwidth: one a core, all gone when this process is."""
+"""Runs load processes, one a core, that take a set share of the memory bandwidth. They end with this process."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from fastio_bench.harness.interrupts import held
 from fastio_bench.machine import bandwidth_load
 
 LEAST_NBYTES = 64 << 20
-_CACHES = 4  # a buffer is so many times the largest cache, and a whole number of chunks
-_START = 60.0  # seconds within which a hog must be ready
-_SETTLE = 0.05  # seconds from setting a pace until it is kept
-_WINDOW, _WINDOWS = 0.5, 3  # seconds, and how many, of measuring the limit
+_CACHES = 4  # a buffer is this many times the largest cache, rounded to whole chunks
+_START = 60.0  # seconds within which a load process must be ready
+_SETTLE = 0.05  # seconds until a new pace is reached
+_WINDOW, _WINDOWS = 0.5, 3  # seconds of a window, and the number of windows, to measure the limit
 
 
-class HogError(RuntimeError):
-    """A hog could not start, or died."""
+class BandwidthLoadError(RuntimeError):
+    """A load process could not start, or died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What all hogs moved (bytes read and written) in so many seconds, and a histogram of how long chunks took."""
+    """The bytes that all load processes read and wrote, the seconds, and a histogram of the seconds of a chunk."""
 
     seconds: float
     moved: int
@@ -43,13 +43,13 @@ class Traffic:
         return self.moved / self.seconds if self.seconds > 0 else 0.0
 
     def __sub__(self, earlier: Traffic) -> Traffic:
-        """What was moved between two readings."""
+        """The traffic between two readings."""
         took = tuple(now - before for now, before in zip(self.took, earlier.took, strict=True))
         return Traffic(self.seconds - earlier.seconds, self.moved - earlier.moved, took)
 
 
 def chunk_seconds(took: Sequence[int], share: float) -> float | None:
-    """How long a chunk took at most, in that share of all cases (0.99: the 99th percentile); None without any."""
+    """The quantile ``share`` of a chunk's seconds (0.99: the 99th percentile); None without chunks."""
     wanted, seen = share * sum(took), 0
     for index, count in enumerate(took):
         seen += count
@@ -59,11 +59,11 @@ def chunk_seconds(took: Sequence[int], share: float) -> float | None:
 
 
 class BandwidthLoads:
-    """A context: within it the hogs live, at rest until they are given a pace.
+    """A context manager for the load processes. They pause until :meth:`pace` sets a rate.
 
-    Each is bound to one of the cores that this process may use, so that all cores carry the same load in every round;
-    what is measured is bound to none. A hog copies between two buffers of ``nbytes`` bytes, by default four times the
-    largest cache, so that every byte comes from memory and goes there.
+    Each is bound to one of the cores that this process may use, so all cores carry the same load in every round. The
+    measured code is bound to no core. A load process copies between two buffers of ``nbytes`` bytes, by default four
+    times the largest cache, so every byte comes from memory and goes to memory.
     """
 
     def __init__(self, cores: Sequence[int] | None = None, nbytes: int | None = None) -> None:
@@ -85,7 +85,7 @@ class BandwidthLoads:
         self.close()
 
     def close(self) -> None:
-        """Kill them all."""
+        """Kill all load processes."""
         for child in self._children:
             child.kill()
         for child in self._children:
@@ -94,38 +94,38 @@ class BandwidthLoads:
 
     @property
     def pids(self) -> list[int]:
-        """The hogs' process numbers."""
+        """The process numbers of the load processes."""
         return [child.pid for child in self._children]
 
     def pace(self, bytes_per_s: float) -> None:
-        """Let the hogs together move so many bytes a second: 0 for none, infinity for as many as they can."""
+        """Set the rate of all load processes together: 0 pauses them, infinity removes the limit."""
         for slot in self._slots:
             slot.target = bytes_per_s / len(self._slots)
 
     def reading(self) -> Traffic:
-        """What was moved until now, seconds being the clock's. HogError if a hog died."""
+        """The traffic until now, with the clock's seconds. Raises BandwidthLoadError if a load process died."""
         self._check()
         took = tuple(map(sum, zip(*(slot.took for slot in self._slots), strict=True)))
         return Traffic(time.perf_counter(), sum(slot.moved for slot in self._slots), took)
 
     def begin(self) -> Traffic:
-        """A reading at which something begins to be measured: the hogs make nothing good of what they lost before.
+        """A reading at the begin of a measurement. The load processes forget their delay from before.
 
-        A hog that was kept waiting just before would take more than its share in what is measured.
+        One that was delayed just before would otherwise take more than its share during the measurement.
         """
         for slot in self._slots:
             slot.begun += 1
         return self.reading()
 
     def watched(self, seconds: float) -> Traffic:
-        """What the hogs move in so many seconds at their present pace, once they have settled to it."""
+        """The traffic in ``seconds`` at the present pace, after it has settled."""
         time.sleep(_SETTLE)
         before = self.begin()
         time.sleep(seconds)
         return self.reading() - before
 
     def limit(self) -> float:
-        """The memory's bandwidth in bytes/s: what all hogs move when none is paced, the median of some windows."""
+        """The memory's bandwidth in bytes/s: the load processes' median rate, over some windows, without a limit."""
         self.pace(math.inf)
         try:
             return median(self.watched(_WINDOW).bandwidth for _ in range(_WINDOWS))
@@ -134,14 +134,14 @@ class BandwidthLoads:
 
     def _start(self) -> None:
         size = ctypes.sizeof(bandwidth_load.Slot)
-        fd = os.memfd_create("hogs")
+        fd = os.memfd_create("bandwidth-loads")
         try:
             os.ftruncate(fd, size * len(self.cores))
             shared = mmap.mmap(fd, 0)
             self._slots = [bandwidth_load.Slot.from_buffer(shared, size * index) for index in range(len(self.cores))]
             for index, core in enumerate(self.cores):
                 settings = {"fd": fd, "index": index, "core": core, "nbytes": self.nbytes, "parent": os.getpid()}
-                # Isolated: the folder of the program holds modules with names of others.
+                # Isolated mode: the program's folder has modules whose names shadow others.
                 command = [sys.executable, "-I", bandwidth_load.__file__, json.dumps(settings)]
                 with held():
                     self._children.append(
@@ -152,7 +152,7 @@ class BandwidthLoads:
                             stdout=subprocess.DEVNULL,
                             stderr=subprocess.PIPE,
                             text=True,
-                            start_new_session=True,  # Ctrl-C is its parent's alone
+                            start_new_session=True,  # Ctrl-C reaches only the parent
                         )
                     )
         finally:
@@ -161,7 +161,7 @@ class BandwidthLoads:
         while not all(slot.ready for slot in self._slots):
             self._check()
             if time.monotonic() > until:
-                raise HogError(f"after {_START:.0f} s not all of {len(self.cores)} hogs were ready")
+                raise BandwidthLoadError(f"after {_START:.0f} s not all of {len(self.cores)} load processes were ready")
             time.sleep(_SETTLE)
 
     def _check(self) -> None:
@@ -169,10 +169,12 @@ class BandwidthLoads:
             if child.poll() is not None:
                 said = child.stderr.read().strip().splitlines()[-1:] if child.stderr is not None else []
                 reason = said[0] if said else "it said nothing"
-                raise HogError(f"the hog on core {core} ended with status {child.returncode}: {reason}")
+                raise BandwidthLoadError(
+                    f"the load process on core {core} ended with status {child.returncode}: {reason}"
+                )
 
 
 def largest_cache() -> int:
-    """Bytes of the largest cache of the first core; 0 where the kernel does not tell."""
+    """Bytes of the first core's largest cache; 0 if the kernel does not report it."""
     sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     return max((int(size.removesuffix("K")) * 1024 for size in sizes if size.endswith("K")), default=0)

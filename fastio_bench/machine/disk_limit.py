@@ -1,7 +1,7 @@
-"""The device's limit: what direct I/O reaches here when nothing but bytes is moved.
+"""Measures the disk's limit: the bandwidth of plain direct I/O, by fio or by fastio's uring transport.
 
-A file's place on a virtual disk can make it faster or slower to read than another. So a read is of a file that the
-caller names: for a comparison, the very file that the tools load.
+The place of a file on a virtual disk can make it faster or slower to read. So the caller names the file to read: in a
+comparison, the file that the tools load.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     import torch
 
 TOOL = "disk limit"
-RING = "disk limit, own ring"  # beside fio's, where both are measured
+RING = "disk limit, own ring"  # measured in addition to fio's
 _FIO = ("--name=limit", "--ioengine=io_uring", "--direct=1", "--output-format=json")
-_FEW_FAULTS = 100  # a job that has its memory takes a dozen; 64 MiB in the largest pages that fio gets, 500
+_FEW_FAULTS = 100  # a job with resident memory has a dozen; faulting in 64 MiB in fio's largest pages takes 500
 
 
 class _Job(NamedTuple):
-    """What fio does: so many blocks of so many bytes in flight at once. What does not fill a block it leaves out."""
+    """A job of fio: ``depth`` blocks of ``block`` bytes in flight. A last partial block is left out."""
 
     direction: str
     depth: int
@@ -45,17 +45,17 @@ _WRITE = _Job("write", 8, 4 << 20, ("--rw=write", "--fallocate=native", "--end_f
 _OVERWRITE = _Job("write", 32, 1 << 20, ("--rw=write", "--fallocate=none", "--overwrite=1"))
 _READ = _Job("read", 64, 1 << 20, ("--rw=read", "--readonly"))
 _REGISTERED = "--fixedbufs"
-# In memory of 4 KiB pages a transfer is many small pieces, which costs a third of what a virtual disk reads: glibc
-# (2.35 and newer) is asked to give fio's buffers huge pages, as fastio's own have.
+# In memory of 4 KiB pages a transfer consists of many small pieces, which costs a third of a virtual disk's read
+# bandwidth. This makes glibc (2.35 and newer) give fio's buffers huge pages, as fastio's own have.
 _HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 _HUGE_PAGE = 2 << 20
 
 
 class Limit(Protocol):
-    """Writes a fresh file of ``nbytes`` at ``path``, or overwrites or reads what is there; past the page cache.
+    """Writes a new file of ``nbytes`` at ``path``, overwrites it or reads it, past the page cache.
 
-    The latter two move the whole blocks of the file and tell the time that ``nbytes`` take at that rate. A fresh file
-    is synced; one that is overwritten is not.
+    Overwriting and reading move the whole blocks of the file and return the time of ``nbytes`` at that rate. A new file
+    is synced, an overwritten one is not.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Limit(Protocol):
 
 
 def find() -> Limit:
-    """fio where it is installed, else fastio's own uring transport (and then the name says so)."""
+    """fio if it is installed, else fastio's uring transport, and then the name says so."""
     return FioLimit() if fio() else RingLimit("fastio's uring transport (fio is not installed)")
 
 
@@ -78,7 +78,7 @@ def fio() -> bool:
 
 
 def fresh_file(folder: Path, nbytes: int) -> Measured:
-    """A file of so many bytes written in the folder, synced, and removed; the disk is idle before."""
+    """Write a file of ``nbytes`` into the folder, sync it and remove it, after waiting for an idle disk."""
     path = folder / "limit"
     os.sync()
     try:
@@ -88,16 +88,17 @@ def fresh_file(folder: Path, nbytes: int) -> Measured:
 
 
 class FioLimit:
-    """fio's io_uring engine with O_DIRECT; times are fio's own, so its start is not counted.
+    """fio's io_uring engine with O_DIRECT. Times are fio's own, so its start is not counted.
 
-    What fio writes it makes before its clock starts, but it touches memory to read into as the bytes come. Registered
-    with the ring, that memory is there beforehand. Where fio cannot register it, it reads without, and the way says so.
+    fio makes the bytes to write before its clock starts, but faults in the memory for reads while it reads. Memory that
+    is registered with the ring is resident beforehand. If fio cannot register it, it reads without, and the way says
+    so.
     """
 
     name = "fio, io_uring, direct"
 
     def __init__(self) -> None:
-        self._refusal = ""  # why buffers are not registered here
+        self._refusal = ""  # why buffers are not registered
 
     def write(self, path: Path, nbytes: int) -> Measured:
         with _fresh(path):
@@ -120,7 +121,7 @@ class FioLimit:
         return replace(measured, way=f"{measured.way}; {refusal}")
 
     def _run(self, path: Path, size: int, job: _Job, nbytes: int, *more: str) -> Measured:
-        name = str(path).replace(":", r"\:")  # a colon parts one file's name from the next
+        name = str(path).replace(":", r"\:")  # fio separates file names by colons
         shape = (f"--iodepth={job.depth}", f"--bs={job.block}", f"--filename={name}", f"--size={size}")
         child = completed(["fio", *_FIO, *job.options, *more, *shape], env={**os.environ, **_HUGE})
         if child.returncode:
@@ -138,7 +139,7 @@ class FioLimit:
 
 
 class RingLimit:
-    """fastio's uring transport, from and to memory that is resident; asks for no checksums."""
+    """fastio's uring transport, from and to resident memory, without checksums."""
 
     def __init__(self, name: str = "fastio's uring transport") -> None:
         self.name = name
@@ -180,12 +181,12 @@ class RingLimit:
 
 
 def resident(nbytes: int) -> torch.Tensor:
-    """So many bytes of memory that is there already, in huge pages where the kernel has them."""
+    """``nbytes`` of resident memory, in huge pages if the kernel has them."""
     return untouched(nbytes).fill_(1)
 
 
 def untouched(nbytes: int) -> torch.Tensor:
-    """So many bytes of memory that comes as it is touched, in huge pages where the kernel has them, at one's begin."""
+    """``nbytes`` of memory that is not faulted in, aligned to a huge page, in huge pages if the kernel has them."""
     import torch
 
     memory = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -198,7 +199,7 @@ def untouched(nbytes: int) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _fresh(path: Path) -> Iterator[None]:
-    """The file is made inside, or is not there: reading half a file, or room never written, would tell of no disk."""
+    """Remove the file first, and if the block fails: reading a partly written file would not measure the disk."""
     path.unlink(missing_ok=True)
     try:
         yield
@@ -208,7 +209,7 @@ def _fresh(path: Path) -> Iterator[None]:
 
 
 def _whole(path: Path, block: int) -> int:
-    """The file's length in whole blocks; ValueError if there is none."""
+    """The file's length in whole blocks, in bytes. Raises ValueError if there is none."""
     size = path.stat().st_size // block * block
     if not size:
         raise ValueError(f"{path}: the file has no block of {block} bytes")

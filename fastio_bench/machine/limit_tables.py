@@ -1,4 +1,4 @@
-"""How near fastio comes to the disk's limit, by fio's reckoning and our own ring's, and to that of memory. Pure."""
+"""Tables of fastio's bandwidth as a share of the disk's limit (fio's and our ring's) and of memory's. Pure."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LIMITS = (disk_limit.TOOL, disk_limit.RING, memory_limit.TOOL)
 
 
 def limits(summaries: Sequence[Summary], labels: dict[str, str]) -> list[ResultTable]:
-    """One table of all works and workloads at which a limit was measured; none if it never was.
+    """One table of all works and workloads with a measured limit; none without.
 
-    ``labels`` has the workloads' names for people.
+    ``labels`` has the workloads' display names.
     """
     rows: list[list[Cell]] = []
     for own in summaries:

@@ -1,4 +1,4 @@
-"""What the figures were measured on: processor, memory, kernel, filesystem, versions."""
+"""Describes this machine: processor, memory, kernel, filesystem, versions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Filesystem:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """The machine, for a report: no names of hosts or users in it."""
+    """The machine, for a report, without names of hosts or users."""
     fs = filesystem(folder)
     return {
         "processor": processor(),
@@ -50,7 +50,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what is compared, of those that are installed."""
+    """Versions of the compared packages that are installed."""
     found = {}
     for package in PACKAGES:
         try:
@@ -91,7 +91,7 @@ def filesystem(folder: Path) -> Filesystem:
 
 
 def io_uring_problem() -> str:
-    """Why a ring cannot be made here; empty if one can (one was made and closed)."""
+    """Why io_uring cannot be used here; empty if it can. Makes a ring and closes it."""
     parameters = ctypes.create_string_buffer(120)
     fd = ctypes.CDLL(None, use_errno=True).syscall(_IO_URING_SETUP, 1, parameters)
     if fd >= 0:

@@ -1,4 +1,4 @@
-"""What a document says of its machine and of its settings, in words. Pure."""
+"""Puts a document's machine and settings into words. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GIB = 1 << 30
 
 
 def facts(told: Mapping[str, Any]) -> dict[str, str]:
-    """The machine, by headings; empty where the document does not say."""
+    """The machine's facts by heading; empty where the document has none."""
     fs = told.get("filesystem") or {}
     versions = told.get("versions") or {}
     memory = told.get("memory_bytes")
@@ -29,7 +29,7 @@ def facts(told: Mapping[str, Any]) -> dict[str, str]:
 
 
 def setting(value: Any) -> str:
-    """A setting's value."""
+    """A setting's value as text."""
     if isinstance(value, Mapping):
         told = {str(name): setting(one) for name, one in value.items()}
         return "; ".join(f"{name}: {one}" if one else name for name, one in told.items())
@@ -41,7 +41,7 @@ def setting(value: Any) -> str:
 
 
 def _version(name: str, number: Any) -> str:
-    """fio says fio-3.33 of itself, and so do older documents."""
+    """A version as "name number". fio and older documents repeat the name in the number: fio-3.33."""
     return f"{name} {str(number).removeprefix(f'{name}-')}"
 
 

@@ -1,7 +1,7 @@
-"""Memory's limit: what a warm load could reach, were it nothing but the page cache copied into memory that is new.
+"""Measures memory's limit for a warm load: copying the page cache into new memory.
 
-The kernel clears new memory before the bytes are copied to it, so this is below what it copies into memory that is
-there; a load cannot be there before it begins. A mapped file copies nothing, and shares what happens to the file.
+The kernel clears new memory before it copies into it, so this is slower than a copy into resident memory; a load's
+memory is always new. A mapped file copies nothing, but changes when the file changes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from fastio_bench.machine import disk_limit
 
 TOOL = "memory limit"
 _MOST_THREADS = 16
-_BLOCK = 8 << 20  # whole huge pages: two threads in one would both clear it
+_BLOCK = 8 << 20  # whole huge pages: two threads in one page would both clear it
 
 
 class MemoryLimit:
-    """``preadv`` by a thread a processor into huge pages, four of them a call; no format and no checksums."""
+    """``preadv`` into huge pages, four a call, by one thread a processor; no format and no checksums."""
 
     def __init__(self) -> None:
         self._threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         self.name = f"page cache into new memory, {self._threads} threads"
 
     def read(self, path: Path, nbytes: int) -> Measured:
-        """Bring the file into the page cache, then read it all; tells the time that ``nbytes`` take at that rate."""
+        """Bring the file into the page cache, then time reading it. Returns the time of ``nbytes`` at that rate."""
         page_cache.warm(path)
         size = path.stat().st_size
         fd = os.open(path, os.O_RDONLY)
@@ -55,4 +55,4 @@ class MemoryLimit:
         with ThreadPoolExecutor(self._threads) as threads:
             for _ in threads.map(block, range(0, size, _BLOCK)):
                 pass
-        return tensor  # to be given back when the clock has stopped
+        return tensor  # freed after the clock has stopped

@@ -1,4 +1,4 @@
-"""``fastio-bench model``: how long it takes to save and to load the state dicts of real models."""
+"""``fastio-bench model``: the seconds to save and to load the state dicts of real models."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ _ROUNDS = 3
 )
 @click.option("--rounds", type=click.IntRange(1), help=f"Rounds; {_ROUNDS}, or what fits into a quarter of an hour.")
 @common
-def model(conduct: CommandRun, names: tuple[str, ...], rounds: int | None) -> None:
+def model(command: CommandRun, names: tuple[str, ...], rounds: int | None) -> None:
     """Seconds to save (durably and not) and to load (cold and warm) real models' state dicts, by tool."""
-    chosen = dict.fromkeys(names or (_QUICK if conduct.quick else _DEFAULT))
-    kept, cut = room.fitting([objects.model(name) for name in chosen], conduct.parent, runs.FILES + 1)
+    chosen = dict.fromkeys(names or (_QUICK if command.quick else _DEFAULT))
+    kept, cut = room.fitting([objects.model(name) for name in chosen], command.parent, runs.FILES + 1)
     tools, remarks = runs.tools()
-    conduct.report.notes += [*([cut] if cut else []), *remarks]
+    command.report.notes += [*([cut] if cut else []), *remarks]
     settings = {"models": [own.name for own in kept], "tools": [tool.label for tool in tools]}
-    conduct.report.mode = names[0] if len(names) == 1 else ""
-    conduct.report.settings |= {"rounds": rounds or _ROUNDS, **settings}
+    command.report.mode = names[0] if len(names) == 1 else ""
+    command.report.settings |= {"rounds": rounds or _ROUNDS, **settings}
 
     def work(folder: Path) -> None:
         seconds = _SECONDS if rounds is None else math.inf
         plan = runs.ModelRuns(folder, rounds or _ROUNDS, kept, tools, seconds)
         most = max((own.nbytes for own in kept), default=0) * runs.FILES
-        click.echo(forecast(plan.pace.total(), most), err=True)
-        with conduct.meter(plan.weights()) as plan.tell:
-            for _ in conduct.report.take(plan.run()):
+        click.echo(forecast(plan.budget.total(), most), err=True)
+        with command.meter(plan.weights()) as plan.tell:
+            for _ in command.report.take(plan.run()):
                 pass
         if plan.left_out:
-            conduct.report.notes.append(f"left out, for want of time: {', '.join(plan.left_out)}; ask for --rounds 1")
+            command.report.notes.append(f"left out, for want of time: {', '.join(plan.left_out)}; ask for --rounds 1")
 
     def show() -> list[Any]:
-        summaries, failures = summarise(conduct.report.samples), conduct.report.failures
-        conduct.report.exhibits += [*tables.exhibits(summaries, failures), *figures.of(tables.SOURCE)]
+        summaries, failures = summarise(command.report.samples), command.report.failures
+        command.report.tables += [*tables.tables(summaries, failures), *figures.of(tables.SOURCE)]
         return [f"{failure.workload}, {failure.work}, {failure.tool}: {failure.reason}" for failure in failures]
 
-    conduct.run(work, show)
+    command.run(work, show)

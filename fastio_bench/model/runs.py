@@ -1,4 +1,4 @@
-"""Models' state dicts saved and loaded by every tool, model after model, each as often as the time allows."""
+"""Runs ``fastio-bench model``: every tool on every model's state dict, as often as the time allows."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from pathlib import Path
 
 import fastio
 from fastio.transports import registry
-from fastio_bench.harness.round_budget import Cost, Pace
+from fastio_bench.harness.round_budget import Cost, RoundBudget
 from fastio_bench.harness.rounds import Failure, Sample
 from fastio_bench.peers import catalogue
 from fastio_bench.peers.compare import Comparison
 from fastio_bench.peers.peer import TOOL, Peer
 from fastio_bench.workloads.objects import Workload
 
-FILES = 4  # of one model that lie on the disk at once: torch's, numpy's, fastio's, and the one being saved
-_LEARNING = 6  # rounds at most in which fastio's dictionaries try their tools
-_OWNER = "fastio"  # whose files all of fastio's tools load: they write the same ones
+FILES = 4  # of one model on the disk at once: torch's, numpy's, fastio's, and the one being saved
+_LEARNING = 6  # the most rounds in which fastio's dictionaries try their tools
+_OWNER = "fastio"  # all of fastio's tools load its files: they write the same ones
 _PT = "pt"
 
 
 @dataclass
 class ModelRuns:
-    """Models by tools; ``rounds`` at most of each model, fewer where more would take longer than ``seconds`` in all.
+    """Models by tools: at most ``rounds`` of each model, fewer if all would take longer than ``seconds``.
 
-    The smallest comes first, so that what it really took tells how long the others will take.
-    Those for which there was no time at all are named in ``left_out``. ``tell(what, weight)`` hears what is being done
-    and is done.
+    The smallest comes first: its time gives the estimate for the others. ``left_out`` names the models for which there
+    was no time. ``tell(what, weight)`` is called for the progress.
     """
 
     folder: Path
@@ -45,11 +44,11 @@ class ModelRuns:
         for workload in self.workloads:
             once, twice = (sum(self._comparison(workload, rounds).weights()) for rounds in (1, 2))
             costs[workload.name] = Cost(2 * once - twice, twice - once)
-        self.pace = Pace(costs, self.seconds, self.rounds)
+        self.budget = RoundBudget(costs, self.seconds, self.rounds)
 
     def weights(self) -> list[float]:
         """The weight of every call to come."""
-        planned = self.pace.plan()
+        planned = self.budget.plan()
         return [
             weight
             for workload in self.workloads
@@ -62,21 +61,21 @@ class ModelRuns:
         began = time.monotonic()
         for workload in self.workloads:
             start = time.monotonic()
-            rounds = self.pace.plan()[workload.name] if start - began < self.seconds else 0
+            rounds = self.budget.plan()[workload.name] if start - began < self.seconds else 0
             if rounds:
                 yield from self._comparison(workload, rounds).run()
             else:
                 self.left_out.append(workload.label)
-            self.pace.done(workload.name, rounds, time.monotonic() - start)
+            self.budget.done(workload.name, rounds, time.monotonic() - start)
 
     def _comparison(self, workload: Workload, rounds: int) -> Comparison:
         return Comparison(self.folder, rounds, [workload], self.tools, learning=_LEARNING, memory=False, tell=self.tell)
 
 
 def tools() -> tuple[list[Peer], list[str]]:
-    """torch, numpy, fastio and its tools that can hold a state dict, by name; and remarks on those that are left out.
+    """torch, numpy, fastio and its tools that can hold a state dict, and remarks on those that are left out.
 
-    numpy is that of ``savez``: as a tool of fastio it writes one array a file.
+    numpy uses ``savez``: as a tool of fastio it writes one array a file.
     """
     found, remarks = [catalogue.find(name) for name in ("torch", "numpy", "fastio")], []
     for status in fastio.tools():

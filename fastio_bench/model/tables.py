@@ -1,4 +1,4 @@
-"""Seconds by model and tool, as the Fastensor paper's table 9 has them turned on its side. Pure."""
+"""Tables of seconds by model and tool: the Fastensor paper's table 9, transposed. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fastio_bench.workloads.models import MODELS
 
 MIB = 1 << 20
 SOURCE = "Fastensor, table 9"
-_PAPERS_MIB = {row[0]: row[1] for exhibit in figures.of(SOURCE) for row in exhibit.rows}
+_PAPERS_MIB = {row[0]: row[1] for table in figures.of(SOURCE) for row in table.rows}
 PAPER_MIB = {name: _PAPERS_MIB[model.paper] for name, model in MODELS.items() if model.paper}
 """The sizes of the paper's files (its "MB" are MiB), by the names of ``models.MODELS``."""
 
@@ -27,8 +27,8 @@ _NOTES = {
 }
 
 
-def exhibits(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[ResultTable]:
-    """A table for each work, in the paper's order: medians of seconds, "failed" where a tool failed, else a gap."""
+def tables(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[ResultTable]:
+    """A table of median seconds for each work, in the paper's order, with "failed" or a gap where there is none."""
     found = []
     for work in compare.WORKS:
         own = [summary for summary in summaries if summary.work == work]

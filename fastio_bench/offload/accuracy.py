@@ -1,4 +1,4 @@
-"""What a codec costs in accuracy: scikit-learn's handwritten digits, plain and offloaded, over several seeds."""
+"""Measures a codec's effect on accuracy: training on scikit-learn's digits, plain and offloaded, over several seeds."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Digits:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Shares of right answers on the test images: one a seed, their mean and their standard deviation.
+    """The accuracy on the test images: one score a seed, their mean and standard deviation.
 
-    ``losses`` are those of training, by seed and epoch: means over the epoch's batches.
+    ``losses`` are the training losses by seed and epoch, means over the epoch's batches.
     """
 
     way: str
@@ -50,7 +50,7 @@ class Accuracy:
 
 
 def load(seed: int) -> Digits:
-    """The digits, shuffled and split by the seed. ModuleNotFoundError where scikit-learn is missing."""
+    """The digits, shuffled and split by the seed. Raises ModuleNotFoundError without scikit-learn."""
     from sklearn.datasets import load_digits
 
     images, classes = load_digits(return_X_y=True)
@@ -64,7 +64,7 @@ def load(seed: int) -> Digits:
 def score(
     way: str, seed: int, folder: Path, settings: dict[str, Any], epochs: int = EPOCHS
 ) -> tuple[float, tuple[float, ...]]:
-    """Train a small CNN with ReLU from this seed; the share of test images that it names right, and epochs' losses."""
+    """Train a small CNN with ReLU from this seed. Returns its accuracy on the test images and the epochs' losses."""
     digits = load(seed)
     torch.manual_seed(seed)
     model = nn.Sequential(
@@ -96,7 +96,7 @@ def score(
 def compare(
     way: str, folder: Path, settings: dict[str, Any], seeds: int, epochs: int, tell: Callable[[str, float], None]
 ) -> list[Accuracy]:
-    """Plain training and the way, seed by seed."""
+    """Train plainly and by the way, seed by seed."""
     found: dict[str, list[tuple[float, tuple[float, ...]]]] = {training_ways.PLAIN: [], way: []}
     for seed in range(seeds):
         for name, own in found.items():
@@ -110,5 +110,5 @@ def compare(
 
 
 def noise(plain: Accuracy, tests: int) -> float:
-    """What the choice of the seed alone changes: plain training's deviation, and at least one test image."""
+    """The noise from the choice of the seed: plain training's standard deviation, at least one test image."""
     return max(plain.spread, 1 / tests)

@@ -1,4 +1,4 @@
-"""Charts of what ``fastio-bench offload`` simulates of the papers' machines, and of training with a codec."""
+"""Charts of ``fastio-bench offload``: the simulated machines of the papers, depths, and accuracy."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _GB = 1e9
-_WAY = "vdnn-all"  # the chart is of this policy
+_WAY = "vdnn-all"  # the chart shows this policy
 _HEIGHT = 270  # CSS pixels
 _BYTES = {"baseline_nbytes": "plain", "moved_nbytes": "moved", "peak_nbytes": "peak with vdnn-all"}
 
 
 def sheets(findings: Mapping[str, Any]) -> Iterator[Sheet]:
-    """Of whatever the findings hold."""
+    """The sheets for the findings that are there."""
     simulated = findings.get("simulated") or {}
     courses = [one for one in simulated.get("courses") or () if one["batches"]]
     if courses:
@@ -95,7 +95,7 @@ def _losses(axes: Axes, color: Color, trained: Sequence[Mapping[str, Any]]) -> N
             zip(*([math.nan if loss is None else loss for loss in own] for own in one["losses"]), strict=True)
         )
         axes.fill_between(epochs, [*map(min, by_epoch)], [*map(max, by_epoch)], color=color(number), alpha=0.2, lw=0)
-        style = "-" if number == 0 else (0, (4, 3))  # lines that lie on each other are both seen
+        style = "-" if number == 0 else (0, (4, 3))  # so that both of two equal lines are visible
         axes.plot(epochs, [mean(epoch) for epoch in by_epoch], color=color(number), ls=style, lw=1.8)
     axes.set(xlabel="epoch", ylabel="loss", yscale="log", xticks=epochs[:: -(-len(epochs) // 8)])
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -1,4 +1,4 @@
-"""``fastio-bench offload``: training beside plain training, and what the papers' machines would do (simulated)."""
+"""``fastio-bench offload``: training with offload beside plain training, and the papers' machines, simulated."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fastio_bench.harness.command_run import CommandRun, as_bytes, as_some_bytes
 from fastio_bench.harness.fresh_process import ChildError
 from fastio_bench.harness.rounds import Failure, describe
 from fastio_bench.offload import accuracy as offload_accuracy
-from fastio_bench.offload import batch_growth, simulated_papers, summary, traffic, training_room
 from fastio_bench.offload import charts as offload_charts
 from fastio_bench.offload import depth as offload_depth
-from fastio_bench.offload import networks as offload_networks
 from fastio_bench.offload import settings as offload_ways
 from fastio_bench.offload import steps as offload_steps
+from fastio_bench.offload import summary, training_room
 from fastio_bench.offload.training_job import Job
 from fastio_bench.offload.training_ways import PLAIN
+from fastio_bench.papers import batch_growth, offload_simulated, vdnn_networks, vdnn_traffic
 from fastio_bench.peers.goals import Goal
 from fastio_bench.report import charts
 from fastio_bench.tools import rebuilt_dictionaries
@@ -30,7 +30,7 @@ from fastio_bench.workloads.objects import MIB
 from fastio_bench.workloads.training_models import ARCHITECTURES, Size
 
 _QUICK_DEPTH, _QUICK_BATCH = 4, 8
-_GRADIENTS = 2  # files of them that lie on the disk at once: plain training's and those of the way compared with it
+_GRADIENTS = 2  # files of gradients on the disk at once: plain training's and those of the way compared with it
 
 
 @click.command(short_help="Training with activations offloaded.")
@@ -84,7 +84,7 @@ _GRADIENTS = 2  # files of them that lie on the disk at once: plain training's a
 @click.option("--simulate", is_flag=True, help="Instead: the papers' machines, simulated.")
 @common
 def offload(
-    conduct: CommandRun,
+    command: CommandRun,
     model: str,
     policies: tuple[str, ...],
     codecs: tuple[str, ...],
@@ -102,8 +102,8 @@ def offload(
     Every --batch with every --policy and --codec, a row each.
     """
     if simulate:
-        conduct.report.mode = "simulated"
-        _simulate(conduct)
+        command.report.mode = "simulated"
+        _simulate(command)
         return
     codecs = codecs or ("fp16" if accuracy else "lossless",)
     shared: dict[str, Any] = {"budget": budget}
@@ -114,20 +114,20 @@ def offload(
         raise click.UsageError(f"{option} takes one --policy, one --codec and one --batch, and no --tool")
     settings: dict[str, Any] = {"policy": policies[0], "codec": codecs[0], **shared}
     if accuracy:
-        conduct.report.mode = "accuracy"
-        _accuracy(conduct, settings)
+        command.report.mode = "accuracy"
+        _accuracy(command, settings)
         return
     known = ARCHITECTURES[model]
-    batches = tuple(dict.fromkeys(batches)) or (min(_QUICK_BATCH, known.batch) if conduct.quick else known.batch,)
-    depth = sizes["depth"] or (min(_QUICK_DEPTH, known.depth) if conduct.quick else known.depth)
-    width, steps = sizes["width"] or known.width, sizes["steps"] or (2 if conduct.quick else 5)
+    batches = tuple(dict.fromkeys(batches)) or (min(_QUICK_BATCH, known.batch) if command.quick else known.batch,)
+    depth = sizes["depth"] or (min(_QUICK_DEPTH, known.depth) if command.quick else known.depth)
+    width, steps = sizes["width"] or known.width, sizes["steps"] or (2 if command.quick else 5)
     if memory_limit is not None:
-        conduct.report.mode = f"memory-limit-{model}"
+        command.report.mode = f"memory-limit-{model}"
         job = Job(policies[0], model, batches[0], depth, width, steps, "", memory_limit=memory_limit)
-        conduct.report.settings |= {"model": model, "batch": job.batch, "depth": depth, "width": width, **settings}
-        conduct.report.settings["memory_limit"] = memory_limit
+        command.report.settings |= {"model": model, "batch": job.batch, "depth": depth, "width": width, **settings}
+        command.report.settings["memory_limit"] = memory_limit
         size = Size(model, job.batch, depth, width)
-        _deepest(conduct, job, settings, training_room.deepest(size, conduct.parent, offload_depth.MOST))
+        _deepest(command, job, settings, training_room.deepest(size, command.parent, offload_depth.MOST))
         return
     missing = [tool for tool in tools if tool not in rebuilt_dictionaries.tools()]
     if missing:
@@ -136,36 +136,36 @@ def offload(
         )
     kept = []
     for batch in batches:
-        size, cut = training_room.fitting(Size(model, batch, depth, width), conduct.parent, gradients=_GRADIENTS)
-        conduct.report.notes += [cut] if cut else []
+        size, cut = training_room.fitting(Size(model, batch, depth, width), command.parent, gradients=_GRADIENTS)
+        command.report.notes += [cut] if cut else []
         kept += [size] if size not in kept else []
-    rounds = sizes["rounds"] or (1 if conduct.quick else 3)
-    conduct.report.mode = model
+    rounds = sizes["rounds"] or (1 if command.quick else 3)
+    command.report.mode = model
     trained = {"model": model, "batch": [size.batch for size in kept], "depth": depth, "width": width}
     moved = {"policy": policies, "codec": codecs, "tool": tools, **shared}
-    conduct.report.settings |= {**trained, **moved, "steps": steps, "rounds": rounds}
+    command.report.settings |= {**trained, **moved, "steps": steps, "rounds": rounds}
     own = offload_ways.asked(policies, codecs, shared)
-    offload_steps.compare(conduct, kept, steps, rounds, own, offload_ways.all_of(own, tools, shared))
+    offload_steps.compare(command, kept, steps, rounds, own, offload_ways.all_of(own, tools, shared))
 
 
-def _deepest(conduct: CommandRun, job: Job, settings: dict[str, Any], most: int) -> None:
-    """``most``: the depth that the disk has room for."""
+def _deepest(command: CommandRun, job: Job, settings: dict[str, Any], most: int) -> None:
+    """Search the largest depth. ``most``: the depth that the disk has room for."""
     found: list[offload_depth.Deepest] = []
     limit = f"{(job.memory_limit or 0) / MIB:,.0f} MiB"
     limit += " beyond an idle process (RLIMIT_DATA, freed blocks given back)"
     title = f"{job.architecture}, width {job.width}, batch {job.batch}, in {limit}"
 
     def work(folder: Path) -> None:
-        with conduct.meter([]) as tell:
+        with command.meter([]) as tell:
             search = offload_depth.deepest(
-                job, {job.way: settings}, folder, not conduct.quick, lambda what: tell(what, 0), most
+                job, {job.way: settings}, folder, not command.quick, lambda what: tell(what, 0), most
             )
             try:
                 for one in search:
-                    found.append(one)  # one by one: an interruption keeps what is known
+                    found.append(one)  # one by one, so that an interrupt keeps those found so far
             except ChildError as error:
                 way = job.way if found else PLAIN
-                conduct.report.failures.append(
+                command.report.failures.append(
                     Failure("largest depth", job.architecture, way, 0, describe(error)),
                 )
 
@@ -173,30 +173,30 @@ def _deepest(conduct: CommandRun, job: Job, settings: dict[str, Any], most: int)
         depths = {one.way: one.depth for one in found}
         goals = []
         if depths.get(job.way) == most < offload_depth.MOST:
-            conduct.report.notes.append(f"{job.way}: no depth above {most:,} is tried, {room.WANT}")
+            command.report.notes.append(f"{job.way}: no depth above {most:,} is tried, {room.WANT}")
         if job.way in depths and 0 < offload_depth.GOAL * depths[PLAIN] <= most:
             ratio = depths[job.way] / depths[PLAIN]
             goals.append(Goal("largest depth", title, PLAIN, offload_depth.GOAL, ratio))
-        conduct.report.findings["depths"] = [asdict(one) for one in found]
-        _keep(conduct, goals)
+        command.report.findings["depths"] = [asdict(one) for one in found]
+        _keep(command, goals)
         return [title]
 
-    conduct.run(work, show, lambda beginning: _draw(conduct, beginning))
+    command.run(work, show, lambda beginning: _draw(command, beginning))
 
 
-def _accuracy(conduct: CommandRun, settings: dict[str, Any]) -> None:
-    seeds = 2 if conduct.quick else offload_accuracy.SEEDS
-    epochs = 2 if conduct.quick else offload_accuracy.EPOCHS
+def _accuracy(command: CommandRun, settings: dict[str, Any]) -> None:
+    seeds = 2 if command.quick else offload_accuracy.SEEDS
+    epochs = 2 if command.quick else offload_accuracy.EPOCHS
     way = f"{settings['policy']}, {settings['codec']}"
     found: list[offload_accuracy.Accuracy] = []
-    conduct.report.settings |= {**settings, "seeds": seeds, "epochs": epochs}
+    command.report.settings |= {**settings, "seeds": seeds, "epochs": epochs}
     try:
         tests = len(offload_accuracy.load(0).test[1])
     except ModuleNotFoundError as error:
         raise click.UsageError(f"--accuracy needs scikit-learn ({error}): pip install 'fastio[bench]'") from error
 
     def work(folder: Path) -> None:
-        with conduct.meter([1.0] * seeds * 2) as tell:
+        with command.meter([1.0] * seeds * 2) as tell:
             found.extend(offload_accuracy.compare(way, folder, settings, seeds, epochs, tell))
 
     def show() -> list[str]:
@@ -206,37 +206,37 @@ def _accuracy(conduct: CommandRun, settings: dict[str, Any]) -> None:
             apart = abs(own.mean - plain.mean) / offload_accuracy.noise(plain, tests)
             asked = summary.ACCURACY_GOAL
             goals.append(Goal("accuracy on digits", way, PLAIN, asked, apart, "deviations apart", least=False))
-        conduct.report.findings["accuracy"] = [{**asdict(o), "mean": o.mean, "spread": o.spread} for o in found]
-        _keep(conduct, goals)
+        command.report.findings["accuracy"] = [{**asdict(o), "mean": o.mean, "spread": o.spread} for o in found]
+        _keep(command, goals)
         return [f"{tests} test images of scikit-learn's digits, {seeds} seeds, {epochs} epochs"]
 
-    conduct.run(work, show, lambda beginning: _draw(conduct, beginning))
+    command.run(work, show, lambda beginning: _draw(command, beginning))
 
 
-def _simulate(conduct: CommandRun) -> None:
-    findings: dict[str, Any] = {"label": "simulated", "machines": [asdict(m) for m in simulated_papers.MACHINES]}
-    conduct.report.findings["simulated"] = findings
+def _simulate(command: CommandRun) -> None:
+    findings: dict[str, Any] = {"label": "simulated", "machines": [asdict(m) for m in offload_simulated.MACHINES]}
+    command.report.findings["simulated"] = findings
 
     def work(folder: Path) -> None:
-        for machine in simulated_papers.MACHINES:
-            found = simulated_papers.capacities(machine)
+        for machine in offload_simulated.MACHINES:
+            found = offload_simulated.capacities(machine)
             findings.setdefault("capacities", []).extend(asdict(one) for one in found)
             findings.setdefault("courses", []).extend(asdict(one) for one in batch_growth.courses(machine))
-        findings["networks"] = [asdict(one) for one in offload_networks.networks()]
-        findings["traffic"] = [asdict(one) for one in traffic.traffic()]
-        rows = simulated_papers.calibrated()
-        conduct.report.findings["calibrated"] = {"label": "calibrated", "rows": [asdict(one) for one in rows]}
+        findings["networks"] = [asdict(one) for one in vdnn_networks.networks()]
+        findings["traffic"] = [asdict(one) for one in vdnn_traffic.traffic()]
+        rows = offload_simulated.calibrated()
+        command.report.findings["calibrated"] = {"label": "calibrated", "rows": [asdict(one) for one in rows]}
 
-    conduct.report.notes.append(
+    command.report.notes.append(
         "simulated: bytes and operations from VGG's shapes, layers at the GPU's peak rates, reads as slow as writes; "
         "nothing of this was measured. calibrated: fitted to the paper's own table."
     )
-    conduct.run(work, draw=lambda beginning: _draw(conduct, beginning))
+    command.run(work, draw=lambda beginning: _draw(command, beginning))
 
 
-def _draw(conduct: CommandRun, beginning: Path) -> list[Path]:
-    return charts.write(beginning, offload_charts.sheets(conduct.report.findings))
+def _draw(command: CommandRun, beginning: Path) -> list[Path]:
+    return charts.write(beginning, offload_charts.sheets(command.report.findings))
 
 
-def _keep(conduct: CommandRun, goals: list[Goal]) -> None:
-    conduct.report.findings["goals"] = [goal.document() for goal in goals]
+def _keep(command: CommandRun, goals: list[Goal]) -> None:
+    command.report.findings["goals"] = [goal.document() for goal in goals]

@@ -1,4 +1,4 @@
-"""Ways to train beside each other: a fresh process each time, interleaved, with their gradients compared."""
+"""Compares ways to train: a fresh process each time, interleaved, with comparison of gradients."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fastio_bench.offload.training_job import WARM_UP, Job, Run
 from fastio_bench.offload.training_ways import PLAIN, SYNCHRONOUS
 
 WORK = "training step"
-_START = 3.0  # what starting a process weighs, in steps
+_START = 3.0  # the weight of a process's start, in steps
 _LEARNING_STEPS = 6
 
 
 @dataclass(frozen=True)
 class Record:
-    """One way, once. ``exact_memory``: the run for the peak of memory, whose times say nothing.
+    """One run of one way. ``exact_memory``: the run for the peak of memory, whose times are not valid.
 
-    ``same_gradients`` and ``same_losses`` tell whether they have the bits of plain training's; where gradients do not,
+    ``same_gradients`` and ``same_losses``: whether they are bitwise equal to plain training's. If gradients are not,
     ``difference`` is the largest in any tensor, relative to that tensor's largest gradient.
     """
 
@@ -42,9 +42,9 @@ class Record:
 
 @dataclass
 class Comparison:
-    """What is compared: the job, done plainly and by ``ways``, each with settings of its own.
+    """Runs the job plainly and by ``ways``, each with its settings.
 
-    ``tell(what, weight)`` hears what is being done and what is done.
+    ``tell(what, weight)`` is called for the progress.
     """
 
     folder: Path
@@ -55,12 +55,12 @@ class Comparison:
     _plain: Run | None = field(init=False, default=None)
 
     def weights(self) -> list[float]:
-        """The weight of every process to come."""
+        """The weight of every process."""
         learning = [_START + 2 + WARM_UP + _LEARNING_STEPS] if SYNCHRONOUS in self.ways else []
         return learning + [self._weight(exact) for _, _, exact in self._order()]
 
     def run(self) -> Iterator[Record | Failure]:
-        """Every outcome, as soon as it is known. A way that failed takes no part in what follows."""
+        """Every outcome, as soon as it is known. A way that failed takes no further part."""
         failed: set[str] = set()
         if SYNCHRONOUS in self.ways:
             try:
@@ -86,7 +86,7 @@ class Comparison:
         return f"{self.job.architecture}, batch {self.job.batch}"
 
     def _learn(self) -> None:
-        """Let the dictionaries that choose its tools try them all, and keep what they find for the rounds."""
+        """Let the dictionaries of this way try all tools, and keep them for the rounds."""
         what = f"{SYNCHRONOUS}: its dictionaries learn"
         self.tell(what, 0)
         with self._files() as files:
@@ -97,7 +97,7 @@ class Comparison:
 
     @contextmanager
     def _files(self) -> Iterator[str]:
-        """A folder for what a way moves, gone afterwards."""
+        """A temporary folder for the tensors that a way moves."""
         files = self.folder / "files"
         files.mkdir()
         try:
@@ -134,7 +134,7 @@ class Comparison:
 
 
 def largest_difference(expected: Path, got: Path) -> float:
-    """Of gradients in two files, the largest difference in any tensor, relative to its largest expected value."""
+    """The largest difference of gradients in two files, relative to the tensor's largest expected value."""
     before: dict[str, torch.Tensor] = torch.load(expected, mmap=True)
     after: dict[str, torch.Tensor] = torch.load(got, mmap=True)
     largest = 0.0

@@ -1,4 +1,4 @@
-"""The largest depth that trains under a limit of memory, found by training."""
+"""Searches the largest depth that trains under a memory limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastio_bench.offload import training_child
 from fastio_bench.offload.training_job import Job
 from fastio_bench.offload.training_ways import PLAIN
 
-PROBE_STEPS = 1  # after those that warm up: the profile and the plan have both been trained with
+PROBE_STEPS = 1  # after the warm-up: training has run with the profile and with the plan
 MOST = 1 << 14
 GOAL = 10  # times plain training's depth
 _GRAIN = 16  # the answer is within a sixteenth
@@ -20,9 +20,9 @@ _GRAIN = 16  # the answer is within a sixteenth
 
 @dataclass(frozen=True)
 class Deepest:
-    """The largest depth that trained, and the smallest that did not, with what it said.
+    """The largest depth that trained, and the smallest that did not, with its error.
 
-    A depth of 0: none trained; ``fails_at`` of 0: none failed before the search was interrupted.
+    A depth of 0: none trained. ``fails_at`` of 0: none failed before the search was interrupted.
     """
 
     way: str
@@ -32,10 +32,11 @@ class Deepest:
 
 
 def search(trains: Callable[[int], str | None], start: int, most: int = MOST) -> tuple[int, int, str]:
-    """The largest depth that trains, within a sixteenth, the smallest that does not, and why: doubling, then halving.
+    """Find the largest depth that trains, within a sixteenth, by doubling, then bisection.
 
-    ``trains`` gives None, or why not. ``start`` is tried first; where it does not train, halving begins there. Where
-    ``most`` trains, the second number is one beyond it, and the reason empty.
+    Returns it, the smallest depth that does not train, and the reason. ``trains`` returns None, or the reason.
+    ``start`` is tried first; if it does not train, the bisection begins there. If ``most`` trains, the second number is
+    one above it, and the reason is empty.
     """
     low, high, why = 0, max(1, start), ""
     while high <= most:
@@ -62,12 +63,11 @@ def deepest(
     tell: Callable[[str], None] = lambda what: None,
     room: int = MOST,
 ) -> Iterator[Deepest]:
-    """For plain training, then for each way, the largest depth that trains under ``job.memory_limit``.
+    """Yield the largest depth that trains under ``job.memory_limit``, for plain training, then for each way.
 
-    Ways are tried from the goal on, that is ``GOAL`` times plain training's depth; without ``further``, not beyond it,
-    and never beyond ``room``, the depth that the disk has room for.
-    Raises ChildError where training fails of anything else than memory. KeyboardInterrupt goes on after what was known
-    until then.
+    A way starts at the goal, ``GOAL`` times plain training's depth. Without ``further``, it stops there; it never
+    passes ``room``, the depth that the disk has room for. Raises ChildError if training fails for another reason than
+    memory. After a KeyboardInterrupt the results so far are yielded before it is raised.
     """
     start, most = 1, MOST
     for way in (PLAIN, *ways):
@@ -91,7 +91,7 @@ def deepest(
 
 
 def _problem(job: Job, files: Path) -> str | None:
-    """Train in a process of its own; None, or how memory ran out."""
+    """Train in a fresh process. Returns None, or how memory ran out."""
     files.mkdir()
     try:
         training_child.train(replace(job, folder=str(files)), training_child.EXACT_MEMORY)

@@ -1,8 +1,8 @@
-"""Offload on a GPU: step time and peak device memory beside the ways that users have today, and the codecs' speed.
+"""Measures offload on a GPU: step time and peak device memory beside other ways, and the codecs' speed.
 
     python -m fastio_bench.offload.gpu_offload --dir /nvme/scratch --out results
 
-Seconds are wall time between two points where the GPU is idle, bytes those of torch's allocator.
+Seconds are wall time between two points where the GPU is idle. Bytes are those of torch's allocator.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ Around = Callable[[], AbstractContextManager[Any]]
 _PLAIN = "plain"
 _WARM_UP = 3  # steps: one is profiled, one planned, one settled
 _CODECS = ("csr", "fp16", "bf16", "csr+fp16")
-_ZEROS = 0.6  # of what a ReLU leaves, as FlashNeuron has it
+_ZEROS = 0.6  # the share of zeros after a ReLU, as in FlashNeuron
 
 
 class PinnedCopies(saved_tensors_hooks):
-    """torchtune's method, as its documentation describes it, written anew.
+    """torchtune's method, reimplemented from its documentation.
 
-    Each saved tensor of 1024 bytes and more goes to pinned memory of its own on a side stream; the compute stream waits
-    for a copy only when five newer ones were begun, and keeps its source alive until then. All come back on the side
-    stream, waited for where they are asked for.
+    Each saved tensor of 1024 bytes or more is copied to its own pinned memory on a side stream. The compute stream
+    waits for a copy only when five newer ones have begun, and keeps its source alive until then. All come back on the
+    side stream, and the compute stream waits for them when they are used.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class PinnedCopies(saved_tensors_hooks):
 
         def unpack(packed: Tensor | tuple[Tensor, torch.device]) -> Tensor:
             here = torch.cuda.current_stream()
-            here.wait_stream(side)  # the copies of what is let go now
+            here.wait_stream(side)  # for the copies whose sources are freed now
             going.clear()
             if isinstance(packed, Tensor):
                 return packed
@@ -79,7 +79,7 @@ class PinnedCopies(saved_tensors_hooks):
 
 
 def ways(folder: Path, budget: int, host_budget: str, stack: ExitStack) -> dict[str, Around]:
-    """What makes the context of a forward pass, by name; made once for all rounds. ``budget`` in bytes."""
+    """The ways by name: functions that make the context of a forward pass, once for all rounds. ``budget`` in bytes."""
 
     def offload(**settings: Any) -> Around:
         made = fastio.Offload(store=str(folder), **settings)
@@ -105,12 +105,12 @@ def ways(folder: Path, budget: int, host_budget: str, stack: ExitStack) -> dict[
 @click.option("--rounds", default=5, show_default=True, help="Each way trains one step a round.")
 @common
 def gpu_offload(
-    conduct: CommandRun, layers: int, width: int, tokens: int, batch: int, host_budget: str, rounds: int
+    command: CommandRun, layers: int, width: int, tokens: int, batch: int, host_budget: str, rounds: int
 ) -> None:
     """Train on a GPU with what backward needs moved out of its memory, and without."""
     if not torch.cuda.is_available():
         raise click.ClickException("torch finds no CUDA device: there is nothing to measure")
-    conduct.report.settings |= {"layers": layers, "width": width, "tokens": tokens, "batch": batch, "rounds": rounds}
+    command.report.settings |= {"layers": layers, "width": width, "tokens": tokens, "batch": batch, "rounds": rounds}
     layer = nn.TransformerEncoderLayer(width, width // 64, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
     model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).cuda()
     x = torch.randn(batch, tokens, width, device="cuda")
@@ -136,22 +136,22 @@ def gpu_offload(
             contestants = [Contestant(name, partial(step, around)) for name, around in found.items()]
             for _ in interleave(task, contestants, _WARM_UP):
                 pass
-            for _ in conduct.report.take(interleave(task, contestants, rounds)):
+            for _ in command.report.take(interleave(task, contestants, rounds)):
                 pass
-        conduct.report.findings["codecs, GB/s"] = codecs(256 << 20, rounds)
+        command.report.findings["codecs, GB/s"] = codecs(256 << 20, rounds)
 
-    conduct.run(work, lambda: [_steps(conduct), _speeds(conduct)], draw=lambda _: ())
+    command.run(work, lambda: [_steps(command), _speeds(command)], draw=lambda _: ())
 
 
 def codecs(nbytes: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Bytes of the plain float32 tensor over seconds, in 10^9 bytes/s, and the ratio, by codec."""
+    """By codec: the bytes of the plain float32 tensor over seconds, in 10^9 bytes/s, and the ratio."""
     tensor = torch.rand(nbytes // 4, device="cuda")
     tensor *= torch.rand_like(tensor) >= _ZEROS
     found: dict[str, dict[str, float]] = {}
     for codec in _CODECS:
         try:
             encoded = encode(tensor, codec)
-            decode(encoded)  # kernels are compiled with their first use
+            decode(encoded)  # the first use compiles the kernels
             found[codec] = {
                 "encode": nbytes / _seconds(partial(encode, tensor, codec), rounds) / 1e9,
                 "decode": nbytes / _seconds(partial(decode, encoded), rounds) / 1e9,
@@ -173,17 +173,17 @@ def _seconds(call: Callable[[], object], rounds: int) -> float:
     return median(taken)
 
 
-def _steps(conduct: CommandRun) -> ResultTable:
+def _steps(command: CommandRun) -> ResultTable:
     rows: list[list[Cell]] = [
         [own.tool, own.seconds * 1e3, own.ratio, spread(own), own.extra_bytes and own.extra_bytes / MIB]
-        for own in summarise(conduct.report.samples, _PLAIN)
+        for own in summarise(command.report.samples, _PLAIN)
     ]
     columns = ("way", "ms*", "speed x plain*", "spread", "peak MiB*")
     return ResultTable("gpu-steps", "A training step", columns, rows)
 
 
-def _speeds(conduct: CommandRun) -> ResultTable:
-    found = conduct.report.findings.get("codecs, GB/s", {})
+def _speeds(command: CommandRun) -> ResultTable:
+    found = command.report.findings.get("codecs, GB/s", {})
     rows = [[codec, row["encode"], row["decode"], row["ratio"]] for codec, row in found.items()]
     columns = ("codec", "in GB/s*", "out GB/s*", "ratio*")
     return ResultTable("gpu-codecs", "Codecs on 256 MiB, 60 % zeros", columns, rows)

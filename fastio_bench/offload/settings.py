@@ -1,4 +1,4 @@
-"""Which ways of training ``fastio-bench offload`` sets side by side, by name, with fastio's settings for each. Pure."""
+"""The ways of training that ``fastio-bench offload`` compares, by name, with fastio's settings. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Ways = dict[str, dict[str, Any]]
 
 
 def asked(policies: Sequence[str], codecs: Sequence[str], shared: Mapping[str, Any]) -> Ways:
-    """Every policy with every codec; the codec is in the name where there are several. ``shared``: in all settings."""
+    """Every policy with every codec. Names have the codec if there are several. ``shared`` is part of all settings."""
     return {
         policy if len(codecs) == 1 else f"{policy}, {codec}": {"policy": policy, "codec": codec, **shared}
         for policy in policies
@@ -20,7 +20,7 @@ def asked(policies: Sequence[str], codecs: Sequence[str], shared: Mapping[str, A
 
 
 def all_of(own: Ways, tools: Sequence[str], shared: Mapping[str, Any]) -> Ways:
-    """Those that were asked for, then what they are held against: the Fastensor paper's way, by each tool, torch's.
+    """The chosen ways, then those to compare with: the Fastensor paper's way, the same by each tool, and torch's.
 
     The paper's way has no codec, and waits for each transfer.
     """

@@ -1,4 +1,4 @@
-"""``fastio-bench offload`` without another mode: steps, memory and gradients by batch, policy, codec and tool."""
+"""The default mode of ``fastio-bench offload``: steps, memory and gradients by batch, policy, codec and tool."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _RSS = (
 )
 
 
-def compare(conduct: CommandRun, sizes: Sequence[Size], steps: int, rounds: int, own: Ways, ways: Ways) -> None:
-    """Train every size by all ``ways``, of which the goals are asked of fastio's ``own``."""
+def compare(command: CommandRun, sizes: Sequence[Size], steps: int, rounds: int, own: Ways, ways: Ways) -> None:
+    """Train every size by all ``ways``. The goals hold for fastio's ``own`` ways."""
     several = f"{sizes[0].architecture}, depth {sizes[0].depth}, width {sizes[0].width}"
     title = str(sizes[0]) if len(sizes) == 1 else several
     records: list[offload_compare.Record] = []
     runs: list[dict[str, Any]] = []
-    conduct.report.findings["runs"] = runs
-    conduct.report.notes.append(_RSS)
+    command.report.findings["runs"] = runs
+    command.report.notes.append(_RSS)
 
     def work(folder: Path) -> None:
         jobs = [Job("", size.architecture, size.batch, size.depth, size.width, steps, "") for size in sizes]
         plans = [offload_compare.Comparison(folder, job, ways, rounds) for job in jobs]
-        with conduct.meter([weight for plan in plans for weight in plan.weights()]) as tell:
+        with command.meter([weight for plan in plans for weight in plan.weights()]) as tell:
             for plan in plans:
                 plan.tell = tell
                 for outcome in plan.run():
                     if isinstance(outcome, Failure):
-                        conduct.report.failures.append(outcome)
+                        command.report.failures.append(outcome)
                     else:
                         records.append(outcome)
                         runs.append(asdict(outcome))
@@ -59,11 +59,11 @@ def compare(conduct: CommandRun, sizes: Sequence[Size], steps: int, rounds: int,
                 is_exact(settings["codec"]),
             )
         ]
-        conduct.report.findings["ways"] = [asdict(summary) for summary in summaries]
-        conduct.report.findings["goals"] = [goal.document() for goal in goals]
+        command.report.findings["ways"] = [asdict(summary) for summary in summaries]
+        command.report.findings["goals"] = [goal.document() for goal in goals]
         return [title]
 
     def draw(beginning: Path) -> list[Path]:
-        return charts.write(beginning, training_charts.steps(conduct.report.findings))
+        return charts.write(beginning, training_charts.steps(command.report.findings))
 
-    conduct.run(work, show, draw)
+    command.run(work, show, draw)

@@ -1,4 +1,4 @@
-"""From runs of training to what is shown, and to what the project asks of itself. Pure."""
+"""Summarises runs of training, and checks them against the goals. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fastio_bench.peers.goals import Goal
 
 ACCURACY_GOAL = 1.0
 _STEP_GOAL = 1.05
-_LEAST_DEPTH = 24  # of the transformer that memory and added time are asked of
+_LEAST_DEPTH = 24  # of the transformer with goals for memory and added time
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One way of training with one batch. ``step_s`` is the median over rounds of each round's median step, in seconds.
+    """One way of training with one batch. ``step_s`` is the median of the rounds' median steps, in seconds.
 
     ``ratio`` is that over plain training's (less is faster), ``ratio_low`` and ``ratio_high`` the least and the most of
-    any round. ``peak_bytes`` is of resident memory above the base, see :class:`fastio_bench.offload.training_job.Run`.
+    any round. ``peak_bytes``: resident memory above the base, see :class:`fastio_bench.offload.training_job.Run`.
     """
 
     way: str
@@ -41,7 +41,7 @@ class Summary:
 
 
 def summarise(records: Sequence[Record]) -> list[Summary]:
-    """One summary a batch and way, in the order in which they came."""
+    """One summary for each batch and way, in their order."""
     steps = {(r.batch, r.way, r.round): median(r.run.steps_s) for r in records if not r.exact_memory}
     kept: dict[tuple[int, str], list[Record]] = {}
     for record in records:
@@ -78,7 +78,7 @@ def _summary(way: str, batch: int, own: list[Record], steps: dict[tuple[str, int
 
 
 def _middle(moves: list[Moved]) -> Moved | None:
-    """The round whose actual iteration is the median (the lower of two), or the last where none has a figure."""
+    """The round with the median actual iteration (the lower of two), or the last one if none has a figure."""
     known = sorted((moved for moved in moves if moved.actual_s is not None), key=lambda moved: moved.actual_s or 0.0)
     if known:
         return known[(len(known) - 1) // 2]
@@ -86,10 +86,10 @@ def _middle(moves: list[Moved]) -> Moved | None:
 
 
 def check(summaries: Sequence[Summary], job: Job, workload: str, exact: bool) -> list[Goal]:
-    """Every goal that these summaries, of the job's batch, can tell of its own way; ``exact`` is its codec.
+    """The goals for the job's way that these summaries of its batch can answer. ``exact``: whether its codec is.
 
-    Memory and added time are asked of a transformer of 24 layers or more under policy "all"; "as fast as plain" of the
-    compute-heavy stack, unless the planner says that its transfers do not hide.
+    Goals for memory and added time hold for a transformer of 24 layers or more under policy "all". "As fast as plain"
+    holds for the compute-heavy stack, unless the planner says that its transfers do not hide.
     """
     ways = {summary.way: summary for summary in summaries}
     if PLAIN not in ways or job.way not in ways:
@@ -115,7 +115,7 @@ def check(summaries: Sequence[Summary], job: Job, workload: str, exact: bool) ->
 
 
 def _hides(own: Summary) -> bool:
-    """Whether the plan, or where there is none the simulated timeline, has the transfers behind the compute."""
+    """Whether the transfers hide behind the compute, by the plan, or by the simulated timeline if there is none."""
     moved = own.moved
     if moved is None or moved.status == "delayed":
         return False
@@ -123,7 +123,7 @@ def _hides(own: Summary) -> bool:
 
 
 def added_share(plain: Summary, own: Summary, other: Summary | None) -> float | None:
-    """What ``own`` adds to a plain step over what ``other`` adds; None where that adds nothing to compare with."""
+    """The time that ``own`` adds to a plain step over the time that ``other`` adds; None if that is not above 0."""
     if other is None or plain.step_s is None or own.step_s is None or other.step_s is None:
         return None
     added = other.step_s - plain.step_s

@@ -1,6 +1,6 @@
-"""The timeline of an offloaded iteration as plain data for JSON: what was, and what was predicted. Seconds, bytes.
+"""The actual and the predicted timeline of an offloaded iteration as plain data for JSON. Seconds, bytes.
 
-``passes`` are ``[name, begin, end]``, ``moves`` are ``[lane, op, begin, end, nbytes]``; forward began at 0.
+``passes`` are ``[name, begin, end]``, ``moves`` are ``[lane, op, begin, end, nbytes]``. Forward begins at 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DIGITS = 6  # of seconds
 
 @dataclass(frozen=True)
 class Course:
-    """The course of one iteration."""
+    """One iteration, actual or predicted."""
 
     title: str
     passes: Sequence[Pass]
@@ -28,7 +28,7 @@ class Course:
 
 
 def document(report: Report) -> dict[str, Any] | None:
-    """The latest iteration whose backward was seen, and its prediction (or None); None where there is none yet."""
+    """The latest iteration with a backward pass, and its prediction (or None); None if there is no such iteration."""
     latest = next((one for one in reversed(report.iterations) if one.backward_ended_s is not None), None)
     if latest is None:
         return None

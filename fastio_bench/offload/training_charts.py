@@ -22,7 +22,7 @@ def sheets(findings: Mapping[str, Any]) -> Iterator[Sheet]:
     yield from steps(findings)
     timelines = _timelines(findings.get("runs"))
     if timelines:
-        text = "One iteration: what was, above what was predicted. Transfers reach from issue until seen to be over."
+        text = "One iteration, actual above predicted. A transfer is drawn from its issue until its end was noticed."
         drawn = [
             Chart(way, charts.lane_rows(groups), partial(charts.draw_lanes, groups), wide=True)
             for way, groups in timelines.items()

@@ -1,4 +1,4 @@
-"""Training some steps in a process of its own, and what came of it."""
+"""Runs in a fresh process: trains some steps and reports times, memory, gradients and transfers."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fastio_bench.offload import training_ways
 from fastio_bench.workloads import training_models
 from fastio_bench.workloads.objects import fingerprint
 
-WARM_UP = 2  # steps that are not counted: the one that is profiled and the first that is planned
+WARM_UP = 2  # uncounted steps: the profiled one and the first planned one
 _LEARNING_RATE, _MOMENTUM = 0.01, 0.9
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "Cannot allocate memory", "out of memory")
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained, how, and for how many counted steps.
+    """The network, the way and the number of counted steps.
 
-    ``settings`` go to ``fastio.Offload`` where ``way`` is fastio's. ``memory_limit``: bytes of private writable memory
-    that training may take beyond what an idle process has; then nothing is measured but whether it runs.
-    ``gradients``: a file for the gradients of the last, fixed step, or "".
+    ``settings`` go to ``fastio.Offload`` if ``way`` is fastio's. ``memory_limit``: bytes of private writable memory
+    that training may take beyond an idle process; then the only result is whether it runs. ``gradients``: a file for
+    the gradients of the last, fixed step, or "".
     """
 
     way: str
@@ -48,11 +48,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Moved:
-    """What fastio says of the counted steps: bytes and seconds are those of one step, its mean.
+    """fastio's report on the counted steps: mean bytes and seconds of a step.
 
-    ``predicted_s`` and ``actual_s`` are an iteration's (medians), None where fastio predicts none;
-    ``predicted_slowdown`` is over one without offload. ``status`` is the plan's: "fits" where the transfers hide behind
-    the forward pass.
+    ``predicted_s`` and ``actual_s`` are medians of an iteration, None if fastio predicts none. ``predicted_slowdown``
+    is over an iteration without offload. ``status`` is the plan's: "fits" if the transfers hide behind the forward
+    pass.
     """
 
     tiers: dict[str, dict[str, float]]
@@ -66,13 +66,13 @@ class Moved:
 
 @dataclass(frozen=True)
 class Run:
-    """What training took.
+    """The results of training.
 
-    ``steps_s`` and ``cpu_s`` (their mean) are seconds of the counted steps. ``peak_bytes`` is the peak of resident
-    memory above what the process held before: the model, its gradients, the optimizer's state and whatever one plain
-    step leaves behind. None where the kernel does not tell. ``losses`` are those of all steps. ``gradients`` and
-    ``fixed_loss`` belong to one more step, from the first weights again: a CRC-32 of all gradients, and the loss.
-    ``timeline``: the last counted step's, as :func:`fastio_bench.offload.timeline.document` has it.
+    ``steps_s`` and ``cpu_s`` (a mean) are seconds of the counted steps. ``peak_bytes`` is the peak of resident memory
+    above what the process held before: the model, its gradients, the optimizer's state and what one plain step leaves.
+    It is None if the kernel does not report it. ``losses`` are those of all steps. ``gradients`` (a CRC-32 of all) and
+    ``fixed_loss`` belong to one more step, which starts from the first weights again. ``timeline`` is the last counted
+    step's, in the form of :func:`fastio_bench.offload.timeline.document`.
     """
 
     steps_s: list[float]
@@ -86,7 +86,7 @@ class Run:
 
 
 def main(text: str) -> None:
-    """The child: do the job, print one line of JSON: a run, or what went wrong, or that memory did not suffice."""
+    """In the child: run the job and print one line of JSON: the run, the error, or that memory ran out."""
     answer: dict[str, Any]
     try:
         answer = {"run": asdict(_run(Job(**json.loads(text))))}
@@ -96,7 +96,7 @@ def main(text: str) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory did not suffice, told apart from everything else that may go wrong."""
+    """Whether the error means that memory ran out."""
     return isinstance(error, MemoryError) or any(said in str(error) for said in _NO_MEMORY)
 
 
@@ -135,13 +135,13 @@ def _step(training: training_models.Training, optimizer: torch.optim.SGD, way: t
         loss = training.loss()
     loss.backward()
     optimizer.step()
-    # Gradients keep their memory, so that it belongs to what was there before.
+    # Gradients keep their memory, so that it counts as held before.
     optimizer.zero_grad(set_to_none=False)
     return loss.item()
 
 
 def _fixed(job: Job, training: training_models.Training, way: training_ways.Way) -> tuple[int, float]:
-    """One step from the first weights, so that what a codec rounds has had no step to add up over."""
+    """Run one step from the first weights, so that a codec's rounding has not accumulated over steps."""
     first = training_models.make(job.architecture, job.batch, job.depth, job.width)
     training.model.load_state_dict(first.model.state_dict())
     del first
@@ -157,7 +157,7 @@ def _fixed(job: Job, training: training_models.Training, way: training_ways.Way)
 
 @dataclass(frozen=True)
 class _Moment:
-    """What a report said when it was made; the counters behind it go on."""
+    """A snapshot of a report, whose counters go on."""
 
     tiers: dict[str, dict[str, float]]
     stalled_s: float
@@ -208,11 +208,11 @@ def _median(values: list[float | None]) -> float | None:
 
 
 def _limit(nbytes: int) -> None:
-    """Let this process have so many bytes of private writable memory more than it has when all is loaded and idle.
+    """Limit this process's private writable memory to ``nbytes`` above that of the loaded and idle process.
 
-    RLIMIT_DATA counts these from Linux 4.7 on, whoever maps them; RLIMIT_AS would also count the libraries' code.
+    RLIMIT_DATA counts all such mappings from Linux 4.7 on. RLIMIT_AS would also count the libraries' code.
     """
-    # The threads with their stacks, and what torch imports when an optimizer is first used.
+    # Load everything: threads with their stacks, and what torch imports for the first optimizer.
     small = torch.nn.Linear(512, 512)
     optimizer = torch.optim.SGD(small.parameters(), lr=_LEARNING_RATE, momentum=_MOMENTUM, foreach=False)
     small(torch.ones(512, 512)).sum().backward()

@@ -1,4 +1,4 @@
-"""How much disk a training takes that offloads what it saves, and the sizes for which there is room."""
+"""Estimates the disk space of offloaded training, and reduces sizes that do not fit."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fastio_bench.offload.training_job import is_out_of_memory
 from fastio_bench.workloads import training_models
 from fastio_bench.workloads.training_models import Size
 
-_STEP = 256 << 20  # bytes by which the file of activations grows, where there is room
-_MEMORIES = 3  # times what is saved: what a step holds, what another way keeps in host memory, and the rest
-_FEW, _MORE = 3, 6  # layers: whole thirds, after each of which the cnn pools
+_STEP = 256 << 20  # bytes by which the file of activations grows, if there is room
+_MEMORIES = 3  # times the saved bytes: what a step holds, what another way keeps in host memory, and the rest
+_FEW, _MORE = 3, 6  # layers, multiples of three: the cnn pools after each third
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes that a step saves for each example of its batch, a tensor as often as it is saved; and the parameters'.
+    """The bytes that a step saves for each example of its batch, and the parameters' bytes.
 
-    That is what a way writes that has a file for each; offload writes a tensor once that is saved twice.
+    A tensor counts each time it is saved, as for a way with a file for each. Offload writes a tensor only once.
     """
 
     example: int
@@ -32,7 +32,7 @@ class Need:
 
 
 def need(size: Size) -> Need:
-    """From a forward pass of one example; nothing where there is no memory for that: whoever trains it then tells."""
+    """Measure it in a forward pass of one example. Zero if memory runs out: then training reports that."""
     try:
         return _counted(size)
     except (MemoryError, RuntimeError) as error:
@@ -56,14 +56,14 @@ def _counted(size: Size) -> Need:
 
 
 def disk_bytes(size: Size) -> int:
-    """The most that the files of a step's tensors take."""
+    """The most bytes of the files of a step's tensors."""
     return -(-size.batch * need(size).example // _STEP) * _STEP
 
 
 def fitting(size: Size, folder: Path, beside: int = 0, gradients: int = 0) -> tuple[Size, str]:
-    """The size, or a smaller batch where the folder or memory have no room for it, and a remark that says so.
+    """The size, or a smaller batch if it does not fit into the folder or memory, and the remark on that.
 
-    So many bytes lie ``beside`` what a step saves, and so many files of all ``gradients``.
+    ``beside``: further bytes on the disk; ``gradients``: the number of files with all gradients.
     """
     needed = need(size)
     disk = shutil.disk_usage(folder).free - beside - gradients * needed.parameters
@@ -75,7 +75,7 @@ def fitting(size: Size, folder: Path, beside: int = 0, gradients: int = 0) -> tu
 
 
 def deepest(size: Size, folder: Path, most: int) -> int:
-    """The depth, whatever the size's own, whose saved tensors the folder has room for: from 1 to ``most``."""
+    """The largest depth, from 1 to ``most``, whose saved tensors fit into the folder. The size's own is ignored."""
     few, more = (size.batch * need(replace(size, depth=depth)).example for depth in (_FEW, _MORE))
     layer = (more - few) / (_MORE - _FEW)
     depth = int(_FEW + (shutil.disk_usage(folder).free - few) / layer) if layer > 0 else most

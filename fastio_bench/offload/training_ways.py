@@ -1,4 +1,4 @@
-"""Ways to train: plainly, with fastio's offload, or with every saved tensor through torch.save and torch.load."""
+"""The ways to train: plain, with fastio's offload, or with every saved tensor through torch.save and torch.load."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from fastio.offload.report import Report
 from fastio.offload.stores.tool_store import ToolStore
 
 PLAIN, SYNCHRONOUS, TORCH = "plain", "fastensor", "torch"
-TOOL = "tool"  # the setting that is not fastio.Offload's: the one tool of a store of files
-_SMALLEST = 4096  # bytes: what Offload leaves in memory too
+TOOL = "tool"  # not a setting of fastio.Offload: the only tool of a store of files
+_SMALLEST = 4096  # bytes; Offload leaves smaller tensors in memory too
 
 
 class Way(Protocol):
-    """How a training step keeps what backward needs."""
+    """How a training step keeps the tensors for backward."""
 
     def forward(self) -> AbstractContextManager[object]:
         """The context of one forward pass."""
 
     def report(self) -> Report | None:
-        """What was moved, where the way tells."""
+        """The report on transfers, if the way has one."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
 
 
 class Plain:
     """Everything stays in memory."""
 
     def forward(self) -> AbstractContextManager[object]:
-        """Nothing is changed."""
+        """A context without effect."""
         return nullcontext()
 
     def report(self) -> None:
-        """Nothing is moved."""
+        """None: nothing is moved."""
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Does nothing."""
 
 
 class Offloaded:
-    """fastio.Offload with a store in a folder, which is one of files by one tool where ``settings`` name it."""
+    """fastio.Offload with a store in a folder; a store of files by one tool if ``settings`` name one."""
 
     def __init__(self, model: torch.nn.Module, folder: Path, settings: dict[str, Any]) -> None:
         own = {name: value for name, value in settings.items() if name != TOOL}
@@ -57,25 +57,25 @@ class Offloaded:
         self._offload = fastio.Offload(model, store=self._store or str(folder), **own)
 
     def forward(self) -> AbstractContextManager[object]:
-        """The manager itself."""
+        """The offload manager."""
         return self._offload
 
     def report(self) -> Report:
-        """What it planned and what it did."""
+        """The manager's report: plan and transfers."""
         return self._offload.report()
 
     def close(self) -> None:
-        """Close it, and the store that is not its own."""
+        """Close the manager, and the store if the manager does not own it."""
         self._offload.close()
         if self._store is not None:
             self._store.close()
 
 
 class TorchSaved:
-    """Saved-tensor hooks with torch.save and torch.load, as one would write them: synchronous, a file a tensor.
+    """Saved-tensor hooks with torch.save and torch.load, the simple way: synchronous, a file for each tensor.
 
-    It leaves parameters and small tensors alone, as fastio does, and copies a view of something larger first, since
-    torch.save would write all of that. The files go through the page cache, and nothing waits for the disk.
+    Parameters and small tensors stay, as with fastio. A view of a larger storage is copied first, since torch.save
+    would write the whole storage. The files go through the page cache, and nothing waits for the disk.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,10 +88,10 @@ class TorchSaved:
             yield
 
     def report(self) -> None:
-        """It counts nothing."""
+        """None: it counts nothing."""
 
     def close(self) -> None:
-        """Files go with the graph."""
+        """Does nothing: each file is removed with the graph."""
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _File:
         if tensor.nbytes < _SMALLEST or not is_offloadable(tensor) or is_parameter(tensor):
@@ -106,7 +106,7 @@ class TorchSaved:
 
 
 class _File:
-    """A tensor in a file, which goes with the graph that refers to it."""
+    """A tensor in a file. The file is removed when the graph that refers to it is freed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -120,7 +120,7 @@ class _File:
 
 
 def make(way: str, model: torch.nn.Module, folder: Path, settings: dict[str, Any]) -> Way:
-    """The way of that name. Whatever is no name of another is fastio's own, with these settings."""
+    """The way of that name. Any other name is fastio's offload, with these settings."""
     if way == PLAIN:
         return Plain()
     if way == TORCH:

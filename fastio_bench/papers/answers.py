@@ -1,4 +1,4 @@
-"""Which table of which command answers a paper's table, so that a document can say what is missing. Pure."""
+"""Maps a paper's tables to the commands' tables that answer them, to report what is missing. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fastio_bench.report.table import ResultTable
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``table`` (any, where it is empty) of the documents of ``command``, made by the command line ``line``.
+    """The ``table`` (any, if empty) of the documents of ``command``, made by the command line ``line``.
 
-    ``gpu``: only where there is a GPU.
+    ``gpu``: it needs a GPU.
     """
 
     command: str
@@ -81,13 +81,13 @@ ANSWERS: dict[str, tuple[Answer, ...]] = {
     "memferry-13a": _hybrid("hybrid-speed-a100", "iterations", _HYBRID),
     "memferry-13b": _hybrid("hybrid-memory-13b", "memory", _HYBRID),
 }
-"""By the name of the paper's table."""
+"""The answers by the name of the paper's table."""
 
 
 def missing(theirs: ResultTable, present: Set[tuple[str, str]], said: Set[str] = frozenset()) -> Iterator[str]:
-    """A line on each answer that is not ``present``, which are the commands and names of tables.
+    """A line for each answer that is not ``present``, a set of (command, table name).
 
-    Of the commands that were ``said`` to be missing already, only what needs a GPU.
+    For commands in ``said``, already reported as missing, only answers that need a GPU.
     """
     commands = {command for command, _ in present}
     for one in ANSWERS.get(theirs.name, ()):

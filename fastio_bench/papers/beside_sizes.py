@@ -1,22 +1,22 @@
-"""How large a network or a batch the same memory holds, beside Fastensor's table 12 and FlashNeuron's table 3. Pure."""
+"""The largest network and batch in the same memory, beside Fastensor's table 12 and FlashNeuron's table 3. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from fastio_bench.offload.training_ways import PLAIN
-from fastio_bench.papers import feature_maps, figures
+from fastio_bench.papers import figures
 from fastio_bench.papers.beside import Question, Row, figure, found, over, trained
 from fastio_bench.report.documents import Document
 from fastio_bench.report.table import CALIBRATED, MEASURED, PAPER, SIMULATED
 
-_BEST, _SSDS = "Fastensor_wr", "FlashNeuron's V100, SSDs"
+_THEIR_PLAIN, _BEST, _SSDS = "No_offload", "Fastensor_wr", "FlashNeuron's V100, SSDs"
 
 
 def _their_depths() -> Iterator[Row]:
     (table,) = figures.of("Fastensor, table 12")
     layers = {str(tool): figure(most) for tool, most, _ in table.rows}
-    plain, own = layers[feature_maps.PLAIN], layers[_BEST]
+    plain, own = layers[_THEIR_PLAIN], layers[_BEST]
     yield [PAPER, "ViT-H/14, batch 64", _BEST, plain, own, over(own, plain)]
 
 

@@ -1,24 +1,30 @@
-"""The papers' own figures, as they are printed there, so that what is measured here can stand beside them."""
+"""The papers' figures, as printed, to compare ours with. ``figures.json`` has them."""
 
 from __future__ import annotations
 
-from fastio_bench.papers import fastensor, feature_maps, flashneuron, memferry, vdnn
-from fastio_bench.report.table import ResultTable
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-TITLES = {
-    fastensor.NAME: "Fastensor, ACM TACO 2023",
-    flashneuron.NAME: "FlashNeuron, USENIX FAST 2021",
-    vdnn.NAME: "vDNN, IEEE/ACM MICRO 2016",
-    memferry.NAME: "MemFerry, a fast and memory efficient offload training framework",
-}
+from fastio_bench.report.table import PAPER, ResultTable
 
 
-def exhibits() -> list[ResultTable]:
+def titles() -> list[str]:
+    """The papers' titles."""
+    return list(_read()["titles"].values())
+
+
+def tables() -> list[ResultTable]:
     """Every table of every paper."""
-    modules = (fastensor, feature_maps, flashneuron, vdnn, memferry)
-    return [exhibit for module in modules for exhibit in module.exhibits()]
+    return [ResultTable(**table, origin=PAPER) for table in _read()["tables"]]
 
 
 def of(*sources: str) -> list[ResultTable]:
     """The tables of these sources, as ``Fastensor, table 9``."""
-    return [exhibit for exhibit in exhibits() if exhibit.source in sources]
+    return [table for table in tables() if table.source in sources]
+
+
+@cache
+def _read() -> Any:
+    return json.loads(Path(__file__).with_name("figures.json").read_text(encoding="utf-8"))

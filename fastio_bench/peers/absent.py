@@ -1,4 +1,4 @@
-"""Of a run of ``fastio-bench peers``: which of the peers that it knows have no figure there, and why. Pure."""
+"""Lists the known peers without a figure in a run of ``fastio-bench peers``, and why. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fastio_bench.report.table import Cell, ResultTable
 _COMMAND = "peers"
 
 
-def exhibits(document: Document) -> Iterator[ResultTable]:
-    """One table, if the document is such a run and a peer is missing. Variants of a peer are none."""
+def tables(document: Document) -> Iterator[ResultTable]:
+    """One table, if the document is such a run and a peer is missing. Variants of a peer do not count."""
     asked = document.settings.get("tools")
     if document.command != _COMMAND or not isinstance(asked, dict):
         return

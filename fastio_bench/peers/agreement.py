@@ -1,8 +1,8 @@
-"""Whether two runs of ``fastio-bench peers`` say the same. Pure.
+"""Compares two runs of ``fastio-bench peers``. Pure.
 
-They agree on a row, which is one work on one workload, where every tool's speed over torch's is of the same order of
-magnitude in both (one is less than the square root of ten times the other), and where the same tool wins, if in either
-run it does so by more than 20 %.
+A row is one work on one workload. The runs agree on it if every tool's speed over torch's has the same order of
+magnitude in both (within a factor of the square root of ten), and if the same tool is the fastest, or the fastest is at
+most 20 % ahead in both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LIMITS = (
     disk_limit.TOOL,
     disk_limit.RING,
     memory_limit.TOOL,
-)  # what the machine can do takes no part in who is the best
+)  # limits of the machine are no competitors
 _NOTE = (
     "ratios: each tool's speed over torch's in one run, over the same of the other run; they agree within the square "
     "root of ten. Winners must be the same where the best is more than 20 % ahead of the next in either run"
@@ -35,8 +35,8 @@ _NOTE = (
 class Row:
     """One work on one workload, in both runs, by the tools that both have.
 
-    ``tool`` is the one whose ratios lie farthest apart, ``apart`` times. ``winners`` and ``margins``: who was the
-    fastest in each run, and how many times the next.
+    ``tool`` is the one whose ratios differ most, by the factor ``apart``. ``winners`` and ``margins``: the fastest tool
+    of each run, and its speed over the next.
     """
 
     work: str
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def agrees(self) -> bool:
-        """Whether the runs say the same of it."""
+        """Whether the runs agree on it."""
         same = self.winners[0] == self.winners[1] or max(self.margins) <= _MARGIN
         return self.apart < _MAGNITUDE and same
 
@@ -70,8 +70,8 @@ def agreement(one: Document, other: Document) -> list[Row]:
     return rows
 
 
-def exhibits(documents: Iterable[Document]) -> Iterator[ResultTable]:
-    """A table for every two runs that have rows in common."""
+def tables(documents: Iterable[Document]) -> Iterator[ResultTable]:
+    """A table for every two runs with common rows."""
     runs = [document for document in documents if document.command == _COMMAND]
     for one, other in combinations(runs, 2):
         rows: list[list[Cell]] = [
@@ -90,7 +90,7 @@ def exhibits(documents: Iterable[Document]) -> Iterator[ResultTable]:
 
 
 def _speeds(document: Document) -> dict[tuple[str, str], dict[str, float]]:
-    """Bytes a second by row and tool, of those that compete."""
+    """Bytes a second by row and tool, without the limits."""
     speeds: dict[tuple[str, str], dict[str, float]] = {}
     for own in document.summaries:
         if own.tool not in _LIMITS and own.bandwidth > 0:
@@ -103,6 +103,6 @@ def _over_torch(speeds: Mapping[str, float], tool: str) -> float:
 
 
 def _winner(speeds: Mapping[str, float]) -> tuple[str, float]:
-    """The fastest, and how many times the next."""
+    """The fastest tool, and its speed over the next."""
     best, following = sorted(speeds, key=lambda tool: -speeds[tool])[:2]
     return best, speeds[best] / speeds[following]

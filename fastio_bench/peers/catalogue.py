@@ -1,4 +1,4 @@
-"""Whom a user would pick instead of fastio, fastio itself, and its tools one by one: all by name."""
+"""The catalogue of peers by name: other libraries, fastio, and each of fastio's tools."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 __all__ = ["TOOL", "Peer", "every", "find", "way"]
 
 
-_HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}  # of what torch allocates
+_HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}  # for torch's allocations
 _TOUCHED = "maps the file: timed until a byte of every page is read, since all others have every byte in memory then"
 
 
 def every() -> list[Peer]:
-    """All peers, torch (what ratios are shown against) first."""
+    """All peers, torch first: ratios are over torch."""
     return [
         Peer("torch", "torch", "torch", libraries.torch_save, libraries.torch_load, settings="as it comes"),
         Peer(
@@ -158,17 +158,17 @@ def every() -> list[Peer]:
 
 
 def find(name: str, device: str = "cpu") -> Peer:
-    """The peer of that name; ``tool:<name>`` is one of fastio's own tools, on that device."""
+    """The peer of that name; ``tool:<name>`` is one of fastio's tools, on that device."""
     if name.startswith(TOOL):
         return _tool(name, device)
     return {peer.name: peer for peer in every()}[name]
 
 
 def _tool(name: str, device: str) -> Peer:
-    """One of fastio's tools, asked for by name, with the format it is at home in: npy for numpy and what lacks pt.
+    """One of fastio's tools by name, with its native format: npy for numpy and for tools without pt.
 
-    Those that fill fastio's own pt all read the one file of the first of them: where a file lies on the disk makes a
-    difference too. (policy="torch" is torch.save itself, and numpy writes another format.)
+    All tools that write fastio's pt read the same file, that of the first of them: a file's place on the disk matters
+    too. (policy="torch" is torch.save itself, and numpy writes another format.)
     """
     import fastio
 

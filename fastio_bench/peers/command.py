@@ -1,4 +1,4 @@
-"""``fastio-bench peers``."""
+"""``fastio-bench peers``: saves and loads by other libraries and by fastio."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LEFT_OUT = (
 @click.option("--work", "works", multiple=True, type=click.Choice(compare.WORKS), help="Only this; may be repeated.")
 @partial(common, quick="torch and fastio alone, no other library; one workload, fewer rounds: two or three minutes.")
 def peers(
-    conduct: CommandRun, rounds: int | None, names: tuple[str, ...], chosen: tuple[str, ...], works: tuple[str, ...]
+    command: CommandRun, rounds: int | None, names: tuple[str, ...], chosen: tuple[str, ...], works: tuple[str, ...]
 ) -> None:
     """The same work with other libraries and with fastio, the limits of disk and memory, and fastio's goals.
 
@@ -53,57 +53,57 @@ def peers(
     compiler). Each works in the fastest mode that its documentation names; the settings are shown. Loads run in fresh
     processes, and what they load is compared with what was saved.
     """
-    rounds = rounds or (3 if conduct.quick else 5)
-    conduct.report.mode = names[0] if len(names) == 1 else ""
-    names = names or (("bert-large",) if conduct.quick else tuple(_NAMES))
-    if conduct.quick and not chosen:
-        conduct.report.notes.append(_LEFT_OUT)
-    chosen = chosen or (compare.QUICK_PEERS if conduct.quick else tuple(_PEERS))
+    rounds = rounds or (3 if command.quick else 5)
+    command.report.mode = names[0] if len(names) == 1 else ""
+    names = names or (("bert-large",) if command.quick else tuple(_NAMES))
+    if command.quick and not chosen:
+        command.report.notes.append(_LEFT_OUT)
+    chosen = chosen or (compare.QUICK_PEERS if command.quick else tuple(_PEERS))
     works = works or compare.WORKS
     tools = [every.find(name) for name in chosen]
-    picked, cut = room.fitting([objects.find(name) for name in names], conduct.parent, _files(tools, works))
-    conduct.report.notes += [cut] if cut else []
-    conduct.report.settings |= {"rounds": rounds, "workloads": [own.name for own in picked], "works": works}
-    conduct.report.settings["tools"] = {peer.name: peer.settings for peer in tools}
-    conduct.report.settings["limit"] = disk_limit.find().name
+    picked, cut = room.fitting([objects.find(name) for name in names], command.parent, _files(tools, works))
+    command.report.notes += [cut] if cut else []
+    command.report.settings |= {"rounds": rounds, "workloads": [own.name for own in picked], "works": works}
+    command.report.settings["tools"] = {peer.name: peer.settings for peer in tools}
+    command.report.settings["limit"] = disk_limit.find().name
 
     def work(folder: Path) -> None:
-        learning = tune.QUICK_ROUNDS if conduct.quick else warmup.MOST_ROUNDS
-        plan = compare.Comparison(folder, rounds, picked, tools, works, learning, memory=not conduct.quick)
-        with conduct.meter([*plan.weights(), 3.0]) as plan.tell:
+        learning = tune.QUICK_ROUNDS if command.quick else warmup.MOST_ROUNDS
+        plan = compare.Comparison(folder, rounds, picked, tools, works, learning, memory=not command.quick)
+        with command.meter([*plan.weights(), 3.0]) as plan.tell:
             with fresh_process.paired():
-                for _ in conduct.report.take(plan.run()):
+                for _ in command.report.take(plan.run()):
                     pass
             try:
-                conduct.report.findings["import_seconds"] = sorted(
+                command.report.findings["import_seconds"] = sorted(
                     fresh_process.import_seconds() for _ in range(min(rounds, _MOST_IMPORTS))
                 )
             except fresh_process.ChildError as error:
-                conduct.report.notes.append(f"import fastio: {describe(error)}")
+                command.report.notes.append(f"import fastio: {describe(error)}")
 
     def show() -> list[ResultTable]:
-        summaries, failures = summarise(conduct.report.samples), conduct.report.failures
-        imports = conduct.report.findings.get("import_seconds", [])
+        summaries, failures = summarise(command.report.samples), command.report.failures
+        imports = command.report.findings.get("import_seconds", [])
         rows = goals.check(
             summaries, frozenset(w.name for w in picked if w.large), imports[len(imports) // 2] if imports else None
         )
-        conduct.report.findings["goals"] = [goal.document() for goal in rows]
-        conduct.report.exhibits += summary_tables.sides(
+        command.report.findings["goals"] = [goal.document() for goal in rows]
+        command.report.tables += summary_tables.sides(
             [s for s in summaries if s.work in works], [f for f in failures if f.work in works]
         )
-        conduct.report.exhibits += limit_tables.limits(summaries, {w.name: w.label for w in picked})
-        conduct.report.exhibits.append(settings(tools))
+        command.report.tables += limit_tables.limits(summaries, {w.name: w.label for w in picked})
+        command.report.tables.append(settings(tools))
         memory = {name: compare.MEMORY.get(name, name) for name in works}
         return [
             summary_tables.comparison(own.label, [s for s in summaries if s.workload == own.name], memory)
             for own in picked
         ]
 
-    conduct.run(work, show)
+    command.run(work, show)
 
 
 def _files(tools: list[Peer], works: tuple[str, ...]) -> int:
-    """How many files of one workload lie on the disk at once: two at least, where a save takes another's place."""
+    """The most files of one workload on the disk at once: at least two, since a save replaces a file."""
     loads = (
         [peer for peer in tools if not peer.unable("load", "tensor")] if {compare.COLD, compare.WARM} & {*works} else []
     )
@@ -111,7 +111,7 @@ def _files(tools: list[Peer], works: tuple[str, ...]) -> int:
 
 
 def settings(tools: list[Peer]) -> ResultTable:
-    """In which mode each tool was used, and which version of it."""
+    """Each tool's version and mode."""
     rows = [[peer.name, peer.version or None, peer.settings] for peer in tools]
     note = "what a tool saves durably is synced by it, or file by file after it"
     return ResultTable("peers-settings", "How the tools are used", ("tool", "version", "settings"), rows, note=note)

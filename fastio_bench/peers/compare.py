@@ -1,4 +1,4 @@
-"""fastio against its peers, as ``fastio-bench peers`` shows it: every work, every workload, interleaved."""
+"""Runs the comparison of ``fastio-bench peers``: every work on every workload, in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from fastio_bench.harness import warmup
 from fastio_bench.harness.memory_reserve import Reserve
 from fastio_bench.harness.rounds import Contestant, Failure, Sample, Task, describe, interleave
-from fastio_bench.harness.time_budget import Patience
+from fastio_bench.harness.time_budget import TimeBudget
 from fastio_bench.machine import disk_limit, memory_limit
 from fastio_bench.peers.contestants import Contestants, remove
 from fastio_bench.peers.peer import Peer
@@ -22,14 +22,14 @@ DURABLE_MEMORY, CACHED_MEMORY = "durable save, fresh process", "save, fresh proc
 WORKS = (DURABLE, CACHED, COLD, WARM)
 MEMORY = {DURABLE: DURABLE_MEMORY, CACHED: CACHED_MEMORY}
 QUICK_PEERS = ("torch", "torch, no CRC", "fastio", "fastio, unverified")
-LIMITED = (DURABLE, COLD)  # works that the disk itself bounds
+LIMITED = (DURABLE, COLD)  # works that the disk bounds
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One comparison: the peers that can do this work on this workload, and why the others cannot.
 
-    ``limits`` are those of the disk or of memory that take part, by name.
+    ``limits`` are the limits of disk or memory that take part, by name.
     """
 
     workload: Workload
@@ -41,7 +41,7 @@ class Step:
 
     @property
     def weight(self) -> float:
-        """A rough guess of the seconds that one call takes, with what comes before and after it."""
+        """A rough estimate of one call's seconds, with its preparation and clean-up."""
         gigabytes = self.workload.nbytes / 1e9
         if self.work in (COLD, WARM):
             return 2.0 + 1.5 * gigabytes
@@ -49,18 +49,18 @@ class Step:
 
     @property
     def calls(self) -> int:
-        """How many there are, if none fails."""
+        """The number of samples, if none fails."""
         return self.rounds * (len(self.able) + len(self.limits))
 
 
 @dataclass
 class Comparison:
-    """What is compared, where, and how often. ``tell(what, weight)`` hears what is being done and what is done.
+    """The settings of a comparison, and its run. ``tell(what, weight)`` is called for the progress.
 
-    ``learning`` is how often at most fastio saves and loads what is large before (what is small: four times as often),
-    so that its dictionaries know their way. With ``memory``, what is large is also saved once in a fresh process, for
-    its peak (a long process would hide it). With ``ring``, the limit by our own ring stands beside fio's once.
-    ``lean``: see :class:`Contestants`. Rounds but the first are left out where all would take more than ``seconds``.
+    Before it, fastio saves and loads large objects at most ``learning`` times (small ones four times as often), so that
+    its dictionaries have learned. With ``memory``, large objects are also saved once in a fresh process, for the peak
+    of memory, which a long-running process would hide. With ``ring``, our ring's limit is measured once beside fio's.
+    ``lean``: see :class:`Contestants`. Later rounds are left out if all would take more than ``seconds``.
     """
 
     folder: Path
@@ -90,7 +90,7 @@ class Comparison:
 
     def run(self) -> Iterator[Sample | Failure]:
         """Every outcome, as soon as it is known."""
-        patience = Patience(self.seconds)
+        budget = TimeBudget(self.seconds)
         for workload in self.workloads:
             self.tell(f"{workload.label}: making it", 0)
             thing = workload.make()
@@ -101,8 +101,8 @@ class Comparison:
                 for place, step in enumerate(self.steps):
                     if step.workload is workload:
                         left = sum(other.weight * other.calls for other in self.steps[place:])
-                        patience.begin(step.weight * step.calls / left if left else 1)
-                        yield from self._compare(step, contestants, patience)
+                        budget.begin(step.weight * step.calls / left if left else 1)
+                        yield from self._compare(step, contestants, budget)
             for path in self.folder.iterdir():
                 remove(path)
 
@@ -125,7 +125,7 @@ class Comparison:
         return self._learning_rounds(workload) * (0.1 + warmup.SECONDS_PER_GB * workload.nbytes / 1e9)
 
     def _limits(self, workload: Workload, work: str) -> tuple[str, ...]:
-        """The limit; at the first large workload, and where there is fio, our own ring's beside the disk's."""
+        """The names of the limits that take part. Our ring's does once, beside fio's, at the first large workload."""
         if workload.large and work == WARM:
             return (memory_limit.TOOL,)
         if not workload.large or work not in LIMITED:
@@ -150,7 +150,7 @@ class Comparison:
                 able.append(peer)
         return Step(workload, work, rounds, tuple(able), tuple(refused), self._limits(workload, work) if able else ())
 
-    def _compare(self, step: Step, make: Contestants, patience: Patience) -> Iterator[Sample | Failure]:
+    def _compare(self, step: Step, make: Contestants, budget: TimeBudget) -> Iterator[Sample | Failure]:
         yield from step.refused
         what = f"{step.workload.label}: {step.work}"
         self.tell(what, 0)
@@ -160,11 +160,11 @@ class Comparison:
         for name, maker in makers.items():
             try:
                 contestants.append(maker())
-            except Exception as error:  # its file could not even be made: a result to show like any other
+            except Exception as error:  # its file could not be made: that is a result too
                 yield Failure(step.work, step.workload.name, name, 0, describe(error))
         task = Task(step.work, step.workload.name, step.workload.nbytes)
         done = 0
-        for outcome in interleave(task, contestants, step.rounds, another=patience.another):
+        for outcome in interleave(task, contestants, step.rounds, another=budget.another):
             done += 1
             self.tell(what, step.weight)
             yield outcome
@@ -172,7 +172,7 @@ class Comparison:
 
     @staticmethod
     def _limit(step: Step, name: str, make: Contestants) -> Contestant:
-        """A read is of the very file that fastio loads, or else of the first peer's."""
+        """The contestant of a limit. It reads the file that fastio loads, or else the first peer's."""
         if step.work == DURABLE:
             return make.write_limit(_disk(name), name)
         peer = next((peer for peer in step.able if peer.owner == "fastio"), step.able[0])

@@ -1,4 +1,4 @@
-"""Peers at work: what is timed, and what comes before and after, untimed."""
+"""Turns peers into contestants: the timed call, and the untimed steps before and after it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from fastio_bench.workloads.objects import Object, Workload
 class Contestants:
     """Makes contestants for one workload; ``thing`` is its object, ``fingerprint`` the object's.
 
-    ``lean``: none of them makes a copy of the object beside the one in the page cache or the one that it returns, so
-    that no more of the reserve is let go than these take. Else it is twice the object's bytes.
+    ``lean``: no contestant makes a copy of the object, besides the page cache's and the one that it returns, so only
+    the memory for these is released from the reserve. Else it is twice the object's bytes.
     """
 
     folder: Path
@@ -37,7 +37,7 @@ class Contestants:
     _adopted: dict[str, Object] = field(default_factory=dict)
 
     def saver(self, peer: Peer, durable: bool) -> Contestant:
-        """Saves to a path where nothing is, in this process."""
+        """Save to a new path, in this process."""
         path, save = self.folder / "saving", peer.saver()
         thing = self._adopt(peer)
 
@@ -49,7 +49,7 @@ class Contestants:
         return Contestant(peer.label, run, self._settle, lambda: self._clear(path, durable))
 
     def fresh_saver(self, peer: Peer, durable: bool) -> Contestant:
-        """Makes the object and saves it in a fresh process, which tells its peak of memory."""
+        """Make the object and save it in a fresh process, for its peak of memory."""
         path = self.folder / "saving"
         state = "durable" if durable else "not durable"
         job = fresh_process.Job(peer.name, "save", state, self.workload.name, str(path))
@@ -58,9 +58,9 @@ class Contestants:
         )
 
     def loader(self, peer: Peer, state: str) -> Contestant:
-        """Loads in a fresh process what the peer itself (or the one whose files it reads) has saved before."""
+        """Load in a fresh process a file that the peer, or the one whose files it reads, saved before."""
         path = self.saved(peer)
-        times = self._times(2 if state == "cold" else 1)  # cold, the page cache is filled beside the object
+        times = self._times(2 if state == "cold" else 1)  # a cold load also fills the page cache
         job = fresh_process.Job(
             peer.name, "load", state, self.workload.name, str(path), self.fingerprint, self.device, times
         )
@@ -89,25 +89,25 @@ class Contestants:
         return path
 
     def write_limit(self, disk: disk_limit.Limit, tool: str = disk_limit.TOOL) -> Contestant:
-        """Writes a file with as many bytes as the workload has, directly."""
+        """Write a file of the workload's size, with direct I/O."""
         path = self.folder / "limit"
         return Contestant(
             tool, lambda: disk.write(path, self.workload.nbytes), self._quiet, lambda: self._clear(path, durable=True)
         )
 
     def read_limit(self, disk: disk_limit.Limit, path: Path, tool: str = disk_limit.TOOL) -> Contestant:
-        """Reads directly that file (or the largest of that folder), which is one that a peer loads."""
+        """Read a peer's file (or the largest of its folder) with direct I/O."""
         file = _largest(path)
         return Contestant(tool, lambda: disk.read(file, self.workload.nbytes), self._quiet)
 
     def memory_limit(self, path: Path) -> Contestant:
-        """Copies that file (or the largest of that folder) from the page cache into new memory."""
+        """Copy a peer's file (or the largest of its folder) from the page cache into new memory."""
         file = _largest(path)
         read = memory_limit.MemoryLimit().read
         return Contestant(memory_limit.TOOL, lambda: read(file, self.workload.nbytes), self._settle)
 
     def _adopt(self, peer: Peer) -> Object:
-        """The object where the peer wants it: copied there once, since such memory may be hard to give back."""
+        """The object in the peer's own memory. It is copied once, since such memory may be hard to free."""
         if peer.adopt is None:
             return self.thing
         if peer.name not in self._adopted:
@@ -115,7 +115,7 @@ class Contestants:
         return self._adopted[peer.name]
 
     def _times(self, least: int) -> int:
-        """How many times the object's bytes a call is to find free."""
+        """The free memory for a call, in multiples of the object's bytes."""
         return least if self.lean else 2
 
     def _fresh(
@@ -131,9 +131,10 @@ class Contestants:
         )
 
     def _clear(self, path: Path, durable: bool) -> None:
-        """Remove what was saved, and take the free memory back.
+        """Remove the saved file, and take the free memory back.
 
-        Both at once where the file is on disk alone: a disk that is told what becomes free may take a second for it.
+        Both run at the same time if the file is not in the page cache: discarding its blocks may take the disk a
+        second.
         """
         alone = durable and path.exists() and warmup.uncache(path)
         with ThreadPoolExecutor(1) as another:
@@ -144,12 +145,12 @@ class Contestants:
             removal.result()
 
     def _quiet(self) -> None:
-        """Let the disk finish what others left. Memory just freed would go to the host meanwhile, and disturb."""
+        """Wait for an idle disk, holding the memory: while it lies free, the host would take it."""
         self.reserve.hold()
         os.sync()
 
     def _settle(self) -> None:
-        """Let the disk finish what others left, and free the memory that the next may want."""
+        """Wait for an idle disk, and free the memory for the next call."""
         self.reserve.hold()
         os.sync()
         self.reserve.release(self._times(1) * self.workload.nbytes)

@@ -1,6 +1,6 @@
-"""What the project asks of itself, beside what was measured. Pure.
+"""Checks measurements against the project's goals. Pure.
 
-Each goal stands as it was set before the first line was written; whether it was met is shown either way.
+The goals are those that were set before the project began. Met and missed ones are both shown.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fastio_bench.report.table import MEASURED
 MIB = 1 << 20
 MAPPED = ("safetensors", "torch, mmap")  # they map the file and copy nothing
 _OWN = ("fastio", "fastio, unverified")
-_LIMITS = (disk_limit.TOOL, disk_limit.RING)  # where both were measured, the faster is the disk's
+_LIMITS = (disk_limit.TOOL, disk_limit.RING)  # if both were measured, the faster one counts
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One goal: what was asked and measured, in ``unit``; ``least`` says whether more or less is better.
+    """One goal: the target ``asked`` and the value ``measured``, in ``unit``. ``least``: whether more is better.
 
-    ``origin`` says where the figure comes from, as an exhibit's does.
+    ``origin`` says where the figure comes from, as that of a :class:`ResultTable` does.
     """
 
     work: str
@@ -46,13 +46,13 @@ class Goal:
 
 
 def figures(asked: float, measured: float) -> tuple[str, str]:
-    """Both as text, with two decimals, or with more where two would make them look alike."""
+    """Both as text with two decimals, or with more if they would look equal."""
     shown = [(f"{asked:.{digits}f}", f"{measured:.{digits}f}") for digits in range(2, 6)]
     return next((pair for pair in shown if pair[0] != pair[1]), shown[0])
 
 
 def check(summaries: Sequence[Summary], large: frozenset[str], import_seconds: float | None = None) -> list[Goal]:
-    """Every goal that these summaries can tell of; ``large`` names the workloads with goals for bandwidth."""
+    """The goals that these summaries can answer. ``large``: the workloads with goals for bandwidth."""
     by_task: dict[tuple[str, str], dict[str, Summary]] = {}
     for summary in summaries:
         by_task.setdefault((summary.work, summary.workload), {})[summary.tool] = summary

@@ -1,6 +1,6 @@
-"""How each peer saves and loads, as its own documentation says: one pair of functions a peer.
+"""The save and load functions of each peer, as its documentation recommends.
 
-A saver takes (object, path, durable), a loader the path; both also return the way the bytes took, if the tool tells.
+A saver takes (object, path, durable), a loader the path. Both return the way of the bytes too, if the tool reports it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from fastio_bench.harness import page_cache
 
 DALI_THREADS = 2
-MAPPED = "mapped, every page touched"  # the way of bytes that a timed load has only mapped
+MAPPED = "mapped, every page touched"  # the way of a load that maps the file
 _MOST_DCP_THREADS = 8  # each writes a file of its own
 
 
 def sync(path: str) -> None:
-    """fsync a file, or every file of a folder: what a user does who wants a save of a peer to last."""
+    """fsync a file, or every file of a folder: makes a peer's save durable."""
     for file in page_cache.files(path):
         fd = os.open(file, os.O_RDONLY)
         try:
@@ -29,7 +29,7 @@ def sync(path: str) -> None:
 
 
 def torch_save(thing: Any, path: str, durable: bool) -> str:
-    """torch.save, and fsync if it is to last."""
+    """torch.save, and fsync if ``durable``."""
     import torch
 
     torch.save(thing, path)
@@ -39,7 +39,7 @@ def torch_save(thing: Any, path: str, durable: bool) -> str:
 
 
 def torch_save_without_crc(thing: Any, path: str, durable: bool) -> str:
-    """torch.save as an informed user speeds it up: without checksums."""
+    """torch.save without checksums, its fastest mode."""
     from torch.serialization import get_crc32_options, set_crc32_options
 
     before = get_crc32_options()
@@ -51,7 +51,7 @@ def torch_save_without_crc(thing: Any, path: str, durable: bool) -> str:
 
 
 def torch_load(path: str) -> tuple[Any, str]:
-    """torch.load as it comes."""
+    """torch.load with its defaults."""
     import torch
 
     return torch.load(path), ""
@@ -83,7 +83,7 @@ def safetensors_load(path: str) -> tuple[Any, str]:
 
 
 def numpy_save(thing: Any, path: str, durable: bool) -> str:
-    """numpy.save of one array, numpy.savez of a state dict. TypeError for a dtype that numpy lacks, as bfloat16."""
+    """numpy.save of one array, numpy.savez of a state dict. Raises TypeError for a dtype numpy lacks (bfloat16)."""
     import numpy
 
     with open(path, "wb") as stream:
@@ -98,7 +98,7 @@ def numpy_save(thing: Any, path: str, durable: bool) -> str:
 
 
 def numpy_load(path: str) -> tuple[Any, str]:
-    """numpy.load of either, as tensors."""
+    """numpy.load of an array or a state dict, as tensors."""
     import numpy
     import torch
 
@@ -110,7 +110,7 @@ def numpy_load(path: str) -> tuple[Any, str]:
 
 
 def dcp_threads(ranks: int = 1) -> int:
-    """Threads of DCP's writer in each of so many processes: its default is one, and more are faster."""
+    """The threads of DCP's writer in each of ``processes`` processes. More than its default, one, are faster."""
     return max(1, min(_MOST_DCP_THREADS, len(os.sched_getaffinity(0)) // ranks))
 
 
@@ -120,16 +120,16 @@ def dcp_save(thing: Any, path: str, durable: bool) -> str:
     from torch.distributed.checkpoint.state_dict_saver import save
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it remarks that there is no process group, which is meant
+        warnings.simplefilter("ignore")  # it warns that there is no process group, which is intended
         state = thing if isinstance(thing, dict) else {"tensor": thing}
         save(state, storage_writer=FileSystemWriter(path, sync_files=durable, thread_count=dcp_threads()))
     if durable:
-        sync(path)  # its own fsync comes before Python's buffer is flushed, so that of .metadata writes nothing
+        sync(path)  # its own fsync runs before Python's buffer is flushed, so it does not sync .metadata
     return ""
 
 
 def dcp_load(path: str) -> tuple[Any, str]:
-    """torch.distributed.checkpoint.load, into tensors made from its own metadata."""
+    """torch.distributed.checkpoint.load, into tensors made from its metadata."""
     import torch
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -148,21 +148,24 @@ def dcp_load(path: str) -> tuple[Any, str]:
 
 
 def dali_ready() -> None:
-    """What DALI would import while it makes its first pipeline."""
+    """Import what DALI imports for its first pipeline."""
     import_module("nvidia.dali.fn")
     with contextlib.suppress(ImportError):
         import_module("nvidia.dali._debug_mode")
 
 
 def dali_load(path: str) -> tuple[Any, str]:
-    """DALI's numpy reader, pipeline and all, since a file is loaded once; the tensor is a view of its buffer."""
+    """DALI's numpy reader with the making of its pipeline: a file is loaded once.
+
+    The tensor is a view of its buffer.
+    """
     from torch.utils.dlpack import from_dlpack
 
     dali = import_module("nvidia.dali")
-    # One file is wanted once: by default the reader reads it twice more beforehand, which takes up to twice as long.
+    # No prefetching: by default the reader reads the file two more times, which takes up to twice as long.
     pipeline = dali.Pipeline(batch_size=1, num_threads=DALI_THREADS, device_id=None, prefetch_queue_depth=1)
     with pipeline:
         pipeline.set_outputs(import_module("nvidia.dali.fn").readers.numpy(device="cpu", files=[path]))
     pipeline.build()
     (batch,) = pipeline.run()
-    return from_dlpack(batch[0]), ""  # which keeps the buffer when the pipeline is gone
+    return from_dlpack(batch[0]), ""  # the tensor keeps the buffer alive

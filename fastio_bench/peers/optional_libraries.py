@@ -1,7 +1,7 @@
-"""How peers that few have installed save and load, each in the fastest mode that its own documentation names.
+"""The save and load functions of optional peers, each in the fastest mode that its documentation names.
 
-The functions are as in :mod:`fastio_bench.peers.libraries`. What a tool wants ready before (a handle, tensors in pinned
-memory) is made beforehand and not timed.
+The functions are as in :mod:`fastio_bench.peers.libraries`. What a tool needs first (a handle, tensors in pinned
+memory) is made before and not timed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def _lone(loaded: dict[str, Any]) -> Any:
 
 
 def fastsafetensors_shards() -> int:
-    """Shards of its saver, and threads: one a processor, and not more than the threads of its default.
+    """The number of its saver's shards and threads: one a processor, at most its default number of threads.
 
-    On few processors its default of 16 shards, each of which is synced, takes up to twice as long.
+    On few processors its default of 16 shards, each synced, takes up to twice as long.
     """
     return min(_MOST_SHARDS, len(os.sched_getaffinity(0)))
 
 
 def fastsafetensors_save(thing: Any, path: str, durable: bool) -> str:
-    """ParallelSaver, which makes a folder of shards and, if it is to last, syncs them and the folder itself."""
+    """ParallelSaver: writes a folder of shards. If ``durable``, they and the folder are synced."""
     count = fastsafetensors_shards()
     saver = import_module("fastsafetensors").ParallelSaver(num_shards=count, num_threads=count, fsync=durable)
     saver.save(tensors(thing), str(Path(path, "model")))
@@ -46,13 +46,13 @@ def fastsafetensors_save(thing: Any, path: str, durable: bool) -> str:
 
 
 def fastsafetensors_ready() -> None:
-    """What it would import at its first load."""
+    """Import what it imports at its first load."""
     with contextlib.suppress(ImportError):
         import_module("fastsafetensors.frameworks._torch")
 
 
 def fastsafetensors_load(path: str) -> tuple[Any, str]:
-    """Its loader without GPUDirect, a thread for each processor; the tensors are views of its buffer."""
+    """Its loader without GPUDirect, one thread a processor. The tensors are views of its buffer."""
     import torch
 
     package = import_module("fastsafetensors")
@@ -66,7 +66,7 @@ def fastsafetensors_load(path: str) -> tuple[Any, str]:
 
 
 def runai_load(path: str) -> tuple[Any, str]:
-    """Its streamer, left open: the tensors are views of its buffer, which holds the whole file."""
+    """Its streamer, left open. The tensors are views of its buffer, which holds the whole file."""
     streamer = import_module("runai_model_streamer").SafetensorsStreamer()
     streamer.__enter__()
     _alive.append(streamer)
@@ -84,7 +84,7 @@ def torchsnapshot_save(thing: Any, path: str, durable: bool) -> str:
 
 
 def torchsnapshot_load(path: str) -> tuple[Any, str]:
-    """Snapshot.restore, into tensors made from its own manifest."""
+    """Snapshot.restore, into tensors made from its manifest."""
     import torch
 
     package = import_module("torchsnapshot")
@@ -102,7 +102,7 @@ def torchsnapshot_load(path: str) -> tuple[Any, str]:
 
 @functools.lru_cache(maxsize=1)
 def deepnvme_handle() -> Any:
-    """DeepSpeed's aio_handle. Its operator is compiled at first use: OSError if that cannot be done here."""
+    """DeepSpeed's aio_handle. Its operator is compiled at first use. Raises OSError if that fails."""
     builder = import_module("deepspeed.ops.op_builder").AsyncIOBuilder()
     if not builder.is_compatible(verbose=False):
         raise OSError("its async_io operator cannot be compiled: it needs a C++ compiler, ninja and libaio's headers")
@@ -110,13 +110,13 @@ def deepnvme_handle() -> Any:
 
 
 def deepnvme_adopt(thing: Any) -> Any:
-    """The object in DeepNVMe's pinned memory, as its documentation advises for best performance."""
+    """Copy the object into DeepNVMe's pinned memory, as its documentation advises."""
     pinned = {name: deepnvme_handle().new_cpu_locked_tensor(t.numel(), t) for name, t in tensors(thing).items()}
     return _lone({name: pinned[name].view(t.shape).copy_(t) for name, t in tensors(thing).items()})
 
 
 def deepnvme_save(thing: Any, path: str, durable: bool) -> str:
-    """async_pwrite of every tensor into a file of its own, then wait; shapes go into an index beside them."""
+    """async_pwrite of every tensor into a file of its own, then wait. An index file has the shapes."""
     handle, folder = deepnvme_handle(), Path(path)
     folder.mkdir()
     pending = 0
@@ -147,7 +147,7 @@ def deepnvme_load(path: str) -> tuple[Any, str]:
 
 
 def _drain(handle: Any, pending: int, least: int) -> int:
-    """Wait for all transfers if there are at least so many; how many are then pending."""
+    """Wait for all transfers if at least that many are pending. Returns how many are pending then."""
     if pending < least:
         return pending
     done = handle.wait()
@@ -164,8 +164,8 @@ def _accepted(status: int, path: str) -> None:
 def tensornvme_save(thing: Any, path: str, durable: bool) -> str:
     """async_write of every tensor by its DiskOffloader, then synchronize.
 
-    The offloader's own method also frees the tensor that was written; its base class's, which it calls, does not. It
-    reads no result of a write, so the length of its file is checked here.
+    The offloader's method also frees the written tensor; its base class's, which it calls, does not. It does not read
+    the result of a write, so the length of its file is checked here.
     """
     package = import_module("tensornvme")
     offloader = package.DiskOffloader(path, n_entries=TENSORNVME_ENTRIES, backend="uring")

@@ -1,4 +1,4 @@
-"""What the harness knows of one tool: how it saves and loads, in which mode, and why it cannot."""
+"""A peer: one tool's save and load functions, its mode, and the reason why it cannot be used."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Loader = Callable[[str], tuple[Any, str]]
 class Peer:
     """One tool, as one line of the tables.
 
-    ``save(object, path, durable)`` and ``load(path)`` (with the object, the latter) return the way the bytes took, if
-    the tool tells. ``variant_of`` names the peer of which this is a variant, ``files_of`` the one whose files it loads
-    (else those of the former, else its own). ``mapped`` says that loading only maps the
-    file: its timed call then also touches every page. ``environment`` is set in the fresh process that loads.
-    ``settings`` says in which mode the tool is used. ``adopt(object)`` gives the object in the memory that the tool
-    wants to save from, ``ready()`` makes what it needs besides its module and raises what is missing: neither is timed.
+    ``save(object, path, durable)`` returns the way of the bytes, ``load(path)`` the object and the way; it is empty if
+    the tool does not report it. ``variant_of`` names the peer of which this is a variant, ``files_of`` the one whose
+    files it loads (else those of the former, else its own). ``mapped``: loading only maps the file, so the timed call
+    also touches every page. ``environment`` is set in the fresh process that loads. ``settings`` describes the mode.
+    ``adopt(object)`` copies the object into the memory that the tool saves from. ``ready()`` prepares what it needs
+    besides its module, and raises if something is missing. Neither is timed.
     """
 
     name: str
@@ -50,16 +50,16 @@ class Peer:
 
     @property
     def label(self) -> str:
-        """The name as tables show it."""
+        """The name in tables."""
         return self.name.removeprefix(TOOL)
 
     @property
     def owner(self) -> str:
-        """The peer that writes the files which this one loads."""
+        """The peer that writes the files that this one loads."""
         return self.files_of or self.variant_of or self.name
 
     def takes_part(self, operation: str) -> bool:
-        """False for a variant that saves (or loads) just as the peer of which it is one."""
+        """Whether it saves (or loads) in another way than the peer of which it is a variant."""
         return not self.variant_of or (self.save if operation == "save" else self.load) is not None
 
     def unable(self, operation: str, kind: str) -> str:
@@ -70,16 +70,16 @@ class Peer:
             return "holds one array a file, no state dict"
         try:
             self._load_module()
-        except Exception as error:  # whatever keeps another's tool from working is a result to show
+        except Exception as error:  # any error of another library is a result
             if isinstance(error, ModuleNotFoundError) and f"{self.module}.".startswith(f"{error.name}."):
                 return f"not installed ({error}); pip install {self.package}"
             return f"installed, but does not work here: {describe(error)}"
         finally:
-            check()  # an import may fail of Ctrl-C, or lose it
+            check()  # Ctrl-C may make an import fail, or get lost in it
         return ""
 
     def _load_module(self) -> None:
-        """Import it and have it ready, whatever it warns of, and with what it prints kept out of our own output."""
+        """Import and prepare the tool. Its warnings are ignored and its output is discarded."""
         with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
             warnings.simplefilter("ignore")
             import_module(self.module)
@@ -95,13 +95,13 @@ class Peer:
             return ""
 
     def saver(self) -> Saver:
-        """What saves; LookupError if this peer only loads."""
+        """The save function. Raises LookupError if this peer only loads."""
         if self.save is None:
             raise LookupError(f"{self.name} saves nothing of its own")
         return self.save
 
     def loader(self) -> Loader:
-        """What loads; LookupError if this peer only saves."""
+        """The load function. Raises LookupError if this peer only saves."""
         if self.load is None:
             raise LookupError(f"{self.name} loads nothing of its own")
         return self.load

@@ -1,4 +1,4 @@
-"""The figures of a table as text, the same in the terminal, on a page and in a document. Pure."""
+"""Formats the cells of a table as text, for the terminal, the page and Markdown. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from fastio_bench.report.table import PAPER, Cell, ResultTable
 
 NOTHING = "-"
-_WHOLE = 999.5  # from here on three digits are less than the whole number
+_WHOLE = 999.5  # from here on the whole number has more than three digits
 
 
-def texts(exhibit: ResultTable, row: Sequence[Cell]) -> list[str]:
-    """A row of the exhibit; a paper's figures are shown as they were printed, all others rounded."""
-    if exhibit.origin == PAPER:
+def texts(table: ResultTable, row: Sequence[Cell]) -> list[str]:
+    """The texts of a row. A paper's figures are shown as printed, all others rounded."""
+    if table.origin == PAPER:
         return [f"{cell:,.10g}" if isinstance(cell, float) else text(cell) for cell in row]
     return [text(cell) for cell in row]
 
 
 def text(cell: Cell) -> str:
-    """Words as they are, whole numbers with separators, others to three significant digits, whole from 1,000 on."""
+    """Text as it is, integers with separators, floats with three significant digits, without decimals from 1,000 on."""
     if cell is None:
         return NOTHING
     if isinstance(cell, bool):
@@ -32,12 +32,12 @@ def text(cell: Cell) -> str:
 
 
 def is_number(column: str) -> bool:
-    """Whether a column of that name holds numbers, which stand right."""
+    """Whether a column of that name holds numbers, which are right-aligned."""
     return column.endswith("*")
 
 
 def heading(column: str) -> str:
-    """The column's name as it is shown."""
+    """The column's displayed name."""
     return column.removesuffix("*")
 
 

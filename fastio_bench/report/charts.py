@@ -18,9 +18,9 @@ Color: TypeAlias = Callable[[int], str]
 
 BAR = 0.62  # the part of a row's height that its bar takes
 _MIB = 1 << 20
-_ROW, _AROUND = 27, 46  # CSS pixels of a bar with its gap, and of what stands around all of them
-_COLUMN = 4.6  # inches of a chart in a file
-_PIXELS = 84  # CSS pixels to an inch of a file: its letters are larger than a page's
+_ROW, _AROUND = 27, 46  # CSS pixels of a bar with its gap, and of the margins of a chart
+_COLUMN = 4.6  # inches: the width of a chart in a file
+_PIXELS = 84  # CSS pixels to an inch of a file: its text is larger than a page's
 _SETTINGS: Any = {
     "text.parse_math": False,  # a $ in a name is a $
     "axes.axisbelow": True,
@@ -88,7 +88,7 @@ class Lane:
 
 
 def write(beginning: Path, sheets: Iterable[Sheet]) -> list[Path]:
-    """One PNG a sheet, ``<beginning>-<sheet>.png``. ImportError where matplotlib is missing."""
+    """Write one PNG a sheet, ``<beginning>-<sheet>.png``. Raises ImportError without matplotlib."""
     import matplotlib
 
     with matplotlib.rc_context(_SETTINGS):
@@ -120,24 +120,24 @@ def _write(path: Path, sheet: Sheet) -> Path:
 
 
 def color(number: int) -> str:
-    """The colour of a series in a file: matplotlib's own, which come round again."""
+    """The colour of a series in a file: matplotlib's cycle."""
     return f"C{number % 10}"
 
 
 def rows(count: int) -> int:
-    """The height of a chart of so many bars below each other, in CSS pixels."""
+    """The height of a chart of ``count`` horizontal bars, in CSS pixels."""
     return _AROUND + _ROW * count
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Bars that lie below each other, the first on top, and their names."""
+    """Name the rows of horizontal bars, the first on top."""
     axes.set_yticks(range(len(names)), list(names))
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params("y", length=0)
 
 
 def say(axes: Axes, text: str, x: float, y: float) -> None:
-    """A few words at the right end of a bar."""
+    """Write text at the right end of a bar."""
     axes.annotate(text, (x, y), (4, 0), textcoords="offset points", va="center", fontsize=9)
 
 

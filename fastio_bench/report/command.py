@@ -1,4 +1,4 @@
-"""``fastio-bench report``: a results folder as one HTML page."""
+"""``fastio-bench report``: writes a results folder as one HTML page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under which name a run is kept in a folder of results, so that no run of other settings is lost."""
+"""Chooses the file name of a run in a results folder, so that no run with other settings is overwritten."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fastio_bench.harness import plain_json
 
 
 def place(out: Path, name: str, told: Mapping[str, Any]) -> Path:
-    """``<name>.json``, or with the first number from 2 on that is free or holds a run which this one may replace.
+    """``<name>.json``, or ``<name>-<number>.json`` with the first number from 2 on that is free or may be replaced.
 
-    ``told`` is the run's document. It may replace an earlier run of the same settings on the same filesystem, but
-    where it was interrupted none that was not.
+    ``told`` is the run's document. It may replace an earlier run with the same settings on the same filesystem, except
+    an interrupted run one that was complete.
     """
     own = json.loads(plain_json.text(told))
     names = chain([name], (f"{name}-{number}" for number in count(2)))
@@ -28,7 +28,7 @@ def _may_replace(path: Path, own: Mapping[str, Any]) -> bool:
         there = json.loads(path.read_bytes())
         return _asked(there) == _asked(own) and (there["interrupted"] or not own["interrupted"])
     except (OSError, ValueError, KeyError, TypeError):
-        return False  # of whoever else: it stays
+        return False  # not a document of ours: it stays
 
 
 def _asked(told: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Which tables show a document: the ones its command made, and those that follow from findings and summaries. Pure."""
+"""Chooses the tables of a document: its command's own, and those from findings and summaries. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fastio_bench.report.table import ResultTable
 
 
 def tables(document: Document) -> list[ResultTable]:
-    """Failures and goals first, then everything else but the long table of every figure, where others show them."""
+    """Failures and goals first, then all others. Every figure is listed only if no other table shows them."""
     findings = _findings(document)
-    goals = findings_tables.exhibits({"goals": findings.pop("goals", None)})
+    goals = findings_tables.tables({"goals": findings.pop("goals", None)})
     failures = [summary_tables.failures(document.failures)] if document.failures else []
-    shown = [*failures, *goals, *document.exhibits, *_summed(document), *absent.exhibits(document)]
-    return [exhibit for exhibit in (*shown, *findings_tables.exhibits(findings)) if exhibit.rows]
+    shown = [*failures, *goals, *document.tables, *_summed(document), *absent.tables(document)]
+    return [table for table in (*shown, *findings_tables.tables(findings)) if table.rows]
 
 
 def untold(document: Document) -> dict[str, Any]:
@@ -24,19 +24,19 @@ def untold(document: Document) -> dict[str, Any]:
     return {
         name: found
         for name, found in _findings(document).items()
-        if found and name not in findings_tables.RAW and not findings_tables.exhibits({name: found})
+        if found and name not in findings_tables.RAW and not findings_tables.tables({name: found})
     }
 
 
 def _findings(document: Document) -> dict[str, Any]:
-    """Findings but for those that an exhibit of that name shows already."""
-    named = {exhibit.name for exhibit in document.exhibits}
+    """The findings, without those that have a table of the same name."""
+    named = {table.name for table in document.tables}
     return {name: found for name, found in document.findings.items() if name not in named}
 
 
 def _summed(document: Document) -> list[ResultTable]:
-    """Works side by side, or every figure where there is one work; nothing where a command made tables itself."""
-    if document.exhibits or not document.summaries:
+    """Works side by side, or every figure of a single work; nothing if the command made tables itself."""
+    if document.tables or not document.summaries:
         return []
     several = len(summary_tables.works(document.summaries)) > 1
     if several:

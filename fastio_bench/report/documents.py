@@ -1,4 +1,4 @@
-"""The JSON documents that subcommands leave in a results folder, read back and checked."""
+"""Reads and checks the JSON documents of a results folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastio_bench.harness.stats import Summary
 from fastio_bench.report.table import ResultTable
 
 ORDER = ("doctor", "peers", "io", "model", "checkpoint", "tools", "tune", "contend", "store", "offload", "hybrid")
-"""In which order documents are shown; those of commands that are not listed come last, by name."""
+"""The order of documents by command. Other commands come last, by name."""
 
 _Row = TypeVar("_Row", ResultTable, Summary, Failure)
 _Told = TypeVar("_Told")
@@ -22,7 +22,7 @@ _LISTS = ("notes", "exhibits", "summaries", "failures", "samples")
 
 
 class DocumentError(ValueError):
-    """A file that is no document of ``fastio-bench``, or a damaged one; the message names it and says why."""
+    """A file is not a document of ``fastio-bench``, or is damaged. The message names the file and the reason."""
 
     def __init__(self, path: Path, reason: str, cure: str = "remove it or measure again") -> None:
         super().__init__(f"{path}: {reason}; expected JSON that `fastio-bench <command> --out DIR` wrote: {cure}")
@@ -30,7 +30,7 @@ class DocumentError(ValueError):
 
 @dataclass(frozen=True)
 class Document:
-    """A run of a subcommand as ``fastio_bench.harness.run_record.Report.document`` wrote it (``samples``: how many)."""
+    """A run as ``fastio_bench.harness.run_record.Report.document`` wrote it. ``samples`` is their number."""
 
     path: Path
     command: str
@@ -39,24 +39,24 @@ class Document:
     interrupted: bool
     notes: list[str]
     findings: dict[str, Any]
-    exhibits: list[ResultTable]
+    tables: list[ResultTable]
     summaries: list[Summary]
     failures: list[Failure]
     samples: int
 
     @property
     def title(self) -> str:
-        """The command, and the file's name where that is another: a folder may hold several runs of one command."""
+        """The command, with the file's name if they differ: a folder may hold several runs of a command."""
         return self.command if self.path.stem == self.command else f"{self.command} ({self.path.stem})"
 
     @property
     def slug(self) -> str:
-        """The file's name, fit for an id."""
+        """The file's name as an HTML id."""
         return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in self.path.stem)
 
 
 def read_folder(folder: Path) -> list[Document]:
-    """Every document of the folder. Raises DocumentError where there is none, or one cannot be read."""
+    """Read every document of the folder. Raises DocumentError if there is none, or if one cannot be read."""
     documents = [read(path) for path in sorted(folder.glob("*.json"))]
     if not documents:
         raise DocumentError(folder, "no document (*.json) in this folder", "measure first")
@@ -68,7 +68,7 @@ def _place(command: str) -> tuple[int, str]:
 
 
 def read(path: Path) -> Document:
-    """One document. Raises DocumentError."""
+    """Read one document. Raises DocumentError."""
     try:
         told = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -82,9 +82,9 @@ def read(path: Path) -> Document:
     for name, kind in (kinds | dict.fromkeys(_LISTS, list)).items():
         if not isinstance(told.get(name), kind):
             raise DocumentError(path, f"{name!r} is {_short(told.get(name))}, not a {kind.__name__}")
-    exhibits = list(_rows(path, "exhibits", ResultTable, told["exhibits"]))
-    for exhibit in exhibits:
-        _check(path, exhibit)
+    tables = list(_rows(path, "exhibits", ResultTable, told["exhibits"]))
+    for table in tables:
+        _check(path, table)
     return Document(
         path,
         told["command"],
@@ -93,7 +93,7 @@ def read(path: Path) -> Document:
         told["interrupted"],
         [str(note) for note in told["notes"]],
         told["findings"],
-        exhibits,
+        tables,
         list(_rows(path, "summaries", Summary, told["summaries"])),
         list(_rows(path, "failures", Failure, told["failures"])),
         len(told["samples"]),
@@ -101,7 +101,7 @@ def read(path: Path) -> Document:
 
 
 def checked(document: Document, tell: Callable[[Document], _Told]) -> _Told:
-    """What is told of a document. Raises DocumentError where its findings are not as their command writes them."""
+    """Call ``tell`` with the document. Raises DocumentError if its findings are not as their command writes them."""
     try:
         return tell(document)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -110,7 +110,7 @@ def checked(document: Document, tell: Callable[[Document], _Told]) -> _Told:
 
 
 def _rows(path: Path, name: str, kind: type[_Row], rows: Iterable[Any]) -> Iterable[_Row]:
-    """Rows as their dataclass, each known field with a value of the right kind."""
+    """Make rows into their dataclass. Raises DocumentError unless each known field has a value of its type."""
     known = {one.name: one for one in fields(kind)}
     for row in rows:
         if not isinstance(row, Mapping):
@@ -126,7 +126,7 @@ def _rows(path: Path, name: str, kind: type[_Row], rows: Iterable[Any]) -> Itera
 
 
 def _fits(annotation: str, value: Any) -> bool:
-    """Whether a value from JSON can stand for a field of that annotation: text, numbers, lists, and None where said."""
+    """Whether a value from JSON fits a field with that annotation: text, numbers, lists, and None if it allows that."""
     if value is None:
         return "None" in annotation
     if annotation.startswith("str"):
@@ -136,13 +136,13 @@ def _fits(annotation: str, value: Any) -> bool:
     return isinstance(value, list)
 
 
-def _check(path: Path, exhibit: ResultTable) -> None:
-    for row in exhibit.rows:
-        if not isinstance(row, list) or len(row) != len(exhibit.columns):
-            raise DocumentError(path, f"table {exhibit.name!r} has {_short(row)} under {len(exhibit.columns)} columns")
+def _check(path: Path, table: ResultTable) -> None:
+    for row in table.rows:
+        if not isinstance(row, list) or len(row) != len(table.columns):
+            raise DocumentError(path, f"table {table.name!r} has {_short(row)} under {len(table.columns)} columns")
         for cell in row:
             if not isinstance(cell, (str, int, float, type(None))):
-                raise DocumentError(path, f"table {exhibit.name!r} has {_short(cell)} in a cell")
+                raise DocumentError(path, f"table {table.name!r} has {_short(cell)} in a cell")
 
 
 def _short(value: Any) -> str:

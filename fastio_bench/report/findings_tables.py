@@ -1,6 +1,6 @@
-"""What subcommands found besides samples, as tables: goals, answers, dictionaries, ways to train. Pure.
+"""Tables of findings: goals, answers, dictionaries, ways to train. Pure.
 
-A finding of a shape that is known by none of these is shown as a table if it is one (rows alike, plain values).
+An unknown finding becomes a table if it has the shape of one (uniform rows of plain values).
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any
 from fastio.dicts import Explanation
 from fastio.dicts.context import Context
 from fastio.dicts.explain import Entry
-from fastio_bench.offload import simulated_tables
+from fastio_bench.papers import offload_tables
 from fastio_bench.peers import goals
 from fastio_bench.report import cells
 from fastio_bench.report.table import MEASURED, Cell, ResultTable
 
 _MIB = 1 << 20
 RAW = frozenset({"runs", "timeline", "timelines"})
-"""Findings that others sum up: the page draws from them, no table shows them."""
+"""Findings that only charts show."""
 
 
 def known(findings: Mapping[str, Any]) -> list[ResultTable]:
-    """The tables of the findings that have a table of their own here. Raises as :func:`exhibits` does."""
+    """The tables of the findings that have a table of their own here. Raises as :func:`tables` does."""
     named = {name: found for name, found in findings.items() if name in _LABELLED or _is_known(name, found)}
-    return exhibits(named)
+    return tables(named)
 
 
-def exhibits(findings: Mapping[str, Any]) -> list[ResultTable]:
-    """A table for each finding that is one. KeyError, TypeError or ValueError where a known one is damaged."""
+def tables(findings: Mapping[str, Any]) -> list[ResultTable]:
+    """The tables of all findings that have one. Raises KeyError, TypeError or ValueError if a known one is damaged."""
     shown: list[ResultTable] = []
     for name, found in findings.items():
         if name in RAW or not found:
@@ -45,7 +45,7 @@ def exhibits(findings: Mapping[str, Any]) -> list[ResultTable]:
 
 
 def learned(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, Explanation]]:
-    """The answers of the dictionaries, as ``tune`` keeps them."""
+    """The dictionaries' answers with their labels, from the form in which ``tune`` keeps them."""
     return [
         (
             one["work"],
@@ -68,7 +68,7 @@ def _is_known(name: str, found: Any) -> bool:
 
 
 def _by_origin(found: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Rows by the label that they bear; those without one were measured."""
+    """Rows by their origin; those without one were measured."""
     parts: dict[str, list[Mapping[str, Any]]] = {}
     for one in found:
         parts.setdefault(one.get("origin", MEASURED), []).append(one)
@@ -128,7 +128,7 @@ def _training(found: Sequence[Mapping[str, Any]]) -> ResultTable:
 
 
 def _transfers(found: Sequence[Mapping[str, Any]]) -> ResultTable:
-    """What fastio says that it moved in a step, a row for each way and tier."""
+    """The transfers of a step as fastio reports them, a row for each way and tier."""
     columns = (
         *("way", "batch*", "tier", "written MiB*", "read MiB*", "stalled ms*", "predicted ms*", "actual ms*"),
         "plan",
@@ -164,8 +164,8 @@ _KNOWN: dict[str, Sequence[Callable[[Sequence[Mapping[str, Any]]], ResultTable]]
     "accuracy": (_accuracy,),
 }
 _LABELLED: dict[str, Callable[[Mapping[str, Any]], list[ResultTable]]] = {
-    "simulated": simulated_tables.simulated,
-    "calibrated": simulated_tables.calibrated,
+    "simulated": offload_tables.simulated,
+    "calibrated": offload_tables.calibrated,
 }
 
 
@@ -178,7 +178,7 @@ _TITLES = {
 
 
 def _plain(name: str, found: Any) -> list[ResultTable]:
-    """Rows of plain values as the table that they are; single values and lists of them as one row. Nothing nested."""
+    """A table of rows of plain values, or of one row for a single value or a list. Nothing for nested values."""
     title = _TITLES.get(name, name.replace("_", " "))
     if isinstance(found, Mapping) and _flat(found.values()):
         return [ResultTable(name, title, ("", ""), [[str(key), value] for key, value in found.items()])]

@@ -1,4 +1,4 @@
-"""Exhibits as Markdown tables. Pure."""
+"""Writes result tables as Markdown. Pure."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import re
 from fastio_bench.report import cells
 from fastio_bench.report.table import ResultTable
 
-_MANY = 24  # rows: more are folded
+_MANY = 24  # rows; longer tables are folded
 
 
-def table(exhibit: ResultTable, by: str = "") -> str:
-    """The table under its title, which says where its figures come from; ``by`` is the command that made it."""
+def table(table: ResultTable, by: str = "") -> str:
+    """The table with its title, which has the origin of the figures. ``by`` is the command that made it."""
     command = f"`fastio-bench {by}`" if by else ""
-    told = ", ".join(filter(None, (exhibit.origin, command, escape(exhibit.reference))))
+    told = ", ".join(filter(None, (table.origin, command, escape(table.reference))))
     lines = [
-        _row([cells.heading(column) for column in exhibit.columns]),
-        "|" + "|".join("---:" if cells.is_number(column) else "---" for column in exhibit.columns) + "|",
-        *(_row(cells.texts(exhibit, row)) for row in exhibit.rows),
+        _row([cells.heading(column) for column in table.columns]),
+        "|" + "|".join("---:" if cells.is_number(column) else "---" for column in table.columns) + "|",
+        *(_row(cells.texts(table, row)) for row in table.rows),
     ]
-    if len(exhibit.rows) > _MANY:
-        lines = [f"<details><summary>{len(exhibit.rows)} rows</summary>", "", *lines, "", "</details>"]
-    note = escape(exhibit.note).rstrip(".")
+    if len(table.rows) > _MANY:
+        lines = [f"<details><summary>{len(table.rows)} rows</summary>", "", *lines, "", "</details>"]
+    note = escape(table.note).rstrip(".")
     ending = ["", f"{note[0].upper()}{note[1:]}."] if note else []
-    return "\n".join([f"**{escape(exhibit.title)}** ({told})", "", *lines, *ending])
+    return "\n".join([f"**{escape(table.title)}** ({told})", "", *lines, *ending])
 
 
 def escape(text: str) -> str:
-    """Text in which nothing is markup, on one line."""
+    """The text on one line, with all markup escaped."""
     return re.sub(r"([\\`*_|\[\]#])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
 
 

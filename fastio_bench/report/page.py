@@ -59,7 +59,7 @@ def page(documents: Sequence[Document]) -> str:
         css=(_HERE / "page.css").read_text(encoding="utf-8"),
         machine=first,
         sections=sections,
-        agreement=agreement.exhibits(documents),
+        agreement=agreement.tables(documents),
     )
 
 
@@ -86,14 +86,14 @@ def _section(document: Document, first: Mapping[str, str], limits: dict[str, flo
 
 
 def _told(texts: Mapping[str, str]) -> dict[str, str]:
-    """Those that are not empty."""
+    """The texts that are not empty."""
     return {name: text for name, text in texts.items() if text}
 
 
-def _cells(exhibit: ResultTable, row: Sequence[Cell]) -> Iterator[tuple[str, str]]:
+def _cells(table: ResultTable, row: Sequence[Cell]) -> Iterator[tuple[str, str]]:
     """The texts of a row, each with its CSS class (or "")."""
-    crowded = len(exhibit.columns) > _FEW
-    for column, text in zip(exhibit.columns, cells.texts(exhibit, row), strict=True):
+    crowded = len(table.columns) > _FEW
+    for column, text in zip(table.columns, cells.texts(table, row), strict=True):
         yield text, "number" if cells.is_number(column) else _kind(text, crowded)
 
 

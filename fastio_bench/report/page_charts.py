@@ -21,7 +21,7 @@ def sheets(document: Document, limits: dict[str, float]) -> Iterator[Sheet]:
     yield from sample_charts.bandwidths(document.summaries, limits)
     yield from sample_charts.comparison(document.summaries)
     yield from tune_charts.dictionary(document.findings)
-    yield from tools_charts.sheets(document.exhibits)
+    yield from tools_charts.sheets(document.tables)
     yield from tune_charts.sheets(document.findings)
     yield from offload_charts.sheets(document.findings)
     yield from training_charts.sheets(document.findings)

@@ -1,4 +1,4 @@
-"""Plots of summaries, where matplotlib is installed."""
+"""Writes PNG bar charts of summaries. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_BESIDE = 70  # characters of names that have room beside each other; more are turned
+_BESIDE = 70  # characters of names that fit side by side; longer ones are rotated
 
 
 def draw(beginning: Path, summaries: Sequence[Summary]) -> list[Path]:
-    """One PNG a work, bars of MB/s by workload and tool: ``<beginning>-<work>.png``. ImportError without matplotlib."""
+    """Write one PNG a work, ``<beginning>-<work>.png``: MB/s by workload and tool.
+
+    Raises ImportError without matplotlib.
+    """
     from matplotlib.figure import Figure
 
     written = []
@@ -52,12 +55,12 @@ def _turn(axes: Axes, names: Sequence[str]) -> None:
 
 
 def named(beginning: Path, name: str) -> Path:
-    """The path of a plot of the document whose path, without its suffix, is ``beginning``."""
+    """The path of a document's plot. ``beginning`` is the document's path without its suffix."""
     return beginning.with_name(f"{beginning.name}-{name}.png")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """The figure as a whole PNG; OSError where that fails, and what was there stays."""
+    """Write the figure as a PNG. Raises OSError and keeps the old file if that fails."""
     picture = BytesIO()
     figure.savefig(picture, format="png", dpi=120)
     with whole_files.replacing(path) as keep:

@@ -1,4 +1,4 @@
-"""Summaries of samples as tables: works side by side, and every figure. Pure."""
+"""Tables of summaries: works side by side, and every figure. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MIB = 1 << 20
 
 
 def works(summaries: Iterable[Summary | Failure]) -> list[str]:
-    """The works that were measured, in order."""
+    """The measured works, in order."""
     return list(dict.fromkeys(summary.work for summary in summaries))
 
 
@@ -23,38 +23,38 @@ def tools(summaries: Iterable[Summary | Failure]) -> list[str]:
 
 
 def is_sweep(summaries: Sequence[Summary]) -> bool:
-    """Whether these are several sizes of one tensor, so that a line over the size means something."""
+    """Whether these are several sizes of one tensor, which can be drawn over the size."""
     sizes = {summary.nbytes for summary in summaries}
     return len(sizes) > 1 and all(summary.workload.startswith("tensor-") for summary in summaries)
 
 
 def size(nbytes: int) -> str:
-    """Bytes in MiB, as the papers' tables have them."""
+    """Bytes in MiB as text, as in the papers' tables."""
     return f"{nbytes / _MIB:,.6g}" if nbytes < 1000 * _MIB else f"{nbytes / _MIB:,.0f}"
 
 
 def busy(summary: Summary) -> float:
-    """Cores that the work kept busy."""
+    """The number of cores that the work kept busy."""
     return summary.cpu_per_gb * summary.bandwidth / 1e9
 
 
 def io_efficiency(summary: Summary) -> float | None:
-    """IOef of the Fastensor paper (section 3.3): MB/s over the utilisation, here in cores. None where that is 0."""
+    """IOef of the Fastensor paper (section 3.3): MB/s over the utilisation, here in cores. None if that is 0."""
     used = busy(summary)
     return summary.bandwidth / 1e6 / used if used > 0 else None
 
 
 def sides(summaries: Sequence[Summary], failures: Sequence[Failure]) -> list[ResultTable]:
-    """For each workload, works side by side: a row for each tool, MB/s and how many times torch's that is.
+    """For each workload, works side by side: a row for each tool, with MB/s and the ratio to torch's.
 
-    "failed" where a tool failed, a gap where it took no part.
+    A tool that failed has "failed", one that took no part a gap.
     """
     shown = []
     tried: list[Summary | Failure] = [*summaries, *(failure for failure in failures if not failure.refused)]
     for workload in dict.fromkeys(one.workload for one in tried):
         own = [one for one in tried if one.workload == workload]
         named = works(own)
-        figures = {(one.tool, one.work): _beside(one) for one in own}  # of a tool that failed later, the failure
+        figures = {(one.tool, one.work): _beside(one) for one in own}  # a failure replaces earlier figures
         rows: list[list[Cell]] = [[tool, *(figures.get((tool, work)) for work in named)] for tool in tools(own)]
         title = f"{workload}, MB/s (x torch)"
         shown.append(ResultTable(f"{workload} side by side", title, ("tool", *(f"{work}*" for work in named)), rows))
@@ -142,7 +142,7 @@ def _figures(title: str, summaries: Sequence[Summary], left_out: Sequence[str]) 
 
 
 def failures(failed: Sequence[Failure]) -> ResultTable:
-    """What failed, where and why: a row for each tool and reason."""
+    """The failures: a row for each tool and reason."""
     groups: dict[tuple[str, str], list[Failure]] = {}
     for one in failed:
         groups.setdefault((one.tool, one.reason), []).append(one)

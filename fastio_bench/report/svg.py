@@ -1,6 +1,6 @@
-"""A matplotlib figure as SVG inside a page: its colours are the page's, light or dark, its text stays text.
+"""Renders a matplotlib figure as inline SVG with the page's colours, light or dark, and text that stays text.
 
-matplotlib knows no CSS variables, so figures are drawn in colours that stand for them, and these are replaced.
+matplotlib does not know CSS variables, so figures are drawn in placeholder colours, which are replaced.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SERIES = 9  # as many as page.css has
+SERIES = 9  # the number of series colours in page.css
 HEAT = 6
 INK, MUTED, RULE, PAPER = "#010101", "#010102", "#010103", "#010104"
-_LONGEST = 24  # characters of a name in a figure
+_LONGEST = 24  # characters of a name in a figure, at most
 _POINTS = 72 / 96  # of a pixel
 _NAMES = {INK: "ink", MUTED: "muted", RULE: "rule", PAPER: "panel"}
 _NAMES |= {f"#0102{number:02x}": f"series-{number}" for number in range(SERIES)}
@@ -53,23 +53,23 @@ _SETTINGS: Any = {
 
 
 def series(number: int) -> str:
-    """The colour of a series; they come round again."""
+    """The placeholder colour of a series; colours repeat after the last."""
     return f"#0102{number % SERIES:02x}"
 
 
 def heat(step: int) -> tuple[str, str]:
-    """The colours of a step of a scale, 0 the best: of a cell and of the text on it."""
+    """The placeholder colours of a cell and its text, at a step of the scale (0 is the best)."""
     return f"#0103{step:02x}", f"#0104{step:02x}"
 
 
 def short(name: str) -> str:
-    """A name that leaves a figure room for itself."""
+    """The name, shortened so that it fits beside a figure."""
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}\u2026"
 
 
 @contextmanager
 def drawing(width: float, height: float) -> Iterator[Figure]:
-    """A figure of so many CSS pixels, on which everything that is drawn inside the block has the page's look."""
+    """Yield a figure of that size in CSS pixels. What is drawn inside the block has the page's style."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -93,7 +93,7 @@ def render(figure: Figure, name: str, description: str) -> str:
     width, height = (float(size) / _POINTS for size in found.groups())
     rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL)
     rest = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{name}-", rest)
-    rest = re.sub(r"<style.*?</style>", "", rest, flags=re.DOTALL)  # one for all figures stands in page.css
+    rest = re.sub(r"<style.*?</style>", "", rest, flags=re.DOTALL)  # page.css has the style of all figures
     rest = re.sub(r"(?<=: )#010[1-4][0-9a-f]{2}", _variable, rest)
     rest = re.sub(r"(font: [^;\"]*?px) [^;\"]+", r"\1 var(--sans)", rest)
     label = html.escape(description)

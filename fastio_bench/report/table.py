@@ -1,4 +1,4 @@
-"""A table as data: what the terminal prints, a report's page draws and JSON keeps, and where its figures come from."""
+"""The result table: rows, columns and the origin of the figures, for the terminal, the page, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ResultTable:
     """One table. ``name`` is a slug, unique within its command; a column whose name ends with * holds numbers.
 
     ``origin`` is one of the four labels above, or says that each row has its own (:mod:`fastio_bench.papers.beside`).
-    Numbers are rounded where they are shown, never here. ``source`` names the paper's table or figure that it answers
-    or repeats, ``note`` says what a reader must know.
+    Numbers are rounded only for display. ``source`` names the paper's table or figure that the table answers or
+    repeats. ``note`` is text for the reader.
     """
 
     name: str
@@ -30,7 +30,7 @@ class ResultTable:
 
     @property
     def reference(self) -> str:
-        """The source in words: a paper's own table is named, what is to be held against it is "cf." that table."""
+        """The source as text: its name for a paper's own table, else "cf." and its name."""
         return self.source if self.origin == PAPER or not self.source else f"cf. {self.source}"
 
     def document(self) -> dict[str, Any]:

@@ -20,25 +20,25 @@ _AROUND = 3  # characters around each column: a border and two spaces; the last 
 _INDENT, _GAP = 2, "  "
 
 
-def table(exhibit: ResultTable) -> Group:
+def render(table: ResultTable) -> Group:
     """Render the table. Below it stands where its figures come from.
 
     Rich would wrap a caption to the table's width, so that line is a text of its own.
     """
-    origin = "; ".join(filter(None, (exhibit.origin, exhibit.reference, exhibit.note)))
-    return Group(fitted(exhibit), Text(origin, style="italic"), "")
+    origin = "; ".join(filter(None, (table.origin, table.reference, table.note)))
+    return Group(fitted(table), Text(origin, style="italic"), "")
 
 
-def fitted(exhibit: ResultTable) -> Fitted:
+def fitted(table: ResultTable) -> Fitted:
     """Render the table alone. Rows with the same first cell stand together, with a line between such groups."""
-    shown = Fitted(title=exhibit.title, title_justify="left", title_style="bold", show_header=any(exhibit.columns))
-    for column in exhibit.columns:
+    shown = Fitted(title=table.title, title_justify="left", title_style="bold", show_header=any(table.columns))
+    for column in table.columns:
         number = cells.is_number(column)
         shown.add_column(cells.heading(column), justify="right" if number else "left", overflow="fold")
-    first = [row[0] for row in exhibit.rows]
+    first = [row[0] for row in table.rows]
     grouped = any(one == other for one, other in pairwise(first))
-    for place, row in enumerate(exhibit.rows):
-        texts = [Text(text, style=_STYLES.get(text, "")) for text in cells.texts(exhibit, row)]
+    for place, row in enumerate(table.rows):
+        texts = [Text(text, style=_STYLES.get(text, "")) for text in cells.texts(table, row)]
         shown.add_row(*texts, end_section=grouped and first[place : place + 1] != first[place + 1 : place + 2])
     return shown
 

@@ -1,4 +1,4 @@
-"""``fastio-bench store``."""
+"""``fastio-bench store``: the block store of activations beside fio."""
 
 from __future__ import annotations
 
@@ -38,45 +38,45 @@ def _parsed_sizes(context: click.Context, parameter: click.Parameter, value: str
 @click.option("--rounds", type=click.IntRange(1), help=f"Rounds of every size.  [default: {ROUNDS}]")
 @click.option("--driver", type=click.Choice(["uring", "threads"]), default="uring", show_default=True)
 @common
-def store(conduct: CommandRun, sizes: list[int] | None, rounds: int | None, driver: str) -> None:
+def store(command: CommandRun, sizes: list[int] | None, rounds: int | None, driver: str) -> None:
     """Bandwidth and processor time of the block store beside fio's and those of a bare ring, in interleaved rounds.
 
     Activations are written in sequence and read back in reverse, on a file that fio then overwrites and reads as well.
     What was written is compared with what comes back before anything is timed. About two minutes, and twice 620 MB.
     """
-    quick = conduct.quick
+    quick = command.quick
     chosen = sizes or _parsed_sizes(click.get_current_context(), store.params[0], QUICK_SIZES if quick else SIZES) or []
     total = QUICK_TOTAL if quick else TOTAL
-    most = min(available_memory() // 2, shutil.disk_usage(conduct.parent).free // 2)
+    most = min(available_memory() // 2, shutil.disk_usage(command.parent).free // 2)
     if most < total:
-        conduct.report.notes.append(f"{label(most)} a call instead of {label(total)}, {room.WANT}")
+        command.report.notes.append(f"{label(most)} a call instead of {label(total)}, {room.WANT}")
         total = most
     kept = [size for size in chosen if size <= most]
     cut = room.remark([f"activations of {label(size)}" for size in chosen if size > most])
-    conduct.report.notes += [cut] if cut else []
+    command.report.notes += [cut] if cut else []
     turns = rounds or (QUICK_ROUNDS if quick else ROUNDS)
-    conduct.report.settings |= {
+    command.report.settings |= {
         "sizes": kept, "rounds": turns, "driver": driver, "total": total, "limit": disk_limit.find().name,
     }  # fmt: skip
 
     def work(folder: Path) -> None:
         plan = StoreRounds(folder, kept, turns, total, driver)
-        with conduct.meter(plan.weights()) as plan.tell:
-            for _ in conduct.report.take(plan.run()):
+        with command.meter(plan.weights()) as plan.tell:
+            for _ in command.report.take(plan.run()):
                 pass
 
     def show() -> list[Any]:
-        summaries = summarise(conduct.report.samples, baseline=disk_limit.TOOL)
+        summaries = summarise(command.report.samples, baseline=disk_limit.TOOL)
         found = list(goals(summaries))
-        conduct.report.findings["goals"] = [goal.document() for goal in found]
-        conduct.report.exhibits.append(exhibit(summaries, conduct.report.failures))
+        command.report.findings["goals"] = [goal.document() for goal in found]
+        command.report.tables.append(table(summaries, command.report.failures))
         return []
 
-    conduct.run(work, show)
+    command.run(work, show)
 
 
-def exhibit(summaries: list[Summary], failures: list[Failure]) -> ResultTable:
-    """All sizes and directions, the block store first, and what failed at the end."""
+def table(summaries: list[Summary], failures: list[Failure]) -> ResultTable:
+    """The table of all sizes and directions: the block store first, failures last."""
     columns = ("work", "size", "by", "MB/s*", "of the limit*", "least*", "most*", "CPU s/GB*", "way")
     rows: list[list[Cell]] = [
         [
@@ -94,6 +94,6 @@ def exhibit(summaries: list[Summary], failures: list[Failure]) -> ResultTable:
     note = (
         f"{STORE}: activations written in sequence and read in reverse, {TOTAL / 1e6:,.0f} MB a call or one activation "
         "(less with --quick, and where memory or disk hold less) in aligned memory of huge pages; the others overwrite "
-        "and read the very same file, nobody syncs; medians, least and most of interleaved rounds"
+        "and read the same file, without syncs; medians, least and most of interleaved rounds"
     )
     return ResultTable("store", "The block store beside the disk's limit", columns, rows, note=note)

@@ -1,7 +1,7 @@
-"""The block store beside fio on the very same file: activations of a size written in sequence and read in reverse.
+"""Times the block store and fio on the same file: activations of a size are written in sequence and read in reverse.
 
-Both overwrite blocks that have been written before, as every iteration of a training but the first does, and nobody
-syncs: what a store holds means nothing after a crash. Its memory is aligned, as Offload's is, which moves whole pages.
+Both overwrite blocks that were written before, as every training iteration but the first does. Neither syncs: the
+store's content has no use after a crash. Memory is aligned, as Offload's is, which moves whole pages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHUNK = 1 << 20  # words compared at a time
 
 @dataclass
 class StoreRounds:
-    """``sizes`` of activations in bytes; ``total`` is what one timed call moves: whole activations, at least one."""
+    """``sizes`` of activations in bytes; ``total``: the bytes of one timed call, whole activations, at least one."""
 
     folder: Path
     sizes: Sequence[int]
@@ -37,11 +37,11 @@ class StoreRounds:
     tell: Callable[[str, float], None] = lambda what, weight: None
 
     def weights(self) -> list[float]:
-        """How the time divides among the sizes: by what is moved."""
+        """The weight of each size, by the bytes that it moves."""
         return [_count(_stored(size), self.total) * _stored(size) / self.total for size in self.sizes]
 
     def run(self) -> Iterator[Sample | Failure]:
-        """Each outcome as it comes. Raises OSError where the store does not give back what it was given."""
+        """Each outcome as soon as it is known. Raises OSError if the store returns other bytes than it got."""
         for size, weight in zip(self.sizes, self.weights(), strict=True):
             self.tell(label(size), 0)
             yield from self._size(size)
@@ -96,7 +96,7 @@ class _Blobs:
             self._store.free(index)
 
     def check(self) -> None:
-        """Write all, and read it back into memory that has forgotten it. It leaves the blobs there."""
+        """Write all, clear the memory, read it back and compare. The blobs stay in the store."""
         words = self._memory.view(torch.int64)
         for begin in range(0, len(words), _CHUNK):
             torch.arange(begin, min(begin + _CHUNK, len(words)), out=words[begin : begin + _CHUNK])
@@ -113,7 +113,7 @@ class _Blobs:
 
 
 def goals(summaries: Sequence[Summary]) -> Iterator[Goal]:
-    """What was asked, at each size and in each direction. The baseline of ``summaries`` is the disk's limit."""
+    """The goals at each size and in each direction. The baseline of ``summaries`` is the disk's limit."""
     found = {(summary.work, summary.workload, summary.tool): summary for summary in summaries}
     for (work, workload, tool), own in found.items():
         other = found.get((work, workload, disk_limit.TOOL))
@@ -124,12 +124,12 @@ def goals(summaries: Sequence[Summary]) -> Iterator[Goal]:
 
 
 def label(size: int) -> str:
-    """A size for people: of 10^6 bytes, as the papers count."""
+    """A size as text, in 10^6 bytes, as the papers count."""
     return f"{size / 1e6:,.4g} MB"
 
 
 def _stored(size: int) -> int:
-    """What an activation takes at the store: whole blocks."""
+    """The bytes of an activation in the store: whole blocks."""
     return -(-size // BLOCK) * BLOCK
 
 

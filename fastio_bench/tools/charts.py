@@ -1,4 +1,4 @@
-"""Charts of what ``fastio-bench tools`` found, from its tables: who was best, and what choosing reaches."""
+"""Charts of ``fastio-bench tools``, from its tables: the best tools, and the results of choosing."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _NOT_TOOLS = {"MB", "rebuilds", "first", "best"}
 _ORACLES = {"replayed": "simulated: a recorded trace", "live": "measured here: live calls"}
 
 
-def sheets(exhibits: Sequence[ResultTable]) -> Iterator[Sheet]:
-    """Of whatever tables there are."""
-    named = {exhibit.name: exhibit for exhibit in exhibits if exhibit.rows}
+def sheets(tables: Sequence[ResultTable]) -> Iterator[Sheet]:
+    """The sheets for the tables that are there."""
+    named = {table.name: table for table in tables if table.rows}
     spreads = [own for name, own in named.items() if name.startswith(_SPREAD) and _has(own, "MB", "rebuilds")]
     if spreads:
-        tools = list(dict.fromkeys(tool for exhibit in spreads for tool in _tools(exhibit)))
+        tools = list(dict.fromkeys(tool for table in spreads for tool in _tools(table)))
         text = "The share of the rebuilds in which each tool was the best, by size; in brackets, how many rebuilds."
-        drawn = [_spread(exhibit, tools) for exhibit in spreads]
+        drawn = [_spread(table, tools) for table in spreads]
         yield Sheet("spread", "The best tool, dictionaries rebuilt again and again", text, tools, drawn)
     if "reach" in named and _has(named["reach"], "way"):
         text = (
@@ -39,39 +39,39 @@ def sheets(exhibits: Sequence[ResultTable]) -> Iterator[Sheet]:
     lines = ((named[name], title) for name, title in _ORACLES.items() if name in named)
     drawn = [_oracle(own, title) for own, title in lines if _has(own, "work", "total", "with luck", "oracle")]
     if drawn:
-        text = "The total time over that of an oracle, who uses the tool that usually takes the least: 1 is the best."
+        text = "The total time over that of an oracle, which uses the tool that usually takes the least: 1 is the best."
         yield Sheet("oracle", "The tuner beside the oracle", text, (_AUTO, _LUCK, _ALONE), drawn)
 
 
-def _has(exhibit: ResultTable, *headings: str) -> bool:
-    """Whether the table has these columns: documents of other versions may not."""
-    return {*headings} <= {cells.heading(column) for column in exhibit.columns}
+def _has(table: ResultTable, *headings: str) -> bool:
+    """Whether the table has these columns. Those of other versions may not."""
+    return {*headings} <= {cells.heading(column) for column in table.columns}
 
 
-def _column(exhibit: ResultTable, heading: str) -> list[Cell]:
+def _column(table: ResultTable, heading: str) -> list[Cell]:
     """The cells under a heading."""
-    place = [cells.heading(column) for column in exhibit.columns].index(heading)
-    return [row[place] for row in exhibit.rows]
+    place = [cells.heading(column) for column in table.columns].index(heading)
+    return [row[place] for row in table.rows]
 
 
-def _numbers(exhibit: ResultTable, heading: str) -> list[float]:
+def _numbers(table: ResultTable, heading: str) -> list[float]:
     """As :func:`_column`, 0 for a gap."""
-    return [float(cell or 0.0) for cell in _column(exhibit, heading)]
+    return [float(cell or 0.0) for cell in _column(table, heading)]
 
 
-def _tools(exhibit: ResultTable) -> list[str]:
-    return [name for name in map(cells.heading, exhibit.columns) if name not in _NOT_TOOLS]
+def _tools(table: ResultTable) -> list[str]:
+    return [name for name in map(cells.heading, table.columns) if name not in _NOT_TOOLS]
 
 
-def _spread(exhibit: ResultTable, tools: Sequence[str]) -> Chart:
-    counts = _numbers(exhibit, "rebuilds")
+def _spread(table: ResultTable, tools: Sequence[str]) -> Chart:
+    counts = _numbers(table, "rebuilds")
     sizes = [
-        f"{cells.text(nbytes)} MB ({count:.0f})" for nbytes, count in zip(_numbers(exhibit, "MB"), counts, strict=True)
+        f"{cells.text(nbytes)} MB ({count:.0f})" for nbytes, count in zip(_numbers(table, "MB"), counts, strict=True)
     ]
     shares = {
-        number: [100 * best / count for best, count in zip(_numbers(exhibit, tool), counts, strict=True)]
+        number: [100 * best / count for best, count in zip(_numbers(table, tool), counts, strict=True)]
         for number, tool in enumerate(tools)
-        if tool in _tools(exhibit)
+        if tool in _tools(table)
     }
 
     def draw(axes: Axes, color: Color) -> None:
@@ -82,16 +82,16 @@ def _spread(exhibit: ResultTable, tools: Sequence[str]) -> Chart:
         charts.name_rows(axes, sizes)
         axes.set(xlim=(0, 100), xlabel="% of the rebuilds")
 
-    return Chart(exhibit.name.removeprefix(_SPREAD), charts.rows(len(sizes) + 1), draw)
+    return Chart(table.name.removeprefix(_SPREAD), charts.rows(len(sizes) + 1), draw)
 
 
-def _reach(exhibit: ResultTable) -> Iterator[Chart]:
-    ways = [svg.short(str(way)) for way in _column(exhibit, "way")]
-    for heading in map(cells.heading, exhibit.columns):
+def _reach(table: ResultTable) -> Iterator[Chart]:
+    ways = [svg.short(str(way)) for way in _column(table, "way")]
+    for heading in map(cells.heading, table.columns):
         model, _, what = heading.rpartition(": ")
         if what != _TIME:
             continue
-        bars = (_numbers(exhibit, heading), _numbers(exhibit, f"{model}: {_CASES}"))
+        bars = (_numbers(table, heading), _numbers(table, f"{model}: {_CASES}"))
 
         def draw(axes: Axes, color: Color, bars: Sequence[Sequence[float]] = bars) -> None:
             for number, own in enumerate(bars):
@@ -105,12 +105,12 @@ def _reach(exhibit: ResultTable) -> Iterator[Chart]:
         yield Chart(model, charts.rows(len(ways) + 1) + 8 * len(ways), draw)
 
 
-def _oracle(exhibit: ResultTable, title: str) -> Chart:
-    works = [str(work) for work in _column(exhibit, "work")]
+def _oracle(table: ResultTable, title: str) -> Chart:
+    works = [str(work) for work in _column(table, "work")]
     place = works.index(ALL) if ALL in works else 0
-    headings = [cells.heading(column) for column in exhibit.columns]
-    bars = {"auto": (0, _column(exhibit, "total")[place]), "auto, as timed": (1, _column(exhibit, "with luck")[place])}
-    bars |= {tool: (2, exhibit.rows[place][at]) for at, tool in enumerate(headings) if at > headings.index("oracle")}
+    headings = [cells.heading(column) for column in table.columns]
+    bars = {"auto": (0, _column(table, "total")[place]), "auto, as timed": (1, _column(table, "with luck")[place])}
+    bars |= {tool: (2, table.rows[place][at]) for at, tool in enumerate(headings) if at > headings.index("oracle")}
     kept = {name: (number, float(value)) for name, (number, value) in bars.items() if value is not None}
 
     def draw(axes: Axes, color: Color) -> None:

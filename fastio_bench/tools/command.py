@@ -1,4 +1,4 @@
-"""``fastio-bench tools``: how the best tool spreads, and how near the dictionaries come to always choosing it."""
+"""``fastio-bench tools``: the distribution of the best tool, and how close the dictionaries come to always using it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fastio_bench.report import charts
 from fastio_bench.report.table import SIMULATED
 from fastio_bench.tools import charts as tools_charts
 from fastio_bench.tools import live, recording, replays, trace
-from fastio_bench.tools import tables as tools_exhibits
+from fastio_bench.tools import tables as tools_tables
 from fastio_bench.tools.rebuilt_dictionaries import Model, Training
 from fastio_bench.tools.trace import Row
 
@@ -31,15 +31,15 @@ _QUICK_MODELS = tuple(replace(model, batch=8, depth=2) for model in _MODELS)
 _CALLS, _QUICK_CALLS = 1000, 160
 _SECONDS, _QUICK_SECONDS = 150.0, 8.0
 _REPLAY_SECONDS = 20.0
-_TRAINING_NBYTES = 1 << 30  # of disk, at most: the feature maps of one step
+_TRAINING_NBYTES = 1 << 30  # bytes of disk, at most: the feature maps of one step
 _ORACLE = (
     "The oracle uses the tool whose median over the calls nearest in size is the least; which tool is the luckiest of "
-    "a call nobody can know beforehand."
+    "a call cannot be known beforehand."
 )
 
 
 def _finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    """What click's ranges let pass is refused: not a number, and what never ends."""
+    """Refuse NaN and infinity, which click's ranges accept."""
     if value is not None and not math.isfinite(value):
         raise click.BadParameter(f"{value} is not a number of seconds", context, parameter)
     return value
@@ -64,27 +64,27 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float | N
 )
 @common
 def tools(
-    conduct: CommandRun, calls: int | None, seconds: float | None, traced: Path | None, target: Path | None
+    command: CommandRun, calls: int | None, seconds: float | None, traced: Path | None, target: Path | None
 ) -> None:
     """How the best tool spreads over rebuilt dictionaries, and how near the tuner comes to always using it."""
     if target is not None:
-        recording.record(conduct, target, calls or recording.CALLS)
+        recording.record(command, target, calls or recording.CALLS)
         return
-    calls = calls or (_QUICK_CALLS if conduct.quick else _CALLS)
-    seconds = seconds if seconds is not None else (_QUICK_SECONDS if conduct.quick else _SECONDS)
-    trainings = [Training(model) for model in _fitting(conduct, _QUICK_MODELS if conduct.quick else _MODELS)]
-    conduct.report.settings |= {"calls": calls, "seconds": seconds, "models": [asdict(one.model) for one in trainings]}
-    conduct.report.settings |= {"trace": traced.name} if traced else {}
+    calls = calls or (_QUICK_CALLS if command.quick else _CALLS)
+    seconds = seconds if seconds is not None else (_QUICK_SECONDS if command.quick else _SECONDS)
+    trainings = [Training(model) for model in _fitting(command, _QUICK_MODELS if command.quick else _MODELS)]
+    command.report.settings |= {"calls": calls, "seconds": seconds, "models": [asdict(one.model) for one in trainings]}
+    command.report.settings |= {"trace": traced.name} if traced else {}
     try:
         rows = trace.read(traced or trace.SHIPPED)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    comparison = recording.comparison(conduct, recording.LIVE, calls, auto=True)
-    _measure(conduct, rows, trainings, seconds, comparison)
+    comparison = recording.comparison(command, recording.LIVE, calls, auto=True)
+    _measure(command, rows, trainings, seconds, comparison)
 
 
 def _measure(
-    conduct: CommandRun, rows: list[Row], trainings: list[Training], seconds: float, comparison: live.Comparison
+    command: CommandRun, rows: list[Row], trainings: list[Training], seconds: float, comparison: live.Comparison
 ) -> None:
     compared: list[Row] = []
     replayed: list[replays.Reached] = []
@@ -94,7 +94,7 @@ def _measure(
     def work(folder: Path) -> None:
         weights = [_REPLAY_SECONDS, *(max(seconds, 1.0) for _ in trainings), *comparison.weights()]
         recording.announce(weights, comparison, _TRAINING_NBYTES)
-        with conduct.meter(weights) as tell:
+        with command.meter(weights) as tell:
             comparison.tell = tell
             what = "replaying a recorded trace"
             tell(what, 0)
@@ -108,59 +108,59 @@ def _measure(
                 tell(what, 0)
                 training.run(folder, seconds, partial(tell, what))
             with live.fresh_dictionaries(folder):
-                recording.take(conduct, compared, comparison.run(folder))
+                recording.take(command, compared, comparison.run(folder))
 
     def show() -> list[Any]:
-        exhibits = conduct.report.exhibits
+        tables = command.report.tables
         trained = [training for training in trainings if training.found]
-        exhibits.extend(map(tools_exhibits.spread, trained))
+        tables.extend(map(tools_tables.spread, trained))
         if trained:
-            exhibits.extend((tools_exhibits.reach(trained), tools_exhibits.paper()))
+            tables.extend((tools_tables.reach(trained), tools_tables.paper()))
         if replayed:
             others = replays.ORDERS - replays.BEGINNINGS
             orders = f"in the recorded order from {replays.BEGINNINGS} beginnings and in {others} others"
             note = f"RECORDED timings, {orders}. {_ORACLE}"
             title = "The tuner on a recorded trace"
-            exhibits.append(tools_exhibits.oracle("replayed", title, replayed, note, SIMULATED))
-            exhibits.append(
-                tools_exhibits.bounds("bounds", "The recorded calls by a learner that is told everything", bounds)
+            tables.append(tools_tables.oracle("replayed", title, replayed, note, SIMULATED))
+            tables.append(
+                tools_tables.bounds("bounds", "The recorded calls by a learner that is told everything", bounds)
             )
-            exhibits.append(tools_exhibits.recovered(slower))
+            tables.append(tools_tables.recovered(slower))
         by_auto = [row for row in compared if live.AUTO in row.seconds]
         lived, left_out = replays.lived(by_auto, live.AUTO, comparison.chosen)
-        conduct.report.notes += [f"live, {remark}" for remark in left_out]
-        conduct.report.notes += host.remark(comparison.again)
+        command.report.notes += [f"live, {remark}" for remark in left_out]
+        command.report.notes += host.remark(comparison.again)
         if lived:
             note = f"Every tool did the same as auto right before or after it, in random order. {_ORACLE}"
-            exhibits.append(tools_exhibits.oracle("live", 'policy="auto", with nothing learned before', lived, note))
+            tables.append(tools_tables.oracle("live", 'policy="auto", with nothing learned before', lived, note))
             told = replays.lived_bounds(by_auto, live.AUTO)
-            exhibits.append(
-                tools_exhibits.bounds("live-bounds", "The same calls by a learner that is told everything", told)
+            tables.append(
+                tools_tables.bounds("live-bounds", "The same calls by a learner that is told everything", told)
             )
         judged = iter(comparison.chosen)
-        conduct.report.findings["compared"] = [
+        command.report.findings["compared"] = [
             {**row._asdict(), "chosen": next(judged) if live.AUTO in row.seconds else None} for row in compared
         ]
-        conduct.report.findings["rebuilds"] = {
+        command.report.findings["rebuilds"] = {
             training.model.name: {str(nbytes): list(map(asdict, found)) for nbytes, found in training.found.items()}
             for training in trained
         }
-        goals = tools_exhibits.goals(replayed, slower, lived)
-        conduct.report.findings["goals"] = [goal.document() for goal in goals]
+        goals = tools_tables.goals(replayed, slower, lived)
+        command.report.findings["goals"] = [goal.document() for goal in goals]
         return []
 
     def draw(beginning: Path) -> list[Path]:
-        return charts.write(beginning, tools_charts.sheets(conduct.report.exhibits))
+        return charts.write(beginning, tools_charts.sheets(command.report.tables))
 
-    conduct.run(work, show, draw)
+    command.run(work, show, draw)
 
 
-def _fitting(conduct: CommandRun, models: Sequence[Model]) -> list[Model]:
-    """The models, in smaller batches where there is no room for the feature maps of a step."""
+def _fitting(command: CommandRun, models: Sequence[Model]) -> list[Model]:
+    """The models, with smaller batches if a step's feature maps do not fit."""
     whole, found = {model.name: model.batch for model in _MODELS}, []
     for model in models:
-        batch = max(1, whole[model.name] * room.most(conduct.parent, 1) // _TRAINING_NBYTES)
+        batch = max(1, whole[model.name] * room.most(command.parent, 1) // _TRAINING_NBYTES)
         if batch < model.batch:
-            conduct.report.notes.append(f"{model.label}: batch {batch} instead of {model.batch}, {room.WANT}")
+            command.report.notes.append(f"{model.label}: batch {batch} instead of {model.batch}, {room.WANT}")
         found.append(replace(model, batch=min(batch, model.batch)))
     return found

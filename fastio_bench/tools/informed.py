@@ -1,7 +1,7 @@
-"""What choosing could reach if trying cost nothing: told what every tool took in every call that is over. Pure.
+"""An upper bound for any tuner: a learner that gets the time of every tool for every past call. Pure.
 
-A tuner hears of the tool that it used alone. What even this learner misses, no tuner can be asked for: the difference
-between tools is then smaller than what their times vary by.
+A real tuner gets only the time of the tool that it used. What this learner misses, no tuner can reach: there the tools
+differ by less than their times vary.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from fastio_bench.tools.replaying import WINDOW, Timed
 
 
 def informed(calls: Sequence[Timed]) -> list[str]:
-    """The tool for each call: the one with the least median, over the calls before it that are nearest in size.
+    """Choose a tool for each call: the one with the least median over the earlier calls that are nearest in size.
 
-    What a call took is compared with what the other tools took for the same call, so that busy spells cancel out.
+    Each time is taken relative to the other tools' times for the same call, so that busy phases cancel out.
     """
     if not calls:
         return []

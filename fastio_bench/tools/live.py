@@ -1,4 +1,4 @@
-"""Every tool at mixed sizes, side by side: what ``policy="auto"`` takes beside what it could have taken."""
+"""Times every tool and ``policy="auto"`` side by side at mixed sizes."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _CPU = frozenset({"cpu"})
 
 
 def sizes(count: int, largest: int = LARGEST) -> list[int]:
-    """So many sizes in bytes: up to 16 MiB every octave as often as any other, then the more seldom the larger.
+    """``count`` sizes in bytes: every octave up to 16 MiB equally often, larger ones less often the larger they are.
 
-    So no octave beyond takes more of the time than another.
+    So no octave beyond 16 MiB takes more time than another.
     """
     chance, found = random.Random(count), list[int]()
     while len(found) < count:
@@ -50,16 +50,16 @@ def sizes(count: int, largest: int = LARGEST) -> list[int]:
 
 
 def tools(work: str) -> tuple[str, ...]:
-    """The tools that a dictionary may choose from for a work, those over heavy libraries included."""
+    """The tools that a dictionary may choose for a work, including those of heavy libraries."""
     for name in registry.names():
-        registry.find(name)  # which imports the libraries of those that are installed
+        registry.find(name)  # imports the tool's library if it is installed
     form, _, what = work.partition(" ")
     return tool_selection.candidates(LOAD if what.endswith("load") else SAVE, form, _CPU)[0]
 
 
 @contextmanager
 def fresh_dictionaries(folder: Path) -> Iterator[None]:
-    """Inside, ``policy="auto"`` knows nothing but what ships, and learns into a folder of its own."""
+    """Let ``policy="auto"`` start from the shipped dictionaries and learn into a temporary folder in the block."""
     variable = "FASTIO_DICTIONARY_DIR"
     before = os.environ.get(variable)
     dicts.flush()
@@ -68,7 +68,7 @@ def fresh_dictionaries(folder: Path) -> Iterator[None]:
         os.environ[variable] = str(folder / "dictionaries")
         yield
     finally:
-        with held():  # or what was learned is written at the end of the process, where the folder was
+        with held():  # else the dictionaries would be written at exit, into the removed folder
             dicts.forget()
             if before is None:
                 os.environ.pop(variable, None)
@@ -78,11 +78,11 @@ def fresh_dictionaries(folder: Path) -> Iterator[None]:
 
 @dataclass
 class Comparison:
-    """All tools, and ``policy="auto"`` where ``auto`` says so, at each of the works for each of the sizes.
+    """Runs all tools, and with ``auto`` also ``policy="auto"``, at each work for each size.
 
-    What a size and a work took is one :class:`Row`, in which auto has the name :data:`AUTO`; ``chosen`` has the tool
-    that it chose, for each row in which it is. A tool that fails is a :class:`Failure`, and takes no further part in
-    that work. ``again``: how many calls were timed again, since the host disturbed them
+    Each size at a work gives one :class:`Row`, in which auto has the name :data:`AUTO`. ``chosen`` has the tool that
+    auto chose, for each row with auto. A tool that fails gives a :class:`Failure` and takes no further part in that
+    work. ``again``: the number of calls that were timed again because the host disturbed them
     (:mod:`fastio_bench.machine.host`).
     """
 
@@ -96,7 +96,7 @@ class Comparison:
     _measured: set[str] = field(default_factory=set)
 
     def weights(self) -> list[float]:
-        """The seconds, roughly, of every row to come."""
+        """The weight of every row: its seconds, roughly."""
         return [_weight(nbytes) * len(self._contestants(work)) for nbytes in self.sizes for work in self.works]
 
     def run(self, folder: Path) -> Iterator[Row | Failure]:
@@ -104,7 +104,7 @@ class Comparison:
         chance = random.Random(len(self.sizes))
         values = torch.randint(256, (max(self.sizes),), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
         for nbytes in self.sizes:
-            tensor = values[:nbytes].clone()  # a storage of its own: a view would be saved with all that it views
+            tensor = values[:nbytes].clone()  # its own storage: saving a view would save the whole storage
             gc.collect()
             _free_memory(nbytes)
             for work in self.works:
@@ -119,7 +119,7 @@ class Comparison:
         contestants = self._contestants(work)
         path = folder / f"{_FILE}.{work.partition(' ')[0]}"
         if work.endswith("load") and not path.exists():
-            # Durable: else whoever reads past the page cache first waits until the file is written.
+            # Durable: else the first tool that reads past the page cache waits for the write-back.
             fastio.save(tensor, path, policy="posix")
         for contestant in chance.sample(contestants, len(contestants)):
             try:
@@ -127,13 +127,13 @@ class Comparison:
                 chosen = used if contestant == AUTO else chosen
             except (
                 page_cache.ResidencyError
-            ) as error:  # no tool's fault: the row is left out, or the work where none succeeds
+            ) as error:  # not a tool's failure: the row is left out, or the whole work if no row succeeds
                 if work not in self._measured:
                     self._tools[work] = []
                     yield Failure(work, what, "all tools", 0, describe(error))
                 self.tell(what, _weight(nbytes) * len(contestants))
                 return
-            except Exception as error:  # whatever a tool raises is a result to show, not the end of the run
+            except Exception as error:  # any error of a tool is a result, not the end of the run
                 self._tools[work].remove(contestant)
                 yield Failure(work, what, contestant, 0, describe(error))
         self.tell(what, _weight(nbytes) * len(contestants))
@@ -143,14 +143,17 @@ class Comparison:
             yield Row(work, nbytes, {tool: took[tool] for tool in contestants if tool in took})
 
     def _time(self, work: str, tensor: torch.Tensor, path: Path, contestant: str) -> tuple[float, str]:
-        """Seconds that the caller waits, and the tool that did it; again where the host took memory meanwhile."""
+        """Time one call, again if the host took memory.
+
+        Returns the caller's seconds and the tool that moved the bytes.
+        """
         measured, again = undisturbed(partial(self._once, work, tensor, path, contestant), tensor.nbytes)
         self.again += again
         return measured.seconds, measured.way
 
     @staticmethod
     def _once(work: str, tensor: torch.Tensor, path: Path, contestant: str) -> Measured:
-        """What one call took; its way is the tool that did it. A tool that let another do it has failed."""
+        """Time one call; its way is the tool that moved the bytes. A tool that fell back to another has failed."""
         clock = SystemClock()
         with fastio.record() as transfers:
             if work.endswith("load"):
@@ -177,7 +180,7 @@ class Comparison:
 
 
 def _bring(path: Path, is_cold: bool) -> None:
-    """The file out of the page cache or into it; a page that another processor holds just then wants a moment."""
+    """Bring the file out of the page cache or into it. Retries, since another processor may hold a page."""
     for left in reversed(range(_ATTEMPTS)):
         try:
             (page_cache.drop if is_cold else page_cache.warm)(path)
@@ -189,7 +192,7 @@ def _bring(path: Path, is_cold: bool) -> None:
 
 
 def _free_memory(nbytes: int) -> None:
-    """Memory for a call that moves so many bytes, by way of the page cache too: free, and the machine's own."""
+    """Have free, resident-backed memory for a call that moves ``nbytes``, also through the page cache."""
     with Reserve(2 * nbytes):
         pass
 

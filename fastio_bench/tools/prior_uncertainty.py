@@ -1,8 +1,8 @@
-"""How far what a starting dictionary says of a tool may be off on another machine, as recordings of several tell. Pure.
+"""Estimates the uncertainty of a starting dictionary on another machine, from recordings of several machines. Pure.
 
-Tools that do the same work differ by the same everywhere: numpy, which makes the same system calls as posix, lies
-within 3 % of its usual ratio to it on small files; on large ones io_uring lies within 15 % of its own, and DALI within
-25 %. A tuner that knows which is which spends no calls on telling apart what is told already.
+Some ratios between tools are nearly the same everywhere: numpy makes the same system calls as posix and is within 3 %
+of its usual ratio to it on small files. On large files io_uring is within 15 % of its usual ratio, and DALI within
+25 %. A tuner with these numbers spends no calls on differences that are certain already.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from statistics import mean
 
 from fastio.dicts.priors import usual_doubt
 
-OCTAVES = 2  # either way: sizes that say how far a tool may be off at one
-WORTH = 4  # what each machine but the first counts for, by all of these sizes, beside what is usual; by replays
-LEAST = 0.03  # what the medians of a recording themselves are off by
+OCTAVES = 2  # the sizes within this distance contribute to the estimate at a size
+WORTH = 4  # the weight of each machine after the first, against the usual value; chosen by replays
+LEAST = 0.03  # the error of a recording's medians
 _ROUNDS = 30
 
 Bandwidths = Mapping[str, Mapping[str, float]]
-"""MB/s by size in bytes and tool, as a dictionary has them."""
+"""MB/s by size in bytes and by tool, as in a dictionary."""
 
 
 def doubts(machines: Sequence[Bandwidths]) -> dict[str, dict[str, float]]:
-    """By size and tool, the standard deviation of the logarithm of its relative time from one machine to another.
+    """By size and tool: the standard deviation, over machines, of the logarithm of the tool's relative time.
 
-    At every size that two machines or more have, of the tools that all have there. The estimate is drawn to
-    :func:`fastio.dicts.priors.usual_doubt`.
+    It covers the sizes that two or more machines have, and the tools that all of them have there. The estimate is
+    shrunk towards :func:`fastio.dicts.priors.usual_doubt`.
     """
     apart = {size: _apart(machines, size) for size in dict.fromkeys(size for machine in machines for size in machine)}
     apart = {size: deviations for size, deviations in apart.items() if deviations}
@@ -45,9 +45,9 @@ def doubts(machines: Sequence[Bandwidths]) -> dict[str, dict[str, float]]:
 
 
 def _apart(machines: Sequence[Bandwidths], size: str) -> list[dict[str, float]]:
-    """For each machine, how far the logarithm of each tool's time is from its mean over all machines.
+    """For each machine: the deviation of the logarithm of each tool's time from its mean over all machines.
 
-    Scaled so that its square is what one machine is expected to deviate by: of n, the mean takes a part of it.
+    It is scaled so that its square is an unbiased estimate of the variance: the mean of n machines takes a part of it.
     """
     having = [machine[size] for machine in machines if size in machine]
     if len(having) < 2:
@@ -59,7 +59,7 @@ def _apart(machines: Sequence[Bandwidths], size: str) -> list[dict[str, float]]:
 
 
 def _fitted(near: Sequence[Mapping[str, float]], tools: Sequence[str], usual: float, weight: float) -> dict[str, float]:
-    """What each tool deviates by, once what all of them do is taken out, weighted by how little each deviates."""
+    """Each tool's deviation, less the tools' common one, which is weighted by how little each tool deviates."""
     found = dict.fromkeys(tools, usual)
     for _ in range(_ROUNDS):
         weights = {tool: 1 / found[tool] ** 2 for tool in tools}

@@ -1,7 +1,7 @@
-"""Dictionaries rebuilt again and again while a model trains with its feature maps offloaded (Fastensor, tables 13, 14).
+"""Rebuilds dictionaries continuously while a model trains with offloaded feature maps (Fastensor, tables 13, 14).
 
-A rebuild is what the paper's code does: each tool writes and reads one feature map of a size, and the best is whose two
-times add up to the least. Here it begins anew as soon as it is done, so every size is rebuilt all the time.
+A rebuild is that of the paper's code: each tool writes and reads one feature map of a size, and the best is the one
+with the least sum of both times. Here the next rebuild begins as soon as one ends, at every size.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ _LEARNING_RATE = 0.01
 
 
 def tools() -> tuple[str, ...]:
-    """The tools that can both write and read a feature map."""
+    """The tools that can write and read a feature map."""
     saving, loading = (tool_selection.candidates(op, FORMAT, _CPU)[0] for op in (SAVE, LOAD))
     return tuple(tool for tool in saving if tool in loading)
 
 
 @dataclass
 class Rebuild:
-    """One round over the tools at one size: what each took to write and to read, and what the live tuner chose."""
+    """One round over the tools at one size: each tool's times, and the live tuner's choice."""
 
     written: dict[str, float] = field(default_factory=dict)
     read: dict[str, float] = field(default_factory=dict)
     live: str = ""
 
     def sums(self) -> dict[str, float]:
-        """WRDic's times: seconds to write and to read, by tool."""
+        """WRDic's times: the seconds to write plus those to read, by tool."""
         return {tool: seconds + self.read[tool] for tool, seconds in self.written.items()}
 
 
 class RebuildingStore:
-    """A :class:`fastio.offload.stores.tiers.Store` that gives the feature maps of each size to the tools in turn.
+    """A :class:`fastio.offload.stores.tiers.Store` that moves the feature maps of each size by the tools in turn.
 
-    In each turn one more is moved by the live tuner, a WRDic that learns from its own calls alone, as a user's does.
+    In each turn the live tuner moves one more. It is a WRDic that learns only from its own calls, as a user's does.
     """
 
     def __init__(self, folder: Path, among: Sequence[str], seed: int = 0) -> None:
@@ -62,7 +62,7 @@ class RebuildingStore:
         self._chance = random.Random(seed)
 
     def write(self, index: int, address: int, nbytes: int) -> None:
-        """Write a new blob by the tool whose turn it is."""
+        """Write a new blob by the next tool."""
         rebuilds, turns = self.rebuilds.setdefault(nbytes, []), self._turns.setdefault(nbytes, [])
         if not turns:
             turns.extend(self._chance.sample(list(self._stores), len(self._stores)))
@@ -87,28 +87,28 @@ class RebuildingStore:
             rebuild.read[turn] = time.perf_counter() - began
 
     def update(self) -> int:
-        """Nothing is ever under way."""
+        """Nothing is ever in flight."""
         return 0
 
     def is_done(self, index: int) -> bool:
-        """True: every transfer is waited for."""
+        """True: every transfer is synchronous."""
         return self._stores[self._blobs[index][0]].is_done(index)
 
     def wait(self, index: int) -> None:
         """Nothing to wait for."""
 
     def free(self, index: int) -> None:
-        """Forget a blob."""
+        """Remove a blob."""
         turn, _ = self._blobs.pop(index)
         self._stores[turn].free(index)
 
     def close(self) -> None:
-        """Give the space back."""
+        """Free the space."""
         for store in self._stores.values():
             store.close()
 
     def complete(self) -> dict[int, list[Rebuild]]:
-        """By size, the rebuilds in which every tool has written and read, in their order."""
+        """By size: the complete rebuilds, in their order."""
         whole = {tool for tool in self._stores if tool != LIVE}
         found = {
             nbytes: [rebuild for rebuild in rebuilds if rebuild.live and set(rebuild.read) == whole]
@@ -119,7 +119,7 @@ class RebuildingStore:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A network of :mod:`fastio_bench.workloads.training_models`, and the paper's table and network."""
+    """A network of :mod:`fastio_bench.workloads.training_models`, with the paper's table and network."""
 
     name: str
     label: str
@@ -132,14 +132,14 @@ class Model:
 
 @dataclass
 class Training:
-    """A model in training, and what the rebuilds found until now: by size, those in which all tools took part."""
+    """A model in training, and the complete rebuilds so far, by size."""
 
     model: Model
     steps: int = 0
     found: dict[int, list[Rebuild]] = field(default_factory=dict)
 
     def run(self, folder: Path, seconds: float, tell: Callable[[float], None] = lambda passed: None) -> None:
-        """Train for so many seconds, at least one step; ``tell`` hears of those passed. Nothing is lost by Ctrl-C."""
+        """Train for ``seconds``, at least one step. ``tell`` is called with those passed. Ctrl-C loses no rebuild."""
         model = self.model
         training = training_models.make(model.name, model.batch, model.depth, model.width)
         optimizer = torch.optim.SGD(training.model.parameters(), lr=_LEARNING_RATE)

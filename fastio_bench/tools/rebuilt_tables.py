@@ -1,4 +1,7 @@
-"""The spread of best tools over rebuilds, and how near *first*, *best* and the live tuner come to always the best."""
+"""The best tools over rebuilds, and how close *first*, *best* and the live tuner come to always using the best.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from fastio_bench.tools.rebuilt_dictionaries import Rebuild
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One size: how often each tool was best over ``rebuilds``, the first rebuild's best, and the most frequent one."""
+    """One size: how often each tool was the best in ``rebuilds``, the first rebuild's best, the most frequent best."""
 
     nbytes: int
     rebuilds: int
@@ -22,10 +25,10 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How near a way of choosing comes to the best tool of each rebuild, over all sizes.
+    """How close a way of choosing comes to the best tool of each rebuild, over all sizes.
 
-    ``cases``: the share of rebuilds whose best tool it chose, which is the figure that the paper gives. ``time``: the
-    least possible time over that of its choices.
+    ``cases``: the share of rebuilds whose best tool it chose, which is the paper's figure. ``time``: the least possible
+    time over that of its choices.
     """
 
     way: str
@@ -34,7 +37,7 @@ class Share:
 
 
 def sizes(found: Mapping[int, Sequence[Rebuild]]) -> list[Size]:
-    """One line of the paper's tables a size."""
+    """One row of the paper's tables for each size."""
     result = []
     for nbytes, rebuilds in found.items():
         bests = [_best(rebuild) for rebuild in rebuilds]

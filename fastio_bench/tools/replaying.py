@@ -1,4 +1,4 @@
-"""The tuner against an oracle, on timings that are known beforehand: recorded ones, or made up for a test. Pure."""
+"""Compares the tuner with an oracle on known timings, recorded or synthetic. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from fastio._native import shape
 from fastio.dicts.tuner import Tuner
 from fastio_bench.tools.trace import Row
 
-TIE = 1.02  # tools this close to each other count as equally good
-WINDOW = 51  # rows: those nearest to a size say what a tool takes there
-TOLD = 0.98  # half of the sign test's 95 % interval, in square roots of the number of rows
+TIE = 1.02  # tools within this ratio count as equally good
+WINDOW = 51  # the number of rows, nearest in size, whose median is a tool's expected time
+TOLD = 0.98  # half of the sign test's 95 % interval, in units of the square root of the number of rows
 
 Times = dict[str, float]
 """Seconds by tool."""
 
 
 class Timed(NamedTuple):
-    """One call to come: ``seconds`` that each tool would take for it, and what each is ``expected`` to take.
+    """A call to replay: the ``seconds`` of each tool for it, and the ``expected`` seconds.
 
-    ``alike`` are the tools that the rows around cannot tell from the best one (:func:`alike`), itself among them.
+    ``alike`` are the tools that the nearest rows cannot distinguish from the best (:func:`alike`), with the best
+    itself.
     """
 
     nbytes: int
@@ -32,10 +33,11 @@ class Timed(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call as it went: the tool chosen and the oracle's, with what each took and was expected to take, seconds.
+    """A replayed call: the chosen tool and the oracle's, each with its actual and its expected seconds.
 
-    The oracle knows the expected times, and so the tool that is best at each size; the luck of a call it does not know.
-    ``least_seconds`` is what the luckiest tool took. ``alike``: the rows around cannot tell the tool from the oracle's.
+    The oracle knows the expected times, so it knows the best tool at each size, but not the luck of a single call.
+    ``least_seconds`` are those of the fastest tool. ``alike``: the nearest rows cannot distinguish the tool from the
+    oracle's.
     """
 
     nbytes: int
@@ -51,7 +53,7 @@ class Call(NamedTuple):
 
 
 def timed(rows: Sequence[Row]) -> list[Timed]:
-    """The calls of one work, with the median over those nearest in size as what is expected."""
+    """The calls of one work. A tool's expected time is its median over the calls nearest in size."""
     tools = [tool for tool in rows[0].seconds if all(tool in row.seconds for row in rows)] if rows else []
     level = [shape(row.nbytes) for row in rows]
     relative = {tool: [math.log(row.seconds[tool]) - at for row, at in zip(rows, level, strict=True)] for tool in tools}
@@ -70,17 +72,18 @@ def timed(rows: Sequence[Row]) -> list[Timed]:
 
 
 def alike(near: Sequence[Mapping[str, float]], best: str) -> frozenset[str]:
-    """The tools that these timings cannot tell from the ``best``: it won no oftener than chance may have it.
+    """The tools that these timings cannot distinguish from the ``best``.
 
-    The sign test on pairs, all tools having been timed within one moment: with 51 rows a tool that the best one beat in
-    fewer than 33 is not slower with 95 % confidence, and the oracle's own choice between the two is luck.
+    It is a sign test on pairs, since all tools of a row were timed at nearly the same time: with 51 rows, a tool that
+    the best one beat in fewer than 33 is not slower with 95 % confidence. The oracle's choice between the two is then
+    luck.
     """
     most = len(near) / 2 + TOLD * math.sqrt(len(near))
     return frozenset(tool for tool in near[0] if sum(row[tool] > row[best] for row in near if tool in row) < most)
 
 
 def slowed(calls: Iterable[Timed], tool: str, factor: float, start: int) -> list[Timed]:
-    """The same calls, with one tool so many times slower from call ``start`` on."""
+    """The same calls, with one tool ``factor`` times slower from call ``start`` on."""
 
     def changed(times: Times) -> Times:
         return {**times, tool: times[tool] * factor}
@@ -92,7 +95,7 @@ def slowed(calls: Iterable[Timed], tool: str, factor: float, start: int) -> list
 
 
 def replay(calls: Iterable[Timed], tuner: Tuner) -> list[Call]:
-    """Let the tuner choose for each call, and tell it what the tool that it chose took."""
+    """Let the tuner choose for each call, and give it the time of the chosen tool."""
     warm: set[str] = set()
     done = []
     for call in calls:
@@ -105,7 +108,7 @@ def replay(calls: Iterable[Timed], tuner: Tuner) -> list[Call]:
 
 
 def judged(calls: Iterable[Timed], tools: Iterable[str], seconds: Iterable[float] | None = None) -> list[Call]:
-    """What others chose, one tool a call, beside the oracle. ``seconds`` is what their calls took, where measured."""
+    """Given choices, one tool a call, beside the oracle. ``seconds`` are their measured times, if there are any."""
     done = [_call(call, tool, False) for call, tool in zip(calls, tools, strict=True)]
     if seconds is None:
         return done
@@ -123,17 +126,17 @@ def expected_over_oracle(calls: Iterable[Call]) -> float:
 
 
 def oracle_over_least(calls: Iterable[Call]) -> float:
-    """The oracle's total time over that of the luckiest tool of each call, which nobody can know beforehand."""
+    """The oracle's total time over that of the fastest tool of each call, which cannot be known beforehand."""
     return _ratio((call.oracle_seconds, call.least_seconds) for call in calls)
 
 
 def share_best(calls: Sequence[Call], tie: float = TIE) -> float:
-    """The share of calls on the oracle's tool, or one that is expected to take no more than 2 % longer; 0 to 1."""
+    """The share of calls, 0 to 1, on the oracle's tool or one with an expected time at most 2 % longer."""
     return sum(call.expected <= tie * call.oracle_expected for call in calls) / len(calls) if calls else math.nan
 
 
 def share_alike(calls: Sequence[Call], tie: float = TIE) -> float:
-    """As :func:`share_best`, but calls on a tool that the timings cannot tell from the oracle's count too; 0 to 1."""
+    """As :func:`share_best`, but tools that the timings cannot distinguish from the oracle's count too."""
     good = sum(call.alike or call.expected <= tie * call.oracle_expected for call in calls)
     return good / len(calls) if calls else math.nan
 

@@ -1,4 +1,4 @@
-"""What the tuner reaches on a trace: against the oracle, and after a tool became three times slower. Pure."""
+"""Replays a trace with the tuner: against the oracle, and after one tool became three times slower. Pure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from fastio_bench.tools.replaying import (
 from fastio_bench.tools.trace import Row, by_work, context
 
 ORDERS = 8
-BEGINNINGS = 4  # orders that are the recorded one, begun elsewhere: a machine's busy spells stay together
-WARM_UP = 100  # calls of each work: a dictionary learns every work by itself
+BEGINNINGS = 4  # replays in the recorded order from other starting points: busy phases stay together
+WARM_UP = 100  # calls of each work: a dictionary learns each work separately
 FACTOR = 3.0
 RECOVERY = 50  # calls
 ALL = "all together"
@@ -35,13 +35,13 @@ ALL = "all together"
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What choosing reached at one work: ``total`` time over the oracle's, and the share of calls on the best tool.
+    """The result of choosing at one work: ``total`` time over the oracle's, and the share of calls on the best tool.
 
-    ``total`` has the luck of each call taken out, ``raw`` has it in. ``low`` and ``high`` are the least and the most
-    ``total`` of any order of the calls. ``share`` leaves the warm-up out, and is None where there was nothing else;
-    ``alike`` is that share with tools counted as best that the timings cannot tell from the best.
-    ``lucky`` is the oracle's total over that of the luckiest tool of each call. ``alone``: each tool's ``total``, had
-    it done everything.
+    ``total`` is by expected times, ``raw`` by actual ones, with the luck of each call. ``low`` and ``high`` are the
+    least and the most ``total`` of any order of the calls. ``share`` leaves the warm-up out, and is None if nothing is
+    left. ``alike`` is that share, with tools that the timings cannot distinguish from the best counted as best.
+    ``lucky`` is the oracle's total over that of the fastest tool of each call. ``alone``: the ``total`` of each tool
+    used alone.
     """
 
     work: str
@@ -58,10 +58,10 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """``tool`` became slower: the totals over the new oracle's from 50 calls on, and had nothing happened.
+    """After ``tool`` became slower: the total over the new oracle's from 50 calls later on, and without the change.
 
-    ``told`` is the total of who hears what every tool took (:func:`fastio_bench.tools.informed.informed`), and of the
-    change from the first call. None where the trace ends before.
+    ``told`` is the total of the learner that gets every tool's time (:func:`fastio_bench.tools.informed.informed`) and
+    knows the change from the first call. None if the trace ends before.
     """
 
     work: str
@@ -72,19 +72,22 @@ class Recovered:
 
 
 def replays(rows: Sequence[Row], rules: Sequence[Rule], orders: int = ORDERS) -> list[Reached]:
-    """The tuner on each work of a trace, each begun with what the rules say; the last line is all works together."""
+    """The tuner's results on each work of a trace, started from the shipped rules.
+
+    The last row is all works together.
+    """
     return _every_work(rows, orders, lambda work, calls: replay(calls, Tuner(rule_for(rules, context(work, 1)))))
 
 
 def bounds(rows: Sequence[Row], orders: int = ORDERS) -> list[Reached]:
-    """The same calls in the same orders, told what every tool took: :func:`fastio_bench.tools.informed.informed`."""
+    """The informed learner's results on the same calls and orders: :func:`fastio_bench.tools.informed.informed`."""
     return _every_work(rows, orders, lambda _, calls: judged(calls, informed(calls)))
 
 
 def lived(rows: Sequence[Row], own: str, chosen: Sequence[str]) -> tuple[list[Reached], list[str]]:
-    """What ``own`` reached, whose time stands in the rows beside that of the tools; of each row the tool ``chosen``.
+    """The results of ``own``, whose times are in the rows beside the tools'; ``chosen`` has its tool for each row.
 
-    Also says which calls are held against nothing: every other tool had failed, or the one chosen by itself.
+    Also returns remarks on calls without a comparison: all other tools had failed, or the chosen one when used alone.
     """
     places: dict[str, list[int]] = {}
     for place, row in enumerate(rows):
@@ -112,13 +115,13 @@ def lived(rows: Sequence[Row], own: str, chosen: Sequence[str]) -> tuple[list[Re
 
 
 def lived_bounds(rows: Sequence[Row], own: str) -> list[Reached]:
-    """As :func:`bounds`, in the order in which ``own`` had the calls, whose time the rows have beside the tools'."""
+    """As :func:`bounds`, for live rows, in the order of ``own``'s calls."""
     others = [row._replace(seconds={tool: took for tool, took in row.seconds.items() if tool != own}) for row in rows]
     return bounds([row for row in others if row.seconds], orders=1)
 
 
 def recoveries(rows: Sequence[Row], rules: Sequence[Rule], orders: int = ORDERS) -> list[Recovered]:
-    """At each work the tool with most of the oracle's time becomes three times slower halfway through."""
+    """The recoveries at each work, after the tool with most of the oracle's time became three times slower halfway."""
     found = []
     for work, own in by_work(rows).items():
         calls, rule = timed(own), rule_for(rules, context(work, 1))
@@ -140,7 +143,7 @@ def recoveries(rows: Sequence[Row], rules: Sequence[Rule], orders: int = ORDERS)
 
 
 def ordered(calls: Sequence[Timed], order: int) -> list[Timed]:
-    """The calls as they were recorded, begun at the first of them or another, or shuffled."""
+    """The calls in the recorded order, from the first or a later start, or shuffled."""
     if order >= BEGINNINGS:
         return random.Random(order).sample(list(calls), len(calls))
     start = order * len(calls) // BEGINNINGS

@@ -1,8 +1,8 @@
-"""``make dictionaries``: the starting dictionaries that ship, from traces of ``fastio-bench tools --record``.
+"""``make dictionaries``: writes the starting dictionaries from traces of ``fastio-bench tools --record``.
 
-What the tools took for one tensor is written anew, by operation, durability or residency, and for DALI's format apart.
-Every trace is of another machine: how far they are from each other says how far each tool may be off on the next.
-Rules of many small tensors, which no trace has, stay as they are.
+It replaces the rules for one tensor, by operation and durability or residency, separately for DALI's format. Every
+trace is from another machine: their differences give the uncertainty of each tool on the next one. The rules for many
+small tensors, which no trace has, stay.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from fastio_bench.tools import trace
 from fastio_bench.tools.prior_uncertainty import doubts
 from fastio_bench.tools.trace import Row
 
-NEAR = 0.75  # octaves either way: the rows of which a bandwidth is the median
-FEWEST = 5  # of them
+NEAR = 0.75  # octaves: the rows within this distance of a size give its median bandwidth
+FEWEST = 5  # the fewest such rows
 FILES = {"save": "wdic.json", "load": "rdic.json"}
 _BY_SIZE = ("bandwidth", "doubt")
-_USUAL = "pt"  # what holds for its files holds for formats that no trace has
+_USUAL = "pt"  # its rules also hold for formats that no trace has
 
 
 def rules(machines: Sequence[Sequence[Row]]) -> dict[str, list[dict[str, Any]]]:
-    """By operation, a rule for each work of the traces of some machines: those of one format alone come first."""
+    """By operation: a rule for each work of the machines' traces. Rules for a single format come first."""
     made: dict[str, list[dict[str, Any]]] = {op: [] for op in FILES}
     works = [trace.by_work(rows) for rows in machines]
     for work, own in trace.by_work([row for rows in machines for row in rows]).items():
@@ -55,7 +55,7 @@ def rules(machines: Sequence[Sequence[Row]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def bandwidths(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """MB/s of each tool at every octave, in bytes, that enough rows are near: the ratios are medians of a row's own."""
+    """MB/s of each tool at every octave (in bytes) with enough rows near. Ratios are medians of the rows' ratios."""
     tools = [tool for tool in rows[0].seconds if all(tool in row.seconds for row in rows)]
     usual = tools[0]
     found = {}
@@ -71,12 +71,12 @@ def bandwidths(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
 
 
 def merged(before: dict[str, Any], new: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A dictionary file with new rules in place of all but those of many small tensors, which are asked first."""
+    """A dictionary file with new rules. Only those for many small tensors, which match first, are kept."""
     return {**before, "priors": [*(rule for rule in before["priors"] if "small" in rule["where"]), *new]}
 
 
 def text(dictionary: dict[str, Any]) -> str:
-    """A dictionary file as it is kept: what is said of a size in one line."""
+    """The text of a dictionary file, with one line for each size."""
     lines: dict[str, str] = {}
 
     def folded(tools: dict[str, float]) -> str:
@@ -98,7 +98,7 @@ def text(dictionary: dict[str, Any]) -> str:
 
 
 def main(folder: str, *traces: str) -> None:
-    """Write the dictionaries in ``folder`` anew. ValueError, and nothing written, where traces lack an operation."""
+    """Rewrite the dictionaries in ``folder``. Raises ValueError, and writes nothing, if traces lack an operation."""
     made = rules([trace.read(Path(path)) for path in traces])
     lacking = [op for op, found in made.items() if not found]
     if lacking:

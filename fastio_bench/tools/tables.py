@@ -1,4 +1,4 @@
-"""What ``fastio-bench tools`` shows."""
+"""Tables and goals of ``fastio-bench tools``. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOTAL, _SHARE, _RECOVERED = 1.03, 0.95, 1.02  # the goals
 
 
 def spread(training: Training) -> ResultTable:
-    """How the best tool spreads over rebuilds, by size."""
+    """How often each tool was the best in the rebuilds, by size."""
     model, found = training.model, training.found
     lines = sizes(found)
     tools = list(dict.fromkeys(tool for rebuilds in found.values() for one in rebuilds for tool in one.written))
@@ -37,7 +37,7 @@ def spread(training: Training) -> ResultTable:
 
 
 def reach(trainings: Sequence[Training]) -> ResultTable:
-    """How near first, best, the live tuner and each tool alone come to the best of each rebuild."""
+    """How close first, best, the live tuner and each tool alone come to the best of each rebuild."""
     by_model = {one.model.name: {share.way: share for share in shares(one.found)} for one in trainings}
     ways = list(dict.fromkeys(way for own in by_model.values() for way in own))
     columns = ["way", *(f"{label}: {what}*" for label in by_model for what in ("% of cases", "% of best time"))]
@@ -113,7 +113,7 @@ def oracle(name: str, title: str, found: Sequence[Reached], note: str, origin: s
 
 
 def bounds(name: str, title: str, found: Sequence[Reached]) -> ResultTable:
-    """What no choosing can pass on a trace, or live."""
+    """The bounds of any choosing on a trace, or live."""
     rows: list[list[Cell]] = [
         [line.work, line.total, *(None if share is None else 100 * share for share in (line.share, line.alike))]
         for line in found
@@ -145,7 +145,7 @@ def recovered(found: Sequence[Recovered]) -> ResultTable:
 
 
 def goals(replayed: Sequence[Reached], slower: Sequence[Recovered], live: Sequence[Reached]) -> list[Goal]:
-    """What was asked of the tuner, and what it reached. Of what there is no figure there is no goal."""
+    """The goals of the tuner, for those figures that there are."""
     found = []
     for where, origin, lines in (("replayed", SIMULATED, replayed), ("live", MEASURED, live)):
         for line in lines:

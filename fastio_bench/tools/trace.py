@@ -1,4 +1,4 @@
-"""Timings of every tool at mixed sizes in a file, which ``fastio-bench tools --record`` writes and replays read."""
+"""Reads and writes traces: files with the timings of every tool at mixed sizes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _EXPECTED = "columns work, nbytes and one for each tool, as `fastio-bench tools 
 
 
 class Row(NamedTuple):
-    """One size at one work: the seconds that each tool took, all measured within one moment of each other.
+    """One size at one work: the seconds of each tool, all measured right after each other.
 
-    ``work`` is a format and one of :data:`WORKS`, as ``"pt cold load"``. The tools are in the order in which they are a
-    dictionary's candidates: of those equal in time it uses the first for what is large.
+    ``work`` is a format and one of :data:`WORKS`, as ``"pt cold load"``. The tools are in the order of a dictionary's
+    candidates: among equally fast ones it uses the first for large objects.
     """
 
     work: str
@@ -47,7 +47,10 @@ def context(work: str, nbytes: int) -> Context:
 
 
 def text(rows: Sequence[Row], remarks: Iterable[str]) -> str:
-    """Rows, microseconds in them, below the remarks as comments. A tool that took no part has an empty cell."""
+    """The trace as text: remarks as comments, then rows with microseconds.
+
+    A tool that took no part has an empty cell.
+    """
     tools = list(dict.fromkeys(tool for row in rows for tool in row.seconds))
     told = StringIO(newline="")
     told.writelines(f"# {remark}\n" for remark in remarks)
@@ -60,10 +63,10 @@ def text(rows: Sequence[Row], remarks: Iterable[str]) -> str:
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file, in the order in which they were recorded.
+    """The rows of a file, in recorded order.
 
-    ValueError for a file that is no trace, or cannot be replayed: it names the file, the line, what stands there and
-    what should.
+    Raises ValueError if the file is not a trace or cannot be replayed: it names the file, the line, what was got and
+    what was expected.
     """
     try:
         with open(path, newline="", encoding="utf-8") as file:
@@ -89,7 +92,7 @@ def read(path: Path) -> list[Row]:
 
 
 def by_work(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """The rows of each work, in their order: a dictionary learns each for itself."""
+    """The rows of each work, in their order: a dictionary learns each work separately."""
     works: dict[str, list[Row]] = {}
     for row in rows:
         works.setdefault(row.work, []).append(row)
@@ -97,7 +100,7 @@ def by_work(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def remarks(folder: Path, rows: Sequence[Row]) -> list[str]:
-    """What the timings were taken on, and of what."""
+    """The remarks of a trace: its machine, its settings and its calls."""
     found = machine.describe(folder)
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     return [
@@ -113,7 +116,7 @@ def remarks(folder: Path, rows: Sequence[Row]) -> list[str]:
 
 
 def _row(head: Sequence[str], cells: Sequence[str]) -> Row:
-    """A line's cells under the columns of ``head``; ValueError that says what is wrong with them."""
+    """Parse a line's cells under the columns of ``head``. Raises ValueError with got and expected."""
     if len(cells) != len(head):
         raise ValueError(f"got {len(cells)} cells; expected {len(head)}: {', '.join(head)}")
     work, size, *times = cells

@@ -19,12 +19,12 @@ QUICK_ROUNDS = 8
 
 
 Calls: TypeAlias = dict[str, dict[str, list[dict[str, Any]]]]
-"""Every call by workload and work, in order: the tool, its route, why it was that tool, and the seconds it took."""
+"""Every call by workload and work, in order: the tool, its route, the reason for the tool, and the seconds."""
 
 
 @dataclass
 class Tuning:
-    """What is saved and loaded, at most ``rounds`` times. ``tell(what, weight)`` hears of what is done."""
+    """Saves and loads the workloads at most ``rounds`` times. ``tell(what, weight)`` is called for the progress."""
 
     folder: Path
     rounds: int
@@ -33,11 +33,11 @@ class Tuning:
     calls: Calls = field(default_factory=dict)
 
     def weights(self) -> list[float]:
-        """The weight of every round to come."""
+        """The weight of every round."""
         return [_weight(workload) for workload in self.workloads for _ in range(self.rounds)]
 
     def run(self) -> None:
-        """Call after call, the dictionaries try the tools and keep what each took."""
+        """Run the calls, in which the dictionaries try the tools and learn their times."""
         for workload in self.workloads:
             self.tell(workload.label, 0)
             thing = workload.make()
@@ -54,7 +54,7 @@ class Tuning:
 
 
 def learned(folder: Path, workloads: Sequence[Workload]) -> list[tuple[str, dicts.Explanation]]:
-    """What the dictionaries of the folder's filesystem now say of each workload and work."""
+    """The answers of the folder's dictionaries for each workload and work."""
     return [
         (f"{workload.label}, {work}", answer)
         for workload in workloads

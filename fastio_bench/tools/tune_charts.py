@@ -33,7 +33,7 @@ def dictionary(findings: Mapping[str, Any]) -> Iterator[Sheet]:
 
 
 def sheets(findings: Mapping[str, Any]) -> Iterator[Sheet]:
-    """Of what the dictionaries say of one tensor of several sizes, if they were asked."""
+    """The speed of each tool over the size of one tensor, as learned."""
     works: dict[str, list[Explanation]] = {}
     for label, answer in findings_tables.learned(findings.get("learned") or ()):
         if label.startswith(_ONE):
@@ -66,7 +66,7 @@ class _Lines:
 
 
 def _points(answer: Explanation, tool: str) -> list[tuple[float, float]]:
-    """MiB and MB/s of the tool, where it is known what it takes."""
+    """MiB and MB/s of the tool, if its time is known."""
     return [
         (answer.nbytes / _MIB, answer.nbytes / entry.seconds / 1e6)
         for entry in answer.entries

@@ -22,31 +22,31 @@ from fastio_bench.workloads import objects
     "--rounds", type=click.IntRange(1), help=f"Most rounds; {warmup.MOST_ROUNDS}, with --quick {tuning.QUICK_ROUNDS}."
 )
 @common
-def tune(conduct: CommandRun, rounds: int | None) -> None:
+def tune(command: CommandRun, rounds: int | None) -> None:
     """Fill and keep this machine's dictionaries, by saving and loading all sizes with policy="auto".
 
     fastio learns by itself as it is used; this only brings it forward, and shows what was learned.
     """
-    rounds = rounds or (tuning.QUICK_ROUNDS if conduct.quick else warmup.MOST_ROUNDS)
-    kept, cut = sweep.fitting(tuning.QUICK_BATCHES if conduct.quick else tuning.BATCHES, conduct.parent)
-    conduct.report.notes += [cut] if cut else []
-    picked = kept if conduct.quick else [*kept, objects.small_tensors()]
-    conduct.report.settings |= {"rounds": rounds, "workloads": [workload.name for workload in picked]}
+    rounds = rounds or (tuning.QUICK_ROUNDS if command.quick else warmup.MOST_ROUNDS)
+    kept, cut = sweep.fitting(tuning.QUICK_BATCHES if command.quick else tuning.BATCHES, command.parent)
+    command.report.notes += [cut] if cut else []
+    picked = kept if command.quick else [*kept, objects.small_tensors()]
+    command.report.settings |= {"rounds": rounds, "workloads": [workload.name for workload in picked]}
 
     calls: tuning.Calls = {}
-    conduct.report.findings["calls"] = calls
+    command.report.findings["calls"] = calls
 
     def work(folder: Path) -> None:
         plan = tuning.Tuning(folder, rounds, picked, calls=calls)
-        with conduct.meter(plan.weights()) as plan.tell:
+        with command.meter(plan.weights()) as plan.tell:
             plan.run()
 
     def show() -> list[Any]:
-        rows = tuning.learned(conduct.parent, picked)
-        conduct.report.findings["learned"] = [{"work": work, **asdict(answer)} for work, answer in rows]
+        rows = tuning.learned(command.parent, picked)
+        command.report.findings["learned"] = [{"work": work, **asdict(answer)} for work, answer in rows]
         return []
 
     def draw(beginning: Path) -> list[Path]:
-        return charts.write(beginning, tune_charts.sheets(conduct.report.findings))
+        return charts.write(beginning, tune_charts.sheets(command.report.findings))
 
-    conduct.run(work, show, draw)
+    command.run(work, show, draw)

@@ -1,4 +1,4 @@
-"""The models of the Fastensor paper's table 9 by name: their shapes, and what was published of their sizes."""
+"""The models of the Fastensor paper's table 9 by name: their shapes and published sizes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fastio_bench.workloads.shapes_vision import alexnet, mobilenet_v3, resnet, 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A network: ``parameters`` as published (0 where they are not), in ``source``; ``shapes`` of its state dict.
+    """A network: its published number of ``parameters`` and its ``source`` (0 if unknown), its state dict's ``shapes``.
 
-    ``paper``: what the paper's table calls it, "" where it is not there.
+    ``paper``: its name in the paper's table, or "".
     """
 
     name: str
@@ -27,7 +27,7 @@ class Model:
 
 
 _TORCHVISION, _TRANSFORMERS = "torchvision's table of weights", "transformers' model of that name"
-_CHINESE = 21_128  # tokens in the vocabulary of the Chinese BERTs, whole-word-masking ones among them
+_CHINESE = 21_128  # the vocabulary of the Chinese BERTs, also of those with whole-word masking
 
 _EVERY = (
     Model("alexnet", "AlexNet", 61_100_840, _TORCHVISION, alexnet, "AlexNet"),

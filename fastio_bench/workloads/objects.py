@@ -1,4 +1,4 @@
-"""The objects that are saved and loaded: one tensor, BERT-large's state dict, ten thousand small tensors."""
+"""The objects to save and load: one tensor, BERT-large's state dict, ten thousand small tensors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SMALL_TENSORS, SMALL_SHAPE = 10_000, (256,)
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """An object by name: ``count`` tensors of ``nbytes`` in all.
+    """A named object: ``count`` tensors of ``nbytes`` in all.
 
-    ``kind`` is ``tensor`` or ``dict``; ``large`` ones carry the goals for bandwidth.
+    ``kind`` is ``tensor`` or ``dict``; the goals for bandwidth hold for ``large`` ones.
     """
 
     name: str
@@ -45,7 +45,7 @@ def one_tensor(batch: int) -> Workload:
 
 
 def state_dict(name: str, label: str, all_shapes: Mapping[str, shapes.Shape], large: bool) -> Workload:
-    """A dictionary of tensors, each with a storage of its own: fp32, but for a model's int64 buffers."""
+    """A dictionary of tensors, each with its own storage: fp32, except a model's int64 buffers."""
     nbytes = sum(shapes.nbytes(key, shape) for key, shape in all_shapes.items())
 
     def make() -> Object:
@@ -76,7 +76,7 @@ def model(name: str) -> Workload:
 
 
 def standard() -> list[Workload]:
-    """The workloads of ``fastio-bench peers``, the goals' two first."""
+    """The workloads of ``fastio-bench peers``. The two with goals come first."""
     return [bert_large(), one_tensor(256), one_tensor(4), one_tensor(1), small_tensors()]
 
 
@@ -101,7 +101,7 @@ def tensors(thing: Object) -> dict[str, torch.Tensor]:
 def fingerprint(thing: Object) -> int:
     """A CRC-32 over every tensor's name, dtype, shape and bytes, in order of name.
 
-    A benchmark that never looks at what it loaded may be timing something else than loading.
+    A benchmark that never checks what it loaded may time something other than loading.
     """
     from fastio._native import crc32, crc32_at
 
@@ -114,12 +114,12 @@ def fingerprint(thing: Object) -> int:
 
 
 def place(thing: Object, device: str) -> Object:
-    """The object on that device."""
+    """The object, moved to the device."""
     return {name: tensor.to(device) for name, tensor in thing.items()} if isinstance(thing, dict) else thing.to(device)
 
 
 def ready(device: str) -> None:
-    """Wake the device up, so that the first call to be timed does not pay for that."""
+    """Initialize the device, so that no timed call includes it."""
     import torch
 
     torch.empty(1, device=device)
@@ -128,9 +128,10 @@ def ready(device: str) -> None:
 
 
 def touch(thing: Object) -> None:
-    """Read one byte of every page on which the object's contiguous tensors lie: what is only mapped is then in memory.
+    """Read one byte of every page of the object's contiguous tensors, so that mapped pages are in memory.
 
-    Tensors on the same or on neighbouring pages are read by one call: ten thousand calls would take longer than that.
+    Tensors on the same or on adjacent pages are read by one call: ten thousand calls would take longer than the
+    reading.
     """
     from fastio.memory.raw_memory import host_bytes
 
@@ -147,7 +148,7 @@ def touch(thing: Object) -> None:
 
 
 def _values(shape: shapes.Shape, seed: int) -> torch.Tensor:
-    """Random values as a fresh model has them, the same ones in every process."""
+    """Random values like a new model's, the same in every process."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -155,7 +156,7 @@ def _values(shape: shapes.Shape, seed: int) -> torch.Tensor:
 
 
 def _numbers(shape: shapes.Shape, seed: int) -> torch.Tensor:
-    """Random int64 numbers, the same ones in every process."""
+    """Random int64 numbers, the same in every process."""
     import torch
 
     return torch.randint(1 << 12, shape, generator=torch.Generator().manual_seed(seed))

@@ -1,4 +1,4 @@
-"""Shapes of real tensors: layers and BERT's parameters by their names, and the block that the Fastensor paper moves."""
+"""Names and shapes of real tensors: layers, BERT's parameters, the Fastensor paper's block."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _BUFFERS = ("running_mean", "running_var", *_COUNTERS)
 def bert(layers: int = 24, hidden: int = 1024, vocabulary: int = VOCABULARY) -> dict[str, Shape]:
     """Parameter names and shapes of BERT (Devlin et al. 2019, section 3), by default of BERT-large, uncased.
 
-    ``layers`` encoder layers of width ``hidden``, a feed-forward width of ``4 * hidden`` and the pooler, as they stand
-    in a published state dict: 391 tensors, 335,141,888 parameters for BERT-large.
+    ``layers`` encoder layers of width ``hidden``, a feed-forward width of ``4 * hidden`` and the pooler, as in a
+    published state dict: 391 tensors, 335,141,888 parameters for BERT-large.
     """
     wide = 4 * hidden
     shapes: dict[str, Shape] = {
@@ -56,13 +56,13 @@ def convolution(name: str, outputs: int, inputs: int, side: int, bias: bool = Tr
 
 
 def batch_norm(name: str, width: int) -> dict[str, Shape]:
-    """A BatchNorm with its buffers: the running statistics, and how many batches they have seen."""
+    """A BatchNorm with its buffers: the running statistics and the number of batches."""
     statistics = {f"{name}.running_mean": (width,), f"{name}.running_var": (width,), f"{name}.num_batches_tracked": ()}
     return norm(name, width) | statistics
 
 
 def is_parameter(name: str) -> bool:
-    """Whether a tensor of a state dict is trained; the others are buffers, which go by names of their own."""
+    """Whether a tensor of a state dict is a parameter. The others are buffers."""
     return not name.endswith(_BUFFERS)
 
 
@@ -72,12 +72,12 @@ def is_counter(name: str) -> bool:
 
 
 def parameters(shapes: Mapping[str, Shape]) -> int:
-    """How many parameters a state dict of these names and shapes has."""
+    """The number of parameters of a state dict with these names and shapes."""
     return sum(prod(shape) for name, shape in shapes.items() if is_parameter(name))
 
 
 def nbytes(name: str, shape: Shape) -> int:
-    """Bytes of the tensor of that name in a state dict."""
+    """The bytes of a state dict's tensor."""
     return (8 if is_counter(name) else 4) * prod(shape)
 
 
@@ -87,5 +87,5 @@ def feature_map(batch: int) -> Shape:
 
 
 def fp32_bytes(shape: Shape) -> int:
-    """Bytes of an fp32 tensor of that shape."""
+    """The bytes of an fp32 tensor of that shape."""
     return 4 * prod(shape)

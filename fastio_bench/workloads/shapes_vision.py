@@ -15,7 +15,7 @@ def alexnet() -> dict[str, Shape]:
     """AlexNet in one column (Krizhevsky 2014, section 5): five convolutions, three fully connected layers."""
     shapes: dict[str, Shape] = {}
     inputs = _COLOURS
-    # Where each stands among the ReLUs and pools, its channels, and the side of its kernels.
+    # The index of each in the sequence with ReLUs and pools, its channels, the side of its kernels.
     for place, outputs, side in ((0, 64, 11), (3, 192, 5), (6, 384, 3), (8, 256, 3), (10, 256, 3)):
         shapes |= convolution(f"features.{place}", outputs, inputs, side)
         inputs = outputs
@@ -62,7 +62,7 @@ def resnet(blocks: Sequence[int], widening: int = 1) -> dict[str, Shape]:
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """One row of MobileNetV3's tables 1 and 2: kernel, expanded and output channels, and whether it squeezes."""
+    """A row of MobileNetV3's tables 1 and 2: kernel, expanded and output channels, whether it squeezes and excites."""
 
     side: int
     expanded: int
@@ -116,7 +116,7 @@ def mobilenet_v3(large: bool) -> dict[str, Shape]:
 
 
 def _bottleneck(name: str, inputs: int, row: Bottleneck) -> dict[str, Shape]:
-    """Expand (where there is something to expand), convolve each channel, squeeze and excite, project."""
+    """Expand (if the channels differ), convolve each channel, squeeze and excite, project."""
     parts: list[dict[str, Shape]] = []
     if row.expanded != inputs:
         parts.append(_normed(f"{name}.{len(parts)}", row.expanded, inputs, 1))
@@ -145,8 +145,8 @@ def toy() -> dict[str, Shape]:
     """The Fastensor paper's Toy model (section 5.1.2), which sees CIFAR-10's images of 32 x 32.
 
     The paper gives its layers (three times a convolution and a pool, then two linear layers) and its size (0.5600 MB,
-    table 9), but no widths. These are the ones of Caffe's cifar10-quick, the common network of just these layers: with
-    them the state dict has 145,578 parameters, 0.5553 MiB, and as a ``.pt`` file the paper's size.
+    table 9), but no widths. These widths are those of Caffe's cifar10-quick, a common network of the same layers. With
+    them the state dict has 145,578 parameters, 0.5553 MiB, and its ``.pt`` file has the paper's size.
     """
     shapes: dict[str, Shape] = {}
     inputs, side = _COLOURS, 32

@@ -1,4 +1,4 @@
-"""The networks that ``fastio-bench offload`` trains, written out by hand so that nothing but torch is needed."""
+"""The networks that ``fastio-bench offload`` trains. They need only torch."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import nn
 from torch.nn import functional
 
 CLASSES = 10
-_SIDE = 32  # of the images that mlp, cnn and vit see
+_SIDE = 32  # pixels: the side of the images for mlp, cnn and vit
 _PATCH = 4
-_TOKENS, _VOCABULARY = 128, 256  # of the transformer's and the lstm's sequences
+_TOKENS, _VOCABULARY = 128, 256  # for the transformer's and the lstm's sequences
 _HEAD = 64  # features of one attention head, at most
 _STACK_SIDE = 28
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A network by name: its sizes where none are asked for, and how it and a batch of examples are made.
+    """A named network: its default sizes, and the functions that make it and a batch of examples.
 
-    ``build(depth, width)`` gives the network, ``examples(batch, generator)`` its inputs and the classes it is to learn.
+    ``build(depth, width)`` returns the network, ``examples(batch, generator)`` inputs and their classes.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What is trained: a network of this module and its sizes."""
+    """The network to train, and its sizes."""
 
     architecture: str
     batch: int
@@ -61,7 +61,7 @@ class Training:
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block; ``causal`` is a decoder's, which looks at no later token."""
+    """A pre-norm transformer block. A ``causal`` one, a decoder's, attends to no later token."""
 
     def __init__(self, width: int, causal: bool) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Block(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Tokens or patches to features, with a learned place for each."""
+    """Tokens or patches to features, with learned position embeddings."""
 
     def __init__(self, inner: nn.Module, tokens: int, width: int) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Embedding(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Stacked LSTM layers; the state of every token is kept."""
+    """Stacked LSTM layers that return the state of every token."""
 
     def __init__(self, depth: int, width: int) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def _cnn(depth: int, width: int) -> nn.Module:
 
 
 def _conv_stack(depth: int, width: int) -> nn.Module:
-    """3 x 3 convolutions of many channels: much to compute for each byte that is saved."""
+    """3 x 3 convolutions of many channels: much computation for each saved byte."""
     body = [layer for _ in range(depth) for layer in (nn.Conv2d(width, width, 3, padding=1), nn.ReLU(inplace=True))]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, CLASSES)]
     return nn.Sequential(nn.Conv2d(3, width, 1), *body, *head)
@@ -177,7 +177,7 @@ ARCHITECTURES = {architecture.name: architecture for architecture in _EVERY}
 
 
 def make(name: str, batch: int, depth: int, width: int, seed: int = 0) -> Training:
-    """The network and its batch: the same values in every process."""
+    """The network and its batch, with the same values in every process."""
     torch.manual_seed(seed)
     architecture = ARCHITECTURES[name]
     model = architecture.build(depth, width)

@@ -1,4 +1,4 @@
-"""The harness itself: that what it reports is what was measured, and that what it measures is what it says."""
+"""The harness: rounds, summaries, workloads, page cache, reserve, timing, fresh processes and goals."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fastio_bench.harness import fresh_process, page_cache, stats, timing, warmu
 from fastio_bench.harness.memory_reserve import Reserve
 from fastio_bench.harness.rounds import Contestant, Failure, Measured, Sample, Task, interleave
 from fastio_bench.harness.run_record import Report, interruptible
-from fastio_bench.harness.time_budget import Patience
+from fastio_bench.harness.time_budget import TimeBudget
 from fastio_bench.io import sweep
-from fastio_bench.io import tables as io_exhibits
+from fastio_bench.io import tables as io_tables
 from fastio_bench.machine import disk_limit, memory_limit
 from fastio_bench.model import tables as model_tables
 from fastio_bench.peers import compare, goals
@@ -45,7 +45,7 @@ def run(clock: FakeClock, rounds: int, *contestants: Contestant) -> list[Sample 
 
 
 def failing_at(clock: FakeClock, call: int) -> Callable[[], str]:
-    """A tool that takes a second, and fails at that call."""
+    """A tool that takes a second and fails at the given call."""
     calls, works = iter(range(1, call + 1)), clock.mover([1.0] * call)
 
     def run() -> str:
@@ -57,7 +57,7 @@ def failing_at(clock: FakeClock, call: int) -> Callable[[], str]:
 
 
 class TestRounds:
-    def test_a_transport_of_known_speed_gets_its_speed(self) -> None:
+    def test_summary_has_the_known_speed(self) -> None:
         clock = FakeClock()
         samples = run(clock, 3, Contestant("torch", clock.mover([4.0, 1.0, 2.0], 0.25), clock.idle, clock.idle))
         (summary,) = stats.summarise(s for s in samples if isinstance(s, Sample))
@@ -67,7 +67,7 @@ class TestRounds:
         assert summary.cpu_per_gb == 0.25
         assert summary.ratio == 1.0
 
-    def test_the_known_speed_is_what_people_and_programs_are_told(self, tmp_path: Path) -> None:
+    def test_tables_and_json_have_the_known_speed(self, tmp_path: Path) -> None:
         clock, report = FakeClock(), Report("io", tmp_path, {})
         task = Task(sweep.COLD, "tensor-x", 3_000_000_000)
         for seconds, tool in (([2.0, 2.0, 9.0], "steady"), ([1.5, 1.0, 1.0], "quick")):
@@ -80,7 +80,7 @@ class TestRounds:
         ]
         assert [sample["seconds"] for sample in told["samples"]] == [2.0, 2.0, 9.0, 1.5, 1.0, 1.0]
         summaries = stats.summarise(report.samples)
-        shown = {exhibit.name: exhibit for exhibit in io_exhibits.measured(summaries, report.failures)}
+        shown = {table.name: table for table in io_tables.measured(summaries, report.failures)}
         assert shown["io-cold-read"].columns == ["size MiB*", "steady*", "quick*", "rounds*"]
         assert shown["io-cold-read"].rows[0][1:] == [1500.0, 3000.0, 3]
         busy = {row[0]: row[2:] for row in shown["io-cpu-utilisation"].rows}
@@ -88,11 +88,11 @@ class TestRounds:
         efficiency = {row[0]: row[2:] for row in shown["io-ioef"].rows}
         assert efficiency[sweep.COLD] == [3000.0, 6000.0, 3]
         with (console := Console(width=150)).capture() as page:
-            console.print(terminal.table(summary_tables.matrix("", summaries)))
+            console.print(terminal.render(summary_tables.matrix("", summaries)))
         assert "1,500" in page.get()
         assert "3,000" in page.get()
 
-    def test_rounds_are_interleaved(self) -> None:
+    def test_runs_contestants_in_interleaved_rounds(self) -> None:
         clock = FakeClock()
         calls: list[str] = []
 
@@ -112,19 +112,19 @@ class TestRounds:
         assert calls == ["before A", "A", "after A", "before B", "B", "after B"] * 2
         assert [(o.tool, o.round) for o in outcomes] == [("A", 0), ("B", 0), ("A", 1), ("B", 1)]
 
-    def test_rounds_that_do_not_fit_are_left_out_whole(self) -> None:
+    def test_leaves_out_whole_rounds_that_do_not_fit(self) -> None:
         clock = FakeClock()
-        patience = Patience(100.0, clock.wall)
+        budget = TimeBudget(100.0, clock.wall)
         done: list[list[tuple[str, int]]] = []
         for share, times in ((0.3, [6.0] * 4), (0.5, [60.0] * 4), (1.0, [1.0] * 4), (1.0, [1.0] * 4)):
-            patience.begin(share)
+            budget.begin(share)
             contestants = [Contestant("A", clock.mover(times)), Contestant("B", clock.mover(times))]
-            outcomes = interleave(TASK, contestants, 4, clock, another=patience.another)
+            outcomes = interleave(TASK, contestants, 4, clock, another=budget.another)
             done.append([(outcome.tool, outcome.round) for outcome in outcomes])
         both = [[("A", number), ("B", number)] for number in range(4)]
         assert done == [both[0] + both[1], both[0], both[0], both[0]]  # 24 of 30 s; 120 of 38 s; nothing is left
 
-    def test_ratios_are_of_medians_and_the_spread_of_rounds(self) -> None:
+    def test_ratio_is_of_medians_and_spread_is_of_rounds(self) -> None:
         clock = FakeClock()
         samples = run(
             clock,
@@ -136,14 +136,14 @@ class TestRounds:
         assert (torch_.ratio, torch_.ratio_low, torch_.ratio_high) == (1.0, 1.0, 1.0)
         assert (fast.ratio, fast.ratio_low, fast.ratio_high) == (6.0 / 2.0, 1.5, 8.0)
 
-    def test_a_ratio_is_of_the_rounds_that_both_had(self) -> None:
+    def test_ratio_uses_only_rounds_of_both(self) -> None:
         clock = FakeClock()
         torch_ = run(clock, 3, Contestant("torch", clock.mover([8.0, 2.0, 2.0])))
         fast = run(clock, 1, Contestant("fast", clock.mover([1.0])))
         (summary,) = [found for found in stats.summarise([*torch_, *fast]) if found.tool == "fast"]
         assert (summary.ratio, summary.ratio_low, summary.ratio_high) == (8.0, 8.0, 8.0)
 
-    def test_a_failure_is_shown_and_the_others_go_on(self) -> None:
+    def test_failed_tool_is_reported_and_others_continue(self) -> None:
         clock, calls = FakeClock(), []
 
         def fail() -> str:
@@ -161,25 +161,25 @@ class TestRounds:
         assert len(outcomes) == 1 + 3
         assert calls == ["tried", "cleaned"]
 
-    def test_a_tool_that_fails_is_in_every_table_and_in_json(self, tmp_path: Path) -> None:
+    def test_failed_tool_is_in_every_table_and_in_json(self, tmp_path: Path) -> None:
         clock, report = FakeClock(), Report("io", tmp_path, {})
         contestants = [Contestant("torch", clock.mover([1.0] * 3)), Contestant("breaks", failing_at(clock, 2))]
         task = Task(sweep.DURABLE, "tensor-x", 10**9)
         for _ in report.take(interleave(task, contestants, 3, clock)):
             pass
         summaries = stats.summarise(report.samples)
-        shown = {exhibit.name: exhibit for exhibit in io_exhibits.measured(summaries, report.failures)}
+        shown = {table.name: table for table in io_tables.measured(summaries, report.failures)}
         assert shown["io-durable-write"].rows[0][1:] == [1000.0, "failed", 3]
         (beside,) = summary_tables.sides(summaries, report.failures)
         assert beside.rows == [["torch", "1,000 (1.00)"], ["breaks", "failed"]]
-        assert command.exhibit(summaries, report.failures).rows[-1][2:4] == ["breaks", "failed"]
+        assert command.table(summaries, report.failures).rows[-1][2:4] == ["breaks", "failed"]
         (failure,) = json.loads(json.dumps(report.document()))["failures"]
         assert (failure["tool"], failure["round"], failure["reason"]) == ("breaks", 1, "OSError: no space left")
         assert summary_tables.failures(report.failures).rows == [
             ["breaks", 1, sweep.DURABLE, "tensor-x", "OSError: no space left"]
         ]
 
-    def test_a_tool_that_never_succeeds_is_shown_as_well_and_one_that_takes_no_part_is_not(self) -> None:
+    def test_tables_show_failed_tools_but_not_refused_ones(self) -> None:
         clock, task = FakeClock(), Task(compare.CACHED, "toy", 10**9)
         outcomes = [*interleave(task, [Contestant("torch", clock.mover([1.0]))], 1, clock)]
         outcomes += interleave(task, [Contestant("breaks", failing_at(clock, 1))], 1, clock)
@@ -194,12 +194,12 @@ class TestRounds:
             ["breaks", "failed", None],
             ["odd", None, "failed"],
         ]
-        saved, loaded = model_tables.exhibits(summaries, failures)
+        saved, loaded = model_tables.tables(summaries, failures)
         assert saved.columns[3:] == ("torch s*", "breaks s*")
         assert [row[2:] for row in saved.rows] == [[1, 1.0, "failed"]]
         assert [row[2:] for row in loaded.rows] == [[None, "failed"]]
 
-    def test_what_measures_itself_is_believed(self) -> None:
+    def test_uses_the_times_of_a_contestant_that_measures_itself(self) -> None:
         clock = FakeClock()
         own = Measured(2.0, 0.5, 77, "way", 0.25)
         (sample,) = run(clock, 1, Contestant("fresh", lambda: own, clock.idle))
@@ -207,9 +207,7 @@ class TestRounds:
         assert (sample.seconds, sample.cpu_seconds, sample.extra_bytes, sample.way) == (2.0, 0.5, 77, "way")
         assert sample.gpu_busy == 0.25
 
-    def test_a_call_that_the_host_disturbed_is_timed_again_unless_it_is_long_or_hardly_slower(
-        self, tmp_path: Path
-    ) -> None:
+    def test_disturbed_call_is_timed_again_unless_long_or_hardly_slower(self, tmp_path: Path) -> None:
         clock, report = FakeClock(), Report("io", tmp_path, {})
 
         def hit(seconds: list[float], taken: list[int]) -> Callable[[], str]:
@@ -253,7 +251,7 @@ class TestRounds:
         (note,) = report.notes
         assert note.startswith("5 large calls were timed again")
 
-    def test_a_small_call_is_timed_once_whatever_the_host_does(self) -> None:
+    def test_small_call_is_timed_once_even_if_disturbed(self) -> None:
         clock = FakeClock()
 
         def hit() -> str:
@@ -264,7 +262,7 @@ class TestRounds:
         assert isinstance(sample, Sample)
         assert (sample.again, sample.taken_back) == (0, MIB)
 
-    def test_an_interruption_keeps_what_was_measured(self, tmp_path: Path) -> None:
+    def test_interrupt_keeps_samples(self, tmp_path: Path) -> None:
         clock = FakeClock()
 
         def interrupt() -> str:
@@ -283,24 +281,26 @@ class TestShapes:
     @pytest.mark.parametrize(
         ("layers", "hidden", "tensors", "parameters"), [(24, 1024, 391, 335_141_888), (12, 768, 199, 109_482_240)]
     )
-    def test_bert_has_its_published_size(self, layers: int, hidden: int, tensors: int, parameters: int) -> None:
+    def test_bert_has_its_published_number_of_parameters(
+        self, layers: int, hidden: int, tensors: int, parameters: int
+    ) -> None:
         """The counts that the published bert-large-uncased and bert-base-uncased report of themselves."""
         found = shapes.bert(layers, hidden)
         assert len(found) == tensors
         assert sum(map(shapes.fp32_bytes, found.values())) == 4 * parameters
 
-    def test_the_papers_sizes(self) -> None:
+    def test_one_tensor_has_the_papers_sizes(self) -> None:
         sizes = [shapes.fp32_bytes(shapes.feature_map(batch)) / MIB for batch in (1, 4, 16, 64, 256, 512)]
         assert sizes == [3.0625, 12.25, 49, 196, 784, 1568]
 
     @pytest.mark.parametrize("workload", [objects.one_tensor(1), objects.small_tensors()], ids=lambda w: w.name)
-    def test_an_object_is_as_large_as_it_says(self, workload: objects.Workload) -> None:
+    def test_workload_has_its_stated_bytes(self, workload: objects.Workload) -> None:
         tensors = objects.tensors(workload.make())
         assert sum(tensor.nbytes for tensor in tensors.values()) == workload.nbytes
         assert len({tensor.untyped_storage().data_ptr() for tensor in tensors.values()}) == len(tensors)
         assert objects.find(workload.name).nbytes == workload.nbytes
 
-    def test_a_fingerprint_sees_every_difference(self) -> None:
+    def test_fingerprint_changes_with_every_difference(self) -> None:
         thing = {"a": torch.arange(8.0), "b": torch.zeros(2, 4)}
         mark = objects.fingerprint(thing)
         assert objects.fingerprint(dict(reversed(thing.items()))) == mark
@@ -315,7 +315,7 @@ class TestShapes:
 
 
 class TestCold:
-    def test_cold_is_really_cold_and_warm_really_warm(self, disk: Path) -> None:
+    def test_drop_and_warm_change_residency(self, disk: Path) -> None:
         path = disk / "file"
         path.write_bytes(os.urandom(3 * MIB + 5))
         assert page_cache.resident(path) > 0
@@ -324,7 +324,7 @@ class TestCold:
         page_cache.warm(path)
         assert page_cache.resident(path) >= page_cache.WARM
 
-    def test_a_folder_counts_as_all_its_files(self, disk: Path) -> None:
+    def test_residency_of_a_folder_covers_all_files(self, disk: Path) -> None:
         folder = disk / "checkpoint"
         folder.mkdir()
         for name in "ab":
@@ -333,7 +333,7 @@ class TestCold:
         page_cache.warm(folder / "a")
         assert page_cache.resident(folder) == pytest.approx(0.5, abs=0.01)
 
-    def test_what_stays_in_memory_is_no_cold_file(self) -> None:
+    def test_drop_raises_if_pages_stay(self) -> None:
         path = Path("/dev/shm") / f"fastio-bench-test-{os.getpid()}"
         path.write_bytes(bytes(MIB))
         try:
@@ -342,8 +342,8 @@ class TestCold:
         finally:
             path.unlink()
 
-    def test_a_mapped_object_is_touched_on_every_page_it_lies_on_and_on_no_other(self, disk: Path) -> None:
-        """By the page cache itself: at random, the kernel reads no page ahead."""
+    def test_touch_reads_every_page_of_a_mapped_object_and_no_other(self, disk: Path) -> None:
+        """Checked by the page cache: with random access the kernel reads no page ahead."""
         page, path = mmap.PAGESIZE, disk / "mapped"
         path.write_bytes(bytes(64 * page))
         page_cache.drop(path)
@@ -357,7 +357,7 @@ class TestCold:
         objects.touch({"a": begins_within, "b": across, "c": one, "d": next_to_it, "e": whole[:0]})
         assert page_cache.resident(path) * 64 == 2 + 1 + 3
 
-    def test_a_read_is_only_timed_while_the_file_is_as_it_should_be(self, disk: Path) -> None:
+    def test_check_raises_unless_residency_matches(self, disk: Path) -> None:
         path = disk / "file"
         path.write_bytes(os.urandom(MIB))
         page_cache.drop(path)
@@ -369,7 +369,7 @@ class TestCold:
         with pytest.raises(page_cache.ResidencyError, match="would not be cold"):
             page_cache.check(path, "cold")
 
-    def test_a_reserve_is_really_there_and_then_really_gone(self) -> None:
+    def test_reserve_holds_memory_and_releases_it(self) -> None:
         peak = timing.Peak()
         with Reserve(64 * MIB) as reserve:
             reserve.hold()
@@ -380,7 +380,7 @@ class TestCold:
             assert (after.beyond(0) or 0) >= 60 * MIB
         assert (timing.Peak().beyond(0) or 0) < 8 * MIB
 
-    def test_a_reserve_lets_go_of_no_less_than_is_asked_for_and_takes_it_back(self) -> None:
+    def test_reserve_releases_at_least_the_bytes_and_takes_them_back(self) -> None:
         def resident() -> float:
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             return pages * os.sysconf("SC_PAGE_SIZE") / MIB - before
@@ -394,15 +394,13 @@ class TestCold:
             reserve.release(MIB)
             assert resident() <= 44, "64 MiB at least"
             reserve.hold(64 * MIB)
-            assert resident() == pytest.approx(136, abs=8), "the rest is somebody's"
+            assert resident() == pytest.approx(136, abs=8), "the rest is in use"
             reserve.hold()
             reserve.hold()
             assert resident() == pytest.approx(200, abs=8)
         assert resident() == pytest.approx(0, abs=8)
 
-    def test_each_work_is_learned_until_its_own_dictionary_is_settled(
-        self, disk: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_warms_up_each_work_until_its_dictionary_settles(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         answers = {"durable save": True, "save": True, "cold load": True, "warm load": False}
         monkeypatch.setattr(warmup, "settled", lambda folder, workload: answers)
         workload, rounds = objects.one_tensor(1), list[None]()
@@ -415,7 +413,7 @@ class TestCold:
 
 
 class TestTiming:
-    def test_the_peak_is_beyond_what_is_held(self) -> None:
+    def test_peak_excludes_held_memory(self) -> None:
         def filled() -> torch.Tensor:
             """Of pages fresh from the kernel: a heap that earlier tests left full of free pages would not grow."""
             return torch.frombuffer(mmap.mmap(-1, 32 * MIB), dtype=torch.uint8).fill_(1)
@@ -432,7 +430,7 @@ class TestTiming:
         assert 30 * MIB < measured.extra_bytes < 48 * MIB
         assert measured.seconds > 0
 
-    def test_the_gpu_is_asked_only_where_there_is_one_and_it_is_the_one_named(self) -> None:
+    def test_reads_utilisation_only_of_the_named_gpu(self) -> None:
         asked: list[str] = []
         often = threading.Event()
 
@@ -450,7 +448,7 @@ class TestTiming:
             asked.clear()
         assert (idle.share(), asked) == (None, [])
 
-    def test_where_nobody_tells_how_busy_it_is_there_is_a_reason_and_no_figure(self) -> None:
+    def test_unreadable_utilisation_gives_a_reason_and_no_figure(self) -> None:
         def read(device: str) -> int:
             raise ModuleNotFoundError("nvidia-ml-py does not seem to be installed")
 
@@ -477,20 +475,18 @@ class TestFresh:
         answers = {"fingerprint": objects.fingerprint(thing), "state": "warm", **changes}
         return fresh_process.Job("torch", "load", workload=workload.name, path=str(path), **answers)
 
-    def test_what_was_loaded_is_looked_at(self, disk: Path) -> None:
+    def test_load_of_wrong_bytes_fails(self, disk: Path) -> None:
         with pytest.raises(fresh_process.ChildError, match="loaded something else"):
             fresh_process.measure(self.job(disk, fingerprint=1))
 
-    def test_what_was_warmed_since_is_no_cold_load(self, disk: Path) -> None:
-        """Between dropping the file and the call another may read it: the figure would be of the page cache."""
+    def test_cold_load_fails_if_the_file_was_warmed(self, disk: Path) -> None:
+        """Another process may read the file between its drop and the call, which would then read the page cache."""
         job = self.job(disk, state="cold")
         fresh_process.measure(job)
         with pytest.raises(fresh_process.ChildError, match=r"ResidencyError: .* this read would not be cold"):
             fresh_process.measure(job, at_ready=lambda: page_cache.warm(job.path))
 
-    def test_what_libraries_print_does_not_disturb_the_answer(
-        self, disk: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_output_of_libraries_does_not_change_the_result(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         noise = disk / "noise"
         noise.mkdir()
         monkeypatch.setattr(sys, "path", [str(noise), *sys.path])
@@ -509,17 +505,17 @@ class TestFresh:
         assert fresh_process.measure(job, **done).seconds > 0
         assert heard == ["ready", "done"]
 
-    def test_the_childs_own_words_come_back(self, disk: Path) -> None:
+    def test_child_error_has_the_childs_message(self, disk: Path) -> None:
         job = self.job(disk)
         os.unlink(job.path)
         with pytest.raises(fresh_process.ChildError, match="FileNotFoundError"):
             fresh_process.measure(job)
 
-    def test_a_child_that_dies_is_a_failure(self, disk: Path) -> None:
+    def test_killed_child_raises_child_error(self, disk: Path) -> None:
         with pytest.raises(fresh_process.ChildError, match=r"status -?[0-9]+"):
             fresh_process.measure(self.job(disk), {"LD_PRELOAD": "", "PYTHONHOME": str(disk)})
 
-    def test_every_other_process_has_waited_for_its_job(self, disk: Path) -> None:
+    def test_every_second_job_runs_in_a_waiting_process(self, disk: Path) -> None:
         job, before = self.job(disk), children()
         with fresh_process.paired():
             fresh_process.measure(job)
@@ -532,13 +528,13 @@ class TestFresh:
         fresh_process.measure(job)
         assert children() == before
 
-    def test_what_waits_is_gone_after_an_error(self, disk: Path) -> None:
+    def test_waiting_process_ends_after_an_error(self, disk: Path) -> None:
         before = children()
         with pytest.raises(fresh_process.ChildError), fresh_process.paired():
             fresh_process.measure(self.job(disk, fingerprint=1))
         assert children() == before
 
-    def test_the_peak_of_a_load_is_beyond_the_object(self, disk: Path) -> None:
+    def test_peak_of_a_load_excludes_the_object(self, disk: Path) -> None:
         """torch.load copies once, straight into the tensor; its peak is far below another copy of it."""
         measured = fresh_process.measure(self.job(disk))
         assert measured.extra_bytes is not None
@@ -559,7 +555,7 @@ class TestGoals:
         values |= {"best_bandwidth": bandwidth * 1.25, **changes}
         return stats.Summary(work=work, tool=tool, bandwidth=bandwidth, **values)
 
-    def test_a_durable_save_is_held_against_all(self) -> None:
+    def test_durable_save_has_goals_against_all_rivals(self) -> None:
         found = goals.check(
             [
                 self.summary(compare.DURABLE, "torch", 1e9, cpu_per_gb=0.31),
@@ -581,7 +577,7 @@ class TestGoals:
         }
 
     @pytest.mark.parametrize("work", [compare.COLD, compare.WARM])
-    def test_what_only_maps_is_no_rival_of_a_load_nor_is_the_limit(self, work: str) -> None:
+    def test_mapping_tools_and_limits_are_not_rivals_of_a_load(self, work: str) -> None:
         found = goals.check(
             [
                 self.summary(work, "torch", 1e9),
@@ -594,7 +590,7 @@ class TestGoals:
         )
         assert {goal.against for goal in found} == {"torch", "the best peer that copies, torch"}
 
-    def test_a_peer_that_saves_faster_is_said_so(self) -> None:
+    def test_faster_peer_misses_the_goal(self) -> None:
         rows = [self.summary(compare.CACHED, "torchsnapshot", 8e9), self.summary(compare.CACHED, "fastio", 6e9)]
         (goal,) = goals.check(rows, frozenset({"big"}))
         assert (goal.against, goal.measured, goal.met) == ("the best peer, torchsnapshot", 0.75, False)
@@ -602,7 +598,7 @@ class TestGoals:
     @pytest.mark.parametrize(
         ("ring", "against", "asked"), [(2.2e9, disk_limit.RING, 0.909), (1.8e9, disk_limit.TOOL, 1.0)]
     )
-    def test_the_disks_limit_is_whichever_was_faster(self, ring: float, against: str, asked: float) -> None:
+    def test_goals_use_the_faster_disk_limit(self, ring: float, against: str, asked: float) -> None:
         for work in compare.LIMITED:
             found = goals.check(
                 [
@@ -614,11 +610,11 @@ class TestGoals:
             )
             assert {goal.against: round(goal.measured, 3) for goal in found} == {against: asked}
 
-    def test_small_objects_are_never_slower_than_torch(self) -> None:
+    def test_small_objects_have_the_goal_of_torchs_speed(self) -> None:
         rows = [self.summary(compare.WARM, "torch", 1e9), self.summary(compare.WARM, "fastio", 0.9e9)]
         (goal,) = goals.check(rows, frozenset())
         assert (goal.asked, goal.met) == (1.0, False)
 
-    def test_the_import(self) -> None:
+    def test_import_time_has_a_goal(self) -> None:
         (goal,) = goals.check([], frozenset(), 0.030)
         assert (goal.measured, goal.unit, goal.met) == (30.0, "ms", True)

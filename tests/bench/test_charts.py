@@ -1,4 +1,4 @@
-"""The charts of ``tools``, ``tune`` and ``offload``: what is drawn is what was found, in files and on the page."""
+"""The charts of ``tools``, ``tune`` and ``offload``: their data, and the files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from benching import invoke
 from fastio.dicts import Explanation
 from fastio.dicts.context import Context
 from fastio.dicts.explain import Entry
-from fastio_bench.offload import batch_growth, simulated_papers
 from fastio_bench.offload import charts as offload_charts
 from fastio_bench.offload.accuracy import Accuracy
+from fastio_bench.papers import batch_growth, offload_simulated
 from fastio_bench.report import charts
 from fastio_bench.report.charts import Chart, Sheet
 from fastio_bench.report.table import ResultTable
@@ -36,7 +36,7 @@ def drawn(chart: Chart) -> Axes:
 
 
 def bars(axes: Axes) -> list[tuple[float, float]]:
-    """Where each begins, and how long it is."""
+    """The begin and the length of each bar."""
     return [(bar.get_x(), bar.get_width()) for bar in axes.patches if isinstance(bar, Rectangle)]
 
 
@@ -45,33 +45,33 @@ def names(axes: Axes) -> list[str]:
 
 
 class TestTools:
-    def sheets(self, exhibits: list[ResultTable]) -> dict[str, Sheet]:
-        return {sheet.name: sheet for sheet in tools_charts.sheets(exhibits)}
+    def sheets(self, tables: list[ResultTable]) -> dict[str, Sheet]:
+        return {sheet.name: sheet for sheet in tools_charts.sheets(tables)}
 
-    def test_each_size_has_a_bar_of_all_its_rebuilds(self, tmp_path: Path) -> None:
-        sheet = self.sheets(made.chosen(tmp_path).exhibits)["spread"]
+    def test_spread_chart_has_a_bar_per_size_with_all_rebuilds(self, tmp_path: Path) -> None:
+        sheet = self.sheets(made.chosen(tmp_path).tables)["spread"]
         assert (sheet.series, len(sheet.charts)) == (["posix", "uring"], 2)
         axes = drawn(sheet.charts[0])
         assert names(axes) == ["0.00410 MB (4)", "1.05 MB (2)"]
         assert bars(axes) == [(0, 75), (0, 0), (75, 25), (0, 100)]
 
-    def test_ways_of_choosing_stand_below_each_other(self, tmp_path: Path) -> None:
-        (exhibit,) = (one for one in made.chosen(tmp_path).exhibits if one.name == "reach")
-        sheet = self.sheets([exhibit])["reach"]
+    def test_reach_chart_has_a_row_per_way(self, tmp_path: Path) -> None:
+        (table,) = (one for one in made.chosen(tmp_path).tables if one.name == "reach")
+        sheet = self.sheets([table])["reach"]
         axes = drawn(sheet.charts[0])
         assert [chart.title for chart in sheet.charts] == ["transformer", "vit"]
-        assert names(axes) == [str(row[0]) for row in exhibit.rows]
-        cases, times = ([row[column] for row in exhibit.rows] for column in (1, 2))
+        assert names(axes) == [str(row[0]) for row in table.rows]
+        cases, times = ([row[column] for row in table.rows] for column in (1, 2))
         assert [width for _, width in bars(axes)] == pytest.approx([*times, *cases])
 
-    def test_the_oracle_is_one(self, tmp_path: Path) -> None:
-        sheet = self.sheets(made.chosen(tmp_path).exhibits)["oracle"]
+    def test_oracle_chart_has_ratios_to_the_oracle(self, tmp_path: Path) -> None:
+        sheet = self.sheets(made.chosen(tmp_path).tables)["oracle"]
         assert [chart.title for chart in sheet.charts] == ["simulated: a recorded trace", "measured here: live calls"]
         axes = drawn(sheet.charts[1])
         assert names(axes) == ["auto", "auto, as timed", "posix", "uring"]
         assert [width for _, width in bars(axes)] == [1.02, 1.1, 1.3, 1.5]
 
-    def test_a_table_with_other_columns_has_no_chart(self) -> None:
+    def test_table_with_other_columns_has_no_chart(self) -> None:
         found = [
             ResultTable(name, name, ("x*",), [[1]]) for name in ("spread-vit", "reach", "replayed", "live", "other")
         ]
@@ -80,13 +80,13 @@ class TestTools:
 
 
 def explained(nbytes: int, used: str) -> Explanation:
-    """uring moves 2 GB/s, posix 1 GB/s; of torch nothing is known."""
+    """uring moves 2 GB/s, posix 1 GB/s; torch's speed is unknown."""
     seconds = {"uring": nbytes / 2e9, "posix": nbytes / 1e9, "torch": None}
     entries = [Entry(tool, took, took, took, 1.0, 3, 0, "here", None) for tool, took in seconds.items()]
     return Explanation(Context("save", "pt", "cpu"), nbytes, used, "", 1.0, tuple(entries))
 
 
-def test_tools_over_the_size_with_the_chosen_one_ringed() -> None:
+def test_learned_chart_marks_the_tool_in_use() -> None:
     learned = [
         (f"one tensor, {size} MiB, save", explained(size * MIB, used)) for size, used in ((1, "posix"), (4, "uring"))
     ]
@@ -104,23 +104,23 @@ def test_tools_over_the_size_with_the_chosen_one_ringed() -> None:
 
 
 class TestOffload:
-    def test_an_iteration_grows_with_the_batch_until_the_memory_ends(self) -> None:
-        found = {one.way: one for one in batch_growth.courses(simulated_papers.V100_SSD)}
-        assert set(found) == set(simulated_papers.WAYS)
-        largest = {one.way: one.runs for one in simulated_papers.capacities(simulated_papers.V100_SSD)}
+    def test_iteration_grows_with_the_batch_up_to_capacity(self) -> None:
+        found = {one.way: one for one in batch_growth.courses(offload_simulated.V100_SSD)}
+        assert set(found) == set(offload_simulated.WAYS)
+        largest = {one.way: one.runs for one in offload_simulated.capacities(offload_simulated.V100_SSD)}
         for way, course in found.items():
             assert course.slowdowns[0] >= 1
             assert 0 <= largest[way] - course.batches[-1] < 16, way
         assert set(found["plain"].slowdowns) == {1.0}
         assert found["flashneuron"].slowdowns[-1] > found["flashneuron"].slowdowns[0] == 1
 
-    def test_nothing_trains_in_no_memory(self) -> None:
-        small = replace(simulated_papers.V100_SSD, memory=1 << 20)
+    def test_no_chart_if_no_batch_trains(self) -> None:
+        small = replace(offload_simulated.V100_SSD, memory=1 << 20)
         assert all(one.batches == () for one in batch_growth.courses(small))
         findings = {"simulated": {"courses": [asdict(one) for one in batch_growth.courses(small)]}}
         assert list(offload_charts.sheets(findings)) == []
 
-    def test_losses_of_training_that_diverged_leave_a_gap(self) -> None:
+    def test_diverged_losses_leave_a_gap(self) -> None:
         plain = Accuracy("plain", (0.9, 0.8), ((2.0, 1.0), (4.0, 3.0)))
         own = {**asdict(replace(plain, way="fp16")), "losses": [[2.0, None], [4.0, 3.0]]}  # as JSON has them
         (sheet,) = offload_charts.sheets({"accuracy": [asdict(plain), own]})
@@ -133,15 +133,15 @@ class TestOffload:
         assert [list(line.get_ydata()) for line in scores.lines] == [[90, 80]] * 2
         assert list(offload_charts.sheets({"accuracy": [{**own, "losses": []}]})) == []  # as documents once were
 
-    def test_depths(self) -> None:
+    def test_depths_chart_has_a_bar_per_way(self) -> None:
         (sheet,) = offload_charts.sheets({"depths": [{"way": "plain", "depth": 8}, {"way": "all", "depth": 100}]})
         assert [width for _, width in bars(drawn(sheet.charts[0]))] == [8, 100]
 
 
 class TestFiles:
-    def test_a_file_a_sheet(self, tmp_path: Path) -> None:
+    def test_writes_one_png_per_sheet(self, tmp_path: Path) -> None:
         findings = {"depths": [{"way": "plain, which costs $5 and $6", "depth": 8}]}
-        sheets = [*tools_charts.sheets(made.chosen(tmp_path).exhibits), *offload_charts.sheets(findings)]
+        sheets = [*tools_charts.sheets(made.chosen(tmp_path).tables), *offload_charts.sheets(findings)]
         written = charts.write(tmp_path / "trial", sheets)
         assert [path.name for path in written] == [
             f"trial-{name}.png" for name in ("spread", "reach", "oracle", "depths")
@@ -151,7 +151,7 @@ class TestFiles:
             assert pixels.shape[1] > 700
             assert 0.01 < (pixels.min(axis=2) < 0.8).mean() < 0.7  # something is drawn, and it is no blot
 
-    def test_what_is_simulated_is_drawn(self, tmp_path: Path) -> None:
+    def test_simulate_writes_charts(self, tmp_path: Path) -> None:
         invoke("offload", "--simulate", "--dir", str(tmp_path), "--out", str(tmp_path / "out"))
         assert {path.name for path in tmp_path.glob("out/*.png")} == {
             "offload-simulated-batches.png",

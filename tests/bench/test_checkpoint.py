@@ -1,4 +1,4 @@
-"""``fastio-bench checkpoint``: that it measures what it says, shows what it found, and leaves nothing behind."""
+"""``fastio-bench checkpoint``: state, savers, restores, the command and its goals."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def disk(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do jobs in this process, but those of several: a fresh one takes seconds to start, whatever it does then."""
+    """Run single jobs in this process, since a fresh one takes seconds to start."""
 
     def run(jobs: Sequence[Job]) -> Iterator[Sample | Failure]:
         if len(jobs) > 1:
@@ -88,19 +88,19 @@ def job(task: str, folder: Path, tool: str = "", saves: int = 1, rank: int = 0) 
 
 class TestState:
     @pytest.mark.parametrize("nbytes", [3_600_000_000, 1_200_000_000, 240_000_000, 24_000_000, 2_000_000])
-    def test_a_network_takes_about_what_was_asked(self, nbytes: int) -> None:
+    def test_shape_has_about_the_requested_bytes(self, nbytes: int) -> None:
         shape = shape_of(nbytes)
         assert 3 * 4 * 12 * shape.depth * shape.width**2 == pytest.approx(nbytes, rel=0.2)
         assert nbytes < 10_000_000 or shape.depth >= 8
 
-    def test_it_holds_what_a_training_holds(self) -> None:
+    def test_state_has_parameters_and_moments(self) -> None:
         state = TrainingState(SMALL)
         parameters = sum(parameter.nbytes for parameter in state.model.parameters())
         steps = 4 * len(list(state.model.parameters()))
         assert state.nbytes == 3 * parameters + steps
         assert state.fingerprint() == TrainingState(SMALL).fingerprint()
 
-    def test_a_tenth_of_bytes_and_storages_changes(self) -> None:
+    def test_change_touches_a_tenth_of_bytes_and_storages(self) -> None:
         state = TrainingState(Shape(24, 64))
         before = {name: tensor.clone() for name, tensor in state.tensors().items()}
         state.change(0.1)
@@ -112,7 +112,7 @@ class TestState:
 
 class TestSavers:
     @pytest.mark.parametrize("tool", SAVERS)
-    def test_it_saves_all_of_it_and_removes_it(self, tool: str, disk: Path) -> None:
+    def test_saver_writes_everything_and_clears_it(self, tool: str, disk: Path) -> None:
         state = TrainingState(SMALL)
         saver = savers.make(tool, state, disk / "saving")
         for _ in range(2):
@@ -126,7 +126,7 @@ class TestSavers:
         assert not [path for path in page_cache.files(disk / "saving") if path.exists() and path.stat().st_size > 4096]
         saver.close()
 
-    def test_a_peak_of_memory_is_that_of_one_snapshot(self, disk: Path) -> None:
+    def test_peak_is_one_snapshot(self, disk: Path) -> None:
         mine = Job("saving.save", str(disk), 10, 256, FASTIO, 2)
         nbytes = TrainingState(Shape(10, 256)).nbytes
         samples = [one for one in in_fresh_processes([mine]) if isinstance(one, Sample) and one.work == DURABLE]
@@ -136,13 +136,13 @@ class TestSavers:
 
 
 class TestRestorers:
-    def test_all_of_it_comes_back(self, disk: Path) -> None:
+    def test_restore_brings_everything_back(self, disk: Path) -> None:
         list(checkpoint_child.done(job("restoring.prepare", disk, TORCH)))
         for tool in RESTORERS:
             (sample,) = checkpoint_child.done(job("restoring.restore", disk, tool))
             assert (sample.work, sample.tool, sample.nbytes) == (RESTORE, tool, TrainingState(SMALL).nbytes)
 
-    def test_what_comes_back_wrong_counts_for_nothing(self, disk: Path) -> None:
+    def test_wrong_restore_fails(self, disk: Path) -> None:
         list(checkpoint_child.done(job("restoring.prepare", disk, TORCH)))
         other = TrainingState(SMALL)
         other.change(0.5)
@@ -153,7 +153,7 @@ class TestRestorers:
 
 
 class TestCommand:
-    def test_everything_is_measured_and_nothing_stays(self, disk: Path, here: None) -> None:
+    def test_measures_every_work_and_leaves_no_files(self, disk: Path, here: None) -> None:
         out, work = disk / "out", disk / "work"
         work.mkdir()
         said = invoke("--size", "1.2MB", "--quick", "--dir", work, "--out", out).output
@@ -183,7 +183,7 @@ class TestCommand:
         assert "Goals" in said
         assert not list(work.iterdir())
 
-    def test_who_fails_is_shown_and_the_others_go_on(
+    def test_failed_tool_is_reported_and_others_continue(
         self, disk: Path, here: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         tried = []
@@ -211,14 +211,14 @@ class TestCommand:
         assert [row[:2] for row in durable["rows"] if row[0] == TORCH] == [[TORCH, "failed"]]
         assert not list(disk.iterdir())
 
-    def test_less_than_asked_is_said(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_reduced_size_is_noted(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("fastio_bench.checkpoint.command.available_memory", lambda: 8_000_000)
         monkeypatch.setattr(checkpoint_runs.Runs, "steps", lambda runs: [])
         told = json.loads(invoke("--json", "--dir", disk).stdout)
         assert told["settings"]["size"] == 2_000_000
         assert any("instead of 3.60 GB" in note for note in told["notes"])
 
-    def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(self, disk: Path) -> None:
+    def test_ctrl_c_keeps_samples_and_leaves_no_files(self, disk: Path) -> None:
         out, work = disk / "out", disk / "work"
         work.mkdir()
         program = (
@@ -255,7 +255,7 @@ class TestCommand:
 
 
 class TestProcesses:
-    def test_ranks_meet_whatever_folder_was_named(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_ranks_meet_with_a_relative_folder(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(disk)
         with workspace(Path(".")) as folder:
             assert folder.is_absolute()
@@ -263,14 +263,14 @@ class TestProcesses:
             found = list(in_fresh_processes(jobs))
         assert {sample.work for sample in found if isinstance(sample, Sample)} == {RANKS_SAVE, RANKS_LOAD}
 
-    def test_a_rank_that_fails_ends_both(self, disk: Path) -> None:
+    def test_failing_rank_ends_both(self, disk: Path) -> None:
         jobs = [job("ranks.run", disk, rank=0), job("works.none", disk, rank=1)]
         with pytest.raises(ChildError, match="no attribute 'none'"):  # at once, not when the first gives up waiting
             list(in_fresh_processes(jobs))
 
 
 class TestGoals:
-    def test_ratios_are_of_medians(self) -> None:
+    def test_goals_are_ratios_of_medians(self) -> None:
         seconds = {
             (BLOCKED, COPY): 0.18, (BLOCKED, FASTIO): 0.2, (BLOCKED, DCP): 2.0, (DURABLE, TORCH): 4.6,
             (DURABLE, FASTIO): 2.0, (RANKS_SAVE, DCP): 3.0, (RANKS_SAVE, FASTIO): 2.0,
@@ -289,7 +289,7 @@ class TestGoals:
             (DURABLE, "memory: one snapshot and 64 MiB", 410.0, True),
         ]
 
-    def test_memory_beyond_what_is_granted_misses(self) -> None:
+    def test_memory_goal_is_missed_above_the_allowance(self) -> None:
         def peaks(snapshot: int, budgeted: int, ours: int, theirs: int) -> list[bool]:
             samples = [
                 Sample(DURABLE, "state", FASTIO, 0, 800 * MIB, 1.0, 1.0, snapshot * MIB),

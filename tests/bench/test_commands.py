@@ -1,4 +1,4 @@
-"""The subcommands as a user runs them: what they print, what they write, and how they end."""
+"""The subcommands as a user runs them: output, files and exit status."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from fastio_bench.harness.command_run import common
 
 @click.command(name="trial")
 @common
-def trial(conduct):
+def trial(command_run):
     def work(folder):
         for number in range(10_000):
             (folder / str(number)).touch()
-        conduct.report.findings["made"] = number + 1
+        command_run.report.findings["made"] = number + 1
         print("made", flush=True)
         sys.stdin.read()
 
-    conduct.run(work)
+    command_run.run(work)
 
 trial(prog_name="trial")
 """
@@ -61,7 +61,7 @@ def disk(tmp_path: Path) -> Path:
 
 
 class TestWriting:
-    """Where results cannot be kept: known before anything is measured, or told after all is shown."""
+    """Results that cannot be written: an error before the measurement, or after the output."""
 
     @pytest.fixture
     def measured(self) -> list[Path]:
@@ -71,14 +71,14 @@ class TestWriting:
     def trial(self, measured: list[Path]) -> click.Command:
         @click.command(name="trial")
         @common
-        def trial(conduct: CommandRun) -> None:
-            conduct.report.findings["long"] = "x" * (2 * MIB)
-            conduct.run(measured.append, lambda: ["what was found"])
+        def trial(command_run: CommandRun) -> None:
+            command_run.report.findings["long"] = "x" * (2 * MIB)
+            command_run.run(measured.append, lambda: ["what was found"])
 
         return trial
 
     @pytest.mark.parametrize("option", ["--out", "--dir"])
-    def test_a_folder_in_which_nobody_can_write(
+    def test_unwritable_folder_is_refused(
         self, option: str, trial: click.Command, measured: list[Path], tmp_path: Path
     ) -> None:
         place = "/proc" if option == "--dir" else "/proc/none"
@@ -88,7 +88,7 @@ class TestWriting:
         assert "name a folder that you may write" in " ".join(result.output.split())
         assert measured == []
 
-    def test_a_folder_below_a_file(self, trial: click.Command, measured: list[Path], tmp_path: Path) -> None:
+    def test_folder_below_a_file_is_refused(self, trial: click.Command, measured: list[Path], tmp_path: Path) -> None:
         (tmp_path / "afile").touch()
         arguments = ["--dir", str(tmp_path), "--out", str(tmp_path / "afile" / "x")]
         result = CliRunner().invoke(trial, arguments, catch_exceptions=False)
@@ -96,7 +96,7 @@ class TestWriting:
         assert "Not a directory" in result.output
         assert measured == []
 
-    def test_a_full_disk_is_told_after_what_was_found(
+    def test_full_disk_is_reported_after_the_results(
         self, trial: click.Command, measured: list[Path], tmp_path: Path
     ) -> None:
         out = tmp_path / "out"
@@ -116,7 +116,7 @@ class TestWriting:
         assert {path.name: path.read_text() for path in out.iterdir()} == {"trial.json": "of another day"}
 
     @pytest.mark.parametrize("place", ["nodir/x.csv", "/proc/x.csv"])
-    def test_a_trace_that_cannot_be_kept_is_not_recorded(self, place: str, tmp_path: Path) -> None:
+    def test_unwritable_trace_is_refused_before_recording(self, place: str, tmp_path: Path) -> None:
         said = invoke("tools", "--record", place, "--dir", str(tmp_path), status=2).output
         assert f"--record {place}: it cannot be written" in said
         assert " of disk" not in said  # which is announced before the first call
@@ -127,12 +127,12 @@ class TestCommands:
     def small_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(checks, "LIMIT_NBYTES", 32 * MIB)
 
-    def test_the_module_runs_as_the_script_does(self) -> None:
+    def test_module_and_script_run_alike(self) -> None:
         for start in (["-m", "fastio_bench.cli"], ["-c", "from fastio_bench import main; main()"]):
             said = subprocess.run([sys.executable, *start, "--help"], check=True, capture_output=True, text=True).stdout
             assert all(f"  {name}  " in said for name in cli.commands)
 
-    def test_doctor_says_what_is_here(self, disk: Path) -> None:
+    def test_doctor_reports_machine_and_tools(self, disk: Path) -> None:
         said = invoke("doctor", "--quick", "--dir", str(disk)).stdout
         for expected in ("filesystem", "io_uring", "page cache", "GPUDirect Storage", "native module", "posix"):
             assert expected in said
@@ -142,7 +142,7 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("features", "taken_back"), [("01100101", True), ("01100001", False), ("", False), (None, False)]
     )
-    def test_doctor_knows_a_host_that_takes_memory_back(
+    def test_doctor_detects_a_host_that_takes_memory_back(
         self, tmp_path: Path, features: str | None, taken_back: bool
     ) -> None:
         if features is not None:
@@ -151,7 +151,7 @@ class TestCommands:
         assert host.takes_memory_back(tmp_path / "virtio_balloon") is False
         assert host.takes_memory_back(tmp_path) is taken_back
 
-    def test_what_the_host_took_is_what_the_kernel_counts(self, tmp_path: Path) -> None:
+    def test_taken_back_is_the_kernels_counter(self, tmp_path: Path) -> None:
         counter = tmp_path / "reported_kib"
         assert host.taken_back(counter) == 0
         counter.write_text("524288\n")
@@ -159,20 +159,18 @@ class TestCommands:
         counter.write_text("?")
         assert host.taken_back(counter) == 0
 
-    def test_doctor_tells_the_way_of_the_bytes(self, disk: Path) -> None:
+    def test_doctor_reports_tool_and_route(self, disk: Path) -> None:
         told = json.loads(invoke("doctor", "--quick", "--json", "--dir", str(disk)).stdout)
         assert {name for name, _ in told["findings"]["ways"]} == {"durable save", "save", "cold load", "warm load"}
         assert {(sample["tool"]) for sample in told["samples"]} == {"write", "read"}
         assert told["machine"]["filesystem"]["kind"]
 
-    def test_doctor_knows_a_filesystem_without_direct_io(self) -> None:
+    def test_doctor_reports_missing_direct_io(self) -> None:
         with workspace(Path("/dev/shm")) as folder:
             assert "cannot be dropped" in checks.page_cache(folder)
             assert checks.ways(folder, objects.one_tensor(1))
 
-    def test_doctor_keeps_the_limit_as_far_as_it_was_measured(
-        self, disk: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_doctor_keeps_samples_of_an_interrupted_limit(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         class Interrupted(disk_limit.RingLimit):
             def read(self, path: Path, nbytes: int) -> Measured:
                 raise KeyboardInterrupt
@@ -186,7 +184,7 @@ class TestCommands:
         assert [sample["tool"] for sample in told["samples"]] == ["write"]
         assert not list(work.iterdir())
 
-    def test_peers_keeps_every_sample(self, disk: Path) -> None:
+    def test_peers_writes_every_sample(self, disk: Path) -> None:
         out, work = disk / "out", disk / "work"
         work.mkdir()
         tools = ("torch", "numpy", "fastio", "fastio, unverified")
@@ -207,7 +205,7 @@ class TestCommands:
         assert told["machine"]["versions"]["torch"]
         assert not told["interrupted"]
 
-    def test_tune_shows_what_was_learned(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_tune_shows_the_learned_tools(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(tune, "QUICK_BATCHES", (1,))
         monkeypatch.setenv("FASTIO_DICTIONARY_DIR", str(disk / "dictionaries"))
         dicts.flush()
@@ -234,7 +232,7 @@ class TestCommands:
         ],
         ids=["peers", "io"],
     )
-    def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(
+    def test_ctrl_c_keeps_samples_and_leaves_no_files(
         self, arguments: tuple[str, ...], appears: str, disk: Path
     ) -> None:
         out, work = disk / "out", disk / "work"
@@ -270,7 +268,7 @@ class TestCommands:
         assert not list(work.iterdir())
 
     @pytest.mark.parametrize("first", [signal.SIGINT, None], ids=["interrupted", "done"])
-    def test_ctrl_c_while_files_are_removed_changes_nothing(self, first: signal.Signals | None, disk: Path) -> None:
+    def test_ctrl_c_during_cleanup_has_no_effect(self, first: signal.Signals | None, disk: Path) -> None:
         out, work = disk / "out", disk / "work"
         work.mkdir()
         with subprocess.Popen(
@@ -298,7 +296,7 @@ class TestCommands:
         assert not list(work.iterdir())
 
     @pytest.mark.parametrize("name", sorted(cli.commands))
-    def test_help_says_what_every_option_does(self, name: str) -> None:
+    def test_help_describes_every_option(self, name: str) -> None:
         command = cli.commands[name]
         assert name in invoke(name, "--help").stdout
         assert command.help
@@ -310,8 +308,8 @@ class TestCommands:
             assert {"--dir", "--quick", "--out", "--json"} <= {word for option in options for word in option.opts}
 
     @pytest.mark.parametrize("library", ["torch", "click"])
-    def test_ctrl_c_while_it_is_imported_is_one_line(self, library: str, tmp_path: Path) -> None:
-        """Ctrl-C comes in the midst of a library's import: of one that fastio itself wants, or one of the commands."""
+    def test_ctrl_c_during_import_prints_one_line(self, library: str, tmp_path: Path) -> None:
+        """Ctrl-C during the import of a library, fastio's or one of the commands'."""
         (tmp_path / f"{library}.py").write_text(
             "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()\n"
         )
@@ -321,7 +319,7 @@ class TestCommands:
         assert child.stdout == ""
         assert child.stderr == "interrupted\n"
 
-    def test_the_list_of_commands_is_not_cut(self) -> None:
+    def test_list_of_commands_is_not_truncated(self) -> None:
         said = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
         for name, command in cli.commands.items():
             assert command.short_help
@@ -336,7 +334,7 @@ class TestCommands:
             ("io", "--tool", registry.names()),
         ],
     )
-    def test_names_are_listed_by_help_and_where_one_is_wrong(
+    def test_help_and_errors_list_the_valid_names(
         self, command: str, option: str, names: list[str], tmp_path: Path
     ) -> None:
         told = "".join(invoke(command, "--help").output.split())  # a name may be broken at its hyphens
@@ -345,7 +343,7 @@ class TestCommands:
         there = {status.name for status in fastio.tools() if status.available} if command == "io" else names
         assert all(name in refused for name in there)
 
-    def test_quick_says_what_it_is_for_each(self) -> None:
+    def test_help_describes_quick_for_each_command(self) -> None:
         assert "some seconds" in invoke("doctor", "--help").stdout
         told = " ".join(invoke("peers", "--help").stdout.split())
         assert "torch and fastio alone, no other library" in told
@@ -353,7 +351,7 @@ class TestCommands:
         assert "a minute or two" in invoke("io", "--help").stdout
 
     @pytest.mark.parametrize("chosen", [(), ("--tool", "torch")], ids=["quick", "chosen"])
-    def test_peers_quick_says_whom_it_leaves_out(self, chosen: tuple[str, ...], disk: Path) -> None:
+    def test_peers_quick_names_the_peers_left_out(self, chosen: tuple[str, ...], disk: Path) -> None:
         arguments = ("--quick", "--workload", "tensor-3.0625", "--work", "save", "--rounds", "1", "--json")
         told = json.loads(invoke("peers", *arguments, *chosen, "--dir", str(disk)).stdout)
         took_part = {sample["tool"] for sample in told["samples"]}
@@ -368,13 +366,13 @@ class TestCommands:
             assert "--tool NAME" in note
 
     @pytest.mark.skipif(not disk_limit.fio(), reason="fio is not installed")
-    def test_fio_is_not_named_twice(self) -> None:
+    def test_fio_version_has_the_name_once(self) -> None:
         number = machine.versions()["fio"]
         assert number[0].isdigit()
         for one in (number, f"fio-{number}"):  # as documents of before have it
             assert facts({"versions": {"fio": one}})["Versions"] == f"fio {number}"
 
-    def test_without_click_it_says_what_to_install(self) -> None:
+    def test_without_click_names_the_package_to_install(self) -> None:
         code = "import sys; sys.modules['click'] = None; from fastio_bench.cli import main; main()"
         child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert child.returncode == 1

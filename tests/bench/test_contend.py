@@ -1,4 +1,4 @@
-"""``fastio-bench contend``: that hogs keep their pace and die in time, and that losses are told as they were."""
+"""``fastio-bench contend``: the load processes' pace and end, and the losses of both sides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fastio_bench.contend.training import PLAIN, TO_DISK, TO_HOST, WAYS, Trainin
 from fastio_bench.harness.memory_reserve import Reserve
 from fastio_bench.harness.rounds import Failure
 from fastio_bench.machine import bandwidth_load, bandwidth_loads
-from fastio_bench.machine.bandwidth_loads import BandwidthLoads, HogError, Traffic, chunk_seconds
+from fastio_bench.machine.bandwidth_loads import BandwidthLoadError, BandwidthLoads, Traffic, chunk_seconds
 from fastio_bench.peers import compare
 from fastio_bench.report.table import MEASURED
 from fastio_bench.workloads import objects
@@ -37,14 +37,14 @@ SMALL = Size("transformer", 8, 2, 64)
 
 @pytest.fixture
 def small_hogs() -> Iterator[BandwidthLoads]:
-    """One hog with little memory."""
+    """One load process with little memory."""
     with BandwidthLoads([CORE], 8 * MIB) as own:
         yield own
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Two threads of a tiny network wait for each other longer than they compute where others use the cores too."""
+    """Use one thread: with busy cores, two threads of a tiny network wait longer than they compute."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -52,7 +52,7 @@ def one_thread() -> Iterator[None]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended; its entry may wait for whoever adopted it."""
+    """Whether a process has ended; it may still be a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
@@ -60,7 +60,7 @@ def gone(pid: int) -> bool:
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    """Return when all have ended, or fail."""
+    """Wait until all have ended, or fail."""
     pause = threading.Event()
     for _ in range(_PATIENCE):
         if all(map(gone, pids)):
@@ -70,11 +70,11 @@ def wait_until_gone(pids: list[int]) -> None:
 
 
 class TestThrottle:
-    """The pace of a hog, on a clock that moves only when it is told to."""
+    """The throttle's pace, on a fake clock."""
 
     @staticmethod
     def run(rate: float, chunk: float, chunks: int, oversleep: float = 0.0) -> float:
-        """Seconds in which so many chunks of 1000 bytes go, each taking ``chunk`` seconds by itself."""
+        """The seconds for ``count`` chunks of 1000 bytes, each taking ``chunk`` seconds without a limit."""
         now = 100.0
         throttle = bandwidth_load.Throttle(rate, now)
         for _ in range(chunks):
@@ -83,18 +83,18 @@ class TestThrottle:
             now += pause + (oversleep if pause else 0.0)
         return now - 100.0
 
-    def test_it_keeps_its_rate(self) -> None:
+    def test_keeps_its_rate(self) -> None:
         assert self.run(rate=1e6, chunk=0.0002, chunks=500) == pytest.approx(0.5)
 
-    def test_what_a_sleep_takes_too_long_is_made_good(self) -> None:
+    def test_catches_up_after_a_long_sleep(self) -> None:
         assert self.run(rate=1e6, chunk=0.0002, chunks=500, oversleep=0.0007) == pytest.approx(0.5, rel=0.01)
 
-    def test_it_never_waits_when_it_cannot_keep_up(self) -> None:
+    def test_never_pauses_when_too_slow(self) -> None:
         assert self.run(rate=1e6, chunk=0.002, chunks=100) == pytest.approx(0.2)
         assert self.run(rate=math.inf, chunk=0.002, chunks=100) == pytest.approx(0.2)
 
-    def test_what_is_lost_is_not_taken_later(self) -> None:
-        """Kept from its bandwidth for ten seconds, a hog must not go faster than asked for the next ten."""
+    def test_does_not_catch_up_a_long_delay(self) -> None:
+        """After ten seconds without bandwidth, it must not exceed its rate for the next ten."""
         throttle, now, moved = bandwidth_load.Throttle(1e6, 100.0), 110.0, 0
         while now < 111.0:
             now += 0.0001
@@ -103,8 +103,8 @@ class TestThrottle:
         assert moved <= 1e6 * (1.0 + 0.05) + 2000
 
     @pytest.mark.parametrize(("forgiven", "rate"), [(True, 1e6), (False, 1.16e6)])
-    def test_a_stalled_start_is_forgiven_before_it_is_measured(self, forgiven: bool, rate: float) -> None:
-        """Kept for 40 ms from its first chunk, it would go a sixth faster in the quarter of a second that counts."""
+    def test_begin_forgets_the_delay_of_a_stalled_start(self, forgiven: bool, rate: float) -> None:
+        """After a stall of 40 ms it would be a sixth too fast in the measured quarter of a second."""
         throttle, now, moved = bandwidth_load.Throttle(1e6, 100.0), 100.04, 0
         if forgiven:
             throttle.forgive(now)
@@ -117,16 +117,16 @@ class TestThrottle:
 
 class TestLatency:
     @pytest.mark.parametrize("seconds", [1e-6, 3e-6, 5e-4, 0.02, 1.7])
-    def test_a_bin_is_four_percent_wide(self, seconds: float) -> None:
+    def test_bin_is_four_percent_wide(self, seconds: float) -> None:
         took = [0] * bandwidth_load.BINS
         took[bandwidth_load.bin_of(seconds)] = 1
         assert seconds <= (chunk_seconds(took, 0.5) or 0.0) <= seconds * 1.05
 
-    def test_what_is_out_of_range_is_at_its_end(self) -> None:
+    def test_values_out_of_range_are_in_the_last_bins(self) -> None:
         assert bandwidth_load.bin_of(1e-9) == 0
         assert bandwidth_load.bin_of(1e9) == bandwidth_load.BINS - 1
 
-    def test_shares(self) -> None:
+    def test_quantiles_come_from_the_histogram(self) -> None:
         took = [0] * bandwidth_load.BINS
         took[bandwidth_load.bin_of(1e-3)], took[bandwidth_load.bin_of(1.0)] = 95, 5
         assert chunk_seconds(took, 0.5) == chunk_seconds(took, 0.95) == pytest.approx(1e-3, rel=0.05)
@@ -134,8 +134,8 @@ class TestLatency:
         assert chunk_seconds([0] * bandwidth_load.BINS, 0.5) is None
 
 
-class TestHogs:
-    def test_a_hog_rests_until_it_is_given_a_pace(self, small_hogs: BandwidthLoads) -> None:
+class TestBandwidthLoads:
+    def test_pauses_until_a_pace_is_set(self, small_hogs: BandwidthLoads) -> None:
         assert small_hogs.watched(0.05).moved == 0
         small_hogs.pace(400 * MIB)
         own = small_hogs.watched(0.3)
@@ -145,7 +145,7 @@ class TestHogs:
         small_hogs.watched(0.05)  # it finishes its chunk
         assert small_hogs.watched(0.05).moved == 0
 
-    def test_what_it_lost_before_it_is_measured_is_not_made_good(self, small_hogs: BandwidthLoads) -> None:
+    def test_does_not_catch_up_delay_from_before_begin(self, small_hogs: BandwidthLoads) -> None:
         pace = 1600 * MIB
         for _ in range(3):
             small_hogs.pace(pace)
@@ -158,29 +158,27 @@ class TestHogs:
             own = small_hogs.reading() - before
             assert own.moved <= pace * own.seconds + 2 * bandwidth_load.TRAFFIC
 
-    def test_without_a_pace_it_goes_as_fast_as_it_can(
-        self, small_hogs: BandwidthLoads, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_infinite_pace_has_no_limit(self, small_hogs: BandwidthLoads, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bandwidth_loads, "_WINDOW", 0.1)
         limit = small_hogs.limit()
         assert limit > 400 * MIB  # what the slowest of machines moves
         assert small_hogs.watched(0.05).moved == 0
 
-    def test_it_is_bound_to_its_core(self, small_hogs: BandwidthLoads) -> None:
+    def test_is_bound_to_its_core(self, small_hogs: BandwidthLoads) -> None:
         (pid,) = small_hogs.pids
         assert os.sched_getaffinity(pid) == {CORE}
 
-    def test_a_hog_that_died_is_an_error(self, small_hogs: BandwidthLoads) -> None:
+    def test_dead_load_process_raises(self, small_hogs: BandwidthLoads) -> None:
         os.kill(small_hogs.pids[0], signal.SIGKILL)
         wait_until_gone(small_hogs.pids)
-        with pytest.raises(HogError, match=f"core {CORE} ended with status -9"):
+        with pytest.raises(BandwidthLoadError, match=f"core {CORE} ended with status -9"):
             small_hogs.reading()
 
-    def test_one_that_cannot_start_says_why(self) -> None:
-        with pytest.raises(HogError, match="Invalid argument"):
+    def test_failed_start_raises_with_the_reason(self) -> None:
+        with pytest.raises(BandwidthLoadError, match="Invalid argument"):
             BandwidthLoads([1 << 12], 8 * MIB).__enter__()
 
-    def test_they_are_gone_after_an_error(self) -> None:
+    def test_are_killed_after_an_error(self) -> None:
         pids: list[int] = []
 
         def fail() -> None:
@@ -193,7 +191,7 @@ class TestHogs:
         assert pids
         assert all(map(gone, pids))
 
-    def test_they_die_with_a_parent_that_is_killed(self) -> None:
+    def test_die_with_a_killed_parent(self) -> None:
         code = (
             "import time; from fastio_bench.machine.bandwidth_loads import BandwidthLoads; "
             "own = BandwidthLoads(nbytes=8 << 20).__enter__()\n"
@@ -213,14 +211,14 @@ class TestHogs:
                 os.kill(pid, signal.SIGKILL)
             raise
 
-    def test_one_that_starts_after_its_parent_ended_goes_at_once(self) -> None:
+    def test_exits_at_once_if_the_parent_has_ended(self) -> None:
         settings = {"fd": 0, "index": 0, "core": CORE, "nbytes": 8 * MIB, "parent": 1 << 30}
         command = [sys.executable, "-I", bandwidth_load.__file__, json.dumps(settings)]
         child = subprocess.run(command, capture_output=True, text=True, check=False)
         assert child.returncode == 1
         assert "parent" in child.stderr
 
-    def test_buffers_are_far_larger_than_the_caches(self) -> None:
+    def test_buffers_exceed_the_caches(self) -> None:
         own = BandwidthLoads([CORE])
         assert own.nbytes >= max(bandwidth_loads.LEAST_NBYTES, 4 * bandwidth_loads.largest_cache())
         assert own.nbytes % bandwidth_load.CHUNK == 0
@@ -229,7 +227,7 @@ class TestHogs:
 
 class TestTraining:
     @pytest.mark.parametrize("way", WAYS)
-    def test_every_way_takes_its_steps(self, way: str, tmp_path: Path, one_thread: None) -> None:
+    def test_every_way_trains(self, way: str, tmp_path: Path, one_thread: None) -> None:
         own = Training(way, SMALL, tmp_path)
         try:
             own.step()
@@ -239,7 +237,7 @@ class TestTraining:
 
 
 def calls() -> list[Call]:
-    """Two rounds in which torch, and a step, take twice as long beside hogs that keep three quarters of their pace."""
+    """Two rounds: torch, and a step, take twice as long under load; the load keeps three quarters of its pace."""
     took = [0] * bandwidth_load.BINS
     took[bandwidth_load.bin_of(1e-3)] = 100
     slow = [0] * bandwidth_load.BINS
@@ -255,13 +253,13 @@ def calls() -> list[Call]:
 
 
 class TestTables:
-    def test_losses_are_of_the_same_round(self) -> None:
+    def test_losses_compare_the_same_round(self) -> None:
         free, half = tables.losses(calls())[:2]
-        assert (free.level, free.seconds, free.kept, free.hogs_kept) == (0.0, 2.5, 1.0, None)
-        assert (half.level, half.seconds, half.kept, half.hogs_kept) == (0.5, 5.0, 0.5, 0.75)
+        assert (free.level, free.seconds, free.kept, free.loads_kept) == (0.0, 2.5, 1.0, None)
+        assert (half.level, half.seconds, half.kept, half.loads_kept) == (0.5, 5.0, 0.5, 0.75)
 
-    def test_both_sides_are_shown(self) -> None:
-        found = {own.name: own for own in tables.exhibits(calls(), 8e9, "two cores")}
+    def test_tables_show_both_sides(self) -> None:
+        found = {own.name: own for own in tables.tables(calls(), 8e9, "two cores")}
         assert list(found) == ["memory", "files", "training", "hogs", "latency"]
         assert [list(row) for row in found["memory"].rows] == [["all they can", None, 8.0, 1.0], ["50%", 4.0, 4.0, 0.5]]
         assert [list(row) for row in found["files"].rows] == [["save", "torch", 400.0, 0.5, None, None]]
@@ -280,8 +278,8 @@ class TestTables:
             assert "two cores" in own.note
             assert all(len(row) == len(own.columns) for row in own.rows)
 
-    def test_nothing_measured_is_no_table(self) -> None:
-        assert tables.exhibits([], 0.0, "") == []
+    def test_no_samples_give_no_table(self) -> None:
+        assert tables.tables([], 0.0, "") == []
 
 
 class TestCommand:
@@ -296,7 +294,7 @@ class TestCommand:
         monkeypatch.setattr(bandwidth_loads, "_CACHES", 0)
         monkeypatch.setattr(bandwidth_loads, "_WINDOW", 0.05)
 
-    def test_both_sides_at_every_level(self, small: None, tmp_path: Path) -> None:
+    def test_command_measures_both_sides_at_every_level(self, small: None, tmp_path: Path) -> None:
         arguments = ["--quick", "--rounds", "1", "--json", "--dir", str(tmp_path)]
         result = CliRunner().invoke(contend_command.contend, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
@@ -317,7 +315,7 @@ class TestCommand:
         assert " of disk" in result.stderr
         assert not list(tmp_path.iterdir())
 
-    def test_levels_take_turns(self, small: None, small_hogs: BandwidthLoads, tmp_path: Path) -> None:
+    def test_levels_are_interleaved(self, small: None, small_hogs: BandwidthLoads, tmp_path: Path) -> None:
         tensor, levels = objects.one_tensor(1), (0.0, 0.5)
         own = contention.Contention(tmp_path, 2, tensor, SMALL, small_hogs, 1e9, levels)
         with pytest.MonkeyPatch.context() as patch:
@@ -327,7 +325,7 @@ class TestCommand:
         assert turns == [(number, level, way) for number in range(2) for level in levels for way in WAYS]
         assert {call.tool for call in own.calls if call.nbytes > 0} == {TO_HOST, TO_DISK}
 
-    def test_calls_wait_alike_at_every_level_and_memory_is_freed_after_that(
+    def test_calls_wait_equally_at_every_level_before_memory_is_freed(
         self, small: None, small_hogs: BandwidthLoads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[str] = []

@@ -1,4 +1,4 @@
-"""``make demo``'s main part, on a small state dict: what it says is so, and it ends non-zero where that is not."""
+"""``make demo``'s main part, on a small state dict: its output, and its exit status on errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_all_it_shows_is_as_it_should_be(
+def test_demo_succeeds_and_prints_its_claims(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "ROUNDS", 1)
@@ -42,7 +42,7 @@ def test_all_it_shows_is_as_it_should_be(
     assert list(folder.iterdir()) == []
 
 
-def test_where_time_is_short_it_has_fewer_rounds_and_says_so(
+def test_runs_fewer_rounds_with_a_note_if_time_is_short(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "RACE_SECONDS", 0.0)
@@ -70,7 +70,7 @@ def saves_another(thing: dict[str, torch.Tensor], path: Path) -> fastio.SaveResu
     ],
     ids=["save", "load"],
 )
-def test_it_says_what_is_wrong(
+def test_fails_with_the_reason(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

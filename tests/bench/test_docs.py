@@ -1,4 +1,4 @@
-"""docs/performance.md: the papers' figures as they are printed, ours beside them, and the same bytes every time."""
+"""docs/performance.md: its chapters and tables, reproducible bytes, and the papers' figures."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ import results as made
 from fastio_bench.harness.rounds import Failure, Sample
 from fastio_bench.harness.run_record import Report
 from fastio_bench.harness.stats import summarise
-from fastio_bench.offload import simulated_papers
-from fastio_bench.papers import answers, figures, memferry
+from fastio_bench.papers import answers, figures, offload_simulated
+from fastio_bench.papers.performance_docs import citations, main, render
 from fastio_bench.report import markdown, summary_tables
 from fastio_bench.report.documents import read_folder
-from fastio_bench.report.performance_docs import citations, main, render
 from fastio_bench.report.table import PAPER, SIMULATED, ResultTable
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """A document with tables for two papers, and one that is simulated."""
+    """A document with tables for two papers, one of them simulated."""
     folder = tmp_path / "results"
     report = Report("io", tmp_path, {"rounds": 1, "tools": {"uring": "", "posix": "threads: 2"}})
-    report.exhibits += [
+    report.tables += [
         ResultTable("a", "Warm read, MB/s", ("size MiB*", "a|b*"), [["1,568", 1234.6]], source="Fastensor, table 2"),
         ResultTable("b", "Elsewhere", ("way", "x*"), [["ours", 2.5]], SIMULATED, "MemFerry, figures 9-13"),
         ResultTable("c", "Theirs again", ("model", "s*"), [["AlexNet", 0.6636]], PAPER, "Fastensor, table 9"),
@@ -39,17 +38,17 @@ def results(tmp_path: Path) -> Path:
 
 
 class TestDocument:
-    def test_the_same_results_give_the_same_bytes(self, results: Path, tmp_path: Path) -> None:
+    def test_same_results_give_the_same_bytes(self, results: Path, tmp_path: Path) -> None:
         moved = tmp_path / "moved"
         shutil.copytree(results, moved)
         first, second = tmp_path / "docs" / "first.md", tmp_path / "second.md"
-        command = [sys.executable, "-m", "fastio_bench.report.performance_docs", str(results), str(first)]
+        command = [sys.executable, "-m", "fastio_bench.papers.performance_docs", str(results), str(first)]
         subprocess.run(command, check=True, capture_output=True, text=True)
         main([str(moved), str(second)])
         assert first.read_bytes() == second.read_bytes()
         assert str(tmp_path) not in first.read_text()
 
-    def test_ours_stands_beside_theirs(self, results: Path) -> None:
+    def test_chapter_has_our_table_and_the_papers(self, results: Path) -> None:
         chapters = dict(part.split("\n", 1) for part in render(read_folder(results)).split("\n## ")[1:])
         reading = chapters["Reading what the page cache holds"]
         assert reading.index("measured here, `fastio-bench io`, cf. Fastensor, table 2") < reading.index(
@@ -63,13 +62,13 @@ class TestDocument:
         assert "Not in these results: `fastio-bench model --out DIR` measures it." in chapters["Models"]
         assert "&lt;nothing&gt;" in chapters["How it was measured"]
 
-    def test_a_papers_table_stands_there_once(self, results: Path) -> None:
+    def test_papers_table_appears_once(self, results: Path) -> None:
         text = render(read_folder(results))
         assert "Theirs again" not in text
-        for exhibit in figures.exhibits():
-            assert text.count(markdown.table(exhibit)) == 1, exhibit.name
+        for table in figures.tables():
+            assert text.count(markdown.table(table)) == 1, table.name
 
-    def test_of_several_runs_of_a_command_each_table_says_which_it_is_of(self, results: Path, tmp_path: Path) -> None:
+    def test_tables_name_their_run_if_a_command_has_several(self, results: Path, tmp_path: Path) -> None:
         report = made.offloaded(tmp_path)
         report.mode = "deep"
         report.write(results)
@@ -84,21 +83,19 @@ class TestDocument:
             for run in ("offload", "offload (offload-deep)"):
                 assert [one for one in headings if one.startswith(f"**{title}: {run}** (measured here, `fastio-bench")]
 
-    def test_a_chapter_without_anything_says_what_would_measure_it(self, results: Path) -> None:
+    def test_empty_chapter_names_the_command_to_run(self, results: Path) -> None:
         text = render(read_folder(results))
         for title, command in (("Checkpoints", "checkpoint"), ("The machine and its disk", "doctor")):
             missing = f"Not in these results: `fastio-bench {command} --out DIR` measures it."
             assert f"## {title}\n\n{missing}\n" in text
 
-    def test_whatever_peers_took_part_are_shown_and_those_that_did_not_are_named(
-        self, results: Path, tmp_path: Path
-    ) -> None:
+    def test_lists_peers_with_figures_and_absent_ones(self, results: Path, tmp_path: Path) -> None:
         took_part = ("torch", "safetensors", "DCP", "fastio")
         tools = dict.fromkeys((*took_part, "torch, no CRC", "DeepNVMe", "numpy"), "")
         report = Report("peers", tmp_path, {"quick": True, "tools": tools})
         report.samples += [Sample("cold load", "bert", tool, 0, 10**9, 0.5, 0.1) for tool in took_part]
         report.failures.append(Failure("cold load", "bert", "DeepNVMe", 0, "not installed", refused=True))
-        report.exhibits += summary_tables.sides(summarise(report.samples), report.failures)
+        report.tables += summary_tables.sides(summarise(report.samples), report.failures)
         report.write(results)
         text = render(read_folder(results))
         chapter = text.partition("## Beside what one would use instead\n")[2].partition("\n## ")[0]
@@ -112,19 +109,19 @@ class TestDocument:
         assert not [tool for tool in took_part if f"| {tool} |" in absent]
         assert "no CRC" not in absent
 
-    def test_commands_nobody_knows_have_a_chapter(self, results: Path, tmp_path: Path) -> None:
+    def test_unknown_command_gets_a_chapter(self, results: Path, tmp_path: Path) -> None:
         made.unknown(tmp_path, "teleport").write(results)
         text = render(read_folder(results))
         assert "## teleport" in text
         assert "; the run was interrupted" in text
 
-    def test_ours_and_a_papers_figures_stand_in_one_table(self, results: Path, tmp_path: Path) -> None:
+    def test_joint_tables_have_rows_of_both_origins(self, results: Path, tmp_path: Path) -> None:
         made.imagined(tmp_path).write(results)
         report = made.offloaded(tmp_path)
         report.settings |= {"depth": 4, "width": 256, "batch": 64, "host_budget": 128 << 20}
         report.findings["depths"] = [{"way": "plain", "depth": 8, "fails_at": 9, "reason": "too deep"}]
         report.findings["depths"].append({"way": "all", "depth": 100, "fails_at": 0, "reason": ""})
-        report.findings["calibrated"] = {"rows": [asdict(one) for one in simulated_papers.calibrated()]}
+        report.findings["calibrated"] = {"rows": [asdict(one) for one in offload_simulated.calibrated()]}
         report.write(results)
         made.chosen(tmp_path).write(results)
         text = render(read_folder(results))
@@ -149,8 +146,8 @@ class TestDocument:
         for source in ("Fastensor, tables 10-11", "Fastensor, table 8", "Fastensor, table 12", "FlashNeuron, table 3"):
             assert f"(each row says whose, cf. {source})" in text
 
-    def test_a_papers_table_says_what_would_answer_it(self, results: Path, tmp_path: Path) -> None:
-        """Once: not again for each table where the chapter has said it of all; and what needs a GPU in any case."""
+    def test_papers_table_names_missing_answers(self, results: Path, tmp_path: Path) -> None:
+        """Not repeated for each table if the chapter has it; but what needs a GPU is always named."""
         gpu = "Needs a GPU: steps and memory of the GPU, "
         gpu += "`python -m fastio_bench.offload.gpu_offload --dir DIR --out DIR`."
         after = dict(
@@ -167,19 +164,19 @@ class TestDocument:
         assert after["Fastensor, table 10"] == f"{accuracy} {gpu}"
         assert "bandwidth of the GPU's memory (nothing of fastio-bench measures it)" in after["vDNN, figure 13"]
 
-    def test_every_answer_is_to_a_papers_table(self) -> None:
-        assert set(answers.ANSWERS) == {exhibit.name for exhibit in figures.exhibits()}
+    def test_every_papers_table_has_answers(self) -> None:
+        assert set(answers.ANSWERS) == {table.name for table in figures.tables()}
 
-    def test_a_damaged_folder_is_said_on_one_line(self, tmp_path: Path) -> None:
+    def test_damaged_document_exits_with_one_line(self, tmp_path: Path) -> None:
         (tmp_path / "odd.json").write_text("{")
         with pytest.raises(SystemExit, match=r"odd\.json: cannot be read as JSON"):
             main([str(tmp_path), str(tmp_path / "never.md")])
         assert not (tmp_path / "never.md").exists()
 
-    def test_the_committed_one_has_the_papers_tables_of_today(self, repository: Path) -> None:
+    def test_committed_document_has_the_current_papers_tables(self, repository: Path) -> None:
         text = (repository / "docs" / "performance.md").read_text()
-        for exhibit in figures.exhibits():
-            assert markdown.table(exhibit) in text, f"{exhibit.name}: run make bench-docs"
+        for table in figures.tables():
+            assert markdown.table(table) in text, f"{table.name}: run make bench-docs"
 
 
 @pytest.mark.parametrize(
@@ -192,38 +189,38 @@ class TestDocument:
         ("the measure of the tuner; Fastensor reaches 79.6 to 89.2 %", set()),
     ],
 )
-def test_what_a_source_cites(source: str, found: set[tuple[str, str, int]]) -> None:
+def test_citations_parses_sources(source: str, found: set[tuple[str, str, int]]) -> None:
     assert citations(source) == found
 
 
 class TestPapers:
-    """What the papers say of their own tables must follow from what was copied."""
+    """The statements in the papers' texts must follow from the copied tables."""
 
     def rows(self, name: str) -> list[list[float]]:
-        (found,) = [exhibit for exhibit in figures.exhibits() if exhibit.name == name]
+        (found,) = [table for table in figures.tables() if table.name == name]
         assert found.origin == PAPER
         assert citations(found.source)
         return [[cell if isinstance(cell, (int, float)) else 0.0 for cell in row[1:]] for row in found.rows]
 
     def best(self, name: str, column: int) -> float:
         """The share of cases in which the tool of that column was the best."""
-        (found,) = [exhibit for exhibit in figures.exhibits() if exhibit.name == name]
+        (found,) = [table for table in figures.tables() if table.name == name]
         tools = {"pt": 1, "npy": 2, "cpy": 3}
         counts = [int(str(row[tools[str(row[column])]])) for row in found.rows]
         return sum(counts) / sum(int(str(row[place])) for row in found.rows for place in (1, 2, 3))
 
-    def test_every_row_is_as_long_as_its_head(self) -> None:
-        for exhibit in figures.exhibits():
-            assert {len(row) for row in exhibit.rows} == {len(exhibit.columns)}
-        assert len({exhibit.name for exhibit in figures.exhibits()}) == len(figures.exhibits())
+    def test_rows_match_their_columns(self) -> None:
+        for table in figures.tables():
+            assert {len(row) for row in table.rows} == {len(table.columns)}
+        assert len({table.name for table in figures.tables()}) == len(figures.tables())
 
     def test_io_efficiency_is_bandwidth_over_utilisation(self) -> None:
         for row in [*self.rows("fastensor-5"), *self.rows("fastensor-6")]:
             assert row[2] == pytest.approx(row[1] / row[0], rel=0.002)
             assert row[4] == pytest.approx(row[3] / row[0], rel=0.002)
 
-    def test_what_the_text_says_of_training_with_feature_maps_moved(self) -> None:
-        """How much faster than torch, in %; how much deeper; and table 1's split of torch's time."""
+    def test_training_figures_match_the_papers_text(self) -> None:
+        """Speed over torch in %, depth, and table 1's split of torch's time."""
         bert, vit, deep = (self.rows(f"fastensor-{number}") for number in (10, 11, 12))
         writing, best, torch = bert[1], bert[2], bert[4]
         assert [100 * (1 - best[at] / torch[at]) for at in (0, 3)] == pytest.approx([22.02, 58.62], abs=0.01)
@@ -237,7 +234,7 @@ class TestPapers:
         split = [transfer + rest for _, transfer, rest in self.rows("fastensor-1")]
         assert split == pytest.approx([vit[4][3], deep[4][1], vit[4][6]], abs=1)
 
-    def test_speedups(self) -> None:
+    def test_speedups_match_the_papers_text(self) -> None:
         saved = {row[0]: row for row in self.rows("fastensor-9")}
         assert saved[2411][3] / saved[2411][2] == pytest.approx(5.37, abs=0.005)  # torch over kvikio
         write = self.rows("fastensor-4")
@@ -246,17 +243,17 @@ class TestPapers:
             assert best / plain == pytest.approx(ratio)
             assert most / plain == pytest.approx(most_ratio)
 
-    def test_memory_that_memferry_saves(self) -> None:
-        """As the note has it: what GO-MemFerry saves over MemFerry does not follow from what both save."""
+    def test_memferrys_savings_match_the_papers_text(self) -> None:
+        """As noted there, GO-MemFerry's saving over MemFerry does not follow from both savings."""
         (found,) = figures.of("MemFerry, figure 12")
-        averages = {str(row[0]): float(str(row[-1])) for row in found.rows if row[1] == memferry.ALL}
+        averages = {str(row[0]): float(str(row[-1])) for row in found.rows if row[1] == "all of the figure"}
         own, offloaded = (1 - averages[way] / 100 for way in ("MemFerry", "GO-MemFerry"))
         both = next(row[-1] for row in found.rows if row[3] == "MemFerry")
         assert 100 * (1 - offloaded / own) == pytest.approx(21.7, abs=0.05)
         assert both == 17.6
 
-    def test_shares_of_the_best_tool(self) -> None:
-        """As printed: three cells of which are misprints, as the notes say."""
+    def test_best_tool_shares_match_the_papers_text(self) -> None:
+        """With the printed values, of which three cells are misprints, as noted."""
         assert self.best("fastensor-13", 4) == pytest.approx(0.7959, abs=0.02)
         assert self.best("fastensor-13", 5) == pytest.approx(0.8852, abs=0.02)
         assert self.best("fastensor-14", 5) == pytest.approx(0.8922, abs=0.07)

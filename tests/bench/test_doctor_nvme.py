@@ -1,4 +1,4 @@
-"""What doctor says of NVMe controllers, on machines made of files and on this one."""
+"""doctor's tables of NVMe controllers, on fake machines and on this one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ADDRESS = "0000:03:00.0"
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """One with two controllers, that doctor takes for this one."""
+    """A fake machine with two controllers, which doctor inspects instead of this one."""
     made = Machine(tmp_path / "machine")
     made.controller(ADDRESS, number=0, serial="S4EV1234", group=5)
     made.namespace(ADDRESS, nsid=1, nbytes=8 * MIB, lba=4096)
@@ -36,7 +36,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> str:
     return invoke("doctor", "--quick", "--dir", str(on_disk(tmp_path)), *options).stdout
 
 
-def test_controllers_and_what_is_in_the_way(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_controllers_and_obstacles(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = ask(tmp_path, monkeypatch)
     for expected in (
         "NVMe controllers",
@@ -52,7 +52,7 @@ def test_controllers_and_what_is_in_the_way(machine: Machine, tmp_path: Path, mo
     assert nvme.NONE not in said
 
 
-def test_the_same_as_json(machine: Machine) -> None:
+def test_json_has_controllers_and_obstacles(machine: Machine) -> None:
     first, second = json.loads(json.dumps(nvme.find().document()))
     assert (first["address"], first["serial"], first["driver"]) == (ADDRESS, "S4EV1234", "nvme")
     (namespace,) = first["namespaces"]
@@ -63,19 +63,19 @@ def test_the_same_as_json(machine: Machine) -> None:
     assert all(set(one) == {"problem", "commands"} for told in second["obstacles"].values() for one in told)
 
 
-def test_a_driver_that_nothing_keeps_away_is_ready(tmp_path: Path) -> None:
+def test_driver_without_obstacles_is_ready(tmp_path: Path) -> None:
     made = Machine(tmp_path / "machine")
     made.controller(ADDRESS, number=0, serial="S1", group=5)
     made.namespace(ADDRESS, nsid=1, nbytes=8 * MIB)
     told = facts(made.root)
     found = nvme.Found(told, [(one, fastio.nvme.obstacles(one, told)) for one in controllers(made.root)])
-    table, ways = nvme.exhibits(found)
-    assert [row[-1] for row in table.rows] == ["nvme0n1: 0.0 GB, LBA 512, nobody's"]
+    table, ways = nvme.tables(found)
+    assert [row[-1] for row in table.rows] == ["nvme0n1: 0.0 GB, LBA 512, unused"]
     ready = {row[1] for row in ways.rows if row[2] == "ready"}
     assert ready == {"uring", "nvme"}
 
 
-def test_no_controller_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_controller_gives_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvme, "controllers", list)
     told = json.loads(ask(tmp_path, monkeypatch, "--json"))
     assert told["findings"]["nvme"] == []

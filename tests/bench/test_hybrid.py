@@ -1,4 +1,4 @@
-"""``fastio-bench hybrid``: what it simulates says so, and what it measures was trained in processes of its own."""
+"""``fastio-bench hybrid``: its simulations, and training with the state on disk."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import torch
 from click.testing import CliRunner, Result
 
 from fastio.hybrid.simulation.machines import A100
-from fastio_bench.hybrid import memory, simulated_papers, store, timelines, utilisation
+from fastio_bench.hybrid import store
 from fastio_bench.hybrid.command import hybrid
 from fastio_bench.hybrid.job import Job, Run, main
-from fastio_bench.hybrid.models import A100_NETWORKS, V100_NETWORKS
 from fastio_bench.hybrid.store import Stored
+from fastio_bench.papers import memferry_memory, memferry_simulated, memferry_timelines, memferry_utilisation
+from fastio_bench.papers.memferry_networks import A100_NETWORKS, V100_NETWORKS
 from fastio_bench.report.documents import read_folder
 from fastio_bench.report.page import page
 
@@ -26,46 +27,46 @@ def invoke(*arguments: object, status: int = 0) -> Result:
     return result
 
 
-def test_the_papers_networks_have_the_sizes_that_their_names_say() -> None:
+def test_networks_have_the_sizes_in_their_names() -> None:
     sizes = {"BERT-base": 109e6, "RoBERTa": 125e6, "BERT-large": 335e6, "GPT-2-medium": 355e6}
     for network in (*A100_NETWORKS, *V100_NETWORKS):
         named = sizes.get(network.name) or float(network.name.rpartition(" ")[2].rstrip("B")) * 1e9
         assert network.parameters == pytest.approx(named, rel=0.05), network.name
 
 
-def test_simulated_figures_are_in_the_papers_range() -> None:
-    for one in simulated_papers.every():
-        assert 1.0 < one.speed_up(simulated_papers.MEMFERRY) < 1.68, one.network.name
-        assert one.speed_up(simulated_papers.OPTIMAL) >= one.speed_up(simulated_papers.MEMFERRY) * 0.98
-        assert one.timelines[simulated_papers.OFFLOADED].nbytes < one.timelines[simulated_papers.ZERO].nbytes
-        assert one.timelines[simulated_papers.MEMFERRY].nbytes <= one.timelines[simulated_papers.ZERO].nbytes
+def test_simulated_speedups_are_in_the_papers_range() -> None:
+    for one in memferry_simulated.every():
+        assert 1.0 < one.speed_up(memferry_simulated.MEMFERRY) < 1.68, one.network.name
+        assert one.speed_up(memferry_simulated.OPTIMAL) >= one.speed_up(memferry_simulated.MEMFERRY) * 0.98
+        assert one.timelines[memferry_simulated.OFFLOADED].nbytes < one.timelines[memferry_simulated.ZERO].nbytes
+        assert one.timelines[memferry_simulated.MEMFERRY].nbytes <= one.timelines[memferry_simulated.ZERO].nbytes
 
 
-def test_the_more_gradients_stay_the_shorter_the_iteration() -> None:
+def test_iteration_shortens_as_more_gradients_stay() -> None:
     """MemFerry, section V-B of figure 10(b); with all of them it is MemFerry's own iteration."""
     network = A100_NETWORKS[3]
-    one = simulated_papers.simulated(A100, network)
-    found = [utilisation.reserved(A100, network, reserve) for reserve in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    one = memferry_simulated.simulated(A100, network)
+    found = [memferry_utilisation.reserved(A100, network, reserve) for reserve in (0.0, 0.25, 0.5, 0.75, 1.0)]
     seconds, nbytes = [timeline.iteration_s for timeline in found], [timeline.nbytes for timeline in found]
     assert seconds == sorted(seconds, reverse=True)
     assert nbytes == sorted(nbytes)
-    assert seconds[0] == one.timelines[simulated_papers.OFFLOADED].iteration_s
-    assert seconds[-1] == one.timelines[simulated_papers.MEMFERRY].iteration_s
+    assert seconds[0] == one.timelines[memferry_simulated.OFFLOADED].iteration_s
+    assert seconds[-1] == one.timelines[memferry_simulated.MEMFERRY].iteration_s
 
 
-def test_memferry_keeps_the_gpu_busier() -> None:
-    """As figure 10(a) has it of GPT-2; which ways need how much of the GPU's memory follows from what stays there."""
-    busy, _, largest = utilisation.exhibits(simulated_papers.every())
+def test_memferry_has_higher_gpu_utilisation() -> None:
+    """As in figure 10(a) for GPT-2. The GPU memory of each way follows from what stays there."""
+    busy, _, largest = memferry_utilisation.tables(memferry_simulated.every())
     for name, zero, memferry, *_ in busy.rows:
         assert 0 < float(str(zero)) < float(str(memferry)) < 100, name
     assert [row[1] for row in largest.rows] == pytest.approx([8, 8, 4], rel=0.01)
-    assert all(len(row) == len(exhibit.columns) for exhibit in (busy, largest) for row in exhibit.rows)
+    assert all(len(row) == len(table.columns) for table in (busy, largest) for row in table.rows)
 
 
-def test_the_memory_saved_stands_beside_the_papers_own_figure() -> None:
-    """Figure 12 is of four networks, 13(b) of TransformerXL's five sizes; each has averages of its own in the text."""
-    found = memory.exhibits(simulated_papers.every())
-    shown = {exhibit.source: [tuple(row) for row in exhibit.rows] for exhibit in found}
+def test_memory_table_has_the_papers_savings() -> None:
+    """Figure 12 has four networks, 13(b) TransformerXL's five sizes; the text has averages for each."""
+    found = memferry_memory.tables(memferry_simulated.every())
+    shown = {table.source: [tuple(row) for row in table.rows] for table in found}
     saved = {str(row[0]): (float(str(row[4])), float(str(row[6]))) for row in found[0].rows}
     memferry, offloaded = ([saved[name][which] for name in list(saved)[:4]] for which in (0, 1))
     twelve = shown["MemFerry, figure 12"]
@@ -81,10 +82,10 @@ def test_the_memory_saved_stands_beside_the_papers_own_figure() -> None:
     assert {row[4] for row in sizes} == {50.0}
 
 
-def test_timelines_on_the_page_are_those_that_were_simulated() -> None:
-    """Layers that do the same one after the other are one bar: neither the time nor what is done first changes."""
-    (one,) = [one for one in simulated_papers.every() if one.network.name == "BERT-base"]
-    (told,) = timelines.documents([one])
+def test_page_timelines_match_the_simulation() -> None:
+    """Consecutive layers that do the same are one bar; times and order stay."""
+    (one,) = [one for one in memferry_simulated.every() if one.network.name == "BERT-base"]
+    (told,) = memferry_timelines.documents([one])
     assert told["title"] == "BERT-base on A100, PCIe 3.0"
     for way, timeline in one.timelines.items():
         spans = told["ways"][way]["spans"]
@@ -99,14 +100,14 @@ def test_timelines_on_the_page_are_those_that_were_simulated() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_it_shows_simulated_figures_beside_the_papers(tmp_path: Path) -> None:
+def test_command_shows_simulated_figures_beside_the_papers(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     out = tmp_path / "out"
     result = invoke("--dir", tmp_path, "--json", "--out", out)
     document = json.loads(result.stdout)
-    assert {exhibit["origin"] for exhibit in document["exhibits"]} == {"simulated"}
+    assert {table["origin"] for table in document["exhibits"]} == {"simulated"}
     assert any("nothing of hybrid training's speed was measured" in note for note in document["notes"])
-    speed = next(exhibit for exhibit in document["exhibits"] if exhibit["name"] == "hybrid-speed-a100")
+    speed = next(table for table in document["exhibits"] if table["name"] == "hybrid-speed-a100")
     assert [row[0] for row in speed["rows"][:2]] == ["BERT-base", "RoBERTa"]
     paper = speed["columns"].index("paper x*")
     assert speed["rows"][0][paper] == "1.22 to 1.69"
@@ -122,7 +123,7 @@ def test_it_shows_simulated_figures_beside_the_papers(tmp_path: Path) -> None:
     assert len(drawn) == len(A100_NETWORKS) + len(V100_NETWORKS)
 
 
-def test_state_on_disk_is_measured_and_compared(tmp_path: Path) -> None:
+def test_optimizer_store_is_measured_and_compared(tmp_path: Path) -> None:
     result = invoke("--dir", tmp_path, "--optimizer-store", "--parameters", "34MB", "--steps", 3, "--json")
     document = json.loads(result.stdout)
     goals = {goal["against"]: goal for goal in document["findings"]["goals"]}
@@ -134,7 +135,7 @@ def test_state_on_disk_is_measured_and_compared(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_bits_would_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_different_bits_miss_the_goal(capsys: pytest.CaptureFixture[str]) -> None:
     runs = []
     for steps in (2, 3):
         main(json.dumps({"nbytes": 1, "steps": steps}))

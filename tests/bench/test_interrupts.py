@@ -1,4 +1,4 @@
-"""Ctrl-C, a kill and a closed terminal at random moments of what ``fastio-bench`` measures: real signals, to groups."""
+"""SIGINT, SIGTERM and SIGHUP at random moments of a measurement, sent to the process group."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ TRAINS = {
 
 
 class Nursery:
-    """Runs commands, each with little to do before it trains, and says how they ended."""
+    """Runs small commands in forked processes and reports how they ended."""
 
     def __init__(self, folder: Path) -> None:
         pipe = subprocess.PIPE
@@ -99,7 +99,7 @@ class Nursery:
         return self._number()
 
     def close(self) -> None:
-        """End it."""
+        """Kill the process."""
         self._process.kill()
         self._process.communicate()
 
@@ -119,7 +119,7 @@ def trains(pid: int, work: Path) -> bool:
     """Whether a process has feature maps in files without a name below the folder."""
     try:
         links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:  # one of them was closed meanwhile
+    except OSError:  # one of them has just been closed
         return False
     return any(link.startswith(str(work)) for link in links)
 
@@ -144,13 +144,13 @@ def interrupted(nursery: Nursery, command: str, number: signal.Signals, pause: f
     assert "interrupted: what is shown" in text
     assert "Traceback" not in text
     assert "Exception ignored" not in text
-    assert "other processes" not in text.partition("interrupted: ")[2]  # a hog that died would be told of
+    assert "other processes" not in text.partition("interrupted: ")[2]  # a load process that died would be reported
     assert not list(work.iterdir())
     assert not [child for child in (str(pid), *children) if processes(int(child))]
 
 
 class Interrupting:
-    """Its destructor is where Ctrl-C comes."""
+    """Raises SIGINT in its destructor."""
 
     def __del__(self) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -158,19 +158,21 @@ class Interrupting:
 
 @pytest.mark.parametrize("seed", range(TRIES))
 @pytest.mark.parametrize("command", TRAINS)
-def test_ctrl_c_while_training_runs(command: str, seed: int, nursery: Nursery, tmp_path: Path) -> None:
+def test_ctrl_c_during_training_exits_130_and_keeps_results(
+    command: str, seed: int, nursery: Nursery, tmp_path: Path
+) -> None:
     interrupted(nursery, command, signal.SIGINT, random.Random(seed).uniform(0, 0.3), tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 @pytest.mark.parametrize("command", TRAINS)
-def test_a_kill_or_a_closed_terminal_while_training_runs(
+def test_sigterm_or_sighup_during_training_keeps_results(
     command: str, number: signal.Signals, nursery: Nursery, tmp_path: Path
 ) -> None:
     interrupted(nursery, command, number, 0.1, tmp_path)
 
 
-def test_lost_in_a_destructor_it_ends_what_is_measured_at_the_next_outcome(tmp_path: Path) -> None:
+def test_signal_lost_in_a_destructor_ends_the_run_at_the_next_outcome(tmp_path: Path) -> None:
     report = Report("io", tmp_path, {})
 
     def outcomes() -> Iterator[Failure]:
@@ -185,14 +187,14 @@ def test_lost_in_a_destructor_it_ends_what_is_measured_at_the_next_outcome(tmp_p
     assert [failure.tool for failure in report.failures] == ["before"]
 
 
-def test_lost_with_no_outcome_to_come_it_is_heeded_at_the_end(tmp_path: Path) -> None:
+def test_signal_lost_after_the_last_outcome_is_raised_at_the_end(tmp_path: Path) -> None:
     report = Report("io", tmp_path, {})
     with interruptible(report):
         Interrupting()
     assert report.interrupted
 
 
-def test_before_anything_is_measured_it_ends_the_run_at_the_first_outcome(tmp_path: Path) -> None:
+def test_signal_before_the_measurement_ends_the_run_at_the_first_outcome(tmp_path: Path) -> None:
     report = Report("io", tmp_path, {})
     with interrupts.undisturbed():
         signal.raise_signal(signal.SIGINT)
@@ -204,7 +206,7 @@ def test_before_anything_is_measured_it_ends_the_run_at_the_first_outcome(tmp_pa
     assert not report.failures
 
 
-def test_once_answered_it_stops_nothing_of_what_is_shown_then(tmp_path: Path) -> None:
+def test_handled_signal_does_not_stop_the_output(tmp_path: Path) -> None:
     report = Report("io", tmp_path, {})
     with interrupts.heeded():
         with interrupts.undisturbed():
@@ -217,8 +219,8 @@ def test_once_answered_it_stops_nothing_of_what_is_shown_then(tmp_path: Path) ->
     assert child.returncode == 0
 
 
-def test_a_child_is_known_before_ctrl_c_comes_and_gone_after_it(tmp_path: Path) -> None:
-    """With what it started, here a process whose memory takes a while to be given back once it is killed."""
+def test_ctrl_c_after_a_start_kills_the_child(tmp_path: Path) -> None:
+    """With its own child, whose memory takes a while to be freed after the kill."""
     report, pids, ready = Report("io", tmp_path, {}), list[int](), tmp_path / "ready"
     held = f"import time, pathlib; held = b'x' * (1 << 29); pathlib.Path({str(ready)!r}).touch(); time.sleep(600)"
     command = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {held!r}])"]

@@ -1,4 +1,4 @@
-"""``fastio-bench io``: how it fits into its time, what it says of it, and its tables in the paper's layout."""
+"""``fastio-bench io``: its round budget, its forecast, and its tables in the paper's layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from benching import MIB, FakeClock, invoke, on_disk
 from fastio_bench.harness import command_run, room, stats
-from fastio_bench.harness.round_budget import Cost, Line, Pace, rounds_within, through
+from fastio_bench.harness.round_budget import Cost, Line, RoundBudget, rounds_within, through
 from fastio_bench.harness.rounds import Failure, Measured, Sample
 from fastio_bench.io import command, sweep, tables
 from fastio_bench.io import cost_probe as probing
@@ -34,28 +34,28 @@ def disk(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small sizes, for the probe too."""
+    """Use small sizes, in the probe too."""
     monkeypatch.setattr(probing, "BATCHES", (1, 2))
     monkeypatch.setattr(sweep, "QUICK_BATCHES", (2, 1))
 
 
-class TestPace:
-    def test_a_line_goes_through_both_points(self) -> None:
+class TestRoundBudget:
+    def test_line_goes_through_both_points(self) -> None:
         line = through((10, 3.0), (30, 5.0))
         assert (line.fixed, line.per_byte) == (2.0, 0.1)
         assert line.at(100) == pytest.approx(12.0)
 
-    def test_noise_makes_nothing_negative(self) -> None:
+    def test_noise_gives_no_negative_term(self) -> None:
         assert through((10, 5.0), (30, 3.0)) == Line(5.0, 0.0)
         assert through((10, 1.0), (20, 9.0)).fixed == 0.0
 
-    def test_one_point_is_a_level_line(self) -> None:
+    def test_equal_sizes_give_a_constant_line(self) -> None:
         assert through((10, 2.0), (10, 2.0)) == Line(2.0, 0.0)
 
-    def test_all_rounds_where_there_is_time(self) -> None:
+    def test_runs_all_rounds_if_there_is_time(self) -> None:
         assert rounds_within([Cost(1, 10), Cost(1, 1)], 57, 5) == [5, 5]
 
-    def test_the_longest_gives_way_down_to_three_then_all_do(self) -> None:
+    def test_longest_size_loses_rounds_first_down_to_three(self) -> None:
         costs = [Cost(0, 10), Cost(0, 4), Cost(0, 1)]
         assert rounds_within(costs, 74, 5) == [4, 5, 5]
         assert rounds_within(costs, 47, 5) == [3, 3, 5]
@@ -63,33 +63,33 @@ class TestPace:
         assert rounds_within(costs, 30, 5) == [1, 3, 3]
         assert rounds_within(costs, 15, 5) == [1, 1, 1]
 
-    def test_what_does_not_fit_at_all_is_left_out_the_costliest_first(self) -> None:
+    def test_leaves_out_the_costliest_sizes_that_do_not_fit(self) -> None:
         assert rounds_within([Cost(5, 100), Cost(1, 1)], 10, 5) == [0, 5]
         assert rounds_within([Cost(5, 100), Cost(9, 9)], 1, 5) == [0, 0]
         assert rounds_within([Cost(5, 100)], -1, 5) == [0]
 
-    def test_a_plan_learns_from_what_was_slower(self) -> None:
-        pace = Pace({"large": Cost(0, 20), "small": Cost(0, 10)}, 150, 5)
-        assert pace.plan() == {"large": 5, "small": 5}
-        assert pace.total() == 150
-        pace.done("large", 5, 120.0)
-        assert pace.scale == pytest.approx(1.2)
-        assert pace.plan() == {"small": 2}
-        pace.done("small", 2, 24.0)
-        assert pace.given == {"large": 5, "small": 2}
+    def test_plan_adapts_to_real_seconds(self) -> None:
+        budget = RoundBudget({"large": Cost(0, 20), "small": Cost(0, 10)}, 150, 5)
+        assert budget.plan() == {"large": 5, "small": 5}
+        assert budget.total() == 150
+        budget.done("large", 5, 120.0)
+        assert budget.scale == pytest.approx(1.2)
+        assert budget.plan() == {"small": 2}
+        budget.done("small", 2, 24.0)
+        assert budget.given == {"large": 5, "small": 2}
 
-    def test_rounds_that_are_asked_for_are_done(self) -> None:
-        assert Pace({"large": Cost(0, 1e6)}, math.inf, 7).plan() == {"large": 7}
+    def test_infinite_time_runs_the_requested_rounds(self) -> None:
+        assert RoundBudget({"large": Cost(0, 1e6)}, math.inf, 7).plan() == {"large": 7}
 
 
 class TestForecast:
-    def test_it_says_how_long_how_much_and_what_gives_way(self) -> None:
+    def test_announces_time_disk_and_reduced_rounds(self) -> None:
         sizes = [objects.one_tensor(batch) for batch in (512, 1)]
-        pace = Pace({sizes[0].name: Cost(30, 100), sizes[1].name: Cost(1, 10)}, 400, 5)
-        said = command.announcement(pace, sizes, 6 << 30)
+        budget = RoundBudget({sizes[0].name: Cost(30, 100), sizes[1].name: Cost(1, 10)}, 400, 5)
+        said = command.announcement(budget, sizes, 6 << 30)
         assert said == "about 6 minutes, at most 6.0 GiB of disk, 5 rounds; to end in time: 1,568 MiB 3 rounds"
-        pace = Pace({sizes[0].name: Cost(30, 1000), sizes[1].name: Cost(1, 10)}, 55, 5)
-        assert command.announcement(pace, sizes, 1 << 29).endswith("to end in time: 1,568 MiB left out")
+        budget = RoundBudget({sizes[0].name: Cost(30, 1000), sizes[1].name: Cost(1, 10)}, 55, 5)
+        assert command.announcement(budget, sizes, 1 << 29).endswith("to end in time: 1,568 MiB left out")
 
     @pytest.mark.parametrize(
         ("seconds", "disk", "said"),
@@ -99,11 +99,11 @@ class TestForecast:
             (90, 10 << 30, "about 2 minutes, at most 10.0 GiB of disk"),
         ],
     )
-    def test_little_is_not_said_to_be_nothing(self, seconds: float, disk: int, said: str) -> None:
+    def test_forecast_is_at_least_one_second(self, seconds: float, disk: int, said: str) -> None:
         assert command_run.forecast(seconds, disk) == said
 
-    def test_the_defaults_fit_into_ten_gibibytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Also where memory and disk are large: the tools on the CPU, whatever else there is."""
+    def test_defaults_fit_into_ten_gibibytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """On a large machine, with the tools on the CPU."""
         monkeypatch.setattr(room, "available_memory", lambda: 1 << 40)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 44, 0, 1 << 44))
         tools = [catalogue.find(f"{catalogue.TOOL}{name}") for name in ("torch", "numpy", "posix", "uring")]
@@ -114,7 +114,7 @@ class TestForecast:
         kept, cut = sweep.fitting(sweep.BATCHES, tmp_path, 8)
         assert cut == "left out, for want of memory or disk: 1,568 MiB"
 
-    def test_a_probe_costs_every_size(self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_probe_estimates_every_size(self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("fastio_bench.harness.fresh_process.measure", lambda *_: Measured(1.0, 0.0))
         sizes = [objects.one_tensor(batch) for batch in (512, 1)]
         costs = probing.costs(disk, [catalogue.find(f"{catalogue.TOOL}posix")], "cpu", sizes)
@@ -122,10 +122,8 @@ class TestForecast:
         assert all(cost.round > 0 and cost.setup > 0 for cost in costs.values())
         assert not list(disk.iterdir())
 
-    def test_a_probe_tells_what_is_done_once_from_what_is_done_each_time(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """And neither size pays for what the other took, nor for the first process of all."""
+    def test_probe_separates_setup_from_rounds(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Neither size includes the other's time, nor that of the first process."""
         clock = FakeClock()
 
         def took(once: float, per_byte: float, nbytes: int) -> float:
@@ -163,13 +161,11 @@ class TestForecast:
     @pytest.mark.parametrize(
         ("largest", "sizes"), [(512, ["3.0625", "196"]), (16, ["3.0625", "49"]), (1, ["3.0625"]), (None, [])]
     )
-    def test_what_does_not_fit_is_not_probed_either(self, largest: int | None, sizes: list[str]) -> None:
+    def test_probe_skips_sizes_that_do_not_fit(self, largest: int | None, sizes: list[str]) -> None:
         workloads = [] if largest is None else [objects.one_tensor(batch) for batch in (largest, 1)]
         assert [workload.name for workload in probing.sizes(workloads)] == [f"tensor-{size}" for size in sizes]
 
-    def test_on_a_small_disk_little_is_written_before_it_says_how_much(
-        self, disk: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_probe_writes_little_on_a_small_disk(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("fastio_bench.harness.fresh_process.measure", lambda *_: Measured(1.0, 0.0))
         monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 30, 0, 24_000_000))
         made, place = [], sweep.place
@@ -206,22 +202,22 @@ class TestExhibits:
         ]
         failed = [Failure(sweep.WARM, "tensor-12.25", "uring", 0, "no")]
         shown = tables.measured(stats.summarise(samples), failed)
-        assert len({exhibit.name for exhibit in shown}) == len(shown)
-        assert all(len(row) == len(exhibit.columns) for exhibit in shown for row in exhibit.rows)
-        return {exhibit.name: [list(row) for row in exhibit.rows] for exhibit in shown}
+        assert len({table.name for table in shown}) == len(shown)
+        assert all(len(row) == len(table.columns) for table in shown for row in table.rows)
+        return {table.name: [list(row) for row in table.rows] for table in shown}
 
-    def test_sizes_by_tools_the_largest_first(self) -> None:
+    def test_tables_have_sizes_by_tools_largest_first(self) -> None:
         told = self.told()
         assert told["io-durable-write"] == [[size, *[pytest.approx(100)] * 2, 1] for size in ("49", "12.25")]
         assert told["io-cold-read"][1] == ["12.25", pytest.approx(300), pytest.approx(300), 1]
 
-    def test_a_failure_is_named_and_what_took_no_part_is_blank(self) -> None:
+    def test_tables_mark_failures_and_leave_absent_tools_empty(self) -> None:
         assert self.told()["io-warm-read"] == [
             ["49", pytest.approx(400), None, 1],
             ["12.25", pytest.approx(400), "failed", 1],
         ]
 
-    def test_each_row_says_of_how_many_rounds_it_is(self) -> None:
+    def test_each_row_has_its_number_of_rounds(self) -> None:
         whole = [replace(self.samples(sweep.WARM, "torch", MIB, 1.0), round=number) for number in range(3)]
         cut = [replace(sample, tool="uring") for sample in whole[:2]]  # Ctrl-C came before its third
         (shown, *_) = tables.measured(stats.summarise([*whole, *cut]), [])
@@ -229,30 +225,30 @@ class TestExhibits:
         assert shown.rows[0][-1] == "2-3"
         assert "where it is one, what that round took" in shown.note
 
-    def test_a_size_at_which_every_tool_failed_is_no_less_shown(self) -> None:
+    def test_size_at_which_every_tool_failed_is_shown(self) -> None:
         names = [objects.one_tensor(batch).name for batch in (1, 64)]
         samples = [self.samples(sweep.DURABLE, tool, objects.find(names[0]).nbytes, 1.0) for tool in ("torch", "uring")]
         failed = [Failure(sweep.DURABLE, names[1], tool, 0, "no space left") for tool in ("torch", "uring")]
-        shown = {exhibit.name: exhibit.rows for exhibit in tables.measured(stats.summarise(samples), failed)}
+        shown = {table.name: table.rows for table in tables.measured(stats.summarise(samples), failed)}
         assert shown["io-durable-write"][0] == ["196", "failed", "failed", None]
         assert [row[:2] for row in shown["io-ioef"]] == [[sweep.DURABLE, "196"], [sweep.DURABLE, "3.0625"]]
-        assert "io-cold-read" not in shown  # nobody came to it
+        assert "io-cold-read" not in shown  # interrupted before it
         assert tables.measured([], []) == []
 
-    def test_batch_4_as_in_table_5(self) -> None:
+    def test_batch_4_table_has_the_layout_of_table_5(self) -> None:
         rows = self.told()["io-batch-4-cpu"]
         cold_and_written = [pytest.approx(figure) for figure in (0.5, 300, 600, 0.5, 100, 200)]
         assert rows[0] == ["torch", pytest.approx(0.5), pytest.approx(400), pytest.approx(800), *cold_and_written]
         assert rows[1] == ["uring", "failed", "failed", "failed", *cold_and_written]
 
-    def test_who_took_no_part_at_batch_4_has_no_row_there(self) -> None:
+    def test_batch_4_table_omits_absent_tools(self) -> None:
         own = self.samples(sweep.COLD, "torch", tables.BATCH_4, 1.0)
         limited = self.samples(sweep.COLD, disk_limit.TOOL, 16 * tables.BATCH_4, 1.0)
-        found = {exhibit.name: exhibit.rows for exhibit in tables.measured(stats.summarise([own, limited]), [])}
+        found = {table.name: table.rows for table in tables.measured(stats.summarise([own, limited]), [])}
         assert [row[0] for row in found["io-batch-4-cpu"]] == ["torch"]
         assert [row[0] for row in found["io-cold-read"]] == ["196", "12.25"]
 
-    def test_table_6_only_with_a_gpu(self) -> None:
+    def test_table_6_needs_a_gpu(self) -> None:
         assert "io-batch-4-gpu" not in self.told()
         rows = self.told(gpu=0.25)["io-batch-4-gpu"]
         assert rows[0][1:4] == [0.25, pytest.approx(400), pytest.approx(1600)]
@@ -260,7 +256,7 @@ class TestExhibits:
 
 class TestPlots:
     @pytest.mark.parametrize("batches", [sweep.BATCHES, sweep.QUICK_BATCHES, sweep.BATCHES[:7]], ids=len)
-    def test_names_of_sizes_do_not_overlap(
+    def test_plot_labels_do_not_overlap(
         self, batches: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         drawn, save = list[Figure](), Figure.savefig
@@ -286,7 +282,9 @@ class TestPlots:
 
 
 class TestCommand:
-    def test_sizes_tools_and_works(self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_command_measures_every_size_tool_and_work(
+        self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(sweep, "_LEAST_LIMITED", 5 * MIB)
         out, work = disk / "out", disk / "work"
         work.mkdir()
@@ -312,9 +310,9 @@ class TestCommand:
         ]  # interleaved
         assert set(told["findings"]["forecast"]) == {"seconds", "disk_bytes", "rounds"}
         assert told["settings"]["tools"]["uring"] == 'policy="uring", format="pt"'
-        assert "io-ioef" in {exhibit["name"] for exhibit in told["exhibits"]}
+        assert "io-ioef" in {table["name"] for table in told["exhibits"]}
 
-    def test_in_too_little_time_it_says_what_it_left_out(
+    def test_notes_sizes_left_out_for_lack_of_time(
         self, disk: Path, quick: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(probing, "costs", lambda *given: {workload.name: Cost(1, 1) for workload in given[-1]})
@@ -324,14 +322,14 @@ class TestCommand:
         assert told["samples"] == []
         assert any("6.125 MiB left out, 3.0625 MiB left out" in note for note in told["notes"])
 
-    def test_a_tool_that_is_not_there_is_refused(self, disk: Path) -> None:
+    def test_unknown_tool_is_refused(self, disk: Path) -> None:
         said = invoke("io", "--tool", "teleport", "--tool", "posix", "--dir", str(disk), status=2).output
         assert "no tool teleport; there are uring (" in said
         said = invoke("io", "--device", "meta", "--dir", str(disk), status=2).output
         assert "no such tool here for meta" in said
         assert "posix (cpu)" in said
 
-    def test_sizes_that_do_not_fit_are_cut_and_named(self, disk: Path) -> None:
+    def test_sizes_that_do_not_fit_are_left_out_with_a_note(self, disk: Path) -> None:
         kept, cut = sweep.fitting((1, 1 << 20), disk)
         assert [workload.name for workload in kept] == ["tensor-3.0625"]
         assert cut == "left out, for want of memory or disk: 3,211,264 MiB"

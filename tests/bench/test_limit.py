@@ -1,4 +1,4 @@
-"""The disk's limit: that it moves what it says, and reads the very file that is loaded."""
+"""The limits of disk and memory: the bytes that they move, and the files that they read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def disk(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("tool", LIMITS)
-def test_it_moves_what_it_says(tool: disk_limit.Limit, disk: Path) -> None:
+def test_moves_the_stated_bytes(tool: disk_limit.Limit, disk: Path) -> None:
     path = disk / "limit"
     for measured in (tool.write(path, 9 * MIB + 1), tool.read(path, 9 * MIB + 1)):
         assert measured.seconds > 0
@@ -59,8 +59,8 @@ def faults(heard: Path) -> int:
     return int(json.loads(said[said.index("{") :])["jobs"][0]["minf"])
 
 
-def test_fio_times_no_page_faults_of_its_own(heard: Path, disk: Path) -> None:
-    """It has 64 MiB to read into, which it would touch one by one as the first bytes come."""
+def test_fio_reads_into_resident_memory(heard: Path, disk: Path) -> None:
+    """Else it would fault in its 64 MiB of buffers while it reads."""
     path, tool = disk / "limit", disk_limit.FioLimit()
     assert "8 x 4 MiB" in tool.write(path, 72 * MIB).way
     assert faults(heard) < 100
@@ -73,7 +73,7 @@ def test_fio_times_no_page_faults_of_its_own(heard: Path, disk: Path) -> None:
     assert measured.way == "fio, io_uring, direct, 64 x 1 MiB"
 
 
-def test_where_fio_cannot_register_its_memory_it_reads_all_the_same_and_says_so(heard: Path, disk: Path) -> None:
+def test_fio_without_registered_memory_reads_and_says_so(heard: Path, disk: Path) -> None:
     (heard.parent / "refused").write_text("--fixedbufs\n")
     path, tool = disk / "limit", disk_limit.FioLimit()
     tool.write(path, 72 * MIB)
@@ -84,8 +84,8 @@ def test_where_fio_cannot_register_its_memory_it_reads_all_the_same_and_says_so(
 
 
 @pytest.mark.parametrize("tool", LIMITS)
-def test_a_read_only_reads(tool: disk_limit.Limit, disk: Path) -> None:
-    """Some other's file, of a length that fills no block: it is dropped from the page cache and else left alone."""
+def test_read_leaves_the_file_unchanged(tool: disk_limit.Limit, disk: Path) -> None:
+    """A file that is not a multiple of a block: it is only dropped from the page cache."""
     path, content = disk / "their:file", os.urandom(3 * MIB + 4321)  # fio parts names at colons
     path.write_bytes(content)
     path.chmod(0o400)
@@ -98,7 +98,7 @@ def test_a_read_only_reads(tool: disk_limit.Limit, disk: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", LIMITS)
-def test_what_is_not_there_is_an_error(tool: disk_limit.Limit, disk: Path) -> None:
+def test_missing_file_raises(tool: disk_limit.Limit, disk: Path) -> None:
     with pytest.raises(FileNotFoundError):
         tool.read(disk / "missing", MIB)
     (disk / "short").write_bytes(b"x")
@@ -107,7 +107,7 @@ def test_what_is_not_there_is_an_error(tool: disk_limit.Limit, disk: Path) -> No
 
 
 @pytest.mark.parametrize("tool", LIMITS)
-def test_a_write_that_fails_leaves_nothing_to_read(tool: disk_limit.Limit, disk: Path) -> None:
+def test_failed_write_leaves_no_file(tool: disk_limit.Limit, disk: Path) -> None:
     path = disk / "limit"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4 * MIB, before[1]))
@@ -121,7 +121,7 @@ def test_a_write_that_fails_leaves_nothing_to_read(tool: disk_limit.Limit, disk:
 
 
 class Noting:
-    """A limit that notes what it is asked to read, and whether it was the file that fastio loads."""
+    """A limit that records its files, and whether fastio loads them."""
 
     name = "noting"
 
@@ -137,7 +137,7 @@ class Noting:
         return Measured(1.0, 0.0, way=self.name)
 
 
-def test_a_cold_load_is_held_against_the_very_file_it_reads(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_limit_reads_the_file_that_fastio_loads(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noting = Noting()
     monkeypatch.setattr(disk_limit, "find", lambda: noting)
     monkeypatch.setattr(disk_limit, "fio", lambda: False)
@@ -169,7 +169,7 @@ def test_a_cold_load_is_held_against_the_very_file_it_reads(disk: Path, monkeypa
     assert len(loaded) == 4
 
 
-def test_fio_and_our_ring_stand_side_by_side_once(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fio_and_our_ring_are_compared_once(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_limit, "fio", lambda: True)
     large = [objects.one_tensor(64), objects.one_tensor(128), objects.one_tensor(1)]
     plan = compare.Comparison(disk, 1, large, [catalogue.find("torch")])
@@ -188,9 +188,7 @@ def test_fio_and_our_ring_stand_side_by_side_once(disk: Path, monkeypatch: pytes
     assert {step.limits for step in plan.steps} == {(), one, memory}
 
 
-def test_a_warm_load_is_held_against_its_file_copied_from_the_page_cache(
-    disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_warm_limit_copies_the_loaded_file(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastio_bench.harness.fresh_process.measure", lambda *_: Measured(1.0, 0.0))
     real, copied = os.preadv, set[tuple[str, int, int]]()
 
@@ -223,7 +221,7 @@ def test_a_warm_load_is_held_against_its_file_copied_from_the_page_cache(
     assert end > workload.nbytes
 
 
-def test_the_sweeps_limit_reads_the_file_of_most_tools(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_limit_reads_the_file_of_most_tools(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noting = Noting()
     monkeypatch.setattr(disk_limit, "find", lambda: noting)
     monkeypatch.setattr("fastio_bench.harness.fresh_process.measure", lambda *_: Measured(1.0, 0.0))
@@ -236,23 +234,23 @@ def test_the_sweeps_limit_reads_the_file_of_most_tools(disk: Path, monkeypatch: 
     assert limited == [sweep.DURABLE, sweep.COLD]
 
 
-def test_how_near_fastio_comes(disk: Path) -> None:
+def test_limit_table_has_fastios_share(disk: Path) -> None:
     def samples(tool: str, way: str, *seconds: float) -> list[Sample]:
         return [
             Sample("cold load", "big", tool, number, 10**9, took, 0.1, way=way) for number, took in enumerate(seconds)
         ]
 
     told = [*samples(disk_limit.TOOL, "fio", 0.4, 0.5, 0.8), *samples(disk_limit.RING, "ring", 0.25, 0.25, 0.25)]
-    (exhibit,) = limit_tables.limits(
+    (table,) = limit_tables.limits(
         stats.summarise([*told, *samples("fastio", "uring", 0.5, 0.5, 1.0), *samples("torch", "", 2.0)]), {"big": "Big"}
     )
-    assert [list(row) for row in exhibit.rows] == [
+    assert [list(row) for row in table.rows] == [
         ["cold load", "Big", "fio", 2000.0, 2500.0, 100.0, 80.0],
         ["cold load", "Big", "ring", 4000.0, 4000.0, 50.0, 50.0],
         ["cold load", "Big", "fastio", 2000.0, 2000.0, None, None],
     ]
     assert not limit_tables.limits(stats.summarise(samples("fastio", "uring", 0.5)), {})
-    (exhibit,) = limit_tables.limits(
+    (table,) = limit_tables.limits(
         stats.summarise([*samples(memory_limit.TOOL, "copied", 0.5), *samples("fastio", "posix", 0.625)]), {}
     )
-    assert list(exhibit.rows[0]) == ["cold load", "big", "copied", 2000.0, 2000.0, 80.0, 80.0]
+    assert list(table.rows[0]) == ["cold load", "big", "copied", 2000.0, 2000.0, 80.0, 80.0]

@@ -1,4 +1,4 @@
-"""``fastio-bench model``: that its models are the published ones, and that it shows what was measured."""
+"""``fastio-bench model``: the published shapes of its models, its tables and its runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOY = objects.model("toy")
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """A folder on a filesystem where pages can be cold: tmpfs has nowhere else to keep them."""
+    """A folder on a disk: on tmpfs no file can be cold."""
     kind = machine.filesystem(tmp_path).kind
     if kind in ("tmpfs", "ramfs"):
         pytest.skip(f"{tmp_path} is on {kind}; use --basetemp to point to a disk")
@@ -49,7 +49,7 @@ def invoke(*arguments: object) -> Result:
 
 class TestShapes:
     @pytest.mark.parametrize("name", [own.name for own in MODELS.values() if own.parameters])
-    def test_a_model_has_its_published_size(self, name: str) -> None:
+    def test_model_has_its_published_number_of_parameters(self, name: str) -> None:
         assert shapes.parameters(MODELS[name].shapes()) == MODELS[name].parameters
 
     @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ class TestShapes:
             ("bert-base-uncased", 109_482_240),
         ],
     )
-    def test_what_is_published_is_written_down_right(self, name: str, published: int) -> None:
+    def test_models_have_the_published_sizes_as_written_down(self, name: str, published: int) -> None:
         assert MODELS[name].parameters == published
 
     @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ class TestShapes:
             ("bert-base-uncased", 199, 0),
         ],
     )
-    def test_a_state_dict_has_its_buffers(self, name: str, tensors: int, buffers: int) -> None:
+    def test_state_dict_has_its_buffers(self, name: str, tensors: int, buffers: int) -> None:
         found = MODELS[name].shapes()
         assert len(found) == tensors
         assert sum(not shapes.is_parameter(key) for key in found) == buffers
@@ -100,19 +100,19 @@ class TestShapes:
             ("bert-base-chinese", "embeddings.word_embeddings.weight", (21128, 768)),
         ],
     )
-    def test_tensors_have_the_names_of_the_libraries(self, name: str, tensor: str, shape: shapes.Shape) -> None:
+    def test_tensor_names_match_the_libraries(self, name: str, tensor: str, shape: shapes.Shape) -> None:
         assert MODELS[name].shapes()[tensor] == shape
 
     @pytest.mark.parametrize("name", tables.PAPER_MIB)
-    def test_a_model_has_the_papers_size(self, name: str, tmp_path: Path) -> None:
-        """Small models by their files, as the paper's sizes are, the others by their tensors."""
+    def test_model_has_the_papers_size(self, name: str, tmp_path: Path) -> None:
+        """Small models are compared by their files, as in the paper, the others by their tensors."""
         nbytes = objects.model(name).nbytes
         if nbytes < 16 * MIB:
             torch.save(objects.model(name).make(), tmp_path / "model.pt")
             nbytes = (tmp_path / "model.pt").stat().st_size
         assert nbytes / MIB == pytest.approx(tables.PAPER_MIB[name], rel=0.004)
 
-    def test_an_object_is_as_large_as_it_says(self) -> None:
+    def test_workload_has_its_stated_bytes(self) -> None:
         own = objects.find("mobilenet-v3-small")
         tensors = objects.tensors(own.make())
         assert sum(tensor.nbytes for tensor in tensors.values()) == own.nbytes
@@ -123,7 +123,7 @@ class TestShapes:
 
 
 class TestTables:
-    def test_models_are_rows_and_tools_columns(self) -> None:
+    def test_tables_have_models_by_tools(self) -> None:
         def sample(workload: str, tool: str, seconds: float, number: int = 0) -> Sample:
             return Sample(compare.CACHED, workload, tool, number, 2 * MIB, seconds, 0.1)
 
@@ -131,16 +131,16 @@ class TestTables:
         samples += [sample("alexnet", "torch", 3.0, number) for number in range(3)]
         samples += [sample("alexnet", "fastio", seconds, number) for number, seconds in enumerate((9.0, 1.0, 2.0))]
         failures = [Failure(compare.CACHED, "toy", "fastio", 0, "OSError: disk on fire")]
-        (found,) = tables.exhibits(summarise(samples), failures)
+        (found,) = tables.tables(summarise(samples), failures)
         assert list(found.columns) == ["model", "MiB*", "rounds*", "torch s*", "fastio s*"]
         assert [list(row) for row in found.rows] == [["AlexNet", 2.0, 3, 3.0, 2.0], ["Toy", 2.0, 1, 0.5, "failed"]]
         assert (found.name, found.origin, found.source) == ("save", MEASURED, "Fastensor, table 9")
 
-    def test_nothing_measured_is_no_table(self) -> None:
-        assert tables.exhibits([], []) == []
+    def test_no_samples_give_no_table(self) -> None:
+        assert tables.tables([], []) == []
 
-    def test_the_papers_table_is_the_papers(self) -> None:
-        """Its text says that kvikio is 5.37 times as fast as torch for ViT-H/14."""
+    def test_papers_table_matches_its_text(self) -> None:
+        """The paper's text: kvikio is 5.37 times as fast as torch for ViT-H/14."""
         (found,) = figures.of(tables.SOURCE)
         rows = {row[0]: dict(zip(found.columns, row, strict=True)) for row in found.rows}
         assert len(rows) == 10
@@ -150,7 +150,7 @@ class TestTables:
 
 
 class TestRuns:
-    def test_all_tools_that_hold_a_state_dict_take_part(self) -> None:
+    def test_all_tools_for_state_dicts_take_part(self) -> None:
         tools, remarks = runs.tools()
         labels = [tool.label for tool in tools]
         assert labels[:3] == ["torch", "numpy", "fastio"]
@@ -161,7 +161,7 @@ class TestRuns:
         assert {"torch", "fastio's numpy"} <= told
         assert not told & set(labels[1:])
 
-    def test_rounds_are_cut_to_the_time(self, disk: Path) -> None:
+    def test_rounds_fit_the_time(self, disk: Path) -> None:
         own = [objects.model(name) for name in ("alexnet", "vit-h-14", "toy")]
         tools = runs.tools()[0]
         plan = runs.ModelRuns(disk, 3, own, tools, math.inf)
@@ -175,7 +175,7 @@ class TestRuns:
         assert list(none.run()) == []
         assert none.left_out == ["Toy", "AlexNet", "ViT-H/14"]
 
-    def test_models_that_do_not_fit_are_cut_and_named(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_models_that_do_not_fit_are_left_out_with_a_note(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(room, "available_memory", lambda: 40 * MIB)
         kept, cut = room.fitting([objects.model("alexnet"), TOY], disk, runs.FILES + 1)
         assert kept == [TOY]
@@ -183,7 +183,7 @@ class TestRuns:
 
 
 class TestCommand:
-    def test_every_tool_saves_and_loads(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_command_saves_and_loads_with_every_tool(self, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(runs, "_LEARNING", 1)
         result = invoke("--model", "toy", "--rounds", 1, "--json", "--dir", disk)
         told = json.loads(result.stdout)

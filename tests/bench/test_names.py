@@ -1,4 +1,4 @@
-"""A folder of results keeps every run of other settings, each under a name that says what was run."""
+"""The file names of runs: different settings get different names, and a run replaces only its equals."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.harness.rounds import Sample
 from fastio_bench.harness.run_record import Report
 from fastio_bench.hybrid import job, store
+from fastio_bench.papers.performance_docs import render
 from fastio_bench.report.documents import read_folder
-from fastio_bench.report.performance_docs import render
 
 
 @click.command(name="trial")
 @click.option("--rounds", default=1)
 @click.option("--end", default="")
 @common
-def trial(conduct: CommandRun, rounds: int, end: str) -> None:
-    """A subcommand with a setting, which may be interrupted."""
-    conduct.report.settings["rounds"] = rounds
-    conduct.report.samples.append(Sample("save", "tensor-3.0625", "torch", 0, 10**6, 1.0, 1.0))
+def trial(command_run: CommandRun, rounds: int, end: str) -> None:
+    """A subcommand with one setting, which may be interrupted."""
+    command_run.report.settings["rounds"] = rounds
+    command_run.report.samples.append(Sample("save", "tensor-3.0625", "torch", 0, 10**6, 1.0, 1.0))
 
     def work(folder: Path) -> None:
-        conduct.report.findings["end"] = end
+        command_run.report.findings["end"] = end
         if end == "interrupted":
             raise KeyboardInterrupt
 
-    conduct.run(work)
+    command_run.run(work)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def told(path: Path) -> Any:
 
 
 class TestNames:
-    def test_a_run_of_other_settings_stays_with_its_plots(self, out: Path) -> None:
+    def test_run_with_other_settings_gets_a_new_name(self, out: Path) -> None:
         pytest.importorskip("matplotlib")
         run(out, "--rounds", 1)
         first = {path.name: path.read_bytes() for path in out.iterdir()}
@@ -72,7 +72,7 @@ class TestNames:
             3,
         ]
 
-    def test_the_same_settings_take_the_place_of_their_earlier_run(self, out: Path) -> None:
+    def test_run_with_the_same_settings_replaces_the_earlier_one(self, out: Path) -> None:
         run(out, "--rounds", 1)
         run(out, "--rounds", 2, "--end", "first")
         said = run(out, "--rounds", 2, "--end", "second").stderr
@@ -80,7 +80,7 @@ class TestNames:
         assert told(out / "trial-2.json")["findings"] == {"end": "second"}
         assert {path.stem for path in out.glob("*.json")} == {"trial", "trial-2"}
 
-    def test_an_interrupted_run_takes_the_place_of_none_that_was_not(self, out: Path) -> None:
+    def test_interrupted_run_does_not_replace_a_complete_one(self, out: Path) -> None:
         run(out, "--end", "interrupted", status=130)
         run(out, "--end", "whole")
         assert not told(out / "trial.json")["interrupted"]
@@ -89,14 +89,14 @@ class TestNames:
         assert told(out / "trial-2.json")["interrupted"]
 
     @pytest.mark.parametrize("text", ["of another day", "[]", '{"settings": {"quick": false, "rounds": 1}}'])
-    def test_what_is_no_document_stays(self, text: str, out: Path) -> None:
+    def test_foreign_file_is_not_replaced(self, text: str, out: Path) -> None:
         out.mkdir()
         (out / "trial.json").write_text(text)
         run(out)
         assert (out / "trial.json").read_text() == text
         assert told(out / "trial-2.json")["command"] == "trial"
 
-    def test_another_disk_is_another_run(self, tmp_path: Path) -> None:
+    def test_run_on_another_disk_gets_a_new_name(self, tmp_path: Path) -> None:
         report = Report("trial", tmp_path, {"rounds": 1})
         first = report.write(tmp_path)
         there = told(first)
@@ -113,7 +113,7 @@ class TestModes:
             (("hybrid", "--optimizer-store", "--parameters", "17MB", "--steps", "2"), "hybrid-optimizer-store"),
         ],
     )
-    def test_each_has_a_name_of_its_own(
+    def test_each_mode_has_its_own_name(
         self, command: tuple[str, ...], name: str, out: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(store, "run", job._run)
@@ -122,8 +122,8 @@ class TestModes:
         assert [path.stem for path in out.glob("*.json")] == [name]
         assert all(path.stem.startswith(f"{name}-") for path in out.glob("*.png"))
 
-    def test_all_of_them_stand_in_the_docs_as_they_are(self, tmp_path: Path) -> None:
-        """As `make bench-docs RESULTS=folder` reads them: nobody renames a file."""
+    def test_documents_of_all_modes_are_in_the_docs(self, tmp_path: Path) -> None:
+        """As `make bench-docs RESULTS=folder` reads them, without renaming a file."""
         for mode, settings in (("", {"rounds": 1}), ("", {"rounds": 2}), ("accuracy", {}), ("simulated", {})):
             report = made.imagined(tmp_path)
             report.mode, report.settings = mode, settings
@@ -132,8 +132,8 @@ class TestModes:
         for name in ("offload", "offload (offload-2)", "offload (offload-accuracy)", "offload (offload-simulated)"):
             assert f"\n**{name}**: " in text
 
-    def test_what_a_mode_measured_is_in_the_docs(self, tmp_path: Path) -> None:
-        """Documents under the names that they were given: nothing that one of them has is said to be missing."""
+    def test_docs_report_no_measured_mode_as_missing(self, tmp_path: Path) -> None:
+        """With the given file names, no figure that a document has is reported as missing."""
         found = {
             "accuracy": made.imagined(tmp_path).findings["accuracy"],
             "depths": [{"way": way, "depth": 8, "fails_at": 9, "reason": "too deep"} for way in ("plain", "all")],

@@ -1,4 +1,4 @@
-"""``fastio-bench offload``: real training in real processes, small; that it tells what happened and leaves nothing."""
+"""``fastio-bench offload``: small real trainings, their comparison, the search for depth, and the simulations."""
 
 from __future__ import annotations
 
@@ -28,19 +28,15 @@ from fastio_bench.harness.rounds import Failure
 from fastio_bench.offload import (
     accuracy,
     compare,
-    simulated_papers,
-    simulated_tables,
-    traffic,
     training_child,
     training_job,
     training_ways,
 )
 from fastio_bench.offload import depth as offload_depth
-from fastio_bench.offload import networks as offload_networks
 from fastio_bench.offload import settings as offload_ways
 from fastio_bench.offload import summary as offload_summary
 from fastio_bench.offload.training_job import Job, Moved, Run, is_out_of_memory
-from fastio_bench.papers import beside_training
+from fastio_bench.papers import beside_training, offload_simulated, offload_tables, vdnn_networks, vdnn_traffic
 from fastio_bench.report import summary_tables, terminal
 from fastio_bench.report.documents import read_folder
 from fastio_bench.report.page import page
@@ -68,7 +64,7 @@ def job(folder: Path, **changes: Any) -> Job:
 
 class TestModels:
     @pytest.mark.parametrize("name", training_models.ARCHITECTURES)
-    def test_it_learns_its_batch(self, name: str) -> None:
+    def test_network_learns_its_batch(self, name: str) -> None:
         training = training_models.make(name, 4, 2, SMALL[name])
         optimizer = torch.optim.Adam(training.model.parameters(), lr=0.01)
         losses = []
@@ -98,12 +94,12 @@ class TestModels:
 
         assert saved(4) > saved(2)
 
-    def test_the_same_values_in_every_process(self) -> None:
+    def test_network_has_the_same_values_in_every_process(self) -> None:
         one, other = (training_models.make("vit", 2, 1, 16) for _ in range(2))
         assert torch.equal(one.inputs, other.inputs)
         assert one.loss().item() == other.loss().item()
 
-    def test_a_decoder_sees_no_later_token(self) -> None:
+    def test_decoder_ignores_later_tokens(self) -> None:
         training = training_models.make("transformer", 1, 2, 16)
         changed = training.inputs.clone()
         changed[0, -1] = (changed[0, -1] + 1) % 256
@@ -113,7 +109,7 @@ class TestModels:
 
 
 @pytest.mark.parametrize("name", training_models.ARCHITECTURES)
-def test_every_way_has_the_gradients_of_plain_training(name: str, tmp_path: Path) -> None:
+def test_every_way_has_plain_trainings_gradients(name: str, tmp_path: Path) -> None:
     expected: list[torch.Tensor | None] = []
     for kind, settings in {"plain": {}, "torch": {}, "all": SETTINGS, "fastensor": SETTINGS}.items():
         training = training_models.make(name, 16, 3, SMALL[name])
@@ -136,16 +132,16 @@ def test_every_way_has_the_gradients_of_plain_training(name: str, tmp_path: Path
 
 
 class TestChild:
-    def test_its_own_words_come_back(self, tmp_path: Path) -> None:
+    def test_child_error_has_the_childs_message(self, tmp_path: Path) -> None:
         with pytest.raises(ChildError, match="expected one of"):
             training_child.train(job(tmp_path, way="all", settings={"policy": "teleport"}))
 
-    def test_a_child_that_dies_is_no_lack_of_memory(self, tmp_path: Path) -> None:
+    def test_killed_child_is_not_out_of_memory(self, tmp_path: Path) -> None:
         with pytest.raises(ChildError, match="status") as raised:
             training_child.train(job(tmp_path), {"PYTHONHOME": str(tmp_path)})
         assert not isinstance(raised.value, training_child.OutOfMemoryError)
 
-    def test_too_little_memory_is_told_apart(self, tmp_path: Path) -> None:
+    def test_out_of_memory_is_detected(self, tmp_path: Path) -> None:
         with pytest.raises(training_child.OutOfMemoryError, match=r"allocate|memory|alloc"):
             training_child.train(job(tmp_path, memory_limit=4 * MIB, batch=64), training_child.EXACT_MEMORY)
         run = training_child.train(job(tmp_path, memory_limit=400 * MIB), training_child.EXACT_MEMORY)
@@ -162,12 +158,12 @@ class TestChild:
             (RuntimeError("shape mismatch"), False),
         ],
     )
-    def test_what_counts_as_too_little_memory(self, error: Exception, lack: bool) -> None:
+    def test_out_of_memory_errors_are_recognized(self, error: Exception, lack: bool) -> None:
         assert is_out_of_memory(error) is lack
 
 
 def runs_with(parent: int, argument: str) -> bool:
-    """Whether a child of the process has this in its arguments."""
+    """Whether a child of the process has the text in its arguments."""
     for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
         with contextlib.suppress(OSError):
             if argument in Path(f"/proc/{child}/cmdline").read_text():
@@ -178,7 +174,7 @@ def runs_with(parent: int, argument: str) -> bool:
 class TestComparison:
     @pytest.fixture
     def jobs(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Job]]:
-        """Training is here and not in processes of their own, which take seconds to start; gives what was trained."""
+        """Train in this process, since fresh ones take seconds to start. Returns the jobs."""
         done: list[Job] = []
 
         def train(job: Job, environment: object = None) -> Run:
@@ -192,7 +188,7 @@ class TestComparison:
         torch.set_num_threads(threads)
 
     @pytest.mark.slow
-    def test_gradients_have_the_bits_of_plain_training(self, tmp_path: Path) -> None:
+    def test_comparison_reports_equal_gradients(self, tmp_path: Path) -> None:
         # Less than a step's tensors: backward overtakes writes that wait, and a larger budget may let all of them wait.
         told = json.loads(invoke(*small("transformer"), "--budget", "1MiB", "--dir", tmp_path).stdout)
         assert not told["failures"]
@@ -214,7 +210,7 @@ class TestComparison:
         assert not list(tmp_path.iterdir())
 
     @pytest.mark.usefixtures("jobs")
-    def test_a_codec_that_rounds_shows_by_how_much(self, tmp_path: Path) -> None:
+    def test_rounding_codec_reports_its_difference(self, tmp_path: Path) -> None:
         arguments = small("mlp", "--codec", "bf16", "--policy", "all", "--budget", "1MiB", "--dir", tmp_path)
         told = json.loads(invoke(*arguments).stdout)
         ways = {way["way"]: way for way in told["findings"]["ways"]}
@@ -224,7 +220,7 @@ class TestComparison:
         assert not [goal for goal in told["findings"]["goals"] if goal["work"].startswith("gradients")]
 
     @pytest.mark.usefixtures("jobs")
-    def test_tables_json_and_plot(self, tmp_path: Path) -> None:
+    def test_command_prints_tables_and_writes_json_and_plot(self, tmp_path: Path) -> None:
         out, work = tmp_path / "out", tmp_path / "work"
         work.mkdir()
         said = invoke(*small("mlp")[:-1], "--out", out, "--dir", work).stdout
@@ -244,7 +240,7 @@ class TestComparison:
         assert not list(work.iterdir())
 
     @pytest.mark.slow
-    def test_every_batch_with_every_policy_and_tool(self, tmp_path: Path, jobs: list[Job]) -> None:
+    def test_measures_every_batch_with_every_policy_and_tool(self, tmp_path: Path, jobs: list[Job]) -> None:
         batches, ways = ("--batch", 32, "--batch", 64), ("--policy", "all", "--policy", "vdnn-all", "--tool", "posix")
         out = tmp_path / "out"
         sizes = ("--model", "mlp", "--width", 64, "--depth", 2, "--rounds", 1, "--steps", 1)
@@ -280,10 +276,10 @@ class TestComparison:
             (("--tool", "teleport"), "--tool teleport: not one that can be used here: "),
         ],
     )
-    def test_what_cannot_be_combined(self, arguments: tuple[object, ...], said: str) -> None:
+    def test_conflicting_options_are_refused(self, arguments: tuple[object, ...], said: str) -> None:
         assert said in " ".join(invoke(*arguments, status=2).output.split())
 
-    def test_the_codec_is_named_where_there_are_several(self) -> None:
+    def test_way_names_have_the_codec_if_there_are_several(self) -> None:
         own = offload_ways.asked(("all", "fastensor"), ("none", "fp16"), {"budget": 5})
         assert list(own) == ["all, none", "all, fp16", "fastensor, none", "fastensor, fp16"]
         assert own["all, fp16"] == {"policy": "all", "codec": "fp16", "budget": 5}
@@ -292,22 +288,22 @@ class TestComparison:
         assert alone["fastensor"]["codec"] == "fp16"
         assert alone["uring alone"] == {"policy": "fastensor", "codec": "none", "tool": "uring"}
 
-    def test_sizes_have_units(self) -> None:
+    def test_sizes_accept_units(self) -> None:
         assert "'much' is no size" in invoke("--budget", "much", status=2).output
 
     @pytest.mark.slow
-    def test_a_way_that_fails_is_shown_and_the_others_go_on(self, tmp_path: Path) -> None:
+    def test_failed_way_is_reported_and_others_continue(self, tmp_path: Path) -> None:
         ways = {"all": {**SETTINGS, "codec": "teleport"}, training_ways.TORCH: {}}
         outcomes = list(compare.Comparison(tmp_path, job(tmp_path), ways, 1).run())
         failures = [outcome for outcome in outcomes if not isinstance(outcome, compare.Record)]
         assert [(failure.tool, "teleport" in failure.reason) for failure in failures] == [("all", True)]
         assert [o.way for o in outcomes if isinstance(o, compare.Record)] == ["plain", "torch"] * 2
 
-    def test_a_long_reason_hides_no_name(self) -> None:
+    def test_failure_table_keeps_names_beside_a_long_reason(self) -> None:
         failure = Failure("training step", "transformer", "synchronous", 0, "ChildError: " + "no space left " * 20)
         for width in (80, 150):
             with (console := Console(width=width)).capture() as page:
-                console.print(terminal.table(summary_tables.failures([failure])))
+                console.print(terminal.render(summary_tables.failures([failure])))
             assert "\u2026" not in page.get()
             rows = [line.split("\u2502")[1:-1] for line in page.get().splitlines() if "\u2502" in line]
             named, *_, told = ("".join(row[column].strip() for row in rows) for column in range(len(rows[0])))
@@ -322,7 +318,7 @@ class TestComparison:
         assert compare.largest_difference(one, one) == 0
 
     @pytest.mark.slow
-    def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(self, tmp_path: Path) -> None:
+    def test_ctrl_c_keeps_samples_and_leaves_no_files(self, tmp_path: Path) -> None:
         out, work = tmp_path / "out", tmp_path / "work"
         work.mkdir()
         command = [sys.executable, "-c", "from fastio_bench.cli import main; main()", "offload"]
@@ -355,7 +351,7 @@ class TestGoals:
         goals = offload_summary.check(summaries, target, "here", exact=True)
         return {(goal.work, goal.against): (round(goal.measured, 3), goal.met) for goal in goals}
 
-    def test_the_transformer_is_asked_for_memory_and_time(self, tmp_path: Path) -> None:
+    def test_transformer_has_goals_for_memory_and_time(self, tmp_path: Path) -> None:
         target = job(tmp_path, way="all", depth=24, settings={"policy": "all"})
         ways = (
             self.summary("plain", 1.0, 1000, moved=None),
@@ -372,18 +368,18 @@ class TestGoals:
         }
         assert ("peak memory", "plain") not in self.told(replace(target, depth=4), *ways)
 
-    def test_a_way_that_adds_nothing_is_no_measure(self) -> None:
+    def test_way_without_added_time_gives_no_share(self) -> None:
         plain, own, other = (self.summary(way, 1.0, 1) for way in ("plain", "all", "fastensor"))
         assert offload_summary.added_share(plain, own, other) is None
 
-    def test_the_stack_is_asked_only_where_transfers_hide(self, tmp_path: Path) -> None:
+    def test_stack_has_a_goal_only_if_transfers_hide(self, tmp_path: Path) -> None:
         target = job(tmp_path, way="all", architecture="conv-stack")
         plain, own = self.summary("plain", 1.0, 100), self.summary("all", 1.06, 100)
         assert self.told(target, plain, own)["step time", "plain"] == (1.06, False)
         slow = replace(own, moved=Moved({}, 0.0, 0.0, "delayed", None, None, None))
         assert ("step time", "plain") not in self.told(target, plain, slow)
 
-    def test_medians_of_rounds(self) -> None:
+    def test_summary_has_medians_of_rounds(self) -> None:
         def record(way: str, number: int, *steps: float) -> compare.Record:
             run = Run(list(steps), 0.5, 7, [1.0], 1, 2.0, None, None)
             return compare.Record(way, 4, number, False, run, True, True, 0.0)
@@ -406,18 +402,18 @@ class TestDepth:
 
     @pytest.mark.parametrize("limit", [1, 2, 7, 40, 41, 1000])
     @pytest.mark.parametrize("start", [1, 3, 100])
-    def test_the_search_ends_at_the_limit(self, limit: int, start: int) -> None:
+    def test_search_finds_the_limit(self, limit: int, start: int) -> None:
         low, high, why = offload_depth.search(self.below(limit), start)
         assert low <= limit < high
         assert high - low <= max(1, low // 16)
         assert why == f"{high} is too deep"
 
-    def test_nothing_trains_and_everything_trains(self) -> None:
+    def test_search_handles_no_depth_and_every_depth(self) -> None:
         assert offload_depth.search(self.below(0), 1) == (0, 1, "1 is too deep")
         assert offload_depth.search(self.below(10**9), 10, most=10) == (10, 11, "")
         assert offload_depth.search(self.below(10**9), 10, most=15) == (15, 16, "")
 
-    def test_interrupted_it_tells_how_deep_it_got(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_interrupted_search_reports_the_depth_so_far(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         def train(job: Job, environment: object) -> None:
             if job.depth == 12:
                 raise KeyboardInterrupt
@@ -445,7 +441,7 @@ class TestDepth:
 
 
 class TestAccuracy:
-    def test_digits_with_a_codec(self, tmp_path: Path) -> None:
+    def test_accuracy_is_measured_with_a_codec(self, tmp_path: Path) -> None:
         pytest.importorskip("sklearn")
         out, work = tmp_path / "out", tmp_path / "work"
         work.mkdir()
@@ -463,7 +459,7 @@ class TestAccuracy:
         assert not list(work.iterdir())
 
     @pytest.mark.parametrize("codec", EXACT)
-    def test_an_exact_codec_changes_no_answer(self, codec: str, tmp_path: Path) -> None:
+    def test_exact_codec_keeps_accuracy(self, codec: str, tmp_path: Path) -> None:
         pytest.importorskip("sklearn")
         found = [accuracy.score(way, 0, tmp_path, {**SETTINGS, "codec": codec}, epochs=1) for way in ("plain", "all")]
         assert found[0] == found[1]  # answers and losses
@@ -474,7 +470,7 @@ class TestAccuracy:
 
 
 class TestPapers:
-    def test_what_is_simulated_says_so(self, tmp_path: Path) -> None:
+    def test_simulated_tables_are_labelled(self, tmp_path: Path) -> None:
         told = json.loads(invoke("--simulate", "--json", "--dir", tmp_path).stdout)
         assert told["findings"]["simulated"]["label"] == "simulated"
         assert told["findings"]["calibrated"]["label"] == "calibrated"
@@ -482,7 +478,7 @@ class TestPapers:
         assert "goals" not in told["findings"]
         assert all(machine["sources"] for machine in told["findings"]["simulated"]["machines"])
         shown = " ".join(invoke("--simulate", "--dir", tmp_path).stdout.split())
-        for machine in simulated_papers.MACHINES:
+        for machine in offload_simulated.MACHINES:
             assert f"VGG-16 on {machine.name}" in shown
         assert "vDNN on its Titan X" in shown
         assert "calibrated; cf. FlashNeuron, table 3; " in shown
@@ -496,15 +492,15 @@ class TestPapers:
         assert [activation.kind for activation in simulated_papers.workload(slow, 1).activations].count(CONV) == 16
         assert [activation.kind for activation in simulated_papers.workload(slow, 1).activations].count(POOL) == 5
 
-    def test_offload_trains_larger_batches_than_plain(self) -> None:
-        found = {one.way: one for one in simulated_papers.capacities(simulated_papers.V100_SSD)}
+    def test_simulated_offload_trains_larger_batches(self) -> None:
+        found = {one.way: one for one in offload_simulated.capacities(offload_simulated.V100_SSD)}
         assert found["flashneuron"].runs > found["plain"].runs
         assert found["flashneuron"].as_fast >= found["plain"].as_fast == found["plain"].runs
         assert found["flashneuron, fp16"].as_fast > found["flashneuron"].as_fast
         assert found["fastensor, synchronous"].as_fast == 0
 
-    def test_vdnns_networks(self) -> None:
-        networks = offload_networks.networks()
+    def test_simulated_networks_match_vdnns_figures(self) -> None:
+        networks = vdnn_networks.networks()
         found = {(one.name, one.batch, one.way): one for one in networks}
         assert found["VGG-16", 256, "vdnn-all"].moved_nbytes == pytest.approx(
             16.9e9, rel=0.01
@@ -524,9 +520,9 @@ class TestPapers:
             found["VGG-16", 256, "vdnn-all"].moved_nbytes,
         ]
 
-    def test_vdnns_averages_stand_beside_the_papers(self) -> None:
-        networks = [asdict(one) for one in offload_networks.networks()]
-        shown = {one.name: one for one in simulated_tables.simulated({"machines": [], "networks": networks})}
+    def test_vdnn_table_has_the_papers_averages(self) -> None:
+        networks = [asdict(one) for one in vdnn_networks.networks()]
+        shown = {one.name: one for one in offload_tables.simulated({"machines": [], "networks": networks})}
         assert [[row[0], row[2], row[4], row[6]] for row in shown["saved"].rows] == [
             ["vdnn-all", 73, 93, 58],
             ["vdnn-conv", 52, 76, 55],
@@ -537,15 +533,15 @@ class TestPapers:
         assert "AlexNet, OverFeat and GoogLeNet, which are left out" in shown["saved"].note
         assert len(shown["networks"].rows) == len(networks)
 
-    def test_convolutions_seldom_need_all_the_bandwidth(self) -> None:
-        """vDNN, section V-B: they rarely do, and at most 16 / 336 is added."""
-        found = traffic.traffic()
+    def test_simulated_convolutions_rarely_need_all_the_bandwidth(self) -> None:
+        """vDNN, section V-B: rarely, and offloading adds at most 16 / 336."""
+        found = vdnn_traffic.traffic()
         assert len(found) == 16
-        machine = simulated_papers.TITAN_X
+        machine = offload_simulated.TITAN_X
         assert [one.layer for one in found if one.own > 0.5 * machine.memory_bandwidth] == ["convolution 1"]
         for one in found:
             assert 0 < one.added <= machine.channel_bandwidth
             assert one.share * machine.memory_bandwidth == pytest.approx(one.own + one.added)
 
-    def test_the_calibration_gives_back_the_table(self) -> None:
-        assert all(one.batch == one.paper_batch for one in simulated_papers.calibrated())
+    def test_calibration_reproduces_the_papers_batches(self) -> None:
+        assert all(one.batch == one.paper_batch for one in offload_simulated.calibrated())

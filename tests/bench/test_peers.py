@@ -1,4 +1,4 @@
-"""Each peer for real: what it saves, it loads; durable means on the disk; what is not there is named."""
+"""Each installed peer: round trips, durable saves, settings, and errors of missing ones."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def installed(name: str) -> Peer:
     "workload", [objects.one_tensor(1), pytest.param(SMALL, marks=pytest.mark.slow)], ids=lambda w: w.kind
 )
 @pytest.mark.parametrize("name", [peer.name for peer in catalogue.every()])
-def test_round_trip_in_fresh_processes(name: str, workload: objects.Workload, disk: Path) -> None:
+def test_loads_what_it_saved_in_fresh_processes(name: str, workload: objects.Workload, disk: Path) -> None:
     peer = installed(name)
     if peer.unable("load", workload.kind):
         with pytest.raises(LookupError) if peer.load is None else pytest.raises(fresh_process.ChildError):
@@ -93,8 +93,8 @@ def test_round_trip_in_fresh_processes(name: str, workload: objects.Workload, di
 
 
 @pytest.mark.parametrize("name", [peer.name for peer in catalogue.every() if peer.save])
-def test_a_durable_save_is_on_the_disk(name: str, disk: Path) -> None:
-    """DONTNEED passes over dirty pages: if it can drop all of them at once, they had been written out."""
+def test_durable_save_is_on_the_disk(name: str, disk: Path) -> None:
+    """DONTNEED skips dirty pages: if it drops all pages at once, they had been written out."""
     path, peer = disk / "saved", installed(name)
     thing = torch.rand(2 * MIB)
     peer.saver()(thing if peer.adopt is None else peer.adopt(thing), str(path), True)
@@ -104,8 +104,8 @@ def test_a_durable_save_is_on_the_disk(name: str, disk: Path) -> None:
     assert page_cache.resident(path) == 0
 
 
-def test_durable_includes_the_fsync_and_only_durable_does(compiler: str, disk: Path) -> None:
-    """Counted below libc, by the library of the fault tests: a benchmark that forgot it would flatter everyone."""
+def test_only_durable_saves_fsync(compiler: str, disk: Path) -> None:
+    """fsyncs are counted by the shim library of the fault tests. Without them the figures would be too good."""
     names = [peer.name for peer in catalogue.every() if peer.save and not peer.unable("save", "tensor")]
     assert {"torch", "torch, no CRC", "safetensors", "numpy", "DCP", "fastio"} <= set(names)
     arguments = [str(disk), json.dumps(names), "-1", str(1 << 40)]  # -1: shorter, which leaves an fsync as it is
@@ -123,7 +123,7 @@ def test_durable_includes_the_fsync_and_only_durable_does(compiler: str, disk: P
     assert [name for name in names if told[f"{name}, False"] > 0] == []
 
 
-def test_checksums_are_on_again(disk: Path) -> None:
+def test_torch_checksums_are_restored(disk: Path) -> None:
     from torch.serialization import get_crc32_options
 
     assert get_crc32_options()
@@ -131,13 +131,13 @@ def test_checksums_are_on_again(disk: Path) -> None:
     assert get_crc32_options()
 
 
-def test_every_peer_tells_its_mode() -> None:
+def test_every_peer_describes_its_mode() -> None:
     assert [peer.name for peer in catalogue.every() if not peer.settings] == []
     packages = {peer.package for peer in catalogue.every()} - {"fastio"}
     assert packages <= set(machine.PACKAGES)
 
 
-def test_who_maps_is_said_to_and_known_to_the_goals() -> None:
+def test_mapping_peers_are_marked_and_known_to_the_goals() -> None:
     mapping = [peer for peer in catalogue.every() if peer.mapped]
     assert [peer.name for peer in mapping] == ["torch, mmap", "safetensors"]
     assert {peer.name for peer in mapping} == set(goals.MAPPED)
@@ -145,17 +145,17 @@ def test_who_maps_is_said_to_and_known_to_the_goals() -> None:
 
 
 @pytest.mark.parametrize(("processors", "threads"), [(1, 1), (2, 2), (4, 4), (64, 8)])
-def test_dcp_writes_by_a_thread_a_processor(
+def test_dcp_uses_a_thread_per_processor(
     processors: int, threads: int, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each thread of its writer has a file; the settings shown say how many there are."""
+    """Each thread of its writer has a file. The shown settings have their number."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(processors)))
     libraries.dcp_save({str(number): torch.rand(64) for number in range(8)}, str(disk / "saved"), False)
     assert len(list((disk / "saved").glob("*.distcp"))) == threads
     assert f"thread_count={threads})" in catalogue.find("DCP").settings
 
 
-def test_the_extra_brings_every_peer_that_needs_no_compiler(repository: Path) -> None:
+def test_extra_has_every_peer_that_needs_no_compiler(repository: Path) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     compiled = {"deepspeed", "tensornvme"}
@@ -166,7 +166,7 @@ def test_the_extra_brings_every_peer_that_needs_no_compiler(repository: Path) ->
     assert {re.split("[<>=]", line)[0] for line in (*extras["bench"], *extras["peers"])} <= pinned
 
 
-def test_peers_that_few_have_take_part() -> None:
+def test_optional_peers_are_in_the_catalogue() -> None:
     told = {peer.name: (peer.save is not None, peer.load is not None, peer.owner) for peer in catalogue.every()}
     assert told["fastsafetensors"] == (True, True, "safetensors")
     assert told["runai-model-streamer"] == (False, True, "safetensors")
@@ -175,8 +175,8 @@ def test_peers_that_few_have_take_part() -> None:
     assert told["TensorNVMe"][:2] == (True, False)
 
 
-def test_fastsafetensors_saves_all_that_it_is_given(disk: Path) -> None:
-    """Its loads are of safetensors' file, so nobody else looks at its own."""
+def test_fastsafetensors_saves_every_tensor(disk: Path) -> None:
+    """It loads safetensors' file, so no other test reads its own."""
     peer, thing = installed("fastsafetensors"), {name: torch.rand(1000 + place) for place, name in enumerate("abc")}
     peer.saver()(thing, str(disk / "saved"), True)
     loaded: dict[str, torch.Tensor] = {}
@@ -188,7 +188,7 @@ def test_fastsafetensors_saves_all_that_it_is_given(disk: Path) -> None:
     assert torch.equal(lone, thing["b"])
 
 
-def test_numpy_holds_a_state_dict_of_what_it_has_a_dtype_for(disk: Path) -> None:
+def test_numpy_saves_state_dicts_of_its_dtypes(disk: Path) -> None:
     state = {
         "layer.weight": torch.rand(300, 70),
         "layer.count": torch.tensor(7),
@@ -204,8 +204,8 @@ def test_numpy_holds_a_state_dict_of_what_it_has_a_dtype_for(disk: Path) -> None
         libraries.numpy_save({**state, "brain": torch.rand(3).bfloat16()}, str(disk / "refused"), True)
 
 
-def test_what_dali_loads_is_its_own_when_the_pipeline_is_gone(disk: Path) -> None:
-    """The tensors are views of the pipeline's memory, and not of the file, which would have been read by nobody yet."""
+def test_dali_tensor_outlives_its_pipeline(disk: Path) -> None:
+    """The tensors are views of the pipeline's memory, not of the mapped file."""
     load, things = installed("DALI").loader(), [torch.rand(2 * MIB) for _ in range(3)]
     for place, thing in enumerate(things):
         libraries.numpy_save(thing, str(disk / f"{place}.npy"), False)
@@ -216,7 +216,7 @@ def test_what_dali_loads_is_its_own_when_the_pipeline_is_gone(disk: Path) -> Non
     assert not [own for own in loaded for begin, end in mapped if begin <= own.data_ptr() < end]
 
 
-def test_what_is_not_installed_is_shown_with_its_cure(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_peer_is_reported_with_its_cure(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchsnapshot", None)
     result = invoke(
         *("peers", "--workload", "small-tensors", "--work", "cold load", "--rounds", "1", "--dir", str(disk)),
@@ -228,11 +228,11 @@ def test_what_is_not_installed_is_shown_with_its_cure(disk: Path, monkeypatch: p
     assert reasons["torchsnapshot"].endswith("; pip install torchsnapshot")
     assert "one array a file" in reasons["DALI"]
     assert [sample["tool"] for sample in told["samples"]] == ["torch"]
-    (beside,) = [exhibit for exhibit in told["exhibits"] if exhibit["name"].endswith("side by side")]
+    (beside,) = [table for table in told["exhibits"] if table["name"].endswith("side by side")]
     assert [row[0] for row in beside["rows"]] == ["torch"], "what takes no part has not failed"
 
 
-def test_what_is_installed_but_does_not_work_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_peer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise OSError("no compiler")
 
@@ -242,16 +242,16 @@ def test_what_is_installed_but_does_not_work_says_so(monkeypatch: pytest.MonkeyP
     assert peer.unable("save", "tensor").startswith("not installed")
 
 
-def test_a_peer_that_breaks_its_import_is_no_end_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a package does that was made for an older torch."""
+def test_failing_import_of_a_peer_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a package for an older torch may."""
     (tmp_path / "made_for_an_older_torch.py").write_text("import torch\ntorch.no_such_thing\n")
     monkeypatch.syspath_prepend(tmp_path)
     peer = Peer("odd", "odd", "made_for_an_older_torch", lambda *_: "", None)
     assert "does not work here: AttributeError" in peer.unable("save", "tensor")
 
 
-def test_half_finished_transfers_are_no_success() -> None:
-    """DeepNVMe and TensorNVMe tell of trouble by numbers or not at all: someone must look."""
+def test_incomplete_transfers_raise() -> None:
+    """DeepNVMe and TensorNVMe report errors by numbers or not at all, so they are checked."""
 
     class Handle:
         @staticmethod
@@ -265,7 +265,7 @@ def test_half_finished_transfers_are_no_success() -> None:
         drain(Handle(), 3, 1)
 
 
-def test_an_object_is_adopted_once(disk: Path) -> None:
+def test_object_is_adopted_once(disk: Path) -> None:
     given: list[object] = []
 
     def adopt(thing: object) -> object:
@@ -288,7 +288,7 @@ def test_an_object_is_adopted_once(disk: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_transport_can_be_asked_for_by_name(disk: Path) -> None:
+def test_every_transport_is_a_peer_by_name(disk: Path) -> None:
     workload = objects.one_tensor(1)
     tools = [catalogue.find(f"{catalogue.TOOL}{status.name}") for status in fastio.tools() if status.available]
     outcomes = list(sweep.Sweep(disk, 1, [workload], tools).run())
@@ -299,8 +299,8 @@ def test_every_transport_can_be_asked_for_by_name(disk: Path) -> None:
     assert not list(disk.iterdir())
 
 
-def test_fastios_own_tools_read_one_file(disk: Path) -> None:
-    """Where a file lies on the disk makes it faster or slower to read: tools are compared on the same one."""
+def test_fastios_tools_read_the_same_file(disk: Path) -> None:
+    """A file's place on the disk changes its speed, so tools are compared on the same file."""
     owners = {
         name: catalogue.find(f"{catalogue.TOOL}{name}").owner for name in ("torch", "numpy", "posix", "uring", "memory")
     }
@@ -310,11 +310,11 @@ def test_fastios_own_tools_read_one_file(disk: Path) -> None:
     assert owners["posix"] in ("tool:posix", "tool:uring")
 
 
-def test_the_import_is_timed_in_a_fresh_process() -> None:
+def test_import_is_timed_in_a_fresh_process() -> None:
     assert fresh_process.import_seconds() > 0
 
 
-def test_an_import_that_fails_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_import_raises_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(fresh_process.ChildError, match=r"status 1: ModuleNotFoundError: No module named 'torch'"):
         fresh_process.import_seconds()

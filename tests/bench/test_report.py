@@ -1,4 +1,4 @@
-"""The page of ``fastio-bench report``: what stands in it, and what Chromium makes of it."""
+"""The page of ``fastio-bench report``: its content, its errors, and its layout in Chromium."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _VOID = {"meta"}
 
 
 class Page(HTMLParser):
-    """A page taken apart: its elements with their attributes, and its text."""
+    """A parsed page: its elements with their attributes, and its text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def write(folder: Path, told: Any, name: str = "odd.json") -> Path:
 
 
 class TestContent:
-    def test_every_command_has_its_plots_and_tables(self, page: Path) -> None:
+    def test_page_has_plots_and_tables_of_every_command(self, page: Path) -> None:
         told = Page(page.read_text())
         assert not told.open
         shown = told.attributes("data-plot")
@@ -106,7 +106,7 @@ class TestContent:
     # DCP remarks that there is no process group, which is meant.
     @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
-    def test_what_any_command_wrote_makes_a_page(self, results: Path, tmp_path: Path) -> None:
+    def test_page_renders_documents_of_all_commands(self, results: Path, tmp_path: Path) -> None:
         folder = made.others(tmp_path)
         for path in results.glob("*.json"):
             shutil.copy(path, folder)
@@ -119,11 +119,11 @@ class TestContent:
         for path in folder.glob("*.json"):
             document = json.loads(path.read_text())
             assert f"run-{path.stem}" in told.attributes("id")
-            assert all(exhibit["title"] in text for exhibit in document["exhibits"] if exhibit["rows"])
+            assert all(table["title"] in text for table in document["exhibits"] if table["rows"])
         assert "hybrid (hybrid-store)" in told.text
         assert "no second process here" in text
 
-    def test_nothing_is_fetched_and_nothing_runs(self, page: Path) -> None:
+    def test_page_has_no_script_and_no_external_resource(self, page: Path) -> None:
         told = Page(page.read_text())
         assert not {"script", "link", "img", "iframe", "object", "image"} & {tag for tag, _ in told.elements}
         targets = [*told.attributes("href"), *told.attributes("xlink:href"), *told.attributes("src")]
@@ -131,7 +131,7 @@ class TestContent:
         assert all(target.startswith("#") for target in targets)
         assert not re.search(r"url\((?!#)|@import|https?:", page.read_text())
 
-    def test_ids_are_unique_and_links_lead_somewhere(self, page: Path) -> None:
+    def test_ids_are_unique_and_links_resolve(self, page: Path) -> None:
         text = page.read_text()
         told = Page(text)
         ids = told.attributes("id")
@@ -139,12 +139,12 @@ class TestContent:
         wanted = [*told.attributes("href"), *told.attributes("xlink:href"), *re.findall(r"url\((#[^)]+)\)", text)]
         assert {target[1:] for target in wanted} <= set(ids)
 
-    def test_no_colour_is_fixed(self, page: Path) -> None:
+    def test_colours_are_css_variables(self, page: Path) -> None:
         body = page.read_text().partition("</style>")[2]
         assert not re.search(r"(fill|stroke|background|color): *(#|rgb)", body)
         assert {"var(--ink)", "var(--series-0)", "var(--heat-0)"} <= set(re.findall(r"var\([\w-]+\)", body))
 
-    def test_text_is_never_markup(self, results: Path, tmp_path: Path) -> None:
+    def test_text_is_escaped(self, results: Path, tmp_path: Path) -> None:
         folder = tmp_path / "hostile"
         shutil.copytree(results, folder)
         for path in folder.glob("*.json"):  # a tool of that name, in samples, dictionaries and timelines
@@ -163,7 +163,7 @@ class TestContent:
         assert text.count('<script>alert("1")</script>') > 12
         assert "$\\frac{1}{2}$" in text
 
-    def test_a_command_that_nobody_knows(self, tmp_path: Path) -> None:
+    def test_unknown_command_is_shown(self, tmp_path: Path) -> None:
         made.unknown(tmp_path, "teleport").write(tmp_path)
         run(tmp_path)
         text = " ".join(Page((tmp_path / "report.html").read_text()).text)
@@ -171,7 +171,7 @@ class TestContent:
         assert text.count("teleport") > 10
         assert '"deep"' in text
 
-    def test_several_runs_of_one_command(self, results: Path, tmp_path: Path) -> None:
+    def test_several_runs_of_a_command_are_shown(self, results: Path, tmp_path: Path) -> None:
         for name in ("offload", "offload-again"):
             shutil.copy(results / "offload.json", tmp_path / f"{name}.json")
         run(tmp_path)
@@ -180,7 +180,7 @@ class TestContent:
         assert told.attributes("data-plot").count("timeline") == 2
         assert len(told.attributes("id")) == len(set(told.attributes("id")))
 
-    def test_a_finding_too_long_for_the_page_is_named(self, tmp_path: Path) -> None:
+    def test_too_long_finding_is_named(self, tmp_path: Path) -> None:
         told = made.unknown(tmp_path, "teleport").document()
         told["findings"]["calls"] = [{"nested": [number]} for number in range(5000)]
         write(tmp_path, told)
@@ -202,7 +202,7 @@ class TestDamage:
             ({"schema": 1, "command": "io"}, "'interrupted' is None, not a bool"),
         ],
     )
-    def test_a_foreign_file_is_named(self, told: Any, reason: str, tmp_path: Path) -> None:
+    def test_foreign_file_is_refused(self, told: Any, reason: str, tmp_path: Path) -> None:
         said = run(write(tmp_path, told), status=1).output
         assert "Error: " in said
         assert "odd.json" in said
@@ -223,35 +223,37 @@ class TestDamage:
             (lambda told: told["findings"].update(simulated=[1]), "odd.json"),
         ],
     )
-    def test_a_damaged_document_is_named(self, damage: Callable[[Any], None], reason: str, tmp_path: Path) -> None:
+    def test_damaged_document_is_refused(self, damage: Callable[[Any], None], reason: str, tmp_path: Path) -> None:
         told = made.unknown(tmp_path, "teleport").document()
         damage(told)
         said = run(write(tmp_path, told), status=1).output
         assert "odd.json" in said
         assert reason in said
 
-    def test_what_is_no_unicode_is_shown_escaped(self, tmp_path: Path) -> None:
+    def test_lone_surrogate_is_shown_escaped(self, tmp_path: Path) -> None:
         told = made.unknown(tmp_path, "teleport").document()
         told["notes"].append("half of a pair: \ud800")
         run(write(tmp_path, told))
         assert "half of a pair: \\ud800" in (tmp_path / "report.html").read_text()
 
-    def test_an_empty_folder(self, tmp_path: Path) -> None:
+    def test_empty_folder_is_refused(self, tmp_path: Path) -> None:
         assert "no document (*.json)" in run(tmp_path, status=1).output
 
-    def test_a_page_that_cannot_be_written(self, tmp_path: Path) -> None:
+    def test_unwritable_page_is_refused(self, tmp_path: Path) -> None:
         made.unknown(tmp_path, "teleport").write(tmp_path)
         path = tmp_path / "nodir" / "x.html"
         said = run(tmp_path, "-o", str(path), status=1).output
         assert f"Error: {path}: the page cannot be written (No such file or directory)" in said
 
-    def test_without_matplotlib_it_says_what_to_install(self, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_matplotlib_names_the_package_to_install(
+        self, results: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
         said = run(results, "-o", str(results.parent / "none.html"), status=1).output
         assert "pip install 'fastio[bench]'" in said
 
 
-class TestExhibits:
+class TestTables:
     @staticmethod
     def command(ends: BaseException | None) -> click.Command:
         shown = ResultTable("speeds", "Speeds", ("tool", "MB/s*"), [["uring", 1234.56], ["posix", None]])
@@ -259,17 +261,17 @@ class TestExhibits:
 
         @click.command(name="trial")
         @common
-        def trial(conduct: CommandRun) -> None:
+        def trial(run: CommandRun) -> None:
             def work(folder: Path) -> None:
-                conduct.report.exhibits.append(shown)
+                run.report.tables.append(shown)
                 if ends is not None:
                     raise ends
 
             def tables() -> list[str]:
-                conduct.report.exhibits.append(theirs)
+                run.report.tables.append(theirs)
                 return ["first of all"]
 
-            conduct.run(work, tables)
+            run.run(work, tables)
 
         return trial
 
@@ -282,7 +284,9 @@ class TestExhibits:
         ],
         ids=["done", "interrupted", "full"],
     )
-    def test_they_are_printed_and_kept(self, ends: BaseException | None, status: int, why: str, tmp_path: Path) -> None:
+    def test_tables_are_printed_and_written(
+        self, ends: BaseException | None, status: int, why: str, tmp_path: Path
+    ) -> None:
         out = tmp_path / "out"
         arguments = ["--dir", str(tmp_path), "--out", str(out)]
         result = CliRunner().invoke(self.command(ends), arguments, catch_exceptions=False)
@@ -300,13 +304,13 @@ class TestExhibits:
         ]
 
     @pytest.mark.parametrize("way", ["--json", "--out"])
-    def test_a_number_without_a_value_is_null(self, way: str, tmp_path: Path) -> None:
+    def test_nan_and_infinity_become_null(self, way: str, tmp_path: Path) -> None:
         @click.command(name="trial")
         @common
-        def trial(conduct: CommandRun) -> None:
-            conduct.report.exhibits.append(ResultTable("loss", "Loss", ("way", "loss*"), [["diverged", float("nan")]]))
-            conduct.report.findings["ways"] = {"diverged": (float("inf"), 1.5)}
-            conduct.run(lambda folder: None)
+        def trial(run: CommandRun) -> None:
+            run.report.tables.append(ResultTable("loss", "Loss", ("way", "loss*"), [["diverged", float("nan")]]))
+            run.report.findings["ways"] = {"diverged": (float("inf"), 1.5)}
+            run.run(lambda folder: None)
 
         arguments = ["--dir", str(tmp_path), way, *([str(tmp_path)] if way == "--out" else [])]
         said = CliRunner().invoke(trial, arguments, catch_exceptions=False).stdout
@@ -315,15 +319,15 @@ class TestExhibits:
         assert told["exhibits"][0]["rows"] == [["diverged", None]]
         assert told["findings"] == {"ways": {"diverged": [None, 1.5]}}
 
-    def test_of_what_was_not_measured_there_is_no_table(self, tmp_path: Path) -> None:
+    def test_empty_tables_are_not_shown(self, tmp_path: Path) -> None:
         rows: dict[str, list[list[Cell]]] = {"three": [["uring"]], "four": []}
         shown = [ResultTable("one", "one", ("tool",), [["posix"]]), ResultTable("two", "two", ("tool",), [])]
 
         @click.command(name="trial")
         @common
-        def trial(conduct: CommandRun) -> None:
-            conduct.report.exhibits += [ResultTable(title, title, ("tool",), own) for title, own in rows.items()]
-            conduct.run(lambda folder: None, lambda: shown)
+        def trial(run: CommandRun) -> None:
+            run.report.tables += [ResultTable(title, title, ("tool",), own) for title, own in rows.items()]
+            run.run(lambda folder: None, lambda: shown)
 
         out = tmp_path / "out"
         arguments = ["--dir", str(tmp_path), "--out", str(out)]
@@ -333,13 +337,13 @@ class TestExhibits:
         assert [title in said for title in ("one", "two", *rows)] == [True, False, True, False]
         assert [f">{title} <" in page for title in rows] == [True, False]
 
-    def test_goals_bear_the_label_of_their_figures(self) -> None:
+    def test_goals_have_the_origin_of_their_figures(self) -> None:
         asked = [
             Goal("live", "all", "the oracle", 1.02, 1.0234, least=False),
             Goal("replayed", "all", "the oracle", 1.02, 1.5, least=False, origin=SIMULATED),
             Goal("replayed", "all", "the oracle", 1.02, 1.02, least=False, origin=SIMULATED),
         ]
-        measured, simulated = findings_tables.exhibits({"goals": [goal.document() for goal in asked]})
+        measured, simulated = findings_tables.tables({"goals": [goal.document() for goal in asked]})
         assert (measured.origin, simulated.origin) == (MEASURED, SIMULATED)
         assert [row[3:5] for row in measured.rows] == [["at most 1.020", "1.023"]]  # with two decimals it looks met
         assert [row[3:] for row in simulated.rows] == [
@@ -347,8 +351,8 @@ class TestExhibits:
             ["at most 1.02", "1.02", "x", "met"],
         ]
         with (console := Console(width=150)).capture() as page:
-            for exhibit in (measured, simulated):
-                console.print(terminal.table(exhibit))
+            for table in (measured, simulated):
+                console.print(terminal.render(table))
         for expected in ("measured here", "simulated", "at most 1.020", "1.023"):
             assert expected in page.get()
 
@@ -360,7 +364,7 @@ class TestExhibits:
             *((float("nan"), "-"), (float("inf"), "inf"), (True, "yes")),
         ],
     )
-    def test_numbers_are_rounded_where_they_are_shown(self, cell: Any, text: str) -> None:
+    def test_cells_round_numbers(self, cell: Any, text: str) -> None:
         assert cells.text(cell) == text
 
 
@@ -380,13 +384,13 @@ class Browser:
         return child.stdout
 
     def screenshot(self, page: Path, width: int, dark: bool, height: int = 2000) -> Any:
-        """What is seen, as an array of (height, width, RGB), 0 to 1."""
+        """The screenshot as an array of (height, width, RGB), 0 to 1."""
         path = self._folder / f"{page.stem}-{width}-{'dark' if dark else 'light'}.png"
         self._run(page, width, dark, f"--screenshot={path}", height=height)
         return image.imread(path)[:, :, :3]
 
     def measure(self, page: Path, width: int, expression: str) -> Any:
-        """The JSON of a JavaScript expression's value, in a frame of that width (windows have a least width)."""
+        """Evaluate JavaScript in a frame of that width (a window has a minimum width). Returns the value."""
         script = f"document.body.dataset.told = JSON.stringify((() => {{ {expression} }})())"
         inner = page.read_text().replace("</body>", f"<script>{script}</script></body>")
         frame = json.dumps(inner).replace("</", "<\\/")
@@ -441,7 +445,7 @@ return {
 
 class TestBrowser:
     @pytest.mark.parametrize("width", [PHONE, DESK])
-    def test_light_is_light_and_dark_is_dark(self, browser: Browser, page: Path, width: int) -> None:
+    def test_page_follows_the_colour_scheme(self, browser: Browser, page: Path, width: int) -> None:
         light, dark = (browser.screenshot(page, width, dark) for dark in (False, True))
         for pixels, low, high in ((light, 0.9, 1.0), (dark, 0.0, 0.15)):
             assert pixels.shape == (2000, width, 3)
@@ -450,14 +454,14 @@ class TestBrowser:
             assert 0.02 < (np.abs(pixels - background).max(axis=2) > 0.3).mean() < 0.6  # there is text, and no blot
 
     @pytest.mark.parametrize("width", [PHONE, DESK])
-    def test_whether_a_goal_is_met_is_seen_without_scrolling(self, browser: Browser, page: Path, width: int) -> None:
+    def test_goal_verdicts_are_visible_without_scrolling(self, browser: Browser, page: Path, width: int) -> None:
         told = browser.measure(page, width, _GOALS)
         assert told["goals"] == told["seen"] == len(told["measured"]) > 1
         assert "8.00" in told["measured"]
         assert told["first"] == (told["goals"] if width == PHONE else 0)  # on a phone it is what a row begins with
 
     @pytest.mark.parametrize("width", [PHONE, DESK])
-    def test_everything_fits(self, browser: Browser, page: Path, width: int) -> None:
+    def test_page_fits_the_window(self, browser: Browser, page: Path, width: int) -> None:
         told = browser.measure(page, width, _LOOK)
         assert told["window"] == width
         assert told["page"] <= width

@@ -1,4 +1,4 @@
-"""On a small disk every command cuts what does not fit, says so, and measures the rest."""
+"""On a small disk every command leaves out what does not fit, with a note, and measures the rest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def disk(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """The disk is said to have so many bytes left."""
+    """Pretend that the disk has so many bytes left."""
 
     def say(nbytes: int) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 40, 0, nbytes))
@@ -41,7 +41,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def told(*arguments: str, disk: Path) -> dict[str, Any]:
-    """What a command found, and its notes on one line, as ``cut``."""
+    """The command's document, with its notes on one line as ``cut``."""
     found: dict[str, Any] = json.loads(invoke(*arguments, "--json", "--dir", str(disk)).stdout)
     assert not found["interrupted"]
     assert not list(disk.iterdir())
@@ -57,7 +57,7 @@ def test_peers_measures_the_workload_that_fits(disk: Path, free: Callable[[int],
     assert {sample["workload"] for sample in found["samples"]} == {"tensor-3.0625"}
 
 
-def test_doctor_takes_a_smaller_tensor_and_less_of_the_disk(disk: Path, free: Callable[[int], None]) -> None:
+def test_doctor_uses_a_smaller_tensor_and_less_disk(disk: Path, free: Callable[[int], None]) -> None:
     free(24 * MIB)
     found = told("doctor", "--quick", disk=disk)
     assert "one tensor, 3.0625 MiB instead of 49 MiB" in found["cut"]
@@ -67,7 +67,7 @@ def test_doctor_takes_a_smaller_tensor_and_less_of_the_disk(disk: Path, free: Ca
     assert [name for name, _ in found["findings"]["ways"]] == ["durable save", "save", "cold load", "warm load"]
 
 
-def test_store_moves_less_and_leaves_large_activations_out(disk: Path, free: Callable[[int], None]) -> None:
+def test_store_moves_less_and_leaves_out_large_activations(disk: Path, free: Callable[[int], None]) -> None:
     free(16 * MIB)
     found = told("store", "--quick", "--rounds", "1", "--sizes", "1MiB,33MB", disk=disk)
     assert "8.389 MB a call instead of 132 MB" in found["cut"]
@@ -75,7 +75,7 @@ def test_store_moves_less_and_leaves_large_activations_out(disk: Path, free: Cal
     assert {summary["nbytes"] for summary in found["summaries"]} == {8 * MIB}
 
 
-def test_contend_takes_a_smaller_tensor(
+def test_contend_uses_a_smaller_tensor(
     disk: Path, free: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contention, "WORKS", ())
@@ -93,7 +93,7 @@ def test_contend_takes_a_smaller_tensor(
 
 
 @pytest.mark.parametrize("model", training_models.ARCHITECTURES)
-def test_room_for_training_is_what_its_ways_put_on_the_disk(model: str, tmp_path: Path) -> None:
+def test_need_matches_the_bytes_that_ways_write(model: str, tmp_path: Path) -> None:
     known = training_models.ARCHITECTURES[model]
     size = Size(model, 8, 3, max(64, known.width // 4))
     needed = 8 * training_room.need(size).example
@@ -111,15 +111,13 @@ def test_room_for_training_is_what_its_ways_put_on_the_disk(model: str, tmp_path
             loss.backward()
 
 
-def test_what_is_too_large_to_be_made_is_left_to_who_trains_it(tmp_path: Path) -> None:
+def test_size_too_large_to_make_is_kept_unchanged(tmp_path: Path) -> None:
     size = Size("mlp", 4, 2, 1 << 24)
     assert training_room.fitting(size, tmp_path) == (size, "")
     assert training_room.deepest(size, tmp_path, 100) == 100
 
 
-def test_offload_trains_on_fewer_examples(
-    disk: Path, free: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offload_reduces_the_batch(disk: Path, free: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Size("mlp", 64, 2, 32)
     needed = training_room.need(asked)
     jobs: list[Job] = []
@@ -137,7 +135,7 @@ def test_offload_trains_on_fewer_examples(
     assert {job.batch for job in jobs} == {40}
 
 
-def test_offload_seeks_no_depth_for_which_there_is_no_disk(
+def test_offload_tries_no_depth_beyond_the_disk(
     disk: Path, free: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[Job] = []
@@ -158,7 +156,7 @@ def test_offload_seeks_no_depth_for_which_there_is_no_disk(
     assert found["findings"]["goals"] == [], "ten times as deep was not tried"
 
 
-def test_hybrid_keeps_less_state_on_the_disk(disk: Path, free: Callable[[int], None]) -> None:
+def test_hybrid_reduces_the_state(disk: Path, free: Callable[[int], None]) -> None:
     free(60_000_000)
     found = told("hybrid", "--optimizer-store", "--parameters", "34MB", "--steps", "2", disk=disk)
     assert found["cut"] == "0.020 GB of parameters instead of 0.034 GB, for want of memory or disk"
@@ -166,7 +164,7 @@ def test_hybrid_keeps_less_state_on_the_disk(disk: Path, free: Callable[[int], N
     assert found["findings"]["runs"]["plain"]["parameter_bytes"] <= 20_000_000
 
 
-def test_io_probes_no_size_that_does_not_fit() -> None:
+def test_io_probes_only_sizes_that_fit() -> None:
     small, large = objects.one_tensor(1), objects.one_tensor(512)
     assert [size.name for size in cost_probe.sizes([small])] == [small.name]
     sizes = [size.nbytes for size in cost_probe.sizes([small, large])]
@@ -174,7 +172,7 @@ def test_io_probes_no_size_that_does_not_fit() -> None:
     assert through((10, 3.0), (10, 5.0)) == Line(3.0, 0.0)
 
 
-def test_where_nothing_fits_all_is_named(disk: Path, free: Callable[[int], None]) -> None:
+def test_every_workload_is_named_if_none_fits(disk: Path, free: Callable[[int], None]) -> None:
     free(MIB)
     found = told("io", "--quick", "--tool", "posix", disk=disk)
     assert found["cut"] == "left out, for want of memory or disk: 196, 3.0625 MiB"

@@ -1,4 +1,4 @@
-"""The block store beside fio: on one file, nothing lost, and what follows from the figures."""
+"""``fastio-bench store``: the block store and fio on one file, verification, goals and the command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def disk(tmp_path: Path) -> Path:
 
 
 class Noting:
-    """A limit that notes which file it is asked to use, and how large it is."""
+    """A limit that records its files and their sizes."""
 
     name = "noting"
 
@@ -46,7 +46,7 @@ class Noting:
         return Measured(1.0, 0.5, way=self.name)
 
 
-def test_all_use_one_file_in_turns(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contestants_use_one_file_in_turns(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noting = Noting()
     monkeypatch.setattr(disk_limit, "find", lambda: noting)
     outcomes = list(StoreRounds(disk, [MIB, 300_001], rounds=2, total=3 * MIB).run())
@@ -64,8 +64,8 @@ def test_all_use_one_file_in_turns(disk: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not list(disk.iterdir())
 
 
-def test_small_activations_are_counted_by_what_they_take(disk: Path) -> None:
-    """A byte is a block at the store: what is moved, and the memory that it takes, stay what was asked for."""
+def test_small_activations_count_as_whole_blocks(disk: Path) -> None:
+    """A byte takes a block in the store; the bytes of a call, and its memory, stay within the request."""
     rounds = StoreRounds(disk, [1, 512, 4096], 1, 1 << 16)
     assert rounds.weights() == [1.0, 1.0, 1.0]
     samples = [one for one in rounds.run() if isinstance(one, Sample)]
@@ -84,7 +84,7 @@ def test_overwriting_keeps_the_file(tool: disk_limit.Limit, disk: Path) -> None:
         tool.overwrite(disk / "missing", MIB)
 
 
-def test_a_store_that_loses_something_is_found_out(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_that_changes_bytes_raises(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = BlockStore.read
 
     def lossy(self: BlockStore, index: int, address: int, nbytes: int) -> None:
@@ -99,7 +99,7 @@ def test_a_store_that_loses_something_is_found_out(disk: Path, monkeypatch: pyte
     assert not list(disk.iterdir())
 
 
-def test_the_goals() -> None:
+def test_goals_compare_with_the_disk_limit() -> None:
     def samples(tool: str, cpu: float, *seconds: float) -> list[Sample]:
         return [Sample(WRITE, "2 MB", tool, number, 10**9, took, cpu) for number, took in enumerate(seconds)]
 
@@ -110,7 +110,7 @@ def test_the_goals() -> None:
     assert list(goals(stats.summarise(samples(STORE, 0.1, 1.0), baseline=disk_limit.TOOL))) == []
 
 
-def test_as_a_user_runs_it(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_measures_and_writes_its_table(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "QUICK_TOTAL", 4 * MIB)
     out = disk / "out"
     arguments = ("store", "--quick", "--sizes", "1MB,2MiB", "--rounds", "2", "--out", str(out), "--dir", str(disk))
@@ -125,7 +125,7 @@ def test_as_a_user_runs_it(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "at least one byte" in invoke("store", "--sizes", "0", status=2).output
 
 
-def test_what_memory_cannot_hold_is_left_out(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_beyond_memory_are_left_out(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "available_memory", lambda: 8 * MIB)
     monkeypatch.setattr(command, "QUICK_TOTAL", MIB)
     said = invoke("store", "--quick", "--sizes", "1MiB,5MiB", "--rounds", "1", "--dir", str(disk)).stdout

@@ -1,4 +1,4 @@
-"""What the terminal shows, however narrow it is: every number whole, every word, and the time that is left."""
+"""Tables and progress in terminals of any width: every number and word, and the time left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fastio_bench.harness.progress_meter import Meter
 from fastio_bench.harness.rounds import Failure, Sample
 from fastio_bench.harness.stats import Summary, summarise
 from fastio_bench.io import sweep
-from fastio_bench.io import tables as io_exhibits
+from fastio_bench.io import tables as io_tables
 from fastio_bench.model import tables as model_tables
 from fastio_bench.papers import figures as papers
 from fastio_bench.peers import compare, goals
@@ -36,7 +36,7 @@ FAILED = [
 
 
 def measured(works: tuple[str, ...], names: list[str]) -> list[Summary]:
-    """What tools reach, no two figures alike."""
+    """Summaries of tools, with no two equal figures."""
     found, seconds = [], 0.0127
     for work, name, tool in product(works, names, TOOLS):
         seconds *= 1.0317
@@ -50,13 +50,13 @@ def measured(works: tuple[str, ...], names: list[str]) -> list[Summary]:
     return summarise(found)
 
 
-def exhibits() -> list[ResultTable]:
+def tables() -> list[ResultTable]:
     swept = measured(sweep.WORKS, [objects.one_tensor(batch).name for batch in sweep.BATCHES])
     models = measured(compare.WORKS, ["alexnet", "toy"])
     return [
-        *papers.exhibits(),
-        *io_exhibits.measured(swept, FAILED),
-        *model_tables.exhibits(models, []),
+        *papers.tables(),
+        *io_tables.measured(swept, FAILED),
+        *model_tables.tables(models, []),
         *summary_tables.sides(models, []),
         summary_tables.figures(models),
         summary_tables.failures(FAILED),
@@ -64,14 +64,14 @@ def exhibits() -> list[ResultTable]:
 
 
 def summed() -> list[ResultTable]:
-    """What commands show of their samples in the terminal."""
+    """The tables that commands make of their samples for the terminal."""
     swept = measured(sweep.WORKS, ["tensor-1568", "tensor-3.0625"])
     peers = measured(compare.WORKS, ["bert-large"])
     checked = goals.check(peers, frozenset({"bert-large"}))
     return [
         summary_tables.matrix("fastio's tools", swept),
         summary_tables.comparison("BERT-large", peers, {work: work for work in compare.WORKS}),
-        *findings_tables.exhibits({"goals": [goal.document() for goal in checked]}),
+        *findings_tables.tables({"goals": [goal.document() for goal in checked]}),
     ]
 
 
@@ -88,20 +88,20 @@ def figures(text: str) -> Counter[str]:
 
 
 def words(text: str) -> set[str]:
-    """Those that are never broken; after some of them a comma stands where a row is lines."""
+    """The words that are never broken, without the commas that lines have after them."""
     return {word.rstrip(",") for word in text.split() if len(word) <= 16} - {"-"}
 
 
 class TestNarrow:
     @pytest.mark.parametrize("width", WIDTHS)
-    def test_every_exhibit_is_there_whole(self, width: int) -> None:
-        for exhibit in (*exhibits(), *summed()):
-            text = " ".join(cell for row in exhibit.rows for cell in cells.texts(exhibit, row))
-            said = printed(terminal.table(exhibit), width)
-            assert not figures(text) - figures(said), exhibit.name
-            assert not words(text) - words(said), exhibit.name
+    def test_tables_keep_every_number_and_word(self, width: int) -> None:
+        for table in (*tables(), *summed()):
+            text = " ".join(cell for row in table.rows for cell in cells.texts(table, row))
+            said = printed(terminal.render(table), width)
+            assert not figures(text) - figures(said), table.name
+            assert not words(text) - words(said), table.name
 
-    def test_where_columns_are_too_many_a_row_is_lines_that_name_them(self) -> None:
+    def test_too_wide_table_prints_rows_as_lines(self) -> None:
         rows: list[list[Cell]] = [
             ["durable write", "uring", 1234, 2345, "missed", "a way of many words"],
             ["write", "posix", None, 17, "", ""],
@@ -117,14 +117,14 @@ class TestNarrow:
             "",
         ]
 
-    def test_the_first_column_gives_way_last(self) -> None:
+    def test_first_column_shrinks_last(self) -> None:
         table = ResultTable("why", "Why", ("work", "why"), [["one tensor, 49 MiB, durable save", "word " * 40]])
         assert "one tensor, 49 MiB, durable save" in printed(terminal.fitted(table), 60)
 
-    def test_a_wide_terminal_has_a_table(self) -> None:
-        assert all("┃" in printed(terminal.table(exhibit), 150) for exhibit in summed())
+    def test_wide_terminal_prints_a_table(self) -> None:
+        assert all("┃" in printed(terminal.render(table), 150) for table in summed())
 
-    def test_while_a_dictionary_explores_both_tools_are_named(self) -> None:
+    def test_learned_table_has_used_and_fastest_tool(self) -> None:
         entries = (
             Entry("uring", 0.005, 0.004, 0.006, 1.0, 3, 0, "this size", None),
             Entry("posix", 0.0053, 0.005, 0.006, 1.06, 1, 2, "this size", None),
@@ -137,7 +137,7 @@ class TestNarrow:
         assert table.rows[0][1:6] == ["posix", "uring", 62, 5.0, "posix 1.06 x, numpy 1.50 x"]
 
     @pytest.mark.parametrize("width", WIDTHS)
-    def test_the_time_left_is_whole(self, width: int) -> None:
+    def test_progress_keeps_the_time_left(self, width: int) -> None:
         stream = io.StringIO()
         console = Console(file=stream, width=width, force_terminal=True, color_system=None)
         with Meter(console, [1.0, 1.0]) as meter:
@@ -146,7 +146,7 @@ class TestNarrow:
         assert re.search(r"0:00:\d\d left (-:--:--|0:00:\d\d)", said)
         assert {"391", "tensors:", "process"} <= set(said.split())
 
-    def test_a_log_has_a_line_a_minute(self) -> None:
+    def test_progress_writes_a_line_a_minute_to_a_log(self) -> None:
         stream, now = io.StringIO(), 0.0
         with Meter(Console(file=stream, width=40), [1.0] * 10, lambda: now) as meter:
             for _ in range(7):

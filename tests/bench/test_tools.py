@@ -1,4 +1,4 @@
-"""``fastio-bench tools``: that its measures are what they say, on known figures, real tools and real training."""
+"""``fastio-bench tools``: traces, the oracle, rebuilds, the live comparison and the command."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def papers_rebuilds() -> dict[int, list[Rebuild]]:
 
 @pytest.fixture
 def traced(tmp_path: Path) -> Path:
-    """A small trace, in which a is always the best."""
+    """A small trace in which tool a is always the best."""
     chance = random.Random(0)
     path = tmp_path / "small.csv"
     rows = [
@@ -81,7 +81,7 @@ def traced(tmp_path: Path) -> Path:
 
 
 class TestTraces:
-    def test_a_trace_is_read_as_it_was_written(self, tmp_path: Path) -> None:
+    def test_trace_round_trips(self, tmp_path: Path) -> None:
         rows = [
             Row("pt durable save", 5000, {"uring": 0.001, "posix": 0.000123}),
             Row("npy cold load", 1 << 28, {"dali": 1.5, "posix": 0.25}),
@@ -120,19 +120,19 @@ class TestTraces:
             ),
         ],
     )
-    def test_what_cannot_be_replayed_is_named(self, told: bytes, said: str, tmp_path: Path) -> None:
+    def test_invalid_trace_is_refused(self, told: bytes, said: str, tmp_path: Path) -> None:
         path = tmp_path / "other.csv"
         path.write_bytes(told)
         with pytest.raises(ValueError, match=re.escape(f"{path}{'' if said.startswith(',') else ': '}{said}")):
             trace.read(path)
 
-    def test_works_name_the_contexts_that_fastio_itself_asks_about(self) -> None:
+    def test_works_have_fastios_contexts(self) -> None:
         assert trace.context("pt durable save", 1) == Context("save", "pt", "cpu", durable=True)
         assert trace.context("npy warm load", 1) == Context("load", "npy", "cpu", resident=True)
         with pytest.raises(ValueError, match="pt nap"):
             trace.context("pt nap", 1)
 
-    def test_the_shipped_trace_has_all_tools_at_all_works(self) -> None:
+    def test_shipped_trace_has_all_tools_at_all_works(self) -> None:
         works = trace.by_work(trace.read(trace.SHIPPED))
         assert {f"pt {work}" for work in trace.WORKS} <= set(works)
         for work, rows in works.items():
@@ -144,7 +144,7 @@ class TestTraces:
 
 
 class TestOracle:
-    def test_it_uses_the_tool_whose_median_near_the_size_is_the_least(self) -> None:
+    def test_oracle_uses_the_least_median_near_the_size(self) -> None:
         rows = [Row("pt save", 1 << 20, {"a": 1.0, "b": 2.0}) for _ in range(40)]
         rows[7] = Row("pt save", 1 << 20, {"a": 9.0, "b": 2.0})  # bad luck, which the oracle shares
         calls = judged(timed(rows), ["b"] * 40)
@@ -155,25 +155,25 @@ class TestOracle:
         assert expected_over_oracle(calls) == pytest.approx(2.0)
         assert oracle_over_least(calls) == pytest.approx(48 / 41)
 
-    def test_each_size_has_its_own(self) -> None:
+    def test_oracle_depends_on_the_size(self) -> None:
         sizes = [1 << 12] * 60 + [1 << 26] * 60
         rows = [Row("pt save", size, {"a": 1e-3 + size * 4e-9, "b": 2e-3 + size * 1e-9}) for size in sizes]
         calls = judged(timed(rows), ["a"] * 120)
         assert [call.oracle for call in calls] == ["a"] * 60 + ["b"] * 60
         assert share_best(calls) == 0.5
 
-    def test_a_tie_of_two_percent_counts_as_best(self) -> None:
+    def test_tool_within_two_percent_counts_as_best(self) -> None:
         times = {"a": 1.0, "b": 1.019, "c": 1.021}
         calls = judged([Timed(1, times, times)] * 3, ["a", "b", "c"])
         assert share_best(calls) == pytest.approx(2 / 3)
         assert math.isnan(share_best([]))
 
-    def test_a_tool_becomes_slower_from_a_call_on(self) -> None:
+    def test_slowed_scales_one_tool_from_a_call_on(self) -> None:
         calls = slowed([Timed(1, {"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 2.0})] * 3, "a", 3.0, 1)
         assert [call.seconds["a"] for call in calls] == [1.0, 3.0, 3.0]
         assert [call.oracle for call in judged(calls, "bbb")] == ["a", "b", "b"]
 
-    def test_what_ran_live_is_judged_by_the_time_it_took_itself(self) -> None:
+    def test_live_calls_are_judged_by_their_own_times(self) -> None:
         rows = [Row("pt save", 1 << 20, {"a": 1.0, "b": 3.0, "auto": 1.5}) for _ in range(10)]
         rows += [Row("pt warm load", 1 << 20, {"a": 1.0, "b": 3.0, "auto": 3.0}) for _ in range(10)]
         (saves, loads, together), left_out = replays.lived(rows, "auto", ["a"] * 10 + ["b"] * 10)
@@ -183,8 +183,8 @@ class TestOracle:
         assert saves.alone == pytest.approx({"a": 1.0, "b": 3.0})
         assert replays.lived([], "auto", []) == ([], [])
 
-    def test_each_work_has_a_warm_up_of_its_own(self) -> None:
-        """As in a replay, so that one word has one meaning: works that are done by turns are learned one by one."""
+    def test_each_work_has_its_own_warm_up(self) -> None:
+        """As in a replay: works that alternate are learned separately."""
         seconds = {"a": 1.0, "b": 3.0, "auto": 1.0}
         rows = [Row(work, 1 << 20, seconds) for _ in range(105) for work in ("pt save", "pt warm load")]
         chosen = ["b", "a"] * 100 + ["a", "b"] * 5
@@ -193,8 +193,8 @@ class TestOracle:
         (early, *_), _ = replays.lived(rows[:200], "auto", chosen[:200])
         assert early.share is None
 
-    def test_what_stands_beside_nothing_is_said_and_the_rest_is_judged(self) -> None:
-        """Tools fail, and take no further part; auto goes on, by another tool or as torch itself would."""
+    def test_calls_without_comparison_are_noted_and_left_out(self) -> None:
+        """Failed tools take no further part; auto continues with another tool, or with torch."""
         both, one, alone = {"a": 1.0, "b": 3.0, "auto": 1.5}, {"b": 3.0, "auto": 3.0}, {"auto": 4.0}
         rows = [Row("pt save", 1 << 20, seconds) for seconds in (both, both, one, one, alone)]
         rows += [Row("pt warm load", 1 << 20, alone)] * 3
@@ -205,7 +205,7 @@ class TestOracle:
         assert "2 of 5 calls are held against nothing" in left_out[0]
         assert "3 of 3 calls are held against nothing: every tool but auto had failed" in left_out[1]
 
-    def test_the_tuner_learns_a_trace_and_a_change_in_it(self, traced: Path) -> None:
+    def test_tuner_learns_a_trace_and_a_change(self, traced: Path) -> None:
         rows = trace.read(traced)
         *works, together = replays.replays(rows, [], orders=2)
         assert [line.work for line in works] == ["pt save", "pt warm load"]
@@ -218,20 +218,20 @@ class TestOracle:
             assert change.tool == "a"
             assert 1.0 <= change.told <= change.after < 1.1  # staying with it costs about 1.5
 
-    def test_who_hears_of_every_tool_need_not_try_any(self, traced: Path) -> None:
+    def test_informed_learner_needs_no_trials(self, traced: Path) -> None:
         for line in replays.bounds(trace.read(traced), orders=2):
             assert line.total < 1.02  # the first call is a guess
             assert line.alike is not None
             assert line.share is not None
             assert 0.99 < line.share <= line.alike
 
-    def test_the_same_holds_of_calls_that_were_lived(self) -> None:
+    def test_informed_learner_works_on_live_calls(self) -> None:
         rows = [Row("pt save", 1000, {"auto": 5.0, "b": 2.0, "a": 1.0})] * 40
         (line,) = replays.lived_bounds([*rows, Row("pt save", 1000, {"auto": 5.0, "a": 1.0, "c": 1.0})], "auto")
         assert (line.calls, line.total, line.alone) == (41, 1.0, {"a": 1.0})
         assert replays.lived_bounds([Row("pt save", 1000, {"auto": 5.0})], "auto") == []
 
-    def test_busy_spells_do_not_mislead_who_hears_of_every_tool(self) -> None:
+    def test_busy_phases_do_not_mislead_the_informed_learner(self) -> None:
         """b takes 10 % longer than a; the machine is up to 20 times slower in every other call."""
         calls = [Timed(1000, {"b": 1.1 * slow, "a": slow}, {"b": 1.1, "a": 1.0}) for slow in (1.0, 20.0, 1.0, 7.0) * 10]
         assert informed(calls) == ["b", *"a" * 39]
@@ -239,7 +239,7 @@ class TestOracle:
 
 
 class TestSpread:
-    def test_the_papers_own_figures_come_out_of_its_own_table(self) -> None:
+    def test_shares_reproduce_the_papers_figures(self) -> None:
         """79.59, 88.52 and 16.01 % (section 5.2.3) are shares of cases, not of time."""
         found = {share.way: share for share in rebuilt_tables.shares(papers_rebuilds())}
         assert 100 * found["first"].cases == pytest.approx(79.59, abs=0.01)
@@ -248,12 +248,12 @@ class TestSpread:
         assert found["live tuner"].cases == found["pt alone"].cases
         assert found["pt alone"].time == pytest.approx(2 / (2 * 0.1600507 + 3 * (1 - 0.1600507)), rel=1e-4)
 
-    def test_a_line_a_size(self) -> None:
+    def test_spread_table_has_a_row_per_size(self) -> None:
         lines = rebuilt_tables.sizes({100: [rebuild("npy"), rebuild("pt"), rebuild("pt")]})
         assert lines == [rebuilt_tables.Size(100, 3, {"npy": 1, "pt": 2}, "npy", "pt")]
         assert rebuilt_tables.shares({}) == []
 
-    def test_every_tool_takes_its_turn_and_gives_the_bytes_back(self, tmp_path: Path) -> None:
+    def test_store_uses_every_tool_in_turn_and_returns_the_bytes(self, tmp_path: Path) -> None:
         among = rebuilt_dictionaries.tools()
         assert {"uring", "posix", "torch", "numpy"} <= set(among)
         store = RebuildingStore(tmp_path, among)
@@ -275,7 +275,7 @@ class TestSpread:
             assert one.live in among
         store.close()
 
-    def test_training_rebuilds_all_the_time(self, tmp_path: Path) -> None:
+    def test_training_rebuilds_continuously(self, tmp_path: Path) -> None:
         training, passed = Training(SMALL), []
         training.run(tmp_path, 0.1, passed.append)
         assert sum(passed) == pytest.approx(0.1)
@@ -289,7 +289,7 @@ class TestSpread:
 
 
 class TestLive:
-    def test_every_tool_and_auto_at_every_call(self, tmp_path: Path) -> None:
+    def test_comparison_times_every_tool_and_auto(self, tmp_path: Path) -> None:
         works = [f"pt {work}" for work in trace.WORKS]
         comparison = live.Comparison(works, [4096, 300_000], auto=True)
         with live.fresh_dictionaries(tmp_path):
@@ -303,9 +303,7 @@ class TestLive:
         assert not list(tmp_path.glob("of-all-tools*"))
         assert len(comparison.weights()) == len(rows)
 
-    def test_a_tool_that_fails_is_shown_and_the_others_go_on(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_failed_tool_is_reported_and_others_continue(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(live, "tools", lambda work: ("posix", "no such tool"))
         outcomes = list(live.Comparison(["pt save"], [4096, 8192], auto=False).run(tmp_path))
         (failure,) = (outcome for outcome in outcomes if isinstance(outcome, Failure))
@@ -313,10 +311,8 @@ class TestLive:
         assert "no such tool" in failure.reason
         assert [set(outcome.seconds) for outcome in outcomes if isinstance(outcome, Row)] == [{"posix"}] * 2
 
-    def test_a_row_that_is_left_out_leaves_out_what_auto_chose(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The page cache keeps a page, and there is no row, although auto may have had its turn."""
+    def test_dropped_row_drops_autos_choice(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """If a page stays in the page cache there is no row, although auto may have run already."""
         bring, brought = live._bring, list[Path]()
 
         def at_times(path: Path, is_cold: bool) -> None:
@@ -333,7 +329,7 @@ class TestLive:
         assert len(rows) == 8
         assert len(comparison.chosen) == len(rows)
 
-    def test_auto_begins_with_nothing_learned_and_the_users_dictionaries_stay(self, tmp_path: Path) -> None:
+    def test_auto_starts_unlearned_and_keeps_the_users_dictionaries(self, tmp_path: Path) -> None:
         tensor = torch.zeros(9 * MIB, dtype=torch.uint8)
         path = tmp_path / "tensor.pt"
         before = os.environ.get("FASTIO_DICTIONARY_DIR")
@@ -348,7 +344,7 @@ class TestLive:
         assert {entry.tool: entry.samples for entry in fastio.explain(tensor.nbytes, op="save").entries} == known
         dicts.forget()
 
-    def test_sizes_are_spread_over_all_octaves_but_large_ones_are_seldom(self) -> None:
+    def test_sizes_cover_all_octaves_large_ones_less_often(self) -> None:
         sizes = live.sizes(1600)
         octaves = [int(math.log2(size / live.SMALLEST)) for size in sizes]
         counts = [octaves.count(octave) for octave in range(16)]
@@ -364,7 +360,7 @@ def invoke(*arguments: object, status: int = 0) -> Result:
 
 
 class TestCommand:
-    def test_it_prints_the_tables_and_the_goals(self, tmp_path: Path, traced: Path) -> None:
+    def test_command_prints_tables_and_goals(self, tmp_path: Path, traced: Path) -> None:
         work, out = tmp_path / "work", tmp_path / "out"
         work.mkdir()
         small = ("--quick", "--calls", 16, "--seconds", 0, "--trace", traced)
@@ -375,7 +371,7 @@ class TestCommand:
         assert {path.stem for path in out.glob("*.png")} == {
             f"tools-quick-{name}" for name in ("spread", "reach", "oracle")
         }
-        shown = {exhibit["name"]: exhibit for exhibit in told["exhibits"]}
+        shown = {table["name"]: table for table in told["exhibits"]}
         names = [
             "spread-transformer",
             "spread-vit",
@@ -391,10 +387,10 @@ class TestCommand:
         assert shown["reach-paper"]["origin"] == "from the paper"
         assert {row[0] for row in shown["reach"]["rows"]} >= {"first", "best", "live tuner", "torch alone"}
         printed = " ".join(result.stdout.split())
-        for exhibit in shown.values():
-            assert exhibit["source"]
-            assert exhibit["title"] in printed
-            assert all(len(row) == len(exhibit["columns"]) for row in exhibit["rows"])
+        for table in shown.values():
+            assert table["source"]
+            assert table["title"] in printed
+            assert all(len(row) == len(table["columns"]) for row in table["rows"])
         assert shown["live"]["rows"][-1][:2] == ["all together", 16]
         assert len(told["findings"]["compared"]) == 16
         assert all(row["chosen"] in row["seconds"] for row in told["findings"]["compared"])
@@ -413,18 +409,18 @@ class TestCommand:
         assert ("replayed", "calls on the best tool, or one that cannot be told from it") in goals
         assert not list(work.iterdir())
 
-    def test_of_a_short_trace_there_is_no_goal_where_there_is_no_figure(self, tmp_path: Path) -> None:
+    def test_short_trace_has_no_goal_without_a_figure(self, tmp_path: Path) -> None:
         path, work = tmp_path / "short.csv", tmp_path / "work"
         work.mkdir()
         path.write_text(trace.text([Row("pt save", 1 << size, {"a": 1.0, "b": 2.0}) for size in range(12, 24)], []))
         more = ("--calls", 8, "--seconds", 0, "--trace", path, "--dir", work)
         told = json.loads(invoke("--quick", "--json", *more).stdout, parse_constant=pytest.fail)  # of NaN, and the like
-        (slower,) = (exhibit for exhibit in told["exhibits"] if exhibit["name"] == "slower")
+        (slower,) = (table for table in told["exhibits"] if table["name"] == "slower")
         assert slower["rows"] == [["pt save", "a", None, None, None]]
         replayed = [goal["against"] for goal in told["findings"]["goals"] if goal["work"] == "replayed"]
         assert replayed == ["the oracle's total time, by what the tools chosen usually take"]
 
-    def test_what_a_small_disk_does_not_hold_is_cut_and_named(
+    def test_sizes_that_do_not_fit_are_left_out_with_a_note(
         self, tmp_path: Path, traced: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 40, 0, 24 * MIB))
@@ -436,7 +432,7 @@ class TestCommand:
         assert max(row["nbytes"] for row in told["findings"]["compared"]) <= 8 * MIB
         assert [model["batch"] for model in told["settings"]["models"]] == [1, 1]
 
-    def test_it_records_a_trace(self, tmp_path: Path) -> None:
+    def test_command_records_a_trace(self, tmp_path: Path) -> None:
         work, path = tmp_path / "work", tmp_path / "trace.csv"
         work.mkdir()
         told = json.loads(invoke("--quick", "--calls", 12, "--record", path, "--json", "--dir", work).stdout)
@@ -447,7 +443,7 @@ class TestCommand:
         assert any("12 lines" in note for note in told["notes"])
         assert not list(work.iterdir())
 
-    def test_where_every_tool_but_auto_fails_it_says_so(
+    def test_notes_if_every_tool_but_auto_fails(
         self, tmp_path: Path, traced: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(live, "tools", lambda work: ("no such tool",))
@@ -455,22 +451,22 @@ class TestCommand:
         told = json.loads(invoke(*arguments).stdout)
         assert {failure["tool"] for failure in told["failures"]} >= {"no such tool"}
         assert "live, pt save: 2 of 2 calls are held against nothing" in "; ".join(told["notes"])
-        assert "live" not in {exhibit["name"] for exhibit in told["exhibits"]}
+        assert "live" not in {table["name"] for table in told["exhibits"]}
 
     @pytest.mark.parametrize(
         ("told", "said"), [("a,b\n", "no trace"), ("work,nbytes,a\npt nap,5,1\n", "line 2: got work 'pt nap'")]
     )
-    def test_what_is_no_trace_is_an_error_of_use(self, told: str, said: str, tmp_path: Path) -> None:
+    def test_invalid_trace_is_a_usage_error(self, told: str, said: str, tmp_path: Path) -> None:
         path = tmp_path / "other.csv"
         path.write_text(told)
         assert said in invoke("--trace", path, "--dir", tmp_path, status=2).output
 
     @pytest.mark.parametrize("seconds", ["nan", "inf"])
-    def test_what_is_no_number_of_seconds_is_an_error_of_use(self, seconds: str, tmp_path: Path) -> None:
+    def test_invalid_seconds_are_a_usage_error(self, seconds: str, tmp_path: Path) -> None:
         assert "not a number of seconds" in invoke("--seconds", seconds, "--dir", tmp_path, status=2).output
 
     @pytest.mark.slow
-    def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(self, tmp_path: Path, traced: Path) -> None:
+    def test_ctrl_c_keeps_samples_and_leaves_no_files(self, tmp_path: Path, traced: Path) -> None:
         work = tmp_path / "work"
         work.mkdir()
         command = [sys.executable, "-c", "from fastio_bench.tools.command import tools; tools()"]
@@ -484,12 +480,12 @@ class TestCommand:
         assert child.returncode == 130, complaint
         told = json.loads(said)
         assert told["interrupted"]
-        assert [exhibit["name"] for exhibit in told["exhibits"]][:2] == ["spread-transformer", "spread-vit"]
+        assert [table["name"] for table in told["exhibits"]][:2] == ["spread-transformer", "spread-vit"]
         assert told["findings"]["goals"]
         assert not list(work.iterdir())
 
     @pytest.mark.slow
-    def test_ctrl_c_while_a_model_trains_keeps_its_rebuilds(self, tmp_path: Path, traced: Path) -> None:
+    def test_ctrl_c_during_training_keeps_its_rebuilds(self, tmp_path: Path, traced: Path) -> None:
         training = Training(SMALL)
 
         def interrupt(passed: float) -> None:
@@ -502,6 +498,6 @@ class TestCommand:
         assert not list(tmp_path.glob("*.pt"))
 
 
-def test_calls_are_what_they_seem() -> None:
+def test_judged_fills_every_field_of_a_call() -> None:
     call = judged([Timed(5, {"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 2.0})], ["b"], [7.0])[0]
     assert call == Call(5, "b", False, 7.0, 2.0, "a", 1.0, 1.0, 1.0)

@@ -1,4 +1,4 @@
-"""On a disk that is really full, files that are kept are whole, and what took long to measure is not lost."""
+"""On a full disk: kept files are complete, and no measurement is lost."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> None:
-    """Until not one byte more can be written."""
+    """Fill the disk to the last byte."""
     (folder / "full").write_bytes(bytes(shutil.disk_usage(folder).free))
     assert shutil.disk_usage(folder).free == 0
 
 
 @pytest.fixture
 def measuring(monkeypatch: pytest.MonkeyPatch, small_disk: Path) -> None:
-    """Timings of two tools that are there at once; meanwhile others fill the disk."""
+    """Return the timings of two tools at once, after filling the disk."""
 
     def run(self: live.Comparison, folder: Path) -> Iterator[Row | Failure]:
         yield from ROWS
@@ -47,7 +47,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch, small_disk: Path) -> None:
 
 
 class TestReplacing:
-    def test_on_a_full_disk_what_was_there_stays(self, small_disk: Path) -> None:
+    def test_full_disk_keeps_the_old_file(self, small_disk: Path) -> None:
         path = small_disk / "it"
         path.write_text(OLD)
         fill(small_disk)
@@ -56,7 +56,7 @@ class TestReplacing:
         assert path.read_text() == OLD
         assert sorted(entry.name for entry in small_disk.iterdir()) == ["full", "it"]
 
-    def test_room_is_taken_beforehand_and_what_is_not_wanted_given_back(self, small_disk: Path) -> None:
+    def test_room_is_reserved_and_the_rest_freed(self, small_disk: Path) -> None:
         path = small_disk / "it"
         with whole_files.replacing(path, MIB) as keep:
             fill(small_disk)
@@ -68,7 +68,7 @@ class TestReplacing:
             raise AssertionError("there is not so much room")
         assert path.stat().st_size == MIB // 2
 
-    def test_a_link_stays_one_and_a_device_is_written_as_it_is(self, tmp_path: Path) -> None:
+    def test_link_stays_a_link_and_device_is_written_directly(self, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(tmp_path / "file")
         whole_files.write(tmp_path / "link", "through it")
         assert (tmp_path / "link").is_symlink()
@@ -79,7 +79,7 @@ class TestReplacing:
 
 
 class TestReport:
-    def test_a_page_that_does_not_fit_leaves_the_one_of_before(self, small_disk: Path, tmp_path: Path) -> None:
+    def test_page_that_does_not_fit_keeps_the_old_one(self, small_disk: Path, tmp_path: Path) -> None:
         made.unknown(tmp_path, "teleport").write(tmp_path)
         path = small_disk / "report.html"
         path.write_text(OLD)
@@ -88,7 +88,7 @@ class TestReport:
         assert f"Error: {path}: the page cannot be written (No space left on device)" in said
         assert path.read_text() == OLD
 
-    def test_a_plot_that_does_not_fit_leaves_none(self, small_disk: Path) -> None:
+    def test_plot_that_does_not_fit_leaves_no_file(self, small_disk: Path) -> None:
         fill(small_disk)
         samples = [Sample("save", "tensor-3.0625", "torch", 0, 10**6, 1.0, 1.0)]
         with pytest.raises(OSError, match="No space left"):
@@ -97,14 +97,14 @@ class TestReport:
 
 
 class TestRecording:
-    """``fastio-bench tools --record``, which measures for an hour or so before it writes."""
+    """``fastio-bench tools --record``, which measures for about an hour before it writes."""
 
     @staticmethod
     def record(path: Path, folder: Path, *more: str, status: int = 0) -> str:
         arguments = ("tools", "--quick", "--calls", str(len(ROWS)), "--record", str(path), "--dir", str(folder))
         return invoke(*arguments, *more, status=status).output
 
-    def test_a_disk_that_fills_up_meanwhile_loses_no_line(
+    def test_disk_filled_during_recording_loses_no_line(
         self, small_disk: Path, measuring: None, tmp_path: Path
     ) -> None:
         path = small_disk / "trace.csv"
@@ -114,9 +114,7 @@ class TestRecording:
         assert trace.read(path) == ROWS
         assert sorted(entry.name for entry in small_disk.iterdir()) == ["full", "trace.csv"]
 
-    def test_a_full_disk_is_told_before_anything_is_measured(
-        self, small_disk: Path, measuring: None, tmp_path: Path
-    ) -> None:
+    def test_full_disk_is_reported_before_recording(self, small_disk: Path, measuring: None, tmp_path: Path) -> None:
         path = small_disk / "trace.csv"
         path.write_text(OLD)
         fill(small_disk)
@@ -125,10 +123,10 @@ class TestRecording:
         assert " of disk" not in said
         assert path.read_text() == OLD
 
-    def test_lines_that_cannot_be_written_after_all_are_printed(
+    def test_unwritable_lines_are_printed(
         self, small_disk: Path, measuring: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As where a filesystem keeps no room that was taken."""
+        """As on a filesystem that does not keep reserved room."""
         monkeypatch.setattr(os, "posix_fallocate", lambda *where: None)
         path, copy = small_disk / "trace.csv", tmp_path / "copy.csv"
         path.write_text(OLD)

@@ -1,4 +1,4 @@
-"""The example, as its readers run it: a process of its own, from a folder of theirs."""
+"""examples/resume.py, run in a process of its own from another folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def example(repository: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_it_is_killed_and_ends_as_if_it_had_not_been(example: Path, tmp_path: Path) -> None:
+def test_killed_training_resumes_with_equal_results(example: Path, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     ended = run(example, tmp_path, "--folder", str(folder), "--steps", "60")
@@ -37,8 +37,8 @@ def test_it_is_killed_and_ends_as_if_it_had_not_been(example: Path, tmp_path: Pa
     assert os.listdir(tmp_path) == ["folder"]
 
 
-def test_a_wrong_result_would_be_seen(example: Path, tmp_path: Path) -> None:
-    """Its comparison, given two trainings of which one went wrong in the last bit."""
+def test_wrong_result_is_detected(example: Path, tmp_path: Path) -> None:
+    """Its comparison, with two trainings that differ in the last bit."""
     code = """
 import math, sys
 import torch
@@ -60,7 +60,7 @@ assert example.main() == 1
     assert os.listdir(tmp_path) == []
 
 
-def test_arguments_that_make_no_sense_are_refused(example: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(example: Path, tmp_path: Path) -> None:
     ended = run(example, tmp_path, "--kills", "0")
     assert ended.returncode == 2
     assert "--kills: at least 1" in ended.stderr

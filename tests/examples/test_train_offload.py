@@ -1,4 +1,4 @@
-"""The example, as its readers run it: a process of its own, from a folder of theirs."""
+"""examples/train_offload.py, run in a process of its own from another folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def example(repository: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_it_trains_twice_alike_and_says_what_it_took(example: Path, tmp_path: Path) -> None:
+def test_offloaded_training_equals_plain_and_prints_its_costs(example: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()
     ended = run(example, tmp_path, "--store", str(store), "--steps", "3")
@@ -38,8 +38,8 @@ def test_it_trains_twice_alike_and_says_what_it_took(example: Path, tmp_path: Pa
     assert os.listdir(store) == []
 
 
-def test_a_wrong_result_would_be_seen(example: Path, tmp_path: Path) -> None:
-    """Its comparison, given two runs of which one went wrong in the last bit."""
+def test_wrong_result_is_detected(example: Path, tmp_path: Path) -> None:
+    """Its comparison, with two runs that differ in the last bit."""
     code = """
 import dataclasses, math, sys
 import train_offload as example
@@ -62,7 +62,7 @@ assert example.main() == 1
     assert os.listdir(tmp_path) == []
 
 
-def test_arguments_that_make_no_sense_are_refused(example: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(example: Path, tmp_path: Path) -> None:
     ended = run(example, tmp_path, "--steps", "0")
     assert ended.returncode == 2
     assert "--steps: at least 1" in ended.stderr

@@ -26,10 +26,11 @@ from fastio_bench.harness.run_record import Report
 from fastio_bench.hybrid import job, store
 from fastio_bench.machine import bandwidth_loads
 from fastio_bench.model import runs
-from fastio_bench.offload import batch_growth, networks, simulated_papers, timeline
+from fastio_bench.offload import timeline
 from fastio_bench.offload.accuracy import Accuracy
 from fastio_bench.offload.summary import Summary
 from fastio_bench.offload.training_job import Moved
+from fastio_bench.papers import batch_growth, offload_simulated, vdnn_networks
 from fastio_bench.peers import catalogue
 from fastio_bench.peers.goals import Goal
 from fastio_bench.report.table import SIMULATED, ResultTable
@@ -181,11 +182,11 @@ def chosen(folder: Path) -> Report:
     ]
     for training in trainings:
         training.found = {4096: [_rebuild("posix")] * 3 + [_rebuild("uring")], 1 << 20: [_rebuild("uring")] * 2}
-    report.exhibits += [*map(tables.spread, trainings), tables.reach(trainings), tables.paper()]
+    report.tables += [*map(tables.spread, trainings), tables.reach(trainings), tables.paper()]
     alone = {"posix": 1.3, "uring": 1.5}
     reached = [Reached(work, 40, 1.02, 1.1, 1.0, 1.2, 0.9, 0.95, 1.2, alone) for work in ("pt save", ALL)]
-    report.exhibits.append(tables.oracle("replayed", "Replayed", reached, "RECORDED", SIMULATED))
-    report.exhibits.append(tables.oracle("live", "Live", reached, "told"))
+    report.tables.append(tables.oracle("replayed", "Replayed", reached, "RECORDED", SIMULATED))
+    report.tables.append(tables.oracle("live", "Live", reached, "told"))
     return report
 
 
@@ -199,13 +200,13 @@ def _rebuild(best: str) -> Rebuild:
 def imagined(folder: Path) -> Report:
     """A document of ``offload`` with one of the papers' simulated machines, and training with a codec."""
     report = Report("offload", folder, {}, "imagined")
-    machine = simulated_papers.V100_SSD
+    machine = offload_simulated.V100_SSD
     report.findings["simulated"] = {
         "label": SIMULATED,
         "machines": [asdict(machine)],
-        "capacities": [asdict(one) for one in simulated_papers.capacities(machine)],
+        "capacities": [asdict(one) for one in offload_simulated.capacities(machine)],
         "courses": [asdict(one) for one in batch_growth.courses(machine)],
-        "networks": [asdict(one) for one in networks.networks()],
+        "networks": [asdict(one) for one in vdnn_networks.networks()],
     }
     trained = [Accuracy(way, (0.9, 0.8), ((2.0, 1.0), (2.5, 0.5))) for way in ("plain", "all, fp16")]
     report.findings["accuracy"] = [{**asdict(one), "mean": one.mean, "spread": one.spread} for one in trained]
@@ -217,7 +218,7 @@ def unknown(folder: Path, text: str) -> Report:
     report = Report(text, folder, {text: text})
     report.failures.append(Failure(text, text, text, 0, text))
     report.findings |= {text: [{text: text, "count": 2}], "goals": [], "nested": {text: [{"deep": [text]}]}}
-    report.exhibits.append(ResultTable(text, text, (text, f"{text}*"), [[text, 1.5]], source=text, note=text))
+    report.tables.append(ResultTable(text, text, (text, f"{text}*"), [[text, 1.5]], source=text, note=text))
     report.notes.append(text)
     report.interrupted = True
     return report

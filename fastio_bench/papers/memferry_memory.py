@@ -1,7 +1,7 @@
-"""MemFerry's machines, simulated: what of the GPU's memory parameters and gradients take. Nothing is measured.
+"""Simulates MemFerry's machines: the GPU memory of parameters and gradients. Nothing is measured.
 
-What figures 12 and 13(b) of the paper ask (sections V-B and V-D), from the timelines of
-:mod:`fastio_bench.hybrid.simulated_papers`. The paper's figures have activations in them, which are in none of ours.
+It answers figures 12 and 13(b) of the paper (sections V-B and V-D), from the timelines of
+:mod:`fastio_bench.papers.memferry_simulated`. The paper's figures include activations; ours do not.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from collections.abc import Iterable, Sequence
 from statistics import mean
 
 from fastio.hybrid.simulation.machines import A100, Machine
-from fastio_bench.hybrid.models import ASSUMED
-from fastio_bench.hybrid.simulated_papers import MEMFERRY, OFFLOADED, SETTINGS, ZERO, Simulated
-from fastio_bench.papers import memferry as paper
+from fastio_bench.papers import figures
+from fastio_bench.papers.memferry_networks import ASSUMED
+from fastio_bench.papers.memferry_simulated import MEMFERRY, OFFLOADED, SETTINGS, ZERO, Simulated
 from fastio_bench.report.table import SIMULATED, Cell, ResultTable
 
 _FIGURE_12 = {"BERT-base", "RoBERTa", "BERT-large", "GPT-2-medium"}
 _ACTIVATIONS = (
     "the paper's peaks include activations, which are in no figure here: they make what is saved a smaller share"
 )
-_SOURCES = {A100.name: "MemFerry, figures 12 and 13(b)"}  # of the V100's memory the paper has no figures
-_MODELS = {paper.SMALLER: ["BERT-base", "RoBERTa"], paper.GPT_2: ["GPT-2-medium"]}
-"""Of a row of the paper's; those that are not here are about all networks of its figure."""
+_SOURCES = {A100.name: "MemFerry, figures 12 and 13(b)"}  # the paper has no figures of the V100's memory
+_MODELS = {"the smaller models": ["BERT-base", "RoBERTa"], "GPT-2": ["GPT-2-medium"]}
+"""By the name in the paper's row. Other rows are about all networks of the figure."""
 
 
-def exhibits(found: Sequence[Simulated]) -> list[ResultTable]:
-    """A table a machine, and our averages beside the ones that the paper gives."""
+def tables(found: Sequence[Simulated]) -> list[ResultTable]:
+    """A table for each machine, and our averages beside the paper's."""
     tables = [_memory(machine, [one for one in found if one.machine is machine]) for machine, _ in SETTINGS]
     here = [one for one in found if one.machine is A100]
     small = [one for one in here if one.network.name in _FIGURE_12]
     large = [one for one in here if one.network.name not in _FIGURE_12]
-    return [*tables, _beside("12", "12", paper.SAVED, small), _beside("13b", "13(b)", paper.SAVED_BY_SIZE, large)]
+    return [*tables, _beside("12", "12", small), _beside("13b", "13(b)", large)]
 
 
 def less(one: Simulated, way: str, against: str = ZERO) -> float:
-    """By how many percent the way needs less of the GPU's memory than another."""
+    """The percentage of the GPU's memory that the way saves over another."""
     return 100 * (1 - one.timelines[way].nbytes / one.timelines[against].nbytes)
 
 
@@ -56,14 +56,16 @@ def _memory(machine: Machine, found: Iterable[Simulated]) -> ResultTable:
     )
 
 
-def _beside(slug: str, figure: str, theirs: Iterable[paper.Saved], found: Sequence[Simulated]) -> ResultTable:
+def _beside(slug: str, figure: str, found: Sequence[Simulated]) -> ResultTable:
+    """Our averages, least or most saving beside each row of the paper's figure."""
+    (theirs,) = figures.of(f"MemFerry, figure {figure}")
     names = [one.network.name for one in found]
     rows: list[list[Cell]] = []
-    for row in theirs:
-        meant, against = _MODELS.get(row.models, names), MEMFERRY if row.against == MEMFERRY else ZERO
-        each = [less(one, row.way, against) for one in found if one.network.name in meant]
-        ours = {paper.AVERAGE: mean(each), paper.LEAST: min(each), paper.MOST: max(each)}[row.which]
-        rows.append([row.way, row.models, row.which, row.against, round(ours, 1), row.percent])
+    for way, models, which, other, percent in theirs.rows:
+        meant, against = _MODELS.get(str(models), names), MEMFERRY if other == MEMFERRY else ZERO
+        each = [less(one, str(way), against) for one in found if one.network.name in meant]
+        ours = {"average": mean(each), "least": min(each), "most": max(each)}[str(which)]
+        rows.append([way, models, which, other, round(ours, 1), percent])
     return ResultTable(
         f"hybrid-memory-{slug}",
         f"simulated, beside the paper: the GPU's memory saved, {A100.name}, {', '.join(names)}",

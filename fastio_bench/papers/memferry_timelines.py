@@ -1,4 +1,4 @@
-"""The timelines of some simulated iterations as plain data for JSON, from which a report's page draws. Seconds. Pure.
+"""The timelines of some simulated iterations as plain data for JSON, for the page's charts. Seconds. Pure.
 
 ``{"title": network and machine, "ways": {way: {"iteration_s": seconds, "spans": [[lane, what, begin, end], ...]}}}``
 """
@@ -9,18 +9,18 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from fastio.hybrid.simulation.timeline import Timeline
-from fastio_bench.hybrid.simulated_papers import Simulated
+from fastio_bench.papers.memferry_simulated import Simulated
 
 Run: TypeAlias = list[Any]
-"""Of one lane: lane, what it does, begin, end."""
+"""A span: lane, what it does, begin, end."""
 
 _SHOWN = {"BERT-base", "GPT-2-medium", "Transformer-XL 2.4B"}  # small and large, copying more and computing more
-_GAP = 1e-3  # of the iteration: what is shorter no picture shows
+_GAP = 1e-3  # share of the iteration: shorter gaps are not visible
 _DIGITS = 6  # of seconds
 
 
 def documents(found: Iterable[Simulated]) -> list[dict[str, Any]]:
-    """Of a few networks, every way's iteration."""
+    """Every way's iteration, for a few networks."""
     return [
         {
             "title": f"{one.network.name} on {one.machine.name}",
@@ -35,7 +35,7 @@ def documents(found: Iterable[Simulated]) -> list[dict[str, Any]]:
 
 
 def _runs(timeline: Timeline) -> list[Run]:
-    """Its spans, where layers that follow each other in doing the same are one."""
+    """The timeline's spans. Consecutive layers that do the same are joined."""
     runs: list[Run] = []
     for span in sorted(timeline.spans, key=lambda span: (span.lane, span.start_s)):
         lane, what, _, end = runs[-1] if runs else ("", "", 0.0, 0.0)

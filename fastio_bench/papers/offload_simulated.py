@@ -1,8 +1,8 @@
-"""The papers' machines, simulated: what fastio's planners would do there. Nothing here is measured.
+"""Simulates fastio's planners on the papers' machines. Nothing is measured.
 
-Layers' bytes and operations follow from VGG's shapes; a layer takes as long as the GPU's peak rate or its memory need
-(a roofline), which gives transfers less time to hide than a real GPU would. Reads are taken to be as slow as writes.
-Every figure of a machine names where it comes from.
+Layers' bytes and operations follow from VGG's shapes. A layer's time is that of the GPU's peak rate or of its memory
+(a roofline), so transfers have less time to hide than on a real GPU. Reads are assumed to be as slow as writes. Every
+figure of a machine has its source.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fastio.offload.simulation.capacity import Workload, calibrated_batch, large
 from fastio.offload.simulation.vgg_shapes import ITEM, SIDE, parameter_nbytes, vgg
 
 GIB = 1 << 30
-_TAPS = 9  # of a 3 x 3 convolution
-_SLACK = 0.02  # an iteration at most this much longer counts as fast as one without offload
+_TAPS = 9  # weights of a 3 x 3 convolution, for a pair of channels
+_SLACK = 0.02  # an iteration at most this much longer counts as equally fast
 _MOST_BATCH = 1 << 14
 
 
@@ -101,7 +101,7 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A row of FlashNeuron's table 3, and the share of activations that hides, fitted so that the form gives it."""
+    """A row of FlashNeuron's table 3, with the share of activations that hides, fitted to it."""
 
     network: str
     plain_batch: int
@@ -134,7 +134,7 @@ def workload(machine: Machine, batch: int, convolutions: int = 16, ratio: float 
 
 
 def capacities(machine: Machine) -> list[Capacity]:
-    """VGG-16 on the machine, by every way."""
+    """The capacities of VGG-16 on the machine, by every way."""
     found = []
     for name, (policy, ratio) in WAYS.items():
 

@@ -1,4 +1,4 @@
-"""MemFerry's machines, simulated: fastio's planners and timeline beside ZeRO-Offload's schedule. Nothing is measured.
+"""Simulates MemFerry's machines: fastio's planners and timeline beside ZeRO-Offload's schedule. Nothing is measured.
 
 Costs are a roofline over the networks' bytes and operations. The update moves seven values of four bytes a parameter
 (parameter, gradient and two moments read, three of them written) through host memory.
@@ -13,7 +13,7 @@ from fastio.hybrid.planning.costs import LayerCosts
 from fastio.hybrid.planning.plan import plan
 from fastio.hybrid.simulation.machines import A100, V100, Machine, Work, costs
 from fastio.hybrid.simulation.timeline import Timeline, iterate
-from fastio_bench.hybrid.models import A100_NETWORKS, ASSUMED, ITEM, V100_NETWORKS, Network
+from fastio_bench.papers.memferry_networks import A100_NETWORKS, ASSUMED, ITEM, V100_NETWORKS, Network
 from fastio_bench.report.table import SIMULATED, ResultTable
 
 ZERO, MEMFERRY, OFFLOADED, OPTIMAL = WAYS = ("ZeRO-Offload", "MemFerry", "GO-MemFerry", "optimal")
@@ -38,7 +38,7 @@ class Simulated:
 
 
 def simulated(machine: Machine, network: Network) -> Simulated:
-    """The network on the machine, by all ways."""
+    """Simulate the network on the machine, by all ways."""
     works = network.layers()
     kept = [costs(work, machine) for work in works]
     written = [costs(work, machine, gradients_in_place=True) for work in works]
@@ -59,7 +59,7 @@ def simulated(machine: Machine, network: Network) -> Simulated:
 
 
 def update_seconds(machine: Machine, works: Sequence[Work]) -> list[float]:
-    """What the update of each layer takes on the CPU."""
+    """The seconds of each layer's update on the CPU."""
     return [work.nbytes / ITEM * _MOVED / machine.update_bandwidth for work in works]
 
 
@@ -68,8 +68,8 @@ def every() -> list[Simulated]:
     return [simulated(machine, network) for machine, networks in SETTINGS for network in networks]
 
 
-def exhibits(found: Iterable[Simulated]) -> list[ResultTable]:
-    """Speed, a table a machine, and where each figure comes from."""
+def tables(found: Iterable[Simulated]) -> list[ResultTable]:
+    """The tables of speed, one for each machine, with their sources."""
     tables = []
     for machine, _ in SETTINGS:
         own = [one for one in found if one.machine is machine]

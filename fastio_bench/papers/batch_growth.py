@@ -1,4 +1,4 @@
-"""Simulated: how long an iteration takes as the batch grows, on the papers' machines. Nothing here is measured."""
+"""Simulates the iteration as the batch grows, on the papers' machines. Nothing is measured."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from fastio.offload.planning.infeasible import InfeasibleBudget
 from fastio.offload.simulation.capacity import iterate
-from fastio_bench.offload.simulated_papers import WAYS, Machine, workload
+from fastio_bench.papers.offload_simulated import WAYS, Machine, workload
 
 _STEP, _MOST = 16, 1 << 12  # batches
 
 
 @dataclass(frozen=True)
 class Course:
-    """One way of training VGG-16 on a machine: the iteration over its own compute, by batch, as long as it trains."""
+    """One way of training VGG-16 on a machine: the iteration over its compute, by batch, up to the largest."""
 
     machine: str
     way: str

@@ -14,7 +14,7 @@ ITEM = 4  # bytes of a parameter: single precision
 class Network:
     """A transformer: ``blocks`` of width ``hidden``, feed-forward of four times that, no product with the vocabulary.
 
-    ``paper``: what the paper gives as the speed-up over ZeRO-Offload, the least and the most.
+    ``paper``: the paper's speed-up over ZeRO-Offload, the least and the most.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Network:
         return sum(layer.nbytes for layer in self.layers()) // ITEM
 
     def layers(self) -> Sequence[Work]:
-        """In the order of forward: the embedding, its norm, and for each block what it multiplies with."""
+        """The layers in forward order: the embedding, its norm, and the matrices of each block."""
         rows = self.batch * self.sequence
         hidden, table = self.hidden, (self.vocabulary + self.places) * self.hidden
         found = [Work(table * ITEM, min(table, 2 * rows * hidden) * ITEM, 0.0, rows * hidden * ITEM), self._norm()]

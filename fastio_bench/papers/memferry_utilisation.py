@@ -1,7 +1,7 @@
-"""MemFerry's machines, simulated: how busy the GPU is, what reserving gradients costs, and how large a model may be.
+"""Simulates MemFerry's machines: GPU utilisation, the cost of reserving gradients, and the largest model.
 
-What figures 10 and 11 of the paper ask (section V-B), from the timelines of
-:mod:`fastio_bench.hybrid.simulated_papers`. Nothing is measured.
+It answers figures 10 and 11 of the paper (section V-B), from the timelines of
+:mod:`fastio_bench.papers.memferry_simulated`. Nothing is measured.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from fastio.hybrid.planning.plan import plan
 from fastio.hybrid.simulation.machines import A100, V100, Machine, costs
 from fastio.hybrid.simulation.timeline import COMPUTE, Timeline, iterate
-from fastio_bench.hybrid.models import A100_NETWORKS, ASSUMED, Network
-from fastio_bench.hybrid.simulated_papers import MEMFERRY, OFFLOADED, WAYS, ZERO, Simulated, update_seconds
+from fastio_bench.papers.memferry_networks import A100_NETWORKS, ASSUMED, Network
+from fastio_bench.papers.memferry_simulated import MEMFERRY, OFFLOADED, WAYS, ZERO, Simulated, update_seconds
 from fastio_bench.report.table import SIMULATED, Cell, ResultTable
 
 _RESERVES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -27,8 +27,8 @@ _V100_NBYTES = 32_000_000_000
 _GPT_2 = next(network for network in A100_NETWORKS if network.name.startswith("GPT-2"))
 
 
-def exhibits(found: Sequence[Simulated]) -> list[ResultTable]:
-    """Three tables, of what :func:`fastio_bench.hybrid.simulated_papers.every` found."""
+def tables(found: Sequence[Simulated]) -> list[ResultTable]:
+    """The three tables, from the results of :func:`fastio_bench.papers.memferry_simulated.every`."""
     return [
         _busy([one for one in found if one.machine is A100]),
         _reserved(),
@@ -42,7 +42,7 @@ def busy(timeline: Timeline) -> float:
 
 
 def reserved(machine: Machine, network: Network, reserve: float) -> Timeline:
-    """GO-MemFerry's iteration where that share of the gradients' bytes may stay on the GPU."""
+    """GO-MemFerry's iteration if that share of the gradients' bytes may stay on the GPU."""
     works = network.layers()
     kept = [costs(work, machine) for work in works]
     written = [costs(work, machine, gradients_in_place=True) for work in works]

@@ -1,4 +1,4 @@
-"""Simulated: how much of the GPU's memory bandwidth VGG-16's convolutions need, on vDNN's machine (its figure 13)."""
+"""Simulates the GPU memory bandwidth that VGG-16's convolutions need on vDNN's machine (its figure 13)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 from fastio.offload.planning.vdnn import CONV
 from fastio.offload.simulation.vgg_shapes import vgg
-from fastio_bench.offload.simulated_papers import TITAN_X, workload
+from fastio_bench.papers.offload_simulated import TITAN_X, workload
 
-_BATCH = 64  # any: all figures are alike
+_BATCH = 64  # any: the figures do not depend on it
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """A convolution's forward pass, in bytes a second: what it moves itself, and what offloading its input adds.
+    """A convolution's forward pass, in bytes a second: its ``own`` traffic, and that ``added`` by offloading its input.
 
-    Each value moves once, in the time of the roofline of :mod:`fastio_bench.offload.simulated_papers`. ``share`` is
-    both together over the bandwidth of the memory.
+    Each value moves once, in the time of the roofline of :mod:`fastio_bench.papers.offload_simulated`. ``share`` is the
+    sum over the memory's bandwidth.
     """
 
     layer: str

@@ -1,6 +1,6 @@
-"""``make bench-docs``: what was measured here beside the papers' own figures, as docs/performance.md.
+"""``make bench-docs``: writes docs/performance.md, our figures beside the papers'.
 
-The same results give the same bytes: nothing in it depends on the clock, the machine that writes it or the folder.
+The same results give the same bytes: nothing depends on the clock, the machine that writes it or the folder.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OPENING = (
 
 @dataclass(frozen=True)
 class Topic:
-    """A chapter: what it answers of the papers (as a source is written), and the commands whose tables it has."""
+    """A chapter: the papers' tables that it answers (in the form of a source), and the commands whose tables it has."""
 
     title: str
     answers: str
@@ -68,7 +68,7 @@ TOPICS = (
 
 
 def citations(source: str) -> set[Citation]:
-    """The tables and figures that a source names: ``Fastensor, tables 2-4 and 9; vDNN, figure 11``."""
+    """Parse the tables and figures that a source names: ``Fastensor, tables 2-4 and 9; vDNN, figure 11``."""
     found: set[Citation] = set()
     paper = kind = ""
     for match in _CITED.finditer(source):
@@ -85,22 +85,22 @@ def render(documents: Sequence[Document]) -> str:
     """The whole document."""
     placed: dict[str, list[tuple[Document | None, ResultTable]]] = {}
     for question in (*beside_training.QUESTIONS, *beside_sizes.QUESTIONS):
-        for exhibit in question.exhibits(documents):
-            placed.setdefault(_place("", exhibit), []).append((None, exhibit))
-    known, present = figures.exhibits(), set[tuple[str, str]]()
-    repeated = [citations(exhibit.source) for exhibit in known]
+        for table in question.tables(documents):
+            placed.setdefault(_place("", table), []).append((None, table))
+    known, present = figures.tables(), set[tuple[str, str]]()
+    repeated = [citations(table.source) for table in known]
     for document in documents:
-        for exhibit in checked(document, document_tables.tables):
-            if exhibit.origin == PAPER and citations(exhibit.source) in repeated:
-                continue  # commands show a paper's table beside their own; it stands here already
-            if exhibit.name == "machine":
-                continue  # doctor's answers have paths in them; what matters stands at the top
-            present.add((document.command, exhibit.name))
-            placed.setdefault(_place(document.command, exhibit), []).append((document, exhibit))
+        for table in checked(document, document_tables.tables):
+            if table.origin == PAPER and citations(table.source) in repeated:
+                continue  # a command's copy of a paper's table, which is in the document already
+            if table.name == "machine":
+                continue  # doctor's answers have paths in them; the facts are at the top
+            present.add((document.command, table.name))
+            placed.setdefault(_place(document.command, table), []).append((document, table))
     pieces = [*_opening(documents)]
     for topic in TOPICS:
         asked = citations(topic.answers)
-        theirs = [exhibit for exhibit in known if citations(exhibit.source) & asked]
+        theirs = [table for table in known if citations(table.source) & asked]
         commands = {document.command for document in documents}
         absent = [command for command in topic.commands if command not in commands]
         pieces += _chapter(topic.title, absent, placed.pop(topic.title, []), theirs, present)
@@ -110,9 +110,9 @@ def render(documents: Sequence[Document]) -> str:
     return "\n\n".join(pieces) + "\n"
 
 
-def _place(command: str, exhibit: ResultTable) -> str:
-    """The chapter of a table: the one that answers what it cites, or its command's, or one of its own."""
-    cited = citations(exhibit.source)
+def _place(command: str, table: ResultTable) -> str:
+    """The chapter of a table: the one that answers its source, or its command's, or a new one."""
+    cited = citations(table.source)
     for topic in TOPICS:
         if cited & citations(topic.answers):
             return topic.title
@@ -122,7 +122,7 @@ def _place(command: str, exhibit: ResultTable) -> str:
 def _opening(documents: Sequence[Document]) -> Iterator[str]:
     yield "# Performance"
     yield fill(_OPENING, _WIDTH)
-    yield fill(f"The papers: {'; '.join(figures.TITLES.values())}.", _WIDTH)
+    yield fill(f"The papers: {'; '.join(figures.titles())}.", _WIDTH)
     machine = facts(documents[0].machine)
     rows = [f"| {name} | {markdown.escape(text)} |" for name, text in machine.items() if text]
     yield "\n".join(["| machine | |", "|---|---|", *rows])
@@ -135,33 +135,33 @@ def _chapter(
     theirs: Sequence[ResultTable],
     present: Set[tuple[str, str]],
 ) -> Iterator[str]:
-    """Ours, then theirs; ``commands`` would measure it, and are not in these results.
+    """Our tables, then theirs. ``commands`` would measure more and are not in these results.
 
-    Tables that set both side by side come first, and are of no document. Where several documents of a command stand
-    here, each of their tables says which one it is of. Of theirs, each says what of ours is not ``present``.
+    Tables with both come first and belong to no document. If a command has several documents, each of their tables
+    names its document. Each of theirs is followed by the answers that are not ``present``.
     """
     if not ours and not theirs and not commands:
         return
     yield f"## {markdown.escape(title)}"
     runs = Counter(command for command, _ in {(one.command, one.path) for one, _ in ours if one is not None})
-    for document, exhibit in ours:
+    for document, table in ours:
         if document is None:
-            yield markdown.table(exhibit)
+            yield markdown.table(table)
             continue
         if runs[document.command] > 1:
-            exhibit = replace(exhibit, title=f"{exhibit.title}: {document.title}")
-        yield markdown.table(exhibit, document.command if exhibit.origin != PAPER else "")
+            table = replace(table, title=f"{table.title}: {document.title}")
+        yield markdown.table(table, document.command if table.origin != PAPER else "")
     said = frozenset(() if ours else commands)
     if said:
         yield f"Not in these results: `fastio-bench {commands[0]} --out DIR` measures it."
-    for exhibit in theirs:
-        yield markdown.table(exhibit)
-        lines = " ".join(answers.missing(exhibit, present, said))
+    for table in theirs:
+        yield markdown.table(table)
+        lines = " ".join(answers.missing(table, present, said))
         yield from [lines] if lines else []
 
 
 def _runs(documents: Sequence[Document]) -> Iterator[str]:
-    """How each command was run, and what it remarked."""
+    """The settings and the notes of each run."""
     yield "## How it was measured"
     for document in documents:
         known = {key.replace("_", " "): setting(value) for key, value in document.settings.items()}

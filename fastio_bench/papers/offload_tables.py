@@ -1,4 +1,4 @@
-"""What ``fastio-bench offload --simulate`` finds, as tables beside what the papers say. Pure."""
+"""Tables of ``fastio-bench offload --simulate``, with the papers' statements. Pure."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from fastio_bench.papers import vdnn
+from fastio_bench.papers import figures
 from fastio_bench.report.table import CALIBRATED, SIMULATED, Cell, ResultTable
 
 _GB = 1e9
 _VDNN = "vdnn-all"
-_SIX = ("VGG-16", (64, 128, 256))  # of the paper's six networks, those whose shapes are here
+_SIX = ("VGG-16", (64, 128, 256))  # those of the paper's six networks whose shapes are here
 _KEPT = ("peak_nbytes", "average_nbytes")
 _AVERAGE = "over the layers, each in its forward or backward step, whichever holds more"
-_THEIRS = {  # by policy, what the paper has in figure 11 and in figure 14
+_THEIRS = {  # by policy: the names in the paper's figures 11 and 14
     _VDNN: ("vDNN-all, memory-optimal algorithms", "vDNN-all, memory-optimal algorithms"),
     "vdnn-conv": ("vDNN-conv, performance-optimal algorithms", "vDNN-conv, memory-optimal algorithms"),
     "vdnn-dyn": ("vDNN-dyn", "vDNN-dyn"),
 }
 _SIDES = {"FlashNeuron's V100, SSDs": "SSD", "FlashNeuron's V100, host memory": "memory"}
 _PLAIN, _LINES = "plain", ("plain", "flashneuron", "flashneuron, fp16")
-_SHOWN = 32  # batches from row to row
+_SHOWN = 32  # the step of batches between rows
 _ANSWERS = {
     "vDNN's Titan X": "vDNN, figure 11",
     "FlashNeuron's V100, SSDs": "FlashNeuron, table 3",
@@ -50,7 +50,7 @@ def simulated(found: Mapping[str, Any]) -> list[ResultTable]:
 
 
 def _networks(found: Sequence[Mapping[str, Any]]) -> ResultTable:
-    """Each network by each policy; documents of before there were several have one, and no averages."""
+    """Each network by each policy. Old documents have one policy and no averages."""
     heads = ("network", "batch*", "way", "plain GB*", "moved GB*", "peak GB*", "average GB*")
     rows: list[list[Cell]] = [
         [
@@ -69,8 +69,8 @@ def _networks(found: Sequence[Mapping[str, Any]]) -> ResultTable:
 
 
 def _saved(found: Sequence[Mapping[str, Any]]) -> Iterator[ResultTable]:
-    """Memory saved and throughput lost by each policy, averages over VGG-16 beside the paper's over six networks."""
-    papers = {exhibit.name: {row[0]: row[1:] for row in exhibit.rows} for exhibit in vdnn.exhibits()}
+    """Memory saved and throughput lost by each policy: our averages over VGG-16, the paper's over six networks."""
+    papers = {table.name: {row[0]: row[1:] for row in table.rows} for table in figures.tables()}
     rows: list[list[Cell]] = []
     for way, (memory, speed) in _THEIRS.items():
         own = [one for one in found if one.get("way") == way and one["name"] == _SIX[0] and one["batch"] in _SIX[1]]
@@ -125,7 +125,7 @@ def _traffic(found: Sequence[Mapping[str, Any]]) -> ResultTable:
 
 
 def calibrated(found: Mapping[str, Any]) -> list[ResultTable]:
-    """FlashNeuron's table 3, with shares that were fitted to it."""
+    """FlashNeuron's table 3, with the shares fitted to it."""
     columns = ("network", "plain batch*", "the paper's batch*", "share that hides (fitted)*", "calibrated batch*")
     keys = ("network", "plain_batch", "paper_batch", "hidden", "batch")
     rows = [[one[key] for key in keys] for one in found["rows"]]

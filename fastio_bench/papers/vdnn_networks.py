@@ -1,7 +1,8 @@
-"""vDNN's machine, simulated: memory and iterations of its VGG-style networks by its policies. Nothing is measured.
+"""Simulates vDNN's machine: memory and iterations of its VGG-style networks by its policies. Nothing is measured.
 
-The workspaces of convolutions are left out, since the paper has no table of them, and with them the choice between
-algorithms. So are AlexNet, OverFeat and GoogLeNet, three of the six networks of its figures 11 and 14.
+It leaves out the workspaces of convolutions, since the paper has no table of them, and so the choice between
+algorithms. It also leaves out AlexNet, OverFeat and GoogLeNet, three of the six networks of the paper's figures 11 and
+14.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from fastio.offload.planning.vdnn import KINDS
 from fastio.offload.planning.vdnn_dynamic import Configuration, Offloading, dynamic, usage
 from fastio.offload.simulation.capacity import iterate
 from fastio.offload.simulation.vgg_shapes import baseline_nbytes, input_nbytes, parameter_nbytes, vgg
-from fastio_bench.offload.simulated_papers import TITAN_X, plain, workload
+from fastio_bench.papers.offload_simulated import TITAN_X, plain, workload
 
 _ALL, _CONV, _DYN = "vdnn-all", "vdnn-conv", "vdnn-dyn"
 _POLICIES: dict[Offloading, str | Policy] = {"none": plain, "conv": _CONV, "all": _ALL}
@@ -33,11 +34,11 @@ _SAYS = {  # vDNN, sections V-A, V-C and V-E
 
 @dataclass(frozen=True)
 class Network:
-    """Simulated: one of vDNN's networks on its machine by one of its policies; bytes, and the iteration over plain.
+    """A simulated network of vDNN on its machine by one of its policies: bytes, and the iteration over plain.
 
-    ``weights_nbytes`` are those of weights and their gradients, which the baseline and the peak both hold.
-    ``average_nbytes``: the mean over the layers, each in its forward or backward step, whichever holds more. ``paper``
-    is what the paper says of it. ``slowdown`` is None where it does not run.
+    ``weights_nbytes`` are those of weights and their gradients, which the baseline and the peak both include.
+    ``average_nbytes``: the mean over the layers, each in its forward or backward step, whichever holds more. ``paper``:
+    the paper's statement. ``slowdown`` is None if it does not run.
     """
 
     name: str
@@ -79,7 +80,7 @@ def _by_policy(convolutions: int, batch: int) -> Iterator[Network]:
 
 
 def _slowdown(convolutions: int, batch: int, offloading: Offloading) -> float | None:
-    """The iteration over a plain one; None where it does not run."""
+    """The iteration over a plain one; None if it does not run."""
     try:
         return iterate(workload(TITAN_X, batch, convolutions), TITAN_X.memory, _POLICIES[offloading]).slowdown
     except InfeasibleBudget:
