@@ -27,10 +27,11 @@ QUICK := $(addprefix tests/, \
     checkpoint/test_checkpointer.py checkpoint/test_types.py \
     dictionaries/test_dictionary.py dictionaries/test_tuner.py \
     distributed/test_arguments.py \
-    formats/test_npy_header.py formats/test_other_formats.py formats/test_pickler.py formats/test_pt.py \
-    formats/test_pt_offsets.py formats/test_safetensors_dtypes.py formats/test_unpickler.py formats/test_view_clones.py \
-    hybrid/test_exact.py hybrid/test_plan.py \
-    offload/test_codec.py offload/test_manager.py offload/test_plan.py \
+    formats/test_acceptance_npy.py formats/test_acceptance_safetensors.py formats/test_npy_header.py \
+    formats/test_other_formats.py formats/test_pickler.py formats/test_pt.py formats/test_pt_offsets.py \
+    formats/test_safetensors_dtypes.py formats/test_unpickler.py formats/test_view_clones.py \
+    hybrid/test_exact.py hybrid/test_plan.py hybrid/test_turns.py \
+    offload/test_codec.py offload/test_plan.py offload/test_saved.py \
     robustness/test_interrupt_safe_thread.py robustness/test_permissions.py robustness/test_trust.py \
     transports/test_transports.py)
 
