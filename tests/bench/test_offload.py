@@ -487,10 +487,10 @@ class TestPapers:
 
     def test_operations_are_those_of_vgg(self) -> None:
         """19.6 billion multiply-adds for one image, as published for this network (torchvision's vgg19: 19.63)."""
-        slow = replace(simulated_papers.TITAN_X, operations_per_s=1.0, memory_bandwidth=math.inf)
-        assert simulated_papers.workload(slow, 1).forward_s / 2 == pytest.approx(19.63e9, rel=0.005)
-        assert [activation.kind for activation in simulated_papers.workload(slow, 1).activations].count(CONV) == 16
-        assert [activation.kind for activation in simulated_papers.workload(slow, 1).activations].count(POOL) == 5
+        slow = replace(offload_simulated.TITAN_X, operations_per_s=1.0, memory_bandwidth=math.inf)
+        assert offload_simulated.workload(slow, 1).forward_s / 2 == pytest.approx(19.63e9, rel=0.005)
+        assert [activation.kind for activation in offload_simulated.workload(slow, 1).activations].count(CONV) == 16
+        assert [activation.kind for activation in offload_simulated.workload(slow, 1).activations].count(POOL) == 5
 
     def test_simulated_offload_trains_larger_batches(self) -> None:
         found = {one.way: one for one in offload_simulated.capacities(offload_simulated.V100_SSD)}

@@ -244,7 +244,7 @@ class ToolStore:
             moved = execution.run(attempt)
         except (OSError, CorruptFileError) as error:
             tool = execution.tool
-            raise self._about(index, f"{tool}: {operation}" if tool else operation, error) from error
+            raise self._with_index(index, f"{tool}: {operation}" if tool else operation, error) from error
         finally:
             for note in execution.failures:
                 self._notes[f"{operation}: {note}"] += 1
