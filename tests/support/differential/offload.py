@@ -110,7 +110,7 @@ class OffloadRuns(DatabaseRuns[Group]):
         super().__init__(seed, groups())
         self._folder = folder
         self._stores = {driver: BlockStore(folder, driver=driver) for driver in ("uring", "threads")}
-        manager._SMALLEST = 1
+        manager._MIN_NBYTES = 1
 
     def samples(self, entry: Group) -> Iterable[Sample]:
         return entry.samples()
