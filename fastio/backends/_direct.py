@@ -10,9 +10,10 @@ import errno
 import os
 from types import TracebackType
 
-from fastio.backends._files import failure, read_all, truncated, write_all
+from fastio.backends._files import failure, read_all, truncated
 from fastio.errors import RefusedError
 from fastio.files import direct_io
+from fastio.files.full_write import write_all
 from fastio.memory.staging_buffers import PAGE
 from fastio.transports.transport import ReadRequest, WriteRequest
 

@@ -43,19 +43,6 @@ def truncated(path: str, name: str, size: int, expected: int) -> CorruptFileErro
     return CorruptFileError(path, name or None, problem)
 
 
-def write_all(path: str, fd: int, memory: memoryview, offset: int) -> None:
-    """Write all of ``memory`` (bytes) to the file at ``offset``."""
-    done = 0
-    while done < len(memory):
-        try:
-            count = os.pwrite(fd, memory[done:], offset + done)
-        except OSError as error:
-            raise failure(error, "write", path, offset + done) from error
-        if count == 0:
-            raise TransferError(errno.EIO, "write", path, offset + done)
-        done += count
-
-
 def read_all(path: str, fd: int, memory: memoryview, offset: int, name: str = "") -> None:
     """Fill all of ``memory`` (bytes) from the file at ``offset``; ``name`` is what a truncation error calls it."""
     done = 0

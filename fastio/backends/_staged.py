@@ -14,6 +14,7 @@ import numpy as np
 from fastio.backends import _files
 from fastio.backends._checksums import Checksums
 from fastio.backends._windows import part, windows
+from fastio.files.full_write import write_all
 from fastio.transports.transport import Extent, ReadRequest, WriteRequest
 
 Copy = Callable[[Extent, int], object]
@@ -41,7 +42,7 @@ def write(request: WriteRequest, nbytes: int, gather: Copy) -> list[int]:
             gather(part(request.extents, piece), block.address + piece.offset - begin)
             end = piece.end
         checksums.take(window, begin, block)
-        _files.write_all(request.path, request.fd, block.view[: end - begin], begin)
+        write_all(request.path, request.fd, block.view[: end - begin], begin)
         request.control.advance(window.nbytes)
     return checksums.result()
 

@@ -23,6 +23,7 @@ import torch
 from fastio.backends import _files, _memory
 from fastio.backends._windows import check, part, windows
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
+from fastio.files.full_write import write_all
 from fastio.memory import raw_memory
 from fastio.memory.staging_buffers import PAGE
 from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
@@ -60,7 +61,7 @@ class GdsTransport:
                 for end in ends:
                     _files.stop_if_cancelled(request.control, request.path)
                     memory = _memory.tensor(end).cpu().numpy().data
-                    _files.write_all(request.path, request.fd, memory, end.offset)
+                    write_all(request.path, request.fd, memory, end.offset)
                     request.control.advance(end.nbytes)
             transfers.finish()
         return self._kvikio.moved(transfers)

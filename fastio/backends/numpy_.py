@@ -15,6 +15,7 @@ import numpy as np
 from fastio._native import crc32_at
 from fastio.backends import _files, _staged
 from fastio.backends._windows import check, part, windows
+from fastio.files.full_write import write_all
 from fastio.memory import raw_memory
 from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
@@ -40,7 +41,7 @@ class NumpyTransport:
             _files.stop_if_cancelled(request.control, request.path)
             for piece in window.pieces:
                 source = _array(part(request.extents, piece).address, piece.nbytes)
-                _files.write_all(request.path, request.fd, source.data, piece.offset)
+                write_all(request.path, request.fd, source.data, piece.offset)
             request.control.advance(window.nbytes)
         return TransportResult("cached", [0] * len(request.extents))
 

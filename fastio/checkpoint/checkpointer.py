@@ -18,9 +18,9 @@ from fastio.checkpoint.folder.manifest import LIMIT, Manifest, checked_metadata
 from fastio.checkpoint.folder.step_folders import steps_in
 from fastio.checkpoint.restoring.reading import Restored, RestoreRequest, check_step, read_step
 from fastio.checkpoint.saving.saver import Saver, SaveSettings
-from fastio.checkpoint.sizes import check_count, parsed
 from fastio.engine.progress import check_progress, shown
 from fastio.errors import CheckpointError, CorruptFileError, TransferError
+from fastio.sizes import check_count, parse_size
 
 _log = logging.getLogger("fastio.checkpoint")
 
@@ -93,7 +93,7 @@ class Checkpointer:
         if when_busy not in ("wait", "skip"):
             raise ValueError(f"when_busy={when_busy!r}: expected 'wait' or 'skip'")
         check_progress(progress)
-        budget = parsed(memory_budget, "memory_budget")
+        budget = parse_size(memory_budget, "memory_budget")
         self._steps = steps_in(os.fsdecode(folder), make=not read_only)
         self._when_busy = when_busy
         self._policy, self._progress = policy, progress

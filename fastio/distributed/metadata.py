@@ -19,7 +19,8 @@ from fastio import _native
 from fastio.distributed.data_file import clear, folder_lock
 from fastio.distributed.metadata_unpickler import unpickle
 from fastio.errors import CheckpointError, CorruptFileError, FastIOError, TransferError, shortened
-from fastio.files.atomic_file import AtomicFile, write_all
+from fastio.files.atomic_file import AtomicFile
+from fastio.files.full_write import write_all
 from fastio.files.open_file import opened_in_folder
 from fastio.runtime.gc_pause import gc_paused
 
@@ -54,7 +55,7 @@ def commit(folder: str, rank: int | None, metadata: Metadata, durable: bool) -> 
         now = {info.relative_path for info in metadata.storage_data.values()}
         with AtomicFile(path, follow_link=False) as new:
             new.allocate(len(data))
-            write_all(new, data)
+            write_all(new.path, new.fd, memoryview(data), 0)
             new.commit(durable)
         others = _references_of_all(folder, except_for=path)
         if others is not None:

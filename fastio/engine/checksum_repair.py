@@ -12,7 +12,7 @@ import zipfile
 from typing import NamedTuple
 
 from fastio import _native
-from fastio.engine.contiguous_chunks import write_at
+from fastio.files.full_write import write_all
 from fastio.formats.layout import Layout
 from fastio.formats.pt.reader import NeedsTorchError, open_archive
 from fastio.formats.small_reads import read_at
@@ -96,4 +96,4 @@ def _entries(path: str, fd: int) -> dict[str, _Entry]:
 
 
 def _put(path: str, fd: int, offset: int, value: int) -> None:
-    write_at(path, fd, memoryview(value.to_bytes(4, "little")), offset)
+    write_all(path, fd, memoryview(value.to_bytes(4, "little")), offset)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Iterator, Sequence
 
 import torch
 
 from fastio._native import Control
-from fastio.errors import RefusedError, TransferError
+from fastio.errors import RefusedError
+from fastio.files.full_write import write_all
 from fastio.formats.layout import NonContiguousTensor
 from fastio.memory.raw_memory import view
 
@@ -48,23 +47,10 @@ def write_packed(tensors: Sequence[NonContiguousTensor], path: str, fd: int, con
         for piece in packed(tensor):
             if control.cancelled:
                 raise RefusedError(f"{path}: the transfer was cancelled")
-            write_at(path, fd, view(piece.data_ptr(), piece.nbytes), at)
+            write_all(path, fd, view(piece.data_ptr(), piece.nbytes), at)
             at += piece.nbytes
             control.advance(piece.nbytes)
     if not tensors:
         return ()
     nbytes = sum(tensor.nbytes for tensor in tensors)
     return (f"{len(tensors)} tensors of {nbytes} bytes were packed into the page cache: they are not contiguous",)
-
-
-def write_at(path: str, fd: int, memory: memoryview, offset: int) -> None:
-    """Write all of ``memory`` (bytes) to an open file at ``offset``. TransferError if the system refuses."""
-    done = 0
-    while done < len(memory):
-        try:
-            count = os.pwrite(fd, memory[done:], offset + done)
-        except OSError as error:
-            raise TransferError(error.errno or errno.EIO, "write", path, offset + done) from error
-        if count == 0:
-            raise TransferError(errno.EIO, "write", path, offset + done)
-        done += count

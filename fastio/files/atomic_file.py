@@ -166,16 +166,6 @@ class AtomicFile:
             self._folder.close()
 
 
-def write_all(new: AtomicFile, data: bytes) -> None:
-    """Write ``data`` to a new file. Raises TransferError."""
-    at = 0
-    while at < len(data):
-        try:
-            at += os.pwrite(new.fd, data[at:], at)
-        except OSError as error:
-            raise TransferError(error.errno or 0, "write", new.path, at) from error
-
-
 def sync_folder(folder: str) -> None:
     """Make files' creation, renaming and removal in a folder survive a power cut."""
     with Descriptor(folder, os.O_RDONLY | os.O_DIRECTORY) as fd:

@@ -32,8 +32,8 @@ from fastio.hybrid.planning.costs import LayerCosts, forward_ends
 from fastio.hybrid.planning.plan import Plan, Planner, check_settings, plan
 from fastio.hybrid.report import Report
 from fastio.hybrid.simulation import machines
-from fastio.offload.arguments import parsed_bytes
 from fastio.offload.stores.block_store import BlockStore
+from fastio.sizes import parse_size
 
 MACHINE = machines.A100  # its simulated costs are used if this machine cannot be measured
 
@@ -92,7 +92,7 @@ class Hybrid:
         check_optimizer(optimizer)
         refuse_hooked(optimizer)
         check_settings(planner, gradient_reserve)
-        self._budget = parsed_bytes(gpu_budget, "gpu_budget")
+        self._budget = parse_size(gpu_budget, "gpu_budget")
         self._reserve = gradient_reserve
         self._planner = planner
         self._model = model

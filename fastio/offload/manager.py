@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from fastio._native import DeferredWeakrefCallback
-from fastio.offload.arguments import parsed_bytes, resolve_store
 from fastio.offload.autograd import hooks
 from fastio.offload.autograd.forward_pass import ForwardPass
 from fastio.offload.autograd.hooks import Handle, Kept
@@ -28,8 +27,10 @@ from fastio.offload.codecs.saved_tensor_encoding import pack, unpack
 from fastio.offload.planning.planner import Planner
 from fastio.offload.planning.schedule import Policy
 from fastio.offload.report import Counts, Report, report
+from fastio.offload.stores.resolve_store import resolve_store
 from fastio.offload.stores.tier_set import TierSet
 from fastio.offload.stores.tiers import ActivationLostError
+from fastio.sizes import parse_size
 
 _LOCK_TIMEOUT_S = 1.0  # seconds
 _MIN_NBYTES = 4096  # smaller tensors are not worth a block of the device
@@ -100,8 +101,8 @@ class Offload:
         self._codec = codec
         self.counts = Counts()
         self.failure: ActivationLostError | None = None
-        host_bytes = parsed_bytes(host_budget, "host_budget") or 0
-        self._planner = Planner(policy, parsed_bytes(budget, "budget"), host_bytes, optional_codec=codec == "lossless")
+        host_bytes = parse_size(host_budget, "host_budget") or 0
+        self._planner = Planner(policy, parse_size(budget, "budget"), host_bytes, optional_codec=codec == "lossless")
         self._tiers = TierSet(*resolve_store(store, policy, force), host_bytes, self.counts)
         self._lock = threading.Lock()
         self._released: deque[HandleRef] = deque()  # of handles that are gone

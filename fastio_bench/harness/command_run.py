@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from fastio.offload.arguments import parsed_bytes
+from fastio.sizes import parse_size
 from fastio_bench.harness import plain_json, writable
 from fastio_bench.harness.interrupts import STATUS, undisturbed
 from fastio_bench.harness.progress_meter import Meter
@@ -132,7 +132,7 @@ def forecast(seconds: float, disk: int) -> str:
 def as_bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
     """Parse an option in bytes: a number, or a number with a unit. Raises click.BadParameter."""
     try:
-        return parsed_bytes(value)
+        return parse_size(value)
     except ValueError as error:
         raise click.BadParameter(str(error), context, parameter) from error
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fastio.offload.arguments import parsed_bytes
+from fastio.sizes import parse_size
 from fastio_bench.harness import room
 from fastio_bench.harness.command_run import CommandRun, common
 from fastio_bench.harness.memory_reserve import available_memory
@@ -25,7 +25,7 @@ TOTAL, QUICK_TOTAL = 620_000_000, 132_000_000  # bytes that one timed call moves
 
 def _parsed_sizes(context: click.Context, parameter: click.Parameter, value: str | None) -> list[int] | None:
     try:
-        sizes = [parsed_bytes(one) or 0 for one in value.split(",")] if value else None
+        sizes = [parse_size(one) or 0 for one in value.split(",")] if value else None
     except ValueError as error:
         raise click.BadParameter(str(error), context, parameter) from error
     if sizes is not None and min(sizes) < 1:

@@ -10,8 +10,8 @@ import pytest
 
 import fastio
 from fastio.errors import FastIOError
-from fastio.offload.arguments import resolve_store
 from fastio.offload.stores.block_store import BlockStore
+from fastio.offload.stores.resolve_store import resolve_store
 from fastio.offload.stores.tool_store import ToolStore
 
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from fastio import _native
 from fastio.checkpoint.folder.regular_file import opened_regular
 from fastio.errors import CheckpointError, CorruptFileError
-from fastio.files.atomic_file import AtomicFile, write_all
+from fastio.files.atomic_file import AtomicFile
+from fastio.files.full_write import write_all
 from fastio.formats.small_reads import read_at
 
 NAME = "manifest.json"
@@ -61,7 +62,7 @@ def write(new: AtomicFile, manifest: Manifest) -> None:
     data = _text(manifest).encode()
     if len(data) > _MOST_BYTES or _parsed(new.path, data) != manifest:
         raise CheckpointError(f"{new.path}: this manifest could not be read again; give less metadata")
-    write_all(new, data)
+    write_all(new.path, new.fd, memoryview(data), 0)
     new.commit(durable=True)
 
 

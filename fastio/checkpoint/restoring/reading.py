@@ -20,7 +20,6 @@ from fastio.checkpoint.restoring.outline import outline
 from fastio.checkpoint.restoring.restore_into import bind, require_memory
 from fastio.checkpoint.restoring.restore_targets import Targets, find_targets
 from fastio.checkpoint.restoring.step_memory import StepMemory, StepRecords
-from fastio.checkpoint.sizes import readable
 from fastio.engine.background_job import Progress
 from fastio.engine.load import read_extents
 from fastio.engine.verify import checksum, verify
@@ -29,6 +28,7 @@ from fastio.formats.pt import torch_probe
 from fastio.formats.pt.reader import Archive, NeedsTorchError, Reader, crc_mismatch, open_archive, unpickle
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
+from fastio.sizes import format_size
 from fastio.transports.transport import Extent, Span
 
 _log = logging.getLogger("fastio.checkpoint")
@@ -69,7 +69,7 @@ def read_step(folder: str, manifest: Manifest, request: RestoreRequest) -> Resto
     seconds = time.perf_counter() - began
     _log.info(
         "step %d restored: %s in %.2f s, %s/s by %s (%s)",
-        manifest.step, readable(nbytes), seconds, readable(nbytes / seconds), tool, route,
+        manifest.step, format_size(nbytes), seconds, format_size(nbytes / seconds), tool, route,
     )  # fmt: skip
     return Restored(manifest.step, state, manifest.metadata)
 

@@ -20,7 +20,6 @@ from fastio.checkpoint.saving.chunked_save import ChunkMemory
 from fastio.checkpoint.saving.picklers import pickle_module_for
 from fastio.checkpoint.saving.snapshot import Snapshot, Storage
 from fastio.checkpoint.saving.writing import Task, write_step
-from fastio.checkpoint.sizes import readable
 from fastio.checkpoint.state import capture
 from fastio.checkpoint.training_pause import TrainingPause
 from fastio.engine.progress import shown
@@ -30,6 +29,7 @@ from fastio.formats.pt.records import Records, pickled
 from fastio.results import publish
 from fastio.runtime.gc_pause import gc_paused
 from fastio.runtime.interrupt_safe_thread import POLL_SECONDS, NoThreadError
+from fastio.sizes import format_size
 
 _log = logging.getLogger("fastio.checkpoint")
 _PICKLE_PROTOCOL = 2
@@ -240,10 +240,15 @@ class Saver:
         publish(result)
         _log.info(
             "step %d saved: %s in %.2f s, %s/s by %s (%s), training paused for %.3f s%s",
-            task.step, readable(result.nbytes), result.seconds, readable(result.bandwidth), result.tool, result.route,
+            task.step,
+            format_size(result.nbytes),
+            result.seconds,
+            format_size(result.bandwidth),
+            result.tool,
+            result.route,
             pause.seconds,
-            "" if result.nbytes == nbytes else f", {readable(nbytes - result.nbytes)} more are as in the step before",
-        )  # fmt: skip
+            "" if result.nbytes == nbytes else f", {format_size(nbytes - result.nbytes)} are linked to the step before",
+        )
         self._hide()
 
     def _hide(self) -> list[int]:

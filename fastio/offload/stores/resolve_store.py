@@ -1,34 +1,11 @@
-"""Parses sizes and stores as users write them."""
+"""Resolves the store that a user gave."""
 
 from __future__ import annotations
 
 import os
-import re
 from typing import Any, cast
 
 from fastio.offload.stores.tiers import Store
-
-_UNITS = {"": 1, "B": 1} | {
-    f"{letter}{suffix}": base**power
-    for power, letter in enumerate("KMGT", 1)
-    for suffix, base in (("iB", 1024), ("B", 1000))
-}
-
-
-def parsed_bytes(size: Any, name: str = "") -> int | None:
-    """Return the bytes of 8, "8GiB", "1.5 GB" or None. Raises ValueError, with ``name``, for anything else."""
-    if size is None:
-        return None
-    said = f"{name}={size!r}" if name else repr(size)
-    if isinstance(size, str):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", size.strip())
-        if match is None or match[2] not in _UNITS:
-            units = ", ".join(filter(None, _UNITS))
-            raise ValueError(f"{said} is no size: expected bytes, or a number and one of {units}")
-        return int(float(match[1]) * _UNITS[match[2]])
-    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        raise ValueError(f"{said} is no size: expected 0 or more bytes, or a text such as '8GiB'")
-    return size
 
 
 def resolve_store(store: Any, policy: Any, force: Any = None) -> tuple[Store, bool]:

@@ -1,0 +1,43 @@
+"""Parses sizes and counts given by callers, and formats sizes for messages."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_UNITS = {"": 1, "B": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("KMGT", 1)
+    for suffix, base in (("iB", 1024), ("B", 1000))
+}
+
+
+def parse_size(size: Any, name: str = "") -> int | None:
+    """Return the bytes of 8, "8GiB", "1.5 GB" or None. Raises ValueError, with ``name``, for anything else."""
+    if size is None:
+        return None
+    said = f"{name}={size!r}" if name else repr(size)
+    if isinstance(size, str):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", size.strip())
+        if match is None or match[2] not in _UNITS:
+            units = ", ".join(filter(None, _UNITS))
+            raise ValueError(f"{said} is no size: expected bytes, or a number and one of {units}")
+        return int(float(match[1]) * _UNITS[match[2]])
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise ValueError(f"{said} is no size: expected 0 or more bytes, or a text such as '8GiB'")
+    return size
+
+
+def check_count(name: str, count: object, expected: str) -> None:
+    """Raise ValueError for an argument that is neither None nor an integer of at least 1."""
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise ValueError(f"{name}={count!r}: expected {expected}")
+
+
+def format_size(nbytes: float) -> str:
+    """Return a size as text with a unit."""
+    for unit in ("B", "kB", "MB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.2f} GB"
