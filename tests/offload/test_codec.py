@@ -292,6 +292,18 @@ def test_strided_viewed_and_graph_tensors_are_encoded(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
+def test_codecs_do_not_switch_the_grad_mode(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt while the mode is off would leave it off in the user's thread."""
+    monkeypatch.setattr(torch, "set_grad_enabled", None)
+    tensor = sparse(1000).requires_grad_()
+    encoded = encode(tensor, codec)
+    back = decode(encoded)
+    assert not encoded.payload.requires_grad
+    assert not back.requires_grad
+    assert torch.allclose(back, tensor.detach(), rtol=2.0**-8, atol=0)
+
+
+@pytest.mark.parametrize("codec", CODECS)
 def test_payload_of_the_wrong_size_raises_an_error(codec: str) -> None:
     encoded = encode(sparse(1000), codec)
     for payload in (encoded.payload[:-1], torch.cat([encoded.payload, encoded.payload[:4]]), encoded.payload[:0]):

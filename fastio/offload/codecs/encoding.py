@@ -81,15 +81,15 @@ def encode(tensor: torch.Tensor, codec: str) -> Encoded:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type not in {"cpu", "cuda"}:
         what = f"{tensor.layout}, {tensor.dtype}, on {tensor.device}"
         raise UnsupportedError(f"cannot encode a tensor that is {what}: only dense ones on the CPU or a GPU are")
-    with torch.no_grad():
-        plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-        rounded = _round(plain, _ROUNDED[codec]) if codec in _ROUNDED else None
-        if rounded is not None:
-            packed = csr.pack(rounded) if codec == "csr+fp16" else None
-            used, payload = codec, _bytes(rounded) if packed is None else packed
-        else:
-            packed = _pack(plain, codec)
-            used, payload = ("none", _bytes(plain)) if packed is None else ("csr", packed)
+    # Detached instead of in torch.no_grad: an interrupt in its Python code would leave the grad mode off.
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    rounded = _round(plain, _ROUNDED[codec]) if codec in _ROUNDED else None
+    if rounded is not None:
+        packed = csr.pack(rounded) if codec == "csr+fp16" else None
+        used, payload = codec, _bytes(rounded) if packed is None else packed
+    else:
+        packed = _pack(plain, codec)
+        used, payload = ("none", _bytes(plain)) if packed is None else ("csr", packed)
     ratio = plain.nbytes / payload.nbytes if payload.nbytes else 1.0
     return Encoded(used, tuple(tensor.shape), tensor.dtype, tensor.device, payload.nbytes, ratio, payload)
 
@@ -109,17 +109,16 @@ def decode(encoded: Encoded) -> torch.Tensor:
         raise _damaged(encoded, f"it has {payload.nbytes} bytes, expected {encoded.nbytes}")
     elements = math.prod(encoded.shape)
     stored = _ROUNDED.get(encoded.codec, encoded.dtype)
-    with torch.no_grad():
-        if encoded.codec.startswith("csr"):
-            try:
-                flat = csr.unpack(payload, elements, stored, encoded.device)
-            except csr.DamagedError as error:
-                raise _damaged(encoded, str(error)) from None
-        else:
-            if payload.nbytes != elements * stored.itemsize:
-                raise _damaged(encoded, f"it has {payload.nbytes} bytes, expected {elements * stored.itemsize}")
-            flat = csr.aligned(payload.to(encoded.device), stored.itemsize).view(stored)
-        return _as(flat, encoded.dtype).view(encoded.shape)
+    if encoded.codec.startswith("csr"):
+        try:
+            flat = csr.unpack(payload, elements, stored, encoded.device)
+        except csr.DamagedError as error:
+            raise _damaged(encoded, str(error)) from None
+    else:
+        if payload.nbytes != elements * stored.itemsize:
+            raise _damaged(encoded, f"it has {payload.nbytes} bytes, expected {elements * stored.itemsize}")
+        flat = csr.aligned(payload.to(encoded.device), stored.itemsize).view(stored)
+    return _as(flat, encoded.dtype).view(encoded.shape)
 
 
 def _check(codec: str) -> None:
