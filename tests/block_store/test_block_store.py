@@ -246,8 +246,8 @@ def test_only_the_tail_of_aligned_memory_is_bounced(store: BlockStore) -> None:
 def rings() -> dict[str, int]:
     """Return the io_urings of this process, and the number of memory ranges that each has pinned."""
     fds = [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and "[io_uring]" in os.readlink(fd)]
-    told = {fd.name: Path("/proc/self/fdinfo", fd.name).read_text() for fd in fds}
-    return {fd: len(re.findall(r"^ *\d+: 0x[0-9a-f]+/[1-9]", text, re.MULTILINE)) for fd, text in told.items()}
+    infos = {fd.name: Path("/proc/self/fdinfo", fd.name).read_text() for fd in fds}
+    return {fd: len(re.findall(r"^ *\d+: 0x[0-9a-f]+/[1-9]", text, re.MULTILINE)) for fd, text in infos.items()}
 
 
 def test_unaligned_memory_is_copied_through_registered_memory(tmp_path: Path) -> None:
@@ -352,8 +352,8 @@ with BlockStore(".") as store:
 def test_store_without_pinned_memory_uses_plain_commands_with_a_note(tmp_path: Path) -> None:
     command = [sys.executable, "-c", NOTHING_PINNED, str(tmp_path)]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
-    told = "uring bounced bytes by plain commands: io_uring does not register memory (Cannot allocate memory)\n"
-    assert ended.stdout == told, ended.stderr
+    expected = "uring bounced bytes by plain commands: io_uring does not register memory (Cannot allocate memory)\n"
+    assert ended.stdout == expected, ended.stderr
 
 
 def test_reads_are_sent_before_writes(store: BlockStore) -> None:

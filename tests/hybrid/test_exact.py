@@ -68,24 +68,24 @@ def test_every_use_of_a_copy_waits_for_it(model: str, by: int, monkeypatch: pyte
 
 def test_chunk_is_updated_while_later_gradients_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients on the device are copied from backward on; an update waits only for its own chunk's."""
-    told: list[tuple[str, int]] = []
+    events: list[tuple[str, int]] = []
 
-    class Told(LateDeviceMemory):
+    class Recording(LateDeviceMemory):
         def copy_to_host(self, host: torch.Tensor, device: torch.Tensor) -> Any:
-            told.append(("asked", host.data_ptr()))
+            events.append(("asked", host.data_ptr()))
             arrival = super().copy_to_host(host, device)
             wait = arrival.wait
-            arrival.wait = lambda: (told.append(("waited", host.data_ptr())), wait())  # type: ignore[method-assign]
+            arrival.wait = lambda: (events.append(("waited", host.data_ptr())), wait())  # type: ignore[method-assign]
             return arrival
 
     update = cpu_optimizer.CpuOptimizer.update
 
     def updated(self: cpu_optimizer.CpuOptimizer, parts: Any, states: Any) -> None:
         chosen = list(parts)
-        told.extend(("updated", tensor.grad.data_ptr()) for _, tensor in chosen)
+        events.extend(("updated", tensor.grad.data_ptr()) for _, tensor in chosen)
         update(self, chosen, states)
 
-    monkeypatch.setattr(manager, "device_memory_for", lambda device: Told())
+    monkeypatch.setattr(manager, "device_memory_for", lambda device: Recording())
     monkeypatch.setattr(cpu_optimizer.CpuOptimizer, "update", updated)
     monkeypatch.setattr(states, "whole_parameters", partial(chunks.whole_parameters, bucket=2048))
     torch.manual_seed(0)
@@ -93,12 +93,12 @@ def test_chunk_is_updated_while_later_gradients_are_copied(monkeypatch: pytest.M
     hybrid = Hybrid(model, torch.optim.SGD(model.parameters(), lr=0.1), device="cpu")
     model(torch.randn(4, 7)).sum().backward()
     gradients = len(list(model.parameters()))
-    assert [what for what, _ in told] == ["asked"] * gradients, "in backward"
+    assert [what for what, _ in events] == ["asked"] * gradients, "in backward"
     hybrid.step()
-    later = told[gradients:]
+    later = events[gradients:]
     first = [what for what, _ in later].index("updated")
     assert 0 < first < gradients - 1, "later gradients are still being copied"
-    assert later[0] == ("waited", told[0][1]), "backward ends with the last layer first"
+    assert later[0] == ("waited", events[0][1]), "backward ends with the last layer first"
     for position, (what, place) in enumerate(later):
         if what == "updated":
             assert ("waited", place) in later[:position]

@@ -127,11 +127,11 @@ def test_controller_of_vfio_is_described(tmp_path: Path) -> None:
     found = only(machine)
     assert (found.name, found.driver, found.model, found.serial) == (ADDRESS, "vfio-pci", "144d:a808", "")
     assert [(mate.address, mate.driver) for mate in found.group_mates] == [("0000:03:00.1", "xhci_hcd")]
-    told = obstacles(found, READY)
-    assert of("vfio", told) == ["IOMMU group 5 is given as a whole, and xhci_hcd has 0000:03:00.1"]
-    assert of("spdk", told) == []
-    assert of("uring", told) == of("nvme", told) == ["vfio-pci has it, not the kernel's nvme"]
-    assert next(o for o in told if o.driver == "nvme").commands == (
+    listed = obstacles(found, READY)
+    assert of("vfio", listed) == ["IOMMU group 5 is given as a whole, and xhci_hcd has 0000:03:00.1"]
+    assert of("spdk", listed) == []
+    assert of("uring", listed) == of("nvme", listed) == ["vfio-pci has it, not the kernel's nvme"]
+    assert next(o for o in listed if o.driver == "nvme").commands == (
         f"echo nvme | sudo tee /sys/bus/pci/devices/{ADDRESS}/driver_override",
         f"echo {ADDRESS} | sudo tee /sys/bus/pci/devices/{ADDRESS}/driver/unbind",
         f"echo {ADDRESS} | sudo tee /sys/bus/pci/drivers_probe",
@@ -141,9 +141,9 @@ def test_controller_of_vfio_is_described(tmp_path: Path) -> None:
 def test_controller_without_a_driver_is_described(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.pci(ADDRESS, driver="", group=5)
-    told = obstacles(only(machine), READY)
-    assert of("vfio", told) == ["no driver has it: vfio-pci must"]
-    assert not any("unbind" in command for obstacle in told for command in obstacle.commands)
+    listed = obstacles(only(machine), READY)
+    assert of("vfio", listed) == ["no driver has it: vfio-pci must"]
+    assert not any("unbind" in command for obstacle in listed for command in obstacle.commands)
 
 
 def test_controller_over_tcp_is_described(tmp_path: Path) -> None:
@@ -151,10 +151,10 @@ def test_controller_over_tcp_is_described(tmp_path: Path) -> None:
     machine.fabrics(1, "S9", "traddr=10.0.0.1,trsvcid=4420")
     found = only(machine)
     assert (found.name, found.address, found.transport) == ("nvme1", "traddr=10.0.0.1,trsvcid=4420", "tcp")
-    told = obstacles(found, replace(READY, huge_pages_free=0))
-    assert of("vfio", told) == ["VFIO gives devices on PCIe, and this one is reached over tcp"]
-    assert of("spdk", told) == []
-    assert of("nvme", told) == ["it has no namespace that the kernel can use"]
+    listed = obstacles(found, replace(READY, huge_pages_free=0))
+    assert of("vfio", listed) == ["VFIO gives devices on PCIe, and this one is reached over tcp"]
+    assert of("spdk", listed) == []
+    assert of("nvme", listed) == ["it has no namespace that the kernel can use"]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_missing_features_of_the_machine_are_obstacles(
 ) -> None:
     machine.namespace(ADDRESS, nsid=1, nbytes=8 * MIB)
     found = only(machine)
-    before, after = (of(driver, obstacles(found, told)) for told in (READY, replace(READY, **change)))
+    before, after = (of(driver, obstacles(found, state)) for state in (READY, replace(READY, **change)))
     (new,) = [one for one in after if one not in before]
     assert new.startswith(problem)
 
@@ -195,9 +195,9 @@ def test_missing_iommu_group_is_an_obstacle(
     machine = Machine(tmp_path)
     machine.pci(ADDRESS, driver="vfio-pci")
     for driver in ("vfio", "spdk"):
-        told = [o for o in obstacles(only(machine), replace(READY, **change)) if o.driver == driver]
-        assert told[0].problem.startswith(problem)
-        assert command in " ".join(told[0].commands)
+        listed = [o for o in obstacles(only(machine), replace(READY, **change)) if o.driver == driver]
+        assert listed[0].problem.startswith(problem)
+        assert command in " ".join(listed[0].commands)
 
 
 def test_facts_are_read_from_the_machine(machine: Machine) -> None:
@@ -228,18 +228,18 @@ def test_recorded_machine_is_described(tmp_path: Path) -> None:
     assert namespace.generic == str(tmp_path / "dev/ng0n1")
     assert (second.name, second.driver, second.model) == ("0000:00:04.0", "vfio-pci", "1b36:0010")
     assert (second.iommu_group, second.group_mates, second.namespaces) == ("2", (), ())
-    told = replace(facts(tmp_path), memlock=-1, root=True)
-    assert (told.kernel, told.iommu_groups, told.iommu_units) == ((6, 1), 5, ("dmar0",))
-    assert told.iommu == "on, 5 groups (dmar0); kernel line: intel_iommu=on"
-    assert told.vfio_modules == ("vfio", "vfio_pci", "vfio_iommu_type1")
-    assert of("uring", obstacles(first, told)) == of("nvme", obstacles(first, told)) == []
-    assert of("vfio", obstacles(first, told)) == ["the kernel's driver nvme has it: vfio-pci must"]
-    assert of("vfio", obstacles(second, told)) == []
+    state = replace(facts(tmp_path), memlock=-1, root=True)
+    assert (state.kernel, state.iommu_groups, state.iommu_units) == ((6, 1), 5, ("dmar0",))
+    assert state.iommu == "on, 5 groups (dmar0); kernel line: intel_iommu=on"
+    assert state.vfio_modules == ("vfio", "vfio_pci", "vfio_iommu_type1")
+    assert of("uring", obstacles(first, state)) == of("nvme", obstacles(first, state)) == []
+    assert of("vfio", obstacles(first, state)) == ["the kernel's driver nvme has it: vfio-pci must"]
+    assert of("vfio", obstacles(second, state)) == []
 
 
 def test_this_machine_is_described_without_an_error() -> None:
     """Works on any machine and for any user."""
-    told = facts()
-    assert told.kernel > (2, 6)
+    state = facts()
+    assert state.kernel > (2, 6)
     for found in controllers():
-        assert all(obstacle.driver in DRIVERS and obstacle.problem for obstacle in obstacles(found, told))
+        assert all(obstacle.driver in DRIVERS and obstacle.problem for obstacle in obstacles(found, state))

@@ -27,8 +27,8 @@ def tool(name: str) -> str:
     return path
 
 
-def run(name: str, *arguments: str, told: str = "") -> str:
-    child = subprocess.run([tool(name), *arguments], input=told, check=False, capture_output=True, text=True)
+def run(name: str, *arguments: str, stdin: str = "") -> str:
+    child = subprocess.run([tool(name), *arguments], input=stdin, check=False, capture_output=True, text=True)
     assert child.returncode == 0, child.stderr
     return child.stdout.strip()
 
@@ -79,7 +79,7 @@ def test_filesystems_made_by_mkfs_are_found(tmp_path: Path, maker: str, blkid: s
 @pytest.mark.parametrize("label", ["dos", "gpt"])
 def test_partition_tables_are_found(tmp_path: Path, label: str, blkid: str) -> None:
     path = image(tmp_path / "disk", nbytes=8 * MIB)
-    run("sfdisk", "-q", str(path), told=f"label: {label}\n,,\n")
+    run("sfdisk", "-q", str(path), stdin=f"label: {label}\n,,\n")
     with pytest.raises(DeviceInUseError, match=r"it holds a partition table|it holds a GPT partition table"):
         refuse_in_use(str(path), None)
     if label == "gpt":  # wiping only the beginning leaves the copy at the end
@@ -205,16 +205,16 @@ USERS: dict[str, tuple[Callable[[Machine], object], str]] = {
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("device", ["nvme0n1", "ng0n1"])
 def test_device_in_use_is_refused_even_with_force(machine: Machine, user: str, device: str) -> None:
-    make, told = USERS[user]
+    make, problem = USERS[user]
     make(machine)
     for force in (None, "S4EV1234"):
         error = refused(machine, force, device)
-        assert told in error.problem
+        assert problem in error.problem
         assert error.serial == "S4EV1234"
         assert "force=" not in error.cure
     with pytest.raises(DeviceInUseError) as caught:
         refuse_controller_in_use("0000:03:00.0", "S4EV1234", machine.root)
-    assert told in caught.value.problem
+    assert problem in caught.value.problem
 
 
 def test_device_with_contents_needs_its_serial_number(machine: Machine) -> None:

@@ -74,8 +74,8 @@ with BlockStore(folder, capacity) as store, warnings.catch_warnings(record=True)
     offload.close()
 dist.barrier()
 dist.destroy_process_group()
-told = sum("stay in memory" in str(warning.message) for warning in warned)
-print(moved.writes > 0, moved.reads > 0, kept > 0, told)
+kept_warnings = sum("stay in memory" in str(warning.message) for warning in warned)
+print(moved.writes > 0, moved.reads > 0, kept > 0, kept_warnings)
 """
 
 

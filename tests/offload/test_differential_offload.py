@@ -38,19 +38,19 @@ def test_gradients_and_errors_equal_those_of_plain_torch(script: str, examples: 
 
     ``python tests/support/differential/offload.py --examples 0 --seed 1`` runs each entry of the databases once.
     """
-    status, told = ran(str(FOLDER / script), "--seed", "8", "--examples", str(examples))
-    assert status == 0, told
-    runs = re.search(r"(\d+) runs", told)
+    status, output = ran(str(FOLDER / script), "--seed", "8", "--examples", str(examples))
+    assert status == 0, output
+    runs = re.search(r"(\d+) runs", output)
     assert runs is not None
-    assert int(runs[1]) >= least, told
+    assert int(runs[1]) >= least, output
     if script == "offload.py":
-        moved = re.search(r"(\d+) disk reads", told)
+        moved = re.search(r"(\d+) disk reads", output)
         assert moved is not None
-        assert int(moved[1]) > 1000, told
+        assert int(moved[1]) > 1000, output
 
 
 @pytest.mark.slow
 def test_difference_reports_the_command_that_repeats_it() -> None:
-    status, told = ran("-c", BROKEN, str(FOLDER))
-    assert status == 1, told
-    assert re.search(r"gradients \[.*\] differ\nagain: python \S+ --seed 1 --start \d+ --examples 1\n$", told), told
+    status, output = ran("-c", BROKEN, str(FOLDER))
+    assert status == 1, output
+    assert re.search(r"gradients \[.*\] differ\nagain: python \S+ --seed 1 --start \d+ --examples 1\n$", output), output

@@ -95,9 +95,9 @@ FAILING = (
 shim = ctypes.CDLL(None)
 shim.fault_arm.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long, ctypes.c_long, ctypes.c_int]
 
-def told_under(folder, call, first, times, effect):
+def outcome_under(folder, call, first, times, effect):
     offload = fastio.Offload(model, store=folder, policy="all", budget=0, codec="none")
-    told = {"error": None}
+    outcome = {"error": None}
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         assert shim.fault_arm(call.encode(), folder.encode(), first, times, effect) == 0
@@ -105,31 +105,31 @@ def told_under(folder, call, first, times, effect):
         try:
             value.backward()
         except Exception as error:
-            told["error"] = [type(error).__name__, str(error)]
-        told["strikes"] = shim.fault_disarm()
-    told["warnings"] = [str(warning.message) for warning in warned]
+            outcome["error"] = [type(error).__name__, str(error)]
+        outcome["strikes"] = shim.fault_disarm()
+    outcome["warnings"] = [str(warning.message) for warning in warned]
     found = gradients()
-    told["gone"] = sum(gradient is None for gradient in found)
+    outcome["gone"] = sum(gradient is None for gradient in found)
     # Backward goes from the last layer to the first: none before the node that failed, and all of those after it.
-    told["equal"] = equal(found[told["gone"]:], plain[told["gone"]:])
-    told["refused"] = []
-    for again in (offload.check, offload.__enter__) if told["error"] else ():
+    outcome["equal"] = equal(found[outcome["gone"]:], plain[outcome["gone"]:])
+    outcome["refused"] = []
+    for again in (offload.check, offload.__enter__) if outcome["error"] else ():
         try:
             again()
         except fastio.FastIOError as error:
-            told["refused"].append(str(error))
+            outcome["refused"].append(str(error))
     del value
-    told["alive"] = offload.saved_tensors_alive
-    told["counts"] = [offload.counts.refused, offload.counts.retried]
+    outcome["alive"] = offload.saved_tensors_alive
+    outcome["counts"] = [offload.counts.refused, offload.counts.retried]
     offload.close()
     own = fastio.Offload(model, store=folder, policy="all", budget=0)
     forward(own).backward()
-    told["next"] = equal(gradients(), plain)
+    outcome["next"] = equal(gradients(), plain)
     own.close()
-    told["left"] = os.listdir(folder)
-    return told
+    outcome["left"] = os.listdir(folder)
+    return outcome
 
-print(json.dumps([told_under(sys.argv[1], *case) for case in json.loads(sys.argv[2])]))
+print(json.dumps([outcome_under(sys.argv[1], *case) for case in json.loads(sys.argv[2])]))
 """
 )
 
@@ -146,11 +146,11 @@ REFUSING = [("ring_enter", first, times, errno.EPERM) for first in (1, 2, 4) for
 CASES = [*LOST, *ONCE, *COMPLETED, *REFUSED, *FULL, *REFUSING]
 
 Case = tuple[str, int, int, int]
-Told = Callable[[Case], dict[str, Any]]
+OutcomeOf = Callable[[Case], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Told:
+def outcome_of(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> OutcomeOf:
     """Return the outcome of each case. One process runs all of them."""
     shim = build_shim(compiler, tmp_path_factory.mktemp("shim"))
     folder = tmp_path_factory.mktemp("failing")
@@ -169,8 +169,8 @@ def told(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> Told:
 
 
 @pytest.mark.parametrize("case", LOST, ids=str)
-def test_unreadable_disk_raises_an_error_before_the_gradient_changes(told: Told, case: Case) -> None:
-    outcome = told(case)
+def test_unreadable_disk_raises_an_error_before_the_gradient_changes(outcome_of: OutcomeOf, case: Case) -> None:
+    outcome = outcome_of(case)
     kind, message = outcome["error"]
     assert kind == "ActivationLostError"
     assert "could not be read back: [Errno 5] driver uring: read of index" in message
@@ -181,24 +181,24 @@ def test_unreadable_disk_raises_an_error_before_the_gradient_changes(told: Told,
 
 
 @pytest.mark.parametrize("case", ONCE, ids=str)
-def test_read_that_fails_once_is_retried(told: Told, case: Case) -> None:
-    outcome = told(case)
+def test_read_that_fails_once_is_retried(outcome_of: OutcomeOf, case: Case) -> None:
+    outcome = outcome_of(case)
     assert outcome["error"] is None
     assert outcome["counts"] == [0, 1]
     assert outcome["warnings"] == []
 
 
 @pytest.mark.parametrize("case", COMPLETED, ids=str)
-def test_short_and_interrupted_transfers_are_completed(told: Told, case: Case) -> None:
-    outcome = told(case)
+def test_short_and_interrupted_transfers_are_completed(outcome_of: OutcomeOf, case: Case) -> None:
+    outcome = outcome_of(case)
     assert outcome["error"] is None
     assert outcome["counts"] == [0, 0]
     assert outcome["warnings"] == []
 
 
 @pytest.mark.parametrize("case", [*REFUSED, *FULL], ids=str)
-def test_failed_write_warns_and_keeps_the_tensors_in_memory(told: Told, case: Case) -> None:
-    outcome = told(case)
+def test_failed_write_warns_and_keeps_the_tensors_in_memory(outcome_of: OutcomeOf, case: Case) -> None:
+    outcome = outcome_of(case)
     assert outcome["error"] is None
     assert outcome["counts"][0] > 0
     (warning,) = outcome["warnings"]
@@ -208,8 +208,8 @@ def test_failed_write_warns_and_keeps_the_tensors_in_memory(told: Told, case: Ca
 
 
 @pytest.mark.parametrize("case", REFUSING, ids=str)
-def test_ring_that_fails_for_a_while_only_stops_offload(told: Told, case: Case) -> None:
-    outcome = told(case)
+def test_ring_that_fails_for_a_while_only_stops_offload(outcome_of: OutcomeOf, case: Case) -> None:
+    outcome = outcome_of(case)
     assert outcome["error"] is None
     assert all("activations stay in memory" in warning for warning in outcome["warnings"])
 

@@ -144,13 +144,13 @@ def test_planned_policies_give_the_plain_gradients(name: str, policy: str, codec
     for _ in range(3):
         plain = trained(model, loss)
         same(trained(model, loss, offload), plain)
-    told = offload.report()
-    assert told.planned is not None
-    assert told.planned_bytes > 0
-    assert told.activation_bytes - told.planned_bytes <= budget
-    moved = [event.ordinal for event in told.events if event.op == "write" and event.step == 3]
+    report = offload.report()
+    assert report.planned is not None
+    assert report.planned_bytes > 0
+    assert report.activation_bytes - report.planned_bytes <= budget
+    moved = [event.ordinal for event in report.events if event.op == "write" and event.step == 3]
     assert moved
-    assert set(moved) <= set(told.planned.selected)
+    assert set(moved) <= set(report.planned.selected)
     assert offload.saved_tensors_alive == 0
 
 

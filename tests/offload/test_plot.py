@@ -35,9 +35,9 @@ def run(store: Path, steps: int, budget: str | None = None) -> Report:
         with offload:
             loss = model(x).square().mean()
         loss.backward()
-    told = offload.report()
+    report = offload.report()
     offload.close()
-    return told
+    return report
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Report:
         Iteration(3, 20.0, 20.5),
     )
     real = run(tmp_path_factory.mktemp("store"), 1)
-    told = dataclasses.replace(real, predicted=predicted, events=tuple(events), iterations=iterations)
-    return moved(told, writes=4, reads=2)
+    report = dataclasses.replace(real, predicted=predicted, events=tuple(events), iterations=iterations)
+    return moved(report, writes=4, reads=2)
 
 
 def moved(report: Report, writes: int, reads: int) -> Report:
@@ -110,15 +110,15 @@ def test_plot_says_that_old_transfers_are_missing(made: Report, tmp_path: Path) 
 def test_real_report_is_drawn_in_each_format(tmp_path: Path, suffix: str) -> None:
     store, target = tmp_path / "store", tmp_path / f"picture{suffix.upper()}"
     store.mkdir()
-    told = run(store, 3, "1MiB")
-    assert told.predicted is not None
-    assert told.iterations[-1].backward_ended_s is not None
+    report = run(store, 3, "1MiB")
+    assert report.predicted is not None
+    assert report.iterations[-1].backward_ended_s is not None
     target.write_bytes(b"an older picture")
-    draw(told, target)
+    draw(report, target)
     assert target.read_bytes().startswith(BEGINNINGS[suffix])
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [target.name, "store"]
-    said = texts(told, tmp_path)
-    assert any(text.startswith(f"actual: iteration {told.iterations[-1].step}, ") for text in said)
+    said = texts(report, tmp_path)
+    assert any(text.startswith(f"actual: iteration {report.iterations[-1].step}, ") for text in said)
     assert "disk writes" in said
 
 

@@ -225,8 +225,8 @@ def test_bytes_outside_a_saved_slice_are_zero_and_take_no_memory(tmp_path: Path)
 
 
 def _resident() -> int:
-    with open("/proc/self/statm") as told:
-        return int(told.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 class Broken(BlockStore):

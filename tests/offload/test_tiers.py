@@ -73,14 +73,15 @@ def test_host_memory_holds_the_tensors_needed_soonest() -> None:
     )
     for _ in range(3):
         step(model, x, offload)()
-    told = offload.report()
+    report = offload.report()
     writes = {
-        tier: [e.ordinal for e in told.events if (e.step, e.op, e.tier) == (3, "write", tier)] for tier in told.traffic
+        tier: [e.ordinal for e in report.events if (e.step, e.op, e.tier) == (3, "write", tier)]
+        for tier in report.traffic
     }
-    assert told.planned is not None
+    assert report.planned is not None
     assert len(writes["host"]) == 2
     assert min(writes["host"]) > max(writes["disk"])  # made last, so needed first
-    assert sorted(writes["disk"] + writes["host"]) == list(told.planned.selected)
+    assert sorted(writes["disk"] + writes["host"]) == list(report.planned.selected)
 
 
 def test_large_host_budget_uses_no_disk() -> None:
@@ -187,11 +188,11 @@ def test_whole_pages_are_transferred_without_a_copy(tmp_path: Path) -> None:
             mine = gradients(model, step(model, x, offload))
             assert all(torch.equal(one, other) for one, other in zip(mine, plain, strict=True))
         offload.close()
-        told = store.stats
+        report = store.stats
         if store.whole_pages:  # at most the last, partial page of each tensor
-            assert told.bytes_bounced <= 4096 * (told.commands_written + told.commands_read)
+            assert report.bytes_bounced <= 4096 * (report.commands_written + report.commands_read)
         else:
-            assert told.bytes_bounced > told.bytes_written // 2
+            assert report.bytes_bounced > report.bytes_written // 2
 
 
 def test_report_has_the_predicted_and_the_actual_time(tmp_path: Path) -> None:
@@ -201,18 +202,18 @@ def test_report_has_the_predicted_and_the_actual_time(tmp_path: Path) -> None:
     assert offload.report().predicted is None
     for _ in range(4):
         step(model, x, offload)()
-    told = offload.report()
-    assert told.predicted is not None
-    assert told.predicted_s is not None
-    assert told.actual_s is not None
-    assert told.predicted_s >= told.predicted.forward_s + told.predicted.backward_s > 0
-    assert len(told.predicted.writes) + told.kept == told.activations
-    assert "predicted" in str(told)
-    assert [one.step for one in told.iterations] == [1, 2, 3, 4, 5]
-    last = told.iterations[-1]
+    report = offload.report()
+    assert report.predicted is not None
+    assert report.predicted_s is not None
+    assert report.actual_s is not None
+    assert report.predicted_s >= report.predicted.forward_s + report.predicted.backward_s > 0
+    assert len(report.predicted.writes) + report.kept == report.activations
+    assert "predicted" in str(report)
+    assert [one.step for one in report.iterations] == [1, 2, 3, 4, 5]
+    last = report.iterations[-1]
     assert last.backward_ended_s is not None
     assert last.forward_began_s < last.forward_ended_s < last.backward_ended_s
-    assert last.seconds == told.actual_s
+    assert last.seconds == report.actual_s
     offload.close()
 
 
@@ -222,9 +223,9 @@ def test_backward_inside_the_context_is_timed(tmp_path: Path) -> None:
     for _ in range(3):
         with offload:
             model(x).square().mean().backward()
-    told = offload.report()
-    assert told.predicted_s is not None
-    assert told.actual_s is not None
+    report = offload.report()
+    assert report.predicted_s is not None
+    assert report.actual_s is not None
     offload.close()
 
 

@@ -295,12 +295,12 @@ def test_every_tool_is_tried_and_writes_and_reads_are_learned(tmp_path: Path) ->
 
 
 def test_blob_is_read_by_the_tool_that_wrote_it(tmp_path: Path) -> None:
-    told: list[tuple[str, str]] = []
+    learned: list[tuple[str, str]] = []
 
     class Spy(dicts.WRDic):
         def observe(self, context: dicts.Context, nbytes: int, tool: str, seconds: float) -> None:
             assert seconds > 0
-            told.append((context.op, tool))
+            learned.append((context.op, tool))
             super().observe(context, nbytes, tool, seconds)
 
     data = blob(MIB, 1)
@@ -309,7 +309,7 @@ def test_blob_is_read_by_the_tool_that_wrote_it(tmp_path: Path) -> None:
             write(store, index, data)
         for index in reversed(range(20)):
             fetch(store, index, MIB)
-    writers, readers = told[:20], told[20:]
+    writers, readers = learned[:20], learned[20:]
     assert [op for op, _ in writers] == ["save"] * 20
     assert readers == [("load", tool) for _, tool in reversed(writers)]
     assert len({tool for _, tool in writers}) > 1
