@@ -172,18 +172,20 @@ def test_late_write_waits_for_the_stream_that_computed_the_tensor(seed: int) -> 
         store = HostStore(1 << 16, CudaCopies())
         tier = Tier("host", store, Counts(), window=1200)  # two are issued, the third waits
         producer, other = Stream(owner), Stream(owner)
-        step = SimpleNamespace(refused=False, stalled=lambda seconds: None, moved=lambda event: None, number=0)
-        blobs = []
+        step = SimpleNamespace(
+            refused=False, record_stall=lambda seconds: None, record_transfer=lambda event: None, number=0
+        )
+        saved_tensors = []
         for index in range(3):
             tensor = torch.zeros(400, dtype=torch.uint8)
             one = SavedTensor(step, index, index, tensor.untyped_storage(), Span(0, 400), witness_of(tensor))
             one.device = Bytes.device
-            blobs.append(one)
+            saved_tensors.append(one)
             with owner.under(producer):
                 for _ in range(30):  # a long computation
                     owner.current.launch(lambda: None)
                 owner.current.launch(lambda tensor=tensor, index=index: tensor.fill_(index + 1))
-                tier.take(one, wait=False)
+                tier.move_out(one, wait=False)
         with owner.under(other):
             tier.pump()
             tier.drain()
