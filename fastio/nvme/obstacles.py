@@ -62,7 +62,7 @@ def _nvme(controller: Controller, facts: Facts) -> Iterator[Finding]:
 
 def _vfio(controller: Controller, facts: Facts) -> Iterator[Finding]:
     if controller.transport != "pcie":
-        yield f"VFIO gives devices on PCIe, and this one is reached over {controller.transport}", ()
+        yield f"VFIO needs a device on PCIe, and this one is reached over {controller.transport}", ()
         return
     yield from _iommu(controller, facts)
     missing = [name for name in ("vfio_pci", "vfio_iommu_type1") if name not in facts.vfio_modules]
@@ -72,16 +72,18 @@ def _vfio(controller: Controller, facts: Facts) -> Iterator[Finding]:
         yield from _in_use_or_not_empty(namespace)
     if controller.driver != "vfio-pci":
         holder = f"the kernel's driver {controller.driver} has it" if controller.driver else "no driver has it"
-        yield f"{holder}: vfio-pci must", _bind(controller.address, "vfio-pci", bound=bool(controller.driver))
+        yield f"{holder}: bind it to vfio-pci", _bind(controller.address, "vfio-pci", bound=bool(controller.driver))
     for mate in controller.group_mates:
         if mate.driver not in ("", "vfio-pci"):
-            problem = f"IOMMU group {controller.iommu_group} is given as a whole, and {mate.driver} has {mate.address}"
+            problem = (
+                f"VFIO assigns IOMMU group {controller.iommu_group} as a whole, and {mate.driver} has {mate.address}"
+            )
             yield problem, _bind(mate.address, "vfio-pci", bound=True)
     if controller.group_locked:
         node = f"/dev/vfio/{controller.iommu_group}"
-        yield f"{node} may not be opened by this user", (f"sudo chown $USER {node}",)
+        yield f"this user may not open {node}", (f"sudo chown $USER {node}",)
     if 0 <= facts.memlock < _LEAST_MEMLOCK and not facts.root:
-        problem = f"only {facts.memlock >> 10} KiB may be locked in memory: DMA needs its buffers there"
+        problem = f"only {facts.memlock >> 10} KiB may be locked in memory, and DMA needs locked buffers"
         yield problem, ("ulimit -l unlimited  # as root, or by /etc/security/limits.conf",)
 
 
@@ -96,10 +98,10 @@ def _spdk(controller: Controller, facts: Facts) -> Iterator[Finding]:
     if controller.driver != "vfio-pci":
         holder = f"the kernel's driver {controller.driver} has it" if controller.driver else "no driver has it"
         commands = ("sudo modprobe vfio-pci", *_bind(controller.address, "vfio-pci", bound=bool(controller.driver)))
-        yield f"{holder}: vfio-pci must", commands
+        yield f"{holder}: bind it to vfio-pci", commands
     if facts.huge_pages_free < _HUGE_PAGES:
         pages = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
-        problem = f"{facts.huge_pages_free} huge pages of 2 MiB are free: SPDK wants {_HUGE_PAGES}"
+        problem = f"{facts.huge_pages_free} huge pages of 2 MiB are free: SPDK needs {_HUGE_PAGES}"
         yield problem, (f"echo {_HUGE_PAGES} | sudo tee {pages}",)
 
 
@@ -121,7 +123,7 @@ def _iommu(controller: Controller, facts: Facts) -> Iterator[Finding]:
     if facts.iommu_units:
         problem = "the IOMMU is there, but off"
     else:
-        problem = "no IOMMU is in sight: switch it on in the firmware (VT-d, AMD-Vi, SMMU), or in the virtual machine"
+        problem = "no IOMMU was found: switch it on in the firmware (VT-d, AMD-Vi, SMMU), or in the virtual machine"
     line = f"sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{parameter} iommu=pt /' /etc/default/grub"
     yield problem, (line, "sudo update-grub && sudo reboot")
 
@@ -139,7 +141,7 @@ def _in_use_or_not_empty(namespace: Namespace) -> Iterator[Finding]:
 
 def _locked(namespace: Namespace, node: str) -> Iterator[Finding]:
     if any(locked.endswith(node) for locked in namespace.locked):
-        yield f"{node} may not be opened by this user", (f"sudo setfacl -m u:$USER:rw {node}",)
+        yield f"this user may not open {node}", (f"sudo setfacl -m u:$USER:rw {node}",)
 
 
 def _bind(address: str, driver: str, bound: bool) -> tuple[str, ...]:

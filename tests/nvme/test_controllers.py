@@ -67,7 +67,7 @@ def test_controller_of_the_kernel_driver_is_described(machine: Machine) -> None:
         assert (namespace.users, namespace.partitions, namespace.locked) == ((), (), ())
         assert (namespace.holds, namespace.unread) == ("", "")
     assert obstacles(found, READY) == [
-        Obstacle(driver, "the kernel's driver nvme has it: vfio-pci must", commands)
+        Obstacle(driver, "the kernel's driver nvme has it: bind it to vfio-pci", commands)
         for driver, commands in {
             "vfio": (
                 f"echo vfio-pci | sudo tee /sys/bus/pci/devices/{ADDRESS}/driver_override",
@@ -108,8 +108,8 @@ def test_missing_and_locked_devices_are_reported(machine: Machine, monkeypatch: 
     machine.namespace(ADDRESS, nsid=1, nbytes=8 * MIB)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     found = obstacles(only(machine), READY)
-    assert of("uring", found) == ["/dev/nvme0n1 may not be opened by this user"]
-    assert of("nvme", found) == [f"{machine.root}/dev/ng0n1 may not be opened by this user"]
+    assert of("uring", found) == ["this user may not open /dev/nvme0n1"]
+    assert of("nvme", found) == [f"this user may not open {machine.root}/dev/ng0n1"]
     monkeypatch.undo()
     (machine.root / "dev/ng0n1").unlink()
     assert of("nvme", obstacles(only(machine), READY)) == ["nvme0n1 has no passthrough device (/dev/ng...) here"]
@@ -128,7 +128,7 @@ def test_controller_of_vfio_is_described(tmp_path: Path) -> None:
     assert (found.name, found.driver, found.model, found.serial) == (ADDRESS, "vfio-pci", "144d:a808", "")
     assert [(mate.address, mate.driver) for mate in found.group_mates] == [("0000:03:00.1", "xhci_hcd")]
     listed = obstacles(found, READY)
-    assert of("vfio", listed) == ["IOMMU group 5 is given as a whole, and xhci_hcd has 0000:03:00.1"]
+    assert of("vfio", listed) == ["VFIO assigns IOMMU group 5 as a whole, and xhci_hcd has 0000:03:00.1"]
     assert of("spdk", listed) == []
     assert of("uring", listed) == of("nvme", listed) == ["vfio-pci has it, not the kernel's nvme"]
     assert next(o for o in listed if o.driver == "nvme").commands == (
@@ -142,7 +142,7 @@ def test_controller_without_a_driver_is_described(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.pci(ADDRESS, driver="", group=5)
     listed = obstacles(only(machine), READY)
-    assert of("vfio", listed) == ["no driver has it: vfio-pci must"]
+    assert of("vfio", listed) == ["no driver has it: bind it to vfio-pci"]
     assert not any("unbind" in command for obstacle in listed for command in obstacle.commands)
 
 
@@ -152,7 +152,7 @@ def test_controller_over_tcp_is_described(tmp_path: Path) -> None:
     found = only(machine)
     assert (found.name, found.address, found.transport) == ("nvme1", "traddr=10.0.0.1,trsvcid=4420", "tcp")
     listed = obstacles(found, replace(READY, huge_pages_free=0))
-    assert of("vfio", listed) == ["VFIO gives devices on PCIe, and this one is reached over tcp"]
+    assert of("vfio", listed) == ["VFIO needs a device on PCIe, and this one is reached over tcp"]
     assert of("spdk", listed) == []
     assert of("nvme", listed) == ["it has no namespace that the kernel can use"]
 
@@ -166,7 +166,7 @@ def test_controller_over_tcp_is_described(tmp_path: Path) -> None:
         ({"io_uring_disabled": True}, "nvme", "io_uring is forbidden here"),
         ({"vfio_modules": ("vfio",)}, "vfio", "not loaded: vfio_pci, vfio_iommu_type1"),
         ({"memlock": 8 * MIB}, "vfio", "only 8192 KiB may be locked"),
-        ({"huge_pages_free": 3}, "spdk", "3 huge pages of 2 MiB are free: SPDK wants 128"),
+        ({"huge_pages_free": 3}, "spdk", "3 huge pages of 2 MiB are free: SPDK needs 128"),
         ({"no_spdk": "this build has no SPDK"}, "spdk", "this build has no SPDK"),
     ],
 )
@@ -186,7 +186,7 @@ def test_missing_features_of_the_machine_are_obstacles(
         ({}, "the kernel's IOMMU does not cover", ""),
         ({"iommu_groups": 0}, "the IOMMU is there, but off", "intel_iommu=on"),
         ({"iommu_groups": 0, "processor": "AuthenticAMD"}, "the IOMMU is there, but off", "amd_iommu=on"),
-        ({"iommu_groups": 0, "iommu_units": ()}, "no IOMMU is in sight: switch it on in the firmware", "update-grub"),
+        ({"iommu_groups": 0, "iommu_units": ()}, "no IOMMU was found: switch it on in the firmware", "update-grub"),
     ],
 )
 def test_missing_iommu_group_is_an_obstacle(
@@ -233,7 +233,7 @@ def test_recorded_machine_is_described(tmp_path: Path) -> None:
     assert state.iommu == "on, 5 groups (dmar0); kernel line: intel_iommu=on"
     assert state.vfio_modules == ("vfio", "vfio_pci", "vfio_iommu_type1")
     assert of("uring", obstacles(first, state)) == of("nvme", obstacles(first, state)) == []
-    assert of("vfio", obstacles(first, state)) == ["the kernel's driver nvme has it: vfio-pci must"]
+    assert of("vfio", obstacles(first, state)) == ["the kernel's driver nvme has it: bind it to vfio-pci"]
     assert of("vfio", obstacles(second, state)) == []
 
 
