@@ -520,7 +520,7 @@ class TestFresh:
         with fresh_process.paired():
             fresh_process.measure(job)
             assert len(waiting := children() - before) == 1
-            fresh_process.measure(job, {"THP_MEM_ALLOC_ENABLE": "1"})  # that is no process which waited without it
+            fresh_process.measure(job, {"THP_MEM_ALLOC_ENABLE": "1"})  # no process that waited without it
             assert len(others := children() - before - waiting) == 1
             fresh_process.measure(job)
             assert children() - before == others

@@ -131,7 +131,7 @@ class TestOffload:
         assert means[1][0] == 3
         assert math.isnan(means[1][1])
         assert [list(line.get_ydata()) for line in scores.lines] == [[90, 80]] * 2
-        assert list(offload_charts.sheets({"accuracy": [{**own, "losses": []}]})) == []  # as documents once were
+        assert list(offload_charts.sheets({"accuracy": [{**own, "losses": []}]})) == []  # the form of old documents
 
     def test_depths_chart_has_a_bar_per_way(self) -> None:
         (sheet,) = offload_charts.sheets({"depths": [{"way": "plain", "depth": 8}, {"way": "all", "depth": 100}]})
@@ -149,7 +149,7 @@ class TestFiles:
         for path in written:
             pixels = image.imread(path)[:, :, :3]
             assert pixels.shape[1] > 700
-            assert 0.01 < (pixels.min(axis=2) < 0.8).mean() < 0.7  # something is drawn, and it is no blot
+            assert 0.01 < (pixels.min(axis=2) < 0.8).mean() < 0.7  # something is drawn, but not everywhere
 
     def test_simulate_writes_charts(self, tmp_path: Path) -> None:
         invoke("offload", "--simulate", "--dir", str(tmp_path), "--out", str(tmp_path / "out"))

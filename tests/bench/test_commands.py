@@ -119,7 +119,7 @@ class TestWriting:
     def test_unwritable_trace_is_refused_before_recording(self, place: str, tmp_path: Path) -> None:
         said = invoke("tools", "--record", place, "--dir", str(tmp_path), status=2).output
         assert f"--record {place}: it cannot be written" in said
-        assert " of disk" not in said  # which is announced before the first call
+        assert " of disk" not in said  # that is announced before the first call
 
 
 class TestCommands:
@@ -303,7 +303,7 @@ class TestCommands:
         assert command.get_short_help_str(80).endswith(".")
         options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
         told = [option for option in options if option.help or isinstance(option.type, click.Choice)]
-        assert told == options  # choices speak for themselves
+        assert told == options  # choices need no description
         if name != "report":  # it measures nothing
             assert {"--dir", "--quick", "--out", "--json"} <= {word for option in options for word in option.opts}
 
@@ -369,7 +369,7 @@ class TestCommands:
     def test_fio_version_has_the_name_once(self) -> None:
         number = machine.versions()["fio"]
         assert number[0].isdigit()
-        for one in (number, f"fio-{number}"):  # as documents of before have it
+        for one in (number, f"fio-{number}"):  # as in old documents
             assert facts({"versions": {"fio": one}})["Versions"] == f"fio {number}"
 
     def test_without_click_names_the_package_to_install(self) -> None:

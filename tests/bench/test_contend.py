@@ -31,12 +31,12 @@ from fastio_bench.workloads.training_models import Size
 
 MIB = 1 << 20
 CORE = min(os.sched_getaffinity(0))
-_PATIENCE = 6000  # looks, a hundredth of a second apart
+_PATIENCE = 6000  # polls, a hundredth of a second apart
 SMALL = Size("transformer", 8, 2, 64)
 
 
 @pytest.fixture
-def small_hogs() -> Iterator[BandwidthLoads]:
+def small_loads() -> Iterator[BandwidthLoads]:
     """One load process with little memory."""
     with BandwidthLoads([CORE], 8 * MIB) as own:
         yield own
@@ -135,44 +135,44 @@ class TestLatency:
 
 
 class TestBandwidthLoads:
-    def test_pauses_until_a_pace_is_set(self, small_hogs: BandwidthLoads) -> None:
-        assert small_hogs.watched(0.05).moved == 0
-        small_hogs.pace(400 * MIB)
-        own = small_hogs.watched(0.3)
+    def test_pauses_until_a_pace_is_set(self, small_loads: BandwidthLoads) -> None:
+        assert small_loads.watched(0.05).moved == 0
+        small_loads.pace(400 * MIB)
+        own = small_loads.watched(0.3)
         assert 0 < own.moved <= 400 * MIB * (own.seconds + 0.06) + 2 * bandwidth_load.TRAFFIC
         assert sum(own.took) * bandwidth_load.TRAFFIC == own.moved
-        small_hogs.pace(0)
-        small_hogs.watched(0.05)  # it finishes its chunk
-        assert small_hogs.watched(0.05).moved == 0
+        small_loads.pace(0)
+        small_loads.watched(0.05)  # it finishes its chunk
+        assert small_loads.watched(0.05).moved == 0
 
-    def test_does_not_catch_up_delay_from_before_begin(self, small_hogs: BandwidthLoads) -> None:
+    def test_does_not_catch_up_delay_from_before_begin(self, small_loads: BandwidthLoads) -> None:
         pace = 1600 * MIB
         for _ in range(3):
-            small_hogs.pace(pace)
-            small_hogs.watched(0.01)
-            os.kill(small_hogs.pids[0], signal.SIGSTOP)
+            small_loads.pace(pace)
+            small_loads.watched(0.01)
+            os.kill(small_loads.pids[0], signal.SIGSTOP)
             threading.Event().wait(0.1)
-            os.kill(small_hogs.pids[0], signal.SIGCONT)
-            before = small_hogs.begin()
+            os.kill(small_loads.pids[0], signal.SIGCONT)
+            before = small_loads.begin()
             threading.Event().wait(0.2)
-            own = small_hogs.reading() - before
+            own = small_loads.reading() - before
             assert own.moved <= pace * own.seconds + 2 * bandwidth_load.TRAFFIC
 
-    def test_infinite_pace_has_no_limit(self, small_hogs: BandwidthLoads, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_infinite_pace_has_no_limit(self, small_loads: BandwidthLoads, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bandwidth_loads, "_WINDOW", 0.1)
-        limit = small_hogs.limit()
-        assert limit > 400 * MIB  # what the slowest of machines moves
-        assert small_hogs.watched(0.05).moved == 0
+        limit = small_loads.limit()
+        assert limit > 400 * MIB  # less than any machine's bandwidth
+        assert small_loads.watched(0.05).moved == 0
 
-    def test_is_bound_to_its_core(self, small_hogs: BandwidthLoads) -> None:
-        (pid,) = small_hogs.pids
+    def test_is_bound_to_its_core(self, small_loads: BandwidthLoads) -> None:
+        (pid,) = small_loads.pids
         assert os.sched_getaffinity(pid) == {CORE}
 
-    def test_dead_load_process_raises(self, small_hogs: BandwidthLoads) -> None:
-        os.kill(small_hogs.pids[0], signal.SIGKILL)
-        wait_until_gone(small_hogs.pids)
+    def test_dead_load_process_raises(self, small_loads: BandwidthLoads) -> None:
+        os.kill(small_loads.pids[0], signal.SIGKILL)
+        wait_until_gone(small_loads.pids)
         with pytest.raises(BandwidthLoadError, match=f"core {CORE} ended with status -9"):
-            small_hogs.reading()
+            small_loads.reading()
 
     def test_failed_start_raises_with_the_reason(self) -> None:
         with pytest.raises(BandwidthLoadError, match="Invalid argument"):
@@ -315,9 +315,9 @@ class TestCommand:
         assert " of disk" in result.stderr
         assert not list(tmp_path.iterdir())
 
-    def test_levels_are_interleaved(self, small: None, small_hogs: BandwidthLoads, tmp_path: Path) -> None:
+    def test_levels_are_interleaved(self, small: None, small_loads: BandwidthLoads, tmp_path: Path) -> None:
         tensor, levels = objects.one_tensor(1), (0.0, 0.5)
-        own = contention.Contention(tmp_path, 2, tensor, SMALL, small_hogs, 1e9, levels)
+        own = contention.Contention(tmp_path, 2, tensor, SMALL, small_loads, 1e9, levels)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(contention, "WORKS", ())
             list(own.run())
@@ -326,7 +326,7 @@ class TestCommand:
         assert {call.tool for call in own.calls if call.nbytes > 0} == {TO_HOST, TO_DISK}
 
     def test_calls_wait_equally_at_every_level_before_memory_is_freed(
-        self, small: None, small_hogs: BandwidthLoads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, small: None, small_loads: BandwidthLoads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[str] = []
 
@@ -341,13 +341,13 @@ class TestCommand:
 
         def watched(seconds: float) -> Traffic:
             seen.append("watch")
-            return BandwidthLoads.watched(small_hogs, seconds)
+            return BandwidthLoads.watched(small_loads, seconds)
 
-        monkeypatch.setattr(small_hogs, "watched", watched)
+        monkeypatch.setattr(small_loads, "watched", watched)
         monkeypatch.setattr(contention, "Reserve", Noting)
         monkeypatch.setattr(contention, "WORKS", (compare.WARM,))
         monkeypatch.setattr(contention, "WAYS", ())
-        own = contention.Contention(tmp_path, 2, objects.one_tensor(1), SMALL, small_hogs, 1e9)
+        own = contention.Contention(tmp_path, 2, objects.one_tensor(1), SMALL, small_loads, 1e9)
         assert not [outcome for outcome in own.run() if isinstance(outcome, Failure)]
         calls = 2 * len(contention.LEVELS) * len(contention.TOOLS)
         assert seen[seen.index("watch") : -1] == ["watch", "hold", "release", "hold"] * calls

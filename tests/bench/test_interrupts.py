@@ -31,7 +31,7 @@ NURSERY = """
 import atexit, faulthandler, json, os, signal, sys
 from dataclasses import replace
 
-import torch._dynamo  # as the first optimizer does, which takes seconds
+import torch._dynamo  # the first optimizer imports it, which takes seconds
 
 from fastio_bench import cli
 from fastio_bench import commands
@@ -63,7 +63,7 @@ for line in sys.stdin:
         except SystemExit as end:
             atexit._run_exitfuncs()
             sys.stdout.flush()
-            os._exit(end.code)  # all else of Python's way out is freeing memory, which takes seconds
+            os._exit(end.code)  # the rest of Python's exit frees memory, which takes seconds
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
@@ -136,7 +136,7 @@ def interrupted(nursery: Nursery, command: str, number: signal.Signals, pause: f
     time.sleep(pause)
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     os.killpg(pid, number)
-    hung = threading.Timer(PATIENCE, os.killpg, (pid, signal.SIGABRT))  # it says where it waits
+    hung = threading.Timer(PATIENCE, os.killpg, (pid, signal.SIGABRT))  # faulthandler then prints where it waits
     hung.start()
     status, text = nursery.status(), said.read_text()
     hung.cancel()

@@ -138,7 +138,7 @@ class TestForecast:
                     self.tell(work, 0)
                     clock.now += took(0.5, 3e-9, workload.nbytes)
                     self.tell(work, 1)
-                    if work == sweep.CACHED:  # then what is loaded is saved
+                    if work == sweep.CACHED:  # the file to load is saved then
                         clock.now += took(0.2, 2e-9, workload.nbytes)
                 yield from ()
 

@@ -86,7 +86,7 @@ def test_fio_without_registered_memory_reads_and_says_so(heard: Path, disk: Path
 @pytest.mark.parametrize("tool", LIMITS)
 def test_read_leaves_the_file_unchanged(tool: disk_limit.Limit, disk: Path) -> None:
     """A file that is not a multiple of a block: it is only dropped from the page cache."""
-    path, content = disk / "their:file", os.urandom(3 * MIB + 4321)  # fio parts names at colons
+    path, content = disk / "their:file", os.urandom(3 * MIB + 4321)  # fio separates names by colons
     path.write_bytes(content)
     path.chmod(0o400)
     before = path.stat()

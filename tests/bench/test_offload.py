@@ -392,7 +392,7 @@ class TestGoals:
         ]
         plain, own = offload_summary.summarise(records)
         assert (plain.step_s, own.step_s, own.ratio_low, own.ratio_high) == (3.0, 3.5, 1.0, 1.5)
-        assert plain.peak_bytes is None  # only runs with exact memory tell
+        assert plain.peak_bytes is None  # only runs with exact memory have it
 
 
 class TestDepth:
@@ -510,12 +510,12 @@ class TestPapers:
         for name, batch in {(one.name, one.batch) for one in networks}:
             own = {way: found[name, batch, way] for way in ("vdnn-all", "vdnn-conv", "vdnn-dyn")}
             averages = [one.average_nbytes for one in own.values()]
-            assert averages[0] < averages[1]  # vDNN, section V-A: the more leaves, the less is there
-            assert own["vdnn-dyn"].slowdown is not None  # which is what the dynamic policy is for
+            assert averages[0] < averages[1]  # vDNN, section V-A: the more is offloaded, the less memory is used
+            assert own["vdnn-dyn"].slowdown is not None  # the dynamic policy ensures that it runs
             others = [one for one in (own["vdnn-all"], own["vdnn-conv"]) if one.slowdown is not None]
             assert own["vdnn-dyn"].slowdown <= min(one.slowdown or 0 for one in others)
         assert [found["VGG-16", batch, "vdnn-dyn"].moved_nbytes for batch in (64, 128, 256)] == [
-            0,  # it fits as it is
+            0,  # it fits without offloading
             found["VGG-16", 128, "vdnn-conv"].moved_nbytes,
             found["VGG-16", 256, "vdnn-all"].moved_nbytes,
         ]

@@ -345,7 +345,7 @@ class TestTables:
         ]
         measured, simulated = findings_tables.tables({"goals": [goal.document() for goal in asked]})
         assert (measured.origin, simulated.origin) == (MEASURED, SIMULATED)
-        assert [row[3:5] for row in measured.rows] == [["at most 1.020", "1.023"]]  # with two decimals it looks met
+        assert [row[3:5] for row in measured.rows] == [["at most 1.020", "1.023"]]  # two decimals look met
         assert [row[3:] for row in simulated.rows] == [
             ["at most 1.02", "1.50", "x", "missed"],
             ["at most 1.02", "1.02", "x", "met"],
@@ -451,14 +451,14 @@ class TestBrowser:
             assert pixels.shape == (2000, width, 3)
             background = np.median(pixels.reshape(-1, 3), axis=0)
             assert ((low <= background) & (background <= high)).all()
-            assert 0.02 < (np.abs(pixels - background).max(axis=2) > 0.3).mean() < 0.6  # there is text, and no blot
+            assert 0.02 < (np.abs(pixels - background).max(axis=2) > 0.3).mean() < 0.6  # text, but not everywhere
 
     @pytest.mark.parametrize("width", [PHONE, DESK])
     def test_goal_verdicts_are_visible_without_scrolling(self, browser: Browser, page: Path, width: int) -> None:
         told = browser.measure(page, width, _GOALS)
         assert told["goals"] == told["seen"] == len(told["measured"]) > 1
         assert "8.00" in told["measured"]
-        assert told["first"] == (told["goals"] if width == PHONE else 0)  # on a phone it is what a row begins with
+        assert told["first"] == (told["goals"] if width == PHONE else 0)  # on a phone a row begins with it
 
     @pytest.mark.parametrize("width", [PHONE, DESK])
     def test_page_fits_the_window(self, browser: Browser, page: Path, width: int) -> None:
@@ -468,6 +468,6 @@ class TestBrowser:
         assert told["plots"] == told["seen"] == sum(PLOTS.values())
         assert told["smallest"] >= 9  # pixels of a line of text in a plot
         assert told["styled"] == "auto"
-        assert told["answers"] == 0  # a question and its answer are seen together
+        assert told["answers"] == 0  # no table of questions and answers needs scrolling
         if width == PHONE:
             assert told["scrolling"] > 0

@@ -146,7 +146,7 @@ class TestTraces:
 class TestOracle:
     def test_oracle_uses_the_least_median_near_the_size(self) -> None:
         rows = [Row("pt save", 1 << 20, {"a": 1.0, "b": 2.0}) for _ in range(40)]
-        rows[7] = Row("pt save", 1 << 20, {"a": 9.0, "b": 2.0})  # bad luck, which the oracle shares
+        rows[7] = Row("pt save", 1 << 20, {"a": 9.0, "b": 2.0})  # bad luck, which the oracle has too
         calls = judged(timed(rows), ["b"] * 40)
         assert {call.oracle for call in calls} == {"a"}
         assert calls[7].oracle_seconds == 9.0
@@ -260,7 +260,7 @@ class TestSpread:
         blobs = [torch.full((8192,), index, dtype=torch.uint8) for index in range(3 * (len(among) + 1))]
         for index, blob in enumerate(blobs):
             store.write(index, blob.data_ptr(), blob.nbytes)
-        assert store.complete() == {}  # nothing was read back yet
+        assert store.complete() == {}  # nothing has been read back yet
         for index, blob in reversed(list(enumerate(blobs))):
             back = torch.zeros_like(blob)
             store.read(index, back.data_ptr(), back.nbytes)
@@ -295,7 +295,7 @@ class TestLive:
         with live.fresh_dictionaries(tmp_path):
             outcomes = list(comparison.run(tmp_path))
         rows = [outcome for outcome in outcomes if isinstance(outcome, Row)]
-        if len(rows) == len(outcomes):  # tmpfs has nothing that is cold
+        if len(rows) == len(outcomes):  # on tmpfs no file is cold
             assert [(row.work, row.nbytes) for row in rows] == [(w, n) for n in (4096, 300_000) for w in works]
             assert all(tuple(row.seconds) == (*live.tools(row.work), "auto") for row in rows)
         assert len(comparison.chosen) == sum("auto" in row.seconds for row in rows)
