@@ -61,6 +61,8 @@ def _plain_tuner(tuner: Tuner) -> dict[str, Any]:
                     best[bucket], entry["best"] = cell.median, tool
             if cell.firsts:
                 entry["first"][tool] = [_microseconds(value) for value in cell.firsts]
+    for bucket, tool in tuner.best.items():
+        sizes.setdefault(bucket, {"best": None, "microseconds": {}, "first": {}})["best"] = tool
     failures = {
         tool: {"reason": record.failure.reason[:MOST_REASON], "count": record.failure.count}
         for tool, record in tuner.records.items()
@@ -133,6 +135,9 @@ def _parse_size(tuner: Tuner, size: str, entry: dict[str, Any]) -> None:
     bucket = bucket_of(int(size))
     times = dict(_tools(entry.get("microseconds", {})))
     firsts = dict(_tools(entry.get("first", {})))
+    best = entry.get("best")
+    if best is not None:
+        ((tuner.best[bucket], _),) = _tools({best: None} if isinstance(best, str) else best)
     for tool in times.keys() | firsts.keys():
         curve: Curve = tuner.record(tool).curve
         curve.put(bucket, Samples(_times(times.get(tool, [])), _times(firsts.get(tool, []))))

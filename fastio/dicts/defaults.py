@@ -61,7 +61,9 @@ def default(op: str, directory: str, nbytes: int | None = None) -> Dictionary:
 
 
 def dictionary_at(path: str) -> Dictionary:
-    """The dictionary of a file that the caller named: read once, and again when the file changes. Never written to.
+    """The dictionary of a file that the caller named, which is followed as it stands: it does not learn.
+
+    The file is read once, and again when it changes. It is never written to.
 
     Raises DictionaryError if it is missing or damaged.
     """
@@ -73,7 +75,7 @@ def dictionary_at(path: str) -> Dictionary:
         signature = (0, 0, 0)
     known = _named.get(key)
     if known is None or known[0] != signature:
-        known = signature, Dictionary.load(path)
+        known = signature, Dictionary.load(path, learn=False)
         with LOCK:
             if len(_named) >= MOST_NAMED:
                 del _named[next(iter(_named))]

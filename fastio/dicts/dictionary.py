@@ -9,22 +9,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastio._native import Choice
+from fastio._native import Choice, bucket_of
 from fastio.dicts.codec import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
 from fastio.dicts.context import Context
 from fastio.dicts.files import faults_of, read_plain, write_plain
+from fastio.dicts.lookup import look_up
 from fastio.dicts.priors import Rule, parse_rules, rule_for
 from fastio.dicts.renewal import Renewal
 from fastio.dicts.tuner import Tuner
-from fastio.errors import DictionaryError
+from fastio.errors import DictionaryError, quoted
 from fastio.runtime.fork_safe_lock import lock_across_forks
 
 if TYPE_CHECKING:
     from fastio.dicts.explain import Explanation
 
 SAVE, LOAD = "save", "load"
+MOST_ANSWERS = 4096
 
 LOCK = lock_across_forks()
 
@@ -41,7 +44,8 @@ class Dictionary:
     """What tools took, for saves and loads.
 
     ``rules`` are priors (None: those that ship with fastio). ``renew`` says how often all is measured again: ``""``
-    never, ``"5000"`` calls, ``"3600s"`` seconds by ``clock``; anything else is a ValueError.
+    never, ``"5000"`` calls, ``"3600s"`` seconds by ``clock``; anything else is a ValueError. With ``learn=False`` the
+    dictionary is followed as it stands: it takes the best tool of the nearest size, tries no other and learns nothing.
     """
 
     op: str | None = None
@@ -52,8 +56,11 @@ class Dictionary:
         *,
         rules: Iterable[Rule] | None = None,
         renew: str = "",
+        learn: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.learn = learn
+        self._answers: dict[tuple[Context, int, tuple[str, ...]], Choice] = {}  # while it does not learn
         self.tuners: dict[Context, Tuner] = {}
         self.listener: Listener | None = None
         self._kept: dict[Context, dict[str, Any]] = {}
@@ -70,6 +77,8 @@ class Dictionary:
         """
         tools = _tuple(candidates)
         with LOCK:
+            if not self.learn:
+                return self._look_up(context, nbytes, tools)
             if self._renewal.due():
                 self.renew()
             own = self._own(context)
@@ -81,7 +90,7 @@ class Dictionary:
         The first call of a tool in a process is warm-up and counts for other first calls, and while nothing better is
         known.
         """
-        if self.op is not None and context.op != self.op:
+        if not self.learn or (self.op is not None and context.op != self.op):
             return
         key = (tool, context.op, context.device)
         with LOCK:
@@ -95,7 +104,7 @@ class Dictionary:
 
     def fail(self, context: Context, nbytes: int, tool: str, reason: str) -> None:
         """Learn that a tool refused or failed. It is avoided in this context, at all sizes, for a growing while."""
-        if self.op is not None and context.op != self.op:
+        if not self.learn or (self.op is not None and context.op != self.op):
             return
         with LOCK:
             # A path in it may have bytes that are no text, and neither JSON nor the tuner takes what stands for them.
@@ -111,7 +120,11 @@ class Dictionary:
         with LOCK:
             own = self._own(context)
             tuner = self._known(own) or Tuner(self._rule(own))
-            return explain_tuner(tuner, own, nbytes, tools, self._is_first(own))
+            explanation = explain_tuner(tuner, own, nbytes, tools, self._is_first(own))
+            if self.learn:
+                return explanation
+            choice = self._look_up(context, nbytes, tools)
+            return replace(explanation, tool=choice.tool, reason=choice.reason)
 
     def times(self, context: Context, nbytes: int, candidates: Sequence[str]) -> dict[str, float]:
         """Seconds that each tool is expected to take, the fastest first; only of tools measured at or near the size."""
@@ -131,24 +144,32 @@ class Dictionary:
         write_plain(path, self.__getstate__())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Dictionary:
-        """Read what :meth:`dump` wrote, or a file with ``priors`` of your own; DictionaryError says what is wrong."""
+    def load(cls, path: str | os.PathLike[str], *, learn: bool = True) -> Dictionary:
+        """Read what :meth:`dump` wrote, or a file of your own; DictionaryError says what is wrong.
+
+        ``learn=False`` freezes it; a file that says ``"learn": false`` is frozen anyway.
+        """
         with faults_of(path):
+            plain = read_plain(path)
             dictionary = cls.__new__(cls)
-            dictionary.__setstate__(read_plain(path))
+            dictionary.__setstate__(plain if learn else {**plain, "learn": False})
             return dictionary
 
     def __getstate__(self) -> dict[str, Any]:
         """Plain data, as in the file: so a rank can pickle a dictionary and broadcast it to the others."""
         with LOCK:
             state: dict[str, Any] = {"contexts": plain_tuners(self._all())}
+            if not self.learn:
+                state["learn"] = False
             if self._rules is not None:
                 state["priors"] = [dict(rule.text) for rule in self._rules]
             return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        priors = state.get("priors")
-        Dictionary.__init__(self, rules=None if priors is None else parse_rules(priors))
+        priors, learn = state.get("priors"), state.get("learn", True)
+        if not isinstance(learn, bool):
+            raise DictionaryError(f"'learn' must be true or false, got {quoted(learn)}")
+        Dictionary.__init__(self, rules=None if priors is None else parse_rules(priors), learn=learn)
         self.adopt(parse_tuners(state.get("contexts", [])))
 
     def adopt(self, tuners: dict[Context, Tuner]) -> None:
@@ -156,13 +177,25 @@ class Dictionary:
         with LOCK:
             for context, tuner in tuners.items():
                 if self.op is None or context.op == self.op:
-                    tuner.adopt(self._rule(context).prior)
+                    if self.learn:
+                        tuner.best.clear()  # its times decide
+                    tuner.rule = self._rule(context)
+                    tuner.adopt(tuner.rule.prior)
                     self.tuners[context] = tuner
 
     def adopt_later(self, kept: Mapping[Context, dict[str, Any]]) -> None:
         """As :meth:`adopt`, each context when it is first asked about: a first load must not wait for all of them."""
         with LOCK:
             self._kept.update({context: text for context, text in kept.items() if self.op in (None, context.op)})
+
+    def _look_up(self, context: Context, nbytes: int, tools: tuple[str, ...]) -> Choice:
+        key = (context, bucket_of(nbytes), tools)
+        if key not in self._answers:
+            if len(self._answers) >= MOST_ANSWERS:
+                self._answers.clear()
+            own = self._own(context)
+            self._answers[key] = look_up(self._known(own) or Tuner(self._rule(own)), nbytes, tools)
+        return self._answers[key]
 
     def _is_first(self, context: Context) -> bool:
         return (context.op, context.device) not in self._warm

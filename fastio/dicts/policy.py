@@ -3,6 +3,9 @@
 A dictionary picks by the time its caller waits. Of tools equal in time (within 8 %, and by all that is known) it uses
 for 16 MiB and more the one that works the processor least, by what the transports declare: no copy through the cache,
 checksums on the way. That is never measured. From 256 MiB on 12 % are given away for it, whatever is known.
+
+A path names a dictionary that the user made. It is followed as it stands: the best tool of the nearest size, the next
+one only where that refuses. To go on learning from a file, load it: ``policy=Dictionary.load(path)``.
 """
 
 from __future__ import annotations

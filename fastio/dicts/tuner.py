@@ -14,3 +14,5 @@ class Tuner(_native.Tuner):
 
     def __init__(self, rule: Rule = NOTHING) -> None:
         super().__init__(rule.prior)
+        self.rule = rule
+        self.best: dict[int, str] = {}  # by bucket: what a file names as the best tool of a size

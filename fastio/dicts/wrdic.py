@@ -26,12 +26,19 @@ class WRDic(Dictionary):
     times of saves (``"w"``) or of loads (``"r"``).
     """
 
-    def __init__(self, wdic: Dictionary | None = None, rdic: Dictionary | None = None, *, mode: str = "w+r") -> None:
+    def __init__(
+        self,
+        wdic: Dictionary | None = None,
+        rdic: Dictionary | None = None,
+        *,
+        mode: str = "w+r",
+        learn: bool = True,
+    ) -> None:
         if mode not in MODES:
             raise ValueError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
-        super().__init__(rules=())
-        self.wdic = WDic() if wdic is None else wdic
-        self.rdic = RDic() if rdic is None else rdic
+        super().__init__(rules=(), learn=learn)
+        self.wdic = WDic(learn=learn) if wdic is None else wdic
+        self.rdic = RDic(learn=learn) if rdic is None else rdic
         self.mode = mode
         self._summed = [part for part, letter in ((self.wdic, "w"), (self.rdic, "r")) if letter in mode]
 
@@ -85,7 +92,7 @@ class WRDic(Dictionary):
         wdic, rdic = WDic.__new__(WDic), RDic.__new__(RDic)
         wdic.__setstate__(state)
         rdic.__setstate__(state)
-        self.__init__(wdic, rdic, mode=mode)  # type: ignore[misc]
+        self.__init__(wdic, rdic, mode=mode, learn=wdic.learn)  # type: ignore[misc]
 
     def _part(self, context: Context) -> Dictionary:
         return self.wdic if context.op == SAVE else self.rdic

@@ -306,7 +306,8 @@ def test_policy_is_a_dictionary_or_the_path_of_one(tmp_path: Path) -> None:
     for named in (path, str(path)):
         policy = resolve(named, "save", TOOLS)
         assert policy.dictionary is not None
-        assert policy.dictionary is resolve(named, "load", TOOLS).dictionary  # read once; it goes on learning
+        assert policy.dictionary is resolve(named, "load", TOOLS).dictionary  # read once
+        assert not policy.dictionary.learn
     path.write_text("{}")
     with pytest.raises(DictionaryError, match=r"mine\.json"):
         resolve(path, "save", TOOLS)

@@ -1,0 +1,54 @@
+"""The answer of a dictionary that does not learn: its table as it stands (Fastensor paper, section 4: specific Dic)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import mean
+
+from fastio._native import Choice, bucket_nbytes, bucket_of, describe_nbytes, describe_seconds
+from fastio.dicts.tuner import Tuner
+
+
+@dataclass(slots=True)
+class Row:
+    """One size of a table: the tool that is written as its ``best``, and the mean seconds of those with times."""
+
+    best: str | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def order(self, tools: Sequence[str]) -> tuple[str, ...]:
+        """Those of the tools that this row names, the best first."""
+        timed = sorted((tool for tool in tools if tool in self.seconds), key=self.seconds.__getitem__)
+        if self.best is None or self.best not in tools:
+            return tuple(timed)
+        return (self.best, *(tool for tool in timed if tool != self.best))
+
+
+def table_of(tuner: Tuner) -> dict[int, Row]:
+    """The rows of one context by the bucket of their size."""
+    table = {bucket: Row(best) for bucket, best in tuner.best.items()}
+    for tool, record in tuner.records.items():
+        for bucket, cell in record.curve.cells():
+            if cell.values:
+                row = table.setdefault(bucket, Row())
+                row.seconds[tool] = mean(math.exp(value) for value in cell.values)
+    return table
+
+
+def look_up(tuner: Tuner, nbytes: int, tools: tuple[str, ...]) -> Choice:
+    """The best tool of the row nearest in size that names any of the tools; without one, what the priors put first.
+
+    Tools that the row does not name follow in the priors' order.
+    """
+    otherwise = Tuner(tuner.rule).choose(nbytes, tools)
+    bucket, table = bucket_of(nbytes), table_of(tuner)
+    for near in sorted(table, key=lambda known: abs(known - bucket)):
+        order = table[near].order(tools)
+        if order:
+            seconds = table[near].seconds.get(order[0])
+            took = "" if seconds is None else f": {describe_seconds(seconds)}"
+            reason = f"the dictionary puts {order[0]} first at {describe_nbytes(bucket_nbytes(near))}{took}"
+            return Choice(order[0], reason, False, (*order, *(tool for tool in otherwise.order if tool not in order)))
+    return Choice(otherwise.tool, otherwise.reason, False, otherwise.order)
