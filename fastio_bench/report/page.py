@@ -59,7 +59,7 @@ def page(documents: Sequence[Document]) -> str:
         css=(_HERE / "page.css").read_text(encoding="utf-8"),
         machine=first,
         sections=sections,
-        agreement=agreement.tables(documents),
+        agreement=list(agreement.tables(documents)),
     )
 
 

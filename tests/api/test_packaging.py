@@ -17,7 +17,7 @@ import pytest
 import fastio
 import fastio._native as native
 
-PACKAGED = {".css", ".csv", ".cu", ".json", ".py", ".pyi", ".typed"}
+PACKAGED = {".css", ".csv", ".cu", ".jinja", ".json", ".py", ".pyi", ".typed"}
 HEAVY = {"click", "cupy", "hypothesis", "kvikio", "matplotlib", "nvidia", "pytest", "rich", "safetensors"}
 HEAVY_ROOMS = ("fastio_bench", "fastio.testing", *(f"fastio.backends.{tool}" for tool in ("dali", "gds", "pinned")))
 
