@@ -244,7 +244,7 @@ assert only_one_thread()
 assert stayed < 3 and remade < 5, (stayed, remade)
 step()
 assert top(True) is None, "hooks stayed"
-assert offload.blobs_alive == 0
+assert offload.saved_tensors_alive == 0
 end = time.monotonic() + 30
 while (stats := offload.report().store) is not None and stats.bytes_used:  # the last writes may still run
     assert time.monotonic() < end, stats
