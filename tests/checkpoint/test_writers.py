@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 # Ctrl-C
 
 
-@pytest.mark.usefixtures("told_at_once")
+@pytest.mark.usefixtures("progress_at_once")
 def test_interrupted_synchronous_save_leaves_no_step(tmp_path: Path) -> None:
     """A synchronous save writes from the tensors themselves, so an interrupt discards the step: they may change."""
     interrupting = False
@@ -55,7 +55,7 @@ def test_interrupted_synchronous_save_leaves_no_step(tmp_path: Path) -> None:
         assert torch.equal(restored.state["large"], state["large"])
 
 
-@pytest.mark.usefixtures("told_at_once")
+@pytest.mark.usefixtures("progress_at_once")
 def test_interrupted_chunked_save_leaves_no_step(tmp_path: Path) -> None:
     """The interrupt comes between two chunks: training may change tensors before the second is copied."""
     go = threading.Event()
@@ -79,7 +79,7 @@ def test_interrupted_chunked_save_leaves_no_step(tmp_path: Path) -> None:
         assert torch.equal(restored.state["large"], state["large"])
 
 
-@pytest.mark.usefixtures("told_at_once")
+@pytest.mark.usefixtures("progress_at_once")
 def test_ctrl_c_in_a_chunked_save_is_raised_by_the_context(tmp_path: Path) -> None:
     def progress(done: int, total: int) -> None:
         if done < total:
@@ -92,7 +92,7 @@ def test_ctrl_c_in_a_chunked_save_is_raised_by_the_context(tmp_path: Path) -> No
         assert another.steps() == []
 
 
-@pytest.mark.usefixtures("told_at_once")
+@pytest.mark.usefixtures("progress_at_once")
 def test_interrupted_close_can_be_called_again_and_releases_the_folder(tmp_path: Path) -> None:
     go = threading.Event()
     with pytest.raises(KeyboardInterrupt), Checkpointer(tmp_path, progress=interrupting_close(go)) as one:
@@ -105,7 +105,7 @@ def test_interrupted_close_can_be_called_again_and_releases_the_folder(tmp_path:
         assert another.steps() == [1]
 
 
-@pytest.mark.usefixtures("told_at_once")
+@pytest.mark.usefixtures("progress_at_once")
 def test_interrupted_close_releases_the_folder_when_the_write_ends(tmp_path: Path) -> None:
     go = threading.Event()
     one = Checkpointer(tmp_path, progress=interrupting_close(go))  # stays referenced, as in a notebook
