@@ -61,10 +61,13 @@ def save_file(call: SaveCall) -> SaveResult:
         return save_by_torch(call, started, why)
     layout = _lay_out(call)
     devices = layout.devices or _CPU
+    with_crcs = torch.serialization.get_crc32_options()
     execution = Execution(
         Operation(
             SAVE, call.path, call.file_format, devices, layout.payload,
             (len(layout.extents) + len(layout.strided)) // 2, call.policy, started, call.durable,
+            # Without CRCs torch's own save is used only if it was asked for by name.
+            among=None if call.file_format != PT or with_crcs else checksumming_tools(SAVE, devices),
         )
     )  # fmt: skip
     if not execution.tool:
@@ -75,7 +78,7 @@ def save_file(call: SaveCall) -> SaveResult:
     with AtomicFile(call.path, call.follow_link) as new:
         moved = execution.run(lambda tool: _fill_by(tool, call, layout, new), lambda: os.ftruncate(new.fd, 0))
         new.commit(call.durable)
-    checksummed = moved.route != "library" or torch.serialization.get_crc32_options()
+    checksummed = moved.route != "library" or with_crcs
     return execution.saved(moved, verified=call.file_format == PT and checksummed)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import warnings
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import fastio
+from fastio.dicts import Context
 
 NO, YES = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 ENVIRONMENTS: list[dict[str, str]] = [{}, {NO: "1"}, {NO: "TRUE"}, {NO: "no"}, {YES: "y"}, {NO: "1", YES: "1"}]
@@ -80,6 +82,21 @@ def test_torchs_crc32_option_applies_only_to_the_torch_tool(tmp_path: Path) -> N
             assert torch.equal(torch.load(tmp_path / "a.pt"), torch.ones(5000))
     finally:
         torch.serialization.set_crc32_options(before)
+
+
+def test_a_dictionary_cannot_choose_saves_without_checksums(tmp_path: Path) -> None:
+    policy = tmp_path / "mine.json"
+    sizes = {"16384": {"best": "torch"}}
+    contexts = [{**Context("save", "pt", "cpu", True, None, small)._asdict(), "sizes": sizes} for small in range(4)]
+    policy.write_text(json.dumps({"schema": "fastio-dictionary/1", "contexts": contexts}))
+    assert fastio.save(torch.ones(5000), tmp_path / "a.pt", policy=policy).tool == "torch"
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        assert fastio.save(torch.ones(5000), tmp_path / "a.pt", policy=policy).tool != "torch"
+    finally:
+        torch.serialization.set_crc32_options(before)
+    assert fastio.verify(tmp_path / "a.pt").checksummed
 
 
 # TorchScript

@@ -165,12 +165,12 @@ class TestRuns:
         own = [objects.model(name) for name in ("alexnet", "vit-h-14", "toy")]
         tools = runs.tools()[0]
         plan = runs.ModelRuns(disk, 3, own, tools, math.inf)
-        assert set(plan.pace.plan().values()) == {3}
-        enough = plan.pace.total()
+        assert set(plan.budget.plan().values()) == {3}
+        enough = plan.budget.total()
         assert sum(plan.weights()) == pytest.approx(enough)
         tight = runs.ModelRuns(disk, 3, own, tools, enough / 2)
-        assert tight.pace.total() <= enough / 2
-        assert tight.pace.plan()["vit-h-14"] < tight.pace.plan()["toy"]
+        assert tight.budget.total() <= enough / 2
+        assert tight.budget.plan()["vit-h-14"] < tight.budget.plan()["toy"]
         none = runs.ModelRuns(disk, 3, own, tools, 0.0)
         assert list(none.run()) == []
         assert none.left_out == ["Toy", "AlexNet", "ViT-H/14"]

@@ -188,7 +188,7 @@ class _Late:
             destination.copy_(source)
 
 
-class LateMemories(TwoBuffers):
+class LateDeviceMemory(TwoBuffers):
     """Device memory whose copies run only when they are waited for; until then the destination is invalid.
 
     A missing wait, or a copy from the wrong source, thus gives NaN.
