@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fastio._native import Curve, Failure, Samples, bucket_nbytes, bucket_of
+from fastio._native import Curve, Failure, Samples, bucket_nbytes
 from fastio.dicts.context import Context
-from fastio.dicts.priors import is_text
+from fastio.dicts.priors import is_text, parse_bucket
 from fastio.dicts.tuner import Tuner
 from fastio.errors import DictionaryError, quoted
 
@@ -130,9 +130,7 @@ def _parse_context(text: dict[str, Any]) -> Context:
 
 
 def _parse_size(tuner: Tuner, size: str, entry: dict[str, Any]) -> None:
-    if not size.isascii() or not size.isdigit() or len(size) > 20:
-        raise DictionaryError(f"a size must be a whole number of bytes, got {quoted(size)}")
-    bucket = bucket_of(int(size))
+    bucket = parse_bucket(size)
     times = dict(_tools(entry.get("microseconds", {})))
     firsts = dict(_tools(entry.get("first", {})))
     best = entry.get("best")

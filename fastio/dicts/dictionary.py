@@ -16,7 +16,6 @@ from fastio._native import Choice, bucket_of
 from fastio.dicts.codec import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
 from fastio.dicts.context import Context
 from fastio.dicts.files import faults_of, read_plain, write_plain
-from fastio.dicts.lookup import look_up
 from fastio.dicts.priors import Rule, parse_rules, rule_for
 from fastio.dicts.renewal import Renewal
 from fastio.dicts.tuner import Tuner
@@ -189,6 +188,8 @@ class Dictionary:
             self._kept.update({context: text for context, text in kept.items() if self.op in (None, context.op)})
 
     def _look_up(self, context: Context, nbytes: int, tools: tuple[str, ...]) -> Choice:
+        from fastio.dicts.lookup import look_up  # it imports statistics, which only frozen dictionaries need
+
         key = (context, bucket_of(nbytes), tools)
         if key not in self._answers:
             if len(self._answers) >= MOST_ANSWERS:

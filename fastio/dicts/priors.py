@@ -90,14 +90,15 @@ def _parse(text: object) -> Rule:
     return Rule(where, Prior(costs), text)
 
 
-def _parse_size(text: str) -> int:
+def parse_bucket(text: str) -> int:
+    """The bucket of a size as files write it, in bytes; raises DictionaryError."""
     if not text.isascii() or not text.isdigit() or len(text) > 20:
         raise DictionaryError(f"a size must be a whole number of bytes, got {quoted(text)}")
     return bucket_of(int(text))
 
 
 def _parse_costs(size: str, tools: object, doubts: object) -> tuple[int, dict[str, tuple[float, float]]]:
-    bucket = _parse_size(size)
+    bucket = parse_bucket(size)
     if not isinstance(tools, dict) or not tools:
         raise DictionaryError(f"the prior at size {size} must map tools to MB/s")
     for tool, value in tools.items():

@@ -55,13 +55,17 @@ def load_open(call: LoadCall, fd: int, size: int, file_format: str | None, start
         call, ignored = without_ignored(call)
         obj, transfer = load_open(call, fd, size, file_format, started)
         return obj, replace(transfer, fallbacks=(*transfer.fallbacks, *ignored))
+    why = torch_only(call, file_format)
+    if why is not None:
+        return load_by_torch(call, fd, size, file_format, started, why)
+    device = _target(call, file_format or PT)
     with gc_paused():
-        planned = torch_only(call, file_format) or _plan(call, fd, size, file_format or PT)
+        planned = _plan(call, fd, size, file_format or PT)
     if isinstance(planned, str):
         return load_by_torch(call, fd, size, file_format, started, planned)
     try:
         with gc_paused():
-            return _load_in_place(call, fd, size, started, planned)
+            return _load_in_place(call, fd, size, started, planned, device)
     except NeedsTorchError as reason:  # the pickle can be judged only while it is unpickled
         return load_by_torch(call, fd, size, file_format, started, str(reason))
     except pickle.UnpicklingError:
@@ -73,7 +77,6 @@ def load_open(call: LoadCall, fd: int, size: int, file_format: str | None, start
 
 def _plan(call: LoadCall, fd: int, size: int, file_format: str) -> Source | str:
     """The source of a load into memory of our own, or why torch.load must do it."""
-    _target(call, file_format)
     try:
         return _open_source(call, fd, size, file_format)
     except NeedsTorchError as reason:
@@ -118,10 +121,11 @@ def _open_source(call: LoadCall, fd: int, size: int, file_format: str) -> Source
     return source
 
 
-def _load_in_place(call: LoadCall, fd: int, size: int, started: float, source: Source) -> tuple[Any, Transfer]:
+def _load_in_place(
+    call: LoadCall, fd: int, size: int, started: float, source: Source, device: torch.device
+) -> tuple[Any, Transfer]:
     """Read every byte, check it, and only then make the object: other code sees only memory that was checked."""
     file_format = source.format
-    device = _target(call, file_format)
     control = Control()
     execution = Execution(
         _operation(
@@ -143,7 +147,7 @@ def _load_in_place(call: LoadCall, fd: int, size: int, started: float, source: S
     corrected = source.confirm(buffers.span if moved.filled_span else None) if source.confirm else None
     if corrected is not None:
         del buffers, request  # or there would be memory for two
-        return _load_in_place(call, fd, size, started, corrected)
+        return _load_in_place(call, fd, size, started, corrected, device)
     if verified:
         _check(call.path, source, moved.checksums or ())
     obj = _build(call, source, buffers)

@@ -18,7 +18,7 @@ import fastio
 import fastio._native as native
 
 PACKAGED = {".css", ".csv", ".cu", ".jinja", ".json", ".py", ".pyi", ".typed"}
-HEAVY = {"click", "cupy", "hypothesis", "kvikio", "matplotlib", "nvidia", "pytest", "rich", "safetensors"}
+HEAVY = {"click", "cupy", "hypothesis", "kvikio", "matplotlib", "nvidia", "pytest", "rich", "safetensors", "statistics"}
 HEAVY_ROOMS = ("fastio_bench", "fastio.testing", *(f"fastio.backends.{tool}" for tool in ("dali", "gds", "pinned")))
 
 NEWLY_IMPORTED = """
