@@ -9,6 +9,12 @@ import errno
 import os
 
 _LONGEST = 200  # characters
+_CURES = {
+    errno.EMFILE: "close files that are not needed, or raise this process's limit (`ulimit -n`, resource.setrlimit)",
+    errno.ENFILE: "close files of other programs, or raise the system's limit (`sysctl fs.file-max`)",
+}
+OUT_OF_DESCRIPTORS = frozenset(_CURES)
+"""The errnos of a call that cannot open a file because too many are open, whatever the path."""
 
 
 def quoted(value: object) -> str:
@@ -101,7 +107,8 @@ class TransferError(FastIOError, OSError, RuntimeError):
         self.operation = operation
         self.offset = offset
         at = "" if offset is None else f" at offset {offset}"
-        self._set(number, f"{operation} failed{at}: {os.strerror(number)}", path)
+        cure = f"; {_CURES[number]}" if number in _CURES else ""
+        self._set(number, f"{operation} failed{at}: {os.strerror(number)}{cure}", path)
 
     def __reduce__(self) -> tuple[type[TransferError], tuple[int, str, str, int | None]]:
         return TransferError, (self.errno or 0, self.operation, str(self.filename), self.offset)

@@ -91,7 +91,7 @@ def write_by_torch(call: SaveCall, file: io.FileIO) -> None:
     """torch.save to an open file.
 
     torch opens the file again, by a name that no other file can have: if its writes to a file object are interrupted,
-    it raises errors of its own. Its writer says that a write failed, not why: the free space of the disk tells.
+    it raises errors of its own.
     """
     name = f"/proc/self/fd/{file.fileno()}"
     try:
@@ -102,5 +102,13 @@ def write_by_torch(call: SaveCall, file: io.FileIO) -> None:
     except RuntimeError as error:
         if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):
             raise  # raised by the object that is saved
-        free = os.fstatvfs(file.fileno()).f_bavail
-        raise TransferError(errno.EIO if free else errno.ENOSPC, "torch.save", call.path) from error
+        raise TransferError(_errno_of_writer(name, file.fileno()), "torch.save", call.path) from error
+
+
+def _errno_of_writer(name: str, fd: int) -> int:
+    """Return why torch's writer failed, which does not tell: it could not open the file, or the disk is full."""
+    try:
+        io.FileIO(name, "rb").close()
+    except OSError as error:
+        return error.errno or errno.EIO
+    return errno.EIO if os.fstatvfs(fd).f_bavail else errno.ENOSPC

@@ -10,15 +10,23 @@ import stat
 from collections.abc import Iterator
 
 from fastio._native import Descriptor
+from fastio.errors import OUT_OF_DESCRIPTORS, TransferError
 
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[tuple[int, int]]:
     """The descriptor and the size of a file, opened for reading.
 
-    Raises FileNotFoundError, IsADirectoryError and PermissionError as ``open`` does.
+    Raises FileNotFoundError, IsADirectoryError and PermissionError as ``open`` does; TransferError if too many files
+    are open.
     """
-    with io.FileIO(path, "rb") as file:  # not a bare descriptor, which an interrupt may leave open
+    try:
+        file = io.FileIO(path, "rb")  # not a bare descriptor, which an interrupt may leave open
+    except OSError as error:
+        if error.errno in OUT_OF_DESCRIPTORS:
+            raise TransferError(error.errno, "open", path) from error
+        raise
+    with file:
         fd = file.fileno()
         yield fd, os.fstat(fd).st_size
 

@@ -237,3 +237,70 @@ def test_a_removed_working_folder_raises_file_not_found(tmp_path: Path, monkeypa
         with pytest.raises(FileNotFoundError) as missing:
             action()
         assert missing.value.filename == "it.pt"
+
+
+TOO_MANY_FILES = """
+import io, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))
+state, tensor, paths = {"x": torch.ones(3)}, torch.ones(3), {"pt": "it.pt", "safetensors": "it.safetensors"}
+actions = {"save npy": lambda: fastio.save(tensor, "it.npy"), "load npy": lambda: fastio.load("it.npy")}
+for form, path in paths.items():
+    for policy in ("auto", "posix", "uring", *(["torch"] if form == "pt" else [])):
+        actions[f"save {path} {policy}"] = lambda path=path, policy=policy: fastio.save(state, path, policy=policy)
+        actions[f"load {path} {policy}"] = lambda path=path, policy=policy: fastio.load(path, policy=policy)
+actions["save legacy.pt"] = lambda: fastio.save(state, "legacy.pt", _use_new_zipfile_serialization=False)
+actions["load legacy.pt"] = lambda: fastio.load("legacy.pt")
+actions["load mmap"] = lambda: fastio.load("it.pt", mmap=True)
+actions["verify"] = lambda: fastio.verify("it.pt")
+for action in actions.values():
+    action()
+data = open("it.npy", "rb").read()
+actions["load a stream"] = lambda: fastio.load(io.BytesIO(data))
+checkpointer = fastio.Checkpointer("run")
+
+def save_a_step(asynchronous=True):
+    checkpointer.save(1, state)
+    checkpointer.wait()
+
+def open_another():
+    fastio.Checkpointer("another").close()
+
+save_a_step()
+actions |= {
+    "step saved": save_a_step, "step restored": checkpointer.restore, "step read": lambda: checkpointer.restore(1),
+    "step verified": lambda: checkpointer.verify(1), "steps": checkpointer.steps, "latest": checkpointer.latest,
+    "pruned": checkpointer.prune, "opened": open_another,
+}
+for name, action in actions.items():
+    for left in range(12):
+        held = []
+        try:
+            while True:
+                held.append(open("/dev/null"))
+        except OSError:
+            pass
+        for file in held[:left]:
+            file.close()
+        try:
+            action()
+            done = True
+        except fastio.TransferError as error:
+            assert error.errno == errno.EMFILE and "(`ulimit -n`" in str(error) and error.filename, (name, left, error)
+            done = False
+        except fastio.errors.RefusedError as error:  # its cure is another tool, which needs fewer descriptors
+            assert name.endswith("uring") and "Too many open files" in str(error) and "policy='auto'" in str(error)
+            done = False
+        except Exception as error:
+            raise AssertionError(f"{name}, {left} left") from error
+        for file in held:
+            file.close()
+        assert done >= (left > 8) and not (done and left == 0), (name, left)
+    action()
+checkpointer.close()
+print("done")
+"""
+
+
+def test_too_many_open_files_raise_emfile_with_the_cure(tmp_path: Path) -> None:
+    """Whichever call it is that finds no descriptor: fastio's, torch's or Python's."""
+    assert in_a_process(TOO_MANY_FILES, tmp_path) == "done\n"

@@ -126,13 +126,13 @@ class StepFolder:
 
     def abandon(self, step: int) -> None:
         """After an error, remove the folder that was made for a step; only its mark if the step is complete."""
-        if is_marked(os.listdir(self.path_of(step))):
+        if is_marked(_names(self.path_of(step))):
             self.remove(step)
             self.unmark(step)
 
     def clear_leftovers(self) -> None:
         """Remove what killed writers left behind. The caller must hold the folder's lock."""
-        for name in filter(_TEMPORARY_NAME.fullmatch, os.listdir(self.path)):
+        for name in filter(_TEMPORARY_NAME.fullmatch, _names(self.path)):
             path = os.path.join(self.path, name)
             if _has_kind(path, stat.S_ISDIR):
                 remove_own(path)
@@ -140,7 +140,7 @@ class StepFolder:
             try:
                 named = {file.name for file in manifest.read(self.path_of(step)).files}
             except FileNotFoundError:
-                if is_marked(os.listdir(path)):
+                if is_marked(_names(path)):
                     remove_own(path)
                 continue
             except FastIOError:
@@ -148,7 +148,7 @@ class StepFolder:
             remove_all(path, leftovers(path, named))
 
     def _all(self) -> Iterator[tuple[int, str]]:
-        for name in os.listdir(self.path):
+        for name in _names(self.path):
             match = _STEP.fullmatch(name)
             if match is not None and name == name_of(int(match[1])):
                 path = os.path.join(self.path, name)
@@ -171,6 +171,14 @@ def steps_in(folder: str, make: bool) -> StepFolder:
     raise CheckpointError(f"{folder}: there is no such folder to read checkpoints from")
 
 
+def _names(path: str) -> list[str]:
+    """Return the names in a folder. TransferError if it cannot be listed."""
+    try:
+        return os.listdir(path)
+    except OSError as error:
+        raise TransferError(error.errno or 0, "listing the folder", path) from error
+
+
 def is_marked(names: Iterable[str]) -> bool:
     """Return whether a folder with these names is a step's that is being written or removed, or was when killed."""
     return any(_MARK.fullmatch(name) for name in names)
@@ -178,7 +186,7 @@ def is_marked(names: Iterable[str]) -> bool:
 
 def leftovers(path: str, named: Collection[str]) -> set[str]:
     """Return the files of a step's folder that Checkpointers wrote and that are not in ``named``."""
-    return {name for name in os.listdir(path) if name not in named and _OWN.fullmatch(name)}
+    return {name for name in _names(path) if name not in named and _OWN.fullmatch(name)}
 
 
 def remove_all(path: str, names: Iterable[str]) -> None:
@@ -197,7 +205,7 @@ def remove_own(path: str) -> None:
     own = leftovers(path, ())
     marks = {name for name in own if _MARK.fullmatch(name)}
     remove_all(path, own - marks)
-    if set(os.listdir(path)) <= marks and _STEP.fullmatch(os.path.basename(path)):
+    if set(_names(path)) <= marks and _STEP.fullmatch(os.path.basename(path)):
         os.rename(path, path := _temporary_name(path))
     remove_all(path, marks)
     try:

@@ -196,7 +196,7 @@ class ToolStore:
         except OSError as error:
             operation = f"making a file for index {index}"
             if error.errno == errno.EMFILE:
-                operation += f" beside {len(self._files)} others (each is an open file: raise `ulimit -n`)"
+                operation += f" beside {len(self._files)} others (each is an open file)"
             raise TransferError(error.errno or errno.EIO, operation, self.folder) from None
 
     def _operation(self, kind: str, index: int, file: _File, began: float, among: tuple[str, ...] | None) -> Operation:
