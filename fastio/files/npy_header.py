@@ -17,11 +17,12 @@ _NUMBER = re.compile(r"(0|[1-9][0-9]*)(L?)")  # Python 2 wrote 5L
 _BETWEEN = re.compile(f"{_SPACE},{_SPACE}")
 _BEGIN = re.compile(rf"[ \t]*[\n\r\f]*{{{_SPACE}")
 _END = re.compile(rf"{_SPACE}(?:,{_SPACE})?}}{_SPACE}")  # adjacent stars would backtrack over all splits of the spaces
-_RECORDS = re.compile(rf"[ \t]*{{{_SPACE}['\"]descr['\"]{_SPACE}:{_SPACE}\[")
+# A list describes records; a tuple describes arrays of a dtype, or has parentheses around a name.
+_COMPOUND = re.compile(rf"['\"]descr['\"]{_SPACE}:{_SPACE}[\[(]")
 
 
 class NpyHeader(NamedTuple):
-    """``description`` is numpy's name of the dtype ("<f4"), or None for records, whose other fields are not read."""
+    """``description`` is numpy's name of the dtype ("<f4"), or None for a compound one: then no other field is read."""
 
     description: str | None
     fortran_order: bool
@@ -31,7 +32,7 @@ class NpyHeader(NamedTuple):
 def parse(text: bytes, version: int) -> NpyHeader:
     """Parse a header of the format's ``version`` (1, 2 or 3). Raises ValueError with the text that was found."""
     written = text.decode("utf-8" if version == 3 else "latin-1")
-    if _RECORDS.match(written):
+    if _COMPOUND.search(written):
         return NpyHeader(None, False, ())
     fields = _fields(written)
     description, fortran_order, shape = (fields.get(name, "") for name in ("descr", "fortran_order", "shape"))

@@ -144,10 +144,14 @@ def _header(path: str, fd: int, size: int) -> tuple[tuple[int, ...], bool, str, 
     try:
         header = parse(data, fixed[6])
         dtype = _dtype(header.description)
-    except (ValueError, TypeError, SyntaxError) as error:  # numpy evaluates some descriptions as Python
+    # numpy evaluates some descriptions as Python, and warns of others, which a program may have made an error.
+    except (ValueError, TypeError, SyntaxError, Warning) as error:
         raise CorruptFileError(path, None, f"its header is not what numpy writes: {error}") from None
     if dtype is None or dtype.hasobject:
-        raise FormatError(f"{path}: holds records or pickled objects; load it with numpy.load (and allow_pickle=True)")
+        raise FormatError(
+            f"{path}: its elements are records, arrays or pickled objects, for which torch has no dtype; load it with "
+            "numpy.load (and allow_pickle=True), and convert it"
+        )
     return header.shape, header.fortran_order, dtype.str, total
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fastio
-from acceptance.arrays import ROWS, said
+from acceptance.arrays import ROWS, said, text
 from acceptance.judging import LONGEST_MESSAGE, difference, exceptions, outcome
 
 EXCEPTIONS = exceptions("`.npy`")
@@ -47,6 +47,40 @@ def test_saving_more_dimensions_than_numpy_has_raises(tmp_path: Path) -> None:
     assert by_numpy(path).dim() == most
     with pytest.raises(fastio.FormatError, match=rf"has {most + 1} dimensions.*save it as \.pt"):
         fastio.save(torch.ones([1] * (most + 1)), path)
+
+
+COMPOUND = {
+    "records": np.dtype([("a", "<f4"), ("b", "<i8", (2,))]),
+    "records with padding": np.dtype([("a", "u1"), ("b", "<f8")], align=True),
+    "records of records": np.dtype([("a", [("b", "<f4")])]),
+    "records without fields": np.dtype([]),
+    "bytes": np.dtype("V4"),
+}
+ARRAYS = ["('<f4', (3,))", "('<f4', ())", "(('<f4', (3,)), (2,))", "('<f4',)", "'3f4'", "'(3,)f4'", "'f4,f4'"]
+
+
+@pytest.mark.parametrize("name", COMPOUND)
+def test_record_dtypes_are_refused_with_the_cure(tmp_path: Path, name: str) -> None:
+    path, array = tmp_path / "a.npy", np.zeros(2, COMPOUND[name])
+    with pytest.raises(fastio.FormatError, match=r"a\.npy: torch has no dtype .* save it by numpy\.save"):
+        fastio.save(array, path)
+    np.save(path, array)
+    check_refused(path)
+
+
+@pytest.mark.parametrize("descr", [*ARRAYS, "[('a', '<f4')]", "[('a', '<f4', (3,))]"])
+def test_compound_dtypes_are_refused_with_the_cure_in_any_order_of_keys(tmp_path: Path, descr: str) -> None:
+    path = tmp_path / "a.npy"
+    last = text(f"{{'shape': (2,), 'fortran_order': False, 'descr': {descr}}}", bytes(24))
+    for content in (said(descr, shape="(2,)", data=bytes(24)), last):
+        path.write_bytes(content)
+        check_refused(path)
+
+
+def check_refused(path: Path) -> None:
+    for policy in (*POLICIES, "auto"):
+        with pytest.raises(fastio.FormatError, match=r"a\.npy: .*; load it with numpy\.load"):
+            fastio.load(path, policy=policy)
 
 
 @pytest.mark.parametrize("field", ["descr", "order", "shape"])

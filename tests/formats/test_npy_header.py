@@ -46,9 +46,13 @@ def test_headers_written_by_others_are_parsed(text: str) -> None:
     assert parse(text.encode(), 1) == NpyHeader("<f4", False, (3, 4))
 
 
-def test_record_dtypes_are_recognized() -> None:
+def test_record_and_array_dtypes_are_recognized() -> None:
     array = np.zeros(2, [("a, (b]", "<f4"), ("c", "<i8", (2,))])
-    assert parse(written(array, (1, 0)), 1) == NpyHeader(None, False, ())
+    text = written(array, (1, 0))
+    assert parse(text, 1) == NpyHeader(None, False, ())
+    descr, order_and_shape = text.strip()[1:-1].split(b", 'fortran")
+    for other in (b"{'fortran" + order_and_shape + descr + b"}", b"{'descr':('<f4', (3,)), 'shape': (2,)}"):
+        assert parse(other, 1) == NpyHeader(None, False, ())
 
 
 @pytest.mark.parametrize(
