@@ -174,6 +174,15 @@ def test_invalid_arguments_raise(folder: Path) -> None:
             checkpointer.save(0, {}, metadata={"tensor": torch.ones(1)})
         with pytest.raises(ValueError, match="not JSON compliant"):
             checkpointer.save(0, {}, metadata={"loss": float("nan")})
+        with pytest.raises(
+            TypeError, match=re.escape("metadata['a'][1] has the key 3 (int), which JSON returns as text")
+        ):
+            checkpointer.save(0, {}, metadata={"a": [{}, {3: "three", "3": "text"}]})
+        for key in (None, True, 1.5):
+            with pytest.raises(TypeError, match=r"metadata has the key .*use str\(key\)"):
+                checkpointer.save(0, {}, metadata={key: 1})  # type: ignore[dict-item]
+        with pytest.raises(TypeError, match=re.escape("metadata['betas'] is a tuple, which JSON returns as a list")):
+            checkpointer.save(0, {}, metadata={"betas": (0.9, 0.95)})
         with pytest.raises((pickle.PicklingError, AttributeError)):
             checkpointer.save(0, {"function": lambda: None})
         assert checkpointer.steps() == []

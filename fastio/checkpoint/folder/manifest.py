@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fastio import _native
 from fastio.checkpoint.folder.regular_file import opened_regular
-from fastio.errors import CheckpointError, CorruptFileError
+from fastio.errors import CheckpointError, CorruptFileError, quoted
 from fastio.files.atomic_file import AtomicFile
 from fastio.files.full_write import write_all
 from fastio.formats.small_reads import read_at
@@ -81,13 +81,37 @@ def read(folder: str) -> Manifest:
 
 
 def checked_metadata(metadata: Any) -> dict[str, Any]:
-    """Return the caller's metadata as JSON will return it. TypeError or ValueError if JSON cannot hold it."""
+    """Return the caller's metadata as JSON will return it.
+
+    TypeError or ValueError if JSON cannot hold it; TypeError, naming the place, if JSON would change it.
+    """
     if metadata is None:
         return {}
     if not isinstance(metadata, dict):
         raise TypeError(f"metadata is a {type(metadata).__name__}: expected a dict that JSON can hold")
     kept: dict[str, Any] = json.loads(json.dumps(metadata, allow_nan=False))
+    _require_unchanged(metadata, kept, "metadata")
     return kept
+
+
+def _require_unchanged(value: Any, kept: Any, path: str) -> None:
+    """Raise TypeError for a key that JSON makes text, and for a value that it returns as an unequal one (a tuple)."""
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            if not isinstance(key, str):
+                raise TypeError(
+                    f"{path} has the key {quoted(key)} ({type(key).__name__}), which JSON returns as text: use "
+                    "str(key), or put the dict into the state, which keeps types"
+                )
+            _require_unchanged(entry, kept[key], f"{path}[{quoted(key)}]")
+    elif isinstance(value, list):
+        for number, (entry, kept_entry) in enumerate(zip(value, kept, strict=True)):
+            _require_unchanged(entry, kept_entry, f"{path}[{number}]")
+    elif value != kept:
+        raise TypeError(
+            f"{path} is a {type(value).__name__}, which JSON returns as a {type(kept).__name__}: use that, or put it "
+            "into the state, which keeps types"
+        )
 
 
 def _parsed(path: str, data: bytes) -> Manifest:
