@@ -178,8 +178,9 @@ class Checkpointer:
         Returns:
             ``Restored(step, state, metadata)``. ``state`` is ``into``, if given, else the saved state, in which a
             ``state_dict`` stands for each object that had one: as torch.load returns it after torch.save, with the same
-            types and the same sharing. None if ``step`` is None and nothing was ever saved. All of it was read and
-            compared with its checksums before it was unpickled.
+            types and the same sharing. A generator comes back as a new one on its device; on a machine without that
+            device, as an OrderedDict with its ``state``. None if ``step`` is None and nothing was ever saved. All of it
+            was read and compared with its checksums before it was unpickled.
 
         Raises:
             CorruptFileError: the step is damaged. CheckpointError: there is no such step, or no intact one, or it does

@@ -1,4 +1,4 @@
-"""Captures a caller's tree for pickling: objects with a state are replaced by their ``state_dict``."""
+"""Captures a caller's tree for pickling: objects with a state are replaced by their ``state_dict``, generators too."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fastio.checkpoint.generators import saved_generator
 from fastio.errors import CheckpointError
 
 _slot_names: Callable[[type], list[str]] = copyreg._slotnames  # type: ignore[attr-defined]
@@ -101,7 +102,7 @@ class _Capture:
         if is_stateful(obj):
             made = obj.state_dict()
         elif isinstance(obj, torch.Generator):
-            made = obj.get_state()
+            made = saved_generator(obj, path)
         elif id(obj) not in self._holders:
             return obj
         elif isinstance(obj, tuple):

@@ -17,6 +17,7 @@ from fastio.checkpoint import Checkpointer, RandomState
 from fastio.errors import CheckpointError
 from graphs import differ
 from states import Config, Make, ramp, with_attribute
+from trainings import folder_of
 
 
 class Holder(NamedTuple):
@@ -84,7 +85,7 @@ def test_containers_of_modules_keep_their_types_and_sharing(tmp_path: Path) -> N
     assert restored is not None
     got = restored.state
     kinds = {name: type(value) for name, value in state.items() if not hasattr(type(value), "state_dict")}
-    assert {name: type(got[name]) for name in kinds} == kinds | {"generator": torch.Tensor}
+    assert {name: type(got[name]) for name in kinds} == kinds
     for name, one in nets_of(state).items():
         assert differ(nets_of(got)[name], one.state_dict(), into=True) == "", name
     assert got["state"] is got
@@ -284,6 +285,68 @@ def test_live_state_is_unchanged_if_unpickling_or_shape_fails(tmp_path: Path) ->
         checkpointer.restore(into=live, weights_only=False)
     assert torch.equal(weight, net(1).weight)
     assert (live["path"], live["t"].tolist()) == (Path("a/b"), ramp(1, 3).tolist())
+
+
+# Generators
+
+
+def drawn(generator: Any) -> list[float]:
+    """Return the next numbers of a generator, which does not change."""
+    copied = torch.Generator()
+    copied.set_state(generator.get_state())
+    return torch.rand(4, generator=copied).tolist()
+
+
+def test_generators_are_restored_as_generators_and_shared_as_before(tmp_path: Path) -> None:
+    one, other = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
+    torch.rand(3, generator=one)
+    state = {"one": one, "list": [one, (other, {"other": other})], "pair": (other, 3), "t": ramp(1, 3)}
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(0, state)
+        checkpointer.save(1, one)
+        restored = checkpointer.restore(0)
+        alone = checkpointer.restore(1)
+        live = {"one": torch.Generator(), "list": None}
+        checkpointer.restore(0, into=live)
+        part: dict[str, Any] = {"pair": None}
+        checkpointer.restore(0, into=part)
+    assert restored is not None
+    assert alone is not None
+    got = restored.state
+    for found, saved in ((got["one"], one), (got["pair"][0], other), (alone.state, one), (live["one"], one)):
+        assert type(found) is torch.Generator
+        assert drawn(found) == drawn(saved)
+    assert got["list"] == [got["one"], (got["pair"][0], {"other": got["pair"][0]})]
+    assert live["list"][0] is live["one"]  # type: ignore[index]
+    assert drawn(live["list"][1][0]) == drawn(other)  # type: ignore[index]
+    assert drawn(part["pair"][0]) == drawn(other)
+    assert torch.equal(torch.load(folder_of(tmp_path, 1) / "state.pt")["state"], one.get_state())
+
+
+def test_generator_of_a_device_that_is_not_here_comes_back_as_its_state(tmp_path: Path) -> None:
+    saved = OrderedDict(state=torch.arange(16, dtype=torch.uint8))
+    saved.fastio_generator = "cuda:99"  # type: ignore[attr-defined]
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(0, [saved])
+        restored = checkpointer.restore()
+    assert restored is not None
+    assert restored.state[0]["state"].tolist() == list(range(16))
+
+
+def test_what_is_no_generator_is_not_saved_or_restored_as_one(tmp_path: Path) -> None:
+    class Own(torch.Generator):
+        pass
+
+    with Checkpointer(tmp_path) as checkpointer:
+        with pytest.raises(
+            CheckpointError, match=r"state\['a'\]\[0\] is a .*Own: only torch.Generator itself is saved"
+        ):
+            checkpointer.save(0, {"a": [Own()]})
+        checkpointer.save(0, {"a": 1, "t": ramp(1, 3)})
+        live = {"a": torch.Generator(), "t": ramp(2, 3)}
+        with pytest.raises(CheckpointError, match=r"state\['a'\] is a generator, but int was saved"):
+            checkpointer.restore(into=live)
+    assert torch.equal(live["t"], ramp(2, 3))  # type: ignore[arg-type]
 
 
 # Memory that was freed

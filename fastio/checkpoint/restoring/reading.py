@@ -16,7 +16,9 @@ import torch
 from fastio.checkpoint import torch_fallback
 from fastio.checkpoint.folder.manifest import File, Manifest
 from fastio.checkpoint.folder.regular_file import opened_regular
+from fastio.checkpoint.generators import MARK
 from fastio.checkpoint.restoring.outline import outline
+from fastio.checkpoint.restoring.relinking import Links
 from fastio.checkpoint.restoring.restore_into import bind, require_memory
 from fastio.checkpoint.restoring.restore_targets import Targets, find_targets
 from fastio.checkpoint.restoring.step_memory import StepMemory, StepRecords
@@ -91,9 +93,9 @@ def _read(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any
         live = [*zip(files, map(memory.live_extents, numbers), strict=True)]
         reads = _Reads(request, sum(extent.nbytes for _, (extents, _) in (*new, *live) for extent in extents))
         reads.fill(new)
-        state = _unpickled(step, memory, request)
+        state, has_generators = _unpickled(step, memory, request)
         if request.into is None:
-            return state, reads.summary
+            return Links().relink(state) if has_generators else state, reads.summary
         apply = bind(request.into, state)
         reads.fill(live)
         return apply(), reads.summary
@@ -110,8 +112,7 @@ def _targets(step: StepRecords, request: RestoreRequest) -> Targets | None:
 def _read_by_torch(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any, _ReadSummary]:
     nbytes = check_step(folder, manifest)
     state = torch_fallback.load(folder, manifest, request.device, request.weights_only)
-    if request.into is not None:
-        state = bind(request.into, state)()
+    state = Links().relink(state) if request.into is None else bind(request.into, state)()
     return state, ("torch", "library", nbytes)
 
 
@@ -150,12 +151,13 @@ def _opened(folder: str, file: File) -> Iterator[Archive]:
         yield archive
 
 
-def _unpickled(step: StepRecords, memory: StepMemory, request: RestoreRequest) -> Any:
+def _unpickled(step: StepRecords, memory: StepMemory, request: RestoreRequest) -> tuple[Any, bool]:
+    """Return the state, and whether there may be saved generators in it."""
     reader = Reader(step.archive, True, memory.storage)
     # The native unpickler makes tensors on the CPU only, and swaps no bytes.
     arguments = {} if memory.is_on_cpu and not step.has_foreign_byte_order else {"encoding": "utf-8"}
     try:
-        return unpickle(reader, request.device, request.weights_only, arguments)
+        return unpickle(reader, request.device, request.weights_only, arguments), MARK.encode() in reader.pickle
     except pickle.UnpicklingError as error:
         if not request.weights_only:
             raise

@@ -1,9 +1,13 @@
-"""Replaces references to a saved dict, list or tensor by the live one that it was restored into."""
+"""Replaces references to a saved dict, list, tensor or generator by the live one that it was restored into.
+
+Other saved generators are replaced by new ones.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from fastio.checkpoint.generators import is_saved_generator, made_again
 from fastio.checkpoint.state import entries, find_holders, is_container, like
 
 
@@ -22,7 +26,7 @@ class Links:
             self._saved.append(saved)
 
     def relink(self, saved: Any) -> Any:
-        """Return a saved value with all references, at any depth, to mapped objects replaced by the live ones."""
+        """Return a saved value with all references, at any depth, to mapped objects and generators replaced."""
         return self._relink(saved, find_holders(saved, self._is_linked))
 
     def relink_contents(self, saved: Any) -> Any:
@@ -33,10 +37,12 @@ class Links:
         return saved
 
     def _is_linked(self, saved: Any) -> bool:
+        if id(saved) not in self._live and is_saved_generator(saved):
+            self.add(saved, made_again(saved))
         return id(saved) in self._live
 
     def _relink(self, saved: Any, holders: set[int]) -> Any:
-        """``holders`` are the ids of containers that reach a mapped object."""
+        """``holders`` are the ids of containers that reach a mapped object, or a generator."""
         if id(saved) in self._live:
             return self._live[id(saved)]
         if id(saved) not in holders or not is_container(saved):

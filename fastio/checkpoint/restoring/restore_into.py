@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fastio.checkpoint.generators import state_in
 from fastio.checkpoint.restoring.load_state_dicts import has_load_hooks, tensors_of
 from fastio.checkpoint.restoring.relinking import Links
 from fastio.checkpoint.restoring.restore_targets import is_restored_in_place, takes_values
@@ -68,7 +69,7 @@ class _Binding:
         if isinstance(live, torch.Tensor):
             return self._bind_tensor(live, saved, path)
         if isinstance(live, torch.Generator):
-            return lambda: live.set_state(saved.cpu())
+            return self._bind_generator(live, saved, path)
         if not is_container(live):
             return lambda: self._links.relink(saved)
         key = (id(live), id(saved))
@@ -83,6 +84,16 @@ class _Binding:
         elif isinstance(live, tuple) and self._bound[key].call is None:
             raise CheckpointError(f"{path} is a tuple that holds itself: it cannot be restored into; leave out into=")
         return self._bound[key]
+
+    def _bind_generator(self, live: torch.Generator, saved: Any, path: str) -> Apply:
+        state = state_in(saved, path)
+        self._links.add(saved, live)
+
+        def apply() -> torch.Generator:
+            live.set_state(state)
+            return live
+
+        return apply
 
     def _bind_tensor(self, live: torch.Tensor, saved: Any, path: str) -> Apply:
         if not takes_values(live) or (isinstance(saved, torch.Tensor) and not takes_values(saved)):
