@@ -158,7 +158,7 @@ class Checkpointer:
     def restore(
         self, step: int | None = None, map_location: Any = None, into: Any = None, *, weights_only: bool | None = True
     ) -> Restored | None:
-        """Restore a step and check every byte of it, after waiting for a save in progress.
+        """Restore a step and check all data in it, after waiting for a save in progress.
 
         Args:
             step: None for the newest intact step: damaged steps are skipped, each with a RuntimeWarning that names it.
@@ -216,10 +216,11 @@ class Checkpointer:
         return None
 
     def verify(self, step: int) -> int:
-        """Check every byte of a step and return their number.
+        """Check all data of a step, and return the bytes of its files.
 
-        CorruptFileError names the file, and the record if the damage lies in one. CheckpointError if there is no such
-        step.
+        CorruptFileError names the file, and the record if the damage lies in one: exactly where :meth:`restore` raises
+        it. Padding between the records, and fields of the zip file that a restore does not read, are no data: a change
+        in them is logged as a warning. CheckpointError if there is no such step.
         """
         self.wait()
         return self._while_there(step, lambda manifest: check_step(self._steps.path_of(step), manifest))

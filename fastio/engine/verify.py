@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fastio import _native, formats
@@ -72,18 +72,28 @@ def verify_archive(archive: Archive, size: int) -> tuple[int, tuple[str, ...]]:
 
     Gives the number of bytes, and what was read another way than wished.
 
-    CorruptFileError names the crc_mismatch record.
+    CorruptFileError names the record that is damaged.
     """
     if archive.has_compressed_records:
         return verify_members(archive.path, archive.fd, archive.directory), ()
     unsealed = set() if archive.has_storage_crcs else set(archive.storages)
-    records = sorted((r for r in archive.records.values() if r.nbytes and r not in unsealed), key=lambda r: r.offset)
+    records = [record for record in archive.records.values() if record not in unsealed]
+    notes = verify_records(archive, records, size)
+    return sum(record.nbytes for record in records), notes
+
+
+def verify_records(archive: Archive, records: Iterable[Record], size: int) -> tuple[str, ...]:
+    """Check some records of a ``.pt`` file, which are not compressed; return what was read another way than wished.
+
+    CorruptFileError names the record that is damaged.
+    """
+    in_order = sorted((record for record in records if record.nbytes), key=lambda record: record.offset)
     notes: dict[str, None] = {}
-    values = _checksums(archive.path, archive.fd, records, size, notes)
-    for record, value in zip(records, values, strict=True):
+    values = _checksums(archive.path, archive.fd, in_order, size, notes)
+    for record, value in zip(in_order, values, strict=True):
         if value != record.crc:
             raise crc_mismatch(archive.path, record)
-    return sum(record.nbytes for record in records), tuple(notes)
+    return tuple(notes)
 
 
 def _checksums(path: str, fd: int, records: Sequence[Record], size: int, notes: dict[str, None]) -> list[int]:

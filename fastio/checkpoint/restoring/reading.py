@@ -17,14 +17,14 @@ from fastio.checkpoint import torch_fallback
 from fastio.checkpoint.folder.manifest import File, Manifest
 from fastio.checkpoint.folder.regular_file import opened_regular
 from fastio.checkpoint.generators import MARK
-from fastio.checkpoint.restoring.outline import outline
+from fastio.checkpoint.restoring.outline import outline, records_of
 from fastio.checkpoint.restoring.relinking import Links
 from fastio.checkpoint.restoring.restore_into import bind, require_memory
 from fastio.checkpoint.restoring.restore_targets import Targets, find_targets
 from fastio.checkpoint.restoring.step_memory import StepMemory, StepRecords
 from fastio.engine.background_job import Progress
 from fastio.engine.load import read_extents
-from fastio.engine.verify import checksum, verify
+from fastio.engine.verify import checksum, verify_records
 from fastio.errors import CorruptFileError, FormatError
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.reader import Archive, NeedsTorchError, Reader, crc_mismatch, open_archive, unpickle
@@ -87,6 +87,7 @@ def _read(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any
     with contextlib.ExitStack() as stack, gc_paused():
         files = [stack.enter_context(_opened(folder, file)) for file in manifest.files]
         step = StepRecords(files, manifest.elsewhere)
+        step.check_small_records()
         memory = StepMemory(step, _targets(step, request), request.device)
         numbers = range(len(files))
         new = [*zip(files, map(memory.new_extents, numbers), strict=True)]
@@ -117,19 +118,30 @@ def _read_by_torch(folder: str, manifest: Manifest, request: RestoreRequest) -> 
 
 
 def check_step(folder: str, manifest: Manifest) -> int:
-    """Check every byte of a step, with headers and padding; return their number. CorruptFileError names the place."""
+    """Check all that a restore of a step reads; return the bytes of its files. CorruptFileError names the place.
+
+    A change in other bytes, such as the padding between the records, is logged as a warning: they hold no data.
+    """
     with contextlib.ExitStack() as stack:
         archives = [stack.enter_context(_opened(folder, file)) for file in manifest.files]
-        for archive, file in zip(archives, manifest.files, strict=True):
-            if checksum(archive.path, archive.fd, file.nbytes) == file.crc32:
-                continue
-            with contextlib.suppress(FormatError):
-                verify(archive.path)  # raises the error that names the record, if the damage lies in one
-            raise CorruptFileError(
-                archive.path, None, "its own bytes, between the records, are not those that were written"
-            )
-        StepRecords(archives, manifest.elsewhere)  # raises if a record that the manifest names is missing
+        step = StepRecords(archives, manifest.elsewhere)  # raises if a record that the manifest names is missing
+        for number, (archive, file) in enumerate(zip(archives, manifest.files, strict=True)):
+            if checksum(archive.path, archive.fd, file.nbytes) != file.crc32:
+                _check_records(step, number, file.nbytes)
+                _log.warning("%s: bytes that hold no data are not those that were written", archive.path)
     return sum(file.nbytes for file in manifest.files)
+
+
+def _check_records(step: StepRecords, number: int, size: int) -> None:
+    """Check the records that a restore reads from a file. CorruptFileError names the one that is damaged or missing."""
+    archive = step.files[number]
+    if not archive.has_storage_crcs:
+        raise CorruptFileError(archive.path, None, "its bytes are not those that were written")
+    verify_records(archive, step.read_from(number), size)
+    found = outline(step.pickle) if number == 0 else None
+    missing = records_of(found.tree) - step.archive.records.keys() if found is not None else set()
+    if missing:
+        raise CorruptFileError(archive.path, min(missing), "is missing from the file")
 
 
 @contextlib.contextmanager
@@ -146,7 +158,7 @@ def _opened(folder: str, file: File) -> Iterator[Archive]:
             archive = open_archive(path, fd, size, read_local_headers=True)
         except FileNotFoundError:
             raise CorruptFileError(path, None, "is missing") from None
-        except NeedsTorchError as reason:
+        except (NeedsTorchError, FormatError) as reason:
             raise CorruptFileError(path, None, f"is not what was written: {reason}") from None
         yield archive
 

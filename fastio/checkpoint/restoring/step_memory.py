@@ -39,6 +39,20 @@ class StepRecords:
         self.archive = Archive(own.path, own.fd, own.directory, records, own.checksummed)
         self.sizes = {name: records[name].nbytes for name in self.locations}
 
+    def read_from(self, number: int) -> list[Record]:
+        """Return the records that a restore reads from a file: of the step's own file all, else the step's storages."""
+        if number == 0:
+            return list(self.files[0].records.values())
+        used = {name for where, name in self.locations.values() if where == number}
+        return [record for record in self.files[number].storages if record.name in used]
+
+    def check_small_records(self) -> None:
+        """Compare the step's own records that are not storages with their CRCs. CorruptFileError names the record."""
+        own = self.files[0]
+        for record in set(own.records.values()).difference(own.storages):
+            if record.nbytes:
+                own.read(record.name, verify=True)
+
     @property
     def has_foreign_byte_order(self) -> bool:
         """Whether the step was written on a machine of the other byte order."""
