@@ -158,9 +158,9 @@ def _clear(folder: Folder, name: str) -> None:
 
     Links, pipes and folders of that name are not fastio's, and stay.
     """
-    with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
-        fd = opened.enter_context(Descriptor(os.path.join(folder.name, name), flags))
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    # No ExitStack: an interrupt in its exit leaves a reference cycle with all callers, and so the folder open.
+    with contextlib.suppress(OSError), Descriptor(os.path.join(folder.name, name), flags) as fd:
         if stat.S_ISREG(os.fstat(fd).st_mode) and _lock(fd) and folder.has(name, fd):
             os.unlink(name, dir_fd=folder.fd)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+import fastio
 from fastio._native import Descriptor
+from interrupting import descriptors
 
 SAVES_AND_LOADS = """
 import os, sys
@@ -342,6 +347,34 @@ def test_closing_a_descriptor_twice_closes_no_other_file(tmp_path: Path) -> None
     with pytest.raises(FileNotFoundError) as caught:
         Descriptor(str(tmp_path / "absent"), os.O_RDONLY).open()
     assert caught.value.filename == str(tmp_path / "absent")
+
+
+def test_an_interrupt_while_a_leftover_is_removed_leaves_no_descriptor_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, without a garbage collection."""
+    path, is_interrupted = tmp_path / "it.pt", False
+    fastio.save(torch.ones(3), path)
+    (tmp_path / ".it.pt.fastio-0.tmp").write_bytes(b"")  # of a save that was killed
+
+    class Interrupted(Descriptor):
+        def __exit__(self, *error: Any) -> None:
+            super().__exit__(*error)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("fastio.files.temporary_file.Descriptor", Interrupted)
+    before = descriptors()
+    gc.collect()
+    gc.disable()
+    try:
+        fastio.save(torch.ones(3), path)
+    except KeyboardInterrupt:
+        is_interrupted = True
+    finally:
+        left = descriptors()
+        gc.enable()
+    assert is_interrupted
+    assert left == before
 
 
 def test_no_snapshot_copy_continues_after_repeated_interrupts(tmp_path: Path) -> None:
