@@ -55,7 +55,7 @@ class Job(Generic[Result]):
         self._ended = True
 
     def wait(self, progress: Progress | None = None) -> Result:
-        """Return what ``work`` returned, or raise its exception; may be called again. Interruptible."""
+        """Return what ``work`` returned, or raise its exception, once. Interruptible."""
         thread = self._thread
         if thread is not None:
             while thread.is_running or (progress is not None and not self._told_the_end):
@@ -67,8 +67,12 @@ class Job(Generic[Result]):
             self._run()
             if progress is not None:
                 progress(self._nbytes, self._nbytes)
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback refers to this frame: a cycle, which would keep the callers' tensors alive
         return self._value  # type: ignore[return-value]
 
 

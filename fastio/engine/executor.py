@@ -49,21 +49,24 @@ class Execution:
         that the first one failed with.
         """
         first: Exception | None = None
-        while self._left:
-            try:
-                return move(self.tool)
-            except (RefusedError, ToolUnavailableError) as error:
-                if self.decision.fixed and isinstance(error, ToolUnavailableError):
-                    raise
-                if self._control is not None and self._control.cancelled:
-                    raise
-                first = first or error
-                failed = self._left.pop(0)
-                self.failures.append(f"{failed}: {error}")
-                self.decision.fail(failed, str(error))
-                if before_retry is not None:
-                    before_retry()
-        raise self._no_tool_left(first)
+        try:
+            while self._left:
+                try:
+                    return move(self.tool)
+                except (RefusedError, ToolUnavailableError) as error:
+                    if self.decision.fixed and isinstance(error, ToolUnavailableError):
+                        raise
+                    if self._control is not None and self._control.cancelled:
+                        raise
+                    first = first or error
+                    failed = self._left.pop(0)
+                    self.failures.append(f"{failed}: {error}")
+                    self.decision.fail(failed, str(error))
+                    if before_retry is not None:
+                        before_retry()
+            raise self._no_tool_left(first)
+        finally:
+            del first  # its traceback refers to this frame: a cycle, which would keep the callers' tensors alive
 
     def learn(self) -> float:
         """Tell the dictionary how long the operation took, until now; return that, in seconds."""

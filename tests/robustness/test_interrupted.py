@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch
 
 import fastio
 from fastio._native import Descriptor
+from fastio.errors import RefusedError, TransferError
 from interrupting import descriptors
 
 SAVES_AND_LOADS = """
@@ -89,6 +92,7 @@ assert len(descriptors()) <= len(before), descriptors()
 DESCRIPTORS = """
 import os, sys
 from fastio._native import Descriptor
+from fastio.errors import RefusedError, TransferError
 from fastio.files.direct_io import DirectDescriptor
 from interrupting import Interrupts, descriptors
 
@@ -375,6 +379,33 @@ def test_an_interrupt_while_a_leftover_is_removed_leaves_no_descriptor_open(
         gc.enable()
     assert is_interrupted
     assert left == before
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, RefusedError, TransferError])
+@pytest.mark.parametrize("policy", ["auto", "posix"])
+def test_a_transfer_that_failed_keeps_no_tensor_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException], policy: str
+) -> None:
+    """At once, without a garbage collection."""
+    tensor = torch.ones(1000)
+    alive, errors = weakref.ref(tensor), []
+
+    def fail(tool: str, request: Any) -> Any:
+        raise TransferError(errno.EIO, "write", "it.pt") if kind is TransferError else kind("it failed")
+
+    monkeypatch.setattr("fastio.engine.save.call_transport", fail)
+    gc.collect()
+    gc.disable()
+    try:
+        fastio.save({"tensor": tensor}, tmp_path / "it.pt", policy=policy)
+    except (KeyboardInterrupt, RefusedError, TransferError) as error:
+        errors.append(type(error))
+    finally:
+        del tensor
+        is_alive = alive() is not None
+        gc.enable()
+    assert errors or policy == "auto"  # then torch may have saved it
+    assert not is_alive
 
 
 def test_no_snapshot_copy_continues_after_repeated_interrupts(tmp_path: Path) -> None:
