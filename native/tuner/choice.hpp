@@ -45,11 +45,13 @@ struct Choice {
 };
 
 // A tool that is not the best: after how many calls it is due to be looked at again, and what that should cost beyond
-// what the best takes, seconds. `listed`: that is what the prior says, and nothing else is known.
+// what the best takes, seconds. `listed`: that is what the prior says, and nothing else is known. `gap`: the logarithm
+// of its time over that of the best.
 struct Look {
     std::string tool;
     double calls, cost;
     bool listed;
+    double gap = 0;
 };
 
 // What to do at one bucket, until something is learned.

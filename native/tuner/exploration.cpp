@@ -92,7 +92,7 @@ std::vector<Look> looks_at(const std::vector<const Opinion*>& ranked, double sec
         } else if (large && other.only_listed()) {
             calls = std::max(calls, std::min(beyond / kListedShare, kLastRefresh));
         }
-        found.push_back({other.tool, calls, beyond * seconds, other.only_listed()});
+        found.push_back({other.tool, calls, beyond * seconds, other.only_listed(), other.mean - best.mean});
     }
     return found;
 }

@@ -25,6 +25,7 @@ constexpr double kCreepDeviations = 6;  // and by so many deviations of the medi
 constexpr double kCreepAgreed = 0.1;  // and three quarters of them by this much: else the machine was busy for a while
 constexpr double kMostSuspicion = 2;
 constexpr int kMostBackoff = 16;
+constexpr double kSlowed = 0.2;  // logarithm: a tool that is slower by less is as fast as before
 
 std::vector<double> amounts(const std::vector<Deviation>& signs) {
     std::vector<double> found;
@@ -131,6 +132,7 @@ double Record::needed() const {
 void Record::drift(std::vector<Deviation> signs) {
     double by = lower_median(amounts(signs));
     shift += by;
+    slowed = slowed + by > kSlowed ? slowed + by : 0;
     std::map<int, size_t> heard;
     for (const auto& [bucket, _] : signs) ++heard[bucket];
     int lowest = heard.begin()->first - kBand, highest = heard.rbegin()->first + kBand;

@@ -28,9 +28,11 @@ struct Failure {
 // Where, and how far off the expected time, as a logarithm.
 using Deviation = std::pair<int, double>;
 
-// What a try of a tool was thought to cost, and the best tool to take, seconds.
+// What a try of a tool was thought to cost, and the best tool to take, seconds. `recovering`: it was tried because it
+// is slower than it was before, and may be as fast again.
 struct Stake {
     double cost, best;
+    bool recovering = false;
 };
 
 class Record {
@@ -60,6 +62,9 @@ class Record {
     std::map<int, long> last;    // the call of each band at which it was last used
     int looks = 0;               // how often it was looked at again in vain
     int excused = 0;             // how often in a row the machine was to blame
+    double slowed = 0;           // the logarithm by which it is slower than before its changes of speed,
+    double slowed_since = 0;     // since so many seconds of the context,
+    double slowed_paid = 0;      // and what looking at it again took since, beyond the best tool
     Trial trial;
 
   private:

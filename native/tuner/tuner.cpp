@@ -16,6 +16,7 @@ constexpr long kUsualCalls = 200;   // window of the usual call's time
 constexpr size_t kMostTools = 64;
 constexpr double kRenewalDoubt = 0.5;
 constexpr double kLeastSeconds = 1e-9;
+constexpr double kRecoveryShare = 0.01;  // of the time, for looking again at a tool that became slower
 
 }  // namespace
 
@@ -43,11 +44,12 @@ Choice Tuner::choose(double nbytes, const Tools& candidates, bool first) {
         std::shared_ptr<Record> known = record(look.tool);
         auto last = known->last.find(band);
         long since = call - (last == known->last.end() ? 0 : last->second);
-        bool due = static_cast<double>(since) >= look.calls * known->backoff;
-        if (!due || !may_be_tried(*known) || !pays(now, look)) continue;
+        bool due = static_cast<double>(since) >= look.calls * known->backoff && pays(now, look);
+        bool recovering = !due && may_have_recovered(look, *known);
+        if (!(due || recovering) || !may_be_tried(*known)) continue;
         known->last[band] = call;
         ++known->looks;
-        hand_out(now, look.tool);
+        hand_out(now, look.tool, recovering);
         return instead(now.choice, look.tool, again(bucket, look.tool, now.choice.tool));
     }
     return now.choice;
@@ -64,9 +66,10 @@ void Tuner::observe(double nbytes, const std::string& tool, double seconds, bool
     usual_ += (seconds - usual_) / static_cast<double>(observed_);
     known->pending = -kPendingCalls;
     if (known->stake) {
-        auto [thought, best] = *known->stake;
+        auto [thought, best, recovering] = *known->stake;
         double surplus = std::min(std::max(seconds - best, 0.0) - thought, kMostStake * usual_);
-        paid_ += seconds > kStall * (best + thought) ? kStallStake * best : surplus;
+        double& paid = recovering ? known->slowed_paid : paid_;
+        paid += seconds > kStall * (best + thought) ? kStallStake * best : surplus;
         known->stake.reset();
     }
     known->failure.reset();
@@ -89,6 +92,10 @@ void Tuner::observe(double nbytes, const std::string& tool, double seconds, bool
     outdate(bucket, tool);
     double before = known->shift;
     if (thought && known->hear(bucket, value, thought->mean, thought->variance)) {
+        if (known->shift > before) {
+            known->slowed_since = spent_;
+            known->slowed_paid = 0;
+        }
         moods_.changed(tool, known->shift - before);
         plans_.clear();
     }
@@ -170,12 +177,19 @@ bool Tuner::pays(const Plan& plan, const Look& look) const {
     return look.listed ? look.cost <= kListedCalls * usual_ : plan.seconds <= usual_;
 }
 
+// Whether a tool that became slower is to be looked at: it would be the best if it were as fast as before. That may
+// cost a share of the time since, and whatever it takes while it seems to be faster.
+bool Tuner::may_have_recovered(const Look& look, const Record& record) const {
+    if (record.slowed == 0 || look.gap >= record.slowed) return false;
+    return record.suspicion > 0 || look.cost + record.slowed_paid <= kRecoveryShare * (spent_ - record.slowed_since);
+}
+
 // A tool is handed out to be tried: charge what that should cost, until it is known what it did.
-void Tuner::hand_out(const Plan& plan, const std::string& tool) {
+void Tuner::hand_out(const Plan& plan, const std::string& tool, bool recovering) {
     std::shared_ptr<Record> known = record(tool);
     known->pending = calls_;
-    known->stake = Stake{plan.cost(tool), plan.seconds};
-    paid_ += known->stake->cost;
+    known->stake = Stake{plan.cost(tool), plan.seconds, recovering};
+    (recovering ? known->slowed_paid : paid_) += known->stake->cost;
     moods_.tried(tool, plan.ranked.front().tool);
 }
 

@@ -46,7 +46,8 @@ class Tuner {
     void outdate(int bucket, const std::string& tool);
     bool affords(const Look& look) const;
     bool pays(const Plan& plan, const Look& look) const;
-    void hand_out(const Plan& plan, const std::string& tool);
+    bool may_have_recovered(const Look& look, const Record& record) const;
+    void hand_out(const Plan& plan, const std::string& tool, bool recovering = false);
     bool may_be_tried(const Record& record) const;
 
     Records records_;

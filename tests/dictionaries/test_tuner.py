@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from fastio._native import Prior, bucket_nbytes, bucket_of
 from fastio.dicts.context import LAST_BUCKET, small_class
-from fastio.dicts.priors import NOTHING, Rule
+from fastio.dicts.priors import NOTHING, Rule, rule_for
 from fastio.dicts.storage import shipped_rules
 from fastio.dicts.tuner import Tuner
-from fastio_bench.tools import replays, trace
-from fastio_bench.tools.replaying import expected_over_oracle, share_best
+from fastio_bench.tools import replaying, replays, trace
+from fastio_bench.tools.replaying import expected_over_oracle, share_best, slowed, timed
 from replay import (
     BANDWIDTH,
     MACHINES,
@@ -92,6 +92,23 @@ def test_a_recorded_tool_three_times_slower_is_left_within_50_calls(path: Path) 
     assert mean(recovered.after for recovered in found) <= REACHED_SLOWER[path.stem]
 
 
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
+def test_a_recorded_tool_that_is_as_fast_as_before_again_is_used_again(path: Path) -> None:
+    """From 50 calls on. It is looked at again for 1 % of the time. Without that the total is 1.37."""
+    after = []
+    for work, rows in trace.by_work(trace.read(path)).items():
+        calls, rule = timed(rows), rule_for(shipped_rules(), trace.context(work, 1))
+        tool = max(
+            calls[0].seconds, key=lambda tool: sum(min(c.expected, key=c.expected.__getitem__) == tool for c in calls)
+        )
+        third = len(calls) // 3
+        for order in range(replays.ORDERS):
+            usual = replays.ordered(calls, order)
+            changed = [*usual[:third], *slowed(usual[third : 2 * third], tool, 3.0, 0), *usual[2 * third :]]
+            after.append(expected_over_oracle(replaying.replay(changed, Tuner(rule))[2 * third + 50 :]))
+    assert mean(after) <= 1.08
+
+
 def known(posix: float, nbytes: int) -> Tuner:
     """A tuner that measured uring to take one second, posix so many."""
     tuner, rng = Tuner(), random.Random(7)
@@ -154,8 +171,8 @@ def test_an_incumbent_three_times_slower_is_left_within_50_calls(kind: str, name
         before.append(share_best(calls[400:500]))
         after.append(expected_over_oracle(calls[550:]))
     assert mean(before) >= 0.9
-    assert sorted(after)[len(after) // 2] <= 1.02
-    assert max(after) <= 1.06
+    assert sorted(after)[len(after) // 2] <= 1.03  # 0.01 of it for looking whether it is as fast as before again
+    assert max(after) <= 1.07
 
 
 def test_a_runner_up_that_becomes_faster_is_noticed() -> None:
