@@ -39,7 +39,7 @@ def candidates(op: str, file_format: str, devices: frozenset[str]) -> tuple[tupl
 def _candidates(
     op: str, file_format: str, devices: frozenset[str], imported: tuple[bool, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    tools = registry.at_hand(devices)
+    tools = registry.at_hand(devices, op, file_format)
     able = {tool.name: tool.transport.capabilities for tool in tools if tool.transport is not None}
     missing = tuple(f"{tool.name}: {tool.reason}" for tool in tools if tool.transport is None)
     return plan.candidates(able, op, file_format, devices), missing

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import importlib.util
 import sys
 from importlib import metadata
 from typing import NamedTuple
@@ -11,7 +13,7 @@ import torch
 
 from fastio.errors import ToolUnavailableError
 from fastio.runtime.fork_safe_lock import lock_across_forks
-from fastio.transports.transport import Transport
+from fastio.transports.transport import LOAD, Transport
 
 ENTRY_POINT_GROUP = "fastio.transports"
 
@@ -26,9 +28,12 @@ _BUILT_IN = {
     "pinned": "fastio.backends.pinned:PinnedTransport",
     "spdk": "fastio.backends.spdk:SpdkTransport",
 }
-# Tools over heavy libraries. Dictionaries consider them once the program has imported the library; a tool that is
-# asked for by name imports it.
+# Tools over heavy libraries, which they import when they are made. For memory of an accelerator dictionaries consider
+# them if the library is installed. For host memory the program must have imported it: there DALI took 8 to 100 times as
+# long as posix, and its import alone takes longer than most loads.
 _LIBRARIES = {"dali": "nvidia.dali", "gds": "kvikio"}
+# What such a tool can move at most, known without the import: operation and format. A tool that is not listed: all.
+_SERVES: dict[str, tuple[str, str]] = {"dali": (LOAD, "npy")}
 # Tools for memory of an accelerator only.
 _ACCELERATED = {"gds", "pinned"}
 # Dictionaries never choose these: the reference is for tests, and SPDK's namespaces have no files.
@@ -84,20 +89,37 @@ def warm_up() -> None:
 
 
 def imported() -> tuple[bool, ...]:
-    """Which heavy libraries the program has imported: the result of :func:`at_hand` depends on nothing else."""
+    """Which heavy libraries the program has imported. What :func:`at_hand` returns changes with nothing else."""
     return tuple(library in sys.modules for library in _LIBRARIES.values())
 
 
-def at_hand(devices: frozenset[str]) -> list[Tool]:
-    """The tools that a dictionary may consider for memory on ``devices``, unavailable ones with their reason."""
+def at_hand(devices: frozenset[str], op: str, file_format: str) -> list[Tool]:
+    """The tools that a dictionary may consider to ``op`` a file of format ``file_format`` with memory on ``devices``.
+
+    Unavailable tools come with their reason. The first call for an accelerator imports the libraries of its tools.
+    """
     on_cpu = devices <= {"cpu"}
     return [
         find(name)
         for name in names()
         if name not in _ASIDE
         and not (on_cpu and name in _ACCELERATED)
-        and (name not in _LIBRARIES or _LIBRARIES[name] in sys.modules)
+        and (name not in _LIBRARIES or _is_usable(_LIBRARIES[name], on_cpu))
+        and _SERVES.get(name, (op, file_format)) == (op, file_format)
     ]
+
+
+def _is_usable(library: str, on_cpu: bool) -> bool:
+    return library in sys.modules or (not on_cpu and is_installed(library))
+
+
+@functools.cache
+def is_installed(library: str) -> bool:
+    """Whether a library can be found, without importing more than the packages that it lies in."""
+    try:
+        return importlib.util.find_spec(library) is not None
+    except (ImportError, ValueError):  # no such package above it; a module without a spec
+        return False
 
 
 def is_here(kind: str) -> bool:

@@ -60,7 +60,7 @@ def test_with_spdk_the_tool_refuses_files_and_names_the_block_store(built: SpdkT
 
 
 def test_dictionaries_never_consider_spdk(built: SpdkTransport, tmp_path: Path) -> None:
-    assert "spdk" not in {tool.name for tool in registry.at_hand(frozenset({"cpu"}))}
+    assert "spdk" not in {tool.name for tool in registry.at_hand(frozenset({"cpu"}), "save", "pt")}
     path = tmp_path / "a.pt"
     fastio.save(torch.ones(1000), path)
     assert "spdk" not in {entry.tool for entry in fastio.explain(path).entries}
