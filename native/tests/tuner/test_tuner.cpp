@@ -50,9 +50,12 @@ void check_learning() {
     CHECK(!times.empty() && times.front().first == "fast", "known to be the fastest");
     run(tuner, 200, "other", 3);
     found = run(tuner, 300, "other", 3);
-    CHECK(found > 240, "after it became three times slower, the next in %d of 300 calls", found);
+    // The others are looks at small sizes, 1 % of the time: it may be as fast as before again.
+    CHECK(found > 160, "after it became three times slower, the next in %d of 300 calls", found);
+    found = run(tuner, 300, "fast");
+    CHECK(found > 160, "after it was as fast as before again, it in %d of 300 calls", found);
     tuner.renew();
-    CHECK(tuner.calls() == 1000, "%ld calls", tuner.calls());
+    CHECK(tuner.calls() == 1300, "%ld calls", tuner.calls());
 }
 
 void check_failures() {
