@@ -92,7 +92,6 @@ assert len(descriptors()) <= len(before), descriptors()
 DESCRIPTORS = """
 import os, sys
 from fastio._native import Descriptor
-from fastio.errors import RefusedError, TransferError
 from fastio.files.direct_io import DirectDescriptor
 from interrupting import Interrupts, descriptors
 

@@ -94,9 +94,9 @@ def _read(folder: str, manifest: Manifest, request: RestoreRequest) -> tuple[Any
         live = [*zip(files, map(memory.live_extents, numbers), strict=True)]
         reads = _Reads(request, sum(extent.nbytes for _, (extents, _) in (*new, *live) for extent in extents))
         reads.fill(new)
-        state, has_generators = _unpickled(step, memory, request)
+        state = _unpickled(step, memory, request)
         if request.into is None:
-            return Links().relink(state) if has_generators else state, reads.summary
+            return Links().relink(state) if MARK.encode() in step.pickle else state, reads.summary
         apply = bind(request.into, state)
         reads.fill(live)
         return apply(), reads.summary
@@ -163,13 +163,12 @@ def _opened(folder: str, file: File) -> Iterator[Archive]:
         yield archive
 
 
-def _unpickled(step: StepRecords, memory: StepMemory, request: RestoreRequest) -> tuple[Any, bool]:
-    """Return the state, and whether there may be saved generators in it."""
-    reader = Reader(step.archive, True, memory.storage)
+def _unpickled(step: StepRecords, memory: StepMemory, request: RestoreRequest) -> Any:
+    reader = Reader(step.archive, True, memory.storage, step.pickle)
     # The native unpickler makes tensors on the CPU only, and swaps no bytes.
     arguments = {} if memory.is_on_cpu and not step.has_foreign_byte_order else {"encoding": "utf-8"}
     try:
-        return unpickle(reader, request.device, request.weights_only, arguments), MARK.encode() in reader.pickle
+        return unpickle(reader, request.device, request.weights_only, arguments)
     except pickle.UnpicklingError as error:
         if not request.weights_only:
             raise

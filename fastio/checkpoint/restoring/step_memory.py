@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -51,16 +52,16 @@ class StepRecords:
         own = self.files[0]
         for record in set(own.records.values()).difference(own.storages):
             if record.nbytes:
-                own.read(record.name, verify=True)
+                _ = self.pickle if record.name == PICKLE else own.read(record.name, verify=True)
 
     @property
     def has_foreign_byte_order(self) -> bool:
         """Whether the step was written on a machine of the other byte order."""
         return has_foreign_byte_order(self.archive, verify=True)
 
-    @property
+    @functools.cached_property
     def pickle(self) -> bytes:
-        """The pickled state, checked against its CRC."""
+        """The pickled state, checked against its CRC. It is read once."""
         return self.archive.read(PICKLE, verify=True)
 
 
