@@ -14,7 +14,7 @@ Example::
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from fastio._native import Choice
+from fastio.dicts.choice import Choice
 from fastio.dicts.context import Context, small_class
 from fastio.dicts.defaults import default, flush, forget, warm_up
 from fastio.dicts.dictionary import Dictionary, RDic, WDic

@@ -10,14 +10,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fastio._native import Curve, Failure, Samples, bucket_nbytes
 from fastio.dicts.context import Context
 from fastio.dicts.priors import is_text, parse_bucket
+from fastio.dicts.sizes import bucket_nbytes
+from fastio.dicts.tool_record import KEPT, Failure, Samples, median
 from fastio.dicts.tuner import Tuner
 from fastio.errors import DictionaryError, quoted
 
 SCHEMA = "fastio-dictionary/1"
-STORED = 5  # samples of a cell: enough for a median
 MOST_CELLS = 8192
 MOST_CONTEXTS = 128
 MOST_NAME = 100
@@ -43,22 +43,22 @@ def plain_tuners(tuners: Mapping[Context, Tuner]) -> list[dict[str, Any]]:
 
 
 def _count(tuner: Tuner) -> int:
-    return sum(len(record.curve.cells()) for record in tuner.records.values())
+    return sum(len(record.samples) for record in tuner.records.values())
 
 
 def _plain_tuner(tuner: Tuner) -> dict[str, Any]:
     sizes: dict[int, dict[str, Any]] = {}
     best: dict[int, float] = {}
     for tool, record in tuner.records.items():
-        for bucket, cell in record.curve.cells():
-            values = [] if cell.doubt else cell.values[-STORED:]
+        for bucket, cell in record.samples.items():
+            values = cell.values
             if not values and not cell.firsts:
                 continue
             entry = sizes.setdefault(bucket, {"best": None, "microseconds": {}, "first": {}})
             if values:
                 entry["microseconds"][tool] = [_microseconds(value) for value in values]
-                if cell.median < best.get(bucket, math.inf):
-                    best[bucket], entry["best"] = cell.median, tool
+                if median(values) < best.get(bucket, math.inf):
+                    best[bucket], entry["best"] = median(values), tool
             if cell.firsts:
                 entry["first"][tool] = [_microseconds(value) for value in cell.firsts]
     for bucket, tool in tuner.best.items():
@@ -137,13 +137,13 @@ def _parse_size(tuner: Tuner, size: str, entry: dict[str, Any]) -> None:
     if best is not None:
         ((tuner.best[bucket], _),) = _tools({best: None} if isinstance(best, str) else best)
     for tool in times.keys() | firsts.keys():
-        curve: Curve = tuner.record(tool).curve
-        curve.put(bucket, Samples(_times(times.get(tool, [])), _times(firsts.get(tool, []))))
+        samples = Samples(_times(times.get(tool, [])), _times(firsts.get(tool, [])))
+        tuner.record(tool).samples[bucket] = samples
 
 
 def _times(values: object) -> list[float]:
     try:
-        return [math.log(value * 1e-6) for value in _list(values, "times")[-STORED:] if math.isfinite(value)]
+        return [math.log(value * 1e-6) for value in _list(values, "times")[-KEPT:] if math.isfinite(value)]
     except (TypeError, ValueError, OverflowError):
         raise DictionaryError(f"times must be numbers of microseconds above 0, got {str(values)[:80]}") from None
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fastio._native import BUCKETS
-
-LAST_BUCKET = BUCKETS - 1
 FEW_EXTENTS = 8
 
 _KIB = 1024

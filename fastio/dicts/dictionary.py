@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastio._native import Choice, bucket_of
+from fastio.dicts.choice import Choice
 from fastio.dicts.codec import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
 from fastio.dicts.context import Context
 from fastio.dicts.files import faults_of, read_plain, write_plain
 from fastio.dicts.priors import Rule, parse_rules, rule_for
 from fastio.dicts.renewal import Renewal
+from fastio.dicts.sizes import bucket_of
 from fastio.dicts.tuner import Tuner
 from fastio.errors import DictionaryError, quoted
 from fastio.runtime.fork_safe_lock import lock_across_forks
@@ -178,8 +179,7 @@ class Dictionary:
                 if self.op is None or context.op == self.op:
                     if self.learn:
                         tuner.best.clear()  # its times decide
-                    tuner.rule = self._rule(context)
-                    tuner.adopt(tuner.rule.prior)
+                    tuner.adopt(self._rule(context))
                     self.tuners[context] = tuner
 
     def adopt_later(self, kept: Mapping[Context, dict[str, Any]]) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fastio._native import Choice, Failure, Opinion, bucket_of, describe_nbytes, describe_seconds, shape
+from fastio.dicts.choice import Choice, Opinion
 from fastio.dicts.context import Context
+from fastio.dicts.sizes import describe_nbytes, describe_seconds, shape
+from fastio.dicts.tool_record import Failure
 from fastio.dicts.tuner import Tuner
 
 LIKELY = 2.0  # deviations either way
@@ -122,9 +124,8 @@ def explanation(
 
 def explain_tuner(tuner: Tuner, context: Context, nbytes: int, tools: tuple[str, ...], first: bool) -> Explanation:
     """What one tuner would do, without doing it. ``first``: at the process's first call."""
-    plan = tuner.make_plan(bucket_of(nbytes), tools, first=first)
-    failures = {tool: record.failure for tool, record in tuner.records.items() if record.failure is not None}
-    return explanation(context, nbytes, plan.choice, plan.ranked, failures)
+    choice, opinions = tuner.explain(nbytes, tools, first)
+    return explanation(context, nbytes, choice, opinions, tuner.failures())
 
 
 def chance_of_best(ranked: Sequence[Opinion]) -> float:

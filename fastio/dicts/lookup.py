@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import mean
 
-from fastio._native import Choice, bucket_nbytes, bucket_of, describe_nbytes, describe_seconds
+from fastio.dicts.choice import Choice
+from fastio.dicts.sizes import bucket_nbytes, bucket_of, describe_nbytes, describe_seconds
 from fastio.dicts.tuner import Tuner
 
 
@@ -30,7 +31,7 @@ def table_of(tuner: Tuner) -> dict[int, Row]:
     """The rows of one context by the bucket of their size."""
     table = {bucket: Row(best) for bucket, best in tuner.best.items()}
     for tool, record in tuner.records.items():
-        for bucket, cell in record.curve.cells():
+        for bucket, cell in record.samples.items():
             if cell.values:
                 row = table.setdefault(bucket, Row())
                 row.seconds[tool] = mean(math.exp(value) for value in cell.values)

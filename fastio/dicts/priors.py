@@ -8,13 +8,14 @@ each may be off on another machine; else it is :func:`usual_doubt`.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
-from fastio._native import Prior, bucket_nbytes, bucket_of, shape
 from fastio.dicts.context import Context
+from fastio.dicts.sizes import bucket_nbytes, bucket_of, shape
 from fastio.errors import DictionaryError, quoted
 
 # Between recordings of other days and versions, on other virtual machines of two kinds, it was 0.09 to 0.14 over all
@@ -26,6 +27,34 @@ _SMALL = 0.5
 _LATENCY_NBYTES = math.exp(shape(0.0))  # of a usual disk
 
 _CONTEXT_FIELDS = frozenset(Context._fields)
+_UNLISTED = 0.2  # logarithm: how much slower than the best a tool is taken to be of which a rule says nothing
+
+
+class Prior:
+    """What tools took relative to each other elsewhere: ``costs`` by bucket, ascending, at least one.
+
+    A cost is the logarithm of a tool's time over the best one's, and the standard deviation of that from one machine to
+    another.
+    """
+
+    def __init__(self, costs: Sequence[tuple[int, Mapping[str, tuple[float, float]]]]) -> None:
+        self._costs = costs
+        self._buckets = [bucket for bucket, _ in costs]
+
+    def lists(self, tool: str) -> bool:
+        """Whether it says anything of the tool."""
+        return tool in self._costs[0][1]
+
+    def at(self, bucket: int, tool: str) -> tuple[float, float | None]:
+        """The tool's cost at a bucket, between two by interpolation; no deviation if it says nothing of the tool."""
+        after = min(bisect_left(self._buckets, bucket), len(self._costs) - 1)
+        high, above = self._costs[after]
+        low, below = self._costs[after - 1] if after and bucket < high else (high, above)
+        if tool not in below or tool not in above:
+            return _UNLISTED, None
+        share = (bucket - low) / (high - low) if high > low else 0.0
+        one, other = below[tool], above[tool]
+        return one[0] + share * (other[0] - one[0]), one[1] + share * (other[1] - one[1])
 
 
 class Rule(NamedTuple):

@@ -17,6 +17,7 @@ from fastio.dicts.dictionary import LOCK, Dictionary
 from fastio.dicts.files import clear_leftovers, faults_of, locked, read_plain, write_plain
 from fastio.dicts.fingerprint import Fingerprint
 from fastio.dicts.priors import Rule, parse_rules
+from fastio.dicts.tool_record import Samples
 from fastio.dicts.tuner import Tuner
 from fastio.errors import DictionaryError
 
@@ -102,7 +103,7 @@ class Store:
     def mark_written(self) -> None:
         """Forget what is not on disk yet: in a forked child, whose parent will write it."""
         self._calls = 0
-        for _, cell in self._cells():
+        for cell in self._cells():
             cell.written()
 
     def _merge(self, path: str) -> None:
@@ -117,11 +118,11 @@ class Store:
         write_plain(path, plain if staged is None else {**plain, "staging": staging.plain(staged)})
         clear_leftovers(path)
 
-    def _cells(self) -> Iterator[tuple[int, Any]]:
+    def _cells(self) -> Iterator[Samples]:
         for dictionary in self._dictionaries:
             for tuner in dictionary.tuners.values():
                 for record in tuner.records.values():
-                    yield from record.curve.cells()
+                    yield from record.samples.values()
 
     def _parsed(self, kept: Mapping[Context, dict[str, Any]]) -> dict[Context, Tuner]:
         tuners = {}
@@ -172,13 +173,6 @@ def _merge_tuners(into: dict[Context, Tuner], learned: Mapping[Context, Tuner]) 
             kept = there.record(tool)
             if record.used or record.failure is not None:
                 kept.failure = record.failure
-            for bucket, cell in record.curve.cells():
-                if not (cell.fresh or cell.fresh_firsts or cell.rewritten):
-                    continue
-                old = kept.curve.cell(bucket)
-                if cell.rewritten:
-                    old.clear()
-                old.extend(
-                    [] if cell.doubt else cell.values[-cell.fresh :] if cell.fresh else [],
-                    cell.firsts[-cell.fresh_firsts :] if cell.fresh_firsts else [],
-                )
+            for bucket, cell in record.samples.items():
+                if cell.fresh or cell.fresh_firsts or cell.rewritten:
+                    kept.cell(bucket).merge(cell)

@@ -1,18 +1,262 @@
-"""Which tool to use, learned while it is used: the tuner of one context, over :class:`fastio._native.Tuner`."""
+"""Which tool to use, learned while it is used: the tuner of one context.
+
+After the Fastensor paper, section 4 (algorithms 1 and 2, figure 4), with times learned from every transfer instead of
+one cold time per tool, and every size answered from the sizes around it. Total time is minimised:
+
+- The tool with the least expected time is used (:class:`fastio.dicts.cost_model.CostModel`).
+- A tool that may be faster is tried if a budget allows it (:class:`fastio.dicts.exploration.Exploration`).
+- A tool that became slower (:class:`fastio.dicts.change_detection.ChangeDetector`), or is suspected of it, is looked at
+  again out of a budget of its own, for it may be as fast as before again.
+"""
 
 from __future__ import annotations
 
-from fastio import _native
+import math
+from collections.abc import Sequence
+
+from fastio.dicts.choice import FIRST_CALLS, MEASURED, NEARBY, PRIOR, UNKNOWN, Choice, Opinion, Plan
+from fastio.dicts.cost_model import CostModel
+from fastio.dicts.exploration import BAND, Exploration
 from fastio.dicts.priors import NOTHING, Rule
+from fastio.dicts.sizes import SHAPES, bucket_nbytes, bucket_of, shape
+from fastio.dicts.tool_record import Failure, Samples, ToolRecord, median
+
+PLAN_CALLS = 256  # the life of a plan, unless
+MOVED = 0.1  # an expected time moves by this logarithm
+AGREES, MOST_WAITING = 0.15, 16  # logarithm: a time this near to the expected one may wait, as may so many
+RETURNED = 0.1  # logarithm: a tool this near to its old speed is as fast as before
+FIRST_NOISE = 0.35  # standard deviation of a first call's time
+ELSEWHERE_CALLS = 100  # that may have passed since stored times were measured
+LARGE_NBYTES, HUGE_NBYTES = 16 << 20, 256 << 20  # from here on CPU work counts; from here on for long
+EQUAL, GIVEN_AWAY = 0.08, 0.12  # logarithms: what a large, a huge transfer may take longer with less work of the CPU
+LEAST_SECONDS = 1e-9
+MOST_TOOLS, MOST_PLANS = 64, 1024
+_BLANK = ToolRecord()
+Matrix = Sequence[Sequence[float]]
 
 
-class Tuner(_native.Tuner):
+class Tuner:
     """Learns one context, begun with what a rule says. Not thread-safe: a :class:`Dictionary` is.
 
-    ``choose`` what to use, then tell how long it took (``observe``) or why it failed (``fail``).
+    ``choose`` a tool, then report how long it took (``observe``) or why it failed (``fail``). Sizes are bytes, times
+    seconds. ``records`` holds what is known of each tool, ``best`` what a file names as the best tool of a bucket.
     """
 
     def __init__(self, rule: Rule = NOTHING) -> None:
-        super().__init__(rule.prior)
         self.rule = rule
-        self.best: dict[int, str] = {}  # by bucket: what a file names as the best tool of a size
+        self.best: dict[int, str] = {}
+        self.records: dict[str, ToolRecord] = {}
+        self.calls = 0
+        self._model = CostModel(rule.prior)
+        self._exploration = Exploration()
+        self._plans: dict[tuple[int, tuple[str, ...]], Plan] = {}
+        self._expected: dict[tuple[str, int], float] = {}  # of the plans in use
+        self._waiting: list[tuple[str, int, float]] = []
+        self._passed = 0  # calls that the model does not know of yet
+
+    def adopt(self, rule: Rule) -> None:
+        """Take another prior; the stored times are learned on top of it."""
+        self.rule = rule
+        self._model = CostModel(rule.prior)
+        self._drop_plans()
+        for tool, record in self.records.items():
+            for bucket, cell in record.samples.items():
+                self._restore(tool, record, bucket, cell)
+        self._model.walk(self.records, ELSEWHERE_CALLS)
+
+    def choose(self, nbytes: float, candidates: Sequence[str], *, first: bool = False) -> Choice:
+        """The tool to use for a transfer of that size, out of at least one candidate (none is a ValueError).
+
+        Candidates are in the order in which they work the CPU, least first: of tools that are equal in time the first
+        of them moves what is large. ``first``: it is the process's first transfer, by whichever tool.
+        """
+        bucket, tools = bucket_of(nbytes), tuple(candidates)
+        self.calls += 1
+        plan = None if first else self._plans.get((bucket, tools))
+        if plan is None or self.calls > plan.until:
+            self._learn_waiting()
+            plan = self._plan(bucket, tools, first)
+            if not first:
+                if len(self._plans) >= MOST_PLANS:
+                    self._drop_plans()
+                self._plans[bucket, tools] = plan
+                self._expected[plan.choice.tool, bucket] = plan.usable[0].mean
+        if self._exploration.spent < plan.due:
+            return plan.choice
+        tried, plan.due = self._exploration.next_try(plan, self.records, self.calls)
+        if tried is None:
+            return plan.choice
+        self.record(tried.opinion.tool).tried = tried
+        return plan.choice_of(tried.opinion)
+
+    def observe(self, nbytes: float, tool: str, seconds: float, *, first: bool = False) -> None:
+        """Learn that a transfer took so long. ``first`` marks the tool's first call in its process: warm-up.
+
+        Most times agree with the plan in use. They wait to be learned together, which takes less time, but are learned
+        before anything else happens.
+        """
+        if not math.isfinite(seconds):
+            return
+        seconds, bucket, record = max(seconds, LEAST_SECONDS), bucket_of(nbytes), self.record(tool)
+        value = math.log(seconds) - shape(nbytes)
+        self._exploration.count(seconds)
+        record.used, record.failure = True, None
+        record.last_used[bucket // BAND] = self._exploration.spent
+        cell = record.cell(bucket)
+        cell.add(value + SHAPES[bucket], first)
+        self._passed += 1
+        expected = self._expected.get((tool, bucket))
+        if expected is not None and record.tried is None and abs(value - expected) < AGREES and not first:
+            self._waiting.append((tool, bucket, value))
+            if len(self._waiting) >= MOST_WAITING:
+                self._learn_waiting()
+            return
+        self._learn_waiting()
+        if record.tried is not None:
+            self._exploration.pay(record, record.tried, seconds)
+        if first:
+            self._model.update(self._model.predict(tool, bucket, value, first=True), FIRST_NOISE**2)
+        if first or self._learn(tool, bucket, value) > MOVED or len(cell.values) <= 1:
+            self._drop_plans()
+
+    def fail(self, tool: str, why: str) -> None:
+        """Avoid a tool that refused or failed; it is tried again much later."""
+        record = self.record(tool)
+        record.tried = None
+        record.fail(why, self.calls)
+        self._drop_plans()
+
+    def renew(self) -> None:
+        """Doubt everything measured so far, so that it is measured again."""
+        self._model.renew(self.records)
+        self._exploration.renew()
+        self._drop_plans()
+        for record in self.records.values():
+            for cell in record.samples.values():
+                cell.clear()
+
+    def times(self, nbytes: float, candidates: Sequence[str]) -> dict[str, float]:
+        """Seconds expected of each candidate that was measured at or near the size and does not fail, fastest first."""
+        plan = self._plan(bucket_of(nbytes), tuple(candidates), False)
+        known = sorted((one for one in plan.usable if one.known), key=lambda one: one.mean)
+        return {one.tool: math.exp(min(one.mean + shape(nbytes), 100.0)) for one in known}
+
+    def record(self, tool: str) -> ToolRecord:
+        """What is known of a tool, made empty where nothing is."""
+        found = self.records.get(tool)
+        if found is None:
+            if len(self.records) >= MOST_TOOLS:
+                oldest = next(iter(self.records))
+                del self.records[oldest]
+                self._model.forget(oldest)
+            found = self.records[tool] = ToolRecord()
+        return found
+
+    def failures(self) -> dict[str, Failure]:
+        """The tools that failed when they were last used."""
+        return {tool: record.failure for tool, record in self.records.items() if record.failure is not None}
+
+    def explain(
+        self, nbytes: float, candidates: Sequence[str], first: bool = False
+    ) -> tuple[Choice, Sequence[Opinion]]:
+        """What would be chosen, and what is expected of each tool, the best first."""
+        plan = self._plan(bucket_of(nbytes), tuple(candidates), first)
+        tried, _ = self._exploration.next_try(plan, self.records, self.calls)
+        return plan.choice if tried is None else plan.choice_of(tried.opinion), plan.ranked
+
+    def _plan(self, bucket: int, candidates: tuple[str, ...], first: bool) -> Plan:
+        if not candidates:
+            raise ValueError("there is no tool to choose from")
+        means, covariance = (array.tolist() for array in self._model.expect(candidates, bucket, first))
+        opinions = [
+            self._opinion(tool, bucket, first, means[at], covariance[at][at]) for at, tool in enumerate(candidates)
+        ]
+        order = sorted(range(len(opinions)), key=lambda at: opinions[at].mean)
+        failing = [at for at in order if self.records.get(candidates[at], _BLANK).fails(self.calls)]
+        usable = [at for at in order if at not in failing]
+        if not usable:
+            usable, failing = failing, []
+        best = self._preferred(bucket, opinions, usable, covariance)
+        for at in usable:
+            variance, noise = covariance[at][at], self.records.get(candidates[at], _BLANK).detector.noise
+            moved = max(variance - covariance[at][best], 0.0) / math.sqrt(variance + noise**2)
+            opinions[at] = opinions[at]._replace(informative=moved)
+        seconds = opinions[best].seconds(bucket) if self._exploration.usual or opinions[best].known else 0.0
+        ranked = [opinions[at] for at in (best, *(at for at in usable if at != best))]
+        last = [opinions[at] for at in failing]
+        return Plan(bucket, ranked, last, opinions[usable[0]], first, seconds, self.calls + PLAN_CALLS)
+
+    def _preferred(self, bucket: int, opinions: Sequence[Opinion], usable: Sequence[int], covariance: Matrix) -> int:
+        """The tool to use: the fastest, or for a large transfer one that is equal in time and works the CPU less."""
+        fastest, nbytes = usable[0], bucket_nbytes(bucket)
+        if nbytes < LARGE_NBYTES or not opinions[fastest].known:
+            return fastest
+        found = fastest
+        for at in usable[1:]:
+            if opinions[at].known and at < found:
+                most = GIVEN_AWAY
+                if nbytes < HUGE_NBYTES:
+                    variance = covariance[at][at] + covariance[fastest][fastest] - 2 * covariance[at][fastest]
+                    most = min(EQUAL, math.sqrt(max(variance, 0.0)))
+                if opinions[at].mean - opinions[fastest].mean <= most:
+                    found = at
+        return found
+
+    def _opinion(self, tool: str, bucket: int, first: bool, mean: float, variance: float) -> Opinion:
+        record = self.records.get(tool, _BLANK)
+        penalty = slowdown = record.detector.penalty
+        if record.speed_before is not None:
+            slowdown += max(self._model.speed(tool) - record.speed_before, 0.0)
+        samples, nearby = record.count(bucket)
+        source = PRIOR if self.rule.prior.lists(tool) else UNKNOWN
+        if nearby or any(cell.firsts for cell in record.samples.values()):
+            source = MEASURED if samples else NEARBY if nearby else FIRST_CALLS
+        known = nearby > 0 or (first and source == FIRST_CALLS)
+        deviation = math.sqrt(max(variance, 0.0))
+        return Opinion(tool, mean + penalty, deviation, source, samples, nearby, known, slowdown)
+
+    def _learn(self, tool: str, bucket: int, value: float) -> float:
+        """Learn a time; return how far that moved the expected one."""
+        record, seen = self.records[tool], self._model.predict(tool, bucket, value)
+        detector, noise = record.detector, record.detector.noise**2
+        doubted = detector.suspicion > 0
+        if detector.detect(seen.residual, seen.variance + noise):
+            if seen.residual > 0:  # remember the old speed while the tool is slower
+                speed = self._model.speed(tool)
+                record.speed_before = speed if record.speed_before is None else min(record.speed_before, speed)
+                detector.slowed = True
+                record.doubt(self._exploration.spent)
+            self._model.change(seen, min(seen.residual, detector.suspicion or seen.residual), noise)
+            detector.suspicion, moved = 0.0, math.inf
+        else:
+            moved = self._model.update(seen, noise)
+            if detector.suspicion > 0:
+                detector.suspicion = max(detector.suspicion - moved, 1e-3)
+        if (detector.suspicion > 0) != doubted:
+            record.doubt(self._exploration.spent)
+            moved = math.inf
+        if record.speed_before is not None and self._model.speed(tool) < record.speed_before + RETURNED:
+            record.speed_before, detector.slowed = None, False
+        return abs(moved)
+
+    def _learn_waiting(self) -> None:
+        """Let the calls since the last time pass, and learn the times that wait."""
+        if self._passed:
+            self._model.walk(self.records, self._passed)
+            self._passed = 0
+        waiting, self._waiting = self._waiting, []
+        for tool, bucket, value in waiting:
+            self._learn(tool, bucket, value)
+
+    def _drop_plans(self) -> None:
+        self._plans.clear()
+        self._expected.clear()
+
+    def _restore(self, tool: str, record: ToolRecord, bucket: int, cell: Samples) -> None:
+        """Learn the stored times of a cell."""
+        for values, noise, first in ((cell.values, record.detector.noise, False), (cell.firsts, FIRST_NOISE, True)):
+            if values:
+                seen = self._model.predict(tool, bucket, median(values) - SHAPES[bucket], first)
+                self._model.learn(seen, noise**2 / len(values))
+                for value in values:
+                    self._exploration.count(math.exp(min(value, 100.0)))

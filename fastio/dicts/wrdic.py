@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fastio._native import Choice, describe_nbytes, describe_seconds
+from fastio.dicts.choice import Choice
 from fastio.dicts.context import Context
 from fastio.dicts.dictionary import LOCK, SAVE, Dictionary, RDic, WDic
+from fastio.dicts.sizes import describe_nbytes, describe_seconds
 from fastio.errors import DictionaryError, quoted
 
 if TYPE_CHECKING:

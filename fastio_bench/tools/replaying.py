@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from fastio._native import shape
+from fastio.dicts.sizes import shape
 from fastio.dicts.tuner import Tuner
 from fastio_bench.tools.trace import Row
 

@@ -46,8 +46,6 @@ NB_MODULE(_native, module) {
     fastio::bind_transfers(module);
     fastio::bind_files(module);
     fastio::bind_codec(module);
-    fastio::bind_dicts(module);
-    fastio::bind_tuner(module);
     fastio::bind_pickle(module);
     fastio::bind_store(module);
     fastio::bind_vfio(module);

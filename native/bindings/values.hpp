@@ -24,8 +24,6 @@ void bind_memory(nanobind::module_& module);
 void bind_transfers(nanobind::module_& module);
 void bind_files(nanobind::module_& module);
 void bind_codec(nanobind::module_& module);
-void bind_dicts(nanobind::module_& module);
-void bind_tuner(nanobind::module_& module);
 void bind_pickle(nanobind::module_& module);
 void bind_store(nanobind::module_& module);
 void bind_vfio(nanobind::module_& module);

@@ -54,8 +54,8 @@ def test_sizes_have_their_own_best_tool() -> None:
         fill(dictionary, SAVE, {"uring": 3e-4, "posix": 1e-4, "torch": 2e-4}, nbytes)
     for nbytes in (1 << 26, 1 << 28):
         fill(dictionary, SAVE, {"uring": nbytes / 3e9, "posix": nbytes / 2e9, "torch": nbytes / 1e9}, nbytes)
-    assert dictionary.choose(SAVE, 1 << 13, TOOLS).tool == "posix"
-    assert dictionary.choose(SAVE, 1 << 27, TOOLS).tool == "uring"
+    assert dictionary.explain(SAVE, 1 << 13, TOOLS).entries[0].tool == "posix"
+    assert dictionary.explain(SAVE, 1 << 27, TOOLS).entries[0].tool == "uring"
 
 
 def test_a_fresh_dictionary_answers_by_what_ships() -> None:
@@ -87,7 +87,7 @@ def test_processes_of_one_call_go_by_what_tools_took_as_first_calls() -> None:
     for seed in range(8):
         chance = random.Random(seed)
         known, called = Dictionary(rules=()), set()
-        for _ in range(30):
+        for _ in range(60):
             tool = known.choose(LOAD, 12 * MIB, TOOLS).tool
             usual = later if tool in called else first
             known.observe(LOAD, 12 * MIB, tool, usual[tool] * 1e-3 * chance.lognormvariate(0, 0.1))

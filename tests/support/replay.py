@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import Any
 
-from fastio._native import Prior, bucket_nbytes
-from fastio.dicts.priors import NOTHING, Rule, usual_doubt
+from fastio.dicts.priors import NOTHING, Prior, Rule, usual_doubt
+from fastio.dicts.sizes import bucket_nbytes
 from fastio.dicts.tuner import Tuner
 from fastio_bench.tools import replaying
 from fastio_bench.tools.replaying import Call, Timed, expected_over_oracle, share_best

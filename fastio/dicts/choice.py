@@ -1,0 +1,116 @@
+"""Which tool a dictionary chose, what it expects of each, and the reason in words: the plan of one bucket."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fastio.dicts.sizes import SHAPES, bucket_nbytes, describe_nbytes, describe_seconds
+
+MEASURED, NEARBY, FIRST_CALLS, PRIOR, UNKNOWN = "measured", "nearby sizes", "first calls", "prior", "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which tool to use now.
+
+    ``order`` holds every candidate, ``tool`` first and the others best first: what to try when a tool refuses.
+    ``exploring`` is True when the tool is tried to learn its time, not because it is expected to be the fastest.
+    """
+
+    tool: str
+    reason: str
+    exploring: bool
+    order: tuple[str, ...]
+
+
+class Opinion(NamedTuple):
+    """What a tool is expected to take at one bucket.
+
+    ``mean`` and ``deviation`` are those of the logarithm of seconds, less the shape. ``source`` says what they rest on:
+    ``"measured"``, ``"nearby sizes"``, ``"first calls"``, ``"prior"`` or ``"unknown"``; ``samples`` were taken in the
+    bucket itself, ``nearby`` within four octaves of it. ``known``: the tool was measured at the size or near it, for a
+    process's first call as a first call at least. ``slowdown``: by how much the mean would be less if a tool that
+    became slower, or is suspected of it, is as fast as before. ``informative``: by how much a call may move the mean
+    relative to the best tool's, as a standard deviation.
+    """
+
+    tool: str
+    mean: float
+    deviation: float
+    source: str
+    samples: int
+    nearby: int
+    known: bool
+    slowdown: float = 0.0
+    informative: float = 0.0
+
+    def seconds(self, bucket: int) -> float:
+        """The time expected at the bucket's own size."""
+        return math.exp(min(self.mean + SHAPES[bucket], 100.0))
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is expected at one bucket, in a process's ``first`` call or a later one.
+
+    ``usable`` tools, the one to use first, then the fastest first, then those that ``fail``. ``fastest`` of the usable
+    ones. ``seconds``: what the one to use should take. Valid up to the call ``until``. No other tool is worth a try
+    before the seconds ``due`` are spent.
+    """
+
+    bucket: int
+    usable: Sequence[Opinion]
+    failing: Sequence[Opinion]
+    fastest: Opinion
+    first: bool
+    seconds: float
+    until: int
+    choice: Choice = field(init=False)
+    due: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.choice = self.choice_of(self.usable[0])
+
+    @property
+    def ranked(self) -> Sequence[Opinion]:
+        """The opinions of all tools, the best first."""
+        return (*self.usable, *self.failing)
+
+    def choice_of(self, chosen: Opinion) -> Choice:
+        """The choice of one of the usable tools; another than the best is a try."""
+        why = _reason(self.bucket, self.usable, chosen, self.fastest, self.first)
+        order = (chosen.tool, *(one.tool for one in self.ranked if one is not chosen))
+        return Choice(chosen.tool, why, chosen is not self.usable[0], order)
+
+
+def _reason(bucket: int, ranked: Sequence[Opinion], chosen: Opinion, fastest: Opinion, first: bool) -> str:
+    """Why ``chosen``, one of the usable tools ``ranked``; ``first``: at the process's first call."""
+    if len(ranked) == 1:
+        return f"{chosen.tool} is the only tool that can be used"
+    best, size = ranked[0], describe_nbytes(bucket_nbytes(bucket))
+    if chosen is not best:
+        if not chosen.known:
+            return f"trying {chosen.tool}, which was not measured near {size} yet"
+        return f"trying {chosen.tool} again near {size}: it may be faster than {best.tool}"
+    if not best.known:
+        return _unmeasured(best, size)
+    where = f"at {size}" if best.source == MEASURED else f"by the sizes around {size}"
+    if first:
+        where = f"as a process's first call {where}"
+    took, other = describe_seconds(best.seconds(bucket)), ranked[1] if best is fastest else fastest
+    others = describe_seconds(other.seconds(bucket))
+    if best is not fastest:
+        equal = f"{best.tool} and {other.tool} are equal in time {where} ({took} and {others})"
+        return f"{equal}; {best.tool} takes less CPU"
+    return f"{best.tool} is the fastest {where}: {took}, then {other.tool} {others}"
+
+
+def _unmeasured(best: Opinion, size: str) -> str:
+    if best.source == FIRST_CALLS:
+        return f"{best.tool} was the fastest near {size} as far as first calls tell"
+    if best.source == PRIOR:
+        return f"nothing is measured near {size} yet: the starting dictionary puts {best.tool} first"
+    return f"nothing is known near {size} yet: {best.tool} is the first that can be used"

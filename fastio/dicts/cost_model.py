@@ -1,0 +1,188 @@
+"""What each tool takes at each size: a linear Gaussian model of the logarithm of its time, learned by a Kalman filter.
+
+::
+
+    log(seconds) = shape(size) + prior(tool, size)             what is known from elsewhere
+                 + level + curve(size)                         of all tools: the machine
+                 + speed(tool) + curve(tool, size)             of one tool
+                 + first + first(tool)                         only in a tool's first call of a process
+                 + noise
+
+Curves are piecewise linear between knots. Level and speeds are random walks. The terms have a full covariance: what one
+call shows moves the other tools by as much as it was the machine's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastio.dicts.priors import Prior
+
+LEVEL, COMMON_KNOT, COMMON_CURVE = 0.7, 4, 0.4  # standard deviations of the terms; buckets between two knots
+SPEED, TOOL_KNOT = 0.15, 8
+UNLISTED_SPEED, UNLISTED_CURVE = 0.5, 0.6  # of a tool of which the prior says nothing
+FIRST_MEAN, FIRST, FIRST_OWN = 0.3, 0.8, 0.3  # what a first call takes longer
+LEVEL_STEP, SPEED_STEP = 0.02, 0.006  # of the random walks, a call
+CHANGED_LEVEL, CHANGED_SPEED, CHANGED_CURVE = 0.6, 0.9, 0.3  # deviations added when a speed has changed
+RENEWED = 0.5  # deviation added to all speeds when everything is to be measured again
+STALLS, STALL = 0.05, 0.7  # share of calls that meet a stall of the machine; mean of the logarithm that it adds
+
+_LEVEL, _FIRST = ("", 0, 0), ("", -1, 0)
+_Key = tuple[str, int, int]
+_Array = Any
+
+
+class Place(NamedTuple):
+    """Some tools at one bucket: the prior's means (tools), the terms of the model, and their weights (tools, terms)."""
+
+    priors: _Array
+    terms: _Array
+    weights: _Array
+
+
+class Prediction(NamedTuple):
+    """A measured time beside the expected one: the logarithm of their ratio, and its variance without noise.
+
+    ``covariance`` with each term of the model.
+    """
+
+    tool: str
+    terms: _Array
+    weights: _Array
+    residual: float
+    variance: float
+    covariance: _Array
+
+
+class CostModel:
+    """The model of one context. Buckets are those of :mod:`fastio.dicts.sizes`; values are log(seconds) less shape."""
+
+    def __init__(self, prior: Prior) -> None:
+        self.prior = prior
+        self._terms: dict[_Key, int] = {}
+        self._mean: _Array = np.zeros(0)
+        self._covariance: _Array = np.zeros((0, 0))
+        self._places: dict[tuple[tuple[str, ...], int, bool], Place] = {}
+        self._begun = False
+
+    def expect(self, tools: tuple[str, ...], bucket: int, first: bool = False) -> tuple[_Array, _Array]:
+        """The expected values of tools, as first calls of a process if asked: shape (tools,); and their covariance."""
+        place = self._place(tools, bucket, first)
+        covariance = place.weights @ self._covariance[np.ix_(place.terms, place.terms)] @ place.weights.T
+        return place.priors + place.weights @ self._mean[place.terms], covariance
+
+    def speed(self, tool: str) -> float:
+        """The logarithm of the tool's present time over what is usual for it."""
+        return float(self._mean[self._terms[tool, 0, 0]])
+
+    def predict(self, tool: str, bucket: int, value: float, first: bool = False) -> Prediction:
+        """Compare a measured value with the expected one."""
+        (prior,), terms, (weights,) = self._place((tool,), bucket, first)
+        if not self._begun:
+            self._begun = True
+            self._mean[self._terms[_LEVEL]] += value - prior - self._mean[terms] @ weights
+        residual = float(value - prior - self._mean[terms] @ weights)
+        return self._seen(tool, terms, weights, residual)
+
+    def update(self, seen: Prediction, noise: float) -> float:
+        """Learn a measured value whose noise has this variance: the update step of the Kalman filter.
+
+        A call may have met a stall of the machine, which says nothing of the tool: the mean moves and the variance
+        falls by the chance that it met none (the probabilistic data association of Bar-Shalom and Tse, 1975). Return
+        by how much the expected value moved.
+        """
+        variance, weight, step = seen.variance + noise, 1.0, seen.residual
+        if step > 0:
+            odds = math.log(STALLS / STALL) - step / STALL  # of a stall; the exponential distribution of what it adds
+            odds -= math.log((1 - STALLS) / math.sqrt(math.tau * variance)) - 0.5 * step**2 / variance
+            weight = 1 / (1 + math.exp(min(odds, 700.0)))
+        gain = seen.covariance / variance
+        self._mean += gain * (step * weight)
+        self._covariance -= weight * np.outer(gain, seen.covariance - (1 - weight) * step**2 * gain)
+        return weight * step * seen.variance / variance
+
+    def learn(self, seen: Prediction, noise: float) -> None:
+        """As :meth:`update`, of a value that met no stall."""
+        gain = seen.covariance / (seen.variance + noise)
+        self._mean += gain * seen.residual
+        self._covariance -= np.outer(gain, seen.covariance)
+
+    def change(self, seen: Prediction, residual: float, noise: float) -> None:
+        """As :meth:`learn`, of a tool whose speed has changed, or the machine's: let them move."""
+        self._widen(_LEVEL, CHANGED_LEVEL)
+        self._widen((seen.tool, 0, 0), CHANGED_SPEED)
+        for key in [key for key in self._terms if key[0] == seen.tool and key[1] > 0]:
+            self._widen(key, CHANGED_CURVE)
+        self.learn(self._seen(seen.tool, seen.terms, seen.weights, residual), noise)
+
+    def walk(self, tools: Iterable[str], calls: int) -> None:
+        """Let so many calls pass: the prediction step of the Kalman filter."""
+        self._widen(_LEVEL, LEVEL_STEP * math.sqrt(calls))
+        for tool in tools:
+            self._widen((tool, 0, 0), SPEED_STEP * math.sqrt(calls))
+
+    def renew(self, tools: Iterable[str]) -> None:
+        """Doubt all speeds."""
+        for tool in tools:
+            self._widen((tool, 0, 0), RENEWED)
+
+    def forget(self, tool: str) -> None:
+        """Forget what was learned of one tool."""
+        gone = [index for key, index in self._terms.items() if key[0] == tool]
+        self._mean = np.delete(self._mean, gone)
+        self._covariance = np.delete(np.delete(self._covariance, gone, 0), gone, 1)
+        kept = sorted((index, key) for key, index in self._terms.items() if key[0] != tool)
+        self._terms = {key: index for index, (_, key) in enumerate(kept)}
+        self._places.clear()
+
+    def _seen(self, tool: str, terms: _Array, weights: _Array, residual: float) -> Prediction:
+        covariance = self._covariance[:, terms] @ weights
+        return Prediction(tool, terms, weights, residual, float(weights @ covariance[terms]), covariance)
+
+    def _place(self, tools: tuple[str, ...], bucket: int, first: bool) -> Place:
+        found = self._places.get((tools, bucket, first))
+        if found is None:
+            priors, rows = [], []
+            for tool in tools:
+                mean, doubt = self.prior.at(bucket, tool)
+                priors.append(mean)
+                rows.append(self._row(tool, bucket, first, doubt))
+            terms = sorted({term for row in rows for term in row})
+            weights = np.array([[row.get(term, 0.0) for term in terms] for row in rows])
+            found = self._places[tools, bucket, first] = Place(np.array(priors), np.array(terms), weights)
+        return found
+
+    def _row(self, tool: str, bucket: int, first: bool, doubt: float | None) -> dict[int, float]:
+        """The terms of a tool's time at a bucket, with their weights."""
+        curve, speed = (UNLISTED_CURVE, UNLISTED_SPEED) if doubt is None else (doubt, SPEED)
+        row = {self._term(_LEVEL, LEVEL): 1.0, self._term((tool, 0, 0), speed): 1.0}
+        row |= self._knots("", bucket, COMMON_KNOT, COMMON_CURVE) | self._knots(tool, bucket, TOOL_KNOT, curve)
+        if first:
+            row |= {self._term(_FIRST, FIRST, FIRST_MEAN): 1.0, self._term((tool, -1, 0), FIRST_OWN): 1.0}
+        return row
+
+    def _knots(self, tool: str, bucket: int, every: int, deviation: float) -> dict[int, float]:
+        """The one or two knots around a bucket, weighted by linear interpolation."""
+        knot, beyond = divmod(bucket, every)
+        share = beyond / every
+        row = {self._term((tool, every, knot), deviation): 1 - share}
+        return row | {self._term((tool, every, knot + 1), deviation): share} if share else row
+
+    def _term(self, key: _Key, deviation: float, mean: float = 0.0) -> int:
+        """The index of a term, which joins with this deviation if it is new."""
+        index = self._terms.get(key)
+        if index is None:
+            index = self._terms[key] = len(self._mean)
+            self._mean = np.append(self._mean, mean)
+            self._covariance = np.pad(self._covariance, (0, 1))
+            self._covariance[index, index] = deviation**2
+        return index
+
+    def _widen(self, key: _Key, deviation: float) -> None:
+        index = self._terms.get(key)
+        if index is not None:
+            self._covariance[index, index] += deviation**2

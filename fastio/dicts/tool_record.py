@@ -1,0 +1,144 @@
+"""What is kept of one tool in one context: its last times at each size, its failures, its changes of speed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fastio.dicts.change_detection import ChangeDetector
+from fastio.dicts.choice import Opinion
+
+KEPT = 5  # times of a cell
+NEAR = 16  # buckets: four octaves either way
+LOOKS, FIRST_LOOK = 0.02, 1.0  # share of the time for each tool that became slower, and usual calls to begin with
+RETRY_CALLS, RETRY_GROWTH, MOST_GROWTHS = 256, 4, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a tool refused, how often in a row, and the call of its context before which it is not tried again."""
+
+    reason: str
+    count: int
+    until: int
+
+
+@dataclass(slots=True)
+class Samples:
+    """The last times of one tool in one bucket, as logarithms of seconds at the bucket's own size.
+
+    ``firsts`` are those of first calls of a process. ``fresh`` and ``fresh_firsts`` count those that are not on disk
+    yet; ``rewritten``: what is on disk is to be replaced.
+    """
+
+    values: list[float] = field(default_factory=list)
+    firsts: list[float] = field(default_factory=list)
+    fresh: int = 0
+    fresh_firsts: int = 0
+    rewritten: bool = False
+
+    def add(self, value: float, first: bool) -> None:
+        if first:
+            self.firsts = [*self.firsts, value][-KEPT:]
+            self.fresh_firsts = min(self.fresh_firsts + 1, KEPT)
+        else:
+            self.values = [*self.values, value][-KEPT:]
+            self.fresh = min(self.fresh + 1, KEPT)
+
+    def merge(self, newer: Samples) -> None:
+        """Append what is fresh of the same cell in another process."""
+        kept = [] if newer.rewritten else self.values
+        self.values = [*kept, *_last(newer.values, newer.fresh)][-KEPT:]
+        self.firsts = [*self.firsts, *_last(newer.firsts, newer.fresh_firsts)][-KEPT:]
+
+    def clear(self) -> None:
+        """Drop the times, here and on disk."""
+        self.values, self.fresh, self.rewritten = [], 0, True
+
+    def written(self) -> None:
+        self.fresh = self.fresh_firsts = 0
+        self.rewritten = False
+
+
+@dataclass(slots=True)
+class Budget:
+    """A share of the time from ``begun`` on (in the context's seconds), of which some is ``paid``.
+
+    ``credit``: usual calls that may be spent at once.
+    """
+
+    share: float
+    begun: float = 0.0
+    paid: float = 0.0
+    credit: float = 0.0
+
+    def due(self, cost: float, usual: float) -> float:
+        """The context's seconds from which on so much more may be spent."""
+        least = self.paid + cost - self.credit * usual
+        return self.begun + least / self.share if self.share else math.inf
+
+
+class Try(NamedTuple):
+    """A call that chooses another tool than the best, which is expected to take ``seconds``; what pays for it."""
+
+    opinion: Opinion
+    call: int
+    seconds: float
+    budget: Budget
+
+
+@dataclass(slots=True)
+class ToolRecord:
+    """What is kept of one tool.
+
+    ``used``: some call of this process used it. ``tried``: a try whose time is not known yet. ``speed_before``: its
+    speed before it became slower, as long as it is slower. ``recovery``: for looking whether a tool that became slower,
+    or is suspected of it, is as fast as before. ``last_used``: the context's seconds at its last call in each band of
+    sizes.
+    """
+
+    detector: ChangeDetector = field(default_factory=ChangeDetector)
+    samples: dict[int, Samples] = field(default_factory=dict)
+    failure: Failure | None = None
+    used: bool = False
+    tried: Try | None = None
+    speed_before: float | None = None
+    recovery: Budget = field(default_factory=lambda: Budget(LOOKS, credit=FIRST_LOOK))
+    last_used: dict[int, float] = field(default_factory=dict)
+
+    def cell(self, bucket: int) -> Samples:
+        """The samples of a bucket, made empty where there are none."""
+        return self.samples.setdefault(bucket, Samples())
+
+    def count(self, bucket: int) -> tuple[int, int]:
+        """How many times are kept of a bucket, and of those near it."""
+        samples, nearby = self.samples, 0
+        for at in range(bucket - NEAR, bucket + NEAR + 1):
+            if at in samples:
+                nearby += len(samples[at].values)
+        return len(samples[bucket].values) if bucket in samples else 0, nearby
+
+    def fail(self, reason: str, call: int) -> None:
+        count = 1 if self.failure is None else self.failure.count + 1
+        wait = RETRY_CALLS * RETRY_GROWTH ** min(count - 1, MOST_GROWTHS)
+        self.failure = Failure(reason, count, call + wait)
+
+    def fails(self, call: int) -> bool:
+        """Whether the tool failed lately and is not to be tried yet."""
+        return self.failure is not None and call < self.failure.until
+
+    def doubt(self, spent: float) -> None:
+        """The tool is, or may be, slower than before: begin to count what looking at it again costs."""
+        self.recovery = Budget(LOOKS, spent, credit=FIRST_LOOK)
+
+
+def median(values: Sequence[float]) -> float:
+    """One number for what several times say together."""
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def _last(values: Sequence[float], count: int) -> Sequence[float]:
+    return values[-count:] if count else ()
