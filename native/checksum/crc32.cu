@@ -27,6 +27,12 @@ __device__ inline u32 multiply(u32 a, u32 b) {
     return product;
 }
 
+// Multiplies a remainder by the distance of a row.
+__device__ inline u32 next_row(u32 state, const u32 (*slices)[256]) {
+    return slices[0][state & 0xFFu] ^ slices[1][(state >> 8) & 0xFFu] ^ slices[2][(state >> 16) & 0xFFu] ^
+           slices[3][state >> 24];
+}
+
 // Returns the word at `address`, with zeros in the place of bytes outside [begin, end).
 __device__ inline u32 load(u64 address, u64 begin, u64 end) {
     if (begin <= address && address + 4 <= end) return *reinterpret_cast<const u32*>(address);
@@ -41,13 +47,14 @@ __device__ inline u32 load(u64 address, u64 begin, u64 end) {
 // Returns the remainder of [begin, end), in lane 0; all lanes of a warp call it.
 __device__ inline u32 remainder_of(u64 begin, u64 end, const u32 (*slices)[256]) {
     const u64 last = (end + 3) / 4 * 4;  // where the last row ends; the first one may begin before the piece
-    const u64 rows = (last - begin / 4 * 4 + 127) / 128;
-    u32 state = 0;
-    for (u64 at = last - rows * 128 + threadIdx.x % 32 * 4; at < last; at += 128) {
-        state = slices[0][state & 0xFFu] ^ slices[1][(state >> 8) & 0xFFu] ^ slices[2][(state >> 16) & 0xFFu] ^
-                slices[3][state >> 24] ^ load(at, begin, end);
+    const u64 rows = (last - begin + 127) / 128;
+    u64 at = last - rows * 128 + threadIdx.x % 32 * 4;
+    u32 state = load(at, begin, end);
+    for (u64 row = 2; row < rows; ++row) {  // no test of bounds: the compiler can start several loads at once
+        state = next_row(state, slices) ^ *reinterpret_cast<const u32*>(at += 128);
     }
-    // Each lane adds what the lane `distance` words further has; then each has the sum of twice as many words.
+    if (rows > 1) state = next_row(state, slices) ^ load(at + 128, begin, end);
+    // Each lane adds the words of the lane `distance` further; in the end lane 0 has those of all.
     u32 power = X_32;
     for (u32 distance = 1; distance < 32; distance *= 2) {
         state = multiply(state, power) ^ __shfl_down_sync(0xFFFFFFFFu, state, distance);
