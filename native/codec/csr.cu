@@ -7,8 +7,8 @@
 // csr_unpack_* validates: if a row's pointer and popcount do not lead exactly to the next row's pointer (the first row
 // starts at 0, the last ends at the number of values), it skips the row and sets `damaged`.
 //
-// In each of four passes, the 32 lanes take 32 consecutive elements of the row. All accesses are contiguous, and all but
-// those to the values are aligned.
+// In each of four passes, the 32 lanes take 32 consecutive elements of the row. All accesses are contiguous, and all
+// but those to the values are aligned.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;

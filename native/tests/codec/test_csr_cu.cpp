@@ -1,140 +1,214 @@
-// Runs the GPU source on the host, with 32 threads as the lanes of one warp after another. Its payloads must equal
-// those of the CPU kernels. The tests marked `gpu` cover what a real GPU adds.
+// Runs the GPU source csr.cu on the emulated device. Its payloads must equal those of the CPU codec bit by bit, and it
+// must accept and refuse what the CPU codec does, without an access out of bounds. The tests marked `gpu` cover what a
+// real GPU adds.
+//
+// Another seed and more rounds: test_csr_cu 7 10000
 
-#include <condition_variable>
+#include <algorithm>
 #include <cstring>
-#include <functional>
-#include <mutex>
 #include <random>
-#include <thread>
+#include <string>
 #include <vector>
 
 #include "codec/csr.hpp"
 #include "support/errors.hpp"
 #include "tests/support/check.hpp"
+#include "tests/warp_emulator/cuda.hpp"
+#include "tests/warp_emulator/guarded.hpp"
 
 namespace {
 
-struct Dimension {
-    unsigned x;
-};
-constexpr unsigned WARPS = 8;  // in a block
-thread_local Dimension blockIdx{};
-thread_local Dimension threadIdx{};
-constexpr Dimension blockDim{32 * WARPS};
-
-// All 32 lanes contribute a bit and wait; the last one ends the round, and all return the word.
-class Ballot {
-  public:
-    unsigned vote(unsigned lane, bool bit) {
-        std::unique_lock<std::mutex> lock(mutex_);
-        const unsigned round = round_;
-        if (bit) word_ |= 1u << lane;
-        if (++voters_ == 32) {
-            result_ = word_;
-            word_ = voters_ = 0;
-            ++round_;
-            changed_.notify_all();
-        }
-        changed_.wait(lock, [&] { return round_ != round; });
-        return result_;
-    }
-
-  private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    unsigned word_ = 0, voters_ = 0, round_ = 0, result_ = 0;
-} ballot;
-
-unsigned __ballot_sync(unsigned, bool bit) { return ballot.vote(threadIdx.x % 32, bit); }
-unsigned __popc(unsigned word) { return static_cast<unsigned>(__builtin_popcount(word)); }
-
-#define __device__
-#define __global__
 #include "codec/csr.cu"
 
-// Launches one block more than the rows need, as a real launch may.
-void launch(uint64_t rows, const std::function<void()>& kernel) {
-    std::vector<std::thread> lanes;
-    for (unsigned lane = 0; lane < 32; ++lane) {
-        lanes.emplace_back([&, lane] {
-            for (unsigned warp = 0; warp < (rows / WARPS + 1) * WARPS; ++warp) {
-                blockIdx.x = warp / WARPS;
-                threadIdx.x = warp % WARPS * 32 + lane;
-                kernel();
-            }
-        });
-    }
-    for (std::thread& lane : lanes) lane.join();
-}
+using warp_emulator::Against;
+using warp_emulator::Guarded;
+using Bytes = std::vector<uint8_t>;
 
-std::mt19937_64 generator(20260802);
+std::mt19937_64 generator;
+unsigned cases = 0, accepted = 0;
 
 size_t below(size_t limit) { return generator() % limit; }
 
-template <typename Element>
-struct Kernels {
-    void (*find)(const Element*, u64, u32*, long long*);
-    void (*pack)(const Element*, u64, const u32*, const long long*, unsigned char*);
-    void (*unpack)(const unsigned char*, u64, u64, Element*, int*);
+Against any_end() { return below(2) == 0 ? Against::BEGIN : Against::END; }
+
+uint64_t rows_of(size_t count) { return (count + 127) / 128; }
+
+// At least one warp for each row, in blocks of 1 to 8 warps, and at times a block more.
+template <typename Kernel>
+void launch(warp_emulator::Device& device, uint64_t rows, const Kernel& kernel) {
+    const unsigned warps = 1 + static_cast<unsigned>(below(8));
+    device.launch(static_cast<unsigned>((rows + warps - 1) / warps + below(2)), warps * 32, kernel);
+}
+
+// A payload in memory as the device has it: aligned to 8 bytes.
+struct Payload : Guarded {
+    explicit Payload(size_t nbytes) : Guarded(nbytes, any_end(), 0, 8) {}
+    explicit Payload(const Bytes& bytes) : Payload(bytes.size()) { std::copy(bytes.begin(), bytes.end(), data()); }
 };
 
 template <typename Element>
-bool unpacks(const Kernels<Element>& kernels, const std::vector<uint8_t>& payload, std::vector<Element>& back) {
-    const uint64_t rows = (back.size() + 127) / 128;
-    const uint64_t nonzeros = (payload.size() - fastio::csr_nbytes(back.size(), sizeof(Element), 0)) / sizeof(Element);
-    int damaged = 0;
-    for (unsigned lane = 0; lane < 32; ++lane) {  // unpacking needs no ballot, so lanes run one by one
-        for (uint64_t row = 0; row < rows; ++row) {
-            blockIdx.x = static_cast<unsigned>(row / WARPS);
-            threadIdx.x = static_cast<unsigned>(row % WARPS * 32 + lane);
-            kernels.unpack(payload.data(), nonzeros, back.size(), back.data(), &damaged);
+struct Codec {
+    void (*find)(const Element*, u64, u32*, long long*);
+    void (*pack)(const Element*, u64, const u32*, const long long*, unsigned char*);
+    void (*unpack)(const unsigned char*, u64, u64, Element*, int*);
+    static constexpr size_t WIDTH = sizeof(Element);
+    warp_emulator::Device device{generator()};
+
+    // What pack() of fastio/offload/codecs/csr_cuda.py does. `change` may change the source between the two kernels.
+    template <typename Change>
+    Bytes encode(const Guarded& source, size_t count, const Change& change) {
+        const uint64_t rows = rows_of(count);
+        Guarded bits(rows * 16, any_end()), ends(rows * 8, any_end());
+        launch(device, rows, [&] { find(source.as<Element>(), count, bits.as<u32>(), ends.as<long long>()); });
+        for (uint64_t row = 1; row < rows; ++row) ends.as<long long>()[row] += ends.as<long long>()[row - 1];
+        const auto nonzeros = static_cast<uint64_t>(rows == 0 ? 0 : ends.as<long long>()[rows - 1]);
+        Payload payload(fastio::csr_nbytes(count, WIDTH, nonzeros));
+        change();
+        launch(device, rows,
+               [&] { pack(source.as<Element>(), count, bits.as<u32>(), ends.as<long long>(), payload.data()); });
+        return Bytes(payload.data(), payload.data() + payload.size());
+    }
+
+    // What unpack() there does.
+    bool decode(const Bytes& bytes, const Guarded& back, size_t count) {
+        const uint64_t rows = rows_of(count), head = fastio::csr_nbytes(count, WIDTH, 0);
+        if (bytes.size() < head || (bytes.size() - head) % WIDTH != 0) return false;
+        if (rows == 0) return bytes.size() == head;
+        const Payload payload(bytes);
+        Guarded damaged(4, any_end());
+        *damaged.as<int>() = 0;
+        launch(device, rows, [&] {
+            unpack(payload.data(), (bytes.size() - head) / WIDTH, count, back.as<Element>(), damaged.as<int>());
+        });
+        return *damaged.as<int>() == 0;
+    }
+};
+
+const fastio::CsrKernel& host() { return fastio::csr_kernels().front(); }
+
+Bytes encode_on_host(const Bytes& source, size_t width) {
+    const size_t count = source.size() / width;
+    Bytes payload(fastio::csr_nbytes(count, width, csr_count(host(), source.data(), count, width)));
+    csr_encode(host(), source.data(), count, width, payload.data(), payload.size());
+    return payload;
+}
+
+bool decode_on_host(const Bytes& payload, Bytes& back, size_t width) {
+    try {
+        csr_decode(host(), payload.data(), payload.size(), back.data(), back.size() / width, width);
+        return true;
+    } catch (const fastio::Refused&) {
+        return false;
+    }
+}
+
+// About `percent` % of the elements are not zero; of those some have one bit set, as -0.0 has.
+Bytes random_elements(size_t count, size_t width, size_t percent) {
+    Bytes bytes(count * width, 0);
+    for (size_t i = 0; i < count; ++i) {
+        if (below(100) >= percent) continue;
+        if (below(2) == 0) {
+            bytes[i * width + below(width)] = static_cast<uint8_t>(1u << below(8));
+        } else {
+            for (size_t j = 0; j < width; ++j) bytes[i * width + j] = static_cast<uint8_t>(generator());
         }
     }
-    return damaged == 0;
+    return bytes;
+}
+
+// A payload as damage leaves it; some of these are good payloads of other elements.
+Bytes damaged(Bytes payload, size_t count, size_t width) {
+    const size_t head = fastio::csr_nbytes(count, width, 0);
+    switch (below(9)) {
+        case 0:
+        case 1:  // a bit of the rows, pointers or padding
+            if (head != 0) payload[below(head)] ^= static_cast<uint8_t>(1u << below(8));
+            break;
+        case 2:  // a bit anywhere
+            if (!payload.empty()) payload[below(payload.size())] ^= static_cast<uint8_t>(1u << below(8));
+            break;
+        case 3:
+            payload.resize(below(payload.size() + 1));
+            break;
+        case 4:
+            payload.resize(payload.size() + 1 + below(64));
+            break;
+        case 5:
+            for (uint8_t& byte : payload) byte = static_cast<uint8_t>(generator());
+            break;
+        case 6:  // two bits of the rows change places: the counts stay right if both lie in one row
+            if (head != 0) {
+                const size_t a = below(head), b = std::min(head - 1, a + below(4));
+                std::swap(payload[a], payload[b]);
+            }
+            break;
+        case 7:  // every pointer is too high by one, and there is a value more
+            for (uint64_t row = 0; row < rows_of(count); ++row) {
+                ++reinterpret_cast<uint32_t*>(payload.data() + rows_of(count) * 16)[row];
+            }
+            payload.resize(payload.size() + width);
+            break;
+        default:  // zeros or ones over a part
+            if (!payload.empty()) {
+                const size_t a = below(payload.size()), b = std::min(payload.size(), a + 1 + below(40));
+                std::fill(payload.begin() + static_cast<ptrdiff_t>(a), payload.begin() + static_cast<ptrdiff_t>(b),
+                          below(2) == 0 ? 0 : 0xFF);
+            }
+    }
+    return payload;
 }
 
 template <typename Element>
-void check(const Kernels<Element>& kernels) {
-    const fastio::CsrKernel& host = fastio::csr_kernels().front();
-    for (int round = 0; round < 40; ++round) {
-        const size_t count = 1 + below(round < 30 ? 600 : 3000);
-        const size_t percent = below(101);
-        std::vector<Element> source(count, 0);
-        for (Element& element : source) {
-            if (below(100) < percent) element = static_cast<Element>(generator() >> below(64));
-        }
-        const uint64_t rows = (count + 127) / 128;
-        std::vector<u32> bits(4 * rows);
-        std::vector<long long> ends(rows);
-        launch(rows, [&] { kernels.find(source.data(), count, bits.data(), ends.data()); });
-        for (uint64_t row = 1; row < rows; ++row) ends[row] += ends[row - 1];
-        const auto nonzeros = static_cast<uint64_t>(ends.back());
-        CHECK(nonzeros == csr_count(host, source.data(), count, sizeof(Element)),
-              "%zu elements: the counts of GPU and CPU are equal", count);
-        const size_t nbytes = fastio::csr_nbytes(count, sizeof(Element), nonzeros);
-        std::vector<uint8_t> payload(nbytes, 0xA5), expected(nbytes, 0x5A);
-        launch(rows, [&] { kernels.pack(source.data(), count, bits.data(), ends.data(), payload.data()); });
-        csr_encode(host, source.data(), count, sizeof(Element), expected.data(), nbytes);
-        CHECK(payload == expected, "%zu elements of %zu bytes: the payloads of GPU and CPU are equal", count,
-              sizeof(Element));
+void check_one(Codec<Element>& codec, size_t count) {
+    constexpr size_t WIDTH = sizeof(Element);
+    const Bytes elements = random_elements(count, WIDTH, below(101));
+    const Guarded source(elements.size(), any_end()), back(elements.size(), any_end());
+    std::copy(elements.begin(), elements.end(), source.data());
+    const Bytes expected = encode_on_host(elements, WIDTH);
+    const Bytes payload = codec.encode(source, count, [] {});
+    CHECK(payload == expected, "%zu elements of %zu bytes: the payloads of GPU and CPU are equal", count, WIDTH);
+    CHECK(codec.decode(payload, back, count), "%zu elements of %zu bytes: the payload is accepted", count, WIDTH);
+    CHECK(std::equal(elements.begin(), elements.end(), back.data()), "%zu elements of %zu bytes: decodes to the source",
+          count, WIDTH);
+    ++cases;
 
-        std::vector<Element> back(count, static_cast<Element>(-1));
-        CHECK(unpacks(kernels, payload, back), "%zu elements: the payload is accepted", count);
-        CHECK(back == source, "%zu elements of %zu bytes: decodes to the source", count, sizeof(Element));
-        for (int damage = 0; damage < 10; ++damage) {
-            std::vector<uint8_t> flipped = payload;
-            flipped[below(fastio::csr_nbytes(count, sizeof(Element), 0))] ^= static_cast<uint8_t>(1u << below(8));
-            CHECK(!unpacks(kernels, flipped, back), "%zu elements: damage is reported", count);
-        }
+    for (int round = 0; round < 4; ++round, ++cases) {
+        const Bytes bytes = damaged(payload, count, WIDTH);
+        Bytes on_host(elements.size());
+        const bool good = decode_on_host(bytes, on_host, WIDTH);
+        CHECK(codec.decode(bytes, back, count) == good, "%zu elements of %zu bytes: the CPU %s this payload", count,
+              WIDTH, good ? "accepts" : "refuses");
+        CHECK(!good || std::equal(on_host.begin(), on_host.end(), back.data()), "%zu elements: the same elements",
+              count);
+        accepted += good;
     }
+
+    // The source changes after its bits were found: the new values at the old places, within bounds.
+    const Bytes other = random_elements(count, WIDTH, below(101));
+    const Bytes torn = codec.encode(source, count, [&] { std::copy(other.begin(), other.end(), source.data()); });
+    CHECK(torn.size() == expected.size() && codec.decode(torn, back, count), "%zu elements: a changed source", count);
+    for (size_t i = 0; i < count; ++i) {
+        const bool kept = (payload[i / 8] >> i % 8) & 1u;
+        CHECK(back.as<Element>()[i] == (kept ? source.as<Element>()[i] : 0), "element %zu of a changed source", i);
+    }
+    ++cases;
+}
+
+template <typename Element>
+void check(Codec<Element> codec, int rounds) {
+    for (const size_t count : {0, 1, 31, 32, 33, 64, 96, 127, 128, 129, 255, 256, 257, 384, 1024}) {
+        check_one(codec, count);
+    }
+    for (int round = 0; round < rounds; ++round) check_one(codec, below(round % 8 == 0 ? 4000 : 600));
 }
 
 }  // namespace
 
-int main() {
-    check<unsigned short>({csr_find_2, csr_pack_2, csr_unpack_2});
-    check<u32>({csr_find_4, csr_pack_4, csr_unpack_4});
-    check<u64>({csr_find_8, csr_pack_8, csr_unpack_8});
-    std::printf("ok\n");
+int main(int argc, char** argv) {
+    generator.seed(argc > 1 ? std::stoull(argv[1]) : 20260802);
+    const int rounds = argc > 2 ? std::stoi(argv[2]) : 400;
+    check<unsigned short>({csr_find_2, csr_pack_2, csr_unpack_2}, rounds);
+    check<u32>({csr_find_4, csr_pack_4, csr_unpack_4}, rounds);
+    check<u64>({csr_find_8, csr_pack_8, csr_unpack_8}, rounds);
+    std::printf("ok: %u cases; %u damaged payloads were good ones of other elements\n", cases, accepted);
 }

@@ -1,0 +1,1 @@
+../../native/checksum/crc32.cu

@@ -1,0 +1,42 @@
+"""Tests CRC-32 on a GPU, and its error without CuPy. tests/offload/test_emulated_kernels.py runs it without a GPU."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastio.errors import ToolUnavailableError
+from fastio.memory import crc32_cuda, cupy_kernels
+
+
+def test_without_cupy_it_raises_an_error_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    cupy_kernels._compile.cache_clear()
+    try:
+        assert not crc32_cuda.is_available()
+        with pytest.raises(ToolUnavailableError, match=r"'crc32' is unavailable.*pip install"):
+            crc32_cuda.crc32_of_ranges([], torch.device("cuda", 0))
+    finally:
+        cupy_kernels._compile.cache_clear()
+
+
+@pytest.mark.gpu
+@settings(max_examples=50)
+@given(
+    ranges=st.lists(st.tuples(st.integers(0, 5_000_000), st.integers(0, 5_000_000)), max_size=8),
+    seed=st.integers(0, 2**32),
+)
+def test_crc32_of_ranges_on_a_gpu(ranges: list[tuple[int, int]], seed: int) -> None:
+    pytest.importorskip("cupy")
+    memory = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, 10_000_000, dtype=np.uint8))
+    on_device = memory.cuda()
+    values = crc32_cuda.crc32_of_ranges(
+        [(on_device.data_ptr() + at, nbytes) for at, nbytes in ranges], on_device.device
+    )
+    assert values == [zlib.crc32(memory[at : at + nbytes].numpy()) for at, nbytes in ranges]
