@@ -125,7 +125,8 @@ def explanation(
 def explain_tuner(tuner: Tuner, context: Context, nbytes: int, tools: tuple[str, ...], first: bool) -> Explanation:
     """What one tuner would do, without doing it. ``first``: at the process's first call."""
     choice, opinions = tuner.explain(nbytes, tools, first)
-    return explanation(context, nbytes, choice, opinions, tuner.failures())
+    failures = {tool: record.failure for tool, record in tuner.records.items() if record.failure is not None}
+    return explanation(context, nbytes, choice, opinions, failures)
 
 
 def chance_of_best(ranked: Sequence[Opinion]) -> float:

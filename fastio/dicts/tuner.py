@@ -19,7 +19,7 @@ from fastio.dicts.cost_model import CostModel
 from fastio.dicts.exploration import BAND, Exploration
 from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.sizes import SHAPES, bucket_nbytes, bucket_of, shape
-from fastio.dicts.tool_record import Failure, Samples, ToolRecord, median
+from fastio.dicts.tool_record import Samples, ToolRecord, median
 
 PLAN_CALLS = 256  # the life of a plan, unless
 MOVED = 0.1  # an expected time moves by this logarithm
@@ -151,10 +151,6 @@ class Tuner:
                 self._model.forget(oldest)
             found = self.records[tool] = ToolRecord()
         return found
-
-    def failures(self) -> dict[str, Failure]:
-        """The tools that failed when they were last used."""
-        return {tool: record.failure for tool, record in self.records.items() if record.failure is not None}
 
     def explain(
         self, nbytes: float, candidates: Sequence[str], first: bool = False
