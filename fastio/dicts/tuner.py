@@ -23,7 +23,7 @@ from fastio.dicts.tool_record import Samples, ToolRecord, median
 
 PLAN_CALLS = 256  # the life of a plan, unless
 MOVED = 0.1  # an expected time moves by this logarithm
-AGREES, MOST_WAITING = 0.15, 16  # logarithm: a time this near to the expected one may wait, as may so many
+AGREES, MOST_WAITING = 0.3, 32  # logarithm: a time this near to the expected one may wait, as may so many
 RETURNED = 0.1  # logarithm: a tool this near to its old speed is as fast as before
 FIRST_NOISE = 0.35  # standard deviation of a first call's time
 ELSEWHERE_CALLS = 100  # that may have passed since stored times were measured
@@ -51,7 +51,7 @@ class Tuner:
         self._exploration = Exploration()
         self._plans: dict[tuple[int, tuple[str, ...]], Plan] = {}
         self._expected: dict[tuple[str, int], float] = {}  # of the plans in use
-        self._waiting: list[tuple[str, int, float]] = []
+        self._waiting: dict[tuple[str, int], list[float]] = {}
         self._passed = 0  # calls that the model does not know of yet
 
     def adopt(self, rule: Rule) -> None:
@@ -92,8 +92,8 @@ class Tuner:
     def observe(self, nbytes: float, tool: str, seconds: float, *, first: bool = False) -> None:
         """Learn that a transfer took so long. ``first`` marks the tool's first call in its process: warm-up.
 
-        Most times agree with the plan in use. They wait to be learned together, which takes less time, but are learned
-        before anything else happens.
+        Most times agree with the plan in use. They wait, and their mean is learned, which takes less time; before
+        anything else happens.
         """
         if not math.isfinite(seconds):
             return
@@ -107,8 +107,8 @@ class Tuner:
         self._passed += 1
         expected = self._expected.get((tool, bucket))
         if expected is not None and record.tried is None and abs(value - expected) < AGREES and not first:
-            self._waiting.append((tool, bucket, value))
-            if len(self._waiting) >= MOST_WAITING:
+            self._waiting.setdefault((tool, bucket), []).append(value)
+            if self._passed >= MOST_WAITING:
                 self._learn_waiting()
             return
         self._learn_waiting()
@@ -211,8 +211,8 @@ class Tuner:
         deviation = math.sqrt(max(variance, 0.0))
         return Opinion(tool, mean + penalty, deviation, source, samples, nearby, known, slowdown)
 
-    def _learn(self, tool: str, bucket: int, value: float) -> float:
-        """Learn a time; return how far that moved the expected one."""
+    def _learn(self, tool: str, bucket: int, value: float, calls: int = 1) -> float:
+        """Learn a time, or the mean of several calls; return how far that moved the expected one."""
         record, seen = self.records[tool], self._model.predict(tool, bucket, value)
         detector, noise = record.detector, record.detector.noise**2
         doubted = detector.suspicion > 0
@@ -225,7 +225,7 @@ class Tuner:
             self._model.change(seen, min(seen.residual, detector.suspicion or seen.residual), noise)
             detector.suspicion, moved = 0.0, math.inf
         else:
-            moved = self._model.update(seen, noise)
+            moved = self._model.update(seen, noise / calls)
             if detector.suspicion > 0:
                 detector.suspicion = max(detector.suspicion - moved, 1e-3)
         if (detector.suspicion > 0) != doubted:
@@ -240,9 +240,9 @@ class Tuner:
         if self._passed:
             self._model.walk(self.records, self._passed)
             self._passed = 0
-        waiting, self._waiting = self._waiting, []
-        for tool, bucket, value in waiting:
-            self._learn(tool, bucket, value)
+        waiting, self._waiting = self._waiting, {}
+        for (tool, bucket), values in waiting.items():
+            self._learn(tool, bucket, sum(values) / len(values), len(values))
 
     def _drop_plans(self) -> None:
         self._plans.clear()
