@@ -92,5 +92,4 @@ def _expected_improvement(gap: float, deviation: float) -> float:
     if deviation <= 0:
         return max(-gap, 0.0)
     z = gap / deviation
-    density = math.exp(-0.5 * z * z) / math.sqrt(math.tau)
-    return deviation * density - gap * 0.5 * math.erfc(z / math.sqrt(2))
+    return deviation * math.exp(-0.5 * z * z) / math.sqrt(math.tau) - gap * 0.5 * math.erfc(z / math.sqrt(2))

@@ -84,10 +84,9 @@ class Tuner:
         if self._exploration.spent < plan.due:
             return plan.choice
         tried, plan.due = self._exploration.next_try(plan, self.records, self.calls)
-        if tried is None:
-            return plan.choice
-        self.record(tried.opinion.tool).tried = tried
-        return plan.choice_of(tried.opinion)
+        if tried is not None:
+            self.record(tried.opinion.tool).tried = tried
+        return plan.choice if tried is None else plan.choice_of(tried.opinion)
 
     def observe(self, nbytes: float, tool: str, seconds: float, *, first: bool = False) -> None:
         """Learn that a transfer took so long. ``first`` marks the tool's first call in its process: warm-up.
@@ -112,11 +111,14 @@ class Tuner:
                 self._learn_waiting()
             return
         self._learn_waiting()
+        news = first or record.tried is not None or len(cell.values) <= 1
         if record.tried is not None:
             self._exploration.pay(record, record.tried, seconds)
         if first:
             self._model.update(self._model.predict(tool, bucket, value, first=True), FIRST_NOISE**2)
-        if first or self._learn(tool, bucket, value) > MOVED or len(cell.values) <= 1:
+        else:
+            news = self._learn(tool, bucket, value) > MOVED or news
+        if news:
             self._drop_plans()
 
     def fail(self, tool: str, why: str) -> None:
@@ -179,8 +181,8 @@ class Tuner:
             opinions[at] = opinions[at]._replace(informative=moved)
         seconds = opinions[best].seconds(bucket) if self._exploration.usual or opinions[best].known else 0.0
         ranked = [opinions[at] for at in (best, *(at for at in usable if at != best))]
-        last = [opinions[at] for at in failing]
-        return Plan(bucket, ranked, last, opinions[usable[0]], first, seconds, self.calls + PLAN_CALLS)
+        rest = [opinions[at] for at in failing]
+        return Plan(bucket, ranked, rest, opinions[usable[0]], first, seconds, self.calls + PLAN_CALLS)
 
     def _preferred(self, bucket: int, opinions: Sequence[Opinion], usable: Sequence[int], covariance: Matrix) -> int:
         """The tool to use: the fastest, or for a large transfer one that is equal in time and works the CPU less."""
@@ -252,7 +254,7 @@ class Tuner:
         """Learn the stored times of a cell."""
         for values, noise, first in ((cell.values, record.detector.noise, False), (cell.firsts, FIRST_NOISE, True)):
             if values:
-                seen = self._model.predict(tool, bucket, median(values) - SHAPES[bucket], first)
-                self._model.learn(seen, noise**2 / len(values))
+                value = median(values) - SHAPES[bucket]
+                self._model.learn(self._model.predict(tool, bucket, value, first), noise**2 / len(values))
                 for value in values:
                     self._exploration.count(math.exp(min(value, 100.0)))
