@@ -215,7 +215,7 @@ class Tuner:
 
     def _learn(self, tool: str, bucket: int, value: float, calls: int = 1) -> float:
         """Learn a time, or the mean of several calls; return how far that moved the expected one."""
-        record, seen = self.records[tool], self._model.predict(tool, bucket, value)
+        record, seen = self.record(tool), self._model.predict(tool, bucket, value)
         detector, noise = record.detector, record.detector.noise**2
         doubted = detector.suspicion > 0
         if detector.detect(seen.residual, seen.variance + noise):
