@@ -1,0 +1,10 @@
+"""Accelerators. Only this package knows their API; everything else asks it.
+
+:func:`find` returns the accelerator of a device, or None for host memory. CUDA (and ROCm, which torch calls "cuda") is
+built in. :func:`register` adds a kind of device that torch has a device module for.
+"""
+
+from fastio.devices.accelerator import Accelerator, copy_errors
+from fastio.devices.kinds import all_kinds, available, find, of, register
+
+__all__ = ["Accelerator", "all_kinds", "available", "copy_errors", "find", "of", "register"]

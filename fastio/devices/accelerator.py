@@ -1,0 +1,117 @@
+"""What fastio needs of an accelerator: streams, events, memory by its address, host memory that its copies may use.
+
+Most of it is torch's device module (``torch.cuda``, or one like it), under the names that are common to all of them.
+A kind of accelerator adds what torch has no common function for.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fastio.errors import RefusedError
+
+Stream = Any  # torch.cuda.Stream and those like it; torch.Stream lacks some of their methods before torch 2.7
+Event = Any
+
+
+class Accelerator(abc.ABC):
+    """One kind of accelerator. ``kind`` is the type of its devices, as in ``torch.device(kind, 0)``."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    @property
+    def module(self) -> Any:
+        """torch's module for this kind of device."""
+        return torch.get_device_module(self.kind)
+
+    @abc.abstractmethod
+    def why_unavailable(self) -> tuple[str, str]:
+        """The reason and the cure, where there is no device."""
+
+    @abc.abstractmethod
+    def bytes_at(self, address: int, nbytes: int) -> torch.Tensor:
+        """Device memory as a uint8 tensor of shape ``(nbytes,)``, on the device of the address."""
+
+    @abc.abstractmethod
+    def host_view(self, host: torch.Tensor, owner: object, device: torch.device) -> torch.Tensor:
+        """Pinned host bytes as a tensor on the device, without a copy. It keeps ``owner`` alive."""
+
+    @abc.abstractmethod
+    def pin(self, address: int, nbytes: int) -> None:
+        """Register host memory with all devices of this kind. RefusedError if the driver refuses."""
+
+    @abc.abstractmethod
+    def unpin(self, address: int) -> None:
+        """End a registration. Nothing on a device may use the memory any more. RefusedError if the driver refuses."""
+
+    def is_available(self) -> bool:
+        """Whether this machine has such a device."""
+        return bool(self.module.is_available())
+
+    def is_initialized(self) -> bool:
+        """Whether this process uses such a device already."""
+        return bool(self.module.is_initialized())
+
+    def with_index(self, device: torch.device) -> torch.device:
+        """The device with its index: the current one's where it has none."""
+        return device if device.index is not None else torch.device(self.kind, self.module.current_device())
+
+    def name(self, device: torch.device) -> str:
+        """The model, such as ``"NVIDIA H100 80GB HBM3"``."""
+        get = getattr(self.module, "get_device_name", None)
+        return self.kind if get is None else str(get(device))
+
+    def synchronize(self, device: torch.device) -> None:
+        """Wait for all work queued on a device, on any stream. RuntimeError if some of it failed."""
+        self.module.synchronize(device)
+
+    def new_stream(self, device: torch.device) -> Stream:
+        """A stream of torch's pool."""
+        return self.module.Stream(device)
+
+    def current_stream(self, device: torch.device) -> Stream:
+        """The stream on which torch queues this thread's work now."""
+        return self.module.current_stream(device)
+
+    def under(self, stream: Stream | None) -> contextlib.AbstractContextManager[Any]:
+        """A context in which torch queues work on a stream; None changes nothing."""
+        return contextlib.nullcontext() if stream is None else self.module.stream(stream)
+
+    def on(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+        """A context in which a device is the current one."""
+        made: contextlib.AbstractContextManager[Any] = self.module.device(device)
+        return made
+
+    def timed_event(self, device: torch.device) -> Event:
+        """An event that has just been recorded on the current stream, and knows its time."""
+        event = self.module.Event(enable_timing=True)
+        self.current_stream(device).record_event(event)
+        return event
+
+    def is_capturing(self) -> bool:
+        """Whether the current stream captures a graph."""
+        return bool(self.module.is_current_stream_capturing())
+
+    def random_states(self) -> list[torch.Tensor]:
+        """The states of the random generators of all devices; none if this process uses no device yet."""
+        return list(self.module.get_rng_state_all()) if self.is_initialized() else []
+
+    def set_random_states(self, states: list[torch.Tensor]) -> None:
+        """Set the generators of the devices that there are; further states are ignored."""
+        for number, state in enumerate(states[: self.module.device_count()]):
+            self.module.set_rng_state(state.cpu(), number)
+
+
+@contextlib.contextmanager
+def copy_errors() -> Iterator[None]:
+    """Around copies between a device and pinned memory: torch's errors become RefusedError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RefusedError(f"a copy between a GPU and pinned memory failed: {error}") from error

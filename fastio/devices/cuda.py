@@ -1,0 +1,75 @@
+"""CUDA devices, and those of ROCm, for which torch uses the same names. ROCm is unproven."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+from fastio.devices.accelerator import Accelerator
+from fastio.errors import RefusedError
+
+_PORTABLE = 1  # cudaHostRegisterPortable: pinned for every device, not only for the current one
+
+
+class CudaBytes:
+    """``nbytes`` of CUDA memory at ``address``, for readers of ``__cuda_array_interface__`` (torch, kvikio, cupy)."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__cuda_array_interface__: dict[str, Any] = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+class Cuda(Accelerator):
+    """All CUDA devices."""
+
+    def __init__(self) -> None:
+        super().__init__("cuda")
+
+    def why_unavailable(self) -> tuple[str, str]:
+        """See :class:`Accelerator`."""
+        if not torch.backends.cuda.is_built():
+            return f"this torch ({torch.__version__}) is built without CUDA", "install a torch that is built with CUDA"
+        return "torch finds no CUDA device", "it needs a GPU and its driver; nvidia-smi shows what the driver sees"
+
+    def bytes_at(self, address: int, nbytes: int) -> torch.Tensor:
+        """See :class:`Accelerator`."""
+        # The address determines the device. The caller's default device, which may be another, would cause a copy.
+        with torch._C.DisableTorchFunction():
+            return torch.as_tensor(CudaBytes(address, nbytes))
+
+    def host_view(self, host: torch.Tensor, owner: object, device: torch.device) -> torch.Tensor:
+        """See :class:`Accelerator`: pinned memory has the same address on the GPU (unified addressing)."""
+        view: Any = CudaBytes(host.data_ptr(), host.nbytes)
+        view.owner = owner
+        with torch._C.DisableTorchFunction(), torch.cuda.device(device):
+            return torch.as_tensor(view, device=device)
+
+    def pin(self, address: int, nbytes: int) -> None:
+        """See :class:`Accelerator`."""
+        _check(torch.cuda.cudart().cudaHostRegister(address, nbytes, _PORTABLE), f"pinning {nbytes} bytes")
+
+    def unpin(self, address: int) -> None:
+        """See :class:`Accelerator`."""
+        _check(torch.cuda.cudart().cudaHostUnregister(address), "unpinning")
+
+
+def _check(result: Any, doing: str) -> None:
+    if int(result) != 0:
+        _clear_error()
+        raise RefusedError(f"{doing} failed: CUDA error {int(result)}")
+
+
+def _clear_error() -> None:
+    """Clear CUDA's last error of this thread, which torch would raise after the next, unrelated kernel.
+
+    torch has no cudaGetLastError: so launch a kernel here that takes the error.
+    """
+    if torch.cuda.is_initialized():
+        with contextlib.suppress(RuntimeError):
+            torch.empty(1, device="cuda").fill_(0)

@@ -1,0 +1,35 @@
+"""The kinds of accelerators that fastio knows."""
+
+from __future__ import annotations
+
+import torch
+
+from fastio.devices.accelerator import Accelerator
+from fastio.devices.cuda import Cuda
+
+_kinds: dict[str, Accelerator] = {"cuda": Cuda()}
+
+
+def register(accelerator: Accelerator) -> None:
+    """Add a kind of accelerator, or replace it. torch must know its devices."""
+    _kinds[accelerator.kind] = accelerator
+
+
+def all_kinds() -> frozenset[str]:
+    """The types of device that fastio can use, here or elsewhere."""
+    return frozenset(_kinds)
+
+
+def available() -> list[Accelerator]:
+    """The accelerators of which this machine has a device."""
+    return [accelerator for accelerator in _kinds.values() if accelerator.is_available()]
+
+
+def find(device: torch.device | str) -> Accelerator | None:
+    """The accelerator of a device or a type of device; None for host memory and for kinds that fastio cannot use."""
+    return _kinds.get(device.type if isinstance(device, torch.device) else device.partition(":")[0])
+
+
+def of(device: torch.device | str) -> Accelerator:
+    """As :func:`find`; KeyError where there is none."""
+    return _kinds[device.type if isinstance(device, torch.device) else device.partition(":")[0]]
