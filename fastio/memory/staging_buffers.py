@@ -31,7 +31,7 @@ class HostMemory:
     Forked processes do not have the memory (``MADV_DONTFORK``), because a fork copies pinned pages at once. There
     ``close`` does nothing, and touching the memory is SIGSEGV. So the owner of a HostMemory must refuse to work in a
     forked process, or be unable to: CUDA does not work there, nor do a Checkpointer and a BlockStore. ``inherited``:
-    forked processes get a copy. It is for memory of CPU tensors that a user can reach, as DataLoader workers may read
+    forked processes get a copy. It is for data of CPU tensors that a user can reach, as DataLoader workers may read
     them; it cannot be pinned.
 
     Raises RefusedError if the system or the driver refuses it.

@@ -21,6 +21,8 @@ from fastio.errors import RefusedError
 from fastio.hybrid.memory.device_memory import TwoBuffers
 from fastio.hybrid.memory.flat_buffer import FlatBuffer
 from fastio.memory.staging_buffers import HostMemory
+from fastio.offload.stores.copies import HostCopies
+from fastio.offload.stores.host_store import HostStore
 from fastio.testing.layouts import MIB
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -140,6 +142,20 @@ def test_cpu_tensors_that_a_user_reaches_stay_readable_in_a_child() -> None:
     assert in_child(lambda: bytes(parameters.numpy()) == b"\3" * 4096) == 0
     with pytest.raises(ValueError, match="cannot be inherited"):
         HostMemory(4096, pin=True, inherited=True)
+
+
+def test_blobs_of_cpu_tensors_stay_readable_in_a_child() -> None:
+    store = HostStore(8192, HostCopies())
+    tensor, copy = torch.arange(1024, dtype=torch.int64), torch.zeros(1024, dtype=torch.int64)
+    store.write(0, tensor.data_ptr(), tensor.nbytes)
+
+    def work() -> bool:
+        store.read(0, copy.data_ptr(), copy.nbytes)
+        store.wait(0)
+        return copy.equal(tensor)
+
+    assert in_child(work) == 0
+    store.close()
 
 
 def test_all_devices_are_waited_for_before_it_is_unpinned_and_then_it_is_unmapped(driver: Driver) -> None:
