@@ -122,6 +122,10 @@ class Mapping:
     def address(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
+    def keep_from_children(self) -> None:
+        """Leave the memory out of processes forked from now on; a child that touches it gets SIGSEGV. NativeError."""
+    def populate(self) -> None:
+        """Fault all of it in, with several threads."""
 
 class Slice:
     """A part of a mapping, as a writable buffer. When destroyed, it returns its pages to the system."""

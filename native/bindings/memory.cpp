@@ -6,6 +6,7 @@
 #include "bindings/values.hpp"
 #include "checksum/crc32.hpp"
 #include "checksum/digests.hpp"
+#include "memory/populate.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -51,7 +52,12 @@ void bind_memory(nb::module_& module) {
             },
             "nbytes"_a, "used"_a = false)
         .def_prop_ro("address", [](const Mapping& mapping) { return reinterpret_cast<uintptr_t>(mapping.data()); })
-        .def_prop_ro("nbytes", &Mapping::nbytes);
+        .def_prop_ro("nbytes", &Mapping::nbytes)
+        .def("keep_from_children", &Mapping::keep_from_children)
+        .def("populate", [](Mapping& mapping) {
+            nb::gil_scoped_release release;
+            populate_in_threads(mapping.data(), mapping.nbytes());
+        });
     nb::class_<Slice>(module, "Slice", nb::type_slots(slice_slots),
                       "A part of a mapping, as a writable buffer. When destroyed, it returns its pages to the system.")
         .def(nb::init<std::shared_ptr<Mapping>, uint64_t, uint64_t>(), "mapping"_a, "offset"_a, "nbytes"_a)

@@ -1,6 +1,7 @@
 #include "memory/memory.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -97,7 +98,19 @@ Mapping::Mapping(uint64_t nbytes, Pages pages) : pages_(pages) {
     region_ = map(wanted);
 }
 
+void Mapping::keep_from_children() {
+    if (madvise(region_.base, region_.reserved, MADV_DONTFORK) != 0) {
+        throw SystemError(errno, "madvise(MADV_DONTFORK)", 0);
+    }
+    owner_ = getpid();
+}
+
 Mapping::~Mapping() {
+    if (owner_ != 0) {
+        // A forked child may have other memory at this address.
+        if (owner_ == getpid()) munmap(region_.base, region_.reserved);
+        return;
+    }
     if (pages_ == Pages::kRecycled && !has_holes_ && keep_region(region_)) return;
     munmap(region_.base, region_.reserved);
 }
@@ -114,7 +127,8 @@ Slice::~Slice() {
     uint64_t begin = round_up(offset_, kPage);
     uint64_t end = (offset_ + nbytes_) / kPage * kPage;
     bool is_last = mapping_->slices().fetch_sub(1) == 1;  // ~Mapping() then releases everything
-    if (!is_last && end > begin && end - begin >= kMinReturnedBytes) {
+    bool is_here = mapping_->owner_ == 0 || mapping_->owner_ == getpid();
+    if (is_here && !is_last && end > begin && end - begin >= kMinReturnedBytes) {
         madvise(mapping_->data() + begin, end - begin, MADV_DONTNEED);
         mapping_->has_holes_ = true;
     }

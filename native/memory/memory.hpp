@@ -1,6 +1,8 @@
 // Huge-page mappings, which tensors use, and staging buffers, which are kept between calls.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -36,6 +38,10 @@ class Mapping {
 
     uint8_t* data() const { return region_.data; }
     uint64_t nbytes() const { return region_.nbytes; }
+    // Leaves the memory out of processes that are forked from now on (MADV_DONTFORK). fork() copies pages that are
+    // pinned for a device or for io_uring at once, and here it copies none. A child that touches the address gets
+    // SIGSEGV: use it only for memory that no child may read. Throws SystemError.
+    void keep_from_children();
     // The number of slices that exist. A shared_ptr's count does not give it: each one made from Python has its own.
     std::atomic<size_t>& slices() { return slices_; }
 
@@ -45,6 +51,7 @@ class Mapping {
     std::atomic<bool> has_holes_{false};  // pages were returned to the system
     Pages pages_;
     Region region_;
+    pid_t owner_ = 0;  // the only process that has the memory; 0 if its children have it too
 };
 
 // A part of a mapping, which it keeps alive. Its destructor returns the pages that lie entirely in it to the system.
