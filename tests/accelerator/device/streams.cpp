@@ -1,0 +1,230 @@
+#include "streams.hpp"
+
+#include <c10/util/Exception.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "allocator.hpp"
+#include "engines.hpp"
+#include "host_memory.hpp"
+
+namespace simulated {
+
+namespace {
+
+constexpr size_t kBacklog = 1024;  // works that a stream queues before a call waits, as CUDA's launch queue
+
+thread_local int device_of_thread = 0;
+thread_local std::array<int64_t, kDevices> stream_of_thread{};
+
+/// Waits until the first work of the queue may start. False while nothing is queued.
+bool may_start(Lock& lock, Stream& stream) {
+    if (stream.queue.empty()) {
+        stream.wake.wait(lock);
+        return false;
+    }
+    const Work& work = stream.queue.front();
+    if (stream.demanded >= work.sequence || work.not_before <= now()) return true;
+    if (machine().settings.lateness == Lateness::always)
+        stream.wake.wait(lock);
+    else
+        stream.wake.wait_for(lock, std::chrono::duration<double>(work.not_before - now()));
+    return false;
+}
+
+void serve(Stream& stream) {
+    prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: what is modelled in microseconds must not end 50 us late
+    Lock lock(machine().mutex);
+    while (true) {
+        if (!may_start(lock, stream)) continue;
+        Work work = std::move(stream.queue.front());
+        stream.queue.pop_front();
+        if (work.awaited) {
+            demand(*machine().streams[work.awaited->stream], work.awaited->sequence);
+            machine().progress.wait(lock, [&] { return work.awaited->done; });
+            stream.free_at = std::max(stream.free_at, work.awaited->time);
+        }
+        if (work.run) {
+            lock.unlock();
+            execute(stream, work);
+            work.run = nullptr;  // what it holds is destroyed without the lock
+            lock.lock();
+        }
+        if (work.recording) {
+            work.recording->time = std::max({work.recording->time, stream.free_at, work.issued});
+            work.recording->done = true;
+        }
+        stream.completed = work.sequence;
+        machine().progress.notify_all();
+    }
+}
+
+double hold_back(Stream& stream, const Work& work) {
+    const Settings& settings = machine().settings;
+    if (work.recording || work.awaited || settings.lateness == Lateness::never) return 0;
+    if (settings.lateness == Lateness::always) return 1e30;
+    if (stream.random() % 8 != 0) return 0;
+    return now() + settings.late_seconds * static_cast<double>(stream.random() % 1024) / 1024;
+}
+
+uint64_t enqueue(Stream& stream, Work work) {
+    work.sequence = ++stream.issued;
+    work.issued = now();
+    work.not_before = hold_back(stream, work);
+    stream.clock.advance(stream.number, work.sequence);
+    stream.queue.push_back(std::move(work));
+    stream.wake.notify_one();
+    return stream.issued;
+}
+
+}  // namespace
+
+int current_device() { return device_of_thread; }
+
+void set_current_device(int device) { device_of_thread = device; }
+
+Stream& get_stream(int device, int64_t id) {
+    Lock lock(machine().mutex);
+    auto& slot = machine().devices.at(device).streams.at(id);
+    if (!slot) {
+        check("Stream");
+        slot = std::make_unique<Stream>();
+        slot->number = static_cast<int>(machine().streams.size());
+        slot->device = device;
+        slot->id = id;
+        slot->random.seed(machine().settings.late_seed * 1000 + slot->number);
+        machine().streams.push_back(slot.get());
+        std::thread(serve, std::ref(*slot)).detach();
+    }
+    return *slot;
+}
+
+Stream& current_stream(int device) { return get_stream(device, stream_of_thread.at(device)); }
+
+void set_current_stream(int device, int64_t id) { stream_of_thread.at(device) = id; }
+
+Stream& next_pool_stream(int device) {
+    int id;
+    {
+        Lock lock(machine().mutex);
+        int& next = machine().devices.at(device).next_stream;
+        id = 1 + next;
+        next = (next + 1) % kPoolStreams;
+    }
+    return get_stream(device, id);
+}
+
+uint64_t issue(Lock& lock, Stream& stream, Work work, const std::vector<Range>& ranges) {
+    check(work.name.c_str());
+    if (stream.queue.size() >= kBacklog) {
+        demand(stream, stream.issued - kBacklog / 2);
+        machine().progress.wait(lock, [&] { return stream.queue.size() < kBacklog; });
+    }
+    Clock ordered = stream.clock;
+    ordered.join(machine().host);
+    std::vector<History*> histories;
+    for (const Range& range : ranges) {
+        if (range.nbytes == 0) continue;
+        History* history = nullptr;
+        if (Block* block = find_block(range.begin)) {
+            if (!block->allocated) {
+                set_error(work.name + ": uses device memory that was freed");
+                check(work.name.c_str());
+            }
+            history = &block->history;
+        } else if (auto registration = find_registration(range.begin)) {
+            history = &registration->history;
+            work.host_ranges.push_back({registration, range});
+        }
+        TORCH_CHECK(history, work.name, ": the device cannot access address ", range.begin,
+                    ": it is neither device memory nor registered host memory");
+        const auto unordered = history->conflict(range.begin, range.begin + range.nbytes, range.write, ordered);
+        if (unordered && machine().settings.check_order) {
+            const Stream& other = *machine().streams[unordered->stream];
+            set_error(work.name + " on stream " + std::to_string(stream.id) +
+                      " of simulated:" + std::to_string(stream.device) + (range.write ? " writes" : " reads") +
+                      " what " + unordered->work + " on stream " + std::to_string(other.id) +
+                      " of simulated:" + std::to_string(other.device) + (unordered->write ? " writes" : " reads") +
+                      ", without waiting for it");
+            check(work.name.c_str());
+        }
+        histories.push_back(history);
+    }
+    stream.clock.join(machine().host);
+    const std::string name = work.name;
+    const uint64_t sequence = enqueue(stream, std::move(work));
+    size_t next = 0;
+    for (const Range& range : ranges)
+        if (range.nbytes != 0)
+            histories[next++]->add(
+                {range.begin, range.begin + range.nbytes, stream.number, sequence, range.write, name}, machine().host);
+    return sequence;
+}
+
+uint64_t issue_unchecked(Stream& stream, Work work) {
+    stream.clock.join(machine().host);
+    return enqueue(stream, std::move(work));
+}
+
+void demand(Stream& stream, uint64_t sequence) {
+    stream.demanded = std::max(stream.demanded, sequence);
+    stream.wake.notify_one();
+}
+
+void wait(Lock& lock, Stream& stream, uint64_t sequence, const Clock& seen) {
+    const Clock clock = seen;
+    demand(stream, sequence);
+    machine().progress.wait(lock, [&] { return stream.completed >= sequence; });
+    machine().host.join(clock);
+}
+
+void wait_for_stream(Lock& lock, Stream& stream) { wait(lock, stream, stream.issued, stream.clock); }
+
+void wait_for_device(Lock& lock, int device) {
+    for (const auto& stream : machine().devices.at(device).streams)
+        if (stream) wait_for_stream(lock, *stream);
+}
+
+std::shared_ptr<Recording> record(Stream& stream) {
+    Lock lock(machine().mutex);
+    check("Event.record");
+    auto recording = std::make_shared<Recording>();
+    Work work;
+    work.name = "Event.record";
+    work.recording = recording;
+    recording->stream = stream.number;
+    recording->sequence = issue_unchecked(stream, std::move(work));
+    recording->clock = stream.clock;
+    return recording;
+}
+
+void wait_in_stream(Stream& stream, const std::shared_ptr<Recording>& awaited) {
+    Lock lock(machine().mutex);
+    check("Event.wait");
+    Work work;
+    work.name = "Event.wait";
+    work.awaited = awaited;
+    issue_unchecked(stream, std::move(work));
+    stream.clock.join(awaited->clock);
+}
+
+bool has_ended(const std::shared_ptr<Recording>& recording) {
+    Lock lock(machine().mutex);
+    check("Event.query");
+    if (recording->done)
+        machine().host.join(recording->clock);
+    else
+        demand(*machine().streams[recording->stream], recording->sequence);
+    return recording->done;
+}
+
+void wait_for_recording(const std::shared_ptr<Recording>& recording) {
+    Lock lock(machine().mutex);
+    wait(lock, *machine().streams[recording->stream], recording->sequence, recording->clock);
+    check("Event.synchronize");
+}
+
+}  // namespace simulated
