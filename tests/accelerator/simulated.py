@@ -1,6 +1,7 @@
 """A simulated accelerator with two devices, ``simulated:0`` and ``simulated:1``, for tests without a GPU.
 
-Import this module before torch runs its first backward pass: autograd's threads are made then, one for each device.
+`load` compiles and registers it, before torch runs its first backward pass: autograd's threads are made then, one for
+each device. A process that has loaded it keeps it, so tests run in processes of their own (see conftest.py).
 `configure` sets what the devices are like; `trace` tells what they did.
 
 Compute runs the CPU's kernels on the streams' threads. It is asynchronous where the sizes of an operator's results are
@@ -20,10 +21,7 @@ from typing import Literal
 import torch
 
 import build
-
-torch.ops.load_library(str(build.library()))
-
-import device_module  # noqa: E402  (it looks the library's operators up)
+import device_module
 
 _OPS = torch.ops.simulated
 _LATENESS = {"never": 0, "random": 1, "always": 2}
@@ -37,9 +35,20 @@ _DEFAULTS: dict[str, float] = {
     "memory_limit": float(16 << 30),
 }
 
-torch.utils.rename_privateuse1_backend("simulated")
-torch._register_device_module("simulated", device_module)
-torch.utils.generate_methods_for_privateuse1_backend(for_packed_sequence=False, for_storage=True)
+_loaded = False
+
+
+def load() -> None:
+    """Compile the accelerator if that is not done, and register it with torch. Later calls do nothing."""
+    global _loaded
+    if _loaded:
+        return
+    torch.ops.load_library(str(build.library()))
+    torch.utils.rename_privateuse1_backend("simulated")
+    torch._register_device_module("simulated", device_module)
+    torch.utils.generate_methods_for_privateuse1_backend(for_packed_sequence=False, for_storage=True)
+    atexit.register(_stop, os.getpid())
+    _loaded = True
 
 
 @dataclass(frozen=True)
@@ -199,6 +208,3 @@ def _stop(process: int) -> None:
     if leaked := leaks():
         print(f"simulated accelerator: leaked at shutdown: {'; '.join(leaked)}", file=sys.stderr)
     _OPS.reset()
-
-
-atexit.register(_stop, os.getpid())
