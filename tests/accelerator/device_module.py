@@ -11,6 +11,7 @@ import torch
 _OPS = torch.ops.simulated
 _DEVICES = 2
 _PROCESS = os.getpid()
+_initialized = True  # torch.utils.checkpoint keeps random states of devices that are
 
 DeviceLike = torch.device | str | int | None
 

@@ -101,7 +101,7 @@ void settle_pending(Lock& lock, Cache& pool, bool waits) {
 
 void release_segments(Lock& lock, int device) {
     Cache& pool = cache(device);
-    for (int number = 0; number < kDevices; ++number) wait_for_device(lock, number);
+    for (int number = 0; number < kDevices; ++number) wait_for_device(lock, number, "empty_cache");
     for (auto each = pool.free.begin(); each != pool.free.end();) {
         Block* block = *each;
         const bool is_busy = block->stream->completed < block->stream->issued;  // another thread freed it meanwhile
@@ -185,7 +185,7 @@ uintptr_t allocate(int device, size_t nbytes) {
     try {
         Work work = poison(*block, kAllocated);
         if (!machine().settings.poison) work.run = nullptr;
-        work.name = "allocation of memory that was freed (record_stream missing)";
+        work.hint = ": the memory was freed before that work ended, without record_stream";
         issue(lock, stream, std::move(work), {{block->begin, block->nbytes, true}});
     } catch (...) {
         block->allocated = false;

@@ -16,9 +16,9 @@ void Clock::join(const Clock& other) {
 }
 
 std::optional<Access> History::conflict(uintptr_t begin, uintptr_t end, bool write, const Clock& now) const {
-    for (const Access& access : accesses_) {
-        const bool overlaps = access.begin < end && begin < access.end;
-        if (overlaps && (write || access.write) && now.at(access.stream) < access.sequence) return access;
+    for (auto access = accesses_.rbegin(); access != accesses_.rend(); ++access) {
+        const bool overlaps = access->begin < end && begin < access->end;
+        if (overlaps && (write || access->write) && now.at(access->stream) < access->sequence) return *access;
     }
     return std::nullopt;
 }

@@ -31,7 +31,7 @@ struct Access {
 /// The accesses to a block of memory that later works may have to wait for.
 class History {
   public:
-    /// The access that overlaps, of which one or the other writes, and that did not happen before `now`.
+    /// The last access that overlaps, of which one or the other writes, and that did not happen before `now`.
     std::optional<Access> conflict(uintptr_t begin, uintptr_t end, bool write, const Clock& now) const;
 
     /// Adds an access. Forgets the accesses that `host` has waited for, and those that the new one stands for.

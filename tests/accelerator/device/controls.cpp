@@ -58,7 +58,7 @@ void configure_order(int64_t lateness, int64_t seed, double seconds, bool check_
 void reset() {
     Lock lock(machine().mutex);
     for (int device = 0; device < kDevices; ++device) {
-        wait_for_device(lock, device);
+        wait_for_device(lock, device, "reset");
         MemoryCounters& counters = memory_counters(device);
         counters.peak = counters.allocated;
         counters.peak_reserved = counters.reserved;

@@ -48,7 +48,7 @@ void transfer(Stream& stream, Engine engine, uintptr_t destination, uintptr_t so
         if (device_of(range.begin) >= 0 || find_registration(range.begin)) ranges.push_back(range);
     issue(lock, stream, std::move(work), ranges);
     if (is_async) return;
-    wait_for_stream(lock, stream);
+    wait_for_stream(lock, stream, kEngineNames[static_cast<int>(engine)]);
     check(kEngineNames[static_cast<int>(engine)]);
 }
 
@@ -79,7 +79,7 @@ void copy_between_devices(const at::Tensor& source, const at::Tensor& destinatio
     wait_in_stream(to, record(from));
     if (non_blocking) return;
     Lock lock(machine().mutex);
-    wait_for_stream(lock, from);
+    wait_for_stream(lock, from, "copy between devices");
     check("copy between devices");
 }
 

@@ -70,7 +70,7 @@ void issue_kernel(const c10::OperatorHandle& op, Arguments& arguments, std::func
         Lock lock(machine().mutex);
         issue(lock, stream, std::move(work), arguments.ranges);
         if (!waits) return;
-        wait_for_stream(lock, stream);
+        wait_for_stream(lock, stream, op.schema().name().c_str());
         check(op.schema().name().c_str());
     }
     if (*failure) std::rethrow_exception(*failure);

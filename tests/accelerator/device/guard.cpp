@@ -80,14 +80,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     void synchronizeStream(const c10::Stream& stream) const override {
         Stream& awaited = from_torch(stream);
         Lock lock(machine().mutex);
-        wait_for_stream(lock, awaited);
+        wait_for_stream(lock, awaited, "Stream.synchronize");
         check("Stream.synchronize");
     }
 
     // An override since torch 2.7.
     void synchronizeDevice(const c10::DeviceIndex device) const override {
         Lock lock(machine().mutex);
-        wait_for_device(lock, device < 0 ? current_device() : device);
+        wait_for_device(lock, device < 0 ? current_device() : device, "synchronize");
         check("synchronize");
     }
 

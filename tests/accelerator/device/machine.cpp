@@ -32,9 +32,13 @@ double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-void check(const char* call) {
+void check_process(const char* call) {
     TORCH_CHECK(!machine().forked, call,
                 ": the simulated accelerator cannot be used in a forked child; start the child with 'spawn'");
+}
+
+void check(const char* call) {
+    check_process(call);
     TORCH_CHECK(machine().error.empty(), machine().error, " (raised by ", call, ")");
 }
 

@@ -78,6 +78,7 @@ struct HostRange {
 
 struct Work {
     std::string name;
+    std::string hint;  // of the error that it is not ordered after another work
     Engine engine = Engine::none;
     int64_t nbytes = 0;
     std::function<void()> run;
@@ -147,6 +148,9 @@ using Lock = std::unique_lock<std::mutex>;
 
 Machine& machine();
 double now();
+
+/// Raises an error in a forked child.
+void check_process(const char* call);
 
 /// Raises the error of an earlier asynchronous work, and an error in a forked child.
 void check(const char* call);

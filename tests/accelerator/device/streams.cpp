@@ -148,7 +148,7 @@ uint64_t issue(Lock& lock, Stream& stream, Work work, const std::vector<Range>& 
                       " of simulated:" + std::to_string(stream.device) + (range.write ? " writes" : " reads") +
                       " what " + unordered->work + " on stream " + std::to_string(other.id) +
                       " of simulated:" + std::to_string(other.device) + (unordered->write ? " writes" : " reads") +
-                      ", without waiting for it");
+                      ", without waiting for it" + work.hint);
             check(work.name.c_str());
         }
         histories.push_back(history);
@@ -181,11 +181,15 @@ void wait(Lock& lock, Stream& stream, uint64_t sequence, const Clock& seen) {
     machine().host.join(clock);
 }
 
-void wait_for_stream(Lock& lock, Stream& stream) { wait(lock, stream, stream.issued, stream.clock); }
+void wait_for_stream(Lock& lock, Stream& stream, const char* call) {
+    check_process(call);
+    wait(lock, stream, stream.issued, stream.clock);
+}
 
-void wait_for_device(Lock& lock, int device) {
+void wait_for_device(Lock& lock, int device, const char* call) {
+    check_process(call);
     for (const auto& stream : machine().devices.at(device).streams)
-        if (stream) wait_for_stream(lock, *stream);
+        if (stream) wait_for_stream(lock, *stream, call);
 }
 
 std::shared_ptr<Recording> record(Stream& stream) {
@@ -223,6 +227,7 @@ bool has_ended(const std::shared_ptr<Recording>& recording) {
 
 void wait_for_recording(const std::shared_ptr<Recording>& recording) {
     Lock lock(machine().mutex);
+    check_process("Event.synchronize");
     wait(lock, *machine().streams[recording->stream], recording->sequence, recording->clock);
     check("Event.synchronize");
 }

@@ -21,8 +21,8 @@ uint64_t issue_unchecked(Stream& stream, Work work);
 
 /// Makes the stream's works up to `sequence` start, then waits for them. The host has seen them then.
 void wait(Lock& lock, Stream& stream, uint64_t sequence, const Clock& seen);
-void wait_for_stream(Lock& lock, Stream& stream);
-void wait_for_device(Lock& lock, int device);
+void wait_for_stream(Lock& lock, Stream& stream, const char* call);
+void wait_for_device(Lock& lock, int device, const char* call);
 
 /// Lets the stream's works up to `sequence` start.
 void demand(Stream& stream, uint64_t sequence);
