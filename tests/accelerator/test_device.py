@@ -152,7 +152,7 @@ def test_events_time_order_and_wait() -> None:
     end.synchronize()
     assert end.query()
     assert 5.0 <= start.elapsed_time(end) < 50
-    with pytest.raises((RuntimeError, ValueError), match="enable_timing"):
+    with pytest.raises((RuntimeError, ValueError), match=r"enable_timing|not marked"):
         torch.Event(DEVICE).elapsed_time(end)
 
 

@@ -23,6 +23,7 @@ using torch::jit::Stack;
 /// Runs the operator's CPU kernel. On the stream's thread, with as many threads as the issuing thread has.
 void call_on_cpu(const c10::OperatorHandle& op, Stack& stack, int threads) {
     if (at::get_num_threads() != threads) at::set_num_threads(threads);
+    const Stack kept = stack;  // torch pushes references to several out= tensors after it dropped the arguments
     const at::AutoDispatchBelowADInplaceOrView guard;
     op.callBoxed(stack);
 }

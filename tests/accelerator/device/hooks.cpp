@@ -1,6 +1,7 @@
 // What torch asks a backend for: allocators of device and pinned memory, random numbers, the current device.
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/GeneratorForPrivateuseone.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/version.h>
@@ -103,6 +104,10 @@ DeviceMemoryAllocator device_allocator;
 PinnedAllocator pinned_allocator;
 REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &device_allocator)
 
+at::Generator new_generator(c10::DeviceIndex device) {
+    return at::make_generator<DeviceGenerator>(device < 0 ? current_device() : device);
+}
+
 struct Hooks final : at::PrivateUse1HooksInterface {
     // The first two are virtual since torch 2.7.
     bool isBuilt() const { return true; }
@@ -131,9 +136,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
         return default_generator(device < 0 ? current_device() : device);
     }
 
-    at::Generator getNewGenerator(c10::DeviceIndex device) const override {
-        return at::make_generator<DeviceGenerator>(device < 0 ? current_device() : device);
-    }
+    at::Generator getNewGenerator(c10::DeviceIndex device) const override { return new_generator(device); }
 
     void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbytes) const override {
         resize_storage(storage, nbytes);
@@ -144,6 +147,10 @@ const bool registered = [] {
     at::RegisterPrivateUse1HooksInterface(new Hooks);
     return true;
 }();
+
+#if SIMULATED_TORCH < 207
+REGISTER_GENERATOR_PRIVATEUSE1(new_generator)
+#endif
 
 }  // namespace
 
