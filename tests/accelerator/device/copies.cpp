@@ -30,8 +30,7 @@ void* to_pointer(uintptr_t address) {
 
 bool is_bytewise(const at::Tensor& one, const at::Tensor& other) {
     return one.scalar_type() == other.scalar_type() && one.sizes() == other.sizes() &&
-           one.strides() == other.strides() && one.is_non_overlapping_and_dense() && !one.is_neg() && !other.is_neg() &&
-           one.is_conj() == other.is_conj();
+           one.strides() == other.strides() && one.is_non_overlapping_and_dense() && !one.is_neg() && !one.is_conj();
 }
 
 /// Queues a copy of bytes; without `is_async`, waits for it.
@@ -97,6 +96,8 @@ void copy_to_host(const at::Tensor& source, const at::Tensor& destination, bool 
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {
     if (destination.numel() == 0) return destination;
+    if (destination.is_conj()) return copy_from(self.conj(), destination.conj(), non_blocking);
+    if (destination.is_neg()) return copy_from(self._neg_view(), destination._neg_view(), non_blocking);
     const at::Tensor source = self.expand_as(destination);
     const bool on_one_device = source.device() == destination.device();
     if (on_one_device) {
@@ -128,6 +129,10 @@ at::Scalar local_scalar(const at::Tensor& self) {
     copy_from(self.reshape({}), value, false);
     return at::_local_scalar_dense(value);
 }
+
+// A copy resolves lazy conjugation and negation itself: torch would resolve them by a copy.
+TORCH_LIBRARY_IMPL(aten, Conjugate, library) { library.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Negative, library) { library.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
     library.impl("_copy_from", copy_from);

@@ -31,6 +31,8 @@ void call_on_cpu(const c10::OperatorHandle& op, Stack& stack, int threads) {
 /// The operator's results on meta tensors; nullopt if those cannot be known before it runs.
 std::optional<Stack> infer(const c10::OperatorHandle& op, const Arguments& arguments) {
     if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) return std::nullopt;
+    // Its meta kernel has the sizes of CUDA's kernel, which are others.
+    if (op.schema().name().rfind("aten::_embedding_bag", 0) == 0) return std::nullopt;
     for (const auto& result : op.schema().returns()) {
         const auto kind = result.type()->kind();
         const bool is_list =
@@ -78,7 +80,8 @@ void issue_kernel(const c10::OperatorHandle& op, Arguments& arguments, std::func
 }
 
 void copy_result(const at::Tensor& output, const at::Tensor& result) {
-    if (!output.defined() || !result.defined()) return;
+    // A kernel may leave out a result that it has no use for (batch_norm's saved mean in evaluation).
+    if (!output.defined() || !result.defined() || result.numel() == 0) return;
     TORCH_CHECK(output.sizes() == result.sizes(), "the kernel's result has the sizes ", result.sizes(),
                 "; those of the meta kernel were ", output.sizes());
     output.copy_(result);
@@ -198,10 +201,12 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
     library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
-// Operators with a kernel for the CPU that torch would otherwise compose of others, with other bits, or not at all.
+// Operators with a kernel for the CPU that torch would otherwise compose of others, with other bits, or not at all, or
+// whose out= kernel makes its output larger for a while.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
-    for (const char* name : {"_stack", "addr", "convolution", "convolution_backward", "mish_backward",
-                             "native_channel_shuffle", "native_group_norm", "native_layer_norm", "silu_backward"})
+    for (const char* name :
+         {"_stack", "addr", "convolution", "convolution_backward", "mish_backward", "mse_loss",
+          "native_channel_shuffle", "native_group_norm", "native_layer_norm", "silu_backward", "smooth_l1_loss"})
         library.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
