@@ -6,11 +6,10 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
-#include "arguments.hpp"
+#include "inference.hpp"
 #include "streams.hpp"
 #include "tensors.hpp"
 
@@ -26,28 +25,6 @@ void call_on_cpu(const c10::OperatorHandle& op, Stack& stack, int threads) {
     const Stack kept = stack;  // torch pushes references to several out= tensors after it dropped the arguments
     const at::AutoDispatchBelowADInplaceOrView guard;
     op.callBoxed(stack);
-}
-
-/// The operator's results on meta tensors; nullopt if those cannot be known before it runs.
-std::optional<Stack> infer(const c10::OperatorHandle& op, const Arguments& arguments) {
-    if (op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape)) return std::nullopt;
-    // Its meta kernel has the sizes of CUDA's kernel, which are others.
-    if (op.schema().name().rfind("aten::_embedding_bag", 0) == 0) return std::nullopt;
-    for (const auto& result : op.schema().returns()) {
-        const auto kind = result.type()->kind();
-        const bool is_list =
-            kind == c10::TypeKind::ListType &&
-            result.type()->expectRef<c10::ListType>().getElementType()->kind() == c10::TypeKind::TensorType;
-        if (kind != c10::TypeKind::TensorType && !is_list) return std::nullopt;
-    }
-    Stack stack = arguments.meta;
-    try {
-        const at::AutoDispatchBelowADInplaceOrView guard;
-        op.callBoxed(stack);
-    } catch (const std::exception&) {
-        return std::nullopt;  // an error in the arguments is raised by the kernel itself
-    }
-    return stack;
 }
 
 /// Queues the operator's kernel; `finish` receives its results on the stream's thread. With `waits`, until it has
@@ -141,7 +118,6 @@ bool is_view(const c10::OperatorHandle& op) {
 }
 
 Stack run_asynchronously(const c10::OperatorHandle& op, const Stack& inferred, Arguments& arguments) {
-    arguments.resize_outputs();
     Outputs outputs = prepare(op, inferred, arguments);
     if (is_view(op)) return outputs.returned;
     auto finish = [fresh = std::move(outputs.fresh)](Stack& results) {
