@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -28,11 +29,17 @@ def library() -> Path:
     if path.exists():
         return path
     _BUILD.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)) as pool:
-        list(pool.map(lambda source, made: _make(made, [*command, "-c", str(source)]), sources, objects))
-    libraries = [f"-L{_TORCH / 'lib'}", "-ltorch_cpu", "-lc10", "-lpthread"]
-    _make(path, [_compiler(), "-shared", *map(str, objects), *libraries])
+    with (_BUILD / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be compiling the same
+        with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)) as pool:
+            list(pool.map(lambda source, made: _make(made, [*command, "-c", str(source)]), sources, objects))
+        libraries = [f"-L{_TORCH / 'lib'}", "-ltorch_cpu", "-lc10", "-lpthread"]
+        _make(path, [_compiler(), "-shared", *map(str, objects), *libraries])
     return path
+
+
+def has_compiler() -> bool:
+    return bool(os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++"))
 
 
 def _compiler() -> str:
@@ -52,7 +59,7 @@ def _flags() -> list[str]:
 
 
 def _make(target: Path, command: list[str]) -> None:
-    """Run a compiler. Its output is complete or absent, also if two processes make it at once."""
+    """Run a compiler, if its output is not there. The output is complete or absent."""
     if target.exists():
         return
     with tempfile.TemporaryDirectory(dir=_BUILD) as folder:

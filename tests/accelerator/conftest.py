@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+import build
 import simulated
 
 _CHILD = "FASTIO_SIMULATED_ACCELERATOR"
 _IS_CHILD = _CHILD in os.environ
+_IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 _OUTCOMES = pytest.StashKey[dict[Path, dict[str, str]]]()
 
 if _IS_CHILD:
@@ -39,6 +41,8 @@ def clean_devices() -> Iterator[None]:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if _IS_CHILD:
         return None
+    if not build.has_compiler() and not _IN_CI:
+        pytest.skip("no C++ compiler (g++ or c++) on PATH")
     outcomes = pyfuncitem.session.stash.setdefault(_OUTCOMES, {})
     if pyfuncitem.path not in outcomes:
         outcomes[pyfuncitem.path] = _run_file(pyfuncitem)

@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -163,6 +164,24 @@ def register_host(address: int, nbytes: int) -> None:
 def unregister_host(address: int) -> None:
     """End a registration. Raises if there is none at ``address``, or if the host has not waited for what uses it."""
     _OPS.unregister_host(address)
+
+
+def forkable_registrations() -> list[str]:
+    """Registrations with pages that a forked child gets copies of: on a GPU's machine, all of them at once, by fork."""
+    flagged = []  # address ranges that fork leaves out
+    begin = end = 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, _, rest = line.partition(" ")
+        if name == "VmFlags:" and "dc" in rest.split():
+            flagged.append(range(begin, end))
+        elif "-" in name and not name.endswith(":"):
+            begin, end = (int(number, 16) for number in name.split("-"))
+    flat = _OPS.registrations()
+    return [
+        f"registration of {nbytes} bytes at {address:#x}"
+        for address, nbytes in zip(flat[::2], flat[1::2], strict=True)
+        if sum(len(range(max(address, r.start), min(address + nbytes, r.stop))) for r in flagged) < nbytes
+    ]
 
 
 def host_view(host: torch.Tensor, device: int = 0) -> torch.Tensor:

@@ -17,6 +17,7 @@ import torch
 import simulated
 
 DEVICE = "simulated:0"
+HAS_ACCELERATOR_MEMORY = hasattr(torch.accelerator, "memory_allocated")
 
 
 def test_torch_knows_two_devices() -> None:
@@ -92,6 +93,16 @@ def test_tensors_of_two_devices_are_not_mixed() -> None:
     with pytest.raises(RuntimeError, match="same device"):
         torch.ones(3, device=DEVICE) + torch.ones(3)
     assert (torch.ones(3, device=DEVICE) + torch.tensor(1)).dtype == torch.float32
+
+
+def test_wrong_arguments_are_errors_of_the_call() -> None:
+    x = torch.ones(3, 4, device=DEVICE)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            x @ x
+        with pytest.raises(RuntimeError, match="must match the size"):
+            x + torch.ones(5, device=DEVICE)
+    assert simulated.error() == ""
 
 
 def test_a_kernel_that_fails_names_itself_at_the_next_synchronisation() -> None:
@@ -240,3 +251,30 @@ def test_convolutions_have_the_results_of_the_cpu() -> None:
     layer(on_device).square().sum().backward()
     assert torch.equal(on_device.grad.cpu(), expected[0])
     assert torch.equal(layer.weight.grad.cpu(), expected[1])
+
+
+@pytest.mark.skipif(not HAS_ACCELERATOR_MEMORY, reason="torch.accelerator counts memory since torch 2.9")
+def test_torch_accelerator_counts_memory() -> None:
+    tensor = torch.empty(1000, device="simulated:1")
+    assert torch.accelerator.memory_allocated(1) == torch.simulated.memory_allocated(1) >= 4096
+    del tensor
+    torch.accelerator.empty_cache()
+    torch.accelerator.synchronize(1)
+    assert torch.accelerator.max_memory_allocated(1) >= 4096
+
+
+@pytest.mark.skipif(not HAS_ACCELERATOR_MEMORY, reason="older data loaders pin for CUDA only")
+def test_a_data_loader_pins_its_batches() -> None:
+    loader = torch.utils.data.DataLoader(torch.arange(8), batch_size=4, pin_memory=True)
+    batches = list(loader)
+    assert all(batch.is_pinned() for batch in batches)
+    assert torch.equal(torch.cat([batch.to(DEVICE, non_blocking=True) for batch in batches]).cpu(), torch.arange(8))
+
+
+def test_workers_of_a_data_loader_are_forked_beside_the_devices() -> None:
+    tensor = torch.ones(3, device=DEVICE)
+    loader = torch.utils.data.DataLoader(torch.arange(8), batch_size=4, num_workers=1, multiprocessing_context="fork")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Python, that threads and fork may not go together
+        assert torch.equal(torch.cat(list(loader)), torch.arange(8))
+    assert (tensor + 1).sum().item() == 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import subprocess
@@ -159,6 +160,25 @@ def test_registrations_twice_and_none(host: torch.Tensor) -> None:
     simulated.unregister_host(host.data_ptr())
     with pytest.raises(RuntimeError, match="no memory is registered"):
         simulated.unregister_host(host.data_ptr())
+
+
+def test_registrations_that_a_fork_copies_are_told(host: torch.Tensor) -> None:
+    simulated.register_host(host.data_ptr(), 1 << 16)
+    assert simulated.forkable_registrations() == [f"registration of {1 << 16} bytes at {host.data_ptr():#x}"]
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.madvise(ctypes.c_void_p(host.data_ptr()), ctypes.c_size_t(1 << 16), mmap.MADV_DONTFORK) == 0
+    assert simulated.forkable_registrations() == []
+    simulated.unregister_host(host.data_ptr())
+
+
+def test_device_memory_that_was_freed_is_no_memory_of_kernels() -> None:
+    tensor = torch.ones(1 << 20, device=DEVICE)
+    storage = torch._C._construct_storage_from_data_pointer(tensor.data_ptr(), tensor.device, 4 << 20)
+    again = torch.empty(0, device=DEVICE).set_(storage)
+    assert again.sum().item() == 1 << 20
+    del tensor
+    with pytest.raises(RuntimeError, match=r"aten::sum: uses device memory that was freed"):
+        again.sum()
 
 
 def test_unregistered_host_memory_is_no_memory_of_kernels(host: torch.Tensor) -> None:

@@ -15,10 +15,12 @@ struct Event {
     bool has_timing;
 };
 
-c10::Stream to_torch(const Stream& stream) {
-    const c10::Device device(c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(stream.device));
-    return c10::Stream(c10::Stream::UNSAFE, device, stream.id);
+c10::Stream to_torch(int device, int64_t id) {
+    const c10::Device torch_device(c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(device));
+    return c10::Stream(c10::Stream::UNSAFE, torch_device, id);
 }
+
+c10::Stream to_torch(const Stream& stream) { return to_torch(stream.device, stream.id); }
 
 Stream& from_torch(const c10::Stream& stream) { return get_stream(stream.device_index(), stream.id()); }
 
@@ -48,7 +50,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
 
     c10::Stream getStream(c10::Device device) const noexcept override {
-        return to_torch(current_stream(device.has_index() ? device.index() : current_device()));
+        const int index = device.has_index() ? device.index() : current_device();
+        return to_torch(index, current_stream_id(index));
     }
 
     c10::Stream getDefaultStream(c10::Device device) const override { return to_torch(get_stream(device.index(), 0)); }

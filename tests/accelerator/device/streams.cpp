@@ -102,6 +102,8 @@ Stream& get_stream(int device, int64_t id) {
     return *slot;
 }
 
+int64_t current_stream_id(int device) { return stream_of_thread.at(device); }
+
 Stream& current_stream(int device) { return get_stream(device, stream_of_thread.at(device)); }
 
 void set_current_stream(int device, int64_t id) { stream_of_thread.at(device) = id; }

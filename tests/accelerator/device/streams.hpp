@@ -8,6 +8,7 @@ int current_device();
 void set_current_device(int device);
 Stream& get_stream(int device, int64_t id);
 Stream& current_stream(int device);
+int64_t current_stream_id(int device);
 void set_current_stream(int device, int64_t id);
 Stream& next_pool_stream(int device);
 
