@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-import build
+import compile_device
 import simulated
 
 _CHILD = "FASTIO_SIMULATED_ACCELERATOR"
@@ -30,18 +30,22 @@ if _IS_CHILD:
 @pytest.fixture(autouse=True)
 def clean_devices() -> Iterator[None]:
     """Devices without errors, with the settings and the trace of a new process."""
-    if _IS_CHILD:
-        simulated.reset()
+    if not _IS_CHILD:
+        yield
+        return
+    simulated.reset()
     yield
-    if _IS_CHILD:
-        simulated.reset()
+    lost, leaked = simulated.unraised_error(), simulated.leaks()
+    simulated.reset()
+    assert not lost
+    assert not leaked
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if _IS_CHILD:
         return None
-    if not build.has_compiler() and not _IN_CI:
+    if not compile_device.has_compiler() and not _IN_CI:
         pytest.skip("no C++ compiler (g++ or c++) on PATH")
     outcomes = pyfuncitem.session.stash.setdefault(_OUTCOMES, {})
     if pyfuncitem.path not in outcomes:

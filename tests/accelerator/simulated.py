@@ -4,14 +4,20 @@
 each device. A process that has loaded it keeps it, so tests run in processes of their own (see conftest.py).
 `configure` sets what the devices are like; `trace` tells what they did.
 
-Compute runs the CPU's kernels on the streams' threads. It is asynchronous where the sizes of an operator's results are
-known without running it, and otherwise the call waits, as it does on a GPU for most of these (`item`, `nonzero`).
+Compute runs the CPU's kernels on the streams' threads, one at a time on each device. It is asynchronous if a meta
+kernel tells the sizes of an operator's results. Otherwise the call waits for the kernel, as it does on a GPU for most
+of these (`item`, `nonzero`, masks as indices). Each random operator draws from a generator of its own, whose seed the
+device's generator gives when the operator is issued: it is asynchronous, and its numbers are not the CPU's.
+
+No check sees the host's own accesses to pinned memory and to peer windows; late execution shows them by wrong bits.
+There are no sparse and no quantized tensors, no graphs and no memory shared between processes.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -21,7 +27,7 @@ from typing import Literal
 
 import torch
 
-import build
+import compile_device
 import device_module
 
 _OPS = torch.ops.simulated
@@ -44,10 +50,11 @@ def load() -> None:
     global _loaded
     if _loaded:
         return
-    torch.ops.load_library(str(build.library()))
+    torch.ops.load_library(str(compile_device.library()))
     torch.utils.rename_privateuse1_backend("simulated")
     torch._register_device_module("simulated", device_module)
     torch.utils.generate_methods_for_privateuse1_backend(for_packed_sequence=False, for_storage=True)
+    torch.empty(0, pin_memory=True)  # torch asks a device only then whether memory is pinned
     atexit.register(_stop, os.getpid())
     _loaded = True
 
@@ -130,6 +137,11 @@ def error() -> str:
     return _OPS.error()
 
 
+def unraised_error() -> str:
+    """Wait for the devices; the error, if there is one and no call has raised it, or an empty text."""
+    return _OPS.unraised_error()
+
+
 def trace() -> list[Work]:
     """The works that have ended since the last `reset`, at most a million."""
     works = []
@@ -154,6 +166,14 @@ def overlapped_bytes(works: list[Work]) -> tuple[float, int]:
         )
         overlapped += copy.nbytes * min(1.0, shared / seconds)
     return overlapped, copied
+
+
+def c_library() -> ctypes.CDLL:
+    """``simulated_host_register(address, nbytes, flags)`` and ``..._unregister(address)`` with CUDA's error numbers."""
+    library = ctypes.CDLL(str(compile_device.library()))
+    library.simulated_host_register.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
+    library.simulated_host_unregister.argtypes = [ctypes.c_void_p]
+    return library
 
 
 def register_host(address: int, nbytes: int) -> None:
@@ -192,8 +212,6 @@ def host_view(host: torch.Tensor, device: int = 0) -> torch.Tensor:
 @contextlib.contextmanager
 def peer_window(tensor: torch.Tensor) -> Iterator[memoryview]:
     """The bytes of a tensor on a device, as a disk that reads or writes them over the bus would see them."""
-    import ctypes
-
     nbytes = tensor.numel() * tensor.element_size()
     address = open_peer_window(tensor.data_ptr(), nbytes)
     try:
@@ -221,9 +239,10 @@ def leaks() -> list[str]:
 
 
 def _stop(process: int) -> None:
-    """Wait for the devices, so that their threads do nothing while the process ends, and list leaks."""
+    """Wait for the devices, so that their threads do nothing while the process ends; list leaks and lost errors."""
     if os.getpid() != process:
         return
     if leaked := leaks():
         print(f"simulated accelerator: leaked at shutdown: {'; '.join(leaked)}", file=sys.stderr)
-    _OPS.reset()
+    if lost := unraised_error():
+        print(f"simulated accelerator: no call raised this error: {lost}", file=sys.stderr)

@@ -162,6 +162,24 @@ def test_registrations_twice_and_none(host: torch.Tensor) -> None:
         simulated.unregister_host(host.data_ptr())
 
 
+def test_registrations_from_c(host: torch.Tensor) -> None:
+    library = simulated.c_library()
+    assert library.simulated_host_register(host.data_ptr(), 1 << 16, 0) == 0
+    assert host.is_pinned()
+    assert library.simulated_host_register(host.data_ptr(), 4096, 0) == 712
+    assert library.simulated_host_unregister(host.data_ptr()) == 0
+    assert library.simulated_host_unregister(host.data_ptr()) == 713
+
+
+def test_errors_that_no_call_raised_are_told_at_shutdown() -> None:
+    result = run("""
+simulated.configure_execution("always")
+torch.ones(4, device="simulated").index_select(0, torch.tensor([9], device="simulated"))
+""")
+    assert result.returncode == 0, result.stderr
+    assert "no call raised this error: simulated:0: aten::index_select" in result.stderr
+
+
 def test_registrations_that_a_fork_copies_are_told(host: torch.Tensor) -> None:
     simulated.register_host(host.data_ptr(), 1 << 16)
     assert simulated.forkable_registrations() == [f"registration of {1 << 16} bytes at {host.data_ptr():#x}"]

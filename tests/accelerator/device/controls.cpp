@@ -64,12 +64,19 @@ void reset() {
         counters.peak_reserved = counters.reserved;
     }
     machine().error.clear();
+    machine().error_was_raised = false;
     machine().trace.clear();
 }
 
 std::string get_error() {
     Lock lock(machine().mutex);
     return machine().error;
+}
+
+std::string get_unraised_error() {
+    Lock lock(machine().mutex);
+    for (int device = 0; device < kDevices; ++device) wait_for_device(lock, device, "unraised_error");
+    return machine().error_was_raised ? "" : machine().error;
 }
 
 /// One line for each work, of fields that tabs separate.
@@ -185,6 +192,7 @@ TORCH_LIBRARY(simulated, library) {
     library.def("configure_order", configure_order);
     library.def("reset", reset);
     library.def("error", get_error);
+    library.def("unraised_error", get_unraised_error);
     library.def("trace", trace);
     library.def("counters", counters);
     library.def("reset_peaks", reset_peaks);

@@ -39,7 +39,9 @@ void check_process(const char* call) {
 
 void check(const char* call) {
     check_process(call);
-    TORCH_CHECK(machine().error.empty(), machine().error, " (raised by ", call, ")");
+    if (machine().error.empty()) return;
+    machine().error_was_raised = true;
+    TORCH_CHECK(false, machine().error, " (raised by ", call, ")");
 }
 
 void set_error(const std::string& message) {

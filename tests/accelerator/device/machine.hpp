@@ -140,6 +140,7 @@ struct Machine {
     Settings settings;
     Clock host;         // what host threads have waited for; one clock for all, so their own order is never an error
     std::string error;  // the first one, raised by each call until it is cleared
+    bool error_was_raised = false;
     std::deque<Traced> trace;
     bool forked = false;
 };
