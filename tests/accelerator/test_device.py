@@ -211,7 +211,9 @@ def test_random_numbers_are_those_of_the_seed_whenever_they_run() -> None:
         assert torch.equal(one, other)
     generator = torch.Generator(DEVICE).manual_seed(3)
     one = torch.rand(4, device=DEVICE, generator=generator)
+    assert not torch.equal(one, torch.rand(4, device=DEVICE, generator=generator))
     assert torch.equal(one, torch.rand(4, device=DEVICE, generator=generator.manual_seed(3)))
+    assert not torch.equal(one, torch.rand(4, device=DEVICE, generator=generator.manual_seed(4)))
 
 
 def test_autocast_computes_in_bfloat16() -> None:
