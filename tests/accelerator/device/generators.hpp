@@ -7,6 +7,9 @@ namespace simulated {
 
 const at::Generator& default_generator(int device);
 
+/// A generator for the device; -1: for the current one.
+at::Generator new_generator(c10::DeviceIndex device);
+
 /// Gives a storage on the device memory of another size; the bytes that both have are copied.
 void resize_storage(const c10::Storage& storage, size_t nbytes);
 

@@ -1,7 +1,5 @@
 // What torch asks a backend for: allocators of device and pinned memory, random numbers, the current device.
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/GeneratorForPrivateuseone.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/version.h>
@@ -92,21 +90,9 @@ struct PinnedAllocator final : c10::Allocator {
     }
 };
 
-/// A generator whose state is that of the CPU's. An operator on the device draws its seed from it when it is issued.
-struct DeviceGenerator final : at::CPUGeneratorImpl {
-    explicit DeviceGenerator(int device) {
-        device_ = torch_device(device);
-        key_set_ = c10::DispatchKeySet(c10::DispatchKey::PrivateUse1);
-    }
-};
-
 DeviceMemoryAllocator device_allocator;
 PinnedAllocator pinned_allocator;
 REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &device_allocator)
-
-at::Generator new_generator(c10::DeviceIndex device) {
-    return at::make_generator<DeviceGenerator>(device < 0 ? current_device() : device);
-}
 
 struct Hooks final : at::PrivateUse1HooksInterface {
     // The first two are virtual since torch 2.7.
@@ -148,16 +134,6 @@ const bool registered = [] {
     return true;
 }();
 
-#if SIMULATED_TORCH < 207
-REGISTER_GENERATOR_PRIVATEUSE1(new_generator)
-#endif
-
 }  // namespace
-
-const at::Generator& default_generator(int device) {
-    static auto& generators = *new std::array<at::Generator, kDevices>{at::make_generator<DeviceGenerator>(0),
-                                                                       at::make_generator<DeviceGenerator>(1)};
-    return generators.at(device);
-}
 
 }  // namespace simulated

@@ -1,15 +1,13 @@
 #include "streams.hpp"
 
 #include <c10/util/Exception.h>
-#include <sys/prctl.h>
 
 #include <algorithm>
-#include <chrono>
 #include <thread>
 
 #include "allocator.hpp"
-#include "engines.hpp"
 #include "host_memory.hpp"
+#include "worker.hpp"
 
 namespace simulated {
 
@@ -19,48 +17,6 @@ constexpr size_t kBacklog = 1024;  // works that a stream queues before a call w
 
 thread_local int device_of_thread = 0;
 thread_local std::array<int64_t, kDevices> stream_of_thread{};
-
-/// Waits until the first work of the queue may start. False while nothing is queued.
-bool may_start(Lock& lock, Stream& stream) {
-    if (stream.queue.empty()) {
-        stream.wake.wait(lock);
-        return false;
-    }
-    const Work& work = stream.queue.front();
-    if (stream.demanded >= work.sequence || work.not_before <= now()) return true;
-    if (machine().settings.lateness == Lateness::always)
-        stream.wake.wait(lock);
-    else
-        stream.wake.wait_for(lock, std::chrono::duration<double>(work.not_before - now()));
-    return false;
-}
-
-void serve(Stream& stream) {
-    prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: what is modelled in microseconds must not end 50 us late
-    Lock lock(machine().mutex);
-    while (true) {
-        if (!may_start(lock, stream)) continue;
-        Work work = std::move(stream.queue.front());
-        stream.queue.pop_front();
-        if (work.awaited) {
-            demand(*machine().streams[work.awaited->stream], work.awaited->sequence);
-            machine().progress.wait(lock, [&] { return work.awaited->done; });
-            stream.free_at = std::max(stream.free_at, work.awaited->time);
-        }
-        if (work.run) {
-            lock.unlock();
-            execute(stream, work);
-            work.run = nullptr;  // what it holds is destroyed without the lock
-            lock.lock();
-        }
-        if (work.recording) {
-            work.recording->time = std::max({work.recording->time, stream.free_at, work.issued});
-            work.recording->done = true;
-        }
-        stream.completed = work.sequence;
-        machine().progress.notify_all();
-    }
-}
 
 double hold_back(Stream& stream, const Work& work) {
     const Settings& settings = machine().settings;
@@ -192,46 +148,6 @@ void wait_for_device(Lock& lock, int device, const char* call) {
     check_process(call);
     for (const auto& stream : machine().devices.at(device).streams)
         if (stream) wait_for_stream(lock, *stream, call);
-}
-
-std::shared_ptr<Recording> record(Stream& stream) {
-    Lock lock(machine().mutex);
-    check("Event.record");
-    auto recording = std::make_shared<Recording>();
-    Work work;
-    work.name = "Event.record";
-    work.recording = recording;
-    recording->stream = stream.number;
-    recording->sequence = issue_unchecked(stream, std::move(work));
-    recording->clock = stream.clock;
-    return recording;
-}
-
-void wait_in_stream(Stream& stream, const std::shared_ptr<Recording>& awaited) {
-    Lock lock(machine().mutex);
-    check("Event.wait");
-    Work work;
-    work.name = "Event.wait";
-    work.awaited = awaited;
-    issue_unchecked(stream, std::move(work));
-    stream.clock.join(awaited->clock);
-}
-
-bool has_ended(const std::shared_ptr<Recording>& recording) {
-    Lock lock(machine().mutex);
-    check("Event.query");
-    if (recording->done)
-        machine().host.join(recording->clock);
-    else
-        demand(*machine().streams[recording->stream], recording->sequence);
-    return recording->done;
-}
-
-void wait_for_recording(const std::shared_ptr<Recording>& recording) {
-    Lock lock(machine().mutex);
-    check_process("Event.synchronize");
-    wait(lock, *machine().streams[recording->stream], recording->sequence, recording->clock);
-    check("Event.synchronize");
 }
 
 }  // namespace simulated
