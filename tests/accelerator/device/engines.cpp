@@ -13,6 +13,7 @@ namespace simulated {
 namespace {
 
 constexpr size_t kTraced = 1'000'000;
+constexpr double kLag = 0.001;  // seconds that the model may be behind the clock
 
 bool is_mapped(uintptr_t begin, size_t nbytes) {
     const uintptr_t page = sysconf(_SC_PAGESIZE);
@@ -78,16 +79,18 @@ void execute(Stream& stream, Work& work) {
     std::lock_guard<std::mutex> busy(engine.mutex);
     const bool copies = work.engine != Engine::compute;
     const double arrived = now();
-    // A copy that waited starts in the model when the engine and the stream became free, however late threads woke up.
+    // A copy that waited starts in the model when the engine and the stream became free, though the thread woke up
+    // later.
     const double ready = std::max({work.issued, work.not_before, stream.free_at, engine.free_at});
-    const double started = copies ? std::min(arrived, ready) : arrived;
+    const double started = copies ? std::max(std::min(arrived, ready), arrived - kLag) : arrived;
     run(stream, work);
     DeviceSettings settings;
     {
         Lock lock(machine().mutex);
         settings = machine().settings.devices[stream.device];
     }
-    const double ended = std::max(now(), started + modelled_seconds(work, settings, now() - arrived));
+    const double measured = now() - arrived;
+    const double ended = started + std::max(measured, modelled_seconds(work, settings, measured));
     if (const double left = ended - now(); left > 0) std::this_thread::sleep_for(std::chrono::duration<double>(left));
     engine.free_at = ended;
     Lock lock(machine().mutex);
