@@ -16,8 +16,10 @@ There are no sparse and no quantized tensors, no graphs and no memory shared bet
 from __future__ import annotations
 
 import atexit
+import bisect
 import contextlib
 import ctypes
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -153,18 +155,24 @@ def trace() -> list[Work]:
 
 def overlapped_bytes(works: list[Work]) -> tuple[float, int]:
     """Bytes that were copied while a kernel of the same device ran (by time, in proportion), and all copied bytes."""
+    kernels: dict[int, list[Work]] = {}  # a device runs one at a time
+    for work in sorted(works, key=lambda work: work.started):
+        if work.engine == "compute":
+            kernels.setdefault(work.device, []).append(work)
+    ends = {device: [kernel.ended for kernel in of_device] for device, of_device in kernels.items()}
     overlapped, copied = 0.0, 0
     for copy in works:
         if copy.engine == "compute":
             continue
+        shared = 0.0
+        for kernel in itertools.islice(
+            kernels.get(copy.device, ()), bisect.bisect(ends.get(copy.device, ()), copy.started), None
+        ):
+            if kernel.started >= copy.ended:
+                break
+            shared += min(copy.ended, kernel.ended) - max(copy.started, kernel.started)
         copied += copy.nbytes
-        seconds = max(copy.ended - copy.started, 1e-9)
-        shared = sum(
-            max(0.0, min(copy.ended, kernel.ended) - max(copy.started, kernel.started))
-            for kernel in works
-            if kernel.engine == "compute" and kernel.device == copy.device
-        )
-        overlapped += copy.nbytes * min(1.0, shared / seconds)
+        overlapped += copy.nbytes * min(1.0, shared / max(copy.ended - copy.started, 1e-9))
     return overlapped, copied
 
 

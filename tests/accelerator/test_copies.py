@@ -206,3 +206,14 @@ def test_a_disk_reads_and_writes_device_memory_through_a_peer_window(tmp_path: P
     assert torch.equal(other.cpu(), bytes_of(5))
     with pytest.raises(RuntimeError, match="not memory of one tensor"):
         simulated.open_peer_window(tensor.data_ptr(), 1 << 30)
+
+
+def test_overlap_is_that_of_the_trace() -> None:
+    def work(engine: str, device: int, started: float, ended: float) -> simulated.Work:
+        return simulated.Work("", engine, device, 0, 100, 0.0, started, ended)
+
+    kernels = [work("compute", 0, 1, 2), work("compute", 0, 3, 4), work("compute", 1, 0, 9)]
+    assert simulated.overlapped_bytes([*kernels, work("to_host", 0, 0, 1)]) == (0, 100)
+    assert simulated.overlapped_bytes([*kernels, work("to_host", 0, 1.5, 3.5)]) == (50, 100)
+    assert simulated.overlapped_bytes([*kernels, work("to_device", 0, 1, 2), work("peer", 1, 2, 3)]) == (200, 200)
+    assert simulated.overlapped_bytes(kernels) == (0, 0)
