@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 import torch
 
+from fastio import devices
 from fastio.errors import RefusedError
 from fastio.memory import raw_memory
-from fastio.memory.raw_memory import cuda_bytes, host_bytes, storage_bytes
+from fastio.memory.raw_memory import bytes_at, storage_bytes
 from fastio.transports.transport import Extent
 
 
 def tensor(extent: Extent) -> torch.Tensor:
     """An extent's memory as a uint8 tensor of shape ``(nbytes,)`` on its own device.
 
-    The tensor is made from the storage that owns the memory or, on the host and on CUDA devices, from the address.
+    The tensor is made from the storage that owns the memory or, on the host and on accelerators, from the address.
     Raises RefusedError for memory on another device without such a storage.
     """
     kind = torch.device(extent.device).type
@@ -25,23 +26,14 @@ def tensor(extent: Extent) -> torch.Tensor:
     if storage is not None:
         begin = extent.address - storage.data_ptr()
         return storage_bytes(storage)[begin : begin + extent.nbytes]
-    if kind == "cpu":
-        return host_bytes(extent.address, extent.nbytes)
-    if kind == "cuda":
-        return cuda_bytes(extent.address, extent.nbytes)
+    if kind == "cpu" or devices.find(kind) is not None:
+        return bytes_at(extent.address, extent.nbytes, kind)
     raise RefusedError(f"memory on {extent.device} is reached through its storage, and this extent names none")
 
 
 def synchronize(extents: Sequence[Extent]) -> None:
     """Run :func:`fastio.memory.raw_memory.synchronize` on the devices that hold the extents' memory."""
     raw_memory.synchronize({tensor(extent).device for extent in extents if extent.device != "cpu"})
-
-
-def why_no_cuda() -> tuple[str, str]:
-    """The reason and the cure, where ``torch.cuda.is_available()`` is False."""
-    if not torch.backends.cuda.is_built():
-        return f"this torch ({torch.__version__}) is built without CUDA", "install a torch that is built with CUDA"
-    return "torch finds no CUDA device", "it needs a GPU and its driver; nvidia-smi shows what the driver sees"
 
 
 def _owning_storage(extent: Extent, kind: str) -> torch.UntypedStorage | None:

@@ -23,7 +23,7 @@ class RandomState:
             "python": random.getstate(),
             "numpy": (name, torch.from_numpy(key.astype(np.int64)), *rest),
             "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+            **{kind: devices.of(kind).random_states() for kind in sorted(devices.all_kinds())},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -32,5 +32,6 @@ class RandomState:
         name, key, *rest = state["numpy"]
         np.random.set_state((name, key.numpy().astype(np.uint32), *rest))
         torch.set_rng_state(state["torch"].cpu())
-        for number, generator in enumerate(state["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(generator.cpu(), number)
+        for kind in devices.all_kinds() & state.keys():
+            if state[kind]:
+                devices.of(kind).set_random_states(state[kind])

@@ -4,7 +4,7 @@
 built in. :func:`register` adds a kind of device that torch has a device module for.
 """
 
-from fastio.devices.accelerator import Accelerator, copy_errors
+from fastio.devices.accelerator import Accelerator, Event, Stream, copy_errors
 from fastio.devices.kinds import all_kinds, available, find, of, register
 
-__all__ = ["Accelerator", "all_kinds", "available", "copy_errors", "find", "of", "register"]
+__all__ = ["Accelerator", "Event", "Stream", "all_kinds", "available", "copy_errors", "find", "of", "register"]

@@ -44,11 +44,32 @@ class Accelerator(abc.ABC):
 
     @abc.abstractmethod
     def pin(self, address: int, nbytes: int) -> None:
-        """Register host memory with all devices of this kind. RefusedError if the driver refuses."""
+        """Register host memory, at its exact size, with all devices of this kind. RefusedError if the driver refuses.
+
+        torch's caching allocator of pinned memory rounds sizes up to powers of two.
+        """
 
     @abc.abstractmethod
     def unpin(self, address: int) -> None:
-        """End a registration. Nothing on a device may use the memory any more. RefusedError if the driver refuses."""
+        """End a registration; nothing on a device may use the memory any more. RefusedError if the driver refuses."""
+
+    def unpin_unused(self, address: int) -> None:
+        """Wait for all work on all devices, then end a registration. RefusedError if either fails.
+
+        Kernels and copies on any stream may still use the memory, and the driver does not promise to wait for them. A
+        device without a context has no work, and waiting for it would make one.
+        """
+        try:
+            for index in range(self.module.device_count()):
+                if self.has_context(index):
+                    self.module.synchronize(index)
+        except RuntimeError as error:
+            raise RefusedError(f"unpinning: waiting for a device failed: {error}") from error
+        self.unpin(address)
+
+    def has_context(self, index: int) -> bool:
+        """Whether this process uses a device already, so that work may be queued on it."""
+        return self.is_initialized()
 
     def is_available(self) -> bool:
         """Whether this machine has such a device."""

@@ -10,6 +10,7 @@ import torch
 from fastio.devices.accelerator import Accelerator
 from fastio.errors import RefusedError
 
+_torch: Any = torch._C
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for every device, not only for the current one
 
 
@@ -57,6 +58,10 @@ class Cuda(Accelerator):
     def unpin(self, address: int) -> None:
         """See :class:`Accelerator`."""
         _check(torch.cuda.cudart().cudaHostUnregister(address), "unpinning")
+
+    def has_context(self, index: int) -> bool:
+        """See :class:`Accelerator`."""
+        return bool(_torch._cuda_hasPrimaryContext(index))
 
 
 def _check(result: Any, doing: str) -> None:

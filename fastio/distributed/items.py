@@ -21,7 +21,7 @@ from fastio.errors import UnsupportedError
 from fastio.formats.layout import Layout, LayoutBuilder, storage_offset_bytes
 from fastio.formats.pt import torch_probe, writer
 from fastio.formats.pt.records import pickled
-from fastio.memory.raw_memory import cuda_bytes, host_bytes
+from fastio.memory.raw_memory import bytes_at
 from fastio.transports.transport import SAVE
 
 _TORCH_ALIGNMENT = 64
@@ -195,5 +195,4 @@ def _alone(tensor: torch.Tensor) -> torch.Tensor:
     nbytes = tensor.numel() * tensor.element_size()
     if nbytes == 0:
         return torch.empty_like(tensor)
-    over = host_bytes if tensor.device.type == "cpu" else cuda_bytes
-    return over(tensor.data_ptr(), nbytes).view(tensor.dtype).view(tensor.shape)
+    return bytes_at(tensor.data_ptr(), nbytes, tensor.device).view(tensor.dtype).view(tensor.shape)

@@ -7,26 +7,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
-from typing import Any
 
 import torch
+
+from fastio import devices
 
 _WRITABLE = 0x200  # PyBUF_WRITE
 _view_memory = ctypes.pythonapi.PyMemoryView_FromMemory
 _view_memory.restype = ctypes.py_object
 _view_memory.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
-
-
-class CudaBytes:
-    """``nbytes`` of CUDA memory at ``address``, for readers of ``__cuda_array_interface__`` (torch, kvikio, cupy)."""
-
-    def __init__(self, address: int, nbytes: int) -> None:
-        self.__cuda_array_interface__: dict[str, Any] = {
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "data": (address, False),
-            "version": 3,
-        }
 
 
 def view(address: int, nbytes: int) -> memoryview:
@@ -42,11 +31,10 @@ def host_bytes(address: int, nbytes: int) -> torch.Tensor:
     return torch.frombuffer(view(address, nbytes), dtype=torch.uint8)
 
 
-def cuda_bytes(address: int, nbytes: int) -> torch.Tensor:
-    """CUDA memory as a uint8 tensor of shape ``(nbytes,)``, on the device of the address."""
-    # The address determines the device. The caller's default device, which may be another, would cause a copy.
-    with torch._C.DisableTorchFunction():
-        return torch.as_tensor(CudaBytes(address, nbytes))
+def bytes_at(address: int, nbytes: int, device: torch.device | str) -> torch.Tensor:
+    """Memory of a type of device, or of the host, as a uint8 tensor of shape ``(nbytes,)``, at least one byte."""
+    accelerator = devices.find(device)
+    return host_bytes(address, nbytes) if accelerator is None else accelerator.bytes_at(address, nbytes)
 
 
 def storage_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
@@ -54,15 +42,16 @@ def storage_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
-def synchronize(devices: Iterable[torch.device]) -> None:
-    """Wait for all work queued on these devices, on any stream; other devices than CUDA ones are skipped.
+def synchronize(used: Iterable[torch.device]) -> None:
+    """Wait for all work queued on these devices, on any stream; the host and devices fastio cannot use are skipped.
 
     That work computes the tensors to be saved, or still uses memory that torch reused for loaded ones. Transfers run on
     other threads and streams, which are not ordered after it.
     """
-    for device in devices:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+    for device in used:
+        accelerator = devices.find(device)
+        if accelerator is not None:
+            accelerator.synchronize(device)
 
 
 def mark_overwritten(tensor: torch.Tensor) -> None:

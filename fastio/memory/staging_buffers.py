@@ -6,16 +6,14 @@ registration with the driver.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 
 from fastio import _native
 from fastio.errors import RefusedError
-from fastio.memory import pinning
+from fastio.devices import Accelerator
 from fastio.runtime.native_errors import NativeError
 
 PAGE = 4096
@@ -23,7 +21,7 @@ _never_unmapped: list[_native.Mapping] = []  # still registered: other memory mu
 
 
 class HostMemory:
-    """Anonymous, page-aligned host memory, in huge pages if it is large; with ``pin``, pinned for CUDA.
+    """Anonymous, page-aligned host memory, in huge pages if it is large; pinned for the accelerator ``pin_for``.
 
     ``close`` frees it. So does the garbage collector, except what tensors on ``view`` still use. Pinned memory is
     unpinned before it is unmapped, and it is unpinned after all work of all devices.
@@ -37,8 +35,8 @@ class HostMemory:
     Raises RefusedError if the system or the driver refuses it.
     """
 
-    def __init__(self, nbytes: int, pin: bool = False, inherited: bool = False) -> None:
-        if pin and inherited:
+    def __init__(self, nbytes: int, pin_for: Accelerator | None = None, inherited: bool = False) -> None:
+        if pin_for is not None and inherited:
             raise ValueError("pinned memory cannot be inherited: a fork would copy all of it")
         try:
             mapping = _native.Mapping(nbytes)
@@ -50,11 +48,11 @@ class HostMemory:
         self.address = mapping.address
         self.view = memoryview(_native.Slice(mapping, 0, nbytes))
         self.pinned = False
-        if pin:
+        if pin_for is not None:
             mapping.populate()  # the driver would fault the pages in with one thread
-            pinning.pin(self.address, nbytes)
+            pin_for.pin(self.address, nbytes)
             self.pinned = True
-            self._unpin = weakref.finalize(self, _unpin, mapping, os.getpid())
+            self._unpin = weakref.finalize(self, _unpin, pin_for, mapping, os.getpid())
             self._unpin.atexit = False  # the end of the process frees it; CUDA may be gone before
 
     def close(self) -> None:
@@ -65,12 +63,12 @@ class HostMemory:
         self.view.release()
 
 
-def _unpin(mapping: _native.Mapping, owner: int) -> None:
+def _unpin(accelerator: Accelerator, mapping: _native.Mapping, owner: int) -> None:
     """Unpin the memory, which is unmapped after that; in a forked process, which has no CUDA, do nothing."""
     if os.getpid() != owner:
         return
     try:
-        pinning.unpin(mapping.address)
+        accelerator.unpin_unused(mapping.address)
     except BaseException:
         _never_unmapped.append(mapping)
         raise
@@ -103,12 +101,12 @@ class StagingRing:
     them.
     """
 
-    def __init__(self, count: int, nbytes: int, pin: bool = False) -> None:
+    def __init__(self, count: int, nbytes: int, pin_for: Accelerator | None = None) -> None:
         if count < 1 or nbytes < PAGE or nbytes % PAGE:
             raise ValueError(f"a ring of {count} buffers of {nbytes} bytes: expected one or more, of whole pages")
         self.count = count
         self.nbytes = nbytes
-        self._pin = pin
+        self._pin_for = pin_for
         self._made = 0
         self._free: list[HostMemory] = []
         self._changed = threading.Condition()
@@ -127,7 +125,7 @@ class StagingRing:
                 if self._free:
                     return Lease(self, self._free.pop())
                 if self._made < self.count:
-                    memory = HostMemory(self.nbytes, self._pin)
+                    memory = HostMemory(self.nbytes, self._pin_for)
                     self._made += 1
                     return Lease(self, memory)
                 remaining = deadline - time.monotonic()
@@ -146,12 +144,3 @@ class StagingRing:
         with self._changed:
             self._free.append(memory)
             self._changed.notify()
-
-
-@contextlib.contextmanager
-def copy_errors() -> Iterator[None]:
-    """Around copies between a GPU and pinned memory: torch's errors become RefusedError."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise RefusedError(f"a copy between a GPU and pinned memory failed: {error}") from error

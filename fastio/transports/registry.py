@@ -124,7 +124,8 @@ def is_installed(library: str) -> bool:
 
 def is_here(kind: str) -> bool:
     """Whether this machine has a device of that kind. A tool says only which kinds it could use."""
-    return kind != "cuda" or torch.cuda.is_available()
+    accelerator = devices.find(kind)
+    return accelerator is None or accelerator.is_available()
 
 
 def find(name: str) -> Tool:

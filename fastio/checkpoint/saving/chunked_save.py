@@ -55,7 +55,7 @@ def save_in_chunks(
         )
     )  # fmt: skip
     chunk = max(chunk_memory.nbytes - len(layout.literal), LEAST) // _BLOCK * _BLOCK
-    address = chunk_memory.memory.reserve(min(chunk, layout.size), pin="cuda" in layout.devices)
+    address = chunk_memory.memory.reserve(min(chunk, layout.size), _pin_for(layout.devices))
     values = [0] * len(layout.extents)
     layout.synchronize()
     with AtomicFile(path) as new:

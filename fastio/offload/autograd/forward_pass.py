@@ -182,8 +182,9 @@ class ForwardPass:
 
     def _synchronize_if_timed(self) -> None:
         """Wait for the GPU in a pass that waits for every transfer (such as the profiled one), for correct times."""
-        if self._run.waited and self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
+        accelerator = devices.find(self._device)
+        if self._run.waited and accelerator is not None:
+            accelerator.current_stream(self._device).synchronize()
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self.iteration.forward_began_s

@@ -112,7 +112,7 @@ def is_offloadable(tensor: torch.Tensor) -> bool:
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided
         and not tensor.is_nested
-        and tensor.device.type in {"cpu", "cuda"}
+        and (tensor.device.type == "cpu" or devices.find(tensor.device) is not None)
         and not tensor.is_quantized
         and not tensor.is_inference()
         and not tensor._is_zerotensor()
@@ -165,4 +165,5 @@ def check_version(description: Description, expected: int, got: int) -> None:
 
 
 def _is_capturing(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    accelerator = devices.find(device)
+    return accelerator is not None and accelerator.is_capturing()

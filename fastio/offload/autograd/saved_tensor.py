@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 # Kernels may round differently by an operand's offset within a line, so a reload keeps that offset: 64 bytes for MKL;
 # for CUDA libraries the alignment of torch's allocator.
-_LINES = {"cpu": 64, "cuda": 512}
+_HOST_LINE, _DEVICE_LINE = 64, 512
 PAGE = 4096
-LINE = _LINES["cpu"]
+LINE = _HOST_LINE
 _CPU = torch.device("cpu")
 
 
@@ -95,7 +95,7 @@ def span_to_save(view: View, storage_nbytes: int, device: torch.device = _CPU) -
     touched = view.touched()
     if storage_nbytes <= 2 * touched.nbytes:
         return Span(0, storage_nbytes)
-    line = _LINES[device.type]
+    line = _HOST_LINE if device.type == "cpu" else _DEVICE_LINE
     start = touched.start // line * line
     end = min(storage_nbytes, -(-(touched.start + touched.nbytes) // line) * line)
     return Span(start, end - start)
@@ -221,7 +221,7 @@ class SavedTensor:
         self.buffer: Buffer | None = None  # strong: bytes that were read back, or are being read
         self.lead = 0  # bytes before the span that are transferred with it
         self.sent = 0  # address of the bytes when their write began
-        self.stream: torch.cuda.Stream | None = None  # on a GPU: the stream that computed the bytes
+        self.stream: devices.Stream | None = None  # on a GPU: the stream that computed the bytes
         self.key = (0, 0, 0)  # storage, counter and version: equal keys are equal bytes
         # Shares the version counter of the saved tensors without keeping their storage.
         self.witness = witness
@@ -298,5 +298,6 @@ class HandleRef(weakref.ref[Any]):
 
 def used_on_current_stream(storage: torch.UntypedStorage) -> None:
     """Tell torch's allocator that the current stream uses this GPU memory: nodes on several streams share it."""
-    if storage.device.type != "cpu":
-        storage_bytes(storage).record_stream(torch.cuda.current_stream(storage.device))
+    accelerator = devices.find(storage.device)
+    if accelerator is not None:
+        storage_bytes(storage).record_stream(accelerator.current_stream(storage.device))

@@ -78,7 +78,7 @@ def encode(tensor: torch.Tensor, codec: str) -> Encoded:
     ToolUnavailableError for "csr" of a CUDA tensor without CuPy ("lossless" then keeps the bytes).
     """
     _check(codec)
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type not in {"cpu", "cuda"}:
+    if tensor.layout is not torch.strided or tensor.is_quantized or not (tensor.device.type == "cpu" or devices.find(tensor.device) is not None):
         what = f"{tensor.layout}, {tensor.dtype}, on {tensor.device}"
         raise UnsupportedError(f"cannot encode a tensor that is {what}: only dense ones on the CPU or a GPU are")
     # Detached instead of in torch.no_grad: an interrupt in its Python code would leave the grad mode off.

@@ -1,6 +1,6 @@
 """Copies between a slab of host memory and the memory of tensors, by address.
 
-Two implementations: synchronous if both sides are host memory, and on side streams for CUDA memory.
+Two implementations: synchronous if both sides are host memory, and on side streams for memory of an accelerator.
 
 Order on a GPU. A copy out waits for the work queued on the stream that is current at the call: that stream computed the
 tensor. A copy back waits for the work queued on the stream that was current when its *target* was named, right after
@@ -18,12 +18,12 @@ No ``record_stream`` here: the caller keeps both memories until the copy is done
 from __future__ import annotations
 
 import ctypes
-from typing import ClassVar, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
-from fastio.memory.raw_memory import cuda_bytes, host_bytes
-from fastio.memory.staging_buffers import copy_errors
+from fastio.devices import Accelerator, Event, Stream, copy_errors
+from fastio.memory.raw_memory import host_bytes
 
 
 class Copy(Protocol):
@@ -41,13 +41,13 @@ class Target(NamedTuple):
 
     address: int
     nbytes: int
-    fence: torch.cuda.Event | None = None
+    fence: Event | None = None
 
 
 class Copies(Protocol):
-    """``pinned``: whether host memory must be registered with CUDA. Raises RefusedError if a copy is refused."""
+    """``pin_for``: the accelerator that host memory must be pinned for. Raises RefusedError if a copy is refused."""
 
-    pinned: ClassVar[bool]
+    pin_for: Accelerator | None
 
     def out(self, address: int, host: int, nbytes: int) -> Copy:
         """Begin to copy a tensor's bytes at ``address`` to host memory at ``host``."""
@@ -75,7 +75,7 @@ COMPLETED = _CompletedCopy()
 class HostCopies:
     """Copies between host memory and host memory: synchronous, without the GIL."""
 
-    pinned: ClassVar[bool] = False
+    pin_for = None
 
     def out(self, address: int, host: int, nbytes: int) -> Copy:
         """See :class:`Copies`."""
@@ -92,24 +92,24 @@ class HostCopies:
         return COMPLETED
 
 
-class CudaCopies:
-    """Copies between pinned host memory and CUDA memory, on a side stream per device and direction.
+class DeviceCopies:
+    """Copies between pinned host memory and an accelerator's memory, on a side stream per device and direction.
 
     The order was tested on simulated streams; it has not run on a GPU yet.
     """
 
-    pinned: ClassVar[bool] = True
-
-    def __init__(self) -> None:
-        self._streams: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.pin_for: Accelerator | None = accelerator
+        self._accelerator = accelerator
+        self._streams: dict[tuple[torch.device, str], Stream] = {}
 
     def out(self, address: int, host: int, nbytes: int) -> Copy:
         """See :class:`Copies`."""
         if nbytes == 0:
             return COMPLETED
         with copy_errors():
-            source = cuda_bytes(address, nbytes)
-            fence = torch.cuda.current_stream(source.device).record_event()
+            source = self._accelerator.bytes_at(address, nbytes)
+            fence = self._accelerator.current_stream(source.device).record_event()
             return self._copy(host_bytes(host, nbytes), source, self._stream(source.device, "out"), fence)
 
     def target(self, address: int, nbytes: int) -> Target:
@@ -117,29 +117,27 @@ class CudaCopies:
         if nbytes == 0:
             return Target(address, 0)
         with copy_errors():
-            device = cuda_bytes(address, nbytes).device
-            return Target(address, nbytes, torch.cuda.current_stream(device).record_event())
+            device = self._accelerator.bytes_at(address, nbytes).device
+            return Target(address, nbytes, self._accelerator.current_stream(device).record_event())
 
     def back(self, host: int, target: Target) -> Copy:
         """See :class:`Copies`."""
         if target.fence is None:
             return COMPLETED
         with copy_errors():
-            destination = cuda_bytes(target.address, target.nbytes)
+            destination = self._accelerator.bytes_at(target.address, target.nbytes)
             stream = self._stream(destination.device, "back")
             return self._copy(destination, host_bytes(host, target.nbytes), stream, target.fence)
 
-    def _stream(self, device: torch.device, direction: str) -> torch.cuda.Stream:
+    def _stream(self, device: torch.device, direction: str) -> Stream:
         stream = self._streams.get((device, direction))
         if stream is None:
-            stream = self._streams[device, direction] = torch.cuda.Stream(device)
+            stream = self._streams[device, direction] = self._accelerator.new_stream(device)
         return stream
 
-    def _copy(
-        self, destination: torch.Tensor, source: torch.Tensor, stream: torch.cuda.Stream, fence: torch.cuda.Event
-    ) -> Copy:
+    def _copy(self, destination: torch.Tensor, source: torch.Tensor, stream: Stream, fence: Event) -> Copy:
         stream.wait_event(fence)
-        with torch.cuda.stream(stream):
+        with self._accelerator.under(stream):
             destination.copy_(source, non_blocking=True)
         return _StreamCopy(stream.record_event())
 
@@ -149,7 +147,7 @@ class _StreamCopy:
 
     __slots__ = ("_event",)
 
-    def __init__(self, event: torch.cuda.Event) -> None:
+    def __init__(self, event: Event) -> None:
         self._event = event
 
     def is_done(self) -> bool:

@@ -37,7 +37,7 @@ class HostStore:
 
     def __init__(self, nbytes: int, copies: Copies) -> None:
         self._copies = copies
-        self._slab = Slab(nbytes, copies.pinned)
+        self._slab = Slab(nbytes, copies.pin_for)
         self._blobs: dict[int, _Blob] = {}
         self._copying: set[int] = set()  # blobs with a copy that may be pending
         self._freed_in_flight: list[tuple[Copy, int]] = []  # blocks of freed blobs whose write is pending

@@ -68,7 +68,7 @@ class StagedStore:
         self._store = store
         self._copies = copies
         mapper: Any = store if getattr(store, "wants_map", False) else None
-        self._slab = Slab(nbytes, copies.pinned, mapper)
+        self._slab = Slab(nbytes, copies.pin_for, mapper)
         self._blobs: dict[int, _Blob] = {}
         self._moves: dict[int, _Move] = {}  # by index, oldest first
 

@@ -8,7 +8,8 @@ import torch
 
 from fastio.offload.autograd.trace import DISK, HOST
 from fastio.offload.report import Counts
-from fastio.offload.stores.copies import Copies, CudaCopies, HostCopies
+from fastio import devices
+from fastio.offload.stores.copies import Copies, DeviceCopies, HostCopies
 from fastio.offload.stores.host_store import HostStore
 from fastio.offload.stores.staged_store import StagedStore
 from fastio.offload.stores.tiers import Store, Tier
@@ -85,4 +86,4 @@ class TierSet:
 
 
 def _copies(kind: str) -> Copies:
-    return HostCopies() if kind == "cpu" else CudaCopies()
+    return HostCopies() if kind == "cpu" else DeviceCopies(devices.of(kind))

@@ -91,8 +91,9 @@ class Tier:
             return
         saved.tier = self
         saved.state = State.PENDING
-        if saved.device.type == "cuda":
-            saved.stream = torch.cuda.current_stream(saved.device)
+        accelerator = devices.find(saved.device)
+        if accelerator is not None:
+            saved.stream = accelerator.current_stream(saved.device)
         self._queued.append(saved)
         self._queued_bytes += saved.stored_nbytes
         self.pump()
@@ -231,7 +232,8 @@ class Tier:
         saved.sent = saved.address
         saved.lead = self._lead(saved.sent)
         # It may be issued later, under another stream: the copy must follow the stream that computes the bytes.
-        under = contextlib.nullcontext() if saved.stream is None else torch.cuda.stream(saved.stream)
+        accelerator = devices.find(saved.device)
+        under = contextlib.nullcontext() if accelerator is None else accelerator.under(saved.stream)
         try:
             with under:
                 self.store.write(saved.index, saved.sent - saved.lead, saved.lead + saved.stored_nbytes)
