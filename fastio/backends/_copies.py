@@ -1,6 +1,6 @@
 """Asynchronous copies between host staging memory and the memory of extents.
 
-:class:`CudaCopies` uses a side stream per CUDA device; :class:`ThreadCopies` uses a thread, for host memory only.
+:class:`DeviceCopies` uses a side stream per device; :class:`ThreadCopies` uses a thread, for host memory only.
 """
 
 from __future__ import annotations
@@ -9,29 +9,28 @@ import contextlib
 import ctypes
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import torch
 
+from fastio import devices
 from fastio.backends import _memory
+from fastio.devices import Accelerator, copy_errors
 from fastio.errors import ToolUnavailableError
 from fastio.memory.raw_memory import host_bytes
-from fastio.memory.staging_buffers import copy_errors
 from fastio.transports.transport import Extent
 
 
 class Copies(Protocol):
-    """Copies, run in the order of the calls. The caller keeps all memory alive until ``close``.
-
-    ``device`` is the type of device of the extents, ``pinned`` whether staging memory must be pinned.
-    """
-
-    device: ClassVar[str]
-    pinned: ClassVar[bool]
+    """Copies, run in the order of the calls. The caller keeps all memory alive until ``close``."""
 
     @classmethod
-    def require(cls) -> None:
-        """Raises ToolUnavailableError where this kind of copy does not work."""
+    def kinds(cls) -> frozenset[str]:
+        """The types of device of the extents. Raises ToolUnavailableError where this kind of copy does not work."""
+
+    @classmethod
+    def pin_for(cls) -> Accelerator | None:
+        """The accelerator that staging memory must be pinned for."""
 
     def to_host(self, address: int, extent: Extent) -> None:
         """Copy all of an extent's memory to host memory at ``address``."""
@@ -49,16 +48,19 @@ class Copies(Protocol):
 class ThreadCopies:
     """Copies of host memory, on one thread."""
 
-    device: ClassVar[str] = "cpu"
-    pinned: ClassVar[bool] = False
-
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fastio-copies")
         self._copies: list[Future[object]] = []
 
     @classmethod
-    def require(cls) -> None:
-        """Never raises."""
+    def kinds(cls) -> frozenset[str]:
+        """See :class:`Copies`."""
+        return frozenset({"cpu"})
+
+    @classmethod
+    def pin_for(cls) -> Accelerator | None:
+        """See :class:`Copies`."""
+        return None
 
     def to_host(self, address: int, extent: Extent) -> None:
         """See :class:`Copies`."""
@@ -83,25 +85,29 @@ class ThreadCopies:
         self._thread.shutdown(wait=True)
 
 
-class CudaCopies:
-    """Asynchronous copies to and from CUDA memory, on one side stream per device; host extents are copied at once.
+class DeviceCopies:
+    """Asynchronous copies to and from an accelerator, on one side stream per device; host extents are copied at once.
 
     The first copy of a device waits for all work on it: kernels that compute a saved tensor, or that still use memory
     which torch reused for a loaded one, may be on any stream of any thread.
     """
 
-    device: ClassVar[str] = "cuda"
-    pinned: ClassVar[bool] = True
-
     def __init__(self) -> None:
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._streams: dict[torch.device, devices.Stream] = {}
         self._touched: set[torch.device] = set()
 
     @classmethod
-    def require(cls) -> None:
-        """Raises ToolUnavailableError where torch has no CUDA device."""
-        if not torch.cuda.is_available():
-            raise ToolUnavailableError("pinned", *_memory.why_no_cuda())
+    def kinds(cls) -> frozenset[str]:
+        """See :class:`Copies`."""
+        here = devices.available()
+        if not here:
+            raise ToolUnavailableError("pinned", *devices.of("cuda").why_unavailable())
+        return frozenset(accelerator.kind for accelerator in here)
+
+    @classmethod
+    def pin_for(cls) -> Accelerator | None:
+        """See :class:`Copies`."""
+        return devices.available()[0]
 
     def to_host(self, address: int, extent: Extent) -> None:
         """See :class:`Copies`."""
@@ -121,11 +127,7 @@ class CudaCopies:
 
     def mark(self) -> Callable[[], None]:
         """See :class:`Copies`."""
-        events = []
-        for device in self._touched:
-            event = torch.cuda.Event()
-            event.record(self._streams[device])
-            events.append(event)
+        events = [self._streams[device].record_event() for device in self._touched]
         self._touched.clear()
 
         def wait() -> None:
@@ -142,11 +144,12 @@ class CudaCopies:
                 stream.synchronize()
 
     def _copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:
-        device = source.device if source.is_cuda else destination.device
+        device = destination.device if source.device.type == "cpu" else source.device
+        accelerator = devices.of(device)
         with copy_errors():
             if device not in self._streams:
-                torch.cuda.synchronize(device)
-                self._streams[device] = torch.cuda.Stream(device)
+                accelerator.synchronize(device)
+                self._streams[device] = accelerator.new_stream(device)
             self._touched.add(device)
-            with torch.cuda.stream(self._streams[device]):
+            with accelerator.under(self._streams[device]):
                 destination.copy_(source, non_blocking=True)

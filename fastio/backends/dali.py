@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from fastio import devices
 from fastio.backends import _files, _memory
 from fastio.backends._windows import check
 from fastio.errors import RefusedError, ToolUnavailableError
@@ -45,9 +46,9 @@ class DaliTransport:
         except Exception as error:  # importing loads native libraries, which may raise anything
             reason = f"nvidia.dali does not import: {type(error).__name__}: {error}"
             raise ToolUnavailableError(self.name, reason, _CURE) from error
-        devices = {"cpu", "cuda"} if torch.cuda.is_available() else {"cpu"}
+        kinds = {"cpu", "cuda"} if devices.of("cuda").is_available() else {"cpu"}
         self.capabilities = Capabilities(
-            operations=frozenset({LOAD}), formats=frozenset({"npy"}), devices=frozenset(devices)
+            operations=frozenset({LOAD}), formats=frozenset({"npy"}), devices=frozenset(kinds)
         )
 
     def write(self, request: WriteRequest) -> TransportResult:
@@ -65,10 +66,10 @@ class DaliTransport:
         extents = [extent for extent in request.extents if extent.nbytes]
         if not extents:
             return TransportResult("cached")
-        devices = {_memory.tensor(extent).device for extent in extents}
-        if len(devices) > 1:
-            raise RefusedError(f"{request.path}: one DALI reader fills memory on one device, not on {len(devices)}")
-        device = devices.pop()
+        used = {_memory.tensor(extent).device for extent in extents}
+        if len(used) > 1:
+            raise RefusedError(f"{request.path}: one DALI reader fills memory on one device, not on {len(used)}")
+        device = used.pop()
         array = _header(request)
         if extents[0].offset < array.offset or extents[-1].offset + extents[-1].nbytes > array.offset + array.nbytes:
             raise RefusedError(f"{request.path}: DALI reads the array's data, and an extent lies outside it")
@@ -91,7 +92,8 @@ class DaliTransport:
     ) -> None:
         on_host = device.type == "cpu"
         if not on_host:
-            torch.cuda.synchronize(device)  # queued kernels may still use memory that torch reused for the tensor
+            # Queued kernels may still use memory that torch reused for the tensor.
+            devices.of(device).synchronize(device)
         # The GPU reader reads the whole file for every region, so it gets one region.
         regions = [r for r in _regions(array, _REGION if on_host else array.nbytes) if _holds(r, extents)]
         pipeline = self._pipeline(name, len(array.shape), device, whole=regions[0].start is None)
@@ -102,10 +104,10 @@ class DaliTransport:
                 pipeline.feed_input("shape", [np.array(region.shape, np.int32)])
             (outputs,) = pipeline.run()
             if not on_host:
-                torch.cuda.synchronize(device)
+                devices.of(device).synchronize(device)
             moved = _copy_to_extents(region, outputs[0].data_ptr(), extents, device)
             if not on_host:
-                torch.cuda.synchronize(device)  # before the pipeline frees its memory
+                devices.of(device).synchronize(device)  # before the pipeline frees its memory
             request.control.advance(moved)
 
     def _pipeline(self, name: str, ndim: int, device: torch.device, whole: bool) -> Any:

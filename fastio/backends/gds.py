@@ -20,8 +20,10 @@ from typing import Any
 
 import torch
 
+from fastio import devices
 from fastio.backends import _files, _memory
 from fastio.backends._windows import check, part, windows
+from fastio.devices.cuda import CudaBytes
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.files.full_write import write_all
 from fastio.memory import raw_memory
@@ -42,8 +44,9 @@ class GdsTransport:
     name = "gds"
 
     def __init__(self, device: str = "cuda") -> None:
-        if device == "cuda" and not torch.cuda.is_available():
-            raise ToolUnavailableError(self.name, *_memory.why_no_cuda())
+        accelerator = devices.find(device)
+        if accelerator is not None and not accelerator.is_available():
+            raise ToolUnavailableError(self.name, *accelerator.why_unavailable())
         self._device = device
         self._kvikio = _Kvikio()
         self.capabilities = Capabilities(devices=frozenset({device}), direct=True)
@@ -175,7 +178,7 @@ class _Transfers:
     def _submit(self, extent: Extent) -> Any:
         on_host = extent.device == "cpu"
         self.sizes.append(extent.nbytes)
-        memory = (raw_memory.view if on_host else raw_memory.CudaBytes)(extent.address, extent.nbytes)
+        memory = (raw_memory.view if on_host else CudaBytes)(extent.address, extent.nbytes)
         with self._refusals():
             move = self._file.pwrite if self._operation == "write" else self._file.pread
             return move(memory, extent.nbytes, extent.offset, max(extent.nbytes, 1))

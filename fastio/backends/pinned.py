@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from fastio.backends import _files
 from fastio.backends._checksums import Checksums
-from fastio.backends._copies import Copies, CudaCopies
+from fastio.backends._copies import Copies, DeviceCopies
 from fastio.backends._direct import DirectFile
 from fastio.backends._pipeline import Pipeline, Wait
 from fastio.backends._windows import Window, check, part, windows
@@ -24,17 +24,16 @@ _WRITERS = 2  # disks write best from a shallow queue, and read best from a deep
 
 
 class PinnedTransport:
-    """Staged transfers of CUDA memory, or of host memory with :class:`ThreadCopies`.
+    """Staged transfers of an accelerator's memory, or of host memory with :class:`ThreadCopies`.
 
     Raises ToolUnavailableError where that kind of copy does not work.
     """
 
     name = "pinned"
 
-    def __init__(self, copies: type[Copies] = CudaCopies) -> None:
-        copies.require()
-        self.capabilities = Capabilities(devices=frozenset({copies.device}), checksums=True)
-        self.ring = StagingRing(_BUFFERS, _BUFFER_BYTES, pin=copies.pinned)
+    def __init__(self, copies: type[Copies] = DeviceCopies) -> None:
+        self.capabilities = Capabilities(devices=copies.kinds(), checksums=True)
+        self.ring = StagingRing(_BUFFERS, _BUFFER_BYTES, copies.pin_for())
         self._copies = copies
 
     def write(self, request: WriteRequest) -> TransportResult:

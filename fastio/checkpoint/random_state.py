@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastio import devices
+
 
 class RandomState:
     """The global generators of Python, NumPy and torch; torch's on the CPU and on every CUDA device.

@@ -5,6 +5,17 @@ built in. :func:`register` adds a kind of device that torch has a device module 
 """
 
 from fastio.devices.accelerator import Accelerator, Event, Stream, copy_errors
-from fastio.devices.kinds import all_kinds, available, find, of, register
+from fastio.devices.kinds import all_kinds, available, find, of, register, usable
 
-__all__ = ["Accelerator", "Event", "Stream", "all_kinds", "available", "copy_errors", "find", "of", "register"]
+__all__ = [
+    "Accelerator",
+    "Event",
+    "Stream",
+    "all_kinds",
+    "available",
+    "copy_errors",
+    "find",
+    "of",
+    "register",
+    "usable",
+]

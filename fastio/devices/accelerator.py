@@ -81,7 +81,7 @@ class Accelerator(abc.ABC):
 
     def with_index(self, device: torch.device) -> torch.device:
         """The device with its index: the current one's where it has none."""
-        return device if device.index is not None else torch.device(self.kind, self.module.current_device())
+        return device if ":" in str(device) else torch.device(self.kind, self.module.current_device())
 
     def name(self, device: torch.device) -> str:
         """The model, such as ``"NVIDIA H100 80GB HBM3"``."""

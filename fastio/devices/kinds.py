@@ -30,6 +30,11 @@ def find(device: torch.device | str) -> Accelerator | None:
     return _kinds.get(device.type if isinstance(device, torch.device) else device.partition(":")[0])
 
 
+def usable(device: torch.device) -> bool:
+    """Whether it is host memory or an accelerator that fastio can use."""
+    return device.type == "cpu" or device.type in _kinds
+
+
 def of(device: torch.device | str) -> Accelerator:
     """As :func:`find`; KeyError where there is none."""
     return _kinds[device.type if isinstance(device, torch.device) else device.partition(":")[0]]

@@ -118,7 +118,7 @@ class Hybrid:
         for buffer in model.buffers():
             buffer.data = buffer.data.to(self._device_memory.device)
         state_to_host(optimizer)
-        cpu_optimizer = CpuOptimizer(optimizer, fuse=self._device_memory.device.type == "cuda")
+        cpu_optimizer = CpuOptimizer(optimizer, fuse=self._device_memory.pin_for is not None)
         gradients = list(self._gradients.by_parameter.values())
         self._states: States = (
             HostStates(optimizer, cpu_optimizer, gradients)

@@ -12,8 +12,8 @@ import time
 import weakref
 
 from fastio import _native
-from fastio.errors import RefusedError
 from fastio.devices import Accelerator
+from fastio.errors import RefusedError
 from fastio.runtime.native_errors import NativeError
 
 PAGE = 4096

@@ -9,8 +9,7 @@ import sys
 from importlib import metadata
 from typing import NamedTuple
 
-import torch
-
+from fastio import devices
 from fastio.errors import ToolUnavailableError
 from fastio.runtime.fork_safe_lock import lock_across_forks
 from fastio.transports.transport import LOAD, Transport

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from fastio import devices
 from fastio.hybrid import Hybrid
 from fastio.hybrid.memory import device_memory
 from hybrid_training import MODELS, PLANNERS, adamw, batch
@@ -79,8 +80,8 @@ def compute(monkeypatch: pytest.MonkeyPatch) -> Stream:
     return current[0]
 
 
-def cuda() -> device_memory.Cuda:
-    return device_memory.Cuda(torch.device("cuda:0"))
+def cuda() -> device_memory.AcceleratorMemory:
+    return device_memory.AcceleratorMemory(devices.of("cuda"), torch.device("cuda:0"))
 
 
 def test_compute_waits_for_copies_to_the_device_and_they_wait_for_earlier_kernels(compute: Stream) -> None:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from fastio import devices
 from fastio.errors import RefusedError
 from fastio.offload.autograd import hooks, saved_tensor
 from fastio.offload.autograd.saved_tensor import SavedTensor, Span
@@ -25,7 +26,7 @@ from fastio.offload.codecs import csr_cuda
 from fastio.offload.manager import Offload
 from fastio.offload.report import Counts
 from fastio.offload.stores import copies
-from fastio.offload.stores.copies import CudaCopies, HostCopies
+from fastio.offload.stores.copies import DeviceCopies, HostCopies
 from fastio.offload.stores.host_store import HostStore
 from fastio.offload.stores.staged_store import StagedStore
 from fastio.offload.stores.tiers import Tier
@@ -122,10 +123,16 @@ def simulated(seed: int) -> Iterator[SimulatedGpu]:
         patch.setattr(torch.cuda, "Stream", lambda _: Stream(owner))
         patch.setattr(torch.cuda, "current_stream", lambda _: owner.current)
         patch.setattr(torch.cuda, "stream", owner.under)
-        patch.setattr(copies, "cuda_bytes", lambda address, nbytes: Bytes(owner, address, nbytes))
+        patch.setattr(devices.of("cuda"), "bytes_at", lambda address, nbytes: Bytes(owner, address, nbytes))
         patch.setattr(copies, "host_bytes", lambda address, nbytes: Bytes(owner, address, nbytes))
-        patch.setattr(CudaCopies, "pinned", False)
         yield owner
+
+
+def cuda_copies() -> DeviceCopies:
+    """Copies on simulated streams, whose host memory cannot be pinned."""
+    made = DeviceCopies(devices.of("cuda"))
+    made.pin_for = None
+    return made
 
 
 @pytest.mark.parametrize("kind", ["host", "staged"])
@@ -133,7 +140,7 @@ def simulated(seed: int) -> Iterator[SimulatedGpu]:
 def test_copies_run_after_the_computation_and_before_the_use(kind: str, seed: int) -> None:
     """Copies tensors that a queue has yet to compute, into memory that a queue has yet to read."""
     with simulated(seed) as owner:
-        carrier = CudaCopies()
+        carrier = cuda_copies()
         store: Any = HostStore(1 << 16, carrier) if kind == "host" else StagedStore(SlowStore(lag=2), carrier, 3 * 4096)
         streams = [Stream(owner) for _ in range(2)]
         memory = [torch.zeros(1000, dtype=torch.uint8) for _ in range(8)]  # as from torch's allocator
@@ -169,7 +176,7 @@ def test_copies_run_after_the_computation_and_before_the_use(kind: str, seed: in
 @given(seed=st.integers(0, 1 << 32))
 def test_late_write_waits_for_the_stream_that_computed_the_tensor(seed: int) -> None:
     with simulated(seed) as owner:
-        store = HostStore(1 << 16, CudaCopies())
+        store = HostStore(1 << 16, cuda_copies())
         tier = Tier("host", store, Counts(), window=1200)  # two are issued, the third waits
         producer, other = Stream(owner), Stream(owner)
         step = SimpleNamespace(
@@ -200,7 +207,7 @@ def test_cuda_error_is_raised_for_its_blob_only() -> None:
     data = torch.ones(1000, dtype=torch.uint8)
     for make in (lambda c: HostStore(1 << 16, c), lambda c: StagedStore(SlowStore(), c, 1 << 16)):
         with simulated(1) as owner:
-            store = make(CudaCopies())
+            store = make(cuda_copies())
             store.write(0, data.data_ptr(), data.nbytes)
             owner.fails = True
             with pytest.raises(RefusedError, match="between a GPU and pinned memory failed: CUDA error"):
@@ -213,7 +220,7 @@ def test_cuda_error_is_raised_for_its_blob_only() -> None:
 
 
 def test_copies_of_no_bytes_need_no_gpu() -> None:
-    carrier = CudaCopies()
+    carrier = cuda_copies()
     assert carrier.out(0, 0, 0).is_done()
     carrier.back(0, carrier.target(0, 0)).wait()
 
@@ -351,7 +358,7 @@ def exact() -> Iterator[None]:
 @gpu
 @pytest.mark.parametrize("kind", ["host", "staged"])
 def test_gpu_stores_wait_for_kernels(kind: str) -> None:
-    carrier = CudaCopies()
+    carrier = DeviceCopies(devices.of("cuda"))
     store: Any = HostStore(64 << 20, carrier) if kind == "host" else StagedStore(SlowStore(), carrier, 8 << 20)
     side = torch.cuda.Stream()
     expected = [torch.randint(0, 256, (nbytes,), dtype=torch.uint8) for nbytes in (1, 511, 4096, 5 << 20)]

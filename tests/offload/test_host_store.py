@@ -445,7 +445,7 @@ def test_interrupt_loses_one_blob_and_never_reuses_its_block() -> None:
 
 
 def test_slab_grows_to_whole_pages_and_never_shrinks() -> None:
-    slab = Slab(PAGE, pin=False)
+    slab = Slab(PAGE, pin_for=None)
     first = slab.ephemeral(10)
     assert first % mmap.PAGESIZE == 0
     with pytest.raises(ArenaFullError):

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fastio import devices
 from fastio.errors import RefusedError
 from fastio.hybrid.memory.device_memory import TwoBuffers
 from fastio.hybrid.memory.flat_buffer import FlatBuffer
@@ -24,6 +25,8 @@ from fastio.memory.staging_buffers import HostMemory
 from fastio.offload.stores.copies import HostCopies
 from fastio.offload.stores.host_store import HostStore
 from fastio.testing.layouts import MIB
+
+CUDA = devices.of("cuda")
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -102,7 +105,7 @@ def in_child(work: Callable[[], bool]) -> int:
 
 @pytest.mark.parametrize("pin", [False, True])
 def test_forked_child_gets_no_copy(driver: Driver, pin: bool) -> None:
-    memory = HostMemory(8 * MIB, pin)
+    memory = HostMemory(8 * MIB, CUDA if pin else None)
     ctypes.memset(memory.address, 1, memory.nbytes)
     assert " dc" in smaps(memory.address).partition("VmFlags:")[2], "MADV_DONTFORK"
     assert in_child(lambda: not is_mapped(memory.address)) == 0
@@ -115,7 +118,7 @@ def test_forked_child_gets_no_copy(driver: Driver, pin: bool) -> None:
 def test_freeing_it_in_a_child_leaves_the_childs_own_memory_and_cuda_alone(
     driver: Driver, pin: bool, collect: bool
 ) -> None:
-    kept = [HostMemory(8 * MIB, pin)]
+    kept = [HostMemory(8 * MIB, CUDA if pin else None)]
     address = kept[0].address
     map_memory = ctypes.CDLL(None).mmap
     map_memory.restype, map_memory.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 4]
@@ -141,7 +144,7 @@ def test_cpu_tensors_that_a_user_reaches_stay_readable_in_a_child() -> None:
     parameters.fill_(3)
     assert in_child(lambda: bytes(parameters.numpy()) == b"\3" * 4096) == 0
     with pytest.raises(ValueError, match="cannot be inherited"):
-        HostMemory(4096, pin=True, inherited=True)
+        HostMemory(4096, pin_for=CUDA, inherited=True)
 
 
 def test_blobs_of_cpu_tensors_stay_readable_in_a_child() -> None:
@@ -159,7 +162,7 @@ def test_blobs_of_cpu_tensors_stay_readable_in_a_child() -> None:
 
 
 def test_all_devices_are_waited_for_before_it_is_unpinned_and_then_it_is_unmapped(driver: Driver) -> None:
-    memory = HostMemory(8 * MIB, pin=True)
+    memory = HostMemory(8 * MIB, pin_for=CUDA)
     assert driver.registered == {memory.address: 8 * MIB}
     address = memory.address
     memory.close()
@@ -170,7 +173,7 @@ def test_all_devices_are_waited_for_before_it_is_unpinned_and_then_it_is_unmappe
 
 
 def test_collected_memory_is_unpinned_as_if_closed(driver: Driver) -> None:
-    memory = HostMemory(8 * MIB, pin=True)
+    memory = HostMemory(8 * MIB, pin_for=CUDA)
     address = memory.address
     loop = [memory]
     loop.append(loop)  # type: ignore[arg-type]
@@ -182,7 +185,7 @@ def test_collected_memory_is_unpinned_as_if_closed(driver: Driver) -> None:
 
 
 def test_tensors_outlive_collected_memory(driver: Driver) -> None:
-    memory = HostMemory(8 * MIB, pin=True)
+    memory = HostMemory(8 * MIB, pin_for=CUDA)
     tensor = torch.frombuffer(memory.view, dtype=torch.uint8).fill_(5)
     address = memory.address
     del memory
@@ -193,7 +196,7 @@ def test_tensors_outlive_collected_memory(driver: Driver) -> None:
 
 
 def test_memory_that_cannot_be_unpinned_is_never_unmapped(driver: Driver) -> None:
-    memory = HostMemory(8 * MIB, pin=True)
+    memory = HostMemory(8 * MIB, pin_for=CUDA)
     address = memory.address
     driver.result = 700
     with pytest.raises(RefusedError, match="unpinning failed: CUDA error 700"):
@@ -206,7 +209,7 @@ def test_memory_that_cannot_be_unpinned_is_never_unmapped(driver: Driver) -> Non
 def test_refused_pinning_frees_the_memory(driver: Driver) -> None:
     driver.result = 2
     with pytest.raises(RefusedError, match="pinning 8388608 bytes failed: CUDA error 2"):
-        HostMemory(8 * MIB, pin=True)
+        HostMemory(8 * MIB, pin_for=CUDA)
     driver.result = 0
     assert not driver.registered
     assert driver.calls == ["register"]
@@ -215,21 +218,23 @@ def test_refused_pinning_frees_the_memory(driver: Driver) -> None:
 def test_nothing_of_cuda_is_called_at_exit() -> None:
     program = (
         "import torch, types\n"
+        "from fastio import devices\n"
         "from fastio.memory.staging_buffers import HostMemory\n"
+        "CUDA = devices.of('cuda')\n"
         "def unregister(address): print('called'); return 0\n"
         "runtime = types.SimpleNamespace(cudaHostRegister=lambda *a: 0, cudaHostUnregister=unregister)\n"
         "torch.cuda.cudart = lambda: runtime\n"
         "torch.cuda.device_count = lambda: 0\n"
-        "HostMemory(1 << 21, pin=True).close()\n"
-        "kept = HostMemory(1 << 21, pin=True)\n"
-        "loop = [HostMemory(1 << 21, pin=True)]; loop.append(loop)\n"
+        "HostMemory(1 << 21, CUDA).close()\n"
+        "kept = HostMemory(1 << 21, CUDA)\n"
+        "loop = [HostMemory(1 << 21, CUDA)]; loop.append(loop)\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "called\n", "")
 
 
 def test_pinned_memory_is_in_huge_pages_and_populated_before_it_is_registered(driver: Driver) -> None:
-    memory = HostMemory(96 * MIB, pin=True)
+    memory = HostMemory(96 * MIB, pin_for=CUDA)
     assert memory.address % (2 * MIB) == 0
     assert driver.resident[memory.address] >= memory.nbytes
     memory.close()

@@ -17,6 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastio import devices
 from fastio.backends._copies import ThreadCopies
 from fastio.backends._direct import DirectFile
 from fastio.backends._windows import windows
@@ -51,7 +52,7 @@ def test_without_cuda_the_tool_is_unavailable_with_a_cure() -> None:
 
 @pytest.mark.gpu
 def test_host_memory_with_pin_is_pinned() -> None:
-    memory = HostMemory(8 * MIB, pin=True)
+    memory = HostMemory(8 * MIB, devices.of("cuda"))
     assert torch.frombuffer(memory.view, dtype=torch.uint8).is_pinned()
     memory.close()
 

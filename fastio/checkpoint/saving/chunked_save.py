@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from fastio import _native
 from fastio._native import Control
 from fastio.checkpoint.saving.parallel_copy import Copy, copy_all
-from fastio.checkpoint.saving.snapshot import Snapshot
+from fastio.checkpoint.saving.snapshot import Snapshot, pin_for
 from fastio.checkpoint.training_pause import TrainingPause
+from fastio.devices import copy_errors
 from fastio.engine import checksums
 from fastio.engine.background_job import Progress
 from fastio.engine.executor import Execution
@@ -22,7 +23,6 @@ from fastio.files.atomic_file import AtomicFile
 from fastio.formats.detect import PT
 from fastio.formats.layout import Layout
 from fastio.memory.raw_memory import host_bytes, storage_bytes
-from fastio.memory.staging_buffers import copy_errors
 from fastio.results import SaveResult
 from fastio.transports.transport import SAVE, Extent, WriteRequest
 
@@ -55,7 +55,7 @@ def save_in_chunks(
         )
     )  # fmt: skip
     chunk = max(chunk_memory.nbytes - len(layout.literal), LEAST) // _BLOCK * _BLOCK
-    address = chunk_memory.memory.reserve(min(chunk, layout.size), _pin_for(layout.devices))
+    address = chunk_memory.memory.reserve(min(chunk, layout.size), pin_for(layout.devices))
     values = [0] * len(layout.extents)
     layout.synchronize()
     with AtomicFile(path) as new:

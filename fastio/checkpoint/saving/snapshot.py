@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import torch
 
-from fastio import _native
+from fastio import _native, devices
 from fastio.checkpoint.saving.parallel_copy import Copy, blocks_of, copy_all, split_by_first_block
-from fastio.memory.raw_memory import host_bytes, storage_bytes
-from fastio.memory.staging_buffers import HostMemory, copy_errors
+from fastio.devices import Accelerator, copy_errors
+from fastio.memory.raw_memory import host_bytes, storage_bytes, synchronize
+from fastio.memory.staging_buffers import HostMemory
 from fastio.runtime.native_errors import translate_native_errors
 
 Storage = tuple[str, torch.UntypedStorage, int]
@@ -55,7 +56,7 @@ class Snapshot:
         TransferError if there is no memory.
         """
         slots, total = _slots(storages)
-        base = self._reserve(total, pin=any(storage.device.type == "cuda" for _, storage, _ in storages))
+        base = self._reserve(total, pin_for({storage.device.type for _, storage, _ in storages}))
         if slots != self._slots:  # always in new memory, where self._slots is empty
             self._slots = slots
             self._copies = [_storage_at(base + slots[name].start, name, nbytes) for name, _, nbytes in storages]
@@ -72,8 +73,8 @@ class Snapshot:
         is still to be compared then.
         """
         compare, self._is_complete = self._comparable and self._is_complete, False
-        devices = {storage.device for _, storage, _ in storages if storage.device.type == "cuda"}
-        _synchronize(devices)  # a tensor may be computed on any stream
+        used = {storage.device for _, storage, _ in storages}
+        _synchronize(used)  # a tensor may be computed on any stream
         copies = []
         changed = set()
         block = 0
@@ -86,7 +87,7 @@ class Snapshot:
                 block += blocks_of(nbytes)
             elif _copy_from_device(storage_bytes(target), storage_bytes(storage)[:nbytes], compare):
                 changed.add(number)
-        _synchronize(devices)
+        _synchronize(used)
         if not compare or self._digests is None:
             copy_all(copies, self._digests)
             self._is_complete = True
@@ -105,19 +106,19 @@ class Snapshot:
         if isinstance(memory, HostMemory):
             memory.close()
 
-    def reserve(self, nbytes: int, pin: bool) -> int:
+    def reserve(self, nbytes: int, pin_for: Accelerator | None) -> int:
         """Return the address of at least ``nbytes`` of this memory, for another use: the snapshot is lost."""
         self._is_complete = False
-        return self._reserve(nbytes, pin)
+        return self._reserve(nbytes, pin_for)
 
-    def _reserve(self, nbytes: int, pin: bool) -> int:
+    def _reserve(self, nbytes: int, pin_for: Accelerator | None) -> int:
         """Return the address of memory for ``nbytes``: the present memory if it is large enough, else new memory."""
         memory = self._memory
-        if memory is None or memory.nbytes < nbytes or (pin and not isinstance(memory, HostMemory)):
+        if memory is None or memory.nbytes < nbytes or (pin_for is not None and not isinstance(memory, HostMemory)):
             del memory
             self.close()  # before the allocation, so that both are never held at once
             with translate_native_errors("the snapshot of a checkpoint"):
-                memory = HostMemory(max(nbytes, _PAGE), pin=True) if pin else _native.Mapping(nbytes)
+                memory = _native.Mapping(nbytes) if pin_for is None else HostMemory(max(nbytes, _PAGE), pin_for)
             self._memory = memory
         return memory.address
 
@@ -140,10 +141,14 @@ def _slots(storages: Sequence[Storage]) -> tuple[dict[str, _Slot], int]:
     return slots, end
 
 
-def _synchronize(devices: Iterable[torch.device]) -> None:
+def pin_for(kinds: Iterable[str]) -> Accelerator | None:
+    """The accelerator that memory for storages on these types of device is pinned for."""
+    return next(filter(None, map(devices.find, sorted(kinds))), None)
+
+
+def _synchronize(used: Iterable[torch.device]) -> None:
     with copy_errors():
-        for device in devices:
-            torch.cuda.synchronize(device)
+        synchronize(used)
 
 
 def _copy_from_device(target: torch.Tensor, source: torch.Tensor, compare: bool) -> bool:
@@ -155,5 +160,5 @@ def _copy_from_device(target: torch.Tensor, source: torch.Tensor, compare: bool)
                 target[first:].to(source.device), source[first:]
             ):
                 return False
-        target.copy_(source, non_blocking=source.is_cuda)
+        target.copy_(source, non_blocking=True)
     return True

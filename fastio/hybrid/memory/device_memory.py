@@ -1,18 +1,20 @@
 """The two memories of hybrid training: the device's, where compute runs, and the host's, with the parameters.
 
 Two implementations. Without a GPU both are separate buffers of host memory, so the same bookkeeping runs as on a GPU.
-With CUDA, host memory is pinned and has the same address on the GPU (unified addressing), copies run on a side stream
-per direction, and compute waits for them by events.
+With an accelerator, host memory is pinned and compute may use it in place, copies run on a side stream per direction,
+and compute waits for them by events.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 import torch
 
-from fastio.memory.raw_memory import CudaBytes
+from fastio import devices
+from fastio.devices import Accelerator, Event, Stream
 from fastio.memory.staging_buffers import HostMemory
 
 
@@ -30,7 +32,7 @@ class DeviceMemory(Protocol):
     """
 
     device: torch.device
-    pinned: ClassVar[bool]
+    pin_for: Accelerator | None
     asynchronous: ClassVar[bool]
     measures: bool
 
@@ -66,7 +68,7 @@ class CompletedCopy:
 class TwoBuffers:
     """Device and host are separate buffers of host memory; copies are synchronous."""
 
-    pinned: ClassVar[bool] = False
+    pin_for: Accelerator | None = None
     asynchronous: ClassVar[bool] = False
     measures = False
 
@@ -103,28 +105,26 @@ class TwoBuffers:
         return until - since
 
 
-class Cuda:
-    """Pinned host memory and the memory of one CUDA device.
+class AcceleratorMemory:
+    """Pinned host memory and the memory of one accelerator.
 
-    Hybrid's calls and their order are tested without a GPU, with copies made as late as allowed. It has not run on a
-    GPU yet.
+    Hybrid's calls and their order are tested with copies made as late as allowed, and on a simulated accelerator. It
+    has not run on a GPU yet.
     """
 
-    pinned: ClassVar[bool] = True
     asynchronous: ClassVar[bool] = True
     measures = True
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device if ":" in str(device) else torch.device("cuda", torch.cuda.current_device())
-        self._to_device = torch.cuda.Stream(self.device)
-        self._to_host = torch.cuda.Stream(self.device)
+    def __init__(self, accelerator: Accelerator, device: torch.device) -> None:
+        self.pin_for: Accelerator | None = accelerator
+        self._accelerator = accelerator
+        self.device = accelerator.with_index(device)
+        self._to_device = accelerator.new_stream(self.device)
+        self._to_host = accelerator.new_stream(self.device)
 
     def device_view(self, host: torch.Tensor, memory: HostMemory) -> torch.Tensor:
-        """See :class:`DeviceMemory`."""
-        view: Any = CudaBytes(host.data_ptr(), host.nbytes)
-        view.memory = memory  # is unpinned after the last view
-        with torch._C.DisableTorchFunction(), torch.cuda.device(self.device):
-            return torch.as_tensor(view, device=self.device)
+        """See :class:`DeviceMemory`. The memory is unpinned after the last view."""
+        return self._accelerator.host_view(host, memory, self.device)
 
     def allocate(self, nbytes: int) -> torch.Tensor:
         """See :class:`DeviceMemory`."""
@@ -132,52 +132,54 @@ class Cuda:
 
     def copy_to_device(self, device: torch.Tensor, host: torch.Tensor) -> PendingCopy:
         """See :class:`DeviceMemory`."""
-        self._to_device.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._to_device):
+        self._to_device.wait_stream(self._compute())
+        with self._accelerator.under(self._to_device):
             device.copy_(host, non_blocking=True)
         device.record_stream(self._to_device)
-        return _CopyToDevice(self.device, self._to_device.record_event())
+        return _CopyToDevice(self._compute, self._to_device.record_event())
 
     def copy_to_host(self, host: torch.Tensor, device: torch.Tensor) -> PendingCopy:
         """See :class:`DeviceMemory`."""
-        self._to_host.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._to_host):
+        self._to_host.wait_stream(self._compute())
+        with self._accelerator.under(self._to_host):
             host.copy_(device, non_blocking=True)
         device.record_stream(self._to_host)
         return _CopyToHost(self._to_host.record_event())
 
     def synchronize(self) -> None:
         """See :class:`DeviceMemory`."""
-        torch.cuda.current_stream(self.device).synchronize()
+        self._compute().synchronize()
         self._to_device.synchronize()
 
-    def record_time(self) -> torch.cuda.Event:
+    def record_time(self) -> Event:
         """See :class:`DeviceMemory`."""
-        event = torch.cuda.Event(enable_timing=True)
-        torch.cuda.current_stream(self.device).record_event(event)
-        return event
+        return self._accelerator.timed_event(self.device)
 
-    def seconds(self, since: torch.cuda.Event, until: torch.cuda.Event) -> float:
+    def seconds(self, since: Event, until: Event) -> float:
         """See :class:`DeviceMemory`."""
         until.synchronize()
         return float(since.elapsed_time(until)) / 1e3
+
+    def _compute(self) -> Stream:
+        """The stream of this thread's compute."""
+        return self._accelerator.current_stream(self.device)
 
 
 class _CopyToDevice:
     """A copy that the current stream must wait for."""
 
-    def __init__(self, device: torch.device, event: torch.cuda.Event) -> None:
-        self._device = device
+    def __init__(self, current_stream: Callable[[], Stream], event: Event) -> None:
+        self._current_stream = current_stream
         self._event = event
 
     def wait(self) -> None:
-        torch.cuda.current_stream(self._device).wait_event(self._event)
+        self._current_stream().wait_event(self._event)
 
 
 class _CopyToHost:
     """A copy that the host must wait for."""
 
-    def __init__(self, event: torch.cuda.Event) -> None:
+    def __init__(self, event: Event) -> None:
         self._event = event
 
     def wait(self) -> None:
@@ -185,10 +187,12 @@ class _CopyToHost:
 
 
 def device_memory_for(device: torch.device | str | None) -> DeviceMemory:
-    """Return the memories for "cuda", "cuda:1", "cpu" (two buffers), or None: CUDA if there is one."""
-    chosen = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+    """Return the memories for "cuda", "cuda:1", "cpu" (two buffers), or None: an accelerator if there is one."""
+    here = devices.available() if device is None else []
+    chosen = torch.device(device if device is not None else here[0].kind if here else "cpu")
     if chosen.type == "cpu":
         return TwoBuffers()
-    if chosen.type != "cuda":
+    accelerator = devices.find(chosen)
+    if accelerator is None:
         raise ValueError(f"device is {str(chosen)!r}: expected a CUDA device, or 'cpu' for two buffers of host memory")
-    return Cuda(chosen)
+    return AcceleratorMemory(accelerator, chosen)

@@ -40,15 +40,16 @@ class FlatBuffer:
         self._device_memory = device_memory
         self._mapped: mmap.mmap | None = None
         nbytes = max(PAGE, -(-nbytes // PAGE) * PAGE)
-        if folder is not None and not device_memory.pinned:
+        if folder is not None and device_memory.pin_for is None:
             self._mapped = _mapped_file(folder, nbytes)
             self._memory: Any = self._mapped
             self._view = memoryview(self._mapped)
         else:
-            with torch.cuda.device(device_memory.device) if device_memory.pinned else contextlib.nullcontext():
-                # All tensors that a user reaches are CUDA tensors if it is pinned, which no forked process can read.
+            pin_for = device_memory.pin_for
+            with contextlib.nullcontext() if pin_for is None else pin_for.on(device_memory.device):
+                # All tensors that a user reaches are device tensors if it is pinned, which no forked process can read.
                 # Otherwise they are CPU tensors, which DataLoader workers may read.
-                self._memory = HostMemory(nbytes, device_memory.pinned, inherited=not device_memory.pinned)
+                self._memory = HostMemory(nbytes, pin_for, inherited=pin_for is None)
             self._view = self._memory.view
         self.nbytes = nbytes
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from fastio import devices
 from fastio.offload.autograd.operators import Operator
 from fastio.offload.autograd.saved_tensor import SavedTensor, View, span_to_save
 from fastio.offload.autograd.trace import DISK, HOST, SavedRecord, Trace, dominant_kind, kind_of

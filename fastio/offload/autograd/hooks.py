@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch.nn import Parameter
 
-from fastio import _native
+from fastio import _native, devices
 from fastio.offload.autograd.saved_tensor import SavedTensor, View
 
 allows_hooks: Any = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
@@ -112,7 +112,7 @@ def is_offloadable(tensor: torch.Tensor) -> bool:
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided
         and not tensor.is_nested
-        and (tensor.device.type == "cpu" or devices.find(tensor.device) is not None)
+        and devices.usable(tensor.device)
         and not tensor.is_quantized
         and not tensor.is_inference()
         and not tensor._is_zerotensor()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from fastio import devices
 from fastio._native import WeakStorage
 from fastio.memory.raw_memory import storage_bytes
 from fastio.offload.planning.prefetch import Order

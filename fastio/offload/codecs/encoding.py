@@ -31,6 +31,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fastio import devices
 from fastio.errors import PayloadError, ToolUnavailableError, UnsupportedError
 from fastio.offload.codecs import csr
 from fastio.offload.stores import fresh_memory
@@ -78,7 +79,7 @@ def encode(tensor: torch.Tensor, codec: str) -> Encoded:
     ToolUnavailableError for "csr" of a CUDA tensor without CuPy ("lossless" then keeps the bytes).
     """
     _check(codec)
-    if tensor.layout is not torch.strided or tensor.is_quantized or not (tensor.device.type == "cpu" or devices.find(tensor.device) is not None):
+    if tensor.layout is not torch.strided or tensor.is_quantized or not devices.usable(tensor.device):
         what = f"{tensor.layout}, {tensor.dtype}, on {tensor.device}"
         raise UnsupportedError(f"cannot encode a tensor that is {what}: only dense ones on the CPU or a GPU are")
     # Detached instead of in torch.no_grad: an interrupt in its Python code would leave the grad mode off.

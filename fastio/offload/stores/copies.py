@@ -75,7 +75,7 @@ COMPLETED = _CompletedCopy()
 class HostCopies:
     """Copies between host memory and host memory: synchronous, without the GIL."""
 
-    pin_for = None
+    pin_for: Accelerator | None = None
 
     def out(self, address: int, host: int, nbytes: int) -> Copy:
         """See :class:`Copies`."""

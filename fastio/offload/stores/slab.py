@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Protocol
 
+from fastio.devices import Accelerator
 from fastio.errors import FastIOError
 from fastio.memory.staging_buffers import PAGE, HostMemory
 from fastio.offload.stores.arena import Arena
@@ -26,14 +27,14 @@ class Mapper(Protocol):
 class Slab:
     """Blocks by address, on whole pages. The memory is allocated with the first block, at its exact size.
 
-    ``pin``: register the memory with CUDA. ``mapper`` maps it while it exists. Raises RefusedError if the system or the
-    driver refuses the memory, the mapper's errors, ArenaFullError if there is no room, and RuntimeError after
-    ``close``.
+    ``pin_for``: the accelerator that the memory is pinned for. ``mapper`` maps it while it exists. Raises RefusedError
+    if the system or the driver refuses the memory, the mapper's errors, ArenaFullError if there is no room, and
+    RuntimeError after ``close``.
     """
 
-    def __init__(self, nbytes: int, pin: bool, mapper: Mapper | None = None) -> None:
+    def __init__(self, nbytes: int, pin_for: Accelerator | None, mapper: Mapper | None = None) -> None:
         self._arena = Arena(nbytes, PAGE)
-        self._pin = pin
+        self._pin_for = pin_for
         self._mapper = mapper
         self._memory: HostMemory | None = None
         self._closed = False
@@ -85,7 +86,7 @@ class Slab:
 
     def _allocate(self, nbytes: int) -> HostMemory:
         # A forked process can read blobs of CPU tensors from it, unless a device has it.
-        memory = HostMemory(nbytes, self._pin, inherited=not self._pin and self._mapper is None)
+        memory = HostMemory(nbytes, self._pin_for, inherited=self._pin_for is None and self._mapper is None)
         if self._mapper is not None:
             try:
                 self._mapper.map(memory.address, nbytes)

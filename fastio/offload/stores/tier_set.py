@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
+from fastio import devices
 from fastio.offload.autograd.trace import DISK, HOST
 from fastio.offload.report import Counts
-from fastio import devices
 from fastio.offload.stores.copies import Copies, DeviceCopies, HostCopies
 from fastio.offload.stores.host_store import HostStore
 from fastio.offload.stores.staged_store import StagedStore

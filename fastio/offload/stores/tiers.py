@@ -8,8 +8,7 @@ import warnings
 from collections import deque
 from typing import Any, Literal, Protocol
 
-import torch
-
+from fastio import devices
 from fastio.errors import FastIOError
 from fastio.offload.autograd.saved_tensor import LINE, PAGE, Buffer, SavedTensor, State
 from fastio.offload.codecs.saved_tensor_encoding import unpack
