@@ -25,6 +25,11 @@ def available() -> list[Accelerator]:
     return [accelerator for accelerator in _kinds.values() if accelerator.is_available()]
 
 
+def in_use() -> bool:
+    """Whether this process uses an accelerator already. It does not begin to."""
+    return any(accelerator.is_initialized() for accelerator in _kinds.values())
+
+
 def find(device: torch.device | str) -> Accelerator | None:
     """The accelerator of a device or a type of device; None for host memory and for kinds that fastio cannot use."""
     return _kinds.get(device.type if isinstance(device, torch.device) else device.partition(":")[0])

@@ -213,8 +213,13 @@ def forkable_registrations() -> list[str]:
 
 
 def host_view(host: torch.Tensor, device: int = 0) -> torch.Tensor:
-    """A tensor on the device whose memory is that of ``host``, which is registered or pinned and must outlive it."""
+    """A tensor on the device whose memory is that of ``host``, which is registered or pinned. It keeps ``host``."""
     return _OPS.host_view(host, device)
+
+
+def bytes_at(address: int, nbytes: int) -> torch.Tensor:
+    """Device memory as a uint8 tensor, on the device of the address. The tensor that owns the memory must outlive it."""
+    return _OPS.bytes_at(address, nbytes)
 
 
 @contextlib.contextmanager

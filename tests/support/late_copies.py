@@ -42,7 +42,7 @@ class LateTicket:
 class LateCopies:
     """``failing`` is the share of copies that fail while they run, ``refusing`` of those that fail at the start."""
 
-    pinned: ClassVar[bool] = False
+    pin_for: ClassVar[None] = None
 
     def __init__(self, seed: int, lag: int = 6, failing: float = 0.0, refusing: float = 0.0) -> None:
         self._random = random.Random(seed)

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import torch
 
-from fastio import _native
+from fastio import _native, devices
 from fastio.formats.pt import pickler
 
 
@@ -100,7 +100,7 @@ def pickled(
         if found is not None:
             save(obj, collector, _pickled_module(found[0]), pickle_protocol, _disable_byteorder_record)
             return Records(collector.small, found[1])
-    # With CUDA, _save would copy each storage to the host; inside skip_data() it does not touch them.
-    with torch.serialization.skip_data() if torch.cuda.is_initialized() else contextlib.nullcontext():
+    # With an accelerator, _save would copy each storage to the host; inside skip_data() it does not touch them.
+    with torch.serialization.skip_data() if devices.in_use() else contextlib.nullcontext():
         save(obj, collector, _pickle_module(storages, pickle_module), pickle_protocol, _disable_byteorder_record)
     return Records(collector.small, collector.storages)

@@ -1,5 +1,6 @@
 // Memory that two sides see: device memory for the host (peer windows), and host memory for a device.
 
+#include <ATen/ops/empty.h>
 #include <sys/mman.h>
 #include <torch/library.h>
 #include <unistd.h>
@@ -54,17 +55,32 @@ void close_window(int64_t window) {
     windows().erase(found);
 }
 
-/// A tensor on the device whose memory is that of `host`, which must be registered and outlive it.
+at::Tensor over(c10::DataPtr data, size_t nbytes, const at::Tensor& like) {
+    c10::Storage storage(c10::Storage::use_byte_size_t(), nbytes, std::move(data), nullptr, false);
+    auto view = at::detail::make_tensor<c10::TensorImpl>(
+        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), like.dtype());
+    view.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+    return view;
+}
+
+/// A tensor on the device whose memory is that of `host`, which must be registered. It keeps `host` alive.
 at::Tensor host_view(const at::Tensor& host, int64_t device) {
     auto* memory = const_cast<void*>(host.storage().data());
     TORCH_CHECK(host.is_cpu() && is_registered(reinterpret_cast<uintptr_t>(memory)),
                 "host_view: expected a CPU tensor in registered memory");
-    c10::DataPtr data(memory, c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(device)));
-    c10::Storage storage(c10::Storage::use_byte_size_t(), host.storage().nbytes(), std::move(data), nullptr, false);
-    auto view = at::detail::make_tensor<c10::TensorImpl>(
-        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), host.dtype());
-    view.unsafeGetTensorImpl()->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
-    return view;
+    c10::DataPtr data(
+        memory, new at::Tensor(host), [](void* kept) { delete static_cast<at::Tensor*>(kept); },
+        c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(device)));
+    return over(std::move(data), host.storage().nbytes(), host);
+}
+
+/// Device memory as bytes. The tensor that owns the memory must outlive it.
+at::Tensor bytes_at(int64_t address, int64_t nbytes) {
+    const int device = device_of(address);
+    TORCH_CHECK(device >= 0, "bytes_at: no device has memory at ", address);
+    c10::DataPtr data(reinterpret_cast<void*>(address),
+                      c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(device)));
+    return over(std::move(data), nbytes, at::empty({nbytes}, c10::TensorOptions(at::kByte).device(c10::kMeta)));
 }
 
 TORCH_LIBRARY_FRAGMENT(simulated, library) {
@@ -72,6 +88,7 @@ TORCH_LIBRARY_FRAGMENT(simulated, library) {
     library.def("close_window", close_window);
     library.def("windows", list_windows);
     library.def("host_view", host_view);
+    library.def("bytes_at", bytes_at);
 }
 
 }  // namespace

@@ -1,0 +1,48 @@
+"""The simulated accelerator, as fastio uses accelerators (:class:`fastio.devices.Accelerator`)."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+
+import simulated
+from fastio import devices
+from fastio.errors import RefusedError
+
+
+class SimulatedAccelerator(devices.Accelerator):
+    """``simulated:0`` and ``simulated:1``."""
+
+    def __init__(self) -> None:
+        super().__init__("simulated")
+
+    def why_unavailable(self) -> tuple[str, str]:
+        return "it was not loaded", "simulated.load()"
+
+    def bytes_at(self, address: int, nbytes: int) -> torch.Tensor:
+        return simulated.bytes_at(address, nbytes)
+
+    def host_view(self, host: torch.Tensor, owner: object, device: torch.device) -> torch.Tensor:
+        memory: Any = (ctypes.c_ubyte * host.nbytes).from_address(host.data_ptr())
+        memory.owner = owner  # torch keeps the buffer that it makes a tensor of
+        return simulated.host_view(torch.frombuffer(memory, dtype=torch.uint8), device.index or 0)
+
+    def pin(self, address: int, nbytes: int) -> None:
+        try:
+            simulated.register_host(address, nbytes)
+        except RuntimeError as error:
+            raise RefusedError(f"pinning {nbytes} bytes failed: {error}") from error
+
+    def unpin(self, address: int) -> None:
+        try:
+            simulated.unregister_host(address)
+        except RuntimeError as error:
+            raise RefusedError(f"unpinning failed: {error}") from error
+
+
+def use() -> None:
+    """Let fastio use the simulated accelerator in this process."""
+    simulated.load()
+    devices.register(SimulatedAccelerator())
