@@ -9,8 +9,7 @@ only as text.
 
 from __future__ import annotations
 
-import torch
-
+from fastio import devices
 from fastio.backends import _files, _memory, _staged
 from fastio.backends._windows import check
 from fastio.memory import raw_memory
@@ -21,21 +20,15 @@ from fastio.transports.transport import Capabilities, Extent, ReadRequest, Trans
 _HOST_BLOCK, _DEVICE_BLOCK = 512 << 10, 16 << 20
 
 
-def _devices() -> frozenset[str]:
-    """The device types this torch was built for. Querying CUDA for GPUs here would break CUDA in forked children."""
-    if torch.backends.cuda.is_built():
-        return frozenset({"cpu", "cuda"})
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return frozenset({"cpu"} | ({accelerator.type} if accelerator is not None else set()))
-
-
 class TorchTransport:
     """``Tensor.copy_`` and the page cache, for memory on any device of this torch."""
 
     name = "torch"
 
-    def __init__(self) -> None:
-        self.capabilities = Capabilities(devices=_devices(), whole=frozenset({"pt"}), checksums=True)
+    @property
+    def capabilities(self) -> Capabilities:
+        """For all devices that fastio knows. To ask whether there is one would break CUDA in forked children."""
+        return Capabilities(devices=devices.all_kinds() | {"cpu"}, whole=frozenset({"pt"}), checksums=True)
 
     def write(self, request: WriteRequest) -> TransportResult:
         """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""

@@ -218,7 +218,7 @@ def host_view(host: torch.Tensor, device: int = 0) -> torch.Tensor:
 
 
 def bytes_at(address: int, nbytes: int) -> torch.Tensor:
-    """Device memory as a uint8 tensor, on the device of the address. The tensor that owns the memory must outlive it."""
+    """Device memory as a uint8 tensor on the device of the address. The tensor that owns it must outlive it."""
     return _OPS.bytes_at(address, nbytes)
 
 
