@@ -73,11 +73,9 @@ class Stream(torch.Stream):
         return super().__new__(cls, _device(device), priority=priority)
 
 
-class Event(torch.Event):
-    """An event of the current device."""
-
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False) -> Event:
-        return super().__new__(cls, _device(None), enable_timing=enable_timing)
+def Event(enable_timing: bool = False, blocking: bool = False) -> torch.Event:
+    """An event of the current device. torch's methods do not take subclasses of torch.Event."""
+    return torch.Event(_device(None), enable_timing=enable_timing)
 
 
 def current_stream(device: DeviceLike = None) -> torch.Stream:

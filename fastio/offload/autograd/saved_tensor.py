@@ -228,7 +228,7 @@ class SavedTensor:
         self.witness = witness
         self.version = witness._version
         # Empty, at version 0. Unpacked tensors share its counter, so a write in backward is detected.
-        self.unpacked = torch.empty(0, device="cpu")
+        self.unpacked = torch.empty(0, device=witness.device)
         self._handed_out: tuple[weakref.ref[torch.UntypedStorage], int] | None = None
 
     @property

@@ -10,13 +10,13 @@ share a counter with tensors that do not.
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 
 import torch
 
 _WORD = ctypes.sizeof(ctypes.c_size_t)
 _WORDS_SEARCHED = 12  # every tensor object is larger
-_EMPTY = torch.empty(0, device="cpu")
 _unique = itertools.count(-1, -1)
 
 
@@ -33,8 +33,13 @@ def counter_of(tensor: torch.Tensor) -> int:
 def witness_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return an empty tensor that shares the counter: it shows the version and keeps the counter's address in use."""
     witness = tensor.detach()
-    witness.data = _EMPTY
+    witness.data = _empty(tensor.device)  # of the same device: not all devices allow another one here
     return witness
+
+
+@functools.cache
+def _empty(device: torch.device) -> torch.Tensor:
+    return torch.empty(0, device=device)
 
 
 def _find_offset() -> int | None:
