@@ -25,14 +25,13 @@ from fastio.backends import _files, _memory
 from fastio.backends._windows import check, part, windows
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.files.full_write import write_all
-from fastio.memory import raw_memory
+from fastio.memory import cuda_extras, raw_memory
 from fastio.memory.staging_buffers import PAGE
 from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
 _PART = 16 << 20  # one kvikio task per part: with several, the others would still run after one fails
 _IN_FLIGHT = 16
 _THREADS = 8  # of kvikio: each runs one part at a time
-_CURE = "pip install 'fastio[gds]' for CUDA 12, or kvikio-cu13 for CUDA 13"
 
 
 class GdsTransport:
@@ -99,7 +98,7 @@ class _Kvikio:
             self._driver: Any = importlib.import_module("kvikio.cufile_driver")
         except Exception as error:  # importing loads CUDA's libraries, which may raise anything
             reason = f"kvikio does not import: {type(error).__name__}: {error}"
-            raise ToolUnavailableError("gds", reason, _CURE) from error
+            raise ToolUnavailableError("gds", reason, cuda_extras.cure("gds")) from error
         self._opening = threading.Lock()
         # kvikio's default is one thread. The setting is process-wide: what the user chose stays. A user who wants one
         # thread sets KVIKIO_NTHREADS=1, because kvikio does not tell a 1 that was set from its default.

@@ -72,6 +72,26 @@ def test_without_kvikio_the_tool_names_the_package_to_install() -> None:
     assert "pip install 'fastio[gds]'" in said
 
 
+@pytest.mark.parametrize(
+    ("cuda", "named"),
+    [
+        ("12.8", "pip install 'fastio[gds]'"),
+        ("13.0", "pip install 'fastio[gds13]'"),
+        (None, "pip install 'fastio[gds]' for CUDA 12, pip install 'fastio[gds13]' for CUDA 13"),
+    ],
+)
+def test_cure_names_the_extra_for_the_cuda_of_torch(
+    monkeypatch: pytest.MonkeyPatch, repository: Path, cuda: str | None, named: str
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setitem(sys.modules, "kvikio", None)
+    with pytest.raises(ToolUnavailableError) as caught:
+        GdsTransport(device="cpu")
+    assert caught.value.cure == named
+    declared = (repository / "pyproject.toml").read_text(encoding="utf-8")
+    assert all(f"\n{extra} = [" in declared for extra in ("gds", "gds13", "codec", "codec13"))
+
+
 @pytest.mark.skipif(not has_kvikio and may_skip, reason="kvikio is not installed")
 def test_contract_holds_over_the_real_kvikio_in_host_memory(tmp_path: Path, repository: Path, compiler: str) -> None:
     tests = repository / "tests" / "support" / "kvikio_on_host"
