@@ -203,6 +203,9 @@ def pickle(
 def unless_of(types: tuple[type, ...], function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that returns None for objects of exactly these types, and calls ``function`` for all others."""
 
+def fault_signal(fd: int, nbytes: int) -> int:
+    """Return the signal that kills a child process that maps a file and reads it: 0 if none, -1 if it cannot map it."""
+
 def crc32(data: Any, value: int = 0) -> int: ...
 def crc32_at(address: int, nbytes: int, value: int = 0) -> int: ...
 def crc32_copy(destination: int, source: int, nbytes: int, value: int = 0) -> int: ...

@@ -6,6 +6,7 @@
 #include "bindings/values.hpp"
 #include "checksum/crc32.hpp"
 #include "checksum/digests.hpp"
+#include "memory/fault_probe.hpp"
 #include "memory/populate.hpp"
 
 namespace nb = nanobind;
@@ -81,6 +82,7 @@ void bind_memory(nb::module_& module) {
                 return digests.differs(first, reinterpret_cast<const uint8_t*>(source), nbytes);
             },
             "first"_a, "source"_a, "nbytes"_a);
+    module.def("fault_signal", &fault_signal, "fd"_a, "nbytes"_a, nb::call_guard<nb::gil_scoped_release>());
     module.def("crc32", &checksum_of, "data"_a, "value"_a = 0);
     module.def(
         "crc32_at",
