@@ -116,8 +116,11 @@ class Descriptor:
     ) -> None: ...
 
 class Mapping:
-    """Anonymous memory, in huge pages if the kernel has them: zeros, or, if ``used``, perhaps bytes of old mappings."""
-    def __init__(self, nbytes: int, used: bool = False) -> None: ...
+    """Anonymous memory, in huge pages if the kernel has them: zeros, or, if ``used``, perhaps bytes of old mappings.
+
+    ``reserved``: the system refuses more than it has at once, instead of killing the process later.
+    """
+    def __init__(self, nbytes: int, used: bool = False, reserved: bool = False) -> None: ...
     @property
     def address(self) -> int: ...
     @property

@@ -48,10 +48,10 @@ void bind_memory(nb::module_& module) {
                         "Anonymous memory, in huge pages if the kernel has them: zeros, or old bytes of this process.")
         .def(
             "__init__",
-            [](Mapping* self, uint64_t nbytes, bool used) {
-                new (self) Mapping(nbytes, used ? Pages::kRecycled : Pages::kFresh);
+            [](Mapping* self, uint64_t nbytes, bool used, bool reserved) {
+                new (self) Mapping(nbytes, used ? Pages::kRecycled : reserved ? Pages::kReserved : Pages::kFresh);
             },
-            "nbytes"_a, "used"_a = false)
+            "nbytes"_a, "used"_a = false, "reserved"_a = false)
         .def_prop_ro("address", [](const Mapping& mapping) { return reinterpret_cast<uintptr_t>(mapping.data()); })
         .def_prop_ro("nbytes", &Mapping::nbytes)
         .def("keep_from_children", &Mapping::keep_from_children)
