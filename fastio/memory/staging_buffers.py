@@ -1,52 +1,79 @@
 """Staging memory: page-aligned buffers in a bounded ring, leased for transfers. All sizes are bytes.
 
 A buffer is created when a lease first needs it, and kept: creation costs page faults and, if it is pinned, a
-registration with the driver. Pinned memory is registered at its exact size (``cudaHostRegister``), because torch's
-caching allocator of pinned memory rounds up to powers of two.
+registration with the driver.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import mmap
+import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
-from typing import Any
 
+from fastio import _native
 from fastio.errors import RefusedError
+from fastio.memory import pinning
+from fastio.runtime.native_errors import NativeError
 
 PAGE = 4096
-_PORTABLE = 1  # cudaHostRegisterPortable: pinned for every device, not only for the current one
+_never_unmapped: list[_native.Mapping] = []  # still registered: other memory must not get the same address
 
 
 class HostMemory:
-    """Anonymous, private, page-aligned host memory; with ``pin``, pinned for CUDA. ``close`` frees it.
+    """Anonymous, page-aligned host memory, in huge pages if it is large; with ``pin``, pinned for CUDA.
+
+    ``close`` frees it. So does the garbage collector, except what tensors on ``view`` still use. Pinned memory is
+    unpinned before it is unmapped, and it is unpinned after all work of all devices.
+
+    Forked processes do not have the memory (``MADV_DONTFORK``), because a fork copies pinned pages at once. There
+    ``close`` does nothing, and touching the memory is SIGSEGV. So the owner of a HostMemory must refuse to work in a
+    forked process, or be unable to: CUDA does not work there, nor do a Checkpointer and a BlockStore. ``inherited``:
+    forked processes get a copy. It is for data of CPU tensors that a user can reach, as DataLoader workers may read
+    them; it cannot be pinned.
 
     Raises RefusedError if the system or the driver refuses it.
     """
 
-    def __init__(self, nbytes: int, pin: bool = False) -> None:
+    def __init__(self, nbytes: int, pin: bool = False, inherited: bool = False) -> None:
+        if pin and inherited:
+            raise ValueError("pinned memory cannot be inherited: a fork would copy all of it")
         try:
-            self._mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError as error:
-            raise RefusedError(f"no {nbytes} bytes of staging memory: {error.strerror}") from error
+            mapping = _native.Mapping(nbytes, reserved=True)
+            if not inherited:
+                mapping.keep_from_children()
+        except NativeError as error:
+            raise RefusedError(f"no {nbytes} bytes of staging memory: {os.strerror(error.args[1])}") from None
         self.nbytes = nbytes
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
-        self.view = memoryview(self._mapping)
+        self.address = mapping.address
+        self.view = memoryview(_native.Slice(mapping, 0, nbytes))
         self.pinned = False
         if pin:
-            _check(_cudart().cudaHostRegister(self.address, nbytes, _PORTABLE), f"pinning {nbytes} bytes")
+            mapping.populate()  # the driver would fault the pages in with one thread
+            pinning.pin(self.address, nbytes)
             self.pinned = True
+            self._unpin = weakref.finalize(self, _unpin, mapping, os.getpid())
+            self._unpin.atexit = False  # the end of the process frees it; CUDA may be gone before
 
     def close(self) -> None:
         """Unpin and unmap. The memory must not be in use."""
         if self.pinned:
             self.pinned = False
-            _check(_cudart().cudaHostUnregister(self.address), "unpinning")
+            self._unpin()
         self.view.release()
-        self._mapping.close()
+
+
+def _unpin(mapping: _native.Mapping, owner: int) -> None:
+    """Unpin the memory, which is unmapped after that; in a forked process, which has no CUDA, do nothing."""
+    if os.getpid() != owner:
+        return
+    try:
+        pinning.unpin(mapping.address)
+    except BaseException:
+        _never_unmapped.append(mapping)
+        raise
 
 
 class Lease:
@@ -128,27 +155,3 @@ def copy_errors() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise RefusedError(f"a copy between a GPU and pinned memory failed: {error}") from error
-
-
-def _cudart() -> Any:
-    import torch
-
-    return torch.cuda.cudart()
-
-
-def _check(result: Any, doing: str) -> None:
-    if int(result) != 0:
-        _clear_cuda_error()
-        raise RefusedError(f"{doing} failed: CUDA error {int(result)}")
-
-
-def _clear_cuda_error() -> None:
-    """Clear CUDA's last error of this thread, which torch would raise after the next, unrelated kernel.
-
-    torch has no cudaGetLastError: so launch a kernel here that takes the error.
-    """
-    import torch
-
-    if torch.cuda.is_initialized():
-        with contextlib.suppress(RuntimeError):
-            torch.empty(1, device="cuda").fill_(0)

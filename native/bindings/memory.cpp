@@ -6,6 +6,8 @@
 #include "bindings/values.hpp"
 #include "checksum/crc32.hpp"
 #include "checksum/digests.hpp"
+#include "memory/fault_probe.hpp"
+#include "memory/populate.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -46,12 +48,17 @@ void bind_memory(nb::module_& module) {
                         "Anonymous memory, in huge pages if the kernel has them: zeros, or old bytes of this process.")
         .def(
             "__init__",
-            [](Mapping* self, uint64_t nbytes, bool used) {
-                new (self) Mapping(nbytes, used ? Pages::kRecycled : Pages::kFresh);
+            [](Mapping* self, uint64_t nbytes, bool used, bool reserved) {
+                new (self) Mapping(nbytes, used ? Pages::kRecycled : reserved ? Pages::kReserved : Pages::kFresh);
             },
-            "nbytes"_a, "used"_a = false)
+            "nbytes"_a, "used"_a = false, "reserved"_a = false)
         .def_prop_ro("address", [](const Mapping& mapping) { return reinterpret_cast<uintptr_t>(mapping.data()); })
-        .def_prop_ro("nbytes", &Mapping::nbytes);
+        .def_prop_ro("nbytes", &Mapping::nbytes)
+        .def("keep_from_children", &Mapping::keep_from_children)
+        .def("populate", [](Mapping& mapping) {
+            nb::gil_scoped_release release;
+            populate_in_threads(mapping.data(), mapping.nbytes());
+        });
     nb::class_<Slice>(module, "Slice", nb::type_slots(slice_slots),
                       "A part of a mapping, as a writable buffer. When destroyed, it returns its pages to the system.")
         .def(nb::init<std::shared_ptr<Mapping>, uint64_t, uint64_t>(), "mapping"_a, "offset"_a, "nbytes"_a)
@@ -75,6 +82,7 @@ void bind_memory(nb::module_& module) {
                 return digests.differs(first, reinterpret_cast<const uint8_t*>(source), nbytes);
             },
             "first"_a, "source"_a, "nbytes"_a);
+    module.def("fault_signal", &fault_signal, "fd"_a, "nbytes"_a, nb::call_guard<nb::gil_scoped_release>());
     module.def("crc32", &checksum_of, "data"_a, "value"_a = 0);
     module.def(
         "crc32_at",

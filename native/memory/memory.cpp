@@ -1,6 +1,7 @@
 #include "memory/memory.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -76,11 +77,11 @@ uint64_t generous_size(uint64_t nbytes) {
     return huge - nbytes <= nbytes / 3 ? huge : nbytes;
 }
 
-Region map(uint64_t nbytes) {
+Region map(uint64_t nbytes, Pages pages) {
     uint64_t alignment = nbytes >= kHugePage ? kHugePage : kPage;
     Region made{nullptr, nbytes + alignment - kPage, nullptr, nbytes};
-    made.base =
-        mmap(nullptr, made.reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (pages == Pages::kReserved ? 0 : MAP_NORESERVE);
+    made.base = mmap(nullptr, made.reserved, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (made.base == MAP_FAILED) throw SystemError(errno, "mmap of " + std::to_string(nbytes) + " bytes", 0);
     made.data = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(made.base), alignment));
     // The result is ignored: without huge pages everything works, but slower.
@@ -94,10 +95,22 @@ Mapping::Mapping(uint64_t nbytes, Pages pages) : pages_(pages) {
     uint64_t wanted = round_up(nbytes == 0 ? 1 : nbytes, kPage);
     if (pages == Pages::kRecycled) wanted = generous_size(wanted);
     if (pages == Pages::kRecycled && take_recycled(wanted, region_)) return;
-    region_ = map(wanted);
+    region_ = map(wanted, pages);
+}
+
+void Mapping::keep_from_children() {
+    if (madvise(region_.base, region_.reserved, MADV_DONTFORK) != 0) {
+        throw SystemError(errno, "madvise(MADV_DONTFORK)", 0);
+    }
+    owner_ = getpid();
 }
 
 Mapping::~Mapping() {
+    if (owner_ != 0) {
+        // A forked child may have other memory at this address.
+        if (owner_ == getpid()) munmap(region_.base, region_.reserved);
+        return;
+    }
     if (pages_ == Pages::kRecycled && !has_holes_ && keep_region(region_)) return;
     munmap(region_.base, region_.reserved);
 }
@@ -114,7 +127,8 @@ Slice::~Slice() {
     uint64_t begin = round_up(offset_, kPage);
     uint64_t end = (offset_ + nbytes_) / kPage * kPage;
     bool is_last = mapping_->slices().fetch_sub(1) == 1;  // ~Mapping() then releases everything
-    if (!is_last && end > begin && end - begin >= kMinReturnedBytes) {
+    bool is_here = mapping_->owner_ == 0 || mapping_->owner_ == getpid();
+    if (is_here && !is_last && end > begin && end - begin >= kMinReturnedBytes) {
         madvise(mapping_->data() + begin, end - begin, MADV_DONTNEED);
         mapping_->has_holes_ = true;
     }

@@ -1,10 +1,14 @@
 #include "memory/populate.hpp"
 
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <ctime>
+#include <exception>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "memory/memory.hpp"
@@ -21,6 +25,15 @@ namespace {
 // More than 2 MiB of small pages take, 0.9 ms, and far more than a huge page that the host still has, 0.2 ms.
 constexpr double kSlowSeconds = 1.5e-3, kSlowNbytes = kHugePage;
 constexpr double kPopulatedSeconds = 1e-4;  // below this, the huge page was faulted in before
+
+constexpr uint64_t kPiece = 32 << 20;  // what a thread populates at a time: whole huge pages
+constexpr uint64_t kMaxThreads = 8;    // more would only share the bandwidth of memory
+
+// How many processors this thread may run on.
+uint64_t allowed_processors() {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? static_cast<uint64_t>(CPU_COUNT(&set)) : 1;
+}
 
 // CPU time of this thread: other programs and threads do not add to it, but the work of the host does.
 double thread_cpu_seconds() {
@@ -73,6 +86,25 @@ void populate(uint8_t* address, uint64_t nbytes) noexcept {
     double took = thread_cpu_seconds() - began;
     std::lock_guard<std::mutex> lock(all.mutex);
     if (small == all.choice.small()) all.choice.record(end - begin, took);
+}
+
+void populate_in_threads(uint8_t* address, uint64_t nbytes) noexcept {
+    const uint64_t pieces = (nbytes + kPiece - 1) / kPiece;
+    std::atomic<uint64_t> next{0};
+    auto work = [&]() noexcept {
+        for (uint64_t piece = next++; piece < pieces; piece = next++) {
+            populate(address + piece * kPiece, std::min(kPiece, nbytes - piece * kPiece));
+        }
+    };
+    std::vector<std::thread> threads;
+    try {
+        threads.reserve(kMaxThreads);  // so that no thread is lost when the vector grows
+        uint64_t wanted = std::min<uint64_t>({allowed_processors(), kMaxThreads, pieces});
+        while (threads.size() + 1 < wanted) threads.emplace_back(work);
+    } catch (const std::exception&) {  // no memory or no threads: fewer do the work
+    }
+    work();
+    for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace fastio

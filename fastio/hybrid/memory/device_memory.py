@@ -8,7 +8,6 @@ per direction, and compute waits for them by events.
 from __future__ import annotations
 
 import time
-import weakref
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -119,15 +118,11 @@ class Cuda:
         self.device = device if ":" in str(device) else torch.device("cuda", torch.cuda.current_device())
         self._to_device = torch.cuda.Stream(self.device)
         self._to_host = torch.cuda.Stream(self.device)
-        self._unpinning: set[int] = set()
 
     def device_view(self, host: torch.Tensor, memory: HostMemory) -> torch.Tensor:
         """See :class:`DeviceMemory`."""
-        if memory.address not in self._unpinning:  # unpinned after the last view: kernels may still read it
-            self._unpinning.add(memory.address)
-            weakref.finalize(memory, torch.cuda.cudart().cudaHostUnregister, memory.address)
         view: Any = CudaBytes(host.data_ptr(), host.nbytes)
-        view.memory = memory
+        view.memory = memory  # is unpinned after the last view
         with torch._C.DisableTorchFunction(), torch.cuda.device(self.device):
             return torch.as_tensor(view, device=self.device)
 

@@ -46,7 +46,9 @@ class FlatBuffer:
             self._view = memoryview(self._mapped)
         else:
             with torch.cuda.device(device_memory.device) if device_memory.pinned else contextlib.nullcontext():
-                self._memory = HostMemory(nbytes, device_memory.pinned)
+                # All tensors that a user reaches are CUDA tensors if it is pinned, which no forked process can read.
+                # Otherwise they are CPU tensors, which DataLoader workers may read.
+                self._memory = HostMemory(nbytes, device_memory.pinned, inherited=not device_memory.pinned)
             self._view = self._memory.view
         self.nbytes = nbytes
 

@@ -84,7 +84,8 @@ class Slab:
         self._free_memory()
 
     def _allocate(self, nbytes: int) -> HostMemory:
-        memory = HostMemory(nbytes, self._pin)
+        # A forked process can read blobs of CPU tensors from it, unless a device has it.
+        memory = HostMemory(nbytes, self._pin, inherited=not self._pin and self._mapper is None)
         if self._mapper is not None:
             try:
                 self._mapper.map(memory.address, nbytes)

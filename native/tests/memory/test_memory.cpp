@@ -1,4 +1,8 @@
 // Tests mappings: they do not overlap, fresh ones are zero, and released ones are reused.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <memory>
 #include <random>
@@ -96,9 +100,34 @@ void check_disjoint() {
     }
 }
 
+// A child has no memory that is kept from it, and does not unmap what it has at the address.
+void check_kept_from_children() {
+    auto shared = std::make_shared<Mapping>(4 << 20);
+    shared->keep_from_children();
+    std::memset(shared->data(), 1, shared->nbytes());
+    auto slice = std::make_unique<fastio::Slice>(shared, 0, 2 << 20),
+         rest = std::make_unique<fastio::Slice>(shared, 2 << 20, 2 << 20);
+    pid_t child = fork();
+    if (child == 0) {
+        void* own = mmap(shared->data(), shared->nbytes(), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        if (own != shared->data()) _exit(1);
+        std::memset(own, 2, shared->nbytes());
+        const uint8_t* data = shared->data();
+        slice.reset();
+        rest.reset();
+        shared.reset();
+        _exit(data[0] == 2 && data[3 << 20] == 2 ? 0 : 2);
+    }
+    int status = 1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "the child exits with %d", status);
+    CHECK(shared->data()[0] == 1, "the parent keeps it");
+}
+
 }  // namespace
 
 int main() {
+    check_kept_from_children();
     check_sizes();
     check_recycled();
     check_cache_limits();

@@ -77,6 +77,9 @@ void check_pages() {
     fastio::populate(mapping.data() + 123, 1 << 20);
     CHECK(mapping.data()[123] == 1, "populating keeps the contents");
     fastio::populate(reinterpret_cast<uint8_t*>(kPage), kPage);  // unmapped memory: no effect
+    Mapping large((64 << 20) + 5 * kPage);
+    fastio::populate_in_threads(large.data(), large.nbytes());
+    CHECK(fastio::is_populated(large.data(), large.nbytes()), "several threads populate all of it");
 }
 
 }  // namespace
