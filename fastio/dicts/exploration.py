@@ -54,9 +54,8 @@ class Exploration:
         found, most, due = None, -math.inf, math.inf
         for other in plan.usable[1:]:
             record, gap = records.get(other.tool) or ToolRecord(), other.mean - plan.usable[0].mean
-            if record.tried is not None and call - record.tried.call < PENDING_CALLS:
-                continue
-            if gap < 0 and other.known and not other.slowdown:  # it is equal in time, and works the CPU more
+            alike = gap < 0 and other.known and not other.slowdown  # it is equal in time, and works the CPU more
+            if alike or (record.tried is not None and call - record.tried.call < PENDING_CALLS):
                 continue
             excess = max(math.expm1(min(gap + 0.5 * other.informative**2, 8.0)), LEAST_COST)
             cost = TRY_SECONDS + plan.seconds * (excess if other.known else min(excess, MOST_COST))
@@ -81,10 +80,6 @@ class Exploration:
         most = MOST_COST * max(tried.seconds, self.usual)
         tried.budget.paid += TRY_SECONDS + max(min(seconds - tried.seconds, most), 0.0)
         record.tried = None
-
-    def renew(self) -> None:
-        """Allow what was tried before to be tried again."""
-        self.tries.paid = min(self.tries.paid, TRIES * self.spent)
 
 
 def _expected_improvement(gap: float, deviation: float) -> float:

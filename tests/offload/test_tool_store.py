@@ -278,12 +278,14 @@ def test_every_tool_is_tried_and_writes_and_reads_are_learned(tmp_path: Path) ->
     nbytes = 256 << 10
     data = blob(nbytes, 1)
     with ToolStore(tmp_path) as store:
-        for index in range(40):
+        for index in range(1000):  # tries take a share of the time, so a slow first one delays the next
             write(store, index, data)
             fetch(store, index, nbytes)
             store.free(index)
+            if set(store.stats.tools) == set(TOOLS) and min(store.stats.tools.values()) > 1:  # the first is warm-up
+                break
         assert set(store.stats.tools) == set(TOOLS)
-        assert sum(store.stats.tools.values()) == 40
+        assert sum(store.stats.tools.values()) == index + 1
     wrdic = dicts.default("w+r", str(tmp_path))
     for op in ("save", "load"):
         explanation = wrdic.explain(context(op), nbytes, TOOLS)
