@@ -20,7 +20,7 @@ from fastio.dicts.cost_model import CostModel
 from fastio.dicts.exploration import BAND, TRIES, Exploration
 from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.sizes import SHAPES, bucket_nbytes, bucket_of, shape
-from fastio.dicts.tool_record import Samples, ToolRecord, median
+from fastio.dicts.tool_record import BLANK, Samples, ToolRecord, median
 
 PLAN_CALLS = 256  # the life of a plan, unless
 MOVED = 0.1  # an expected time moves by this logarithm
@@ -33,7 +33,6 @@ LARGE_NBYTES, HUGE_NBYTES = 16 << 20, 256 << 20  # from here on CPU work counts;
 EQUAL, GIVEN_AWAY = 0.08, 0.12  # logarithms: what a large, a huge transfer may take longer with less work of the CPU
 LEAST_SECONDS = 1e-9
 MOST_TOOLS, MOST_PLANS = 64, 1024
-_BLANK = ToolRecord()
 
 
 class Tuner:
@@ -170,13 +169,13 @@ class Tuner:
             self._opinion(tool, bucket, first, means[at], covariance[at][at]) for at, tool in enumerate(candidates)
         ]
         order = sorted(range(len(opinions)), key=lambda at: opinions[at].mean)
-        failing = [at for at in order if self.records.get(candidates[at], _BLANK).fails(self.calls)]
+        failing = [at for at in order if self.records.get(candidates[at], BLANK).fails(self.calls)]
         usable = [at for at in order if at not in failing]
         if not usable:
             usable, failing = failing, []
         best = self._preferred(bucket, opinions, usable, covariance)
         for at in usable:
-            variance, noise = covariance[at][at], self.records.get(candidates[at], _BLANK).detector.noise
+            variance, noise = covariance[at][at], self.records.get(candidates[at], BLANK).detector.noise
             moved = max(variance - covariance[at][best], 0.0) / math.sqrt(variance + noise**2)
             opinions[at] = opinions[at]._replace(informative=moved)
         seconds = opinions[best].seconds(bucket) if self._exploration.usual or opinions[best].known else 0.0
@@ -201,7 +200,7 @@ class Tuner:
         return found
 
     def _opinion(self, tool: str, bucket: int, first: bool, mean: float, variance: float) -> Opinion:
-        record = self.records.get(tool, _BLANK)
+        record = self.records.get(tool, BLANK)
         penalty = slowdown = record.detector.penalty
         if record.speed_before is not None:
             slowdown += max(self._model.speed(tool) - record.speed_before, 0.0)
