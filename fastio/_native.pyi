@@ -116,8 +116,11 @@ class Descriptor:
     ) -> None: ...
 
 class Mapping:
-    """Anonymous memory, in huge pages if the kernel has them: zeros, or, if ``used``, perhaps bytes of old mappings."""
-    def __init__(self, nbytes: int, used: bool = False) -> None: ...
+    """Anonymous memory, in huge pages if the kernel has them: zeros, or, if ``used``, perhaps bytes of old mappings.
+
+    ``reserved``: the system refuses more than it has at once, instead of killing the process later.
+    """
+    def __init__(self, nbytes: int, used: bool = False, reserved: bool = False) -> None: ...
     @property
     def address(self) -> int: ...
     @property
@@ -202,6 +205,9 @@ def pickle(
 
 def unless_of(types: tuple[type, ...], function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that returns None for objects of exactly these types, and calls ``function`` for all others."""
+
+def fault_signal(fd: int, nbytes: int) -> int:
+    """Return the signal that kills a child process that maps a file and reads it: 0 if none, -1 if it cannot map it."""
 
 def crc32(data: Any, value: int = 0) -> int: ...
 def crc32_at(address: int, nbytes: int, value: int = 0) -> int: ...

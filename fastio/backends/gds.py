@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import os
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -26,13 +27,13 @@ from fastio.backends._windows import check, part, windows
 from fastio.devices.cuda import CudaBytes
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.files.full_write import write_all
-from fastio.memory import raw_memory
+from fastio.memory import cuda_extras, raw_memory
 from fastio.memory.staging_buffers import PAGE
 from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
 _PART = 16 << 20  # one kvikio task per part: with several, the others would still run after one fails
 _IN_FLIGHT = 16
-_CURE = "pip install 'fastio[gds]' for CUDA 12, or kvikio-cu13 for CUDA 13"
+_THREADS = 8  # of kvikio: each runs one part at a time
 
 
 class GdsTransport:
@@ -100,8 +101,12 @@ class _Kvikio:
             self._driver: Any = importlib.import_module("kvikio.cufile_driver")
         except Exception as error:  # importing loads CUDA's libraries, which may raise anything
             reason = f"kvikio does not import: {type(error).__name__}: {error}"
-            raise ToolUnavailableError("gds", reason, _CURE) from error
+            raise ToolUnavailableError("gds", reason, cuda_extras.cure("gds")) from error
         self._opening = threading.Lock()
+        # kvikio's default is one thread. The setting is process-wide: what the user chose stays. A user who wants one
+        # thread sets KVIKIO_NTHREADS=1, because kvikio does not tell a 1 that was set from its default.
+        if "KVIKIO_NTHREADS" not in os.environ and self._defaults.get("num_threads") == 1:
+            self._defaults.set("num_threads", _THREADS)
 
     def open(self, path: str, flags: str) -> Any:
         """Returns a CuFile. Where GDS is available, kvikio must not silently fall back to POSIX for this file."""

@@ -35,7 +35,8 @@ class ChangeDetector:
         """Add a residual whose variance is noise and uncertainty together; return whether a change is certain."""
         deviations = residual / math.sqrt(variance + (TAILS**2 - 1) * self.noise**2)
         if abs(deviations) < CLIP:
-            self._learn_noise(abs(deviations))
+            factor = 1 + NOISE_STEP if abs(deviations) > _NORMAL_MEDIAN else 1 / (1 + NOISE_STEP)
+            self.noise = min(max(self.noise * factor, LEAST_NOISE), MOST_NOISE)
         excess = max(min(deviations, CLIP), -CLIP)
         self._up = max(0.0, self._up + excess - ALLOWANCE)
         if residual < self.suspicion / 2:  # nearer to the old speed than to the suspected one
@@ -51,7 +52,3 @@ class ChangeDetector:
     def penalty(self) -> float:
         """The logarithm by which the expected time grows with the suspicion: its chance times what it would cost."""
         return math.log1p(min(1.0, self._up / LIMIT) * math.expm1(self.suspicion)) if self.suspicion else 0.0
-
-    def _learn_noise(self, deviations: float) -> None:
-        factor = 1 + NOISE_STEP if deviations > _NORMAL_MEDIAN else 1 / (1 + NOISE_STEP)
-        self.noise = min(max(self.noise * factor, LEAST_NOISE), MOST_NOISE)

@@ -57,8 +57,9 @@ def _plain_tuner(tuner: Tuner) -> dict[str, Any]:
             entry = sizes.setdefault(bucket, {"best": None, "microseconds": {}, "first": {}})
             if values:
                 entry["microseconds"][tool] = [_microseconds(value) for value in values]
-                if median(values) < best.get(bucket, math.inf):
-                    best[bucket], entry["best"] = median(values), tool
+                middle = median(values)
+                if middle < best.get(bucket, math.inf):
+                    best[bucket], entry["best"] = middle, tool
             if cell.firsts:
                 entry["first"][tool] = [_microseconds(value) for value in cell.firsts]
     for bucket, tool in tuner.best.items():

@@ -28,6 +28,7 @@ UNLISTED_SPEED, UNLISTED_CURVE = 0.5, 0.6  # of a tool of which the prior says n
 FIRST_MEAN, FIRST, FIRST_OWN = 0.3, 0.8, 0.3  # what a first call takes longer
 LEVEL_STEP, SPEED_STEP = 0.02, 0.006  # of the random walks, a call
 CHANGED_LEVEL, CHANGED_SPEED, CHANGED_CURVE = 0.6, 0.9, 0.3  # deviations added when a speed has changed
+BENT = 2.0  # deviation added to the common curve at a size whose first time is far from what was expected
 RENEWED = 0.5  # deviation added to all speeds when everything is to be measured again
 STALLS, STALL = 0.05, 0.7  # share of calls that meet a stall of the machine; mean of the logarithm that it adds
 
@@ -88,15 +89,15 @@ class CostModel:
         residual = float(value - prior - self._mean[terms] @ weights)
         return self._seen(tool, terms, weights, residual)
 
-    def update(self, seen: Prediction, noise: float) -> float:
+    def update(self, seen: Prediction, noise: float, stalls: bool = True) -> float:
         """Learn a measured value whose noise has this variance: the update step of the Kalman filter.
 
-        A call may have met a stall of the machine, which says nothing of the tool: the mean moves and the variance
-        falls by the chance that it met none (the probabilistic data association of Bar-Shalom and Tse, 1975). Return
-        by how much the expected value moved.
+        A call may have met a stall of the machine, which says nothing of the tool: with ``stalls`` the mean moves and
+        the variance falls by the chance that it met none (the probabilistic data association of Bar-Shalom and Tse,
+        1975). Return by how much the expected value moved.
         """
         variance, weight, step = seen.variance + noise, 1.0, seen.residual
-        if step > 0:
+        if step > 0 and stalls:
             odds = math.log(STALLS / STALL) - step / STALL  # of a stall; the exponential distribution of what it adds
             odds -= math.log((1 - STALLS) / math.sqrt(math.tau * variance)) - 0.5 * step**2 / variance
             weight = 1 / (1 + math.exp(min(odds, 700.0)))
@@ -105,19 +106,20 @@ class CostModel:
         self._covariance -= weight * np.outer(gain, seen.covariance - (1 - weight) * step**2 * gain)
         return weight * step * seen.variance / variance
 
-    def learn(self, seen: Prediction, noise: float) -> None:
-        """As :meth:`update`, of a value that met no stall."""
-        gain = seen.covariance / (seen.variance + noise)
-        self._mean += gain * seen.residual
-        self._covariance -= np.outer(gain, seen.covariance)
+    def bend(self, tool: str, bucket: int, common: bool) -> None:
+        """Let a tool's curve move at a size, or, where no tool was measured yet, that of all tools too."""
+        for index in self._knots("", bucket, COMMON_KNOT, COMMON_CURVE) if common else ():
+            self._covariance[index, index] += BENT**2
+        for index in self._knots(tool, bucket, TOOL_KNOT, UNLISTED_CURVE):
+            self._covariance[index, index] += UNLISTED_CURVE**2
 
     def change(self, seen: Prediction, residual: float, noise: float) -> None:
-        """As :meth:`learn`, of a tool whose speed has changed, or the machine's: let them move."""
+        """As :meth:`update`, of a tool whose speed has changed, or the machine's: let them move."""
         self._widen(_LEVEL, CHANGED_LEVEL)
         self._widen((seen.tool, 0, 0), CHANGED_SPEED)
         for key in [key for key in self._terms if key[0] == seen.tool and key[1] > 0]:
             self._widen(key, CHANGED_CURVE)
-        self.learn(self._seen(seen.tool, seen.terms, seen.weights, residual), noise)
+        self.update(self._seen(seen.tool, seen.terms, seen.weights, residual), noise, stalls=False)
 
     def walk(self, tools: Iterable[str], calls: int) -> None:
         """Let so many calls pass: the prediction step of the Kalman filter."""

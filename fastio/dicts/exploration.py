@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fastio.dicts.choice import Plan
-from fastio.dicts.tool_record import Budget, ToolRecord, Try
+from fastio.dicts.tool_record import BLANK, Budget, ToolRecord, Try
 
 TRIES, MOST_TRIES = 0.005, 4.0  # share of the time for all tries, and usual calls to begin with
 FIRST_TRIES = 1.5  # usual calls at once for each tool that was not measured near a size yet
@@ -53,10 +53,9 @@ class Exploration:
             return None, 0.0
         found, most, due = None, -math.inf, math.inf
         for other in plan.usable[1:]:
-            record, gap = records.get(other.tool) or ToolRecord(), other.mean - plan.usable[0].mean
-            if record.tried is not None and call - record.tried.call < PENDING_CALLS:
-                continue
-            if gap < 0 and other.known and not other.slowdown:  # it is equal in time, and works the CPU more
+            record, gap = records.get(other.tool, BLANK), other.mean - plan.usable[0].mean
+            alike = gap < 0 and other.known and not other.slowdown  # it is equal in time, and works the CPU more
+            if alike or (record.tried is not None and call - record.tried.call < PENDING_CALLS):
                 continue
             excess = max(math.expm1(min(gap + 0.5 * other.informative**2, 8.0)), LEAST_COST)
             cost = TRY_SECONDS + plan.seconds * (excess if other.known else min(excess, MOST_COST))
@@ -67,9 +66,9 @@ class Exploration:
             else:
                 gain += LUCK[other.nearby] if other.nearby < len(LUCK) and not plan.first else 0.0
                 begun = record.last_used.get(plan.bucket // BAND, 0.0)
-                budget = Budget(max(gain / PATIENCE, UNLIKELY), begun, credit=0.0 if other.known else FIRST_TRIES)
-                at = max(budget.due(cost, self.usual), self.tries.due(cost, self.usual))
+                own = Budget(max(gain / PATIENCE, UNLIKELY), begun, credit=0.0 if other.known else FIRST_TRIES)
                 budget = self.tries
+                at = max(own.due(cost, self.usual), budget.due(cost, self.usual))
             if self.spent < at:
                 due = min(due, at)
             elif gain > most:
@@ -81,10 +80,6 @@ class Exploration:
         most = MOST_COST * max(tried.seconds, self.usual)
         tried.budget.paid += TRY_SECONDS + max(min(seconds - tried.seconds, most), 0.0)
         record.tried = None
-
-    def renew(self) -> None:
-        """Allow what was tried before to be tried again."""
-        self.tries.paid = min(self.tries.paid, TRIES * self.spent)
 
 
 def _expected_improvement(gap: float, deviation: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -77,7 +76,7 @@ class Budget:
     def due(self, cost: float, usual: float) -> float:
         """The context's seconds from which on so much more may be spent."""
         least = self.paid + cost - self.credit * usual
-        return self.begun + least / self.share if self.share else math.inf
+        return self.begun + least / self.share
 
 
 class Try(NamedTuple):
@@ -132,6 +131,10 @@ class ToolRecord:
     def doubt(self, spent: float) -> None:
         """The tool is, or may be, slower than before: begin to count what looking at it again costs."""
         self.recovery = Budget(LOOKS, spent, credit=FIRST_LOOK)
+
+
+BLANK = ToolRecord()
+"""What is known of a tool of which nothing is known. It is never changed."""
 
 
 def median(values: Sequence[float]) -> float:

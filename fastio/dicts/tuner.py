@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from fastio.dicts.choice import FIRST_CALLS, MEASURED, NEARBY, PRIOR, UNKNOWN, Choice, Opinion, Plan
 from fastio.dicts.cost_model import CostModel
-from fastio.dicts.exploration import BAND, Exploration
+from fastio.dicts.exploration import BAND, TRIES, Exploration
 from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.sizes import SHAPES, bucket_nbytes, bucket_of, shape
-from fastio.dicts.tool_record import Samples, ToolRecord, median
+from fastio.dicts.tool_record import BLANK, Samples, ToolRecord, median
 
 PLAN_CALLS = 256  # the life of a plan, unless
 MOVED = 0.1  # an expected time moves by this logarithm
 AGREES, MOST_WAITING = 0.3, 32  # logarithm: a time this near to the expected one may wait, as may so many
+SURPRISE = 3.0  # deviations: a tool's first time near a size, if it is that far off, tells of the size, not of a change
 RETURNED = 0.1  # logarithm: a tool this near to its old speed is as fast as before
 FIRST_NOISE = 0.35  # standard deviation of a first call's time
 ELSEWHERE_CALLS = 100  # that may have passed since stored times were measured
@@ -31,8 +33,6 @@ LARGE_NBYTES, HUGE_NBYTES = 16 << 20, 256 << 20  # from here on CPU work counts;
 EQUAL, GIVEN_AWAY = 0.08, 0.12  # logarithms: what a large, a huge transfer may take longer with less work of the CPU
 LEAST_SECONDS = 1e-9
 MOST_TOOLS, MOST_PLANS = 64, 1024
-_BLANK = ToolRecord()
-Matrix = Sequence[Sequence[float]]
 
 
 class Tuner:
@@ -131,7 +131,7 @@ class Tuner:
     def renew(self) -> None:
         """Doubt everything measured so far, so that it is measured again."""
         self._model.renew(self.records)
-        self._exploration.renew()
+        self._exploration.tries.paid = min(self._exploration.tries.paid, TRIES * self._exploration.spent)
         self._drop_plans()
         for record in self.records.values():
             for cell in record.samples.values():
@@ -148,9 +148,8 @@ class Tuner:
         found = self.records.get(tool)
         if found is None:
             if len(self.records) >= MOST_TOOLS:
-                oldest = next(iter(self.records))
+                self._model.forget(oldest := next(iter(self.records)))
                 del self.records[oldest]
-                self._model.forget(oldest)
             found = self.records[tool] = ToolRecord()
         return found
 
@@ -170,13 +169,13 @@ class Tuner:
             self._opinion(tool, bucket, first, means[at], covariance[at][at]) for at, tool in enumerate(candidates)
         ]
         order = sorted(range(len(opinions)), key=lambda at: opinions[at].mean)
-        failing = [at for at in order if self.records.get(candidates[at], _BLANK).fails(self.calls)]
+        failing = [at for at in order if self.records.get(candidates[at], BLANK).fails(self.calls)]
         usable = [at for at in order if at not in failing]
         if not usable:
             usable, failing = failing, []
         best = self._preferred(bucket, opinions, usable, covariance)
         for at in usable:
-            variance, noise = covariance[at][at], self.records.get(candidates[at], _BLANK).detector.noise
+            variance, noise = covariance[at][at], self.records.get(candidates[at], BLANK).detector.noise
             moved = max(variance - covariance[at][best], 0.0) / math.sqrt(variance + noise**2)
             opinions[at] = opinions[at]._replace(informative=moved)
         seconds = opinions[best].seconds(bucket) if self._exploration.usual or opinions[best].known else 0.0
@@ -184,7 +183,7 @@ class Tuner:
         rest = [opinions[at] for at in failing]
         return Plan(bucket, ranked, rest, opinions[usable[0]], first, seconds, self.calls + PLAN_CALLS)
 
-    def _preferred(self, bucket: int, opinions: Sequence[Opinion], usable: Sequence[int], covariance: Matrix) -> int:
+    def _preferred(self, bucket: int, opinions: Sequence[Opinion], usable: Sequence[int], covariance: Any) -> int:
         """The tool to use: the fastest, or for a large transfer one that is equal in time and works the CPU less."""
         fastest, nbytes = usable[0], bucket_nbytes(bucket)
         if nbytes < LARGE_NBYTES or not opinions[fastest].known:
@@ -201,7 +200,7 @@ class Tuner:
         return found
 
     def _opinion(self, tool: str, bucket: int, first: bool, mean: float, variance: float) -> Opinion:
-        record = self.records.get(tool, _BLANK)
+        record = self.records.get(tool, BLANK)
         penalty = slowdown = record.detector.penalty
         if record.speed_before is not None:
             slowdown += max(self._model.speed(tool) - record.speed_before, 0.0)
@@ -217,6 +216,11 @@ class Tuner:
         """Learn a time, or the mean of several calls; return how far that moved the expected one."""
         record, seen = self.record(tool), self._model.predict(tool, bucket, value)
         detector, noise = record.detector, record.detector.noise**2
+        if seen.residual**2 > SURPRISE**2 * (seen.variance + noise) and record.count(bucket)[1] <= 1:
+            common = not any(each is not record and each.count(bucket)[1] for each in self.records.values())
+            if common or len(record.samples) > 1:  # the tool is known at other sizes
+                self._model.bend(tool, bucket, common)
+                return abs(self._model.update(self._model.predict(tool, bucket, value), noise))
         doubted = detector.suspicion > 0
         if detector.detect(seen.residual, seen.variance + noise):
             if seen.residual > 0:  # remember the old speed while the tool is slower
@@ -254,7 +258,7 @@ class Tuner:
         """Learn the stored times of a cell."""
         for values, noise, first in ((cell.values, record.detector.noise, False), (cell.firsts, FIRST_NOISE, True)):
             if values:
-                value = median(values) - SHAPES[bucket]
-                self._model.learn(self._model.predict(tool, bucket, value, first), noise**2 / len(values))
+                seen = self._model.predict(tool, bucket, median(values) - SHAPES[bucket], first)
+                self._model.update(seen, noise**2 / len(values), stalls=False)
                 for value in values:
                     self._exploration.count(math.exp(min(value, 100.0)))

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from fastio.errors import ToolUnavailableError
+from fastio.memory import cuda_extras
 
 _WARPS = 8  # in a block
 _WARP = 32  # threads
-_CURE = "pip install 'fastio[codec]' for CUDA 12, or cupy-cuda13x for CUDA 13"
 
 
 class Kernels:
@@ -73,5 +73,6 @@ def _compile(tool: str, package: str, file: str) -> tuple[Any, Callable[[str], A
         module = cupy.RawModule(code=source, options=("--std=c++17",))
         module.compile()
     except Exception as error:  # importing CuPy loads CUDA libraries, which may fail in any way
-        return ToolUnavailableError(tool, f"CuPy cannot compile the kernels: {type(error).__name__}: {error}", _CURE)
+        reason = f"CuPy cannot compile the kernels: {type(error).__name__}: {error}"
+        return ToolUnavailableError(tool, reason, cuda_extras.cure("codec"))
     return cupy, functools.cache(module.get_function)  # CuPy makes a new object at each lookup

@@ -39,7 +39,7 @@ class HostMemory:
         if pin_for is not None and inherited:
             raise ValueError("pinned memory cannot be inherited: a fork would copy all of it")
         try:
-            mapping = _native.Mapping(nbytes)
+            mapping = _native.Mapping(nbytes, reserved=True)
             if not inherited:
                 mapping.keep_from_children()
         except NativeError as error:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import signal
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,10 +139,20 @@ class _DmaBuf:
         except (OSError, ValueError) as error:
             why = f"the driver exports it, but does not let it be mapped: {error}; {_native.dma_buf_refusal()}"
             raise _ImpossibleError(why) from None
+        else:
+            self._refuse_faults(fd.value, size)
         finally:
             os.close(fd.value)
         held = ctypes.c_char.from_buffer(self._mapping)
         self.address = ctypes.addressof(held) + gpu_address - first
+
+    def _refuse_faults(self, fd: int, size: int) -> None:
+        """Raise if an access to the mapping would kill this process: drivers may map what cannot be read."""
+        fault = _native.fault_signal(fd, size)
+        if fault != 0:
+            self._mapping.close()
+            why = f"reading it kills a process ({signal.strsignal(fault)})" if fault > 0 else "a child cannot map it"
+            raise _ImpossibleError(f"the driver exports it and lets it be mapped, but {why}")
 
     def close(self) -> None:
         self._mapping.close()

@@ -14,7 +14,8 @@ from typing import Any
 from fastio_bench.harness.children import completed
 
 PACKAGES = (
-    *("fastio", "torch", "numpy", "safetensors", "nvidia-dali-cuda120", "kvikio-cu12", "cupy-cuda12x"),
+    *("fastio", "torch", "numpy", "safetensors", "nvidia-dali-cuda120"),
+    *("kvikio-cu12", "kvikio-cu13", "cupy-cuda12x", "cupy-cuda13x"),
     *("fastsafetensors", "runai-model-streamer", "torchsnapshot", "deepspeed", "tensornvme"),
 )
 _IO_URING_SETUP = 425  # the same number on every architecture but alpha

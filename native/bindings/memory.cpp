@@ -6,6 +6,7 @@
 #include "bindings/values.hpp"
 #include "checksum/crc32.hpp"
 #include "checksum/digests.hpp"
+#include "memory/fault_probe.hpp"
 #include "memory/populate.hpp"
 
 namespace nb = nanobind;
@@ -47,10 +48,10 @@ void bind_memory(nb::module_& module) {
                         "Anonymous memory, in huge pages if the kernel has them: zeros, or old bytes of this process.")
         .def(
             "__init__",
-            [](Mapping* self, uint64_t nbytes, bool used) {
-                new (self) Mapping(nbytes, used ? Pages::kRecycled : Pages::kFresh);
+            [](Mapping* self, uint64_t nbytes, bool used, bool reserved) {
+                new (self) Mapping(nbytes, used ? Pages::kRecycled : reserved ? Pages::kReserved : Pages::kFresh);
             },
-            "nbytes"_a, "used"_a = false)
+            "nbytes"_a, "used"_a = false, "reserved"_a = false)
         .def_prop_ro("address", [](const Mapping& mapping) { return reinterpret_cast<uintptr_t>(mapping.data()); })
         .def_prop_ro("nbytes", &Mapping::nbytes)
         .def("keep_from_children", &Mapping::keep_from_children)
@@ -81,6 +82,7 @@ void bind_memory(nb::module_& module) {
                 return digests.differs(first, reinterpret_cast<const uint8_t*>(source), nbytes);
             },
             "first"_a, "source"_a, "nbytes"_a);
+    module.def("fault_signal", &fault_signal, "fd"_a, "nbytes"_a, nb::call_guard<nb::gil_scoped_release>());
     module.def("crc32", &checksum_of, "data"_a, "value"_a = 0);
     module.def(
         "crc32_at",

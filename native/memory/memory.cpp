@@ -77,11 +77,11 @@ uint64_t generous_size(uint64_t nbytes) {
     return huge - nbytes <= nbytes / 3 ? huge : nbytes;
 }
 
-Region map(uint64_t nbytes) {
+Region map(uint64_t nbytes, Pages pages) {
     uint64_t alignment = nbytes >= kHugePage ? kHugePage : kPage;
     Region made{nullptr, nbytes + alignment - kPage, nullptr, nbytes};
-    made.base =
-        mmap(nullptr, made.reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (pages == Pages::kReserved ? 0 : MAP_NORESERVE);
+    made.base = mmap(nullptr, made.reserved, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (made.base == MAP_FAILED) throw SystemError(errno, "mmap of " + std::to_string(nbytes) + " bytes", 0);
     made.data = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(made.base), alignment));
     // The result is ignored: without huge pages everything works, but slower.
@@ -95,7 +95,7 @@ Mapping::Mapping(uint64_t nbytes, Pages pages) : pages_(pages) {
     uint64_t wanted = round_up(nbytes == 0 ? 1 : nbytes, kPage);
     if (pages == Pages::kRecycled) wanted = generous_size(wanted);
     if (pages == Pages::kRecycled && take_recycled(wanted, region_)) return;
-    region_ = map(wanted);
+    region_ = map(wanted, pages);
 }
 
 void Mapping::keep_from_children() {

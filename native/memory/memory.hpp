@@ -23,10 +23,11 @@ struct Region {
     uint64_t nbytes = 0;
 };
 
-// kFresh: new pages, which are zero, and no more of them than asked for. kRecycled: the fastest memory. That is the
-// pages of a destroyed mapping, which hold old bytes, or else whole new huge pages. A fresh 4 KiB page costs as much as
-// reading ten from the page cache; a fresh huge page costs 0.2 ms, two thirds of reading it.
-enum class Pages : uint8_t { kFresh, kRecycled };
+// kFresh: new pages, which are zero, and no more of them than asked for. kReserved: the same, and the system refuses at
+// once obviously more than it has; of others it kills the process that touches too many. kRecycled: the fastest memory.
+// That is the pages of a destroyed mapping, which hold old bytes, or else whole new huge pages. A fresh 4 KiB page
+// costs as much as reading ten from the page cache; a fresh huge page costs 0.2 ms, two thirds of reading it.
+enum class Pages : uint8_t { kFresh, kReserved, kRecycled };
 
 // Anonymous memory, in huge pages if it is large enough and the kernel has them. Throws SystemError.
 class Mapping {

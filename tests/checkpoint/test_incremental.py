@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fastio.checkpoint import Checkpointer
+from fastio.checkpoint.saving import snapshot
 from parted import PART_BYTES, PARTS, changed_once, check, files_of, make
 from trainings import folder_of
 
@@ -146,3 +147,24 @@ def test_full_and_incremental_checkpointers_alternate_on_one_folder(tmp_path: Pa
                 state["part1"].add_(1)
                 checkpointer.save(2 * step + number, state)
             check(checkpointer, 2 * step + 1, state)
+
+
+@pytest.mark.parametrize("changed", [None, 0, 3 << 20, 33 << 20, (70 << 20) + 6])
+def test_a_storage_on_a_device_is_compared_in_pieces(monkeypatch: pytest.MonkeyPatch, changed: int | None) -> None:
+    """The device has no second copy of the whole storage. Host memory stands in for the device."""
+    source = torch.zeros((70 << 20) + 7, dtype=torch.uint8)
+    target = source.clone()
+    if changed is not None:
+        source[changed] = 1
+    sizes = []
+
+    def to(self: torch.Tensor, device: torch.device) -> torch.Tensor:
+        sizes.append(self.numel())
+        return self
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "to", to)
+        assert snapshot._copy_from_device(target, source, compare=True) == (changed is not None)
+    assert target.equal(source)
+    assert max(sizes) <= 32 << 20
+    assert changed is not None or sum(sizes) == source.numel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 from fastio import devices
 from fastio.hybrid import Hybrid
 from fastio.hybrid.memory import device_memory
+from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer
 from hybrid_training import MODELS, PLANNERS, adamw, batch
 
 gpu = pytest.mark.gpu
@@ -115,6 +117,40 @@ def test_synchronize_ends_all_reads_of_parameters(compute: Stream) -> None:
     host.fill_(9)
     assert device.tolist() == [1, 1]
     assert kernels == [2]
+
+
+class OnGpu(torch.Tensor):
+    """A value on a GPU whose non-blocking copies to the host have not arrived when they are read."""
+
+    value: torch.Tensor
+
+    def __new__(cls, value: torch.Tensor) -> OnGpu:
+        made: OnGpu = torch.Tensor._make_wrapper_subclass(cls, value.shape, dtype=value.dtype, device="cuda:0")
+        made.value = value
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is torch.ops.aten._to_copy.default
+        assert kwargs["device"].type == "cpu"
+        return torch.full_like(args[0].value, torch.nan) if kwargs.get("non_blocking") else args[0].value.clone()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_update_waits_for_the_values_of_a_scaler_and_for_a_learning_rate_on_a_gpu(kind: Any) -> None:
+    outcomes = []
+    for on_gpu in (False, True):
+        parameter = nn.Parameter(torch.arange(8.0))
+        parameter.grad = torch.full((8,), 64.0)
+        optimizer = kind([parameter], lr=0.1, fused=True)
+        place = OnGpu if on_gpu else torch.Tensor.clone
+        optimizer.grad_scale, optimizer.found_inf = place(torch.tensor(16.0)), place(torch.tensor(0.0))
+        optimizer.param_groups[0]["lr"] = place(torch.tensor(0.1))
+        CpuOptimizer(optimizer, fuse=True).update([(0, parameter)], defaultdict(dict))
+        outcomes.append(parameter.detach().clone())
+    assert outcomes[0].isfinite().all()
+    assert not outcomes[0].equal(torch.arange(8.0))
+    assert outcomes[1].equal(outcomes[0])
 
 
 # On a GPU

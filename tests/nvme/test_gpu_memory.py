@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import subprocess
 from collections.abc import Iterator
@@ -117,6 +118,32 @@ def test_failed_ways_are_reported_with_their_reasons(
     with pytest.raises(RefusedError) as caught:
         GpuWindow(GPU, 4096, libraries)
     assert all(reason in str(caught.value) for reason in reasons)
+
+
+def test_dma_buf_whose_pages_fault_is_refused_and_nothing_dies(
+    gpu: Any, stand_ins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file ends before the mapping once it is mapped, so an access is SIGBUS."""
+    held = []
+
+    def map_and_shrink(fd: int, *arguments: Any) -> mmap.mmap:
+        made = map_memory(fd, *arguments)
+        held.append(os.dup(fd))
+        os.ftruncate(fd, 0)
+        return made
+
+    map_memory = mmap.mmap
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(mmap, "mmap", map_and_shrink)
+            with pytest.raises(RefusedError, match=r"lets it be mapped, but reading it kills a process \(Bus error\)"):
+                GpuWindow(GPU, 3 << 16, Libraries(stand_ins, ABSENT))
+    finally:
+        for fd in held:
+            os.ftruncate(fd, SIZE)
+            os.close(fd)
+    with GpuWindow(GPU, 3 << 16, Libraries(stand_ins, ABSENT)) as window:
+        assert window.offer.way == "dma-buf"
 
 
 def test_missing_libraries_raise_refused_error(stand_ins: str) -> None:

@@ -274,16 +274,21 @@ def test_tool_is_chosen_by_size_and_by_write_plus_read_time(tmp_path: Path, nbyt
         assert store.stats.tools == {BEST[nbytes]: 1}
 
 
-def test_every_tool_is_tried_and_writes_and_reads_are_learned(tmp_path: Path) -> None:
+def test_every_tool_is_tried_and_writes_and_reads_are_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of times that a busy machine does not change: a tool whose first try meets a stall is tried again much later."""
+    observe, took = dicts.Dictionary.observe, {tool: 1e-3 + 2e-4 * place for place, tool in enumerate(TOOLS)}
+    monkeypatch.setattr(dicts.Dictionary, "observe", lambda self, c, n, tool, _: observe(self, c, n, tool, took[tool]))
     nbytes = 256 << 10
     data = blob(nbytes, 1)
     with ToolStore(tmp_path) as store:
-        for index in range(40):
+        for index in range(1000):  # tries take a share of the time, so a slow first one delays the next
             write(store, index, data)
             fetch(store, index, nbytes)
             store.free(index)
+            if set(store.stats.tools) == set(TOOLS) and min(store.stats.tools.values()) > 1:  # the first is warm-up
+                break
         assert set(store.stats.tools) == set(TOOLS)
-        assert sum(store.stats.tools.values()) == 40
+        assert sum(store.stats.tools.values()) == index + 1
     wrdic = dicts.default("w+r", str(tmp_path))
     for op in ("save", "load"):
         explanation = wrdic.explain(context(op), nbytes, TOOLS)

@@ -72,6 +72,26 @@ def test_without_kvikio_the_tool_names_the_package_to_install() -> None:
     assert "pip install 'fastio[gds]'" in said
 
 
+@pytest.mark.parametrize(
+    ("cuda", "named"),
+    [
+        ("12.8", "pip install 'fastio[gds]'"),
+        ("13.0", "pip install 'fastio[gds13]'"),
+        (None, "pip install 'fastio[gds]' for CUDA 12, pip install 'fastio[gds13]' for CUDA 13"),
+    ],
+)
+def test_cure_names_the_extra_for_the_cuda_of_torch(
+    monkeypatch: pytest.MonkeyPatch, repository: Path, cuda: str | None, named: str
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setitem(sys.modules, "kvikio", None)
+    with pytest.raises(ToolUnavailableError) as caught:
+        GdsTransport(device="cpu")
+    assert caught.value.cure == named
+    declared = (repository / "pyproject.toml").read_text(encoding="utf-8")
+    assert all(f"\n{extra} = [" in declared for extra in ("gds", "gds13", "codec", "codec13"))
+
+
 @pytest.mark.skipif(not has_kvikio and may_skip, reason="kvikio is not installed")
 def test_contract_holds_over_the_real_kvikio_in_host_memory(tmp_path: Path, repository: Path, compiler: str) -> None:
     tests = repository / "tests" / "support" / "kvikio_on_host"
@@ -107,6 +127,7 @@ class FakeKvikio:
         self.is_gds_available = True
         self.mode = "AUTO"
         self.threshold = 0
+        self.threads = 1
         self.opened_in: list[str] = []
         self.transfers: list[tuple[str, int, int]] = []
         self.under_way = 0
@@ -146,9 +167,12 @@ class FakeKvikio:
                 return SimpleNamespace(get=get)
 
         class Setting:
-            def __init__(self, name: str, value: str) -> None:
-                assert name == "compat_mode"
-                stand_in.mode = value
+            def __init__(self, name: str, value: Any) -> None:
+                assert name in ("compat_mode", "num_threads")
+                if name == "num_threads":
+                    stand_in.threads = value
+                else:
+                    stand_in.mode = value
 
             def __enter__(self) -> None:
                 pass
@@ -159,7 +183,8 @@ class FakeKvikio:
         kvikio, defaults, driver = (ModuleType(n) for n in ("kvikio", "kvikio.defaults", "kvikio.cufile_driver"))
         vars(kvikio).update(CuFile=File, CompatMode=SimpleNamespace(OFF="OFF"))
         vars(defaults).update(set=Setting, is_compat_mode_preferred=lambda: stand_in.compatible)
-        vars(defaults)["get"] = lambda name: {"gds_threshold": stand_in.threshold}[name]
+        values = {"gds_threshold": "threshold", "num_threads": "threads"}
+        vars(defaults)["get"] = lambda name: getattr(stand_in, values[name])
         vars(driver).update(properties=stand_in)
         return {module.__name__: module for module in (kvikio, defaults, driver)}
 
@@ -268,6 +293,17 @@ class TestOverFakeKvikio:
         assert moved.route == route
         assert "".join(moved.notes)[: len(note)] == note
         assert bool(moved.notes) == bool(note)
+
+    @pytest.mark.parametrize(("variable", "before", "after"), [(None, 1, 8), (None, 3, 3), ("1", 1, 1), ("32", 32, 32)])
+    def test_gives_kvikio_threads_unless_the_user_did(
+        self, kvikio: FakeKvikio, monkeypatch: pytest.MonkeyPatch, variable: str | None, before: int, after: int
+    ) -> None:
+        monkeypatch.delenv("KVIKIO_NTHREADS", raising=False)
+        if variable is not None:
+            monkeypatch.setenv("KVIKIO_NTHREADS", variable)
+        kvikio.threads = before
+        GdsTransport(device="cpu")
+        assert kvikio.threads == after
 
     def test_cancelled_read_starts_no_transfer(
         self, transport: GdsTransport, kvikio: FakeKvikio, file: tuple[str, int]

@@ -238,3 +238,12 @@ def test_pinned_memory_is_in_huge_pages_and_populated_before_it_is_registered(dr
     assert memory.address % (2 * MIB) == 0
     assert driver.resident[memory.address] >= memory.nbytes
     memory.close()
+
+
+@pytest.mark.skipif(
+    Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "1", reason="this system refuses no memory"
+)
+def test_more_memory_than_the_system_has_is_refused_before_it_is_touched() -> None:
+    sizes = dict(re.findall(r"^(MemTotal|SwapTotal): +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE))
+    with pytest.raises(RefusedError, match="staging memory: Cannot allocate memory"):
+        HostMemory((sum(map(int, sizes.values())) << 10) + (1 << 30))

@@ -6,7 +6,7 @@ if storages are on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,8 +24,9 @@ Storage = tuple[str, torch.UntypedStorage, int]
 # Large storages start on a page, so that a device can read them without another copy.
 _PAGE, _LINE = 4096, 64
 _LARGE = 16 << 10
-# How many bytes of a GPU's storage are compared before the rest: most that changed differ there.
-_FIRST_COMPARED = 1 << 20
+# How many bytes of a GPU's storage are compared before the rest: most that changed differ there. Of the rest, so many
+# are on the GPU a second time at once.
+_FIRST_COMPARED, _COMPARED = 1 << 20, 32 << 20
 
 
 class _Slot(NamedTuple):
@@ -154,11 +155,17 @@ def _synchronize(used: Iterable[torch.device]) -> None:
 def _copy_from_device(target: torch.Tensor, source: torch.Tensor, compare: bool) -> bool:
     """Start a copy from a device, with ``compare`` only if the bytes differ; return whether it was started."""
     with copy_errors():
-        if compare:
-            first = min(_FIRST_COMPARED, target.numel())
-            if torch.equal(target[:first].to(source.device), source[:first]) and torch.equal(
-                target[first:].to(source.device), source[first:]
-            ):
-                return False
+        if compare and all(
+            torch.equal(before.to(source.device), now)
+            for before, now in zip(_compared(target), _compared(source), strict=True)
+        ):
+            return False
         target.copy_(source, non_blocking=True)
     return True
+
+
+def _compared(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the pieces of a tensor that are compared at a time."""
+    yield tensor[:_FIRST_COMPARED]
+    for start in range(_FIRST_COMPARED, tensor.numel(), _COMPARED):
+        yield tensor[start : start + _COMPARED]

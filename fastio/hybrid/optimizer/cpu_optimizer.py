@@ -40,16 +40,25 @@ class CpuOptimizer:
         self._own.param_groups = groups
         self._own.state = states  # type: ignore[assignment]
         for name in _SCALERS:  # with a GradScaler, a fused step unscales, and decides whether to step
-            setattr(self._own, name, getattr(self._optimizer, name, None))
+            setattr(self._own, name, _on_host(getattr(self._optimizer, name, None)))
         self._step(self._own)
 
     def _settings(self, number: int, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
-        group = {**self._optimizer.param_groups[number], "params": tensors}
+        given = self._optimizer.param_groups[number].items()
+        group = {name: tensors if name == "params" else _on_host(value) for name, value in given}
         if not self._fuse or group.get("fused") is not None or group.get("foreach"):
             return group
         if all(tensor.is_floating_point() for tensor in tensors):  # torch fuses only floating-point tensors
             group["fused"], group["foreach"] = True, False
         return group
+
+
+def _on_host(value: Any) -> Any:
+    """Return a setting with its values in host memory: a GradScaler's, or a learning rate on a GPU.
+
+    The wait for them is needed. torch's fused steps copy with ``non_blocking=True``, and then read at once.
+    """
+    return value.cpu() if isinstance(value, torch.Tensor) else value
 
 
 def check_optimizer(optimizer: Any) -> None:

@@ -7,6 +7,7 @@
 
 #include "codec/csr.hpp"
 #include "support/errors.hpp"
+#include "tests/codec/random_elements.hpp"
 #include "tests/support/check.hpp"
 
 namespace {
@@ -17,20 +18,6 @@ using Bytes = std::vector<uint8_t>;
 std::mt19937_64 generator(20260801);
 
 size_t below(size_t limit) { return generator() % limit; }
-
-// Returns elements of which about `percent` % are non-zero, often with a single bit set, as in -0.0.
-Bytes elements_of(size_t count, size_t itemsize, size_t percent) {
-    Bytes bytes(count * itemsize, 0);
-    for (size_t i = 0; i < count; ++i) {
-        if (below(100) >= percent) continue;
-        if (below(2) == 0) {
-            bytes[i * itemsize + below(itemsize)] = static_cast<uint8_t>(1u << below(8));
-        } else {
-            for (size_t j = 0; j < itemsize; ++j) bytes[i * itemsize + j] = static_cast<uint8_t>(generator());
-        }
-    }
-    return bytes;
-}
 
 // The format of csr.hpp, element by element.
 Bytes reference(const Bytes& source, size_t itemsize) {
@@ -60,7 +47,7 @@ bool decodes(const CsrKernel& kernel, const Bytes& payload, Bytes& destination, 
 
 // The buffers have the exact size, so that AddressSanitizer detects an access out of bounds.
 void check_round_trip(const CsrKernel& kernel, size_t count, size_t itemsize, size_t percent) {
-    const Bytes source = elements_of(count, itemsize, percent);
+    const Bytes source = random_elements(generator, count, itemsize, percent);
     const Bytes expected = reference(source, itemsize);
     const uint64_t nonzeros = csr_count(kernel, source.data(), count, itemsize);
     const uint64_t nbytes = fastio::csr_nbytes(count, itemsize, nonzeros);
@@ -91,7 +78,7 @@ void check_round_trips(const CsrKernel& kernel, size_t itemsize) {
 void check_damage(const CsrKernel& kernel, size_t itemsize) {
     for (int round = 0; round < 300; ++round) {
         const size_t count = 1 + below(round < 200 ? 1000 : 10'000);
-        const Bytes source = elements_of(count, itemsize, below(101));
+        const Bytes source = random_elements(generator, count, itemsize, below(101));
         const Bytes whole = reference(source, itemsize);
         const size_t head = (count + 127) / 128 * 20;
         Bytes back(source.size());
@@ -116,7 +103,7 @@ void check_damage(const CsrKernel& kernel, size_t itemsize) {
 void check_changed(const CsrKernel& kernel, size_t itemsize) {
     for (int round = 0; round < 200; ++round) {
         const size_t count = 1 + below(10'000);
-        const Bytes source = elements_of(count, itemsize, below(101));
+        const Bytes source = random_elements(generator, count, itemsize, below(101));
         const uint64_t nonzeros = csr_count(kernel, source.data(), count, itemsize);
         const uint64_t other = below(count + 1);
         if (other == nonzeros) continue;

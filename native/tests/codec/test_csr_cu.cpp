@@ -12,6 +12,7 @@
 
 #include "codec/csr.hpp"
 #include "support/errors.hpp"
+#include "tests/codec/random_elements.hpp"
 #include "tests/support/check.hpp"
 #include "tests/warp_emulator/cuda.hpp"
 #include "tests/warp_emulator/guarded.hpp"
@@ -102,20 +103,6 @@ bool decode_on_host(const Bytes& payload, Bytes& back, size_t width) {
     }
 }
 
-// About `percent` % of the elements are not zero; of those some have one bit set, as -0.0 has.
-Bytes random_elements(size_t count, size_t width, size_t percent) {
-    Bytes bytes(count * width, 0);
-    for (size_t i = 0; i < count; ++i) {
-        if (below(100) >= percent) continue;
-        if (below(2) == 0) {
-            bytes[i * width + below(width)] = static_cast<uint8_t>(1u << below(8));
-        } else {
-            for (size_t j = 0; j < width; ++j) bytes[i * width + j] = static_cast<uint8_t>(generator());
-        }
-    }
-    return bytes;
-}
-
 // A payload as damage leaves it; some of these are good payloads of other elements.
 Bytes damaged(Bytes payload, size_t count, size_t width) {
     const size_t head = fastio::csr_nbytes(count, width, 0);
@@ -161,7 +148,7 @@ Bytes damaged(Bytes payload, size_t count, size_t width) {
 template <typename Element>
 void check_one(Codec<Element>& codec, size_t count) {
     constexpr size_t WIDTH = sizeof(Element);
-    const Bytes elements = random_elements(count, WIDTH, below(101));
+    const Bytes elements = random_elements(generator, count, WIDTH, below(101));
     const Guarded source(elements.size(), any_end()), back(elements.size(), any_end());
     std::copy(elements.begin(), elements.end(), source.data());
     const Bytes expected = encode_on_host(elements, WIDTH);
@@ -184,7 +171,7 @@ void check_one(Codec<Element>& codec, size_t count) {
     }
 
     // The source changes after its bits were found: the new values at the old places, within bounds.
-    const Bytes other = random_elements(count, WIDTH, below(101));
+    const Bytes other = random_elements(generator, count, WIDTH, below(101));
     const Bytes torn = codec.encode(source, count, [&] { std::copy(other.begin(), other.end(), source.data()); });
     CHECK(torn.size() == expected.size() && codec.decode(torn, back, count), "%zu elements: a changed source", count);
     for (size_t i = 0; i < count; ++i) {

@@ -251,6 +251,8 @@ def _store(folder: str, driver: str, faults: list[Json] | None) -> Json:
             if index in it:
                 it.free(index)
         _offload(it, blobs)
+        while it.update():  # a blob that was freed while it was written is in use until that write ends
+            time.sleep(0.001)
         result |= {"driver": it.driver, "notes": it.notes, "used": it.stats.bytes_used}
     result["folder"] = sorted(os.listdir(folder))
     del it
