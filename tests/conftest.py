@@ -15,6 +15,8 @@ from hypothesis import settings
 
 from faults import Server, build_shim
 
+pytest_plugins = ["accelerators"]
+
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 # A deadline would test the wall clock. Hypothesis's own settings for CI (no random seed) stay.
@@ -40,13 +42,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header() -> list[str]:
     fastio, native = (importlib.import_module(name) for name in ("fastio", "fastio._native"))
     return [f"fastio: {fastio.__file__}", f"native: {native.__file__}", f"torch: {torch.__version__}"]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
 @pytest.fixture(scope="session", autouse=True)

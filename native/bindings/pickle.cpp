@@ -35,8 +35,8 @@ nb::object unpickle(nb::bytes data, nb::dict names, nb::dict calls, nb::object l
 
 // Returns the pickle and its storages; None if the object holds an unsupported type.
 nb::object pickle(nb::handle object, nb::dict names, nb::dict storages, nb::tuple rebuild, nb::object locate,
-                  nb::object cpu) {
-    Pickler pickler(names, storages, rebuild, locate, cpu);
+                  nb::object cpu, nb::frozenset devices) {
+    Pickler pickler(names, storages, rebuild, locate, cpu, devices);
     if (!pickler.run(object)) return nb::none();
     return nb::make_tuple(nb::bytes(pickler.data().data(), pickler.data().size()), pickler.storages());
 }
@@ -45,7 +45,8 @@ nb::object pickle(nb::handle object, nb::dict names, nb::dict storages, nb::tupl
 
 void bind_pickle(nb::module_& module) {
     module.def("unpickle", &unpickle, "data"_a, "names"_a, "calls"_a, "load"_a);
-    module.def("pickle", &pickle, "object"_a.none(), "names"_a, "storages"_a, "rebuild"_a, "locate"_a, "cpu"_a.none());
+    module.def("pickle", &pickle, "object"_a.none(), "names"_a, "storages"_a, "rebuild"_a, "locate"_a, "cpu"_a.none(),
+               "devices"_a);
     module.def("unless_of", &unless_of, "types"_a, "function"_a);
 }
 

@@ -21,11 +21,11 @@ Pickler::AttributeNames::AttributeNames()
       cdata(interned("_cdata")),
       data(interned("data")),
       data_ptr(interned("data_ptr")),
+      device(interned("device")),
       dict(interned("__dict__")),
       dtype(interned("dtype")),
       is_conj(interned("is_conj")),
       is_cpu(interned("is_cpu")),
-      is_cuda(interned("is_cuda")),
       is_neg(interned("is_neg")),
       is_nested(interned("is_nested")),
       is_quantized(interned("is_quantized")),
@@ -38,10 +38,12 @@ Pickler::AttributeNames::AttributeNames()
       storage(interned("storage")),
       storage_offset(interned("storage_offset")),
       stride(interned("stride")),
+      type(interned("type")),
       untyped_storage(interned("untyped_storage")) {}
 
-Pickler::Pickler(nb::dict names, nb::dict storages, nb::tuple rebuild, nb::object locate, nb::object cpu)
-    : names_(names), classes_(storages), locate_(std::move(locate)), cpu_(std::move(cpu)) {
+Pickler::Pickler(nb::dict names, nb::dict storages, nb::tuple rebuild, nb::object locate, nb::object cpu,
+                 nb::frozenset devices)
+    : names_(names), classes_(storages), devices_(devices), locate_(std::move(locate)), cpu_(std::move(cpu)) {
     rebuild_tensor_ = rebuild[0];
     rebuild_parameter_ = rebuild[1];
     nb::module_ torch = nb::module_::import_("torch");

@@ -18,9 +18,10 @@ class Pickler {
   public:
     // `names`: the pickle bytes of each global (b"cmodule\nname\n"). `storages`: the storage class of each dtype.
     // `rebuild`: the functions that rebuild a tensor and a parameter. `locate` returns the location tag of a storage;
-    // if `cpu` is not None, it is the tag of all CPU storages.
+    // if `cpu` is not None, it is the tag of all CPU storages. `devices`: the other types of device whose tensors torch
+    // reduces as it does the CPU's.
     Pickler(nanobind::dict names, nanobind::dict storages, nanobind::tuple rebuild, nanobind::object locate,
-            nanobind::object cpu);
+            nanobind::object cpu, nanobind::frozenset devices);
 
     // Pickles the object. Returns false if it holds an unsupported type. Throws Python's exceptions.
     bool run(nanobind::handle object);
@@ -32,9 +33,9 @@ class Pickler {
   private:
     // Interned attribute names, created once because every tensor is asked for them.
     struct AttributeNames {
-        const nanobind::object backward_hooks, cdata, data, data_ptr, dict, dtype, is_conj, is_cpu, is_cuda, is_neg,
+        const nanobind::object backward_hooks, cdata, data, data_ptr, device, dict, dtype, is_conj, is_cpu, is_neg,
             is_nested, is_quantized, itemsize, layout, nbytes, reduce, requires_grad, size, storage, storage_offset,
-            stride, untyped_storage;
+            stride, type, untyped_storage;
         AttributeNames();
     };
 
@@ -68,6 +69,7 @@ class Pickler {
     bool get(nanobind::handle value);
 
     nanobind::dict names_, classes_;
+    nanobind::frozenset devices_;
     nanobind::object rebuild_tensor_, rebuild_parameter_, locate_, cpu_;
     nanobind::object ordered_dict_, tensor_, parameter_, dtype_, strided_;
     const AttributeNames attributes_;

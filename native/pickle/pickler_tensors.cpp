@@ -61,7 +61,10 @@ bool Pickler::storage(nb::handle value, nb::handle dtype, bool is_cpu) {
 bool Pickler::is_plain(nb::handle value, bool& is_cpu) const {
     if (!get_attribute(value, attributes_.layout).is(strided_)) return false;
     is_cpu = is_true(get_attribute(value, attributes_.is_cpu));
-    if (!is_cpu && !is_true(get_attribute(value, attributes_.is_cuda))) return false;
+    if (!is_cpu) {
+        const nb::object device = get_attribute(value, attributes_.device);
+        if (!devices_.contains(get_attribute(device, attributes_.type))) return false;
+    }
     for (const nb::object* unusual :
          {&attributes_.is_quantized, &attributes_.is_nested, &attributes_.backward_hooks, &attributes_.dict}) {
         if (is_true(get_attribute(value, *unusual))) return false;

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import trainings
+from accelerators import DEVICE
 from fastio.checkpoint import Checkpointer, RandomState
 from fastio.errors import CheckpointError, CorruptFileError
 from trainings import folder_of
@@ -214,8 +215,8 @@ def test_random_state_restores_the_generators_of_all_libraries() -> None:
 @pytest.mark.parametrize("options", [{}, {"incremental": True}, {"memory_budget": "32MiB"}, {"asynchronous": False}])
 def test_gpu_tensors_are_saved_and_restored(folder: Path, options: dict[str, Any]) -> None:
     state = {
-        "large": torch.randn(12 << 20, device="cuda"),
-        "small": torch.arange(7, device="cuda"),
+        "large": torch.randn(12 << 20, device=DEVICE),
+        "small": torch.arange(7, device=DEVICE),
         "cpu": torch.ones(3),
     }
     live = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
@@ -229,9 +230,9 @@ def test_gpu_tensors_are_saved_and_restored(folder: Path, options: dict[str, Any
             checkpointer.restore(step, into=live)
             assert live["large"].data_ptr() == address
             assert all(torch.equal(live[name], tensor) for name, tensor in expected.items())
-            restored = checkpointer.restore(step, map_location="cuda")
+            restored = checkpointer.restore(step, map_location=DEVICE)
             assert restored is not None
-            assert restored.state["cpu"].is_cuda
+            assert restored.state["cpu"].device.type == DEVICE
             assert torch.equal(restored.state["large"], expected["large"])
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import fastio
+from accelerators import DEVICE
 from fastio.formats.pt import pickler
 from state_objects import made
 
@@ -121,8 +122,8 @@ def test_supported_values_are_pickled_natively(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.gpu
 def test_gpu_tensors_are_pickled_natively(tmp_path: Path) -> None:
-    tensor = torch.ones(5, device="cuda")
-    value = [tensor, tensor[1:], torch.ones(2), nn.Parameter(tensor), torch.ones(3, device="cuda")]
+    tensor = torch.ones(5, device=DEVICE)
+    value = [tensor, tensor[1:], torch.ones(2), nn.Parameter(tensor), torch.ones(3, device=DEVICE)]
     assert pickler.pickle(value) is not None
     ours, theirs = (records(save, value, tmp_path)["data.pkl"] for save in (fastio.save, torch.save))
     assert ours == theirs

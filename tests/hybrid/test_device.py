@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from accelerators import DEVICE, torch_module
 from fastio import devices
-from fastio.hybrid import Hybrid
+from fastio.hybrid import Hybrid, HybridError
 from fastio.hybrid.memory import device_memory
 from fastio.hybrid.optimizer.cpu_optimizer import CpuOptimizer
 from hybrid_training import MODELS, PLANNERS, adamw, batch
@@ -169,16 +170,16 @@ def test_losses_on_a_gpu_are_near_those_of_plain_training(model: str, planner: s
         for module in network.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
-        if not hybrid:
-            network.cuda()
+        if not hybrid or DEVICE == "simulated":  # its tensors cannot take the place of the CPU's
+            network.to(DEVICE)
         optimizer = adamw(network)
         stepper: Any = optimizer
         if hybrid:
-            stepper = Hybrid(network, optimizer, planner=PLANNERS[planner], gradient_reserve=reserve, device="cuda")
+            stepper = Hybrid(network, optimizer, planner=PLANNERS[planner], gradient_reserve=reserve, device=DEVICE)
         torch.manual_seed(1)
         seen = []
         for _ in range(10):
-            inputs, labels = (one.cuda() for one in batch(network))
+            inputs, labels = (one.to(DEVICE) for one in batch(network))
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(network(inputs), labels)
             loss.backward()
@@ -186,23 +187,31 @@ def test_losses_on_a_gpu_are_near_those_of_plain_training(model: str, planner: s
             seen.append(loss.item())
         losses.append(seen)
         if hybrid:
-            assert all(p.is_cuda for p in network.parameters())
+            assert all(p.device.type == DEVICE for p in network.parameters())
             assert not stepper.report().simulated
             stepper.close()
     assert losses[1] == pytest.approx(losses[0], rel=2e-2)
 
 
+@pytest.mark.simulated
+def test_a_model_whose_parameters_cannot_change_their_device_is_refused_unchanged() -> None:
+    model = nn.Linear(3, 3)
+    with pytest.raises(HybridError, match=r"move the model with model\.to\('simulated:0'\)"):
+        Hybrid(model, adamw(model), device="simulated")
+    assert model.weight.device.type == "cpu"
+
+
 @gpu
 def test_gpu_reads_host_parameters_at_their_own_address() -> None:
-    model = nn.Linear(64, 64)
-    hybrid = Hybrid(model, adamw(model), planner=lambda costs: ["DHA"] * len(costs), device="cuda")
-    allocated = torch.cuda.memory_allocated()
-    assert model.weight.is_cuda
+    model = nn.Linear(64, 64).to(DEVICE)
+    hybrid = Hybrid(model, adamw(model), planner=lambda costs: ["DHA"] * len(costs), device=DEVICE)
+    allocated = torch_module().memory_allocated()
+    assert model.weight.device.type == DEVICE
     host = hybrid._slots[model.weight].host
     assert model.weight.data_ptr() == host.data_ptr()
     with torch.no_grad():
         model.weight.fill_(3)
-    torch.cuda.synchronize()
+    torch_module().synchronize()
     assert host.eq(3).all()
-    assert torch.cuda.memory_allocated() <= allocated + 1024
+    assert torch_module().memory_allocated() <= allocated + 1024
     hybrid.close()

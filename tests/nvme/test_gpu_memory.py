@@ -160,7 +160,7 @@ def test_offer_without_a_gpu_says_so() -> None:
     assert str(gpu_memory.offer()) == "cannot be reached by a disk: torch sees no CUDA device"
 
 
-@pytest.mark.gpu
+@pytest.mark.cuda
 def test_window_on_a_gpu_moves_bytes_or_says_why_not(tmp_path: Path) -> None:
     """Either bytes go through the window, or the error says why not."""
     offer = gpu_memory.offer()

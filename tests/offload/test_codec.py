@@ -365,7 +365,7 @@ def test_gpu_codec_without_cupy_raises_an_error_with_the_install_command() -> No
         csr_cuda.pack(torch.zeros(1), 1, 4, 0)
 
 
-@pytest.mark.gpu
+@pytest.mark.cuda
 @pytest.mark.parametrize("itemsize", [2, 4, 8])
 @settings(max_examples=50)
 @given(elements=lengths, density=st.floats(0, 1), seed=st.integers(0, 2**32))
@@ -382,7 +382,7 @@ def test_gpu_and_cpu_payloads_are_interchangeable(itemsize: int, elements: int, 
     assert same_bits(decode(dataclasses.replace(on_device, payload=on_host.payload)), host)
 
 
-@pytest.mark.gpu
+@pytest.mark.cuda
 @settings(max_examples=50)
 @given(elements=st.integers(1, 9000), density=st.floats(0, 1), seed=st.integers(0, 2**32), data=st.data())
 def test_gpu_codec_detects_damaged_payloads(elements: int, density: float, seed: int, data: st.DataObject) -> None:
@@ -395,7 +395,7 @@ def test_gpu_codec_detects_damaged_payloads(elements: int, density: float, seed:
         decode(dataclasses.replace(encoded, payload=payload))
 
 
-@pytest.mark.gpu
+@pytest.mark.cuda
 @pytest.mark.parametrize("codec", CODECS)
 def test_codecs_keep_their_exactness_on_the_gpu(codec: str) -> None:
     pytest.importorskip("cupy")

@@ -26,7 +26,7 @@ def test_without_cupy_it_raises_an_error_with_the_install_command(monkeypatch: p
         cupy_kernels._compile.cache_clear()
 
 
-@pytest.mark.gpu
+@pytest.mark.cuda
 @settings(max_examples=50)
 @given(
     ranges=st.lists(st.tuples(st.integers(0, 5_000_000), st.integers(0, 5_000_000)), max_size=8),

@@ -62,7 +62,7 @@ class TestOnTheHost(DaliContract):
 
 
 @installed
-@pytest.mark.gpu
+@pytest.mark.cuda
 class TestOnCuda(DaliContract):
     device = "cuda"
 

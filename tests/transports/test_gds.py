@@ -30,14 +30,14 @@ has_kvikio = importlib.util.find_spec("kvikio") is not None
 may_skip = os.environ.get("CI", "").lower() not in {"1", "true"}
 
 
-@pytest.mark.gpu
+@pytest.mark.cuda
 @pytest.mark.skipif(not has_kvikio, reason="kvikio is not installed")
 class TestGds(TransportContract):
     make = GdsTransport
     device = "cuda"
 
 
-@pytest.mark.gpu
+@pytest.mark.cuda
 @pytest.mark.skipif(not has_kvikio, reason="kvikio is not installed")
 def test_route_follows_kvikios_mode(tmp_path: Path) -> None:
     defaults, driver = (importlib.import_module(f"kvikio.{name}") for name in ("defaults", "cufile_driver"))

@@ -41,7 +41,7 @@ def test_import_save_and_load_of_host_memory_do_not_query_gpus(tmp_path: Path) -
     assert child.returncode == 0, child.stderr
 
 
-@pytest.mark.gpu
+@pytest.mark.cuda
 def test_a_forked_child_may_use_cuda_after_import(tmp_path: Path) -> None:
     code = (
         "import os, torch, fastio\n"

@@ -17,6 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accelerators import DEVICE
 from fastio import devices
 from fastio.backends._copies import ThreadCopies
 from fastio.backends._direct import DirectFile
@@ -39,7 +40,7 @@ class TestRingOverHostMemory(ChecksumContract):
 @pytest.mark.gpu
 class TestPinned(ChecksumContract):
     make = PinnedTransport
-    device = "cuda"
+    device = DEVICE
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -52,7 +53,7 @@ def test_without_cuda_the_tool_is_unavailable_with_a_cure() -> None:
 
 @pytest.mark.gpu
 def test_host_memory_with_pin_is_pinned() -> None:
-    memory = HostMemory(8 * MIB, devices.of("cuda"))
+    memory = HostMemory(8 * MIB, devices.of(DEVICE))
     assert torch.frombuffer(memory.view, dtype=torch.uint8).is_pinned()
     memory.close()
 

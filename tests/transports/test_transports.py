@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from accelerators import DEVICE
 from fastio.backends import _memory
 from fastio.backends.memory import MemoryTransport
 from fastio.backends.numpy_ import NumpyTransport
@@ -43,9 +44,9 @@ class TestUring(ChecksumContract):
 
 
 @pytest.mark.gpu
-class TestTorchOnCuda(ChecksumContract):
+class TestTorchOnDevice(ChecksumContract):
     make = TorchTransport
-    device = "cuda"
+    device = DEVICE
 
 
 def test_tensor_of_an_extent_shares_its_memory() -> None:

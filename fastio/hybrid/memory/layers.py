@@ -107,12 +107,23 @@ def _refuse_overlaps(named: Iterable[tuple[str, Parameter]]) -> None:
             )
 
 
+def _refuse_fixed_types(parameters: Iterable[Parameter], device: torch.device) -> None:
+    """Raise HybridError if torch cannot make a parameter one on the device, as it can between the CPU and CUDA."""
+    there = torch.empty(0, device=device)
+    if not all(torch._has_compatible_shallow_copy_type(parameter, there) for parameter in parameters):
+        raise HybridError(
+            f"torch cannot change a parameter's device to {device} in place: move the model with "
+            f"model.to({str(device)!r}), before you make its optimizer"
+        )
+
+
 def move_to_host(groups: Sequence[Group], device_memory: DeviceMemory) -> tuple[list[Layer], FlatBuffer]:
     """Move these parameters into one host buffer, where they stay; return a layer per module.
 
     Each parameter is copied and its old memory freed before the next, so little is in memory twice.
     """
     parameters = [parameter for *_, own in groups for _, parameter in own]
+    _refuse_fixed_types(parameters, device_memory.device)
     offsets, end = lay_out(p.numel() * p.element_size() for p in parameters)
     flat_buffer = FlatBuffer(end, device_memory)
     place = iter(offsets)

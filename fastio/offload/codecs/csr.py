@@ -38,7 +38,7 @@ def pack(plain: torch.Tensor, least_ratio: float = 0.0) -> torch.Tensor | None:
     elements = plain.numel() * words
     if words == 0 or elements > MAX_ELEMENTS:
         return None
-    if plain.is_cuda:
+    if plain.device.type != "cpu":
         return csr_cuda.pack(plain, elements, itemsize, least_ratio)
     address = plain.data_ptr()
     if least_ratio > 0 and not _sample_pays(address, elements, itemsize, least_ratio):
