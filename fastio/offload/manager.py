@@ -76,6 +76,9 @@ class Offload:
     ``torch.func.linearize`` and ``make_fx`` raise NotImplementedError: they record operators, and cannot record those
     of the context. ``jvp``, ``jacfwd``, ``vmap`` and ``functional_call`` work.
 
+    On a GPU the memory of a moved tensor is freed in the forward pass, behind the streams whose operators saved it. For
+    another stream that reads it, call ``record_stream``, as for a tensor that no graph holds.
+
     On the CPU the memory of moved tensors is freed, but the process does not shrink: glibc keeps blocks below 32 MiB
     unless the environment variable MALLOC_MMAP_THRESHOLD_ (for example 1048576) is set.
 

@@ -187,7 +187,7 @@ def test_late_write_waits_for_the_stream_that_computed_the_tensor(seed: int) -> 
         for index in range(3):
             tensor = torch.zeros(400, dtype=torch.uint8)
             one = SavedTensor(step, index, index, tensor.untyped_storage(), Span(0, 400), witness_of(tensor))
-            one.device = Bytes.device
+            one.device, one.stream = Bytes.device, producer
             saved_tensors.append(one)
             with owner.under(producer):
                 for _ in range(30):  # a long computation

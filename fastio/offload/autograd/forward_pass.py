@@ -10,7 +10,7 @@ import torch
 
 from fastio import devices
 from fastio.offload.autograd.operators import Operator
-from fastio.offload.autograd.saved_tensor import SavedTensor, View, span_to_save
+from fastio.offload.autograd.saved_tensor import SavedTensor, View, span_to_save, used_on_current_stream
 from fastio.offload.autograd.trace import DISK, HOST, SavedRecord, Trace, dominant_kind, kind_of
 from fastio.offload.autograd.version_counters import counter_of, witness_of
 from fastio.offload.planning.history import Run
@@ -65,6 +65,7 @@ class ForwardPass:
         self._device = tensor.device
         self._synchronize_if_timed()
         storage = tensor.untyped_storage()
+        used_on_current_stream(storage)  # its memory is freed before the graph is
         nbytes = storage.nbytes()
         key = (storage._cdata, counter_of(tensor), tensor._version)
         kind = kind_of(module, tensor.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import weakref
 from collections.abc import Callable
@@ -222,7 +223,10 @@ class SavedTensor:
         self.buffer: Buffer | None = None  # strong: bytes that were read back, or are being read
         self.lead = 0  # bytes before the span that are transferred with it
         self.sent = 0  # address of the bytes when their write began
-        self.stream: devices.Stream | None = None  # on a GPU: the stream that computed the bytes
+        accelerator = devices.find(self.device)
+        # On a GPU: the stream of the operator that saved the bytes. They are copied and encoded behind it.
+        self.stream: devices.Stream | None = None if accelerator is None else accelerator.current_stream(self.device)
+        self.coded: devices.Event | None = None  # on a GPU: the end of its latest encoding or decoding
         self.key = (0, 0, 0)  # storage, counter and version: equal keys are equal bytes
         # Shares the version counter of the saved tensors without keeping their storage.
         self.witness = witness
@@ -268,7 +272,7 @@ class SavedTensor:
         if original is not None:
             return original, 0
         if self._handed_out is not None and (storage := self._handed_out[0]()) is not None:
-            used_on_current_stream(storage)
+            used_on_current_stream(storage, self.coded)
             return storage, self._handed_out[1]
         return None
 
@@ -278,7 +282,7 @@ class SavedTensor:
         A weak reference remembers it, so it is found again while autograd uses it.
         """
         self._handed_out = (weakref.ref(buffer.storage), buffer.start - self.span.start)
-        used_on_current_stream(buffer.storage)
+        used_on_current_stream(buffer.storage, self.coded)
         return buffer.storage, self._handed_out[1]
 
 
@@ -297,8 +301,20 @@ class HandleRef(weakref.ref[Any]):
         pass  # weakref.ref.__init__ takes only two arguments
 
 
-def used_on_current_stream(storage: torch.UntypedStorage) -> None:
-    """Tell torch's allocator that the current stream uses this GPU memory: nodes on several streams share it."""
+def under_its_stream(saved: SavedTensor) -> contextlib.AbstractContextManager[Any]:
+    """A context in which GPU work follows the operator that saved the bytes, whatever stream is current now."""
+    accelerator = devices.find(saved.device)
+    return contextlib.nullcontext() if accelerator is None else accelerator.under(saved.stream)
+
+
+def used_on_current_stream(storage: torch.UntypedStorage, after: devices.Event | None = None) -> None:
+    """Tell torch's allocator that the current stream uses this GPU memory: operators on several streams share it.
+
+    The stream waits for the event ``after``.
+    """
     accelerator = devices.find(storage.device)
     if accelerator is not None:
-        storage_bytes(storage).record_stream(accelerator.current_stream(storage.device))
+        stream = accelerator.current_stream(storage.device)
+        if after is not None:
+            stream.wait_event(after)
+        storage_bytes(storage).record_stream(stream)

@@ -6,7 +6,8 @@ import dataclasses
 
 import torch
 
-from fastio.offload.autograd.saved_tensor import Buffer, SavedTensor, View, used_on_current_stream
+from fastio import devices
+from fastio.offload.autograd.saved_tensor import Buffer, SavedTensor, View, under_its_stream, used_on_current_stream
 from fastio.offload.codecs.encoding import decode, encode, is_exact
 
 _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
@@ -30,7 +31,9 @@ def pack(saved: SavedTensor, view: View, codec: str) -> bool:
     start = saved.span.start // view.dtype.itemsize
     flat = torch.empty(0, dtype=view.dtype, device=saved.device).set_(saved.live, start, (count,), (1,))
     try:
-        encoded = encode(flat, codec)
+        with under_its_stream(saved):
+            encoded = encode(flat, codec)
+            saved.coded = _now(saved)
     except torch.OutOfMemoryError:  # the GPU is nearly full; move the plain bytes
         return False
     if encoded.codec == "none" or encoded.nbytes >= saved.nbytes:
@@ -44,11 +47,18 @@ def pack(saved: SavedTensor, view: View, codec: str) -> bool:
 def unpack(saved: SavedTensor, payload: torch.Tensor) -> Buffer:
     """Return the decoded bytes of an encoded saved tensor. Raises PayloadError for a damaged payload."""
     assert saved.encoded is not None, "the saved tensor is encoded"
-    used_on_current_stream(payload.untyped_storage())
+    used_on_current_stream(payload.untyped_storage(), saved.coded)
     flat = decode(dataclasses.replace(saved.encoded, payload=payload))
+    saved.coded = _now(saved)
     decoded = Buffer(flat.untyped_storage(), int(flat.storage_offset()) * flat.dtype.itemsize)
     if saved.device.type != "cpu" or (decoded.start == 0 and decoded.storage.nbytes() == saved.source_nbytes):
         return decoded
     buffer = Buffer.like_source(saved.span, saved.source_nbytes)
     buffer.bytes(saved.nbytes).copy_(decoded.bytes(saved.nbytes))
     return buffer
+
+
+def _now(saved: SavedTensor) -> devices.Event | None:
+    """Return an event of a GPU's current stream: other streams must wait for its kernels."""
+    accelerator = devices.find(saved.device)
+    return None if accelerator is None else accelerator.current_stream(saved.device).record_event()

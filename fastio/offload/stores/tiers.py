@@ -8,9 +8,8 @@ import warnings
 from collections import deque
 from typing import Any, Literal, Protocol
 
-from fastio import devices
 from fastio.errors import FastIOError
-from fastio.offload.autograd.saved_tensor import LINE, PAGE, Buffer, SavedTensor, State
+from fastio.offload.autograd.saved_tensor import LINE, PAGE, Buffer, SavedTensor, State, under_its_stream
 from fastio.offload.codecs.saved_tensor_encoding import unpack
 from fastio.offload.report import Counts, Event, Traffic
 from fastio.offload.stores.store_errors import without_frames
@@ -90,9 +89,6 @@ class Tier:
             return
         saved.tier = self
         saved.state = State.PENDING
-        accelerator = devices.find(saved.device)
-        if accelerator is not None:
-            saved.stream = accelerator.current_stream(saved.device)
         self._queued.append(saved)
         self._queued_bytes += saved.stored_nbytes
         self.pump()
@@ -230,11 +226,8 @@ class Tier:
         self._started[saved.index] = time.perf_counter()
         saved.sent = saved.address
         saved.lead = self._lead(saved.sent)
-        # It may be issued later, under another stream: the copy must follow the stream that computes the bytes.
-        accelerator = devices.find(saved.device)
-        under = contextlib.nullcontext() if accelerator is None else accelerator.under(saved.stream)
         try:
-            with under:
+            with under_its_stream(saved):
                 self.store.write(saved.index, saved.sent - saved.lead, saved.lead + saved.stored_nbytes)
         except _STORE_ERRORS as error:
             self._fail_write(saved, error)
