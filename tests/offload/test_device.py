@@ -25,6 +25,7 @@ from fastio.offload.autograd.saved_tensor import SavedTensor, Span
 from fastio.offload.autograd.version_counters import witness_of
 from fastio.offload.codecs import csr_cuda
 from fastio.offload.manager import Offload
+from fastio.offload.planning import planner
 from fastio.offload.report import Counts
 from fastio.offload.stores import copies
 from fastio.offload.stores.copies import DeviceCopies, HostCopies
@@ -547,4 +548,41 @@ def test_exact_codecs_keep_the_bits_on_a_gpu(codec: str, tmp_path: Path) -> None
     for _ in range(3):
         same(train(model, x, offload), plain)
     assert offload.counts.encoded > 0
+    offload.close()
+
+
+class CountingStore(SlowStore):
+    """Counts the most writes and the most reads that were pending at once."""
+
+    def __init__(self) -> None:
+        super().__init__(lag=50)
+        self.most = {"write": 0, "read": 0}
+
+    def write(self, index: int, address: int, nbytes: int) -> None:
+        super().write(index, address, nbytes)
+        self._count("write", sum(command.write for _, command in self._under_way))
+
+    def read(self, index: int, address: int, nbytes: int) -> None:
+        super().read(index, address, nbytes)
+        self._count("read", sum(not command.write for _, command in self._under_way))
+
+    def _count(self, direction: str, pending: int) -> None:
+        self.most[direction] = max(self.most[direction], pending)
+
+
+@gpu
+def test_large_tensors_move_at_once_without_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "_WINDOW", 64 << 10)
+    x = torch.randn(64, 512, device=DEVICE, requires_grad=True)  # 128 KiB, larger than the window
+    store = CountingStore()
+    offload = Offload(store=store, policy="all", codec="none")
+    for _ in range(3):
+        store.most = {"write": 0, "read": 0}
+        y = x
+        with offload:
+            for _ in range(8):
+                y = y.tanh()
+        y.sum().backward()
+    assert offload.report().kept < 8
+    assert store.most == {"write": 2, "read": 2}
     offload.close()

@@ -6,6 +6,7 @@ No thread runs in the background: ``update``, ``is_done`` and ``wait`` take each
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -102,6 +103,22 @@ class StagedStore:
         blob.error, blob.reported = None, False
         block = self._block(nbytes)
         self._start(index, blob, block, self._reading(index, blob, block, target))
+
+    def reserve(self, nbytes: int) -> None:
+        """Make the slab hold ``nbytes``, after all pending moves. If the memory is refused, warn and keep the slab."""
+        if nbytes <= self._slab.nbytes:
+            return
+        for index in list(self._moves):
+            self._finish(index)
+        try:
+            self._slab.grow(nbytes)
+        except _STORE_ERRORS as error:
+            warnings.warn(
+                f"{nbytes} bytes of host memory for transfers were refused ({error}): they go through "
+                f"{self._slab.nbytes} bytes, and may wait for each other",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def update(self) -> int:
         """Advance every blob as far as possible without waiting; return how many are still moving."""

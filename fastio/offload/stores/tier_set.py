@@ -54,6 +54,8 @@ class TierSet:
     def set_window(self, window: int) -> None:
         """Begin a pass in which ``window`` bytes of live tensors may wait for their write, in each tier."""
         self._window = window
+        for staged in self._staged:
+            staged.reserve(_WINDOWS_PER_SLAB * window)
         for tier in self:
             tier.begin_pass(window)
 

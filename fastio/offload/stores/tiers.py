@@ -114,7 +114,8 @@ class Tier:
         ):
             return
         depth = max(1, self.window // 2)
-        while self._queued and self._issued_bytes < depth:
+        # At least two: if they go through host memory, one is copied there while the other is written.
+        while self._queued and (self._issued_bytes < depth or len(self._issued) < 2):
             self._issue(self._queued.popleft())
         self._poll_store()
 
