@@ -111,8 +111,9 @@ class Accelerator(abc.ABC):
 
     def timed_event(self, device: torch.device) -> Event:
         """An event that has just been recorded on the current stream, and knows its time."""
-        event = self.module.Event(enable_timing=True)
-        event.record(self.current_stream(device))
+        with self.on(device):
+            event = self.module.Event(enable_timing=True)
+            event.record(self.current_stream(device))
         return event
 
     def is_capturing(self) -> bool:

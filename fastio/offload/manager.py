@@ -53,9 +53,11 @@ class Offload:
     transfer, for comparison (with one folder it writes files by the tools that WRDic chooses). The other policies of
     :func:`fastio.offload.planning.schedule.plan`, or a function with the same arguments, profile the first forward pass
     (which moves everything and waits), plan, and then move what the plan selected. A forward pass with other shapes is
-    profiled again. Without a budget, "flashneuron" and "optimal" select as if nothing could stay in memory, but keep
-    the tensors that backward needs before they could be out and back; "all" keeps those too. The vDNN policies
-    recognise a layer by the class of its module.
+    profiled again. On a GPU three passes come before the plan, under "all" too: the first one waits, and is not timed,
+    because libraries start in it; the second one waits, and times transfers; the third one times compute. Without a
+    budget, "flashneuron" and "optimal" select as if nothing could stay in memory, but keep the tensors that backward
+    needs before they could be out and back; "all" keeps those too. The vDNN policies recognise a layer by the class of
+    its module.
 
     ``codec``: see :func:`fastio.offload.codecs.encoding.encode`. "lossless" encodes in the profiled pass, and later
     only if the plain bytes would not hide behind the forward pass (FlashNeuron's two phases). Rounding codecs do not
@@ -254,11 +256,13 @@ class Offload:
         saved = move.saved
         if saved.index not in self._saved_tensors:
             return  # backward ran inside the context and released it
+        step.begin_move_out()
         began = time.perf_counter()
         if move.encodes:
             if pack(saved, move.view, self._codec):
                 self.counts.encoded += 1
                 self.counts.spared_bytes += saved.nbytes - saved.stored_nbytes
+            step.end_encoding()
             step.record_encoding(saved.ordinal, saved.nbytes / saved.stored_nbytes, time.perf_counter() - began)
         tier = self._tiers.choose(saved.device, saved.stored_nbytes, move.tier)
         tier.move_out(saved, move.waits)

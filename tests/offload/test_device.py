@@ -576,7 +576,7 @@ def test_large_tensors_move_at_once_without_a_budget(monkeypatch: pytest.MonkeyP
     x = torch.randn(64, 512, device=DEVICE, requires_grad=True)  # 128 KiB, larger than the window
     store = CountingStore()
     offload = Offload(store=store, policy="all", codec="none")
-    for _ in range(3):
+    for _ in range(4):
         store.most = {"write": 0, "read": 0}
         y = x
         with offload:

@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     if _IS_CHILD or not _needs_child(item):
         return None
     found = item.session.stash.setdefault(_FOUND, {})
@@ -64,6 +64,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
         report.nodeid, report.location = item.nodeid, item.location
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    item.session._setupstate.teardown_exact(nextitem)  # what earlier tests of this file have set up
     return True
 
 

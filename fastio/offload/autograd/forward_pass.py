@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from fastio import devices
+from fastio.offload.autograd.compute_times import ComputeTimes
 from fastio.offload.autograd.operators import Operator
 from fastio.offload.autograd.saved_tensor import SavedTensor, View, span_to_save, used_on_current_stream
 from fastio.offload.autograd.trace import DISK, HOST, SavedRecord, Trace, dominant_kind, kind_of
@@ -51,7 +52,8 @@ class ForwardPass:
         self._operator_saved: set[int] = set()  # ordinals that it saved
         self._operator_nbytes = 0
         self._forward_done = False
-        self._device = torch.device("cpu")
+        self._device = torch.device("cpu")  # or the accelerator that the latest tensor on one is on
+        self._times: ComputeTimes | None = None  # of a pass that times an accelerator's compute
         now = time.perf_counter()
         self.iteration = Iteration(number, now, now)
 
@@ -62,7 +64,8 @@ class ForwardPass:
         addresses, but not a storage's ``_cdata`` or the address of its counter while the weak reference and the witness
         of the SavedTensor live.
         """
-        self._device = tensor.device
+        if tensor.device.type != "cpu":
+            self._device = tensor.device
         self._synchronize_if_timed()
         storage = tensor.untyped_storage()
         used_on_current_stream(storage)  # its memory is freed before the graph is
@@ -102,13 +105,17 @@ class ForwardPass:
         made = self.trace.saved
         if len(made) == 1:
             self._profile = self._planner.profile_for(made[0])
+            if self._profile is not None and not self._profile.timed:
+                self._times = ComputeTimes()
         elif self._profile is not None and not matches_prefix(made, self._profile):
             self._diverged = True
+        if self._times is not None:
+            self._times.ready(self._device)
         waits = self._planner.policy == "fastensor"
         if self._profile is None:
-            self._run.waited = waits = self._planner.policy != "all"
+            self._run.waited = waits = self._planner.policy != "all" or self._is_accelerated
             return Placement(True, waits)
-        if self._diverged:
+        if self._diverged or not self._profile.timed:
             return Placement(True, waits)
         ordinal = len(made) - 1
         self._run.waited = waits
@@ -123,6 +130,16 @@ class ForwardPass:
         ordinal = len(self.trace.saved) - 1
         return ordinal >= len(known.ratio) or known.ratio[ordinal] > 1
 
+    def begin_move_out(self) -> None:
+        """A saved tensor is moved out now: until :meth:`record_move_out`, the forward pass waits."""
+        self._synchronize_if_timed()
+        if self._times is not None:
+            self._times.pause(self._device)
+
+    def end_encoding(self) -> None:
+        """The codec's work is queued."""
+        self._synchronize_if_timed()
+
     def record_encoding(self, ordinal: int, ratio: float, seconds: float) -> None:
         """Record how many times smaller the codec made a saved tensor (1: not at all) and the seconds it took."""
         self.trace.ratio[ordinal] = ratio
@@ -133,6 +150,8 @@ class ForwardPass:
         self._waited_s += seconds
         self.trace.transfer_s[ordinal] = seconds
         self.trace.tiers[ordinal] = tier
+        if self._times is not None:
+            self._times.resume(self._device)
 
     def record_stall(self, seconds: float) -> None:
         """Record that a pass waited ``seconds`` for a transfer."""
@@ -149,7 +168,8 @@ class ForwardPass:
         if self.order is None:
             self.follow_order()
         if not self.refused:  # failed transfers have no useful times
-            self._profile = self._planner.record(self.trace, self._profile, self._diverged)
+            self._profile = self._planner.record(self.trace, self._profile, self._diverged, self._is_accelerated)
+            self._set_times()
         self._forward_done = True
         self._end()
 
@@ -162,6 +182,8 @@ class ForwardPass:
         """Record that backward needs a saved tensor."""
         self._end_forward()
         self._synchronize_if_timed()
+        if self._times is not None:
+            self._times.used(ordinal, self._device)
         self.trace.uses.append(ordinal)
         since = time.perf_counter() - self.iteration.forward_ended_s - (self._stalled_s - self._run.stalled_s)
         self.trace.used_s.setdefault(ordinal, max(0.0, since))
@@ -173,6 +195,8 @@ class ForwardPass:
     def record_served(self) -> None:
         """Record that backward has the saved tensor it needed."""
         self.iteration.backward_ended_s = time.perf_counter()
+        if self._times is not None:
+            self._times.resume(self._device)
 
     def forget(self, saved: SavedTensor) -> None:
         """Remove a saved tensor that the graph released. May be called again after an interrupt."""
@@ -181,6 +205,18 @@ class ForwardPass:
         if twins:
             self._by_bytes[saved.key] = twins
         self._end()
+
+    @property
+    def _is_accelerated(self) -> bool:
+        return devices.find(self._device) is not None
+
+    def _set_times(self) -> None:
+        """Give the profile the times of the forward pass on an accelerator, and let it be planned."""
+        if self._profile is None or self._times is None:
+            self._times = None  # it did not follow the profile
+        elif not self._profile.timed:
+            self._times.set_forward(self._profile.trace)
+            self._profile.timed = True
 
     def _synchronize_if_timed(self) -> None:
         """Wait for the GPU in a pass that waits for every transfer (such as the profiled one), for correct times."""
@@ -195,6 +231,8 @@ class ForwardPass:
         """Record the end of forward: at the end of the context, or when backward begins inside it."""
         if self.iteration.backward_began_s is None:
             self._synchronize_if_timed()
+            if self._times is not None:
+                self._times.end_forward(self._device)
             elapsed = self._elapsed()
             self.iteration.forward_ended_s = self.iteration.backward_began_s = time.perf_counter()
             self.trace.forward_s = max(0.0, elapsed - self._waited_s)
@@ -210,4 +248,10 @@ class ForwardPass:
         run.actual_s = ended - self.iteration.forward_began_s
         run.backward_s = max(0.0, ended - self.iteration.forward_ended_s - (self._stalled_s - run.stalled_s))
         run.stalled_s = self._stalled_s
+        if self._times is not None:
+            self._times.set_backward(self._profile.trace)
+            self._times = None
+        if self._is_accelerated:  # the host's clock tells when work was launched
+            run.forward_s = self._profile.trace.forward_s
+            run.backward_s = max(self._profile.trace.used_s.values(), default=0.0)
         self._profile.history.add(run)

@@ -31,7 +31,7 @@ class Planner:
             raise ValueError("policy 'vdnn-dyn' moves as much as a budget requires: give it a budget")
         self.policy = policy
         self._settings = Settings(policy, budget, host_budget, optional_codec)
-        self._profiles: OrderedDict[Key, Profile] = OrderedDict()  # least recently used first
+        self._profiles: OrderedDict[Key, Profile | None] = OrderedDict()  # least recently used first; None: warmed up
         self.latest: Profile | None = None
         self._warned = False
         # Activations that stay and activations in transfer share the budget.
@@ -46,8 +46,9 @@ class Planner:
     def prepare(self) -> None:
         """Plan the profiled passes that are not planned. Raises InfeasibleBudget."""
         for profile in self._profiles.values():
-            known = profile.history.bandwidth if self.policy == "all" else self.policy not in UNPLANNED
-            if known and not profile.planned:
+            if profile is None or profile.planned or not profile.timed:
+                continue
+            if profile.history.bandwidth if self.policy == "all" else self.policy not in UNPLANNED:
                 profile.plan(self._settings, self.window)
 
     def profile_for(self, first: SavedRecord) -> Profile | None:
@@ -57,19 +58,24 @@ class Planner:
             self._profiles.move_to_end(key)
         return self._profiles.get(key)
 
-    def record(self, trace: Trace, profile: Profile | None, diverged: bool) -> Profile | None:
+    def record(
+        self, trace: Trace, profile: Profile | None, diverged: bool, accelerated: bool = False
+    ) -> Profile | None:
         """Record a forward pass that ended: remember it if it was profiled, forget a profile that it did not follow.
 
-        Returns the profile that the pass made or followed.
+        On an accelerator (``accelerated``) the first pass of a shape is not profiled: libraries are loaded, kernels
+        chosen and memory is pinned in it. The second one measures transfers, and waits for them. The third one measures
+        compute, and does not wait. Returns the profile that the pass made or followed.
         """
         if not trace.saved:
             return None
         key = (trace.saved[0].nbytes, trace.saved[0].dtype)
+        made = Profile(trace, timed=not accelerated or self.policy == "fastensor")
         if profile is None:
-            return self._remember(key, trace)
+            warmed_up = not accelerated or key in self._profiles
+            return self._remember(key, trace, made if warmed_up else None)
         if diverged or len(trace.saved) != len(profile.trace.saved):
-            self._profiles.pop(key, None)
-            return self._remember(key, trace) if self.policy in UNPLANNED else None
+            return self._remember(key, trace, made if self.policy in UNPLANNED else None)
         self.latest = profile
         if not profile.trace.uses:  # its backward never ran; this pass's may have
             profile.trace.uses, profile.trace.used_s = trace.uses, trace.used_s
@@ -90,15 +96,17 @@ class Planner:
                 stacklevel=3,  # the code around the with statement
             )
 
-    def _remember(self, key: Key, trace: Trace) -> Profile:
-        self.latest = self._profiles[key] = profile = Profile(trace)
+    def _remember(self, key: Key, trace: Trace, profile: Profile | None) -> Profile | None:
+        self._profiles[key] = profile
         self._profiles.move_to_end(key)
         if len(self._profiles) > _REMEMBERED:
             self._profiles.popitem(last=False)
         if self._settings.budget is None:  # a pass would wait for an activation larger than the window
             self.window = max(self.window, 2 * max(saved.nbytes for saved in trace.saved))
-        if self.policy in UNPLANNED:
-            profile.move_all(self._settings)
+        if profile is not None:
+            self.latest = profile
+            if self.policy in UNPLANNED:
+                profile.move_all(self._settings)
         return profile
 
 

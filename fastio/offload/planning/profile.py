@@ -38,7 +38,7 @@ class Profile:
 
     ``selected`` activations leave; the ``hosted`` ones of these go to host memory. ``kept`` counts those that stay
     because backward needs them before they could be out and back. ``ratios``: what the codec achieved for each
-    activation.
+    activation. ``timed``: the compute times are known; on an accelerator, the pass after the profiled one tells them.
     """
 
     trace: Trace
@@ -47,6 +47,7 @@ class Profile:
     hosted: Collection[int] = ()
     kept: int = 0
     planned: bool = False
+    timed: bool = True
     history: History = field(default_factory=History)
     ratios: tuple[float, ...] = field(init=False)
 

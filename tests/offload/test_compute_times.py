@@ -1,0 +1,107 @@
+"""What an Offload plans from on an accelerator: the compute of a warm pass, not the launches of the host."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import simulated
+from fastio.offload.manager import Offload
+from fastio.offload.planning.overlap import ActivationProfile
+from slow_store import SlowStore
+
+pytestmark = pytest.mark.simulated
+
+LAYERS = 4
+
+
+def kernels(begin: int) -> list[simulated.Work]:
+    """The kernels of forward passes among the works from number ``begin`` on."""
+    return [work for work in simulated.trace()[begin:] if work.name in ("aten::addmm", "aten::tanh")]
+
+
+class Steps:
+    """A training whose kernels take much longer than their launches."""
+
+    def __init__(self, policy: Any) -> None:
+        simulated.configure_execution("never", check_order=True)
+        layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(512, 512), nn.Tanh())]
+        self.model = nn.Sequential(*layers).to("simulated")
+        self.x = torch.randn(64, 512, device="simulated")
+        self.offload = Offload(store=SlowStore(), policy=policy, codec="none")
+
+    def run(self, compute_factor: float) -> list[float]:
+        """Return the seconds from the beginning of the forward pass's compute to the end of each of its kernels."""
+        torch.simulated.synchronize()
+        simulated.configure(compute_factor=compute_factor)
+        begin = len(simulated.trace())
+        with self.offload:
+            loss = self.model(self.x).square().mean()
+        torch.simulated.synchronize()
+        seconds = list(itertools.accumulate(work.ended - work.started for work in kernels(begin)))
+        loss.backward()
+        torch.simulated.synchronize()
+        return seconds
+
+
+def test_a_pass_may_compute_on_the_host_and_on_two_devices() -> None:
+    places = ("cpu", "simulated:0", "simulated:1")
+    layers = [nn.Linear(128, 128).to(place) for place in places]
+    x = torch.randn(32, 128, requires_grad=True)
+
+    def gradient(around: Any) -> torch.Tensor:
+        y = x
+        with around:
+            for layer, place in zip(layers, places, strict=True):
+                y = layer(y.to(place)).tanh()
+            loss = y.square().mean()
+        (found,) = torch.autograd.grad(loss, x)
+        return found
+
+    plain = gradient(contextlib.nullcontext())
+    offload = Offload(store=SlowStore(), budget="64KiB")
+    for _ in range(5):
+        assert torch.equal(gradient(offload), plain)
+    assert offload.report().planned is not None
+    offload.close()
+
+
+@pytest.mark.parametrize("policy", ["all", "flashneuron", "vdnn-all"])
+def test_the_plan_uses_the_compute_of_the_third_pass(policy: str) -> None:
+    steps = Steps(policy)
+    steps.run(compute_factor=24)
+    steps.run(compute_factor=12)
+    assert steps.offload.report().planned is None
+    *_, compute_s = steps.run(compute_factor=8)
+    steps.run(compute_factor=1)
+    report = steps.offload.report()
+    assert compute_s * 0.7 < report.forward_s < compute_s * 1.5
+    assert (report.planned is None) == (policy == "all")
+    steps.offload.close()
+
+
+def test_the_profile_tells_when_each_activation_is_ready() -> None:
+    seen: list[list[ActivationProfile]] = []
+
+    def everything(activations: list[ActivationProfile], need: int, forward_s: float) -> range:
+        seen.append(activations)
+        return range(len(activations))
+
+    steps = Steps(everything)
+    for _ in range(3):
+        kernels_s = steps.run(compute_factor=8)
+    assert not seen
+    steps.run(compute_factor=1)
+    ready_s = [activation.ready_s for activation in seen[-1]]
+    tanh_s = kernels_s[1::2]
+    assert ready_s[0] == 0
+    assert len(ready_s) == 1 + LAYERS
+    for ready, made in zip(ready_s[1:], tanh_s, strict=True):
+        assert made < ready + 1e-3
+        assert ready < made * 1.3 + 2e-3
+    steps.offload.close()
