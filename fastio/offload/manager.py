@@ -64,10 +64,14 @@ class Offload:
     round integers or what looks like statistics (tensors with one dimension, or whose last dimension is 1).
 
     These tensors stay in memory: less than 4096 bytes, parameters (also cast or viewed), subclasses, nested tensors,
-    non-strided tensors, and devices other than the CPU and CUDA. With an exact codec, gradients equal those of plain
-    training bit for bit. A tensor that was modified in place after it was saved raises RuntimeError in backward, as it
-    does without Offload. So does a tensor that backward itself modified and then needs again. Writes that autograd does
-    not see (through ``.data`` or by other programs) may or may not reach backward.
+    non-strided tensors, and devices other than the CPU and CUDA. On a GPU, from the second pass on, the smallest ones
+    stay too: those below 1 MiB, as far as all of them have at most 1/32 of the first pass's bytes, and of the budget.
+    Moving one takes the host longer than the transfer. "fastensor" moves them.
+
+    With an exact codec, gradients equal those of plain training bit for bit. A tensor that was modified in place after
+    it was saved raises RuntimeError in backward, as it does without Offload. So does a tensor that backward itself
+    modified and then needs again. Writes that autograd does not see (through ``.data`` or by other programs) may or may
+    not reach backward.
 
     On the CPU a tensor comes back with its shape, strides, storage offset and storage size. If its storage is more than
     twice as large as the range from its first to its last element, only that range comes back, and the rest is zero. On
@@ -233,7 +237,9 @@ class Offload:
             self.counts.passed_through += 1
             return Kept(tensor)
         view = View.of(tensor)
-        if view.touched().nbytes < _MIN_NBYTES:
+        # Of a large storage, a small view stays only if it is tiny: it keeps all of the storage.
+        least = 0 if tensor.device.type == "cpu" else self._planner.least or 0
+        if view.touched().nbytes < _MIN_NBYTES or tensor.untyped_storage().nbytes() < least:
             self.counts.passed_through += 1
             return Kept(tensor)
         operator = current_operator()

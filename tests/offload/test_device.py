@@ -586,3 +586,28 @@ def test_large_tensors_move_at_once_without_a_budget(monkeypatch: pytest.MonkeyP
     assert offload.report().kept < 8
     assert store.most == {"write": 2, "read": 2}
     offload.close()
+
+
+@gpu
+@pytest.mark.parametrize(
+    ("policy", "budget", "moved"),
+    [("all", None, 0), ("all", "4MiB", 0), ("flashneuron", "4MiB", 0), ("all", 0, 8), ("fastensor", None, 8)],
+)
+@pytest.mark.parametrize("leading", [0, 1])
+def test_small_tensors_stay_from_the_second_pass_on(policy: str, budget: Any, moved: int, leading: int) -> None:
+    model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.LayerNorm(256), nn.Linear(256, 256))]).to(DEVICE)
+    x = torch.randn(1536, 256, device=DEVICE)  # 1.5 MiB; the statistics of its rows are 6 KiB
+    if leading:
+        model = nn.Sequential(nn.Embedding(8, 256).to(DEVICE), *model)
+        x = torch.zeros(1536, dtype=torch.int64, device=DEVICE)  # 12 KiB, the first that is saved
+    store = SlowStore()
+    offload = Offload(model, store=store, policy=policy, budget=budget, codec="none")
+    small: list[int] = []
+    for _ in range(4):
+        store.log.clear()
+        train(model, x, offload)
+        small.append(sum(direction == "write" and nbytes < 1 << 20 for direction, _, nbytes in store.log))
+    moved += leading if moved else 0
+    assert small == [8 + leading, moved, moved, moved]
+    assert policy != "flashneuron" or offload.report().planned is not None
+    offload.close()

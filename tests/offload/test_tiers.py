@@ -16,7 +16,7 @@ import fastio
 from fastio.offload import BlockStore
 from fastio.offload.autograd.trace import SavedRecord, Trace
 from fastio.offload.planning.planner import Planner
-from fastio.offload.planning.tiering import soonest
+from fastio.offload.planning.tiering import least_worth_moving, soonest
 from fastio.offload.simulation.write_behind import Move, predict
 from slow_store import SlowStore
 
@@ -106,6 +106,20 @@ def test_soonest_fills_the_room_in_order(nbytes: list[int], room: int, random: o
         assert (i in kept) == (pages[i] <= left)
         left -= pages[i] if i in kept else 0
     assert soonest(nbytes, order + order, room) == kept
+
+
+@given(st.lists(st.integers(0, 3 << 20), max_size=40), st.none() | st.integers(0, 64 << 20))
+def test_small_tensors_stay_if_all_of_them_are_a_small_part(nbytes: list[int], budget: int | None) -> None:
+    least = least_worth_moving(nbytes, budget)
+    room = (sum(nbytes) if budget is None else min(sum(nbytes), budget)) / 32
+
+    def small(limit: int) -> int:
+        return sum(size for size in nbytes if size < limit)
+
+    assert 0 <= least <= 1 << 20
+    assert small(least) <= room
+    larger = [size for size in nbytes if least < size <= 1 << 20]
+    assert all(small(size) > room for size in larger)
 
 
 def moves(nbytes: list[int], write_s: float, read_s: float) -> list[Move]:

@@ -11,6 +11,7 @@ import torch
 from fastio.offload.autograd.trace import SavedRecord, Trace
 from fastio.offload.planning.profile import UNPLANNED, Profile, Settings
 from fastio.offload.planning.schedule import POLICIES, Policy
+from fastio.offload.planning.tiering import least_worth_moving
 
 _WINDOW = 24 << 20  # least bytes that wait for their write, and bytes read ahead, without a budget
 
@@ -33,6 +34,7 @@ class Planner:
         self._settings = Settings(policy, budget, host_budget, optional_codec)
         self._profiles: OrderedDict[Key, Profile | None] = OrderedDict()  # least recently used first; None: warmed up
         self.latest: Profile | None = None
+        self.least: int | None = None  # bytes: smaller activations on an accelerator stay; None: not known yet
         self._warned = False
         # Activations that stay and activations in transfer share the budget.
         parts = 2 if policy in UNPLANNED else 4
@@ -69,7 +71,11 @@ class Planner:
         """
         if not trace.saved:
             return None
-        key = (trace.saved[0].nbytes, trace.saved[0].dtype)
+        first = trace.saved[0]
+        if self.least is None and accelerated and self.policy != "fastensor":
+            self.least = least = least_worth_moving((saved.nbytes for saved in trace.saved), self._settings.budget)
+            first = next((saved for saved in trace.saved if saved.nbytes >= least), first)  # of the passes to come
+        key = (first.nbytes, first.dtype)
         made = Profile(trace, timed=not accelerated or self.policy == "fastensor")
         if profile is None:
             warmed_up = not accelerated or key in self._profiles
