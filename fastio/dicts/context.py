@@ -17,7 +17,7 @@ class Context(NamedTuple):
     format: str
     """``"pt"``, ``"safetensors"``, ``"npy"`` or what a plug-in names its own."""
     device: str
-    """``"cpu"`` or ``"cuda"``."""
+    """``"cpu"``, or type and model of the device, such as ``"cuda NVIDIA H100 80GB HBM3"``."""
     durable: bool | None = None
     """Saves: whether the time includes the fsync. None for loads."""
     resident: bool | None = None
