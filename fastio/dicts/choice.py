@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fastio.dicts.sizes import SHAPES, bucket_nbytes, describe_nbytes, describe_seconds
+from fastio.dicts.sizes import SHAPES, bucket_nbytes, describe_nbytes, describe_seconds, shape
 
 MEASURED, NEARBY, FIRST_CALLS, PRIOR, UNKNOWN = "measured", "nearby sizes", "first calls", "prior", "unknown"
 
@@ -56,9 +56,9 @@ class Opinion(NamedTuple):
 class Plan:
     """What is expected at one bucket, in a process's ``first`` call or a later one.
 
-    ``usable`` tools, the one to use first, then the fastest first, then those that ``fail``. ``fastest`` of the usable
-    ones. ``seconds``: what the one to use should take. Valid up to the call ``until``. No other tool is worth a try
-    before the seconds ``due`` are spent.
+    ``usable`` tools, the one to use first, then the fastest first; then those that are ``failing``. ``fastest`` of the
+    usable ones. ``seconds``: what the one to use should take. Valid up to the tuner's age ``until``. No other tool is
+    worth a try before the seconds ``due`` are spent.
     """
 
     bucket: int
@@ -70,6 +70,7 @@ class Plan:
     until: int
     choice: Choice = field(init=False)
     due: float = 0.0
+    _factors: dict[str, float] | None = None  # of the seconds of known tools over those of the shape
 
     def __post_init__(self) -> None:
         self.choice = self.choice_of(self.usable[0])
@@ -78,6 +79,14 @@ class Plan:
     def ranked(self) -> Sequence[Opinion]:
         """The opinions of all tools, the best first."""
         return (*self.usable, *self.failing)
+
+    def times(self, nbytes: float) -> dict[str, float]:
+        """Seconds expected at a size of the bucket, of the usable tools that are known, the fastest first."""
+        if self._factors is None:
+            known = sorted((one for one in self.usable if one.known), key=lambda one: one.mean)
+            self._factors = {one.tool: math.exp(min(one.mean, 80.0)) for one in known}
+        scale = math.exp(shape(nbytes))
+        return {tool: factor * scale for tool, factor in self._factors.items()}
 
     def choice_of(self, chosen: Opinion) -> Choice:
         """The choice of one of the usable tools; another than the best is a try."""

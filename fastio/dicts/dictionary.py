@@ -127,7 +127,10 @@ class Dictionary:
             return replace(explanation, tool=choice.tool, reason=choice.reason)
 
     def times(self, context: Context, nbytes: int, candidates: Sequence[str]) -> dict[str, float]:
-        """Seconds that each tool is expected to take, the fastest first; only of tools measured at or near the size."""
+        """Seconds that each tool is expected to take, the fastest first; only of tools measured at or near the size.
+
+        They may lag behind what was observed: see :meth:`fastio.dicts.tuner.Tuner.times`.
+        """
         tools = _tuple(candidates)
         with LOCK:
             tuner = self._known(self._own(context))

@@ -22,7 +22,7 @@ from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.sizes import SHAPES, bucket_nbytes, bucket_of, shape
 from fastio.dicts.tool_record import BLANK, Samples, ToolRecord, median
 
-PLAN_CALLS = 256  # the life of a plan, unless
+PLAN_AGE = 512  # the life of a plan in calls chosen and calls observed, of which most calls are both, unless
 MOVED = 0.1  # an expected time moves by this logarithm
 AGREES, MOST_WAITING = 0.3, 32  # logarithm: a time this near to the expected one may wait, as may so many
 SURPRISE = 3.0  # deviations: a tool's first time near a size, if it is that far off, tells of the size, not of a change
@@ -50,9 +50,11 @@ class Tuner:
         self._model = CostModel(rule.prior)
         self._exploration = Exploration()
         self._plans: dict[tuple[int, tuple[str, ...]], Plan] = {}
-        self._expected: dict[tuple[str, int], float] = {}  # of the plans in use
+        self._asked: dict[tuple[int, tuple[str, ...]], Plan] = {}  # plans that only `times` uses
+        self._expected: dict[tuple[str, int], float] = {}  # of the best tools of the plans in use, if measured
         self._waiting: dict[tuple[str, int], list[float]] = {}
         self._passed = 0  # calls that the model does not know of yet
+        self._age = 0  # calls chosen and calls observed, together
 
     def adopt(self, rule: Rule) -> None:
         """Take another prior; the stored times are learned on top of it."""
@@ -72,15 +74,17 @@ class Tuner:
         """
         bucket, tools = bucket_of(nbytes), tuple(candidates)
         self.calls += 1
+        self._age += 1
         plan = None if first else self._plans.get((bucket, tools))
-        if plan is None or self.calls > plan.until:
+        if plan is None or self._age > plan.until:
             self._learn_waiting()
             plan = self._plan(bucket, tools, first)
             if not first:
                 if len(self._plans) >= MOST_PLANS:
                     self._drop_plans()
                 self._plans[bucket, tools] = plan
-                self._expected[plan.choice.tool, bucket] = plan.usable[0].mean
+                if plan.usable[0].known:
+                    self._expected[plan.choice.tool, bucket] = plan.usable[0].mean
         if self._exploration.spent < plan.due:
             return plan.choice
         tried, plan.due = self._exploration.next_try(plan, self.records, self.calls)
@@ -104,6 +108,7 @@ class Tuner:
         cell = record.cell(bucket)
         cell.add(value + SHAPES[bucket], first)
         self._passed += 1
+        self._age += 1
         expected = self._expected.get((tool, bucket))
         if expected is not None and record.tried is None and abs(value - expected) < AGREES and not first:
             self._waiting.setdefault((tool, bucket), []).append(value)
@@ -138,10 +143,20 @@ class Tuner:
                 cell.clear()
 
     def times(self, nbytes: float, candidates: Sequence[str]) -> dict[str, float]:
-        """Seconds expected of each candidate that was measured at or near the size and does not fail, fastest first."""
-        plan = self._plan(bucket_of(nbytes), tuple(candidates), False)
-        known = sorted((one for one in plan.usable if one.known), key=lambda one: one.mean)
-        return {one.tool: math.exp(min(one.mean + shape(nbytes), 100.0)) for one in known}
+        """Seconds expected of each candidate that was measured at or near the size and does not fail, fastest first.
+
+        Changes no choice. The times are those of the plan in use: they may miss the last 512 observations at most, and
+        none that moves an expected time by more than 10 %.
+        """
+        key = bucket_of(nbytes), tuple(candidates)
+        plan = self._plans.get(key)
+        if plan is None or self._age > plan.until:
+            plan = self._asked.get(key)
+        if plan is None or self._age > plan.until:
+            if len(self._asked) >= MOST_PLANS:
+                self._asked.clear()
+            plan = self._asked[key] = self._plan(*key, False)
+        return plan.times(nbytes)
 
     def record(self, tool: str) -> ToolRecord:
         """What is known of a tool, made empty where nothing is."""
@@ -181,7 +196,7 @@ class Tuner:
         seconds = opinions[best].seconds(bucket) if self._exploration.usual or opinions[best].known else 0.0
         ranked = [opinions[at] for at in (best, *(at for at in usable if at != best))]
         rest = [opinions[at] for at in failing]
-        return Plan(bucket, ranked, rest, opinions[usable[0]], first, seconds, self.calls + PLAN_CALLS)
+        return Plan(bucket, ranked, rest, opinions[usable[0]], first, seconds, self._age + PLAN_AGE)
 
     def _preferred(self, bucket: int, opinions: Sequence[Opinion], usable: Sequence[int], covariance: Any) -> int:
         """The tool to use: the fastest, or for a large transfer one that is equal in time and works the CPU less."""
@@ -252,6 +267,7 @@ class Tuner:
 
     def _drop_plans(self) -> None:
         self._plans.clear()
+        self._asked.clear()
         self._expected.clear()
 
     def _restore(self, tool: str, record: ToolRecord, bucket: int, cell: Samples) -> None:
