@@ -15,7 +15,7 @@ call shows moves the other tools by as much as it was the machine's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,8 @@ CHANGED_LEVEL, CHANGED_SPEED, CHANGED_CURVE = 0.6, 0.9, 0.3  # deviations added 
 BENT = 2.0  # deviation added to the common curve at a size whose first time is far from what was expected
 RENEWED = 0.5  # deviation added to all speeds when everything is to be measured again
 STALLS, STALL = 0.05, 0.7  # share of calls that meet a stall of the machine; mean of the logarithm that it adds
+FIRST_TERMS = 32  # that a model has room for at first
+BLOCK = 16  # stored times learned at once: few enough that the matrix products start no threads
 
 _LEVEL, _FIRST = ("", 0, 0), ("", -1, 0)
 _Key = tuple[str, int, int]
@@ -59,14 +61,24 @@ class Prediction(NamedTuple):
     covariance: _Array
 
 
+class StoredTime(NamedTuple):
+    """A value of a tool, one of first calls of a process if ``first``, whose noise has that variance."""
+
+    bucket: int
+    first: bool
+    value: float
+    noise: float
+
+
 class CostModel:
     """The model of one context. Buckets are those of :mod:`fastio.dicts.sizes`; values are log(seconds) less shape."""
 
     def __init__(self, prior: Prior) -> None:
         self.prior = prior
         self._terms: dict[_Key, int] = {}
-        self._mean: _Array = np.zeros(0)
-        self._covariance: _Array = np.zeros((0, 0))
+        self._means: _Array = np.zeros(FIRST_TERMS)  # with room for further terms, which is zero
+        self._covariances: _Array = np.zeros((FIRST_TERMS, FIRST_TERMS))
+        self._mean, self._covariance = self._means[:0], self._covariances[:0, :0]  # of the terms so far
         self._places: dict[tuple[tuple[str, ...], int, bool], Place] = {}
         self._begun = False
 
@@ -106,6 +118,11 @@ class CostModel:
         self._covariance -= weight * np.outer(gain, seen.covariance - (1 - weight) * step**2 * gain)
         return weight * step * seen.variance / variance
 
+    def restore(self, tool: str, times: Sequence[StoredTime]) -> None:
+        """Learn stored times of a tool: the update step of the Kalman filter, for some values at once."""
+        for start in range(0, len(times), BLOCK):
+            self._restore(tool, times[start : start + BLOCK])
+
     def bend(self, tool: str, bucket: int, common: bool) -> None:
         """Let a tool's curve move at a size, or, where no tool was measured yet, that of all tools too."""
         for index in self._knots("", bucket, COMMON_KNOT, COMMON_CURVE) if common else ():
@@ -135,11 +152,31 @@ class CostModel:
     def forget(self, tool: str) -> None:
         """Forget what was learned of one tool."""
         gone = [index for key, index in self._terms.items() if key[0] == tool]
-        self._mean = np.delete(self._mean, gone)
-        self._covariance = np.delete(np.delete(self._covariance, gone, 0), gone, 1)
+        self._mean = self._means = np.delete(self._mean, gone)
+        self._covariance = self._covariances = np.delete(np.delete(self._covariance, gone, 0), gone, 1)
         kept = sorted((index, key) for key, index in self._terms.items() if key[0] != tool)
         self._terms = {key: index for index, (_, key) in enumerate(kept)}
         self._places.clear()
+
+    def _restore(self, tool: str, times: Sequence[StoredTime]) -> None:
+        priors, rows = [], []
+        for time in times:
+            mean, doubt = self.prior.at(time.bucket, tool)
+            priors.append(mean)
+            rows.append(self._row(tool, time.bucket, time.first, doubt))
+        weights = np.zeros((len(rows), len(self._mean)))
+        for at, row in enumerate(rows):
+            weights[at, list(row)] = list(row.values())
+        residuals = np.array([time.value for time in times]) - priors - weights @ self._mean
+        if not self._begun:
+            self._begun = True
+            self._mean[self._terms[_LEVEL]] += residuals[0]
+            residuals -= residuals[0]
+        covariance = weights @ self._covariance
+        noise = np.diag([time.noise for time in times])
+        gain = np.linalg.solve(covariance @ weights.T + noise, covariance).T
+        self._mean += gain @ residuals
+        self._covariance -= gain @ covariance
 
     def _seen(self, tool: str, terms: _Array, weights: _Array, residual: float) -> Prediction:
         covariance = self._covariance[:, terms] @ weights
@@ -179,9 +216,12 @@ class CostModel:
         index = self._terms.get(key)
         if index is None:
             index = self._terms[key] = len(self._mean)
-            self._mean = np.append(self._mean, mean)
-            self._covariance = np.pad(self._covariance, (0, 1))
-            self._covariance[index, index] = deviation**2
+            if index == len(self._means):
+                room = max(2 * index, FIRST_TERMS)
+                self._means, self._covariances = np.zeros(room), np.zeros((room, room))
+                self._means[:index], self._covariances[:index, :index] = self._mean, self._covariance
+            self._mean, self._covariance = self._means[: index + 1], self._covariances[: index + 1, : index + 1]
+            self._mean[index], self._covariance[index, index] = mean, deviation**2
         return index
 
     def _widen(self, key: _Key, deviation: float) -> None:

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastio.dicts.choice import FIRST_CALLS, MEASURED, NEARBY, PRIOR, UNKNOWN, Choice, Opinion, Plan
-from fastio.dicts.cost_model import CostModel
+from fastio.dicts.cost_model import CostModel, StoredTime
 from fastio.dicts.exploration import BAND, TRIES, Exploration
 from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.sizes import SHAPES, bucket_nbytes, bucket_of, shape
-from fastio.dicts.tool_record import BLANK, Samples, ToolRecord, median
+from fastio.dicts.tool_record import BLANK, ToolRecord, median
 
 PLAN_AGE = 512  # the life of a plan in calls chosen and calls observed, of which most calls are both, unless
 MOVED = 0.1  # an expected time moves by this logarithm
@@ -62,8 +62,7 @@ class Tuner:
         self._model = CostModel(rule.prior)
         self._drop_plans()
         for tool, record in self.records.items():
-            for bucket, cell in record.samples.items():
-                self._restore(tool, record, bucket, cell)
+            self._restore(tool, record)
         self._model.walk(self.records, ELSEWHERE_CALLS)
 
     def choose(self, nbytes: float, candidates: Sequence[str], *, first: bool = False) -> Choice:
@@ -270,11 +269,15 @@ class Tuner:
         self._asked.clear()
         self._expected.clear()
 
-    def _restore(self, tool: str, record: ToolRecord, bucket: int, cell: Samples) -> None:
-        """Learn the stored times of a cell."""
-        for values, noise, first in ((cell.values, record.detector.noise, False), (cell.firsts, FIRST_NOISE, True)):
-            if values:
-                seen = self._model.predict(tool, bucket, median(values) - SHAPES[bucket], first)
-                self._model.update(seen, noise**2 / len(values), stalls=False)
-                for value in values:
-                    self._exploration.count(math.exp(min(value, 100.0)))
+    def _restore(self, tool: str, record: ToolRecord) -> None:
+        """Learn the stored times of a tool."""
+        times = []
+        for bucket, cell in record.samples.items():
+            for values, noise, first in ((cell.values, record.detector.noise, False), (cell.firsts, FIRST_NOISE, True)):
+                if values:
+                    value = median(values) - SHAPES[bucket]
+                    times.append(StoredTime(bucket, first, value, noise**2 / len(values)))
+                    for value in values:
+                        self._exploration.count(math.exp(min(value, 100.0)))
+        if times:
+            self._model.restore(tool, times)
