@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fastio.dicts.sizes import SHAPES, bucket_nbytes, describe_nbytes, describe_seconds, shape
+from fastio.dicts.sizes import SHAPES, bucket_nbytes, describe_seconds, shape
+from fastio.sizes import format_size
 
 MEASURED, NEARBY, FIRST_CALLS, PRIOR, UNKNOWN = "measured", "nearby sizes", "first calls", "prior", "unknown"
 
@@ -99,7 +100,7 @@ def _reason(bucket: int, ranked: Sequence[Opinion], chosen: Opinion, fastest: Op
     """Why ``chosen``, one of the usable tools ``ranked``; ``first``: at the process's first call."""
     if len(ranked) == 1:
         return f"{chosen.tool} is the only tool that can be used"
-    best, size = ranked[0], describe_nbytes(bucket_nbytes(bucket))
+    best, size = ranked[0], format_size(bucket_nbytes(bucket))
     if chosen is not best:
         if not chosen.known:
             return f"trying {chosen.tool}, which was not measured near {size} yet"

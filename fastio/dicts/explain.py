@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from fastio.dicts.choice import Choice, Opinion
 from fastio.dicts.context import Context
-from fastio.dicts.sizes import describe_nbytes, describe_seconds, shape
+from fastio.dicts.sizes import describe_seconds, shape
 from fastio.dicts.tool_record import Failure
 from fastio.dicts.tuner import Tuner
+from fastio.sizes import format_size
 
 LIKELY = 2.0  # deviations either way
 _ONLY_RATIOS = ("prior", "unknown")  # sources of an opinion that no measurement went into
@@ -57,7 +58,7 @@ class Explanation:
         rows += [_row(entry) for entry in self.entries]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        what = f"{self.context.op} of {describe_nbytes(self.nbytes)} as {self.context.format} on {self.context.device}"
+        what = f"{self.context.op} of {format_size(self.nbytes)} as {self.context.format} on {self.context.device}"
         circumstances = _describe(self.context)
         return "\n".join(
             [

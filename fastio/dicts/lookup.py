@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from statistics import mean
 
 from fastio.dicts.choice import Choice
-from fastio.dicts.sizes import bucket_nbytes, bucket_of, describe_nbytes, describe_seconds
+from fastio.dicts.sizes import bucket_nbytes, bucket_of, describe_seconds
 from fastio.dicts.tuner import Tuner
+from fastio.sizes import format_size
 
 
 @dataclass(slots=True)
@@ -50,6 +51,6 @@ def look_up(tuner: Tuner, nbytes: int, tools: tuple[str, ...]) -> Choice:
         if order:
             seconds = table[near].seconds.get(order[0])
             took = "" if seconds is None else f": {describe_seconds(seconds)}"
-            reason = f"the dictionary puts {order[0]} first at {describe_nbytes(bucket_nbytes(near))}{took}"
+            reason = f"the dictionary puts {order[0]} first at {format_size(bucket_nbytes(near))}{took}"
             return Choice(order[0], reason, False, (*order, *(tool for tool in otherwise.order if tool not in order)))
     return Choice(otherwise.tool, otherwise.reason, False, otherwise.order)

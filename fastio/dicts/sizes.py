@@ -1,4 +1,4 @@
-"""The size classes of a dictionary, and sizes and durations in words."""
+"""The size classes of a dictionary, and durations in words."""
 
 from __future__ import annotations
 
@@ -32,21 +32,8 @@ SHAPES = tuple(shape(bucket_nbytes(bucket)) for bucket in range(BUCKETS))
 """The shape at each bucket's own size."""
 
 
-def describe_nbytes(nbytes: float) -> str:
-    """A size in words: ``"12.3 MiB"``."""
-    for unit in ("B", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{_three_digits(nbytes)} {unit}"
-        nbytes /= 1024
-    return f"{_three_digits(nbytes)} GiB"
-
-
 def describe_seconds(seconds: float) -> str:
     """A duration in words: ``"12.3 ms"``."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.3g} us"
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from fastio.dicts.choice import Choice
 from fastio.dicts.context import Context
 from fastio.dicts.dictionary import LOCK, SAVE, Dictionary, RDic, WDic
-from fastio.dicts.sizes import describe_nbytes, describe_seconds
+from fastio.dicts.sizes import describe_seconds
 from fastio.errors import DictionaryError, quoted
+from fastio.sizes import format_size
 
 if TYPE_CHECKING:
     from fastio.dicts.explain import Explanation
@@ -100,4 +101,4 @@ class WRDic(Dictionary):
 
     def _reason(self, nbytes: int, total: dict[str, float]) -> str:
         tool, seconds = next(iter(total.items()))
-        return f"{tool} takes least {_WHAT[self.mode]} {describe_nbytes(nbytes)}: {describe_seconds(seconds)}"
+        return f"{tool} takes least {_WHAT[self.mode]} {format_size(nbytes)}: {describe_seconds(seconds)}"
