@@ -28,14 +28,14 @@ class Choice:
 
 
 class Opinion(NamedTuple):
-    """What a tool is expected to take at one bucket.
+    """The time that a tool is expected to take in one bucket.
 
-    ``mean`` and ``deviation`` are those of the logarithm of seconds, less the shape. ``source`` says what they rest on:
+    ``mean`` and ``deviation`` are those of log(seconds) less the shape. ``source`` says what they are based on:
     ``"measured"``, ``"nearby sizes"``, ``"first calls"``, ``"prior"`` or ``"unknown"``; ``samples`` were taken in the
-    bucket itself, ``nearby`` within four octaves of it. ``known``: the tool was measured at the size or near it, for a
-    process's first call as a first call at least. ``slowdown``: by how much the mean would be less if a tool that
-    became slower, or is suspected of it, is as fast as before. ``informative``: by how much a call may move the mean
-    relative to the best tool's, as a standard deviation.
+    bucket itself, ``nearby`` within four octaves of it. ``known``: the tool was measured in the bucket or near it; for
+    a process's first call, first calls suffice. ``slowdown``: by how much the mean would be less if a tool that became
+    slower, or may have, were as fast as before. ``informative``: the standard deviation of the change that one call
+    may make to the mean, relative to the best tool's.
     """
 
     tool: str
@@ -49,17 +49,17 @@ class Opinion(NamedTuple):
     informative: float = 0.0
 
     def seconds(self, bucket: int) -> float:
-        """The time expected at the bucket's own size."""
+        """The expected seconds at the bucket's own size."""
         return math.exp(min(self.mean + SHAPES[bucket], 100.0))
 
 
 @dataclass(slots=True)
 class Plan:
-    """What is expected at one bucket, in a process's ``first`` call or a later one.
+    """The expected times in one bucket, for a process's ``first`` call or a later one.
 
-    ``usable`` tools, the one to use first, then the fastest first; then those that are ``failing``. ``fastest`` of the
-    usable ones. ``seconds``: what the one to use should take. Valid up to the tuner's age ``until``. No other tool is
-    worth a try before the seconds ``due`` are spent.
+    ``usable``: the tool to use, then the others, the fastest first. ``failing``: tools that failed lately.
+    ``fastest``: of the usable ones. ``seconds``: the expected time of the tool to use. The plan is valid up to the
+    tuner's age ``until``. No other tool is worth a try before the context has spent the seconds ``due``.
     """
 
     bucket: int
@@ -71,7 +71,7 @@ class Plan:
     until: int
     choice: Choice = field(init=False)
     due: float = 0.0
-    _factors: dict[str, float] | None = None  # of the seconds of known tools over those of the shape
+    _factors: dict[str, float] | None = None  # expected seconds of each known tool over exp(shape)
 
     def __post_init__(self) -> None:
         self.choice = self.choice_of(self.usable[0])

@@ -7,11 +7,11 @@ import math
 BUCKETS_PER_OCTAVE = 4
 FIRST_OCTAVE, LAST_OCTAVE = 8, 50
 BUCKETS = (LAST_OCTAVE - FIRST_OCTAVE) * BUCKETS_PER_OCTAVE
-_LATENCY_NBYTES = 1 << 20  # latency times bandwidth of a usual disk
+_LATENCY_NBYTES = 1 << 20  # a typical disk's latency times its bandwidth
 
 
 def bucket_of(nbytes: float) -> int:
-    """The quarter octave that a size in bytes falls in. Sizes below 304 share the first bucket, vast ones the last."""
+    """The quarter octave that a size in bytes is in. Sizes below 304 share the first bucket, from 2^50 on the last."""
     if not nbytes >= 1 << FIRST_OCTAVE:
         return 0
     return int(min(BUCKETS_PER_OCTAVE * (math.log2(nbytes) - FIRST_OCTAVE), BUCKETS - 1))
@@ -24,7 +24,7 @@ def bucket_nbytes(bucket: int) -> int:
 
 
 def shape(nbytes: float) -> float:
-    """The logarithm that the logarithm of any tool's time grows with: latency + size / bandwidth, up to a constant."""
+    """How log(seconds) of any tool grows with the size: log(latency + size / bandwidth), up to a constant."""
     return math.log(max(nbytes, 0.0) + _LATENCY_NBYTES)
 
 

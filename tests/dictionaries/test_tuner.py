@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastio.dicts.context import Context, small_class
-from fastio.dicts.cost_model import CostModel, StoredTime
+from fastio.dicts.cost_model import CostModel
 from fastio.dicts.priors import NOTHING, Prior, Rule, rule_for
 from fastio.dicts.sizes import BUCKETS, bucket_nbytes, bucket_of
 from fastio.dicts.storage import shipped_rules
@@ -308,10 +308,10 @@ def test_stored_times_teach_the_same_together_as_one_by_one() -> None:
     rng, buckets = random.Random(1), range(0, 128, 2)
     together, single = (CostModel(rule_for(shipped_rules(), Context("save", "pt", "cpu")).prior) for _ in range(2))
     for tool in TOOLS:
-        times = [StoredTime(bucket, bucket % 8 == 0, rng.gauss(0, 1), 0.01) for bucket in buckets]
+        times = [(bucket, bucket % 8 == 0, rng.gauss(0, 1), 0.01) for bucket in buckets]
         together.restore(tool, times)
-        for time in times:
-            single.update(single.predict(tool, time.bucket, time.value, time.first), time.noise, stalls=False)
+        for bucket, first, value, noise in times:
+            single.update(single.predict(tool, bucket, value, first), noise, stalls=False)
     for bucket, first in itertools.product((5, 64, 150), (False, True)):
         (mean, covariance), expected = (model.expect((*TOOLS, "new"), bucket, first) for model in (together, single))
         assert mean == pytest.approx(expected[0])
