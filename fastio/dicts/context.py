@@ -1,4 +1,4 @@
-"""The key of a dictionary: what is moved, in which circumstances, and the bucket its size falls in."""
+"""The context of a transfer: the key of a dictionary, except the size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _KIB = 1024
 
 
 class Context(NamedTuple):
-    """The circumstances of a transfer: all of the key but its size. The paper keys on the size alone (section 4)."""
+    """The circumstances of a transfer: all of the key but the size. The paper's key is the size alone (section 4)."""
 
     op: str
     """``"save"`` or ``"load"``."""
@@ -29,7 +29,7 @@ class Context(NamedTuple):
 def small_class(nbytes: int, extents: int) -> int:
     """The class of the mean extent's size: 0 for at least 1 MiB or a few extents, 1 from 64 KiB, 2 from 4 KiB, 3 below.
 
-    With a few extents the total size says everything already, so they share one class and what is learned in it.
+    With up to 8 extents the total size determines the time, so they share class 0.
     """
     if extents <= FEW_EXTENTS:
         return 0
