@@ -15,7 +15,7 @@ call also moves the expected times of the other tools, as far as its residual ma
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,8 +31,6 @@ CHANGED_LEVEL, CHANGED_SPEED, CHANGED_CURVE = 0.6, 0.9, 0.3  # deviations added 
 BENT = 2.0  # deviation added to the common curve at a size whose first time is far from the expected one
 RENEWED = 0.5  # deviation added to all speeds by a renewal
 STALLS, STALL = 0.05, 0.7  # share of calls that meet a stall of the machine; mean of the logarithm that it adds
-FIRST_TERMS = 32  # for which a model allocates arrays at first
-BLOCK = 16  # stored times learned at once: few enough that the matrix products start no threads
 
 _LEVEL, _FIRST = ("", 0, 0), ("", -1, 0)
 _Key = tuple[str, int, int]
@@ -68,9 +66,8 @@ class CostModel:
     def __init__(self, prior: Prior) -> None:
         self.prior = prior
         self._terms: dict[_Key, int] = {}
-        self._means: _Array = np.zeros(FIRST_TERMS)  # with zeros as room for further terms
-        self._covariances: _Array = np.zeros((FIRST_TERMS, FIRST_TERMS))
-        self._mean, self._covariance = self._means[:0], self._covariances[:0, :0]  # of the terms so far
+        self._mean: _Array = np.zeros(0)
+        self._covariance: _Array = np.zeros((0, 0))
         self._places: dict[tuple[tuple[str, ...], int, bool], Place] = {}
         self._begun = False
 
@@ -110,21 +107,6 @@ class CostModel:
         self._covariance -= weight * np.outer(gain, seen.covariance - (1 - weight) * step**2 * gain)
         return weight * step * seen.variance / variance
 
-    def restore(self, tool: str, times: Sequence[tuple[int, bool, float, float]]) -> None:
-        """Learn stored times of a tool, several in one update: (bucket, first, value, variance of the noise) each."""
-        self.predict(tool, times[0][0], times[0][2], times[0][1])  # the first value of all sets the level
-        for start in range(0, len(times), BLOCK):
-            buckets, firsts, values, noise = zip(*times[start : start + BLOCK], strict=True)
-            priors, doubts = zip(*(self.prior.at(bucket, tool) for bucket in buckets), strict=True)
-            rows = [self._row(tool, *each) for each in zip(buckets, firsts, doubts, strict=True)]
-            weights = np.zeros((len(rows), len(self._mean)))
-            for at, row in enumerate(rows):
-                weights[at, list(row)] = list(row.values())
-            covariance = weights @ self._covariance
-            gain = np.linalg.solve(covariance @ weights.T + np.diag(noise), covariance).T
-            self._mean += gain @ (np.subtract(values, priors) - weights @ self._mean)
-            self._covariance -= gain @ covariance
-
     def bend(self, tool: str, bucket: int, common: bool) -> None:
         """Let a tool's curve move at a size; with ``common``, the curve of all tools too."""
         for index in self._knots("", bucket, COMMON_KNOT, COMMON_CURVE) if common else ():
@@ -154,8 +136,8 @@ class CostModel:
     def forget(self, tool: str) -> None:
         """Remove the terms of one tool."""
         gone = [index for key, index in self._terms.items() if key[0] == tool]
-        self._mean = self._means = np.delete(self._mean, gone)
-        self._covariance = self._covariances = np.delete(np.delete(self._covariance, gone, 0), gone, 1)
+        self._mean = np.delete(self._mean, gone)
+        self._covariance = np.delete(np.delete(self._covariance, gone, 0), gone, 1)
         kept = sorted((index, key) for key, index in self._terms.items() if key[0] != tool)
         self._terms = {key: index for index, (_, key) in enumerate(kept)}
         self._places.clear()
@@ -198,12 +180,9 @@ class CostModel:
         index = self._terms.get(key)
         if index is None:
             index = self._terms[key] = len(self._mean)
-            if index == len(self._means):
-                room = max(2 * index, FIRST_TERMS)
-                self._means, self._covariances = np.zeros(room), np.zeros((room, room))
-                self._means[:index], self._covariances[:index, :index] = self._mean, self._covariance
-            self._mean, self._covariance = self._means[: index + 1], self._covariances[: index + 1, : index + 1]
-            self._mean[index], self._covariance[index, index] = mean, deviation**2
+            self._mean = np.append(self._mean, mean)
+            self._covariance = np.pad(self._covariance, (0, 1))
+            self._covariance[index, index] = deviation**2
         return index
 
     def _widen(self, key: _Key, deviation: float) -> None:

@@ -20,7 +20,7 @@ from fastio.dicts.cost_model import CostModel
 from fastio.dicts.exploration import BAND, TRIES, Exploration
 from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.sizes import SHAPES, bucket_nbytes, bucket_of, shape
-from fastio.dicts.tool_record import BLANK, ToolRecord, median
+from fastio.dicts.tool_record import BLANK, Samples, ToolRecord, median
 
 PLAN_AGE = 512  # a plan ends after so many calls of choose and observe together, or earlier, when
 MOVED = 0.1  # an expected time moves by this logarithm
@@ -62,7 +62,8 @@ class Tuner:
         self._model = CostModel(rule.prior)
         self._drop_plans()
         for tool, record in self.records.items():
-            self._restore(tool, record)
+            for bucket, cell in record.samples.items():
+                self._restore(tool, record, bucket, cell)
         self._model.walk(self.records, ELSEWHERE_CALLS)
 
     def choose(self, nbytes: float, candidates: Sequence[str], *, first: bool = False) -> Choice:
@@ -144,8 +145,7 @@ class Tuner:
     def times(self, nbytes: float, candidates: Sequence[str]) -> dict[str, float]:
         """Seconds expected of each candidate that was measured at or near the size and does not fail, fastest first.
 
-        Changes no choice. The times are those of the plan in use. So up to 512 observations may be missing: those that
-        agreed with the plan, or moved an expected time by less than 10 %.
+        Changes no choice. They are those of the plan in use: up to 512 observations may be missing, which moved a time by less than 10 %.
         """
         key = bucket_of(nbytes), tuple(candidates)
         plan = self._plans.get(key)
@@ -269,15 +269,11 @@ class Tuner:
         self._asked.clear()
         self._expected.clear()
 
-    def _restore(self, tool: str, record: ToolRecord) -> None:
-        """Learn the stored times of a tool."""
-        times = []
-        for bucket, cell in record.samples.items():
-            for values, noise, first in ((cell.values, record.detector.noise, False), (cell.firsts, FIRST_NOISE, True)):
-                if values:
-                    value = median(values) - SHAPES[bucket]
-                    times.append((bucket, first, value, noise**2 / len(values)))
-                    for value in values:
-                        self._exploration.count(math.exp(min(value, 100.0)))
-        if times:
-            self._model.restore(tool, times)
+    def _restore(self, tool: str, record: ToolRecord, bucket: int, cell: Samples) -> None:
+        """Learn the stored times of a cell."""
+        for values, noise, first in ((cell.values, record.detector.noise, False), (cell.firsts, FIRST_NOISE, True)):
+            if values:
+                seen = self._model.predict(tool, bucket, median(values) - SHAPES[bucket], first)
+                self._model.update(seen, noise**2 / len(values), stalls=False)
+                for value in values:
+                    self._exploration.count(math.exp(min(value, 100.0)))

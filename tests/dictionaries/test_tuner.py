@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastio.dicts.context import Context, small_class
-from fastio.dicts.cost_model import CostModel
+from fastio.dicts.context import small_class
 from fastio.dicts.priors import NOTHING, Prior, Rule, rule_for
 from fastio.dicts.sizes import BUCKETS, bucket_nbytes, bucket_of
 from fastio.dicts.storage import shipped_rules
@@ -302,20 +301,6 @@ def test_a_new_tool_joins_by_itself() -> None:
             MIB, choice.tool, {"a": 1.0, "b": 2.0, "plug-in": 0.5}[choice.tool], first="plug-in" not in tools[:-1]
         )
     assert tools[-30:].count("plug-in") >= 28
-
-
-def test_stored_times_teach_the_same_together_as_one_by_one() -> None:
-    rng, buckets = random.Random(1), range(0, 128, 2)
-    together, single = (CostModel(rule_for(shipped_rules(), Context("save", "pt", "cpu")).prior) for _ in range(2))
-    for tool in TOOLS:
-        times = [(bucket, bucket % 8 == 0, rng.gauss(0, 1), 0.01) for bucket in buckets]
-        together.restore(tool, times)
-        for bucket, first, value, noise in times:
-            single.update(single.predict(tool, bucket, value, first), noise, stalls=False)
-    for bucket, first in itertools.product((5, 64, 150), (False, True)):
-        (mean, covariance), expected = (model.expect((*TOOLS, "new"), bucket, first) for model in (together, single))
-        assert mean == pytest.approx(expected[0])
-        assert covariance == pytest.approx(expected[1])
 
 
 def test_a_first_call_counts_only_while_nothing_better_is_known() -> None:
