@@ -24,10 +24,11 @@ import torch
 from fastio import devices
 from fastio.backends import _files, _memory
 from fastio.backends._windows import check, part, windows
+from fastio.devices import cuda_extras
 from fastio.devices.cuda import CudaBytes
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.files.full_write import write_all
-from fastio.memory import cuda_extras, raw_memory
+from fastio.memory import raw_memory
 from fastio.memory.staging_buffers import PAGE
 from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
