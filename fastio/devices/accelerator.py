@@ -100,10 +100,13 @@ class Accelerator(abc.ABC):
         """The device with its index: the current one's where it has none."""
         return device if ":" in str(device) else torch.device(self.kind, self.module.current_device())
 
-    def name(self, device: torch.device) -> str:
-        """The model, such as ``"NVIDIA H100 80GB HBM3"``."""
+    def identity(self, device: torch.device) -> str:
+        """What makes devices equally fast: type and model, as ``"cuda NVIDIA H100 80GB HBM3"``.
+
+        A kind that knows the NUMA node adds it: a disk may be nearer to one node's devices.
+        """
         get = getattr(self.module, "get_device_name", None)
-        return self.kind if get is None else str(get(device))
+        return self.kind if get is None else f"{self.kind} {get(device)}"
 
     def synchronize(self, device: torch.device) -> None:
         """Wait for all work queued on a device, on any stream. RuntimeError if some of it failed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -71,6 +72,16 @@ class Cuda(Accelerator):
     def unpin(self, address: int) -> None:
         """See :class:`Accelerator`."""
         _check(torch.cuda.cudart().cudaHostUnregister(address), "unpinning")
+
+    def identity(self, device: torch.device) -> str:
+        """See :class:`Accelerator`. torch tells PCI addresses since 2.8."""
+        found: Any = torch.cuda.get_device_properties(device)
+        try:
+            address = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+            node = int(Path("/sys/bus/pci/devices", address, "numa_node").read_text(encoding="ascii"))
+        except (AttributeError, OSError, ValueError):
+            node = -1  # what Linux says of a machine with one node
+        return f"{self.kind} {found.name}" + (f", node {node}" if node >= 0 else "")
 
     def has_context(self, index: int) -> bool:
         """See :class:`Accelerator`."""

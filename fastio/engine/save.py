@@ -65,7 +65,7 @@ def save_file(call: SaveCall) -> SaveResult:
     execution = Execution(
         Operation(
             SAVE, call.path, call.file_format, devices, layout.payload,
-            (len(layout.extents) + len(layout.strided)) // 2, call.policy, started, call.durable,
+            (len(layout.extents) + len(layout.strided)) // 2, call.policy, started, call.durable, device=layout.device,
             # Without CRCs torch's own save is used only if it was asked for by name.
             among=None if call.file_format != PT or with_crcs else checksumming_tools(SAVE, devices),
         )
@@ -108,7 +108,7 @@ def write_layout(
     execution = Execution(
         Operation(
             SAVE, new.path, file_format, devices, layout.payload, len(layout.extents) // 2, policy, started, durable,
-            among=checksumming_tools(SAVE, devices),
+            device=layout.device, among=checksumming_tools(SAVE, devices),
         )
     )  # fmt: skip
     if not execution.tool:

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastio.dicts.context import small_class
+from fastio.dicts.context import Context, small_class
+from fastio.dicts.cost_model import CostModel
 from fastio.dicts.priors import NOTHING, Prior, Rule, rule_for
 from fastio.dicts.sizes import BUCKETS, bucket_nbytes, bucket_of
 from fastio.dicts.storage import shipped_rules
@@ -111,6 +112,24 @@ def test_of_tools_equal_in_time_the_first_moves_what_is_large(candidates: tuple[
         assert f"{candidates[0]} takes less CPU" in choice.reason
     times = tuner.times(64 * MIB, candidates)
     assert list(times.values()) == sorted(times.values())
+
+
+def test_times_follow_a_slow_change_that_no_choice_is_made_in() -> None:
+    tuner, tools = known(0.9, MIB), ("uring", "posix")
+    assert tuner.choose(MIB, tools).tool == "posix"
+    for call in range(1200):
+        tuner.observe(MIB, "posix", 0.9 * (1 + min(call, 600) / 300))
+    assert tuner.times(MIB, tools)["posix"] == pytest.approx(2.7, rel=0.05)
+
+
+def test_times_name_a_tool_as_soon_as_it_is_measured() -> None:
+    tuner = Tuner(Rule({}, Prior([(bucket_of(MIB), {"a": (0.0, 0.3), "b": (1.0, 0.3)})]), {}))
+    for tool in ("b", "a"):
+        tuner.choose(MIB, ("a", "b"))
+        assert tool not in tuner.times(MIB, ("a", "b"))
+        seconds = tuner.explain(MIB, ("a", "b"))[1][0].seconds(bucket_of(MIB)) if tool == "a" else 0.01
+        tuner.observe(MIB, tool, seconds)  # for "a" just what is expected
+        assert tool in tuner.times(MIB, ("a", "b"))
 
 
 def test_a_huge_transfer_gives_away_a_little_time_for_the_processor() -> None:
@@ -283,6 +302,20 @@ def test_a_new_tool_joins_by_itself() -> None:
             MIB, choice.tool, {"a": 1.0, "b": 2.0, "plug-in": 0.5}[choice.tool], first="plug-in" not in tools[:-1]
         )
     assert tools[-30:].count("plug-in") >= 28
+
+
+def test_stored_times_teach_the_same_together_as_one_by_one() -> None:
+    rng, buckets = random.Random(1), range(0, 128, 2)
+    together, single = (CostModel(rule_for(shipped_rules(), Context("save", "pt", "cpu")).prior) for _ in range(2))
+    for tool in TOOLS:
+        times = [(bucket, bucket % 8 == 0, rng.gauss(0, 1), 0.01) for bucket in buckets]
+        together.restore(tool, times)
+        for bucket, first, value, noise in times:
+            single.update(single.predict(tool, bucket, value, first), noise, stalls=False)
+    for bucket, first in itertools.product((5, 64, 150), (False, True)):
+        (mean, covariance), expected = (model.expect((*TOOLS, "new"), bucket, first) for model in (together, single))
+        assert mean == pytest.approx(expected[0])
+        assert covariance == pytest.approx(expected[1])
 
 
 def test_a_first_call_counts_only_while_nothing_better_is_known() -> None:
