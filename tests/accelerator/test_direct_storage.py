@@ -84,6 +84,22 @@ def test_host_touches_no_payload_of_a_save_and_a_load(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("every_size")
+def test_host_touches_no_payload_of_a_restored_checkpoint(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(700, 1001), torch.nn.Linear(1001, 33)).to(DEVICES[1])
+    saved = {name: value.cpu() for name, value in model.state_dict().items()}
+    with fastio.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(0, {"model": model})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    simulated.reset()
+    with fastio.Checkpointer(tmp_path, policy="gds", read_only=True) as checkpointer:
+        checkpointer.restore(into={"model": model})
+    assert bytes_by_engine() == {"peer": payload(saved), "to_host": CRC_BYTES * len(saved), "to_device": 0}
+    check_same(model.state_dict(), saved)
+
+
+@pytest.mark.usefixtures("every_size")
 def test_host_touches_all_payload_without_a_kernel_and_notes_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
