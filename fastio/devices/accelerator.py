@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from fastio.errors import RefusedError
+from fastio.errors import RefusedError, ToolUnavailableError
 
 Stream = Any  # torch.cuda.Stream and those like it; torch.Stream lacks some of their methods before torch 2.7
 Event = Any
 
 
 class Accelerator(abc.ABC):
-    """One kind of accelerator. ``kind`` is the type of its devices, as in ``torch.device(kind, 0)``."""
+    """One kind of accelerator. ``kind`` is the type of its devices, as in ``torch.device(kind, 0)``.
+
+    ``has_kvikio``: kvikio (NVIDIA's cuFile) moves its memory to and from files.
+    """
+
+    has_kvikio = False
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -37,6 +42,18 @@ class Accelerator(abc.ABC):
     @abc.abstractmethod
     def bytes_at(self, address: int, nbytes: int) -> torch.Tensor:
         """Device memory as a uint8 tensor of shape ``(nbytes,)``, on the device of the address."""
+
+    def kvikio_memory(self, address: int, nbytes: int) -> Any:
+        """Device memory as kvikio takes it."""
+        return self.bytes_at(address, nbytes)
+
+    def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
+        """The CRC-32 of each range of a device's memory, (address, bytes), computed there, as ``zlib.crc32`` would.
+
+        It runs on the current stream, and this waits for it: work on other streams must have ended. The host gets no
+        bytes of the ranges. Raises ToolUnavailableError where the device cannot do it.
+        """
+        raise ToolUnavailableError("crc32", f"fastio has no CRC-32 kernel for {self.kind} devices")
 
     @abc.abstractmethod
     def host_view(self, host: torch.Tensor, owner: object, device: torch.device) -> torch.Tensor:

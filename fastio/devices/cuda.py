@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ class CudaBytes:
 class Cuda(Accelerator):
     """All CUDA devices."""
 
+    has_kvikio = True
+
     def __init__(self) -> None:
         super().__init__("cuda")
 
@@ -44,6 +47,16 @@ class Cuda(Accelerator):
         # The address determines the device. The caller's default device, which may be another, would cause a copy.
         with torch._C.DisableTorchFunction():
             return torch.as_tensor(CudaBytes(address, nbytes))
+
+    def kvikio_memory(self, address: int, nbytes: int) -> Any:
+        """See :class:`Accelerator`."""
+        return CudaBytes(address, nbytes)
+
+    def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
+        """See :class:`Accelerator`: by a kernel that CuPy compiles."""
+        from fastio.devices import crc32_cuda  # without a GPU, `import fastio` needs none of it
+
+        return crc32_cuda.crc32_of_ranges(ranges, device)
 
     def host_view(self, host: torch.Tensor, owner: object, device: torch.device) -> torch.Tensor:
         """See :class:`Accelerator`: pinned memory has the same address on the GPU (unified addressing)."""

@@ -145,7 +145,8 @@ class Tuner:
     def times(self, nbytes: float, candidates: Sequence[str]) -> dict[str, float]:
         """Seconds expected of each candidate that was measured at or near the size and does not fail, fastest first.
 
-        Changes no choice. They are those of the plan in use: up to 512 observations may be missing, which moved a time by less than 10 %.
+        Changes no choice. They are those of the plan in use: observations that moved a time by less than 10 % may be
+        missing, up to 512 of them.
         """
         key = bucket_of(nbytes), tuple(candidates)
         plan = self._plans.get(key)

@@ -224,7 +224,10 @@ def _fill(request: ReadRequest, execution: Execution) -> TransportResult:
     if not request.extents:
         return TransportResult("cached", ())
     moved = execution.run(lambda tool: call_transport(tool, request))
-    return moved if moved.checksums is not None else moved._replace(checksums=checksums.of_extents(request.extents))
+    if moved.checksums is not None:
+        return moved
+    values, notes = checksums.of_extents(request.extents)
+    return moved._replace(checksums=values, notes=(*moved.notes, *notes))
 
 
 def _check(path: str, source: Source, values: Sequence[int]) -> None:

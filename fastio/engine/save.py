@@ -173,10 +173,10 @@ def _fill(
     control = Control()
     control.still = still
     patches: Sequence[Any] = layout.patches
-    values: list[int] | None = None
+    sealed: checksums.Checksums | None = None
     if not registry.get(tool).capabilities.checksums:
         layout.synchronize()
-        values = checksums.seal(layout)
+        sealed = checksums.seal(layout)
         patches = ()
     request = WriteRequest(new.path, new.fd, layout.size, layout.extents, patches, durable, control)
 
@@ -187,9 +187,10 @@ def _fill(
 
     with under_way(write, control, layout.size) as job:
         moved = job.wait(progress)
-    if values is None:
+    if sealed is None:
         return moved, moved.checksums or ()
-    if still or not layout.devices <= _CPU:
-        return moved, values  # reading back what bypassed the host's memory would cost as much as the save
-    notes = checksum_repair.reseal(layout, values, new.path, new.fd)
-    return moved._replace(notes=(*moved.notes, *notes)), values
+    notes = sealed.notes
+    # Reading back what bypassed the host's memory would cost as much as the save.
+    if not still and layout.devices <= _CPU:
+        notes += checksum_repair.reseal(layout, sealed.values, new.path, new.fd)
+    return moved._replace(notes=(*moved.notes, *notes)), sealed.values

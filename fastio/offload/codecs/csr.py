@@ -32,7 +32,8 @@ def pack(plain: torch.Tensor, least_ratio: float = 0.0) -> torch.Tensor | None:
     """Return the payload of a contiguous tensor, as uint8 on its device; None if it is not worth packing.
 
     None if it cannot be packed (elements of one byte, more than 2**32 - 1 of them), or if the ratio would be below
-    ``least_ratio``. ToolUnavailableError on a device without kernels, and on a GPU without CuPy. A large tensor on the CPU is first judged by a sample of 16 pieces of 4096 elements.
+    ``least_ratio``. A large tensor on the CPU is first judged by a sample of 16 pieces of 4096 elements. Raises
+    ToolUnavailableError on a device without kernels, and on a GPU without CuPy.
     """
     words, itemsize = words_of(plain.dtype)
     elements = plain.numel() * words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fastio import _native
-from fastio.memory.cupy_kernels import Kernels
+from fastio.devices.cupy_kernels import Kernels
 
 _KERNELS = Kernels("csr", "fastio.offload.codecs", "csr.cu")
 

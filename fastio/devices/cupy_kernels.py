@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from fastio.devices import cuda_extras
 from fastio.errors import ToolUnavailableError
-from fastio.memory import cuda_extras
 
 _WARPS = 8  # in a block
 _WARP = 32  # threads

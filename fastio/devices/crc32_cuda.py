@@ -8,14 +8,14 @@ import numpy as np
 import torch
 
 from fastio import _native
-from fastio.memory.cupy_kernels import Kernels
+from fastio.devices.cupy_kernels import Kernels
 
 _LEAST_PIECE = 16 << 10  # bytes; with shorter ones the tables that each block computes first would weigh more
 _PIECES = 4096  # about as many warps: 31 for each multiprocessor of an H100. More would take time on the host.
 _ROW = 128  # bytes that a warp loads at a time
 _INVERTED = 0xFFFFFFFF
 
-_KERNELS = Kernels("crc32", "fastio.memory", "crc32.cu")
+_KERNELS = Kernels("crc32", "fastio.devices", "crc32.cu")
 
 
 def is_available() -> bool:
