@@ -22,8 +22,8 @@ _BUILD = Path(__file__).parent.parent.parent / "build" / "accelerator" / torch._
 def library() -> Path:
     """The path of the shared library. It is compiled if it is not there, in two parts at once."""
     command = [_compiler(), *_flags()]
-    sources = sorted(_SOURCE.glob("*.cpp"))
-    contents = [source.read_bytes() for source in (*sorted(_SOURCE.glob("*.hpp")), *sources)]
+    sources = sorted(_SOURCE.glob("*/*.cpp"))
+    contents = [source.read_bytes() for source in (*sorted(_SOURCE.glob("*/*.hpp")), *sources)]
     path = _BUILD / f"simulated-{_digest(' '.join(command).encode(), *contents)}.so"
     if path.exists():
         return path
@@ -57,6 +57,7 @@ def _compiler() -> str:
 def _flags() -> list[str]:
     include = _TORCH / "include"
     return [
+        f"-I{_SOURCE}",
         *("-std=c++20", "-O1", "-fPIC", "-Wall", "-Wextra"),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         *("-isystem", str(include), "-isystem", str(include / "torch" / "csrc" / "api" / "include")),
