@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 # the source tree, which has no native part: hence demo's `cd`.) Folders are listed too, for removed files.
 SOURCES := $(shell find fastio fastio_bench native -name __pycache__ -prune -o -print)
 PROJECT := pyproject.toml constraints.txt README.md LICENSE $(SOURCES)
-CPP := $(filter %.cpp %.hpp native/%.cu,$(SOURCES)) $(wildcard tests/emulator/guest/*.?pp tests/support/*/*.cpp tests/accelerator/device/*.?pp)
+CPP := $(filter %.cpp %.hpp native/%.cu,$(SOURCES)) $(wildcard tests/emulator/guest/*.?pp tests/support/*/*.cpp tests/accelerator/device/*/*.?pp)
 
 # kvikio alone (10 MB) is enough to test that the GPUDirect tool says why it is unavailable; with all it needs to move
 # bytes on a GPU it weighs 2.7 GB, and that is the extra `gds`.
@@ -23,15 +23,15 @@ PYTEST_ARGUMENTS := --numprocesses=2 --dist=loadfile
 QUICK := $(addprefix tests/, \
     api/test_candidates.py api/test_drop_in.py api/test_packaging.py api/test_policy.py api/test_progress.py \
     api/test_save_targets.py api/test_torch_settings.py \
-    bench/test_names.py \
+    bench/test_run_names.py \
     checkpoint/test_checkpointer.py checkpoint/test_types.py \
     dictionaries/test_dictionary.py dictionaries/test_tuner.py \
     distributed/test_arguments.py \
     formats/test_acceptance_npy.py formats/test_acceptance_safetensors.py formats/test_npy_header.py \
-    formats/test_other_formats.py formats/test_pickler.py formats/test_pt.py formats/test_pt_offsets.py \
+    formats/test_pickler.py formats/test_pt.py formats/test_pt_offsets.py formats/test_safetensors_and_npy.py \
     formats/test_safetensors_dtypes.py formats/test_unpickler.py formats/test_view_clones.py \
-    hybrid/test_exact.py hybrid/test_plan.py hybrid/test_turns.py \
-    offload/test_codec.py offload/test_plan.py offload/test_saved.py \
+    hybrid/test_equals_plain_training.py hybrid/test_plan.py hybrid/test_shared_model.py \
+    offload/test_codec.py offload/test_plan.py offload/test_saved_tensors.py \
     robustness/test_interrupt_safe_thread.py robustness/test_permissions.py robustness/test_trust.py \
     transports/test_transports.py)
 

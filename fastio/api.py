@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 from fastio.engine import file_objects
@@ -15,8 +13,7 @@ from fastio.engine.save import save_file
 from fastio.engine.tool_selection import check
 from fastio.engine.torch_load import LoadCall
 from fastio.engine.torch_save import SaveCall
-from fastio.errors import OUT_OF_DESCRIPTORS, FastIOError, TransferError
-from fastio.files.open_file import is_path
+from fastio.files.open_file import is_path, translate_open_limit
 from fastio.formats import detect
 from fastio.formats.pt.view_clones import cloning
 from fastio.results import SaveResult, publish
@@ -72,7 +69,7 @@ def save(
     name = _name(f)
     if clone and file_format == detect.PT:
         torch_save_arguments["pickle_module"] = cloning(torch_save_arguments.get("pickle_module") or pickle)
-    with shown(progress, f"saving {os.path.basename(name)}") as told, _out_of_descriptors("save", name):
+    with shown(progress, f"saving {os.path.basename(name)}") as told, translate_open_limit("save", name):
         call = SaveCall(obj, name, file_format, policy, bool(durable), told, torch_save_arguments)
         result = save_file(call) if is_path(f) else file_objects.save_stream(call, f)
     publish(result)
@@ -134,28 +131,13 @@ def load_as_torch(
     return _load(f, call, None)
 
 
-@contextlib.contextmanager
-def _out_of_descriptors(operation: str, path: str) -> Iterator[None]:
-    """Inside, if torch or an import cannot open a file because too many are open, a TransferError names ``path``."""
-    try:
-        yield
-    except FastIOError:
-        raise
-    except (OSError, RuntimeError) as error:
-        for number in OUT_OF_DESCRIPTORS:
-            # torch's native code raises RuntimeErrors with the system's text.
-            if getattr(error, "errno", None) == number or f": {os.strerror(number)}" in str(error):
-                raise TransferError(number, operation, path) from error
-        raise
-
-
 def _name(f: Any) -> str:
     return os.fsdecode(f) if is_path(f) else file_objects.name_of(f)
 
 
 def _load(f: Any, call: LoadCall, progress: Any) -> Any:
     check(call.policy, LOAD)
-    with shown(progress, f"loading {os.path.basename(call.path)}") as told, _out_of_descriptors("load", call.path):
+    with shown(progress, f"loading {os.path.basename(call.path)}") as told, translate_open_limit("load", call.path):
         call = call._replace(progress=told)
         obj, transfer = load_file(call) if is_path(f) else file_objects.load_stream(call, f)
     publish(transfer)

@@ -35,9 +35,13 @@ def check_count(name: str, count: object, expected: str) -> None:
 
 
 def format_size(nbytes: float) -> str:
-    """Return a size as text with a unit."""
-    for unit in ("B", "kB", "MB"):
-        if nbytes < 1000:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.2f} GB"
+    """Return a size of so many bytes in words: ``"12.3 MiB"``."""
+    for unit in ("B", "KiB", "MiB"):
+        if nbytes < 1024:
+            return f"{_three_digits(nbytes)} {unit}"
+        nbytes /= 1024
+    return f"{_three_digits(nbytes)} GiB"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"

@@ -1,8 +1,8 @@
 """``gds``: device memory directly to and from the disk, by kvikio over NVIDIA's cuFile (GPUDirect Storage).
 
-Writes pass only whole pages to cuFile. It writes part of a page by reading, changing and writing back the page, which
-would lose bytes that a neighbouring extent writes to the same page at that time. So the unaligned ends of an extent,
-and extents in host memory, are written through the page cache.
+Extents in host memory go through the page cache. cuFile writes part of a page by reading, changing and writing back
+the page, which would lose bytes that are written to the same page at that time. So the unaligned ends of extents are
+written last, and in each page one after the other.
 
 kvikio reports a system error as text, without the errno. It becomes a RefusedError; the next tool then meets the same
 error and reports its errno.
@@ -24,10 +24,10 @@ import torch
 from fastio import devices
 from fastio.backends import _files, _memory
 from fastio.backends._windows import check, part, windows
-from fastio.devices.cuda import CudaBytes
+from fastio.devices import cuda_extras
 from fastio.errors import RefusedError, ToolUnavailableError, TransferError
 from fastio.files.full_write import write_all
-from fastio.memory import cuda_extras, raw_memory
+from fastio.memory import raw_memory
 from fastio.memory.staging_buffers import PAGE
 from fastio.transports.transport import Capabilities, Extent, ReadRequest, TransportResult, WriteRequest
 
@@ -37,20 +37,22 @@ _THREADS = 8  # of kvikio: each runs one part at a time
 
 
 class GdsTransport:
-    """``kvikio.CuFile`` on CUDA memory, or, with ``device="cpu"``, on host memory.
+    """``kvikio.CuFile`` on memory of the accelerators that it reaches, or, with ``device="cpu"``, on host memory.
 
-    Raises ToolUnavailableError without such a device or without kvikio.
+    ``device`` is a type of device; None: all types that are here. Raises ToolUnavailableError without such a device or
+    without kvikio.
     """
 
     name = "gds"
 
-    def __init__(self, device: str = "cuda") -> None:
-        accelerator = devices.find(device)
-        if accelerator is not None and not accelerator.is_available():
-            raise ToolUnavailableError(self.name, *accelerator.why_unavailable())
-        self._device = device
+    def __init__(self, device: str | None = None) -> None:
+        kinds = {a.kind for a in devices.available() if a.has_kvikio and device in (None, a.kind)}
+        if device == "cpu":
+            kinds = {device}
+        if not kinds:
+            raise ToolUnavailableError(self.name, *devices.of(device or "cuda").why_unavailable())
         self._kvikio = _Kvikio()
-        self.capabilities = Capabilities(devices=frozenset({device}), direct=True)
+        self.capabilities = Capabilities(devices=frozenset(kinds), direct=True)
 
     def write(self, request: WriteRequest) -> TransportResult:
         """Write ``request.extents``. Raises as :class:`fastio.transports.transport.Transport` says."""
@@ -58,15 +60,25 @@ class GdsTransport:
         _files.status(request)
         _memory.synchronize(request.extents)
         with _Transfers(self._kvikio, request) as transfers:
+            ends: list[Extent] = []
             for extent in _parts(request):
-                ends, body = _cut(extent) if self._is_on_device(extent) else ([extent], None)
-                if body is not None:
-                    transfers.start(body)
-                for end in ends:
+                if self._is_on_device(extent):
+                    body, of_extent = _cut(extent)
+                    ends += of_extent
+                    if body is not None:
+                        transfers.start(body)
+                else:
                     _files.stop_if_cancelled(request.control, request.path)
-                    memory = _memory.tensor(end).cpu().numpy().data
-                    write_all(request.path, request.fd, memory, end.offset)
-                    request.control.advance(end.nbytes)
+                    memory = raw_memory.view(extent.address, extent.nbytes)
+                    write_all(request.path, request.fd, memory, extent.offset)
+                    request.control.advance(extent.nbytes)
+            transfers.finish()
+            last_page = -1
+            for end in ends:
+                if end.offset // PAGE == last_page:
+                    transfers.finish()
+                transfers.start(end)
+                last_page = (end.offset + end.nbytes - 1) // PAGE
             transfers.finish()
         return self._kvikio.moved(transfers)
 
@@ -88,7 +100,7 @@ class GdsTransport:
         return self._kvikio.moved(transfers)
 
     def _is_on_device(self, extent: Extent) -> bool:
-        return torch.device(extent.device).type == self._device
+        return torch.device(extent.device).type in self.capabilities.devices
 
 
 class _Kvikio:
@@ -181,9 +193,9 @@ class _Transfers:
             self._under_way.appendleft((rest, self._submit(rest)))
 
     def _submit(self, extent: Extent) -> Any:
-        on_host = extent.device == "cpu"
+        accelerator = devices.find(extent.device)
+        memory = (accelerator.kvikio_memory if accelerator else raw_memory.view)(extent.address, extent.nbytes)
         self.sizes.append(extent.nbytes)
-        memory = (raw_memory.view if on_host else CudaBytes)(extent.address, extent.nbytes)
         with self._refusals():
             move = self._file.pwrite if self._operation == "write" else self._file.pread
             return move(memory, extent.nbytes, extent.offset, max(extent.nbytes, 1))
@@ -202,14 +214,14 @@ def _parts(request: WriteRequest | ReadRequest) -> Iterator[Extent]:
             yield part(request.extents, piece)
 
 
-def _cut(extent: Extent) -> tuple[list[Extent], Extent | None]:
-    """The unaligned ends of an extent, and the whole pages of the file between them, or None."""
+def _cut(extent: Extent) -> tuple[Extent | None, list[Extent]]:
+    """The whole pages of the file that an extent fills, or None, and its unaligned ends, each in one page."""
     end = extent.offset + extent.nbytes
     low, high = (extent.offset + PAGE - 1) // PAGE * PAGE, end // PAGE * PAGE
-    if low >= high:
-        return [extent], None
+    if low > high:
+        return None, [extent]
     cuts = [_between(extent, *ends) for ends in ((extent.offset, low), (low, high), (high, end))]
-    return [cut for cut in (cuts[0], cuts[2]) if cut.nbytes], cuts[1]
+    return cuts[1] if low < high else None, [cut for cut in (cuts[0], cuts[2]) if cut.nbytes]
 
 
 def _between(extent: Extent, low: int, high: int) -> Extent:

@@ -2,6 +2,9 @@
 
 A save copies device → staging, computes the checksums there, and writes. A load reads, computes the checksums, and
 copies staging → device. The ring bounds the staging memory, whatever the size of the transfer.
+
+The host computes the checksums, though a device could (:meth:`fastio.devices.Accelerator.crc32_of_ranges`): they are
+those of the staged bytes, which are written even if the tensor has changed meanwhile.
 """
 
 from __future__ import annotations

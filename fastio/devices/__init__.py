@@ -5,7 +5,7 @@ built in. :func:`register` adds a kind of device that torch has a device module 
 """
 
 from fastio.devices.accelerator import Accelerator, Event, Stream, copy_errors
-from fastio.devices.kinds import all_kinds, available, find, in_use, of, register, usable
+from fastio.devices.kinds import all_kinds, available, find, identity, in_use, of, register, usable
 
 __all__ = [
     "Accelerator",
@@ -15,6 +15,7 @@ __all__ = [
     "available",
     "copy_errors",
     "find",
+    "identity",
     "in_use",
     "of",
     "register",

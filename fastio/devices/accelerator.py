@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from fastio.errors import RefusedError
+from fastio.errors import RefusedError, ToolUnavailableError
 
 Stream = Any  # torch.cuda.Stream and those like it; torch.Stream lacks some of their methods before torch 2.7
 Event = Any
 
 
 class Accelerator(abc.ABC):
-    """One kind of accelerator. ``kind`` is the type of its devices, as in ``torch.device(kind, 0)``."""
+    """One kind of accelerator. ``kind`` is the type of its devices, as in ``torch.device(kind, 0)``.
+
+    ``has_kvikio``: kvikio (NVIDIA's cuFile) moves its memory to and from files.
+    """
+
+    has_kvikio = False
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -37,6 +42,18 @@ class Accelerator(abc.ABC):
     @abc.abstractmethod
     def bytes_at(self, address: int, nbytes: int) -> torch.Tensor:
         """Device memory as a uint8 tensor of shape ``(nbytes,)``, on the device of the address."""
+
+    def kvikio_memory(self, address: int, nbytes: int) -> Any:
+        """Device memory as kvikio takes it."""
+        return self.bytes_at(address, nbytes)
+
+    def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
+        """The CRC-32 of each range of a device's memory, (address, bytes), computed there, as ``zlib.crc32`` would.
+
+        It runs on the current stream, and this waits for it: work on other streams must have ended. The host gets no
+        bytes of the ranges. Raises ToolUnavailableError where the device cannot do it.
+        """
+        raise ToolUnavailableError("crc32", f"fastio has no CRC-32 kernel for {self.kind} devices")
 
     @abc.abstractmethod
     def host_view(self, host: torch.Tensor, owner: object, device: torch.device) -> torch.Tensor:
@@ -83,10 +100,13 @@ class Accelerator(abc.ABC):
         """The device with its index: the current one's where it has none."""
         return device if ":" in str(device) else torch.device(self.kind, self.module.current_device())
 
-    def name(self, device: torch.device) -> str:
-        """The model, such as ``"NVIDIA H100 80GB HBM3"``."""
+    def identity(self, device: torch.device) -> str:
+        """What makes devices equally fast: type and model, as ``"cuda NVIDIA H100 80GB HBM3"``.
+
+        A kind that knows the NUMA node adds it: a disk may be nearer to one node's devices.
+        """
         get = getattr(self.module, "get_device_name", None)
-        return self.kind if get is None else str(get(device))
+        return self.kind if get is None else f"{self.kind} {get(device)}"
 
     def synchronize(self, device: torch.device) -> None:
         """Wait for all work queued on a device, on any stream. RuntimeError if some of it failed."""

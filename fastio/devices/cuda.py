@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +31,8 @@ class CudaBytes:
 class Cuda(Accelerator):
     """All CUDA devices."""
 
+    has_kvikio = True
+
     def __init__(self) -> None:
         super().__init__("cuda")
 
@@ -44,6 +48,16 @@ class Cuda(Accelerator):
         with torch._C.DisableTorchFunction():
             return torch.as_tensor(CudaBytes(address, nbytes))
 
+    def kvikio_memory(self, address: int, nbytes: int) -> Any:
+        """See :class:`Accelerator`."""
+        return CudaBytes(address, nbytes)
+
+    def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
+        """See :class:`Accelerator`: by a kernel that CuPy compiles."""
+        from fastio.devices import crc32_cuda  # without a GPU, `import fastio` needs none of it
+
+        return crc32_cuda.crc32_of_ranges(ranges, device)
+
     def host_view(self, host: torch.Tensor, owner: object, device: torch.device) -> torch.Tensor:
         """See :class:`Accelerator`: pinned memory has the same address on the GPU (unified addressing)."""
         view: Any = CudaBytes(host.data_ptr(), host.nbytes)
@@ -58,6 +72,16 @@ class Cuda(Accelerator):
     def unpin(self, address: int) -> None:
         """See :class:`Accelerator`."""
         _check(torch.cuda.cudart().cudaHostUnregister(address), "unpinning")
+
+    def identity(self, device: torch.device) -> str:
+        """See :class:`Accelerator`. torch tells PCI addresses since 2.8."""
+        found: Any = torch.cuda.get_device_properties(device)
+        try:
+            address = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+            node = int(Path("/sys/bus/pci/devices", address, "numa_node").read_text(encoding="ascii"))
+        except (AttributeError, OSError, ValueError):
+            node = -1  # what Linux says of a machine with one node
+        return f"{self.kind} {found.name}" + (f", node {node}" if node >= 0 else "")
 
     def has_context(self, index: int) -> bool:
         """See :class:`Accelerator`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from fastio.devices.accelerator import Accelerator
@@ -33,6 +35,20 @@ def in_use() -> bool:
 def find(device: torch.device | str) -> Accelerator | None:
     """The accelerator of a device or a type of device; None for host memory and for kinds that fastio cannot use."""
     return _kinds.get(device.type if isinstance(device, torch.device) else device.partition(":")[0])
+
+
+def identity(*used: torch.device) -> str:
+    """What dictionaries call these devices: ``"cpu"`` if all are the host, else the identity of one that is not.
+
+    See :meth:`Accelerator.identity`.
+    """
+    return min((_identity(device) for device in used if device.type != "cpu"), default="cpu")
+
+
+@functools.cache
+def _identity(device: torch.device) -> str:
+    accelerator = find(device)
+    return device.type if accelerator is None else accelerator.identity(accelerator.with_index(device))
 
 
 def usable(device: torch.device) -> bool:

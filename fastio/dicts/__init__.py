@@ -26,7 +26,7 @@ if _TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """What answers questions is imported when one is asked."""
+        """Import what explains choices only when it is used: `import fastio` stays light."""
         if name in {"Entry", "Explanation"}:
             return getattr(_import_module("fastio.dicts.explain"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,28 +1,28 @@
-"""Tells a tool that became slower or faster from noise: Page's two-sided CUSUM (Biometrika 41, 1954) of one tool."""
+"""Tells a change of a tool's speed from noise by Page's two-sided CUSUM (Biometrika 41, 1954)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-ALLOWANCE = 1.25  # standard deviations: what a residual may be off without counting
-MOST_SUSPICION = 1.2  # logarithm: what takes longer is rather a stall of the machine
-LIMIT = 5.0  # sum of the excess at which a change is certain: three calls that are 3 deviations off
-SUSPECT = 1.7  # and at which it is suspected: one such call
-CLIP = 3.0  # deviations that a call counts as at most: it may have met a stall of the machine
+ALLOWANCE = 1.25  # standard deviations of a residual that are no sign of a change
+MOST_SUSPICION = 1.2  # logarithm: a greater slowdown is more likely a stall of the machine
+LIMIT = 5.0  # a change is certain at this sum of deviations beyond the allowance: three calls that are 3 off
+SUSPECT = 1.7  # a change is suspected at this sum: one such call
+CLIP = 3.0  # the most deviations that one call adds: it may have met a stall of the machine
 NOISE, LEAST_NOISE, MOST_NOISE = 0.12, 0.03, 0.25  # standard deviation of the logarithm of one tool's times
-NOISE_STEP = 0.05
-TAILS = 1.6  # times have heavier tails than the normal distribution: residuals are measured in that much more noise
+NOISE_STEP = 0.05  # relative change of the noise by one call
+TAILS = 1.6  # times have heavier tails than the normal distribution, so the test multiplies the noise
 _NORMAL_MEDIAN = 0.675  # of the absolute value, in standard deviations
 
 
 @dataclass(slots=True)
 class ChangeDetector:
-    """Watches the residuals of one tool: logarithms of its time over the expected one.
+    """The change test of one tool, over its residuals: logarithms of a time over the expected one.
 
-    ``suspicion`` is the least residual since a slowdown is suspected, else 0. ``noise`` is the standard deviation of
-    the residuals, learned by their median. ``slowed``: a slowdown was found, and the tool was not seen as fast as
-    before it since.
+    ``suspicion`` is the least residual since a slowdown was suspected; 0 if none is. ``noise`` is the standard
+    deviation of the residuals, tracked by their median. ``slowed``: a slowdown was found, and the tool is not as fast
+    as before again.
     """
 
     noise: float = NOISE
@@ -32,7 +32,7 @@ class ChangeDetector:
     _down: float = 0.0
 
     def detect(self, residual: float, variance: float) -> bool:
-        """Add a residual whose variance is noise and uncertainty together; return whether a change is certain."""
+        """Add a residual; return whether a change is certain. ``variance``: of noise and uncertainty together."""
         deviations = residual / math.sqrt(variance + (TAILS**2 - 1) * self.noise**2)
         if abs(deviations) < CLIP:
             factor = 1 + NOISE_STEP if abs(deviations) > _NORMAL_MEDIAN else 1 / (1 + NOISE_STEP)
@@ -50,5 +50,5 @@ class ChangeDetector:
 
     @property
     def penalty(self) -> float:
-        """The logarithm by which the expected time grows with the suspicion: its chance times what it would cost."""
+        """The logarithm that a suspected slowdown adds to the expected time: its chance times its cost."""
         return math.log1p(min(1.0, self._up / LIMIT) * math.expm1(self.suspicion)) if self.suspicion else 0.0

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fastio.dicts.sizes import SHAPES, bucket_nbytes, describe_nbytes, describe_seconds
+from fastio.dicts.sizes import SHAPES, bucket_nbytes, describe_seconds, shape
+from fastio.sizes import format_size
 
 MEASURED, NEARBY, FIRST_CALLS, PRIOR, UNKNOWN = "measured", "nearby sizes", "first calls", "prior", "unknown"
 
@@ -27,14 +28,14 @@ class Choice:
 
 
 class Opinion(NamedTuple):
-    """What a tool is expected to take at one bucket.
+    """The time that a tool is expected to take in one bucket.
 
-    ``mean`` and ``deviation`` are those of the logarithm of seconds, less the shape. ``source`` says what they rest on:
+    ``mean`` and ``deviation`` are those of log(seconds) less the shape. ``source`` says what they are based on:
     ``"measured"``, ``"nearby sizes"``, ``"first calls"``, ``"prior"`` or ``"unknown"``; ``samples`` were taken in the
-    bucket itself, ``nearby`` within four octaves of it. ``known``: the tool was measured at the size or near it, for a
-    process's first call as a first call at least. ``slowdown``: by how much the mean would be less if a tool that
-    became slower, or is suspected of it, is as fast as before. ``informative``: by how much a call may move the mean
-    relative to the best tool's, as a standard deviation.
+    bucket itself, ``nearby`` within four octaves of it. ``known``: the tool was measured in the bucket or near it; for
+    a process's first call, first calls suffice. ``slowdown``: by how much the mean would be less if a tool that became
+    slower, or may have, were as fast as before. ``informative``: the standard deviation of the change that one call
+    may make to the mean, relative to the best tool's.
     """
 
     tool: str
@@ -48,17 +49,17 @@ class Opinion(NamedTuple):
     informative: float = 0.0
 
     def seconds(self, bucket: int) -> float:
-        """The time expected at the bucket's own size."""
+        """The expected seconds at the bucket's own size."""
         return math.exp(min(self.mean + SHAPES[bucket], 100.0))
 
 
 @dataclass(slots=True)
 class Plan:
-    """What is expected at one bucket, in a process's ``first`` call or a later one.
+    """The expected times in one bucket, for a process's ``first`` call or a later one.
 
-    ``usable`` tools, the one to use first, then the fastest first, then those that ``fail``. ``fastest`` of the usable
-    ones. ``seconds``: what the one to use should take. Valid up to the call ``until``. No other tool is worth a try
-    before the seconds ``due`` are spent.
+    ``usable``: the tool to use, then the others, the fastest first. ``failing``: tools that failed lately.
+    ``fastest``: of the usable ones. ``seconds``: the expected time of the tool to use. The plan is valid up to the
+    tuner's age ``until``. No other tool is worth a try before the context has spent the seconds ``due``.
     """
 
     bucket: int
@@ -70,6 +71,7 @@ class Plan:
     until: int
     choice: Choice = field(init=False)
     due: float = 0.0
+    _factors: dict[str, float] | None = None  # expected seconds of each known tool over exp(shape)
 
     def __post_init__(self) -> None:
         self.choice = self.choice_of(self.usable[0])
@@ -78,6 +80,14 @@ class Plan:
     def ranked(self) -> Sequence[Opinion]:
         """The opinions of all tools, the best first."""
         return (*self.usable, *self.failing)
+
+    def times(self, nbytes: float) -> dict[str, float]:
+        """Seconds expected at a size of the bucket, of the usable tools that are known, the fastest first."""
+        if self._factors is None:
+            known = sorted((one for one in self.usable if one.known), key=lambda one: one.mean)
+            self._factors = {one.tool: math.exp(min(one.mean, 80.0)) for one in known}
+        scale = math.exp(shape(nbytes))
+        return {tool: factor * scale for tool, factor in self._factors.items()}
 
     def choice_of(self, chosen: Opinion) -> Choice:
         """The choice of one of the usable tools; another than the best is a try."""
@@ -90,7 +100,7 @@ def _reason(bucket: int, ranked: Sequence[Opinion], chosen: Opinion, fastest: Op
     """Why ``chosen``, one of the usable tools ``ranked``; ``first``: at the process's first call."""
     if len(ranked) == 1:
         return f"{chosen.tool} is the only tool that can be used"
-    best, size = ranked[0], describe_nbytes(bucket_nbytes(bucket))
+    best, size = ranked[0], format_size(bucket_nbytes(bucket))
     if chosen is not best:
         if not chosen.known:
             return f"trying {chosen.tool}, which was not measured near {size} yet"

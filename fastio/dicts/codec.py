@@ -1,7 +1,7 @@
 """Dictionaries as plain data for JSON, and back. The layout is that of figure 4: a size, each tool's times, the best.
 
-Times are microseconds at the size that stands for the bucket. Nothing read from a file is trusted: what makes no sense
-is a DictionaryError that names it.
+Times are microseconds at the size that stands for the bucket. Nothing read from a file is trusted: a malformed part is
+a DictionaryError that names it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ MOST_CELLS = 8192
 MOST_CONTEXTS = 128
 MOST_NAME = 100
 MOST_REASON = 400
-RETRY_AFTER_LOADING = 32  # calls: what failed in another process may work in this one
+RETRY_AFTER_LOADING = 32  # calls: a tool that failed in another process may work in this one
 
 _OPTIONAL_BOOL = (True, False, None)
 
 
 def plain_tuners(tuners: Mapping[Context, Tuner]) -> list[dict[str, Any]]:
-    """The contexts of a dictionary, those with the most samples first; the last are left out beyond a bound."""
+    """The contexts of a dictionary, those with the most cells first: at most 128 contexts with 8192 cells.
+
+    A cell is a tool at a size.
+    """
     room = MOST_CELLS
     result = []
     sizes = {context: _count(tuner) for context, tuner in tuners.items()}
@@ -78,7 +81,7 @@ def _microseconds(value: float) -> float:
 
 
 def parse_tuners(texts: object) -> dict[Context, Tuner]:
-    """Contexts and what is known of them, from :func:`plain_tuners`; raises DictionaryError."""
+    """The tuners of contexts, from the data of :func:`plain_tuners`; raises DictionaryError."""
 
     def refuse(error: DictionaryError) -> None:
         raise error
@@ -87,9 +90,9 @@ def parse_tuners(texts: object) -> dict[Context, Tuner]:
 
 
 def parse_contexts(texts: object, damaged: Callable[[DictionaryError], None]) -> dict[Context, dict[str, Any]]:
-    """The contexts alone, each with what :func:`parse_tuner` makes a tuner of; ``damaged`` hears of what is none.
+    """The contexts alone, each with the data for :func:`parse_tuner`; ``damaged`` is called for each malformed one.
 
-    DictionaryError where there is no list of them.
+    DictionaryError if the data is not a list.
     """
     found = {}
     for text in _list(texts, "contexts")[:MOST_CONTEXTS]:
@@ -102,7 +105,7 @@ def parse_contexts(texts: object, damaged: Callable[[DictionaryError], None]) ->
 
 
 def parse_tuner(text: dict[str, Any]) -> Tuner:
-    """What is known of one context; raises DictionaryError."""
+    """The tuner of one context; raises DictionaryError."""
     tuner = Tuner()
     for size, entry in _object(text.get("sizes", {}), "sizes").items():
         _parse_size(tuner, size, _object(entry, f"size {size[:40]}"))

@@ -1,4 +1,4 @@
-"""The key of a dictionary: what is moved, in which circumstances, and the bucket its size falls in."""
+"""The context of a transfer: the key of a dictionary, except the size."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _KIB = 1024
 
 
 class Context(NamedTuple):
-    """The circumstances of a transfer: all of the key but its size. The paper keys on the size alone (section 4)."""
+    """The circumstances of a transfer: all of the key but the size. The paper's key is the size alone (section 4)."""
 
     op: str
     """``"save"`` or ``"load"``."""
     format: str
     """``"pt"``, ``"safetensors"``, ``"npy"`` or what a plug-in names its own."""
     device: str
-    """``"cpu"`` or ``"cuda"``."""
+    """``"cpu"``, or type and model of the device, such as ``"cuda NVIDIA H100 80GB HBM3"``."""
     durable: bool | None = None
     """Saves: whether the time includes the fsync. None for loads."""
     resident: bool | None = None
@@ -29,7 +29,7 @@ class Context(NamedTuple):
 def small_class(nbytes: int, extents: int) -> int:
     """The class of the mean extent's size: 0 for at least 1 MiB or a few extents, 1 from 64 KiB, 2 from 4 KiB, 3 below.
 
-    With a few extents the total size says everything already, so they share one class and what is learned in it.
+    With up to 8 extents the total size determines the time, so they share class 0.
     """
     if extents <= FEW_EXTENTS:
         return 0

@@ -1,15 +1,15 @@
-"""What each tool takes at each size: a linear Gaussian model of the logarithm of its time, learned by a Kalman filter.
+"""The expected time of each tool at each size: a linear Gaussian model of log(seconds), learned by a Kalman filter.
 
 ::
 
-    log(seconds) = shape(size) + prior(tool, size)             what is known from elsewhere
+    log(seconds) = shape(size) + prior(tool, size)             known from other machines
                  + level + curve(size)                         of all tools: the machine
                  + speed(tool) + curve(tool, size)             of one tool
                  + first + first(tool)                         only in a tool's first call of a process
                  + noise
 
-Curves are piecewise linear between knots. Level and speeds are random walks. The terms have a full covariance: what one
-call shows moves the other tools by as much as it was the machine's.
+Curves are piecewise linear between knots. Level and speeds are random walks. The terms have a full covariance, so one
+call also moves the expected times of the other tools, as far as its residual may be the machine's.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fastio.dicts.priors import Prior
 
 LEVEL, COMMON_KNOT, COMMON_CURVE = 0.7, 4, 0.4  # standard deviations of the terms; buckets between two knots
 SPEED, TOOL_KNOT = 0.15, 8
-UNLISTED_SPEED, UNLISTED_CURVE = 0.5, 0.6  # of a tool of which the prior says nothing
-FIRST_MEAN, FIRST, FIRST_OWN = 0.3, 0.8, 0.3  # what a first call takes longer
-LEVEL_STEP, SPEED_STEP = 0.02, 0.006  # of the random walks, a call
+UNLISTED_SPEED, UNLISTED_CURVE = 0.5, 0.6  # of a tool without a prior
+FIRST_MEAN, FIRST, FIRST_OWN = 0.3, 0.8, 0.3  # logarithm that a first call adds; its deviations, of all tools and one
+LEVEL_STEP, SPEED_STEP = 0.02, 0.006  # deviations of the random walks' steps, for each call
 CHANGED_LEVEL, CHANGED_SPEED, CHANGED_CURVE = 0.6, 0.9, 0.3  # deviations added when a speed has changed
-BENT = 2.0  # deviation added to the common curve at a size whose first time is far from what was expected
-RENEWED = 0.5  # deviation added to all speeds when everything is to be measured again
+BENT = 2.0  # deviation added to the common curve at a size whose first time is far from the expected one
+RENEWED = 0.5  # deviation added to all speeds by a renewal
 STALLS, STALL = 0.05, 0.7  # share of calls that meet a stall of the machine; mean of the logarithm that it adds
 
 _LEVEL, _FIRST = ("", 0, 0), ("", -1, 0)
@@ -46,9 +46,10 @@ class Place(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """A measured time beside the expected one: the logarithm of their ratio, and its variance without noise.
+    """A measured time compared with the expected one.
 
-    ``covariance`` with each term of the model.
+    ``residual``: the logarithm of their ratio. ``variance``: that of the expected value, without noise.
+    ``covariance``: of the expected value with each term of the model.
     """
 
     tool: str
@@ -71,13 +72,13 @@ class CostModel:
         self._begun = False
 
     def expect(self, tools: tuple[str, ...], bucket: int, first: bool = False) -> tuple[_Array, _Array]:
-        """The expected values of tools, as first calls of a process if asked: shape (tools,); and their covariance."""
+        """The expected values of tools, shape (tools,), and their covariance. ``first``: as first calls."""
         place = self._place(tools, bucket, first)
         covariance = place.weights @ self._covariance[np.ix_(place.terms, place.terms)] @ place.weights.T
         return place.priors + place.weights @ self._mean[place.terms], covariance
 
     def speed(self, tool: str) -> float:
-        """The logarithm of the tool's present time over what is usual for it."""
+        """The logarithm of the tool's present time over its usual time."""
         return float(self._mean[self._terms[tool, 0, 0]])
 
     def predict(self, tool: str, bucket: int, value: float, first: bool = False) -> Prediction:
@@ -92,9 +93,9 @@ class CostModel:
     def update(self, seen: Prediction, noise: float, stalls: bool = True) -> float:
         """Learn a measured value whose noise has this variance: the update step of the Kalman filter.
 
-        A call may have met a stall of the machine, which says nothing of the tool: with ``stalls`` the mean moves and
-        the variance falls by the chance that it met none (the probabilistic data association of Bar-Shalom and Tse,
-        1975). Return by how much the expected value moved.
+        A call may have met a stall of the machine, which says nothing about the tool. With ``stalls``, the update is
+        weighted by the chance that it met none (probabilistic data association: Bar-Shalom and Tse, 1975). Return by
+        how much the expected value moved.
         """
         variance, weight, step = seen.variance + noise, 1.0, seen.residual
         if step > 0 and stalls:
@@ -107,14 +108,14 @@ class CostModel:
         return weight * step * seen.variance / variance
 
     def bend(self, tool: str, bucket: int, common: bool) -> None:
-        """Let a tool's curve move at a size, or, where no tool was measured yet, that of all tools too."""
+        """Let a tool's curve move at a size; with ``common``, the curve of all tools too."""
         for index in self._knots("", bucket, COMMON_KNOT, COMMON_CURVE) if common else ():
             self._covariance[index, index] += BENT**2
         for index in self._knots(tool, bucket, TOOL_KNOT, UNLISTED_CURVE):
             self._covariance[index, index] += UNLISTED_CURVE**2
 
     def change(self, seen: Prediction, residual: float, noise: float) -> None:
-        """As :meth:`update`, of a tool whose speed has changed, or the machine's: let them move."""
+        """As :meth:`update`, after a change of the tool's or the machine's speed: both may move far."""
         self._widen(_LEVEL, CHANGED_LEVEL)
         self._widen((seen.tool, 0, 0), CHANGED_SPEED)
         for key in [key for key in self._terms if key[0] == seen.tool and key[1] > 0]:
@@ -122,18 +123,18 @@ class CostModel:
         self.update(self._seen(seen.tool, seen.terms, seen.weights, residual), noise, stalls=False)
 
     def walk(self, tools: Iterable[str], calls: int) -> None:
-        """Let so many calls pass: the prediction step of the Kalman filter."""
+        """Account for so many calls since the last step: the prediction step of the Kalman filter."""
         self._widen(_LEVEL, LEVEL_STEP * math.sqrt(calls))
         for tool in tools:
             self._widen((tool, 0, 0), SPEED_STEP * math.sqrt(calls))
 
     def renew(self, tools: Iterable[str]) -> None:
-        """Doubt all speeds."""
+        """Add uncertainty to the speeds of these tools."""
         for tool in tools:
             self._widen((tool, 0, 0), RENEWED)
 
     def forget(self, tool: str) -> None:
-        """Forget what was learned of one tool."""
+        """Remove the terms of one tool."""
         gone = [index for key, index in self._terms.items() if key[0] == tool]
         self._mean = np.delete(self._mean, gone)
         self._covariance = np.delete(np.delete(self._covariance, gone, 0), gone, 1)
@@ -175,7 +176,7 @@ class CostModel:
         return row | {self._term((tool, every, knot + 1), deviation): share} if share else row
 
     def _term(self, key: _Key, deviation: float, mean: float = 0.0) -> int:
-        """The index of a term, which joins with this deviation if it is new."""
+        """The index of a term; a new term gets this mean and deviation."""
         index = self._terms.get(key)
         if index is None:
             index = self._terms[key] = len(self._mean)

@@ -1,4 +1,4 @@
-"""The default dictionaries: one set per filesystem and machine, kept on disk, and those that callers named by path."""
+"""The default dictionaries of each filesystem and machine, kept on disk; and those that callers name by path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Signature = tuple[int, int, int]
 
 
 class _Set:
-    """WDic and RDic of one fingerprint, the store that keeps them, and what to ask in each mode."""
+    """WDic and RDic of one fingerprint, the store that keeps them on disk, and the dictionary of each mode."""
 
     def __init__(self, marks: Fingerprint, folder: str | None, device: int) -> None:
         renew = _renew()
@@ -43,8 +43,8 @@ def default(op: str, directory: str, nbytes: int | None = None) -> Dictionary:
     """The default dictionary for files in a directory.
 
     ``op`` is ``"save"`` (its WDic), ``"load"`` (its RDic), or a mode: ``"w"``, ``"r"`` or ``"w+r"``. The first call for
-    a filesystem reads what was kept of it, but for a transfer of a few ``nbytes`` (:mod:`fastio.dicts.first`). Never
-    raises for the state of the disk.
+    a filesystem reads its file, except for a transfer of less than 8 MiB (:mod:`fastio.dicts.first`). The state of the
+    disk raises no error.
     """
     device = _device(directory or ".")
     if device < 0:
@@ -61,7 +61,7 @@ def default(op: str, directory: str, nbytes: int | None = None) -> Dictionary:
 
 
 def dictionary_at(path: str) -> Dictionary:
-    """The dictionary of a file that the caller named, which is followed as it stands: it does not learn.
+    """The frozen dictionary of a file that the caller named.
 
     The file is read once, and again when it changes. It is never written to.
 
@@ -84,14 +84,14 @@ def dictionary_at(path: str) -> Dictionary:
 
 
 def warm_up() -> None:
-    """Do now what a first call would wait for."""
+    """Read what a first call would otherwise wait for."""
     shipped_rules()
     fingerprint.machine()
     _folder()
 
 
 def flush() -> None:
-    """Write what the default dictionaries learned since they were last written."""
+    """Write what the default dictionaries learned since the last write."""
     with LOCK:
         for device, first in list(_first.items()):
             if device not in _by_device:
@@ -121,11 +121,11 @@ def _make(device: int, directory: str) -> _Set:
 
 
 def _folder() -> str | None:
-    """Where dictionaries are kept; None where it would be in a home directory, and the user has none."""
+    """The folder of the dictionaries; None if it would be in the home directory of a user who has none."""
     folder = str(config.get("dictionary_dir"))
     try:
         folder = os.path.expanduser(folder or user_cache_dir("fastio", appauthor=False))
-    except RuntimeError:  # so platformdirs says it; its older versions leave the ~ where it is, as Python does
+    except RuntimeError:  # platformdirs without a home directory; its older versions leave the ~, as Python does
         return None
     return None if folder.startswith("~/") else os.path.abspath(folder)
 
@@ -156,7 +156,7 @@ def _existing(directory: str) -> str:
 
 
 def _after_fork_in_child() -> None:
-    _first.clear()  # what they took is the parent's to tell
+    _first.clear()  # the parent reports their times
     for kept in _by_name.values():
         kept.store.mark_written()
 

@@ -1,7 +1,7 @@
-"""WDic, RDic and WRDic: which tool was fastest, by context and size, learned from the very transfers that ask.
+"""WDic and RDic: which tool is fastest, by context and size, learned from the transfers that they choose tools for.
 
-Source: the Fastensor paper, section 4. Thread-safe and bounded. There is one lock for all: it is held for
-microseconds, and a fork must find every dictionary whole.
+Source: the Fastensor paper, section 4. Thread-safe and bounded. All dictionaries share one lock: it is held for
+microseconds, and a fork must find every dictionary consistent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastio.dicts.choice import Choice
 from fastio.dicts.codec import MOST_CONTEXTS, parse_tuner, parse_tuners, plain_tuners
 from fastio.dicts.context import Context
-from fastio.dicts.files import faults_of, read_plain, write_plain
+from fastio.dicts.files import errors_naming, read_plain, write_plain
 from fastio.dicts.priors import Rule, parse_rules, rule_for
 from fastio.dicts.renewal import Renewal
 from fastio.dicts.sizes import bucket_of
@@ -33,19 +33,19 @@ LOCK = lock_across_forks()
 
 
 class Listener(Protocol):
-    """Hears of every observation, and of what was kept but makes no sense; keeps a dictionary on disk."""
+    """Called by a dictionary after it learned something, and if a stored context is damaged; keeps it on disk."""
 
-    def heard(self) -> None: ...
+    def on_learned(self) -> None: ...
 
-    def damaged(self, error: DictionaryError) -> None: ...
+    def on_damaged(self, error: DictionaryError) -> None: ...
 
 
 class Dictionary:
-    """What tools took, for saves and loads.
+    """The times of tools, for saves and loads.
 
     ``rules`` are priors (None: those that ship with fastio). ``renew`` says how often all is measured again: ``""``
     never, ``"5000"`` calls, ``"3600s"`` seconds by ``clock``; anything else is a ValueError. With ``learn=False`` the
-    dictionary is followed as it stands: it takes the best tool of the nearest size, tries no other and learns nothing.
+    dictionary is frozen: it takes the best tool of the nearest size, tries no other and learns nothing.
     """
 
     op: str | None = None
@@ -60,20 +60,20 @@ class Dictionary:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.learn = learn
-        self._answers: dict[tuple[Context, int, tuple[str, ...]], Choice] = {}  # while it does not learn
+        self._answers: dict[tuple[Context, int, tuple[str, ...]], Choice] = {}  # of a frozen dictionary
         self.tuners: dict[Context, Tuner] = {}
         self.listener: Listener | None = None
         self._kept: dict[Context, dict[str, Any]] = {}
         self._rules = None if rules is None else list(rules)
         self._renewal = Renewal(renew, clock)
-        self._warm: set[tuple[str, ...]] = set()  # tool, op and device of calls; op and device alone, by any tool
+        self._warm: set[tuple[str, ...]] = set()  # (tool, op, device) and (op, device) of the calls so far
 
     def choose(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Choice:
-        """The tool to use for a transfer of so many bytes, out of the candidates; none is a ValueError.
+        """The tool to use for a transfer of ``nbytes``, out of the candidates; ValueError if there is none.
 
-        Candidates come in order of the processor's work, least first: of those equal in time (within 8 % and what is
-        known; from 256 MiB on within 12 %) the first is used for large transfers. The first call of a process goes by
-        what tools took as such.
+        Candidates are in the order of the CPU time that they take, least first. Of those equal in time (within 8 % and
+        the uncertainty; from 256 MiB on within 12 %) the first is used for transfers of 16 MiB and more. The first call
+        of a process is chosen by the times of first calls.
         """
         tools = _tuple(candidates)
         with LOCK:
@@ -85,10 +85,10 @@ class Dictionary:
             return self._tuner(own).choose(nbytes, tools, first=self._is_first(own))
 
     def observe(self, context: Context, nbytes: int, tool: str, seconds: float) -> None:
-        """Learn what a transfer took: all that its caller waited, fsync and device synchronisation included.
+        """Learn the seconds that the caller of a transfer waited, fsync and device synchronisation included.
 
-        The first call of a tool in a process is warm-up and counts for other first calls, and while nothing better is
-        known.
+        The first call of a tool in a process is warm-up: it counts for other first calls, and for all calls while no
+        later one is known.
         """
         if not self.learn or (self.op is not None and context.op != self.op):
             return
@@ -100,21 +100,21 @@ class Dictionary:
             self._tuner(context).observe(nbytes, tool, seconds, first=first)
             self._renewal.count()
         if self.listener is not None:
-            self.listener.heard()
+            self.listener.on_learned()
 
     def fail(self, context: Context, nbytes: int, tool: str, reason: str) -> None:
-        """Learn that a tool refused or failed. It is avoided in this context, at all sizes, for a growing while."""
+        """Learn that a tool failed: it is avoided in this context, at all sizes, and longer after each failure."""
         if not self.learn or (self.op is not None and context.op != self.op):
             return
         with LOCK:
-            # A path in it may have bytes that are no text, and neither JSON nor the tuner takes what stands for them.
+            # A path in it may have bytes that are not UTF-8: JSON cannot hold the surrogates that stand for them.
             self._tuner(context).fail(tool, reason.encode(errors="backslashreplace").decode())
         if self.listener is not None:
-            self.listener.heard()
+            self.listener.on_learned()
 
     def explain(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Explanation:
-        """Which tool would be chosen, why, how sure that is and what the others took. Changes nothing."""
-        from fastio.dicts.explain import explain_tuner  # who asks can wait; who imports fastio cannot
+        """Which tool would be chosen, why, how sure that is, and the times of the others. Changes nothing."""
+        from fastio.dicts.explain import explain_tuner  # here, so that `import fastio` stays light
 
         tools = _tuple(candidates)
         with LOCK:
@@ -127,14 +127,17 @@ class Dictionary:
             return replace(explanation, tool=choice.tool, reason=choice.reason)
 
     def times(self, context: Context, nbytes: int, candidates: Sequence[str]) -> dict[str, float]:
-        """Seconds that each tool is expected to take, the fastest first; only of tools measured at or near the size."""
+        """The expected seconds of each tool that was measured at or near the size, the fastest first.
+
+        The last observations may be missing: see :meth:`fastio.dicts.tuner.Tuner.times`.
+        """
         tools = _tuple(candidates)
         with LOCK:
             tuner = self._known(self._own(context))
             return {} if tuner is None else tuner.times(nbytes, tools)
 
     def renew(self) -> None:
-        """Doubt all that was measured, so that it is measured again."""
+        """Add uncertainty to all that was measured, so that it is measured again."""
         with LOCK:
             for tuner in self._all().values():
                 tuner.renew()
@@ -145,18 +148,18 @@ class Dictionary:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, learn: bool = True) -> Dictionary:
-        """Read what :meth:`dump` wrote, or a file of your own; DictionaryError says what is wrong.
+        """Read a file that :meth:`dump` or a user wrote. DictionaryError says what is wrong with it.
 
         ``learn=False`` freezes it; a file that says ``"learn": false`` is frozen anyway.
         """
-        with faults_of(path):
+        with errors_naming(path):
             plain = read_plain(path)
             dictionary = cls.__new__(cls)
             dictionary.__setstate__(plain if learn else {**plain, "learn": False})
             return dictionary
 
     def __getstate__(self) -> dict[str, Any]:
-        """Plain data, as in the file: so a rank can pickle a dictionary and broadcast it to the others."""
+        """The plain data of the file, so that a rank can pickle a dictionary and broadcast it to the others."""
         with LOCK:
             state: dict[str, Any] = {"contexts": plain_tuners(self._all())}
             if not self.learn:
@@ -173,7 +176,7 @@ class Dictionary:
         self.adopt(parse_tuners(state.get("contexts", [])))
 
     def adopt(self, tuners: dict[Context, Tuner]) -> None:
-        """Take over what is known of contexts of this dictionary's operation."""
+        """Take over the tuners of contexts of this dictionary's operation."""
         with LOCK:
             for context, tuner in tuners.items():
                 if self.op is None or context.op == self.op:
@@ -183,12 +186,12 @@ class Dictionary:
                     self.tuners[context] = tuner
 
     def adopt_later(self, kept: Mapping[Context, dict[str, Any]]) -> None:
-        """As :meth:`adopt`, each context when it is first asked about: a first load must not wait for all of them."""
+        """As :meth:`adopt`, but parse each context at its first use: a first load must not wait for all of them."""
         with LOCK:
             self._kept.update({context: text for context, text in kept.items() if self.op in (None, context.op)})
 
     def _look_up(self, context: Context, nbytes: int, tools: tuple[str, ...]) -> Choice:
-        from fastio.dicts.lookup import look_up  # it imports statistics, which only frozen dictionaries need
+        from fastio.dicts.lookup import look_up  # imports statistics, which only frozen dictionaries need
 
         key = (context, bucket_of(nbytes), tools)
         if key not in self._answers:
@@ -207,7 +210,7 @@ class Dictionary:
                 self.adopt({context: parse_tuner(self._kept.pop(context))})
             except DictionaryError as error:
                 if self.listener is not None:
-                    self.listener.damaged(error)
+                    self.listener.on_damaged(error)
         return self.tuners.get(context)
 
     def _all(self) -> dict[Context, Tuner]:
@@ -216,7 +219,7 @@ class Dictionary:
         return self.tuners
 
     def _own(self, context: Context) -> Context:
-        """The context under which this dictionary knows the transfer: a WDic answers about a load as for the save."""
+        """The context of this dictionary's operation: for a load, a WDic uses the matching save with the most calls."""
         if self.op is None or context.op == self.op:
             return context
         if self.op == SAVE:
@@ -246,13 +249,13 @@ class Dictionary:
 
 
 class WDic(Dictionary):
-    """Filled by saves. Asked about a load, it answers for the save of as much."""
+    """Filled by saves. For a load, it answers with the times of a save of the same size."""
 
     op = SAVE
 
 
 class RDic(Dictionary):
-    """Filled by loads. Asked about a save, it answers for the load of as much."""
+    """Filled by loads. For a save, it answers with the times of a load of the same size."""
 
     op = LOAD
 

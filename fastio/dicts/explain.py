@@ -1,4 +1,4 @@
-"""What a dictionary answers when it is asked why."""
+"""Explains a choice: the tool, the reason, and the expected time of each tool."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import NamedTuple
 
 from fastio.dicts.choice import Choice, Opinion
 from fastio.dicts.context import Context
-from fastio.dicts.sizes import describe_nbytes, describe_seconds, shape
+from fastio.dicts.sizes import describe_seconds, shape
 from fastio.dicts.tool_record import Failure
 from fastio.dicts.tuner import Tuner
+from fastio.sizes import format_size
 
 LIKELY = 2.0  # deviations either way
-_ONLY_RATIOS = ("prior", "unknown")  # sources of an opinion that no measurement went into
+_ONLY_RATIOS = ("prior", "unknown")  # sources of an opinion without a measurement
 
 
 class Entry(NamedTuple):
-    """One tool of an explanation. ``seconds`` is what it is expected to take, likely between ``low`` and ``high``.
+    """One tool of an explanation. ``seconds`` is its expected time, likely between ``low`` and ``high``.
 
     They are None where only the ratio to others is known. ``relative`` is its time over the first tool's. ``samples``
-    were taken at this size, ``nearby`` at sizes around it; ``source`` says which of them, or what else, was used.
+    were taken at this size, ``nearby`` at sizes around it; ``source`` says what the time is based on.
     """
 
     tool: str
@@ -37,10 +38,10 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Which tool a dictionary would use now, why, and how sure it is. ``print`` it for a table.
+    """Which tool a dictionary would use now, why, and how sure it is. Printed, it is a table.
 
-    ``confidence`` is the chance, 0 to 1, that the first of ``entries`` is truly the fastest. ``tool`` is another one
-    when the dictionary would explore.
+    ``confidence`` is the chance, 0 to 1, that the first of ``entries`` is the fastest. ``tool`` is another one when the
+    dictionary would explore.
     """
 
     context: Context
@@ -57,7 +58,7 @@ class Explanation:
         rows += [_row(entry) for entry in self.entries]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        what = f"{self.context.op} of {describe_nbytes(self.nbytes)} as {self.context.format} on {self.context.device}"
+        what = f"{self.context.op} of {format_size(self.nbytes)} as {self.context.format} on {self.context.device}"
         circumstances = _describe(self.context)
         return "\n".join(
             [
@@ -123,14 +124,14 @@ def explanation(
 
 
 def explain_tuner(tuner: Tuner, context: Context, nbytes: int, tools: tuple[str, ...], first: bool) -> Explanation:
-    """What one tuner would do, without doing it. ``first``: at the process's first call."""
+    """The explanation of one tuner, which is not changed. ``first``: for the process's first call."""
     choice, opinions = tuner.explain(nbytes, tools, first)
     failures = {tool: record.failure for tool, record in tuner.records.items() if record.failure is not None}
     return explanation(context, nbytes, choice, opinions, failures)
 
 
 def chance_of_best(ranked: Sequence[Opinion]) -> float:
-    """How sure it is that the first is the fastest, 0 to 1: its chance against each other tool, multiplied."""
+    """The chance, 0 to 1, that the first is the fastest: its chances against each other tool, multiplied."""
     best, chance = ranked[0], 1.0
     for other in ranked[1:]:
         deviation = math.hypot(best.deviation, other.deviation)

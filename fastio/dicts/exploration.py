@@ -1,9 +1,9 @@
-"""When to try another tool than the best: what a try may cost is weighed against what it may save.
+"""When to try another tool than the best: the cost of a try is weighed against the time that it may save.
 
-A tool is tried again in a band of sizes when the share of the time since that it is expected to save (the expected
-improvement of Mockus, 1975) is several times what the try costs. All tries together get a small share of the time. So
-they happen at cheap sizes first, and what they cost is bounded, however wrong the expectations are. A tool that became
-slower has a budget of its own, for it may be as fast as before again.
+A tool is tried again in a band of sizes when the time that it is expected to have saved since its last call there (the
+expected improvement of Mockus, 1975) is several times the cost of the try. All tries together get a small share of the
+time. So they happen at cheap sizes first, and their cost is bounded, however wrong the expectations are. A tool that
+became slower has a budget of its own, for it may be as fast as before again.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from fastio.dicts.tool_record import BLANK, Budget, ToolRecord, Try
 
 TRIES, MOST_TRIES = 0.005, 4.0  # share of the time for all tries, and usual calls to begin with
 FIRST_TRIES = 1.5  # usual calls at once for each tool that was not measured near a size yet
-PATIENCE = 6.0  # in the time until it is tried again, a tool must be expected to save so many times what a try costs
-LUCK = (0.03, 0.03, 0.01)  # expected besides, as a share of a call, where so few times are known: they may be outliers
-UNLIKELY = 0.0005  # the least share of the time for trying a tool
-HOPE = 1.5  # deviations by which a tool that became slower may be faster than it is expected to be as before
+PAYBACK = 6.0  # the expected savings since the last call must be so many times the cost of a try
+FEW_TIMES_GAIN = (0.03, 0.03, 0.01)  # share of a call, added for a tool with 0, 1, 2 times: they may be outliers
+LEAST_SHARE = 0.0005  # of the time, for trying one tool
+RECOVERY_DEVIATIONS = 1.5  # in favour of a tool that became slower: it is tried if it may then be the best
 BAND = 8  # buckets, two octaves: a tool is tried again in each
-MOST_COST, LEAST_COST = 3.0, 0.02  # of the best tool's time: what a try is taken to cost
-TRY_SECONDS = 1e-4  # what a try costs besides
+MOST_COST, LEAST_COST = 3.0, 0.02  # bounds of the cost of a try, over the best tool's time
+TRY_SECONDS = 1e-4  # added to the cost of a try
 USUAL_CALLS = 200  # window of the usual call's time
-PENDING_CALLS = 16  # a try whose time is not told is given up after so many calls
+PENDING_CALLS = 16  # a try without a time is given up after so many calls
 
 
 @dataclass(slots=True)
 class Exploration:
-    """The time spent in one context, and what tries may take of it.
+    """The time spent in one context, and the share of it that tries may take.
 
-    ``spent``: seconds of all calls. ``usual``: the mean of the last ones. ``tries``: the budget for tools but those
-    that became slower.
+    ``spent``: seconds of all calls. ``usual``: mean seconds of the last calls. ``tries``: the budget for all tools
+    except those that became slower.
     """
 
     spent: float = 0.0
@@ -42,31 +42,31 @@ class Exploration:
     _calls: int = 0
 
     def count(self, seconds: float) -> None:
-        """A call took so long."""
+        """Count a call that took so many seconds."""
         self._calls = min(self._calls + 1, USUAL_CALLS)
         self.spent += seconds
         self.usual += (seconds - self.usual) / self._calls
 
     def next_try(self, plan: Plan, records: Mapping[str, ToolRecord], call: int) -> tuple[Try | None, float]:
-        """The tool to try instead of the plan's best, if any, and else the seconds at which one may be due."""
+        """The tool to try instead of the plan's best, if one is due; the context's seconds when the next may be due."""
         if not self._calls:
             return None, 0.0
         found, most, due = None, -math.inf, math.inf
         for other in plan.usable[1:]:
             record, gap = records.get(other.tool, BLANK), other.mean - plan.usable[0].mean
-            alike = gap < 0 and other.known and not other.slowdown  # it is equal in time, and works the CPU more
+            alike = gap < 0 and other.known and not other.slowdown  # equal in time, but takes more CPU
             if alike or (record.tried is not None and call - record.tried.call < PENDING_CALLS):
                 continue
             excess = max(math.expm1(min(gap + 0.5 * other.informative**2, 8.0)), LEAST_COST)
             cost = TRY_SECONDS + plan.seconds * (excess if other.known else min(excess, MOST_COST))
             gain = _expected_improvement(gap, other.informative)
-            if other.slowdown > 0 and other.slowdown + HOPE * other.informative > gap:
+            if other.slowdown > 0 and other.slowdown + RECOVERY_DEVIATIONS * other.informative > gap:
                 budget, gain = record.recovery, math.inf
                 at = budget.due(cost, self.usual)
             else:
-                gain += LUCK[other.nearby] if other.nearby < len(LUCK) and not plan.first else 0.0
+                gain += FEW_TIMES_GAIN[other.nearby] if other.nearby < len(FEW_TIMES_GAIN) and not plan.first else 0.0
                 begun = record.last_used.get(plan.bucket // BAND, 0.0)
-                own = Budget(max(gain / PATIENCE, UNLIKELY), begun, credit=0.0 if other.known else FIRST_TRIES)
+                own = Budget(max(gain / PAYBACK, LEAST_SHARE), begun, credit=0.0 if other.known else FIRST_TRIES)
                 budget = self.tries
                 at = max(own.due(cost, self.usual), budget.due(cost, self.usual))
             if self.spent < at:
@@ -76,14 +76,14 @@ class Exploration:
         return found, due
 
     def pay(self, record: ToolRecord, tried: Try, seconds: float) -> None:
-        """Charge what a try took beyond the best tool to the budget that it came from."""
+        """Charge the seconds that a try took beyond the best tool's to the budget of the try."""
         most = MOST_COST * max(tried.seconds, self.usual)
         tried.budget.paid += TRY_SECONDS + max(min(seconds - tried.seconds, most), 0.0)
         record.tried = None
 
 
 def _expected_improvement(gap: float, deviation: float) -> float:
-    """By how much a normal variable with that mean and deviation is expected to be below 0 (Mockus, 1975)."""
+    """The mean of max(-x, 0) for a normal x with mean ``gap`` (Mockus, 1975)."""
     if deviation <= 0:
         return max(-gap, 0.0)
     z = gap / deviation

@@ -21,8 +21,8 @@ LOCK_TRIES, LOCK_WAIT_SECONDS = 20, 0.01
 
 
 @contextlib.contextmanager
-def faults_of(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Name the file in every DictionaryError; a file that cannot be read is one too."""
+def errors_naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Inside, every DictionaryError names the file, and an OSError becomes a DictionaryError."""
     try:
         yield
     except DictionaryError as error:
@@ -32,8 +32,8 @@ def faults_of(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def read_plain(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The content of a dictionary file. Raises OSError, or DictionaryError if it is not one of a schema known here."""
-    with open(path, "rb", buffering=0, opener=_at_once) as file:
+    """The content of a dictionary file. Raises OSError, and DictionaryError if it is no JSON of this schema."""
+    with open(path, "rb", buffering=0, opener=_open_nonblocking) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise DictionaryError("not a regular file")
@@ -50,15 +50,15 @@ def read_plain(path: str | os.PathLike[str]) -> dict[str, Any]:
     return plain  # type: ignore[no-any-return]
 
 
-def _at_once(path: str, flags: int) -> int:
-    """Open it; a pipe that nobody writes to would wait for ever."""
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Open a file. Without O_NONBLOCK, the open of a pipe without a writer would block."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def write_plain(path: str | os.PathLike[str], plain: Mapping[str, Any]) -> None:
     """Write a dictionary file so that a reader finds the old one or the new one, whole. Raises OSError.
 
-    There is no fsync: a dictionary lost with the power is learned anew, and a transfer must not wait for this one.
+    There is no fsync: a dictionary lost in a power cut is learned anew, and a transfer must not wait for an fsync.
     """
     target = os.fspath(path)
     temporary = f"{target}.{os.getpid()}.{time.monotonic_ns()}.tmp"
@@ -74,10 +74,10 @@ def write_plain(path: str | os.PathLike[str], plain: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def locked(path: str, patient: bool) -> Iterator[bool]:
-    """Hold a lock file's lock, against other processes and threads; gives False if another one keeps it.
+    """Hold the lock of a lock file, against other processes and threads. Yields False if another one holds it.
 
-    A filesystem without locks is used without: the worst is that one of two writers' samples are lost. OSError for what
-    is no regular file: a symbolic link is not followed.
+    ``patient``: try for 0.2 s, else once. On a filesystem without locks, there is none: at worst the samples of one of
+    two writers are lost. OSError if the file is not a regular one; a symbolic link is not followed.
     """
     with opened_lock(path) as descriptor:
         for attempt in range(LOCK_TRIES if patient else 1):
@@ -99,7 +99,7 @@ def locked(path: str, patient: bool) -> Iterator[bool]:
 
 
 def clear_leftovers(path: str) -> None:
-    """Remove the temporaries of writers that died."""
+    """Remove temporary files that writers left an hour ago or earlier."""
     folder, name = os.path.split(path)
     for entry in os.scandir(folder):
         if entry.name.startswith(name) and entry.name.endswith(".tmp"):

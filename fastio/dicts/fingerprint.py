@@ -1,4 +1,4 @@
-"""What makes times comparable: the filesystem and its device, the kernel, the GPUs and the versions of the tools."""
+"""The fingerprint of a machine and a filesystem: times are comparable if their fingerprints are equal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LIBRARIES = (
 
 
 class Fingerprint(NamedTuple):
-    """Dictionaries with equal fingerprints share a file. All fields are text; what is not known is ``"unknown"``."""
+    """Dictionaries with equal fingerprints share a file. All fields are text; an unknown one is ``"unknown"``."""
 
     filesystem: str
     device: str
@@ -38,19 +38,19 @@ class Fingerprint(NamedTuple):
 
 
 def of(directory: str) -> Fingerprint:
-    """The fingerprint of the machine, for files in a directory. Never raises; what cannot be found out is unknown."""
+    """The fingerprint for files in a directory. Raises nothing: a field that cannot be read is ``"unknown"``."""
     return Fingerprint(*_filesystem(directory), *machine())
 
 
 @functools.cache
 def machine() -> tuple[str, str, str, str, str]:
-    """The part that is the same for all filesystems: kernel, GPUs, and versions, those of the other tools as one."""
+    """The fields that are the same for all filesystems: kernel, GPUs, versions of fastio, torch and the tools."""
     kernel = os.uname().release if hasattr(os, "uname") else sys.platform
     return kernel, _gpus(), _version("fastio"), _version("torch"), _tools()
 
 
 def _filesystem(directory: str) -> tuple[str, str]:
-    """Type and device of the filesystem: of the longest mount point above the directory."""
+    """Type and device of the filesystem: those of the longest mount point above the directory."""
     try:
         device = os.stat(directory).st_dev
         with open(_MOUNTS, "rb", buffering=0) as mounts:
@@ -58,14 +58,14 @@ def _filesystem(directory: str) -> tuple[str, str]:
         number = f" {os.major(device)}:{os.minor(device)} "
         own = [line for line in lines if number in line]
         path = os.path.realpath(directory)
-        # Files of some filesystems (btrfs) carry another number than their mount: then all mounts are looked at.
+        # Files of some filesystems (btrfs) have another device number than their mount: then all mounts are searched.
         return _longest(own, path) or _longest(lines, path) or ("unknown", "unknown")
     except (OSError, ValueError, IndexError):
         return "unknown", "unknown"
 
 
 def _longest(lines: list[str], path: str) -> tuple[str, str] | None:
-    """Type and device by the line of the longest mount point above the path; of two mounts on it, the later."""
+    """Type and device of the longest mount point above the path; of two mounts on it, the later. None without any."""
     found, mount_point = None, ""
     for line in lines:
         before, _, after = line.partition(" - ")
@@ -87,7 +87,7 @@ def _unescape(text: str) -> str:
 
 
 def _gpus() -> str:
-    """The models of the NVIDIA GPUs, from the driver's own files: nothing of CUDA is initialised for it."""
+    """The models of the NVIDIA GPUs, from the driver's files: CUDA is not initialised for it."""
     models: set[str] = set()
     try:
         for gpu in os.listdir(_GPUS):
@@ -99,7 +99,7 @@ def _gpus() -> str:
 
 
 def _tools() -> str:
-    """The versions of the libraries under other tools, and of plug-ins."""
+    """The versions of the libraries that other tools use, and of plug-ins."""
     found = {name: version for name in _LIBRARIES if (version := _version(name)) != "unknown"}
     found |= registry.plugin_versions()
     return ", ".join(f"{name} {version}" for name, version in sorted(found.items()))

@@ -1,8 +1,8 @@
-"""The first small transfer of a process: answered before anything that was learned is read from disk.
+"""The dictionary of the first small transfer of a process: chooses by the priors, before any file is read.
 
-Reading it takes about a millisecond, a third of what a load of 3 MB takes from the page cache, and most programs make
-one such call. So that one goes by the priors; what it took is told to the dictionary when that is read, at the
-second transfer, at the first large one, or at exit.
+Reading the learned times takes about a millisecond, a third of the time of a load of 3 MB from the page cache, and most
+programs make one such call. The dictionary gets the time of that call when it is read: at the second transfer, at the
+first large one, or at exit.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ SMALL_NBYTES = 8 << 20
 
 
 class FirstTransfer(Dictionary):
-    """Knows the priors only, and remembers what it is told for the dictionary that takes its place."""
+    """Knows the priors only, and keeps its observations for the dictionary that replaces it."""
 
     def __init__(self, directory: str) -> None:
         super().__init__()
         self.directory = directory
-        self._told: list[Callable[[Dictionary], None]] = []
+        self._kept_reports: list[Callable[[Dictionary], None]] = []
         self._successor: Dictionary | None = None
 
     def observe(self, context: Context, nbytes: int, tool: str, seconds: float) -> None:
-        self._tell(lambda dictionary: dictionary.observe(context, nbytes, tool, seconds))
+        self._report(lambda dictionary: dictionary.observe(context, nbytes, tool, seconds))
 
     def fail(self, context: Context, nbytes: int, tool: str, reason: str) -> None:
-        self._tell(lambda dictionary: dictionary.fail(context, nbytes, tool, reason))
+        self._report(lambda dictionary: dictionary.fail(context, nbytes, tool, reason))
 
     def hand_over(self, successor: Dictionary) -> None:
-        """Tell the dictionary what was learned here, and from now on at once."""
+        """Report what was observed to the dictionary, and from now on at once."""
         with LOCK:
             self._successor = successor
-            for tell in self._told:
-                tell(successor)
-            self._told.clear()
+            for report in self._kept_reports:
+                report(successor)
+            self._kept_reports.clear()
 
-    def _tell(self, tell: Callable[[Dictionary], None]) -> None:
+    def _report(self, report: Callable[[Dictionary], None]) -> None:
         with LOCK:
             if self._successor is None:
-                self._told.append(tell)
+                self._kept_reports.append(report)
             else:
-                tell(self._successor)
+                report(self._successor)

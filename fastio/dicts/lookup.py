@@ -1,4 +1,4 @@
-"""The answer of a dictionary that does not learn: its table as it stands (Fastensor paper, section 4: specific Dic)."""
+"""The choice of a frozen dictionary: by its table alone (Fastensor paper, section 4: specific Dic)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from dataclasses import dataclass, field
 from statistics import mean
 
 from fastio.dicts.choice import Choice
-from fastio.dicts.sizes import bucket_nbytes, bucket_of, describe_nbytes, describe_seconds
+from fastio.dicts.sizes import bucket_nbytes, bucket_of, describe_seconds
 from fastio.dicts.tuner import Tuner
+from fastio.sizes import format_size
 
 
 @dataclass(slots=True)
 class Row:
-    """One size of a table: the tool that is written as its ``best``, and the mean seconds of those with times."""
+    """One size of a table: the tool that the file names as ``best``, and the mean seconds of each tool with times."""
 
     best: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
     def order(self, tools: Sequence[str]) -> tuple[str, ...]:
-        """Those of the tools that this row names, the best first."""
+        """The given tools that this row names, the best first."""
         timed = sorted((tool for tool in tools if tool in self.seconds), key=self.seconds.__getitem__)
         if self.best is None or self.best not in tools:
             return tuple(timed)
@@ -28,7 +29,7 @@ class Row:
 
 
 def table_of(tuner: Tuner) -> dict[int, Row]:
-    """The rows of one context by the bucket of their size."""
+    """The rows of one context, by bucket."""
     table = {bucket: Row(best) for bucket, best in tuner.best.items()}
     for tool, record in tuner.records.items():
         for bucket, cell in record.samples.items():
@@ -39,7 +40,7 @@ def table_of(tuner: Tuner) -> dict[int, Row]:
 
 
 def look_up(tuner: Tuner, nbytes: int, tools: tuple[str, ...]) -> Choice:
-    """The best tool of the row nearest in size that names any of the tools; without one, what the priors put first.
+    """The best tool of the row nearest in size that names one of the tools; without such a row, the priors' first.
 
     Tools that the row does not name follow in the priors' order.
     """
@@ -50,6 +51,6 @@ def look_up(tuner: Tuner, nbytes: int, tools: tuple[str, ...]) -> Choice:
         if order:
             seconds = table[near].seconds.get(order[0])
             took = "" if seconds is None else f": {describe_seconds(seconds)}"
-            reason = f"the dictionary puts {order[0]} first at {describe_nbytes(bucket_nbytes(near))}{took}"
+            reason = f"the dictionary puts {order[0]} first at {format_size(bucket_nbytes(near))}{took}"
             return Choice(order[0], reason, False, (*order, *(tool for tool in otherwise.order if tool not in order)))
     return Choice(otherwise.tool, otherwise.reason, False, otherwise.order)

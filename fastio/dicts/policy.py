@@ -1,11 +1,12 @@
-"""What ``policy=`` may say, and whom to ask then: specific tool, specific or aware dictionary (Fastensor paper).
+"""Resolves ``policy=`` to a tool, a dictionary, or a mode of the default dictionary (Fastensor paper: specific, aware).
 
-A dictionary picks by the time its caller waits. Of tools equal in time (within 8 %, and by all that is known) it uses
-for 16 MiB and more the one that works the processor least, by what the transports declare: no copy through the cache,
-checksums on the way. That is never measured. From 256 MiB on 12 % are given away for it, whatever is known.
+A dictionary chooses by the time that its caller waits. For 16 MiB and more, of tools equal in time (within 8 % and the
+uncertainty), it uses the one that takes least CPU. That is not measured: the transports declare whether they copy
+through the page cache and whether they compute checksums on the way. From 256 MiB on, 12 % more time is accepted
+for it, whatever the uncertainty.
 
-A path names a dictionary that the user made. It is followed as it stands: the best tool of the nearest size, the next
-one only where that refuses. To go on learning from a file, load it: ``policy=Dictionary.load(path)``.
+A path names a dictionary that the user made. It is frozen: the best tool of the nearest size is used, the next one only
+if that refuses. To go on learning from a file, load it: ``policy=Dictionary.load(path)``.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ AUTO = "auto"
 
 
 class Policy(NamedTuple):
-    """A policy made plain: exactly one of the three is set.
+    """A resolved policy: exactly one of the three is set.
 
-    ``tool``: use that one. ``dictionary``: ask that one. ``mode``: ask the default dictionary in that mode.
+    ``tool``: use it. ``dictionary``: it chooses. ``mode``: the default dictionary chooses, in this mode.
     """
 
     tool: str | None = None
@@ -33,9 +34,9 @@ class Policy(NamedTuple):
     mode: str | None = None
 
     def ask(self, op: str, directory: str, nbytes: int | None = None) -> Dictionary:
-        """The dictionary to ask and to tell about ``nbytes`` of a file in a directory.
+        """The dictionary that chooses and learns for a transfer of ``nbytes`` of a file in a directory.
 
-        A ValueError where the policy is a tool.
+        ValueError if the policy is a tool.
         """
         if self.dictionary is not None:
             return self.dictionary
@@ -49,7 +50,7 @@ _AUTO = {SAVE: _BY_MODE["w"], LOAD: _BY_MODE["r"]}
 
 
 def resolve(policy: object, op: str, candidates: Sequence[str]) -> Policy:
-    """Make a policy plain.
+    """Resolve a policy.
 
     ``policy`` is a tool's name (one of ``candidates``), a Dictionary, a path to one (``.json``), ``"w"``, ``"r"``,
     ``"w+r"`` or ``"auto"``: ``"w"`` for a save, ``"r"`` for a load, ``"w+r"`` for anything else. What ``"auto"`` means

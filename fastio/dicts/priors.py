@@ -1,8 +1,8 @@
-"""Starting dictionaries: what tools took relative to each other elsewhere. Measurement overrides them.
+"""Starting dictionaries: the times of tools relative to each other on other machines. Measurement overrides them.
 
-A rule says for which contexts it holds and gives each tool's bandwidth (MB of 10^6 bytes a second) at some sizes. Only
-the ratios between tools count; between two sizes the logarithm of the ratio is interpolated. A rule may say how far
-each may be off on another machine; else it is :func:`usual_doubt`.
+A rule names the contexts that it holds for and gives each tool's bandwidth (10^6 bytes a second) at some sizes. Only
+the ratios between tools count; between two sizes the logarithm of the ratio is interpolated. A rule may give the
+deviation of each from one machine to another; without one it is :func:`usual_doubt`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from fastio.dicts.context import Context
 from fastio.dicts.sizes import bucket_nbytes, bucket_of, shape
 from fastio.errors import DictionaryError, quoted
 
-# Between recordings of other days and versions, on other virtual machines of two kinds, it was 0.09 to 0.14 over all
-# sizes; 0.08 up to 256 KiB and 0.25 from 2 MiB on between an EPYC and a Xeon.
+# Standard deviation of the logarithm of a ratio. Measured between recordings of other days and versions, on virtual
+# machines of two kinds: 0.09 to 0.14 over all sizes; between an EPYC and a Xeon 0.08 up to 256 KiB, 0.25 from 2 MiB on.
 _DOUBT = 0.165
-# The share of that where the bytes are few: what a call takes there is the work of code that is the same everywhere,
-# beyond that the work of a machine's disk and memory.
+# The share of that for small sizes. There a call's time is that of code, which is alike everywhere; for large sizes it
+# is that of the machine's disk and memory.
 _SMALL = 0.5
-_LATENCY_NBYTES = math.exp(shape(0.0))  # of a usual disk
+_LATENCY_NBYTES = math.exp(shape(0.0))  # of a typical disk
 
 _CONTEXT_FIELDS = frozenset(Context._fields)
-_UNLISTED = 0.2  # logarithm: how much slower than the best a tool is taken to be of which a rule says nothing
+_UNLISTED = 0.2  # logarithm: a tool that a rule does not list is taken to be so much slower than the best
 
 
 class Prior:
-    """What tools took relative to each other elsewhere: ``costs`` by bucket, ascending, at least one.
+    """The times of tools relative to each other on other machines: ``costs`` by bucket, ascending, at least one.
 
     A cost is the logarithm of a tool's time over the best one's, and the standard deviation of that from one machine to
     another.
@@ -42,11 +42,11 @@ class Prior:
         self._buckets = [bucket for bucket, _ in costs]
 
     def lists(self, tool: str) -> bool:
-        """Whether it says anything of the tool."""
+        """Whether it has a cost of the tool."""
         return tool in self._costs[0][1]
 
     def at(self, bucket: int, tool: str) -> tuple[float, float | None]:
-        """The tool's cost at a bucket, between two by interpolation; no deviation if it says nothing of the tool."""
+        """The tool's cost and its deviation at a bucket, interpolated; the deviation is None for an unlisted tool."""
         after = min(bisect_left(self._buckets, bucket), len(self._costs) - 1)
         high, above = self._costs[after]
         low, below = self._costs[after - 1] if after and bucket < high else (high, above)
@@ -58,43 +58,43 @@ class Prior:
 
 
 class Rule(NamedTuple):
-    """One rule: ``where`` maps a field of the context to the values it holds for, ``text`` is the rule as written."""
+    """A rule. ``where`` maps fields of the context to the values that it holds for; ``text`` is the rule as written."""
 
     where: Mapping[str, Sequence[object]]
     prior: Prior
     text: Mapping[str, object]
 
     def holds(self, context: Context) -> bool:
-        """Whether the rule speaks about this context."""
+        """Whether the rule holds for this context."""
         return all(getattr(context, name) in values for name, values in self.where.items())
 
 
 NOTHING = Rule({}, Prior([(0, {})]), {})
-"""The rule that says nothing: all tools are alike."""
+"""The rule without content: all tools are alike."""
 
 
 def usual_doubt(nbytes: float) -> float:
-    """Standard deviation of a logarithm of relative time from one machine to another, where a rule says nothing of it.
+    """Standard deviation of the logarithm of a relative time from one machine to another, if a rule gives none.
 
-    Of tools that are alike on both; that a tool may be altogether different there is the tuner's to know.
+    For tools that are alike on both. The tuner allows for tools that are altogether different.
     """
     return _DOUBT * (_SMALL + (1 - _SMALL) * nbytes / (nbytes + _LATENCY_NBYTES))
 
 
 def rule_for(rules: Iterable[Rule], context: Context) -> Rule:
-    """The first rule that holds for the context, else :data:`NOTHING`."""
+    """The first rule that holds for the context; :data:`NOTHING` if none does."""
     return next((rule for rule in rules if rule.holds(context)), NOTHING)
 
 
 def parse_rules(texts: object) -> list[Rule]:
-    """Rules from the ``priors`` of a dictionary file; raises DictionaryError for what makes no sense."""
+    """Rules from the ``priors`` of a dictionary file; raises DictionaryError for a malformed one."""
     if not isinstance(texts, list):
         raise DictionaryError(f"'priors' must be a list of rules, not {type(texts).__name__}")
     return [_parse(text) for text in texts]
 
 
 def is_text(text: str) -> bool:
-    """Whether it is Unicode: in JSON there may be halves of surrogate pairs, too, which the tuner cannot take."""
+    """Whether it is valid Unicode: JSON may have lone surrogates, which cannot be encoded."""
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Renewal:
-    """Says when renewal is due. ``text`` is ``""``, ``"5000"`` (calls) or ``"3600s"`` (seconds of ``clock``)."""
+    """Tells when a renewal is due. ``text`` is ``""``, ``"5000"`` (calls) or ``"3600s"`` (seconds of ``clock``)."""
 
     def __init__(self, text: str, clock: Callable[[], float]) -> None:
         if not isinstance(text, str):
@@ -23,11 +23,11 @@ class Renewal:
         self._since = clock() if in_seconds else 0.0
 
     def count(self) -> None:
-        """One more call was observed."""
+        """Count an observed call."""
         self._calls += 1
 
     def due(self) -> bool:
-        """Whether the time has come; asking when it has starts the next period."""
+        """Whether a renewal is due. If so, the next period begins."""
         if self._every_calls:
             if self._calls < self._every_calls:
                 return False

@@ -1,4 +1,4 @@
-"""The size classes of a dictionary, and sizes and durations in words."""
+"""The size classes of a dictionary, and durations in words."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 BUCKETS_PER_OCTAVE = 4
 FIRST_OCTAVE, LAST_OCTAVE = 8, 50
 BUCKETS = (LAST_OCTAVE - FIRST_OCTAVE) * BUCKETS_PER_OCTAVE
-_LATENCY_NBYTES = 1 << 20  # latency times bandwidth of a usual disk
+_LATENCY_NBYTES = 1 << 20  # a typical disk's latency times its bandwidth
 
 
 def bucket_of(nbytes: float) -> int:
-    """The quarter octave that a size in bytes falls in. Sizes below 304 share the first bucket, vast ones the last."""
+    """The quarter octave that a size in bytes is in. Sizes below 304 share the first bucket, from 2^50 on the last."""
     if not nbytes >= 1 << FIRST_OCTAVE:
         return 0
     return int(min(BUCKETS_PER_OCTAVE * (math.log2(nbytes) - FIRST_OCTAVE), BUCKETS - 1))
@@ -24,7 +24,7 @@ def bucket_nbytes(bucket: int) -> int:
 
 
 def shape(nbytes: float) -> float:
-    """The logarithm that the logarithm of any tool's time grows with: latency + size / bandwidth, up to a constant."""
+    """How log(seconds) of any tool grows with the size: log(latency + size / bandwidth), up to a constant."""
     return math.log(max(nbytes, 0.0) + _LATENCY_NBYTES)
 
 
@@ -32,21 +32,8 @@ SHAPES = tuple(shape(bucket_nbytes(bucket)) for bucket in range(BUCKETS))
 """The shape at each bucket's own size."""
 
 
-def describe_nbytes(nbytes: float) -> str:
-    """A size in words: ``"12.3 MiB"``."""
-    for unit in ("B", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{_three_digits(nbytes)} {unit}"
-        nbytes /= 1024
-    return f"{_three_digits(nbytes)} GiB"
-
-
 def describe_seconds(seconds: float) -> str:
     """A duration in words: ``"12.3 ms"``."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.3g} us"
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"

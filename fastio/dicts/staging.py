@@ -1,6 +1,6 @@
-"""Whether large direct reads of a disk go through staging memory: what they found out, kept beside the dictionaries.
+"""Whether large direct reads of a disk are faster through staging memory: measured, and kept beside the dictionaries.
 
-Finding it out takes a gigabyte of reads (native/transfer/staging_choice.hpp), more than most processes load.
+Measuring it takes a gigabyte of reads (native/transfer/staging_choice.hpp), more than most processes load.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ _MOST_SECONDS = 1e6
 
 
 class Learned(NamedTuple):
-    """``staged``: staging is the faster. ``landing``, ``staging``: seconds a GB, 0 where not measured.
+    """What was measured. ``staged``: reads through staging memory are the faster ones.
 
-    ``since``: bytes since the slower was tried; ``spell``: bytes from one such trial to the next.
+    ``landing``: seconds for 10^9 bytes that are read directly into the tensors' memory, ``staging``: through staging
+    memory; 0 if not measured. ``since``: bytes since the slower way was tried; ``spell``: bytes from one such trial to
+    the next.
     """
 
     staged: bool
@@ -29,7 +31,7 @@ class Learned(NamedTuple):
 
 
 def learned(device: int) -> Learned | None:
-    """What reads from the device (``st_dev``) found out; None where there were none."""
+    """What this process measured on the device (``st_dev``); None without such reads."""
     found = staging_learned(device) if device >= 0 else None
     if found is None:
         return None
@@ -38,19 +40,19 @@ def learned(device: int) -> Learned | None:
 
 
 def adopt(device: int, known: Learned) -> None:
-    """Go on from what another process found out, unless this one knows something."""
+    """Continue from the measurements of another process, unless this one has its own."""
     if device >= 0:
         staging_adopt(device, known.staged, known.landing / 1e9, known.staging / 1e9, known.since, known.spell)
 
 
 def plain(known: Learned) -> dict[str, Any]:
-    """It as plain data for JSON."""
+    """Plain data for JSON."""
     rounded = known._replace(landing=round(known.landing, 4), staging=round(known.staging, 4))
     return rounded._asdict()
 
 
 def parse(text: object) -> Learned:
-    """From plain data, which nobody vouches for; DictionaryError if it makes no sense."""
+    """Parse plain data from a file; DictionaryError if it is malformed."""
     if isinstance(text, Mapping) and text.keys() >= set(Learned._fields):
         staged, landing, staging, since, spell = (text[name] for name in Learned._fields)
         if (

@@ -1,4 +1,4 @@
-"""Dictionaries on disk: what ships, and what is kept, merged with what other processes wrote meanwhile."""
+"""Dictionaries on disk: those that ship with fastio, and those that are learned, merged with other processes' times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastio.dicts import staging
 from fastio.dicts.codec import parse_contexts, parse_tuner, plain_tuners
 from fastio.dicts.context import Context
 from fastio.dicts.dictionary import LOCK, Dictionary
-from fastio.dicts.files import clear_leftovers, faults_of, locked, read_plain, write_plain
+from fastio.dicts.files import clear_leftovers, errors_naming, locked, read_plain, write_plain
 from fastio.dicts.fingerprint import Fingerprint
 from fastio.dicts.priors import Rule, parse_rules
 from fastio.dicts.tool_record import Samples
@@ -34,17 +34,16 @@ def shipped_rules() -> Sequence[Rule]:
     rules: list[Rule] = []
     for name in _SHIPPED:
         path = Path(__file__).with_name(name)
-        with faults_of(path):
+        with errors_naming(path):
             rules += parse_rules(read_plain(path).get("priors", []))
     return rules
 
 
 class Store:
-    """Keeps dictionaries in one file: read when made, written now and then while they learn, and by :meth:`write`.
+    """Keeps dictionaries in one file: reads it when made, and writes it at most once a minute, or by :meth:`write`.
 
-    With them what reads from ``device`` (``st_dev``) found out about staging. ``path`` is None where there is no place
-    for a file.
-    Nothing here raises: what goes wrong is a warning, and the dictionaries carry on in memory.
+    The file also holds what was measured about staging on ``device`` (``st_dev``). ``path`` is None if there is no
+    place for a file. Problems are warnings, not errors: the dictionaries then work in memory only.
     """
 
     def __init__(
@@ -70,20 +69,20 @@ class Store:
             dictionary.adopt_later(kept)
             dictionary.listener = self
 
-    def heard(self) -> None:
-        """A dictionary learned something; write when enough has come together."""
+    def on_learned(self) -> None:
+        """Count an observation; write after 64 of them and 60 seconds."""
         self._calls += 1
         if self._calls >= WRITE_EVERY_CALLS and self._clock() - self._written >= WRITE_EVERY_SECONDS:
             self.write(patient=False)
 
-    def damaged(self, error: DictionaryError) -> None:
-        """What was kept of a context makes no sense: say so."""
+    def on_damaged(self, error: DictionaryError) -> None:
+        """Warn that a stored context is damaged."""
         self._warn(f"what it says of a context is ignored and learned anew: {error}")
 
     def write(self, *, patient: bool = True) -> None:
-        """Add what was learned since the last write to the file. Does nothing where nothing was learned.
+        """Add what was learned since the last write to the file. Does nothing if nothing was learned.
 
-        ``patient`` says whether to wait a little for another process that is writing.
+        ``patient``: wait up to 0.2 s for another process that is writing.
         """
         with LOCK:
             if not self._calls:
@@ -101,7 +100,7 @@ class Store:
             self._warn(f"{error}: {_NOT_KEPT}")
 
     def mark_written(self) -> None:
-        """Forget what is not on disk yet: in a forked child, whose parent will write it."""
+        """Mark everything as written: after a write, and in a forked child, whose parent will write it."""
         self._calls = 0
         for cell in self._cells():
             cell.written()
@@ -130,11 +129,11 @@ class Store:
             try:
                 tuners[context] = parse_tuner(text)
             except DictionaryError as error:
-                self.damaged(error)
+                self.on_damaged(error)
         return tuners
 
     def _read(self) -> tuple[dict[Context, dict[str, Any]], staging.Learned | None]:
-        """What the file says of contexts, and of staging."""
+        """The contexts of the file, and the measurements of staging; empty and None if it cannot be used."""
         staged = None
         if self.path is None:
             return {}, None
@@ -144,7 +143,7 @@ class Store:
                 raise DictionaryError("it was learned on another machine")
             if "staging" in plain:
                 staged = self._staging(plain["staging"])
-            return parse_contexts(plain.get("contexts", []), self.damaged), staged
+            return parse_contexts(plain.get("contexts", []), self.on_damaged), staged
         except FileNotFoundError:
             return {}, None
         except (OSError, DictionaryError) as error:
@@ -166,7 +165,7 @@ class Store:
 
 
 def _merge_tuners(into: dict[Context, Tuner], learned: Mapping[Context, Tuner]) -> None:
-    """Add the fresh samples of ``learned`` to what another process may have written meanwhile."""
+    """Add the fresh samples of ``learned`` to ``into``, which other processes may have written meanwhile."""
     for context, tuner in learned.items():
         there = into.setdefault(context, Tuner())
         for tool, record in tuner.records.items():

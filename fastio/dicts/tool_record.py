@@ -1,4 +1,4 @@
-"""What is kept of one tool in one context: its last times at each size, its failures, its changes of speed."""
+"""The record of one tool in one context: its last times at each size, its failures, its changes of speed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import NamedTuple
 from fastio.dicts.change_detection import ChangeDetector
 from fastio.dicts.choice import Opinion
 
-KEPT = 5  # times of a cell
+KEPT = 5  # times that are kept of a tool in a bucket
 NEAR = 16  # buckets: four octaves either way
 LOOKS, FIRST_LOOK = 0.02, 1.0  # share of the time for each tool that became slower, and usual calls to begin with
-RETRY_CALLS, RETRY_GROWTH, MOST_GROWTHS = 256, 4, 4
+RETRY_CALLS = 256  # without a tool that failed
+RETRY_GROWTH, MOST_GROWTHS = 4, 4  # times as many after each further failure, so often
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a tool refused, how often in a row, and the call of its context before which it is not tried again."""
+    """Why a tool failed, how often in a row, and the call of its context before which it is not tried again."""
 
     reason: str
     count: int
@@ -29,7 +30,7 @@ class Samples:
     """The last times of one tool in one bucket, as logarithms of seconds at the bucket's own size.
 
     ``firsts`` are those of first calls of a process. ``fresh`` and ``fresh_firsts`` count those that are not on disk
-    yet; ``rewritten``: what is on disk is to be replaced.
+    yet. ``rewritten``: the times on disk are to be replaced.
     """
 
     values: list[float] = field(default_factory=list)
@@ -47,7 +48,7 @@ class Samples:
             self.fresh = min(self.fresh + 1, KEPT)
 
     def merge(self, newer: Samples) -> None:
-        """Append what is fresh of the same cell in another process."""
+        """Append the fresh times of the same tool and bucket in another process."""
         kept = [] if newer.rewritten else self.values
         self.values = [*kept, *_last(newer.values, newer.fresh)][-KEPT:]
         self.firsts = [*self.firsts, *_last(newer.firsts, newer.fresh_firsts)][-KEPT:]
@@ -63,9 +64,9 @@ class Samples:
 
 @dataclass(slots=True)
 class Budget:
-    """A share of the time from ``begun`` on (in the context's seconds), of which some is ``paid``.
+    """A ``share`` of the context's seconds since ``begun``; ``paid`` seconds of it are used.
 
-    ``credit``: usual calls that may be spent at once.
+    ``credit``: usual calls that may be used at once.
     """
 
     share: float
@@ -74,13 +75,13 @@ class Budget:
     credit: float = 0.0
 
     def due(self, cost: float, usual: float) -> float:
-        """The context's seconds from which on so much more may be spent."""
+        """The context's seconds at which ``cost`` more seconds may be used. ``usual``: the seconds of a usual call."""
         least = self.paid + cost - self.credit * usual
         return self.begun + least / self.share
 
 
 class Try(NamedTuple):
-    """A call that chooses another tool than the best, which is expected to take ``seconds``; what pays for it."""
+    """A call that tries another tool than the best, which is expected to take ``seconds``; the budget that it uses."""
 
     opinion: Opinion
     call: int
@@ -90,12 +91,11 @@ class Try(NamedTuple):
 
 @dataclass(slots=True)
 class ToolRecord:
-    """What is kept of one tool.
+    """The record of one tool.
 
-    ``used``: some call of this process used it. ``tried``: a try whose time is not known yet. ``speed_before``: its
-    speed before it became slower, as long as it is slower. ``recovery``: for looking whether a tool that became slower,
-    or is suspected of it, is as fast as before. ``last_used``: the context's seconds at its last call in each band of
-    sizes.
+    ``used``: a call of this process used it. ``tried``: a try whose time is not known yet. ``speed_before``: its speed
+    before it became slower, while it is slower. ``recovery``: the budget for trying whether a tool that became slower,
+    or may have, is as fast as before. ``last_used``: the context's seconds at its last call in each band of sizes.
     """
 
     detector: ChangeDetector = field(default_factory=ChangeDetector)
@@ -108,11 +108,11 @@ class ToolRecord:
     last_used: dict[int, float] = field(default_factory=dict)
 
     def cell(self, bucket: int) -> Samples:
-        """The samples of a bucket, made empty where there are none."""
+        """The samples of a bucket; made empty if there are none."""
         return self.samples.setdefault(bucket, Samples())
 
     def count(self, bucket: int) -> tuple[int, int]:
-        """How many times are kept of a bucket, and of those near it."""
+        """The number of times that are kept of a bucket, and of all buckets near it together."""
         samples, nearby = self.samples, 0
         for at in range(bucket - NEAR, bucket + NEAR + 1):
             if at in samples:
@@ -129,16 +129,16 @@ class ToolRecord:
         return self.failure is not None and call < self.failure.until
 
     def doubt(self, spent: float) -> None:
-        """The tool is, or may be, slower than before: begin to count what looking at it again costs."""
+        """Begin a new budget for trying the tool again, which is or may be slower than before."""
         self.recovery = Budget(LOOKS, spent, credit=FIRST_LOOK)
 
 
 BLANK = ToolRecord()
-"""What is known of a tool of which nothing is known. It is never changed."""
+"""The record of a tool that has none. It is never changed."""
 
 
 def median(values: Sequence[float]) -> float:
-    """One number for what several times say together."""
+    """The median of at least one value."""
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 

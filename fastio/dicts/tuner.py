@@ -1,12 +1,12 @@
-"""Which tool to use, learned while it is used: the tuner of one context.
+"""The tuner of one context: chooses tools, and learns their times while they are used.
 
 After the Fastensor paper, section 4 (algorithms 1 and 2, figure 4), with times learned from every transfer instead of
 one cold time per tool, and every size answered from the sizes around it. Total time is minimised:
 
 - The tool with the least expected time is used (:class:`fastio.dicts.cost_model.CostModel`).
 - A tool that may be faster is tried if a budget allows it (:class:`fastio.dicts.exploration.Exploration`).
-- A tool that became slower (:class:`fastio.dicts.change_detection.ChangeDetector`), or is suspected of it, is looked at
-  again out of a budget of its own, for it may be as fast as before again.
+- A tool that became slower (:class:`fastio.dicts.change_detection.ChangeDetector`), or may have, is tried again out of
+  a budget of its own, for it may be as fast as before again.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from fastio.dicts.priors import NOTHING, Rule
 from fastio.dicts.sizes import SHAPES, bucket_nbytes, bucket_of, shape
 from fastio.dicts.tool_record import BLANK, Samples, ToolRecord, median
 
-PLAN_CALLS = 256  # the life of a plan, unless
+PLAN_AGE = 512  # a plan ends after so many calls of choose and observe together, or earlier, when
 MOVED = 0.1  # an expected time moves by this logarithm
-AGREES, MOST_WAITING = 0.3, 32  # logarithm: a time this near to the expected one may wait, as may so many
-SURPRISE = 3.0  # deviations: a tool's first time near a size, if it is that far off, tells of the size, not of a change
+AGREES, MOST_WAITING = 0.3, 32  # logarithm: times this near to the expected one wait, until there are so many
+SURPRISE = 3.0  # deviations: a tool's first time near a size that is so far off bends the curve and is no change
 RETURNED = 0.1  # logarithm: a tool this near to its old speed is as fast as before
 FIRST_NOISE = 0.35  # standard deviation of a first call's time
-ELSEWHERE_CALLS = 100  # that may have passed since stored times were measured
-LARGE_NBYTES, HUGE_NBYTES = 16 << 20, 256 << 20  # from here on CPU work counts; from here on for long
-EQUAL, GIVEN_AWAY = 0.08, 0.12  # logarithms: what a large, a huge transfer may take longer with less work of the CPU
+ELSEWHERE_CALLS = 100  # calls of other processes that are assumed since the stored times were measured
+LARGE_NBYTES, HUGE_NBYTES = 16 << 20, 256 << 20  # transfers from these sizes on are large, are huge
+EQUAL, GIVEN_AWAY = 0.08, 0.12  # logarithms: a large, a huge transfer may take so much longer to take less CPU
 LEAST_SECONDS = 1e-9
 MOST_TOOLS, MOST_PLANS = 64, 1024
 
 
 class Tuner:
-    """Learns one context, begun with what a rule says. Not thread-safe: a :class:`Dictionary` is.
+    """Learns one context, from a rule's prior on. Not thread-safe; a :class:`Dictionary` is.
 
     ``choose`` a tool, then report how long it took (``observe``) or why it failed (``fail``). Sizes are bytes, times
-    seconds. ``records`` holds what is known of each tool, ``best`` what a file names as the best tool of a bucket.
+    seconds. ``records``: the record of each tool. ``best``: the best tool of a bucket, as a file names it.
     """
 
     def __init__(self, rule: Rule = NOTHING) -> None:
@@ -50,12 +50,14 @@ class Tuner:
         self._model = CostModel(rule.prior)
         self._exploration = Exploration()
         self._plans: dict[tuple[int, tuple[str, ...]], Plan] = {}
-        self._expected: dict[tuple[str, int], float] = {}  # of the plans in use
+        self._asked: dict[tuple[int, tuple[str, ...]], Plan] = {}  # plans that only `times` uses
+        self._expected: dict[tuple[str, int], float] = {}  # of the best tools of the plans in use, if measured
         self._waiting: dict[tuple[str, int], list[float]] = {}
-        self._passed = 0  # calls that the model does not know of yet
+        self._passed = 0  # observed calls that the model does not count yet
+        self._age = 0  # calls of choose and observe together
 
     def adopt(self, rule: Rule) -> None:
-        """Take another prior; the stored times are learned on top of it."""
+        """Take another rule's prior, and learn the stored times again."""
         self.rule = rule
         self._model = CostModel(rule.prior)
         self._drop_plans()
@@ -65,22 +67,24 @@ class Tuner:
         self._model.walk(self.records, ELSEWHERE_CALLS)
 
     def choose(self, nbytes: float, candidates: Sequence[str], *, first: bool = False) -> Choice:
-        """The tool to use for a transfer of that size, out of at least one candidate (none is a ValueError).
+        """The tool to use for a transfer of ``nbytes``, out of at least one candidate; ValueError if there is none.
 
-        Candidates are in the order in which they work the CPU, least first: of tools that are equal in time the first
-        of them moves what is large. ``first``: it is the process's first transfer, by whichever tool.
+        Candidates are in the order of the CPU time that they take, least first: of tools that are equal in time, the
+        first is used for large transfers. ``first``: it is the process's first transfer, by any tool.
         """
         bucket, tools = bucket_of(nbytes), tuple(candidates)
         self.calls += 1
+        self._age += 1
         plan = None if first else self._plans.get((bucket, tools))
-        if plan is None or self.calls > plan.until:
+        if plan is None or self._age > plan.until:
             self._learn_waiting()
             plan = self._plan(bucket, tools, first)
             if not first:
                 if len(self._plans) >= MOST_PLANS:
                     self._drop_plans()
                 self._plans[bucket, tools] = plan
-                self._expected[plan.choice.tool, bucket] = plan.usable[0].mean
+                if plan.usable[0].known:
+                    self._expected[plan.choice.tool, bucket] = plan.usable[0].mean
         if self._exploration.spent < plan.due:
             return plan.choice
         tried, plan.due = self._exploration.next_try(plan, self.records, self.calls)
@@ -89,10 +93,10 @@ class Tuner:
         return plan.choice if tried is None else plan.choice_of(tried.opinion)
 
     def observe(self, nbytes: float, tool: str, seconds: float, *, first: bool = False) -> None:
-        """Learn that a transfer took so long. ``first`` marks the tool's first call in its process: warm-up.
+        """Learn the seconds of a transfer. ``first`` marks the tool's first call in its process: warm-up.
 
-        Most times agree with the plan in use. They wait, and their mean is learned, which takes less time; before
-        anything else happens.
+        Most times agree with the plan in use. To save time, they wait, and their mean is learned: after 32 calls, or
+        before anything else is learned or planned.
         """
         if not math.isfinite(seconds):
             return
@@ -104,6 +108,7 @@ class Tuner:
         cell = record.cell(bucket)
         cell.add(value + SHAPES[bucket], first)
         self._passed += 1
+        self._age += 1
         expected = self._expected.get((tool, bucket))
         if expected is not None and record.tried is None and abs(value - expected) < AGREES and not first:
             self._waiting.setdefault((tool, bucket), []).append(value)
@@ -122,14 +127,14 @@ class Tuner:
             self._drop_plans()
 
     def fail(self, tool: str, why: str) -> None:
-        """Avoid a tool that refused or failed; it is tried again much later."""
+        """Avoid a tool that refused or failed. It is tried again after 256 calls, later after each further failure."""
         record = self.record(tool)
         record.tried = None
         record.fail(why, self.calls)
         self._drop_plans()
 
     def renew(self) -> None:
-        """Doubt everything measured so far, so that it is measured again."""
+        """Add uncertainty to all that was measured, and drop the times, so that all tools are measured again."""
         self._model.renew(self.records)
         self._exploration.tries.paid = min(self._exploration.tries.paid, TRIES * self._exploration.spent)
         self._drop_plans()
@@ -138,13 +143,23 @@ class Tuner:
                 cell.clear()
 
     def times(self, nbytes: float, candidates: Sequence[str]) -> dict[str, float]:
-        """Seconds expected of each candidate that was measured at or near the size and does not fail, fastest first."""
-        plan = self._plan(bucket_of(nbytes), tuple(candidates), False)
-        known = sorted((one for one in plan.usable if one.known), key=lambda one: one.mean)
-        return {one.tool: math.exp(min(one.mean + shape(nbytes), 100.0)) for one in known}
+        """Seconds expected of each candidate that was measured at or near the size and does not fail, fastest first.
+
+        Changes no choice. They are those of the plan in use: observations that moved a time by less than 10 % may be
+        missing, up to 512 of them.
+        """
+        key = bucket_of(nbytes), tuple(candidates)
+        plan = self._plans.get(key)
+        if plan is None or self._age > plan.until:
+            plan = self._asked.get(key)
+        if plan is None or self._age > plan.until:
+            if len(self._asked) >= MOST_PLANS:
+                self._asked.clear()
+            plan = self._asked[key] = self._plan(*key, False)
+        return plan.times(nbytes)
 
     def record(self, tool: str) -> ToolRecord:
-        """What is known of a tool, made empty where nothing is."""
+        """The record of a tool; made empty if there is none."""
         found = self.records.get(tool)
         if found is None:
             if len(self.records) >= MOST_TOOLS:
@@ -156,7 +171,7 @@ class Tuner:
     def explain(
         self, nbytes: float, candidates: Sequence[str], first: bool = False
     ) -> tuple[Choice, Sequence[Opinion]]:
-        """What would be chosen, and what is expected of each tool, the best first."""
+        """The choice that would be made, and the opinion of each tool, the best first. Changes nothing."""
         plan = self._plan(bucket_of(nbytes), tuple(candidates), first)
         tried, _ = self._exploration.next_try(plan, self.records, self.calls)
         return plan.choice if tried is None else plan.choice_of(tried.opinion), plan.ranked
@@ -181,10 +196,10 @@ class Tuner:
         seconds = opinions[best].seconds(bucket) if self._exploration.usual or opinions[best].known else 0.0
         ranked = [opinions[at] for at in (best, *(at for at in usable if at != best))]
         rest = [opinions[at] for at in failing]
-        return Plan(bucket, ranked, rest, opinions[usable[0]], first, seconds, self.calls + PLAN_CALLS)
+        return Plan(bucket, ranked, rest, opinions[usable[0]], first, seconds, self._age + PLAN_AGE)
 
     def _preferred(self, bucket: int, opinions: Sequence[Opinion], usable: Sequence[int], covariance: Any) -> int:
-        """The tool to use: the fastest, or for a large transfer one that is equal in time and works the CPU less."""
+        """The tool to use: the fastest, or for a large transfer one that is equal in time and takes less CPU."""
         fastest, nbytes = usable[0], bucket_nbytes(bucket)
         if nbytes < LARGE_NBYTES or not opinions[fastest].known:
             return fastest
@@ -213,7 +228,7 @@ class Tuner:
         return Opinion(tool, mean + penalty, deviation, source, samples, nearby, known, slowdown)
 
     def _learn(self, tool: str, bucket: int, value: float, calls: int = 1) -> float:
-        """Learn a time, or the mean of several calls; return how far that moved the expected one."""
+        """Learn the value of a call, or the mean of several; return by how much the expected value moved."""
         record, seen = self.record(tool), self._model.predict(tool, bucket, value)
         detector, noise = record.detector, record.detector.noise**2
         if seen.residual**2 > SURPRISE**2 * (seen.variance + noise) and record.count(bucket)[1] <= 1:
@@ -242,7 +257,7 @@ class Tuner:
         return abs(moved)
 
     def _learn_waiting(self) -> None:
-        """Let the calls since the last time pass, and learn the times that wait."""
+        """Count the calls since the last time, and learn the values that wait."""
         if self._passed:
             self._model.walk(self.records, self._passed)
             self._passed = 0
@@ -252,6 +267,7 @@ class Tuner:
 
     def _drop_plans(self) -> None:
         self._plans.clear()
+        self._asked.clear()
         self._expected.clear()
 
     def _restore(self, tool: str, record: ToolRecord, bucket: int, cell: Samples) -> None:

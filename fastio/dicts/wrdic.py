@@ -1,4 +1,4 @@
-"""WRDic: what saves and loads take together, and the modes in which the one is decided by the other's times."""
+"""WRDic: the time of a save and a load together; and modes that choose by the times of saves or of loads alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from fastio.dicts.choice import Choice
 from fastio.dicts.context import Context
 from fastio.dicts.dictionary import LOCK, SAVE, Dictionary, RDic, WDic
-from fastio.dicts.sizes import describe_nbytes, describe_seconds
+from fastio.dicts.sizes import describe_seconds
 from fastio.errors import DictionaryError, quoted
+from fastio.sizes import format_size
 
 if TYPE_CHECKING:
     from fastio.dicts.explain import Explanation
@@ -22,9 +23,9 @@ _WHAT = {"w": "to save", "r": "to load", "w+r": "to save and load"}
 class WRDic(Dictionary):
     """``WRDic[size] = WDic[size] + RDic[size]`` of the tools that both know (Fastensor paper, algorithms 1 and 2).
 
-    The dictionary of the operation itself decides as long as it would take a tool of which the other one knows nothing,
-    and whenever there is something to explore. What is observed goes to that one too. ``mode`` narrows the sum to the
-    times of saves (``"w"``) or of loads (``"r"``).
+    The dictionary of the operation itself decides while it would choose a tool that the other one does not know, and
+    when it tries a tool. It alone learns the observed times. ``mode`` restricts the sum to the times of saves
+    (``"w"``) or of loads (``"r"``).
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class WRDic(Dictionary):
         self._part(context).fail(context, nbytes, tool, reason)
 
     def times(self, context: Context, nbytes: int, candidates: Sequence[str]) -> dict[str, float]:
-        """Seconds of a save and a load together (of those that the mode counts), for tools that both know."""
+        """Expected seconds of a save and a load together, or of one of them by the mode, of tools that both know."""
         with LOCK:
             parts = [part.times(context, nbytes, candidates) for part in self._summed]
         both = [tool for tool in candidates if all(tool in part for part in parts)]
@@ -70,7 +71,7 @@ class WRDic(Dictionary):
         return dict(sorted(total.items(), key=lambda item: item[1]))
 
     def explain(self, context: Context, nbytes: int, candidates: Sequence[str]) -> Explanation:
-        """As the operation's own dictionary explains, but with the choice and reason of the sum once there is one."""
+        """The explanation of the operation's own dictionary, with the choice and reason of the sum if there is one."""
         own = self._part(context)
         explanation = own.explain(context, nbytes, candidates)
         total = self.times(context, nbytes, candidates)
@@ -100,4 +101,4 @@ class WRDic(Dictionary):
 
     def _reason(self, nbytes: int, total: dict[str, float]) -> str:
         tool, seconds = next(iter(total.items()))
-        return f"{tool} takes least {_WHAT[self.mode]} {describe_nbytes(nbytes)}: {describe_seconds(seconds)}"
+        return f"{tool} takes least {_WHAT[self.mode]} {format_size(nbytes)}: {describe_seconds(seconds)}"

@@ -34,15 +34,11 @@ def _passes(capabilities: Capabilities) -> tuple[bool, bool, bool]:
     return not capabilities.direct, not capabilities.checksums, bool(capabilities.whole)
 
 
-def save_context(file_format: str, devices: frozenset[str], durable: bool, nbytes: int, extents: int) -> Context:
+def save_context(file_format: str, device: str, durable: bool, nbytes: int, extents: int) -> Context:
     """The dictionary's key for a save of ``nbytes`` tensor bytes in ``extents`` storages."""
-    return Context(SAVE, file_format, _device(devices), durable, None, small_class(nbytes, extents))
+    return Context(SAVE, file_format, device, durable, None, small_class(nbytes, extents))
 
 
-def load_context(file_format: str, devices: frozenset[str], resident: bool, nbytes: int, extents: int) -> Context:
+def load_context(file_format: str, device: str, resident: bool, nbytes: int, extents: int) -> Context:
     """The dictionary's key for a load; ``resident`` is whether the page cache holds the file."""
-    return Context(LOAD, file_format, _device(devices), None, resident, small_class(nbytes, extents))
-
-
-def _device(devices: frozenset[str]) -> str:
-    return min(devices - {"cpu"}, default="cpu")
+    return Context(LOAD, file_format, device, None, resident, small_class(nbytes, extents))

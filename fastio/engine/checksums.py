@@ -1,14 +1,20 @@
-"""CRC-32 of extents, for transports that do not compute it while they move the bytes."""
+"""CRC-32 of extents, for transports that do not compute it while they move the bytes.
+
+A device computes those of its own memory, so that the host touches no tensor bytes that bypassed it. Where it cannot,
+the bytes are copied to the host, and a note says so.
+"""
 
 from __future__ import annotations
 
 import bisect
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
-from fastio import _native
+from fastio import _native, devices
+from fastio.errors import ToolUnavailableError
 from fastio.formats.layout import Layout, address_of
 from fastio.memory.raw_memory import storage_bytes
 from fastio.transports.transport import Extent
@@ -30,16 +36,52 @@ def of_extent(extent: Extent) -> int:
     return value
 
 
-def of_extents(extents: Sequence[Extent]) -> list[int]:
-    """One CRC-32 per extent, 0 where none is asked for."""
-    return [of_extent(extent) if extent.checksum else 0 for extent in extents]
+class Checksums(NamedTuple):
+    """One CRC-32 per extent, 0 where none is asked for. ``notes`` say why bytes were copied to the host for them."""
+
+    values: list[int]
+    notes: tuple[str, ...]
 
 
-def seal(layout: Layout) -> list[int]:
-    """Compute the CRCs of a layout's storages, and write them into its zip headers. Returns one for each extent."""
-    values = of_extents(layout.extents)
-    patch(layout, values)
-    return values
+def of_extents(extents: Sequence[Extent]) -> Checksums:
+    """Compute the CRCs that extents ask for. All work on their memory must have ended."""
+    values = [0] * len(extents)
+    on_devices: dict[torch.device, list[int]] = {}
+    for index, extent in enumerate(extents):
+        if extent.checksum and extent.device == "cpu":
+            values[index] = of_extent(extent)
+        elif extent.checksum:
+            on_devices.setdefault(extent.owner.device, []).append(index)
+    notes: list[str] = []
+    for device, indices in on_devices.items():
+        own = [extents[index] for index in indices]
+        try:
+            computed = _on_device(own, device)
+        except ToolUnavailableError as error:
+            nbytes = sum(extent.nbytes for extent in own)
+            why = f"{error.reason}; {error.cure}" if error.cure else error.reason
+            notes.append(f"{nbytes} bytes on {device} were copied to the host for their checksums: {why}")
+            computed = [of_extent(extent) for extent in own]
+        for index, value in zip(indices, computed, strict=True):
+            values[index] = value
+    return Checksums(values, tuple(notes))
+
+
+def _on_device(extents: Sequence[Extent], device: torch.device) -> list[int]:
+    accelerator = devices.find(device)
+    if accelerator is None:
+        raise ToolUnavailableError("crc32", f"fastio cannot use {device.type} devices")
+    try:
+        return accelerator.crc32_of_ranges([(extent.address, extent.nbytes) for extent in extents], device)
+    except torch.OutOfMemoryError as error:
+        raise ToolUnavailableError("crc32", "the device has no memory left for the kernel's results") from error
+
+
+def seal(layout: Layout) -> Checksums:
+    """Compute the CRCs of a layout's storages, and write them into its zip headers."""
+    checksums = of_extents(layout.extents)
+    patch(layout, checksums.values)
+    return checksums
 
 
 def patch(layout: Layout, values: Sequence[int]) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from fastio import formats
 from fastio._native import Control
+from fastio.devices import identity
 from fastio.engine import checksums
 from fastio.engine.background_job import Progress, under_way
 from fastio.engine.executor import Execution
@@ -130,7 +131,7 @@ def _load_in_place(
     execution = Execution(
         _operation(
             call.path, file_format, {device.type}, source.nbytes, len(source.regions), call.policy, started, fd, size
-        ),
+        )._replace(device=identity(device)),
         control,
     )
     if not execution.tool:
@@ -207,7 +208,9 @@ def read_extents(
     nbytes = sum(extent.nbytes for extent in extents)
     operation = _operation(path, file_format, devices, nbytes, len(extents), policy, started, fd, size)
     control = Control()
-    execution = Execution(operation._replace(among=checksumming_tools(LOAD, operation.devices)), control)
+    used = {extent.owner.device for extent in extents if extent.device != "cpu"}
+    among = checksumming_tools(LOAD, operation.devices)
+    execution = Execution(operation._replace(device=identity(*used), among=among), control)
     if not execution.tool:
         raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(devices)}", "load to the CPU")
     request = ReadRequest(path, fd, size, extents, span, operation.resident, control)
@@ -221,7 +224,10 @@ def _fill(request: ReadRequest, execution: Execution) -> TransportResult:
     if not request.extents:
         return TransportResult("cached", ())
     moved = execution.run(lambda tool: call_transport(tool, request))
-    return moved if moved.checksums is not None else moved._replace(checksums=checksums.of_extents(request.extents))
+    if moved.checksums is not None:
+        return moved
+    values, notes = checksums.of_extents(request.extents)
+    return moved._replace(checksums=values, notes=(*moved.notes, *notes))
 
 
 def _check(path: str, source: Source, values: Sequence[int]) -> None:

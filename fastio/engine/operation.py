@@ -11,11 +11,12 @@ from fastio.transports.transport import SAVE
 
 
 class Operation(NamedTuple):
-    """One save or load of ``nbytes`` tensor bytes in ``storages`` storages, whose memory is on ``devices``.
+    """One save or load of ``nbytes`` tensor bytes in ``storages`` storages, whose memory is on ``devices`` (types).
 
     ``path`` is for messages and results; dictionaries belong to ``folder``, by default the path's. ``file_format`` is
-    what dictionaries and results call the format. ``resident``: the page cache holds the file. ``among``: only these
-    tools may do it. ``started``: ``time.perf_counter()`` when the caller began to wait.
+    what dictionaries and results call the format, ``device`` what they call the devices
+    (:func:`fastio.devices.identity`). ``resident``: the page cache holds the file. ``among``: only these tools may do
+    it. ``started``: ``time.perf_counter()`` when the caller began to wait.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class Operation(NamedTuple):
     started: float
     durable: bool = False
     resident: bool = False
+    device: str = "cpu"
     among: tuple[str, ...] | None = None
     folder: str | None = None
 
@@ -35,8 +37,8 @@ class Operation(NamedTuple):
     def context(self) -> Context:
         """The key of the dictionaries."""
         if self.kind == SAVE:
-            return candidates.save_context(self.file_format, self.devices, self.durable, self.nbytes, self.storages)
-        return candidates.load_context(self.file_format, self.devices, self.resident, self.nbytes, self.storages)
+            return candidates.save_context(self.file_format, self.device, self.durable, self.nbytes, self.storages)
+        return candidates.load_context(self.file_format, self.device, self.resident, self.nbytes, self.storages)
 
     @property
     def where(self) -> str:

@@ -65,7 +65,7 @@ def save_file(call: SaveCall) -> SaveResult:
     execution = Execution(
         Operation(
             SAVE, call.path, call.file_format, devices, layout.payload,
-            (len(layout.extents) + len(layout.strided)) // 2, call.policy, started, call.durable,
+            (len(layout.extents) + len(layout.strided)) // 2, call.policy, started, call.durable, device=layout.device,
             # Without CRCs torch's own save is used only if it was asked for by name.
             among=None if call.file_format != PT or with_crcs else checksumming_tools(SAVE, devices),
         )
@@ -108,7 +108,7 @@ def write_layout(
     execution = Execution(
         Operation(
             SAVE, new.path, file_format, devices, layout.payload, len(layout.extents) // 2, policy, started, durable,
-            among=checksumming_tools(SAVE, devices),
+            device=layout.device, among=checksumming_tools(SAVE, devices),
         )
     )  # fmt: skip
     if not execution.tool:
@@ -173,10 +173,10 @@ def _fill(
     control = Control()
     control.still = still
     patches: Sequence[Any] = layout.patches
-    values: list[int] | None = None
+    sealed: checksums.Checksums | None = None
     if not registry.get(tool).capabilities.checksums:
         layout.synchronize()
-        values = checksums.seal(layout)
+        sealed = checksums.seal(layout)
         patches = ()
     request = WriteRequest(new.path, new.fd, layout.size, layout.extents, patches, durable, control)
 
@@ -187,9 +187,10 @@ def _fill(
 
     with under_way(write, control, layout.size) as job:
         moved = job.wait(progress)
-    if values is None:
+    if sealed is None:
         return moved, moved.checksums or ()
-    if still or not layout.devices <= _CPU:
-        return moved, values  # reading back what bypassed the host's memory would cost as much as the save
-    notes = checksum_repair.reseal(layout, values, new.path, new.fd)
-    return moved._replace(notes=(*moved.notes, *notes)), values
+    notes = sealed.notes
+    # Reading back what bypassed the host's memory would cost as much as the save.
+    if not still and layout.devices <= _CPU:
+        notes += checksum_repair.reseal(layout, sealed.values, new.path, new.fd)
+    return moved._replace(notes=(*moved.notes, *notes)), sealed.values

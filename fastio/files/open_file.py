@@ -10,7 +10,25 @@ import stat
 from collections.abc import Iterator
 
 from fastio._native import Descriptor
-from fastio.errors import OUT_OF_DESCRIPTORS, TransferError
+from fastio.errors import OUT_OF_DESCRIPTORS, FastIOError, TransferError
+
+
+@contextlib.contextmanager
+def translate_open_limit(operation: str, path: str) -> Iterator[None]:
+    """Inside, an error of an open for which too many files are open becomes a TransferError that names ``path``.
+
+    Errors of fastio pass as they are.
+    """
+    try:
+        yield
+    except FastIOError:
+        raise
+    except (OSError, RuntimeError) as error:
+        for number in OUT_OF_DESCRIPTORS:
+            # torch's native code raises RuntimeErrors with the system's text.
+            if getattr(error, "errno", None) == number or f": {os.strerror(number)}" in str(error):
+                raise TransferError(number, operation, path) from error
+        raise
 
 
 @contextlib.contextmanager
@@ -20,12 +38,8 @@ def opened(path: str) -> Iterator[tuple[int, int]]:
     Raises FileNotFoundError, IsADirectoryError and PermissionError as ``open`` does; TransferError if too many files
     are open.
     """
-    try:
+    with translate_open_limit("open", path):
         file = io.FileIO(path, "rb")  # not a bare descriptor, which an interrupt may leave open
-    except OSError as error:
-        if error.errno in OUT_OF_DESCRIPTORS:
-            raise TransferError(error.errno, "open", path) from error
-        raise
     with file:
         fd = file.fileno()
         yield fd, os.fstat(fd).st_size

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fastio.devices import identity
 from fastio.memory.raw_memory import synchronize
 from fastio.transports.transport import Extent, Patch
 
@@ -35,6 +36,14 @@ class Layout(NamedTuple):
     devices: frozenset[str]
     literal: bytearray | memoryview
     strided: Sequence[NonContiguousTensor] = ()
+
+    @property
+    def device(self) -> str:
+        """What dictionaries call the device that the tensors are on, see :func:`fastio.devices.identity`."""
+        if self.devices <= {"cpu"}:
+            return "cpu"
+        used = {extent.owner.device for extent in self.extents if extent.device != "cpu"}
+        return identity(*used, *{one.tensor.device for one in self.strided})
 
     def synchronize(self) -> None:
         """Wait for the GPUs that compute the storages' values."""

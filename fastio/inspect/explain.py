@@ -63,9 +63,9 @@ def explain(
         where = os.path.dirname(path)
         form, nbytes, extents, resident, why = _look(path, op)
     if op == SAVE:
-        context = plan.save_context(form, _CPU, True, nbytes, extents)
+        context = plan.save_context(form, "cpu", True, nbytes, extents)
     else:
-        context = plan.load_context(form, _CPU, resident, nbytes, extents)
+        context = plan.load_context(form, "cpu", resident, nbytes, extents)
     names, _ = candidates(op, form, _CPU)
     dictionary = default(op, where or os.curdir)
     if why and op == LOAD:

@@ -131,10 +131,10 @@ def learned(folder: Path, workload: Workload) -> dict[str, dicts.Explanation]:
     """The answers of the folder's dictionaries for each work on the workload."""
     size = workload.nbytes, workload.count
     contexts = {
-        "durable save": candidates.save_context(PT, _CPU, True, *size),
-        "save": candidates.save_context(PT, _CPU, False, *size),
-        "cold load": candidates.load_context(PT, _CPU, False, *size),
-        "warm load": candidates.load_context(PT, _CPU, True, *size),
+        "durable save": candidates.save_context(PT, "cpu", True, *size),
+        "save": candidates.save_context(PT, "cpu", False, *size),
+        "cold load": candidates.load_context(PT, "cpu", False, *size),
+        "warm load": candidates.load_context(PT, "cpu", True, *size),
     }
     tools = {name: registry.find(name).transport for name in registry.names()}
     able = {name: transport.capabilities for name, transport in tools.items() if transport is not None}

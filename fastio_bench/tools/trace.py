@@ -19,7 +19,6 @@ SHIPPED = Path(__file__).with_name("recorded.csv")
 DURABLE, CACHED, COLD, WARM = "durable save", "save", "cold load", "warm load"
 WORKS = (DURABLE, CACHED, COLD, WARM)
 
-_CPU = frozenset({"cpu"})
 _KEYS = ["work", "nbytes"]
 _EXPECTED = "columns work, nbytes and one for each tool, as `fastio-bench tools --record` writes them"
 
@@ -42,8 +41,8 @@ def context(work: str, nbytes: int) -> Context:
     if what not in WORKS:
         raise ValueError(f"work {work!r}: expected a format and one of {', '.join(WORKS)}")
     if what in (DURABLE, CACHED):
-        return candidates.save_context(form, _CPU, what == DURABLE, nbytes, 1)
-    return candidates.load_context(form, _CPU, what == WARM, nbytes, 1)
+        return candidates.save_context(form, "cpu", what == DURABLE, nbytes, 1)
+    return candidates.load_context(form, "cpu", what == WARM, nbytes, 1)
 
 
 def text(rows: Sequence[Row], remarks: Iterable[str]) -> str:

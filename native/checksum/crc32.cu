@@ -1,5 +1,5 @@
 // CRC-32 of memory on a GPU, modulo the polynomial of crc32.hpp. Compiled at run time through CuPy
-// (fastio/memory/crc32_cuda.py).
+// (fastio/devices/crc32_cuda.py).
 //
 // Ranges of memory are divided into pieces; a warp computes the remainder of a piece. In each step its 32 lanes load 32
 // consecutive words, a row, after each lane multiplied its remainder by x^1024, the distance of a row. That takes four

@@ -1,4 +1,4 @@
-"""Compiles the simulated accelerator for the torch that is installed; each file once for each state of the source."""
+"""Compiles the simulated accelerator for the torch that is installed; once for each state of the source."""
 
 from __future__ import annotations
 
@@ -15,26 +15,31 @@ import torch
 
 _SOURCE = Path(__file__).parent / "device"
 _TORCH = Path(torch.__file__).parent
+_PARTS = 2
 _BUILD = Path(__file__).parent.parent.parent / "build" / "accelerator" / torch.__version__
 
 
 def library() -> Path:
-    """The path of the shared library. It is compiled if it is not there, by up to $MAX_JOBS compilers at once."""
+    """The path of the shared library. It is compiled if it is not there, in two parts at once."""
     command = [_compiler(), *_flags()]
-    headers = [source.read_bytes() for source in sorted(_SOURCE.glob("*.hpp"))]
-    sources = sorted(_SOURCE.glob("*.cpp"))
-    digests = [_digest(" ".join(command).encode(), *headers, source.read_bytes()) for source in sources]
-    objects = [_BUILD / f"{source.stem}-{digest}.o" for source, digest in zip(sources, digests, strict=True)]
-    path = _BUILD / f"simulated-{_digest(''.join(digests).encode())}.so"
+    sources = sorted(_SOURCE.glob("*/*.cpp"))
+    contents = [source.read_bytes() for source in (*sorted(_SOURCE.glob("*/*.hpp")), *sources)]
+    path = _BUILD / f"simulated-{_digest(' '.join(command).encode(), *contents)}.so"
     if path.exists():
         return path
     _BUILD.mkdir(parents=True, exist_ok=True)
     with (_BUILD / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be compiling the same
-        with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)) as pool:
-            list(pool.map(lambda source, made: _make(made, [*command, "-c", str(source)]), sources, objects))
-        libraries = [f"-L{_TORCH / 'lib'}", "-ltorch_cpu", "-lc10", "-lpthread"]
-        _make(path, [_compiler(), "-shared", *map(str, objects), *libraries])
+        if not path.exists():
+            with tempfile.TemporaryDirectory(dir=_BUILD) as folder:
+                parts = [(Path(folder) / f"part{number}", sources[number::_PARTS]) for number in range(_PARTS)]
+                with ThreadPoolExecutor(_PARTS) as pool:
+                    list(pool.map(lambda part: _compile(command, *part), parts))
+                linked = Path(folder) / path.name
+                objects = [str(part.with_suffix(".o")) for part, _ in parts]
+                libraries = [f"-L{_TORCH / 'lib'}", "-ltorch_cpu", "-lc10", "-lpthread"]
+                _run([_compiler(), "-shared", *objects, *libraries, "-o", str(linked)])
+                linked.replace(path)
     return path
 
 
@@ -52,22 +57,23 @@ def _compiler() -> str:
 def _flags() -> list[str]:
     include = _TORCH / "include"
     return [
+        f"-I{_SOURCE}",
         *("-std=c++20", "-O1", "-fPIC", "-Wall", "-Wextra"),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         *("-isystem", str(include), "-isystem", str(include / "torch" / "csrc" / "api" / "include")),
     ]
 
 
-def _make(target: Path, command: list[str]) -> None:
-    """Run a compiler, if its output is not there. The output is complete or absent."""
-    if target.exists():
-        return
-    with tempfile.TemporaryDirectory(dir=_BUILD) as folder:
-        output = Path(folder) / target.name
-        result = subprocess.run([*command, "-o", str(output)], capture_output=True, text=True, check=False)
-        if result.returncode:
-            raise RuntimeError(f"{' '.join(result.args)} failed:\n{result.stderr}")
-        output.replace(target)
+def _compile(command: list[str], part: Path, sources: list[Path]) -> None:
+    """Compile sources as one, because each alone spends most of its time on torch's headers."""
+    part.with_suffix(".cpp").write_text("".join(f'#include "{source}"\n' for source in sources), encoding="utf-8")
+    _run([*command, "-c", str(part.with_suffix(".cpp")), "-o", str(part.with_suffix(".o"))])
+
+
+def _run(command: list[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{result.stderr}")
 
 
 def _digest(*parts: bytes) -> str:

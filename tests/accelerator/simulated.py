@@ -222,6 +222,11 @@ def bytes_at(address: int, nbytes: int) -> torch.Tensor:
     return _OPS.bytes_at(address, nbytes)
 
 
+def crc32(tensor: torch.Tensor) -> torch.Tensor:
+    """The CRC-32 of a contiguous tensor's bytes on a device, computed there: an int64 of shape ()."""
+    return _OPS.crc32(tensor)
+
+
 @contextlib.contextmanager
 def peer_window(tensor: torch.Tensor) -> Iterator[memoryview]:
     """The bytes of a tensor on a device, as a disk that reads or writes them over the bus would see them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from fastio.errors import RefusedError
 class SimulatedAccelerator(devices.Accelerator):
     """``simulated:0`` and ``simulated:1``."""
 
+    has_kvikio = True
+
     def __init__(self) -> None:
         super().__init__("simulated")
 
@@ -23,6 +26,19 @@ class SimulatedAccelerator(devices.Accelerator):
 
     def bytes_at(self, address: int, nbytes: int) -> torch.Tensor:
         return simulated.bytes_at(address, nbytes)
+
+    def crc32_of_ranges(self, ranges: Sequence[tuple[int, int]], device: torch.device) -> list[int]:
+        values = [0] * len(ranges)
+        with self.on(device):
+            computed = {
+                index: simulated.crc32(simulated.bytes_at(address, nbytes))
+                for index, (address, nbytes) in enumerate(ranges)
+                if nbytes
+            }
+            if computed:
+                for index, value in zip(computed, torch.stack(list(computed.values())).tolist(), strict=True):
+                    values[index] = value
+        return values
 
     def host_view(self, host: torch.Tensor, owner: object, device: torch.device) -> torch.Tensor:
         memory: Any = (ctypes.c_ubyte * host.nbytes).from_address(host.data_ptr())

@@ -68,7 +68,7 @@ def test_sdist_holds_every_source_once(built: Path, repository: Path) -> None:
     native_sources = {path.relative_to(repository).as_posix() for path in (repository / "native").rglob("*.?pp")}
     assert package_files(repository) | native_sources <= names | links
     # The kernels' source is compiled at run time; the command and its tests replay the recorded trace.
-    assert links == {"fastio/memory/crc32.cu", "fastio/offload/codecs/csr.cu", "tests/data/recorded.csv"}
+    assert links == {"fastio/devices/crc32.cu", "fastio/offload/codecs/csr.cu", "tests/data/recorded.csv"}
     assert {"native/checksum/crc32.cu", "native/codec/csr.cu", "fastio_bench/tools/recorded.csv"} <= names
     assert not [name for name in names if name.split("/")[0] in {"backends", "bench", "dicts"}]
 

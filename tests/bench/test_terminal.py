@@ -130,7 +130,7 @@ class TestNarrow:
             Entry("posix", 0.0053, 0.005, 0.006, 1.06, 1, 2, "this size", None),
             Entry("numpy", None, None, None, 1.5, 0, 0, "what ships", None),
         )
-        context = candidates.save_context(PT, frozenset({"cpu"}), False, 3_211_264, 1)
+        context = candidates.save_context(PT, "cpu", False, 3_211_264, 1)
         answer = Explanation(context, 3_211_264, "posix", "tries it once more", 0.62, entries)
         (table,) = findings_tables.known({"learned": [{"work": "3.0625 MiB, save", **asdict(answer)}]})
         assert [*table.columns[1:5]] == ["uses now", "fastest", "sure %*", "takes ms*"]

@@ -196,17 +196,19 @@ def test_an_explanation_of_what_nobody_knows() -> None:
     assert "nothing is known" in str(explanation)
 
 
-def test_explaining_changes_no_answer() -> None:
-    asked, left = Dictionary(), Dictionary()
+@pytest.mark.parametrize("kind", [Dictionary, WRDic])
+def test_explaining_changes_no_answer(kind: type[Dictionary]) -> None:
+    asked, left = kind(), kind()
     rng = random.Random(1)
-    for _ in range(300):
-        nbytes = int(2 ** rng.uniform(12, 28))
-        asked.explain(SAVE, nbytes, TOOLS)
-        choice = asked.choose(SAVE, nbytes, TOOLS)
-        assert choice == left.choose(SAVE, nbytes, TOOLS)
+    for _ in range(600):
+        nbytes, context = int(2 ** rng.uniform(12, 28)), rng.choice((SAVE, LOAD))
+        asked.explain(context, nbytes, TOOLS)
+        asked.times(context, nbytes, TOOLS)
+        choice = asked.choose(context, nbytes, TOOLS)
+        assert choice == left.choose(context, nbytes, TOOLS)
         seconds = nbytes / 1e9 * (1 + TOOLS.index(choice.tool)) * math.exp(rng.gauss(0, 0.1))
         for dictionary in (asked, left):
-            dictionary.observe(SAVE, nbytes, choice.tool, seconds)
+            dictionary.observe(context, nbytes, choice.tool, seconds)
 
 
 def test_a_dictionary_is_bounded() -> None:

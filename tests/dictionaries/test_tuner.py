@@ -113,6 +113,24 @@ def test_of_tools_equal_in_time_the_first_moves_what_is_large(candidates: tuple[
     assert list(times.values()) == sorted(times.values())
 
 
+def test_times_follow_a_slow_change_that_no_choice_is_made_in() -> None:
+    tuner, tools = known(0.9, MIB), ("uring", "posix")
+    assert tuner.choose(MIB, tools).tool == "posix"
+    for call in range(1200):
+        tuner.observe(MIB, "posix", 0.9 * (1 + min(call, 600) / 300))
+    assert tuner.times(MIB, tools)["posix"] == pytest.approx(2.7, rel=0.05)
+
+
+def test_times_name_a_tool_as_soon_as_it_is_measured() -> None:
+    tuner = Tuner(Rule({}, Prior([(bucket_of(MIB), {"a": (0.0, 0.3), "b": (1.0, 0.3)})]), {}))
+    for tool in ("b", "a"):
+        tuner.choose(MIB, ("a", "b"))
+        assert tool not in tuner.times(MIB, ("a", "b"))
+        seconds = tuner.explain(MIB, ("a", "b"))[1][0].seconds(bucket_of(MIB)) if tool == "a" else 0.01
+        tuner.observe(MIB, tool, seconds)  # for "a" just what is expected
+        assert tool in tuner.times(MIB, ("a", "b"))
+
+
 def test_a_huge_transfer_gives_away_a_little_time_for_the_processor() -> None:
     for nbytes, tool in ((64 * MIB, "posix"), (512 * MIB, "uring")):
         choice, ranked = known(0.92, nbytes).explain(nbytes, ("uring", "posix"))

@@ -15,7 +15,7 @@ SOURCES = {
     ("fastio.offload.codecs", "csr.cu"): {
         f"csr_{verb}_{itemsize}" for verb in ("find", "pack", "unpack") for itemsize in (2, 4, 8)
     },
-    ("fastio.memory", "crc32.cu"): {"crc32_pieces"},
+    ("fastio.devices", "crc32.cu"): {"crc32_pieces"},
 }
 
 

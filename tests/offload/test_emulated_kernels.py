@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import emulated_cupy
 from fastio import _native
-from fastio.memory import crc32_cuda
+from fastio.devices import crc32_cuda
 from fastio.offload.codecs import csr_cuda
 
 HOST = torch.device("cpu")

@@ -134,6 +134,18 @@ if _IS_CHILD:
     _config: pytest.Config
 
 
+@pytest.fixture
+def kvikio() -> Iterator[Any]:
+    """kvikio for the devices that tests marked ``gpu`` use: on CUDA devices itself, else the stand-in."""
+    if DEVICE == "cuda":
+        yield pytest.importorskip("kvikio")
+        return
+    import kvikio_stand_in
+
+    with kvikio_stand_in.installed() as stand_in:
+        yield stand_in
+
+
 def torch_module() -> Any:
     """torch's module for the devices that tests marked ``gpu`` use."""
     return torch.get_device_module(DEVICE)

@@ -1,8 +1,7 @@
-"""Tools over heavy libraries are considered if the library is installed, and imported only when needed."""
+"""Which tools over heavy libraries are considered. That `import fastio` imports none: tests/api/test_packaging.py."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -47,9 +46,3 @@ def test_host_memory_needs_a_library_that_the_program_imported(monkeypatch: pyte
 @pytest.mark.parametrize(("library", "found"), [("json", True), ("json.decoder", True), ("no_such.library", False)])
 def test_looking_for_a_library(library: str, found: bool) -> None:
     assert registry.is_installed(library) is found
-
-
-def test_importing_fastio_imports_no_heavy_library() -> None:
-    program = f"import sys, fastio; print([name for name in {LIBRARIES!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.strip() == "[]"

@@ -70,8 +70,8 @@ def read_step(folder: str, manifest: Manifest, request: RestoreRequest) -> Resto
     state, (tool, route, nbytes) = read(folder, manifest, request)
     seconds = time.perf_counter() - began
     _log.info(
-        "step %d restored: %s in %.2f s, %s/s by %s (%s)",
-        manifest.step, format_size(nbytes), seconds, format_size(nbytes / seconds), tool, route,
+        "step %d restored: %s in %.2f s, %.0f MB/s by %s (%s)",
+        manifest.step, format_size(nbytes), seconds, nbytes / seconds / 1e6, tool, route,
     )  # fmt: skip
     return Restored(manifest.step, state, manifest.metadata)
 

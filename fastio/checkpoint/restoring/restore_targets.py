@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parameter import is_lazy
 
+from fastio import devices
 from fastio.checkpoint.restoring.load_state_dicts import changes_itself_alone, loads_as_torch_does, tensors_of
 from fastio.checkpoint.restoring.outline import Outline, PickledTensor, records_of
 from fastio.checkpoint.state import entries, find_holders, is_container, is_stateful
@@ -128,7 +129,7 @@ def _fits(live: torch.Tensor, pickled: PickledTensor, nbytes: int) -> bool:
     return (
         nbytes > 0
         and _memory(live) != 0
-        and live.device.type in ("cpu", "cuda")
+        and devices.usable(live.device)
         and not (live.is_conj() or live.is_neg())
         and (live.dtype, live.shape, live.stride()) == (pickled.dtype, pickled.shape, pickled.stride)
         and live.storage_offset() == pickled.offset == 0

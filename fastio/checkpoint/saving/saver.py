@@ -239,11 +239,11 @@ class Saver:
         result, nbytes = written.result, written.manifest.nbytes
         publish(result)
         _log.info(
-            "step %d saved: %s in %.2f s, %s/s by %s (%s), training paused for %.3f s%s",
+            "step %d saved: %s in %.2f s, %.0f MB/s by %s (%s), training paused for %.3f s%s",
             task.step,
             format_size(result.nbytes),
             result.seconds,
-            format_size(result.bandwidth),
+            result.bandwidth / 1e6,
             result.tool,
             result.route,
             pause.seconds,

@@ -108,8 +108,7 @@ class TwoBuffers:
 class AcceleratorMemory:
     """Pinned host memory and the memory of one accelerator.
 
-    Hybrid's calls and their order are tested with copies made as late as allowed, and on a simulated accelerator. It
-    has not run on a GPU yet.
+    Tested on a simulated accelerator; it has not run on a GPU yet.
     """
 
     asynchronous: ClassVar[bool] = True

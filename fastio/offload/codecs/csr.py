@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fastio import _native
-from fastio.errors import FastIOError
+from fastio.errors import FastIOError, ToolUnavailableError
 from fastio.offload.codecs import csr_cuda
 from fastio.offload.stores import fresh_memory
 from fastio.runtime.native_errors import NativeError
@@ -32,13 +32,16 @@ def pack(plain: torch.Tensor, least_ratio: float = 0.0) -> torch.Tensor | None:
     """Return the payload of a contiguous tensor, as uint8 on its device; None if it is not worth packing.
 
     None if it cannot be packed (elements of one byte, more than 2**32 - 1 of them), or if the ratio would be below
-    ``least_ratio``. A large tensor on the CPU is first judged by a sample of 16 pieces of 4096 elements.
+    ``least_ratio``. A large tensor on the CPU is first judged by a sample of 16 pieces of 4096 elements. Raises
+    ToolUnavailableError on a device without kernels, and on a GPU without CuPy.
     """
     words, itemsize = words_of(plain.dtype)
     elements = plain.numel() * words
     if words == 0 or elements > MAX_ELEMENTS:
         return None
-    if plain.device.type != "cpu":
+    if plain.device.type not in {"cpu", "cuda"}:
+        raise ToolUnavailableError("csr", f"it has no kernels for {plain.device.type} devices", "choose another codec")
+    if plain.is_cuda:
         return csr_cuda.pack(plain, elements, itemsize, least_ratio)
     address = plain.data_ptr()
     if least_ratio > 0 and not _sample_pays(address, elements, itemsize, least_ratio):

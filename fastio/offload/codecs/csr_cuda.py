@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from fastio import _native
-from fastio.errors import ToolUnavailableError
-from fastio.memory.cupy_kernels import Kernels
+from fastio.devices.cupy_kernels import Kernels
 
 _KERNELS = Kernels("csr", "fastio.offload.codecs", "csr.cu")
 
@@ -20,10 +19,8 @@ def pack(plain: torch.Tensor, elements: int, itemsize: int, least_ratio: float) 
     """Return the payload of a contiguous CUDA tensor; None below ``least_ratio``.
 
     Runs on the current stream of the tensor's device and waits for it: the host must know the number of non-zeros to
-    allocate memory. Raises ToolUnavailableError without CuPy, and for a tensor on another device.
+    allocate memory. Raises ToolUnavailableError without CuPy.
     """
-    if not plain.is_cuda:
-        raise ToolUnavailableError("csr", f"it has no kernels for {plain.device.type} devices", "choose another codec")
     _KERNELS.require()
     rows = (elements + 127) // 128
     bits = torch.empty(4 * rows, dtype=torch.int32, device=plain.device)

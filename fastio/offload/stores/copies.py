@@ -95,7 +95,7 @@ class HostCopies:
 class DeviceCopies:
     """Copies between pinned host memory and an accelerator's memory, on a side stream per device and direction.
 
-    The order was tested on simulated streams; it has not run on a GPU yet.
+    Tested on a simulated accelerator; it has not run on a GPU yet.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:

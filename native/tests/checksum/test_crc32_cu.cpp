@@ -33,7 +33,7 @@ uint64_t below(uint64_t limit) { return generator() % limit; }
 
 Against any_end() { return below(2) == 0 ? Against::BEGIN : Against::END; }
 
-// The CRC-32 of each range, as crc32_of_ranges() of fastio/memory/crc32_cuda.py computes it.
+// The CRC-32 of each range, as crc32_of_ranges() of fastio/devices/crc32_cuda.py computes it.
 std::vector<uint32_t> crc32_of_ranges(warp_emulator::Device& device,
                                       const std::vector<std::unique_ptr<Guarded>>& ranges, uint64_t piece) {
     Guarded table(ranges.size() * 24, any_end());

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from fastio.memory import cupy_kernels
+from fastio.devices import cupy_kernels
 
 STREAM = 0x5EED  # the address of torch's current stream
 _PARAMETERS = 5  # of the kernel with the most

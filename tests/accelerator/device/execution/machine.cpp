@@ -1,0 +1,51 @@
+#include "execution/machine.hpp"
+
+#include <c10/util/Exception.h>
+#include <pthread.h>
+
+#include <chrono>
+
+namespace simulated {
+
+namespace {
+
+void before_fork() { machine().mutex.lock(); }
+void in_parent() { machine().mutex.unlock(); }
+void in_child() {
+    machine().forked = true;
+    machine().mutex.unlock();
+}
+
+}  // namespace
+
+Machine& machine() {
+    static Machine* const instance = [] {
+        auto* made = new Machine;
+        pthread_atfork(before_fork, in_parent, in_child);
+        return made;
+    }();
+    return *instance;
+}
+
+double now() {
+    static const auto start = std::chrono::steady_clock::now();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void check_process(const char* call) {
+    TORCH_CHECK(!machine().forked, call,
+                ": the simulated accelerator cannot be used in a forked child; start the child with 'spawn'");
+}
+
+void check(const char* call) {
+    check_process(call);
+    if (machine().error.empty()) return;
+    machine().error_was_raised = true;
+    TORCH_CHECK(false, machine().error, " (raised by ", call, ")");
+}
+
+void set_error(const std::string& message) {
+    if (machine().error.empty()) machine().error = message;
+}
+
+}  // namespace simulated
