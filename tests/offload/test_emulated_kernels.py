@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,6 +62,29 @@ def test_csr_payloads_are_those_of_the_cpu_codec(
 def test_csr_does_not_pack_below_the_least_ratio() -> None:
     assert csr_cuda.is_available()
     assert csr_cuda.pack(torch.ones(1000), 1000, 4, 1.01) is None
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("elements", [0, 1000])
+def test_csr_learns_from_one_number_whether_and_how_to_pack(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each number that the host takes from a GPU is a wait for it."""
+    taken: list[torch.Tensor] = []
+
+    def counting(take: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+        return lambda tensor: (taken.append(tensor), take(tensor))[1]
+
+    for name in ("__int__", "__bool__", "item", "tolist", "cpu"):
+        monkeypatch.setattr(torch.Tensor, name, counting(getattr(torch.Tensor, name)))
+    plain = torch.arange(elements) % 3
+    packed = csr_cuda.pack(plain, elements, 8, 0.0, torch.tensor(True))
+    assert len(taken) == 1
+    assert csr_cuda.pack(plain, elements, 8, 0.0, torch.tensor(False)) is None
+    assert len(taken) == 2
+    monkeypatch.undo()
+    assert packed is not None
+    plainly = csr_cuda.pack(plain, elements, 8, 0.0)
+    assert plainly is not None
+    assert torch.equal(packed, plainly)
 
 
 @pytest.mark.usefixtures("emulated")

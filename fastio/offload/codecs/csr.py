@@ -28,12 +28,13 @@ def words_of(dtype: torch.dtype) -> tuple[int, int]:
     return (1, dtype.itemsize) if dtype.itemsize in {2, 4, 8} else (0, 0)
 
 
-def pack(plain: torch.Tensor, least_ratio: float = 0.0) -> torch.Tensor | None:
+def pack(plain: torch.Tensor, least_ratio: float = 0.0, valid: torch.Tensor | None = None) -> torch.Tensor | None:
     """Return the payload of a contiguous tensor, as uint8 on its device; None if it is not worth packing.
 
     None if it cannot be packed (elements of one byte, more than 2**32 - 1 of them), or if the ratio would be below
-    ``least_ratio``. A large tensor on the CPU is first judged by a sample of 16 pieces of 4096 elements. Raises
-    ToolUnavailableError on a device without kernels, and on a GPU without CuPy.
+    ``least_ratio``, or if ``valid``, a bool on its device, is False. A large tensor on the CPU is first judged by a
+    sample of 16 pieces of 4096 elements. Raises ToolUnavailableError on a device without kernels, and on a GPU without
+    CuPy.
     """
     words, itemsize = words_of(plain.dtype)
     elements = plain.numel() * words
@@ -42,7 +43,9 @@ def pack(plain: torch.Tensor, least_ratio: float = 0.0) -> torch.Tensor | None:
     if plain.device.type not in {"cpu", "cuda"}:
         raise ToolUnavailableError("csr", f"it has no kernels for {plain.device.type} devices", "choose another codec")
     if plain.is_cuda:
-        return csr_cuda.pack(plain, elements, itemsize, least_ratio)
+        return csr_cuda.pack(plain, elements, itemsize, least_ratio, valid)
+    if valid is not None and not bool(valid):
+        return None
     address = plain.data_ptr()
     if least_ratio > 0 and not _sample_pays(address, elements, itemsize, least_ratio):
         return None

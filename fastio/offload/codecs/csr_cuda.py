@@ -15,8 +15,10 @@ def is_available() -> bool:
     return _KERNELS.is_available()
 
 
-def pack(plain: torch.Tensor, elements: int, itemsize: int, least_ratio: float) -> torch.Tensor | None:
-    """Return the payload of a contiguous CUDA tensor; None below ``least_ratio``.
+def pack(
+    plain: torch.Tensor, elements: int, itemsize: int, least_ratio: float, valid: torch.Tensor | None = None
+) -> torch.Tensor | None:
+    """Return the payload of a contiguous CUDA tensor; None below ``least_ratio``, and if ``valid`` (a bool) is False.
 
     Runs on the current stream of the tensor's device and waits for it: the host must know the number of non-zeros to
     allocate memory. Raises ToolUnavailableError without CuPy.
@@ -28,7 +30,11 @@ def pack(plain: torch.Tensor, elements: int, itemsize: int, least_ratio: float) 
     if rows:
         _KERNELS.launch(f"csr_find_{itemsize}", rows, plain.device, plain, elements, bits, ends)
         ends.cumsum_(0)
-    nbytes = _native.csr_nbytes(elements, itemsize, int(ends[-1]) if rows else 0)
+    found = ends[-1:] if rows else torch.zeros(1, dtype=torch.int64, device=plain.device)
+    nonzeros = int(found if valid is None else torch.where(valid, found, -1))  # the only wait
+    if nonzeros < 0:
+        return None
+    nbytes = _native.csr_nbytes(elements, itemsize, nonzeros)
     if nbytes * least_ratio > plain.nbytes:
         return None
     payload = torch.empty(nbytes, dtype=torch.uint8, device=plain.device)

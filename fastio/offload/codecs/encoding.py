@@ -84,9 +84,9 @@ def encode(tensor: torch.Tensor, codec: str) -> Encoded:
         raise UnsupportedError(f"cannot encode a tensor that is {what}: only dense ones on the CPU or a GPU are")
     # Detached instead of in torch.no_grad: an interrupt in its Python code would leave the grad mode off.
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    rounded = _round(plain, _ROUNDED[codec]) if codec in _ROUNDED else None
-    if rounded is not None:
-        packed = csr.pack(rounded) if codec == "csr+fp16" else None
+    rounded, valid = _round(plain, _ROUNDED[codec]) if codec in _ROUNDED else (None, None)
+    packed = csr.pack(rounded, valid=valid) if rounded is not None and codec == "csr+fp16" else None
+    if rounded is not None and (packed is not None or bool(valid)):
         used, payload = codec, _bytes(rounded) if packed is None else packed
     else:
         packed = _pack(plain, codec)
@@ -131,13 +131,16 @@ def _bytes(plain: torch.Tensor) -> torch.Tensor:
     return plain.view(-1).view(torch.uint8)
 
 
-def _round(plain: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
-    """Return the tensor in two bytes per element; None if that would exceed the bounds."""
+def _round(plain: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return the tensor in two bytes per element, and whether that is within the bounds, without waiting for a GPU.
+
+    (None, None) if the tensor is not rounded, whatever its values.
+    """
     if plain.dtype != torch.float32 or plain.numel() == 0:
-        return None
+        return None, None
     low, high = torch.aminmax(plain)  # both are NaN if any element is
     limit = torch.finfo(dtype).max
-    return _as(plain, dtype) if bool((low >= -limit) & (high <= limit)) else None
+    return _as(plain, dtype), (low >= -limit) & (high <= limit)
 
 
 def _as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
