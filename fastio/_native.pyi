@@ -246,14 +246,6 @@ def direct_read(
 ) -> list[int]:
     """Return the CRC-32 of each extent. ``threads``: 0 for io_uring."""
 
-def staging_learned(device: int) -> tuple[bool, float, float, int, int] | None:
-    """Return what large direct reads from the device (``st_dev``) learned; None if there were none: whether staging is
-    faster, the seconds per byte of reading in place and of staging (0: not measured), the bytes since the last trial,
-    and those from one trial to the next."""
-
-def staging_adopt(device: int, staged: bool, landing: float, staging: float, since: int, spell: int) -> None:
-    """Continue from what another process learned, unless this one knows something already."""
-
 def cached_write(
     fd: int,
     size: int,

@@ -24,11 +24,11 @@ _Signature = tuple[int, int, int]
 class _Set:
     """WDic and RDic of one fingerprint, the store that keeps them on disk, and the dictionary of each mode."""
 
-    def __init__(self, marks: Fingerprint, folder: str | None, device: int) -> None:
+    def __init__(self, marks: Fingerprint, folder: str | None) -> None:
         renew = _renew()
         wdic, rdic = WDic(renew=renew), RDic(renew=renew)
         path = None if folder is None else os.path.join(folder, marks.file_name)
-        self.store = Store(path, marks, (wdic, rdic), device)
+        self.store = Store(path, marks, (wdic, rdic))
         self.by_mode: dict[str, Dictionary] = {mode: WRDic(wdic, rdic, mode=mode) for mode in MODES}
         self.by_mode.update(save=wdic, load=rdic)
 
@@ -113,7 +113,7 @@ def _make(device: int, directory: str) -> _Set:
     marks = fingerprint.of(directory)
     name = marks.file_name
     if name not in _by_name:
-        _by_name[name] = _Set(marks, _folder(), device)
+        _by_name[name] = _Set(marks, _folder())
     made = _by_device[device] = _by_name[name]
     if device in _first:
         _first[device].hand_over(made.by_mode["w+r"])

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastio.dicts import staging
 from fastio.dicts.codec import parse_contexts, parse_tuner, plain_tuners
 from fastio.dicts.context import Context
 from fastio.dicts.dictionary import LOCK, Dictionary
@@ -42,8 +41,8 @@ def shipped_rules() -> Sequence[Rule]:
 class Store:
     """Keeps dictionaries in one file: reads it when made, and writes it at most once a minute, or by :meth:`write`.
 
-    The file also holds what was measured about staging on ``device`` (``st_dev``). ``path`` is None if there is no
-    place for a file. Problems are warnings, not errors: the dictionaries then work in memory only.
+    ``path`` is None if there is no place for a file. Problems are warnings, not errors: the dictionaries then work in
+    memory only.
     """
 
     def __init__(
@@ -51,20 +50,16 @@ class Store:
         path: str | None,
         fingerprint: Fingerprint,
         dictionaries: Sequence[Dictionary],
-        device: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
         self._fingerprint = {name: getattr(fingerprint, name) for name in Fingerprint._fields}
         self._dictionaries = dictionaries
-        self._device = device
         self._clock = clock
         self._written = clock()
         self._calls = 0
         self._warned = False
-        kept, staged = self._read()
-        if staged is not None:
-            staging.adopt(self._device, staged)
+        kept = self._read()
         for dictionary in dictionaries:
             dictionary.adopt_later(kept)
             dictionary.listener = self
@@ -106,15 +101,12 @@ class Store:
             cell.written()
 
     def _merge(self, path: str) -> None:
-        kept, staged = self._read()
-        on_disk = self._parsed(kept)
+        on_disk = self._parsed(self._read())
         with LOCK:
             for dictionary in self._dictionaries:
                 _merge_tuners(on_disk, dictionary.tuners)
             self.mark_written()
-        plain = {"fingerprint": self._fingerprint, "contexts": plain_tuners(on_disk)}
-        staged = staging.learned(self._device) or staged
-        write_plain(path, plain if staged is None else {**plain, "staging": staging.plain(staged)})
+        write_plain(path, {"fingerprint": self._fingerprint, "contexts": plain_tuners(on_disk)})
         clear_leftovers(path)
 
     def _cells(self) -> Iterator[Samples]:
@@ -132,30 +124,20 @@ class Store:
                 self.on_damaged(error)
         return tuners
 
-    def _read(self) -> tuple[dict[Context, dict[str, Any]], staging.Learned | None]:
-        """The contexts of the file, and the measurements of staging; empty and None if it cannot be used."""
-        staged = None
+    def _read(self) -> dict[Context, dict[str, Any]]:
+        """The contexts of the file; empty if it cannot be used."""
         if self.path is None:
-            return {}, None
+            return {}
         try:
             plain = read_plain(self.path)
             if plain.get("fingerprint") != self._fingerprint:
                 raise DictionaryError("it was learned on another machine")
-            if "staging" in plain:
-                staged = self._staging(plain["staging"])
-            return parse_contexts(plain.get("contexts", []), self.on_damaged), staged
+            return parse_contexts(plain.get("contexts", []), self.on_damaged)
         except FileNotFoundError:
-            return {}, None
+            return {}
         except (OSError, DictionaryError) as error:
             self._warn(f"the dictionary is ignored and learned anew: {error}")
-            return {}, staged
-
-    def _staging(self, plain: object) -> staging.Learned | None:
-        try:
-            return staging.parse(plain)
-        except DictionaryError as error:
-            self._warn(f"what it says of staging is ignored and found out anew: {error}")
-            return None
+            return {}
 
     def _warn(self, problem: str) -> None:
         if not self._warned:

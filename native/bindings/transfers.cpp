@@ -1,4 +1,3 @@
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -8,7 +7,7 @@
 #include "transfer/control.hpp"
 #include "transfer/direct.hpp"
 #include "transfer/io_uring.hpp"
-#include "transfer/staging_choice.hpp"
+#include "transfer/virtual_disk.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -32,7 +31,8 @@ std::vector<uint32_t> py_direct_read(int fd, uint64_t size, nb::handle extents, 
     Extents image(extents_from(extents), size);
     Span region = span_from(span);
     nb::gil_scoped_release release;
-    return direct_read(fd, size, std::move(image), region, {block, depth, alignment, threads}, control);
+    DirectOptions options{block, depth, alignment, threads, is_on_virtual_disk(fd)};
+    return direct_read(fd, size, std::move(image), region, options, control);
 }
 
 std::vector<uint32_t> py_cached_write(int fd, uint64_t size, nb::handle extents, nb::handle patches, uint64_t block,
@@ -49,18 +49,6 @@ std::vector<uint32_t> py_cached_read(int fd, uint64_t size, nb::handle extents, 
     Span region = span_from(span);
     nb::gil_scoped_release release;
     return cached_read(fd, image, region, {block, threads, cold}, control);
-}
-
-using Learned = std::tuple<bool, double, double, uint64_t, uint64_t>;
-
-std::optional<Learned> py_staging_learned(uint64_t device) {
-    auto found = SharedStagingChoice::of(device).learned();
-    if (!found) return {};
-    return Learned{found->staged, found->in_place, found->staging, found->since_trial, found->interval};
-}
-
-void py_staging_adopt(uint64_t device, bool staged, double landing, double staging, uint64_t since, uint64_t spell) {
-    SharedStagingChoice::of(device).adopt({staged, landing, staging, since, spell});
 }
 
 }  // namespace
@@ -83,9 +71,6 @@ void bind_transfers(nb::module_& module) {
                "alignment"_a, "control"_a);
     module.def("direct_read", &py_direct_read, "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "depth"_a,
                "alignment"_a, "threads"_a, "control"_a);
-    module.def("staging_learned", &py_staging_learned, "device"_a);
-    module.def("staging_adopt", &py_staging_adopt, "device"_a, "staged"_a, "landing"_a, "staging"_a, "since"_a,
-               "spell"_a);
     module.def("cached_write", &py_cached_write, "fd"_a, "size"_a, "extents"_a, "patches"_a, "block"_a, "threads"_a,
                "write_back"_a, "control"_a);
     module.def("cached_read", &py_cached_read, "fd"_a, "size"_a, "extents"_a, "span"_a.none(), "block"_a, "threads"_a,

@@ -18,8 +18,7 @@ struct Block {
     uint64_t needed = 0;
     uint8_t* memory = nullptr;
     uint64_t moved = 0;
-    bool staged = false;         // `memory` is a staging buffer
-    bool fits_in_place = false;  // reads only: the bytes can be read into their final memory
+    bool staged = false;  // `memory` is a staging buffer
 };
 
 // Keeps up to `depth` blocks in flight, on `threads` threads, or on io_uring if `threads` is 0. The constructor throws

@@ -10,10 +10,11 @@
 namespace fastio {
 
 struct DirectOptions {
-    uint64_t block;      // bytes in one request, a multiple of the alignment
-    unsigned depth;      // requests in flight
-    uint64_t alignment;  // that the file requires of offset, length and memory: a power of 2, at least 4096
-    unsigned threads;    // 0: use io_uring
+    uint64_t block;       // bytes in one request, a multiple of the alignment
+    unsigned depth;       // requests in flight
+    uint64_t alignment;   // that the file requires of offset, length and memory: a power of 2, at least 4096
+    unsigned threads;     // 0: use io_uring
+    bool staged = false;  // large reads pass through staging blocks, even those that could be read in place
 };
 
 struct DirectWritten {

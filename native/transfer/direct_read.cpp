@@ -1,5 +1,3 @@
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <exception>
 #include <memory>
@@ -15,7 +13,7 @@ namespace fastio {
 
 namespace {
 
-// From this size on, a second thread and measuring whether to stage pay off.
+// From this size on, a second thread pays off, and so does staging on a virtual disk.
 constexpr uint64_t kLarge = 32 << 20;
 
 uint64_t wanted_nbytes(const Extents& extents, const Span& span) {
@@ -39,10 +37,8 @@ struct Readers {
         const bool is_large = wanted_nbytes(state.extents, span) >= kLarge;
         const unsigned depth = is_large ? std::min(options.depth, 16u) : options.depth;
         own = std::make_unique<DirectReader>(state, depth);
-        struct stat file;
-        if (!is_large || fstat(fd, &file) != 0) return;
-        state.choice = &SharedStagingChoice::of(file.st_dev);
-        state.choice->begin();
+        if (!is_large) return;
+        state.stages_all = options.staged;
         try {
             thread = std::thread([this, depth] { read(depth); });
             move_to_another_cpu(thread);

@@ -54,15 +54,11 @@ bool DirectReader::send() {
     if (at_ == taken_.size()) {
         taken_ = state_.blocks.take();
         at_ = 0;
-        if (taken_.empty()) {
-            state_.is_ending = true;
-            return false;
-        }
+        if (taken_.empty()) return false;
     }
     Block block = taken_[at_];
     if (block.offset >= state_.limit) return false;
-    block.fits_in_place = block.memory != nullptr;
-    block.staged = !block.fits_in_place || (state_.choice != nullptr && state_.choice->staged());
+    block.staged = block.memory == nullptr || state_.stages_all;
     if (block.staged) {
         if (staging_ == nullptr) {
             const uint64_t nbytes = state_.options.block;
@@ -97,8 +93,6 @@ void DirectReader::receive() {
     } else {
         state_.extents.measure(done.offset, end, done.memory, measured);
     }
-    if (state_.choice != nullptr && done.fits_in_place && !state_.is_ending)
-        state_.choice->record(done.staged, done.needed);
     state_.control.advance(done.needed);
 }
 

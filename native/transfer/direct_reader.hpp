@@ -13,7 +13,6 @@
 #include "transfer/control.hpp"
 #include "transfer/direct.hpp"
 #include "transfer/extents.hpp"
-#include "transfer/staging_choice.hpp"
 
 namespace fastio {
 
@@ -30,10 +29,8 @@ struct ReadState {
     const DirectOptions options;
     Control& control;
     Blocks blocks;
-    SharedStagingChoice* choice = nullptr;  // null: stage only the blocks that cannot be read in place
+    bool stages_all = false;  // not only the blocks that cannot be read in place
     std::atomic<uint64_t> limit{UINT64_MAX};
-    std::atomic<bool> is_ending{
-        false};  // all blocks are taken: the disk is no longer kept busy, so speeds are not recorded
 };
 
 class DirectReader {

@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import fastio
 from fastio import dicts
-from fastio.dicts import Context, Dictionary, RDic, WDic, WRDic, fingerprint, staging, storage
+from fastio.dicts import Context, Dictionary, RDic, WDic, WRDic, fingerprint, storage
 from fastio.dicts.codec import SCHEMA
 from fastio.errors import DictionaryError
 
@@ -507,65 +505,3 @@ def test_a_context_that_makes_no_sense_is_learned_anew_and_the_others_stay(
     dicts.forget()
     for op, context in ("save", SAVE), ("load", LOAD):
         assert dicts.default(op, ".").times(context, MIB, TOOLS)
-
-
-STAGING = {"staged": True, "landing": 0.5, "staging": 0.25, "since": MIB, "spell": 1 << 30}
-
-
-def test_what_large_reads_found_out_about_staging_goes_on_in_the_next_process(folder: Path, tmp_path: Path) -> None:
-    path = str(tmp_path / "tensor.pt")
-    fastio.save(torch.zeros(64 * MIB, dtype=torch.uint8), path)
-    found = f"""
-        import fastio
-        from fastio.dicts import staging
-        device = os.stat({path!r}).st_dev
-        with open({path!r}, "rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        dictionary = dicts.default("load", {str(tmp_path)!r})
-        print(staging.learned(device))
-    """
-    reads = f"""
-        fastio.load({path!r}, policy="uring")
-        dictionary.observe(SAVE._replace(op="load"), MIB, "uring", 1e-3)
-    """
-    assert in_a_process(found + reads).strip() == "None"
-    state = kept(folder)["staging"]
-    assert state.keys() == STAGING.keys()
-    assert 0 < state["since"] <= 64 * MIB
-    text = in_a_process(found)
-    assert f"staged={state['staged']}, " in text
-    assert f"since={state['since']}, spell={state['spell']})" in text
-    in_a_process(found + reads)
-    assert kept(folder)["staging"]["since"] > state["since"]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"staged": 1},
-        {"staged": None},
-        {"landing": -1},
-        {"landing": "0.5"},
-        {"landing": 1e300},
-        {"staging": float("nan")},
-        {"staging": True},
-        {"since": -1},
-        {"since": 1.5},
-        {"spell": 1 << 64},
-    ],
-    ids=str,
-)
-def test_what_is_said_of_staging_and_makes_no_sense_is_left_with_a_warning(
-    folder: Path, change: dict[str, object]
-) -> None:
-    assert staging.parse(STAGING) == tuple(STAGING.values())
-    fill(dicts.default("save", "."), {"uring": 2e-3, "posix": 1e-3})
-    dicts.flush()
-    dicts.forget()
-    (path,) = folder.glob("*.json")
-    path.write_text(json.dumps({**kept(folder), "staging": {**STAGING, **change}}))
-    with pytest.warns(RuntimeWarning, match="what it says of staging is ignored and found out anew"):
-        assert dicts.default("save", ".").choose(SAVE, MIB, TOOLS).tool == "posix"
-    for text in (5, None, [], {}, {**STAGING, "since": []}):
-        with pytest.raises(DictionaryError, match="staging"):
-            staging.parse(text)

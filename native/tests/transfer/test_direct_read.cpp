@@ -1,4 +1,5 @@
-// Tests direct reads that are large enough for two readers and for trials of staging: bytes, checksums and errors.
+// Tests direct reads that are large enough for two readers, in place and through staging blocks: bytes, checksums and
+// errors.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -130,6 +131,7 @@ int main() {
         options.threads = threads;
         CHECK(pwrite(file, image.data(), kSize, 0) == static_cast<ssize_t>(kSize), "write");
         for (int round = 0; round < 4; ++round) {
+            options.staged = round % 2 == 1;
             for (bool spanned : {true, false}) check_contents(fd, image, spanned);
         }
         check_cancelled_beside_another(fd, image);
