@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,20 @@ def test_command_line_lists_items_and_refuses_unknown_ones(repository: Path, tmp
     with start(repository, tmp_path, "no-such-item") as runner:
         assert runner.communicate()[0] == "no command or item is called no-such-item: --list shows them\n"
     assert runner.returncode == 1
+
+
+def test_items_import_the_carried_wheels(repository: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "carried-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("fastio_bench/__init__.py", "")
+        wheel.writestr("fastio_bench/gpu/__init__.py", "")
+        wheel.writestr("fastio_bench/gpu/pinning.py", "print('{\"carried\": true}')")
+        wheel.writestr("carried-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: carried\nVersion: 1\n")
+        wheel.writestr("carried-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("carried-1.dist-info/RECORD", "")
+    with start(repository, tmp_path, f"--wheels={tmp_path}", "pinning") as runner:
+        said, _ = runner.communicate()
+    assert runner.returncode == 0, said
+    assert json.loads((tmp_path / "results.jsonl").read_text().splitlines()[0])["figures"] == [{"carried": True}]
 
 
 def test_terminated_runner_ends_its_item(repository: Path, tmp_path: Path) -> None:
