@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     out, parent = given.out.resolve(), given.dir.resolve()
     for folder in (out, parent):
         folder.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have disabled it for this and for the items
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the item too
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # an item that is ended for its time leaves no core
     with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as scratch:

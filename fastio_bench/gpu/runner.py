@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _LEAST_S = 5.0  # an item that has less would only import torch
+_INTERRUPTED_S = 10.0  # after SIGINT, at which benchmarks write and pytest prints what they have
 _DYING_S = 5.0  # after SIGABRT, at which Python prints the stacks of its threads; and again after SIGKILL
 _SHOWN = 20  # lines of a failed item's output
 
@@ -93,9 +94,11 @@ def _status(item: Item, seconds: float, folder: Path, log: Any, environment: Map
     try:
         return child.wait(seconds)
     except subprocess.TimeoutExpired:
-        _signal(child, signal.SIGABRT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(_DYING_S)
+        for number, patience in ((signal.SIGINT, _INTERRUPTED_S), (signal.SIGABRT, _DYING_S)):
+            _signal(child, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(patience)
+                break
         return f"ended after its {seconds:.0f} s"
     finally:
         _signal(child, signal.SIGKILL)  # its descendants too

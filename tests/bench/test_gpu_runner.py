@@ -16,11 +16,18 @@ from typing import Any
 
 import pytest
 
-from fastio_bench.gpu import host_weights, plan
+from fastio_bench.gpu import host_weights, plan, runner
 from fastio_bench.gpu.runner import Item, run
 from hybrid_training import MODELS
 
 HANGS = "import time; print('begun', flush=True); time.sleep(100)"
+STUBBORN = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+print(f'{{"child": {child.pid}}}', flush=True)
+time.sleep(100)
+"""
 
 
 def item(name: str, code: str, seconds: float = 60) -> Item:
@@ -64,15 +71,21 @@ def test_failed_items_do_not_stop_the_others(tmp_path: Path, capsys: pytest.Capt
     assert "    the reason\n" in capsys.readouterr().out
 
 
-def test_item_is_ended_after_its_time_with_its_descendants(tmp_path: Path) -> None:
-    nested = f"import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', {HANGS!r}])\n"
-    nested += "print(f'{{\"child\": {child.pid}}}', flush=True)\n"
-    good, (first, _), log = run_all(tmp_path, item("hangs", nested + HANGS, 2))
+def test_item_is_ended_after_its_time_with_its_descendants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_INTERRUPTED_S", 0.5)
+    good, (first, _), log = run_all(tmp_path, item("hangs", STUBBORN, 2))
     assert not good
     assert first["status"] == "ended after its 2 s"
     assert "Fatal Python error: Aborted" in log, "the stacks of its threads"
     stat = Path(f"/proc/{first['figures'][0]['child']}/stat")
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
+def test_item_may_write_what_it_has_after_its_time(tmp_path: Path) -> None:
+    code = f"try:\n    {HANGS}\nexcept KeyboardInterrupt: print('{{\"so far\": 1}}')"
+    _, (first, _), log = run_all(tmp_path, item("measures", code, 2))
+    assert (first["status"], first["figures"]) == ("ended after its 2 s", [{"so far": 1}])
+    assert "Aborted" not in log
 
 
 def test_total_time_is_kept_and_the_rest_is_listed(tmp_path: Path) -> None:
@@ -90,11 +103,11 @@ def start(repository: Path, out: Path, *arguments: str) -> subprocess.Popen[str]
 
 
 def test_command_line_lists_items_and_refuses_unknown_ones(repository: Path, tmp_path: Path) -> None:
-    with start(repository, tmp_path, "--list") as runner:
-        assert "1: at most 540 s\n    nvidia-smi, 20 s\n" in runner.communicate()[0]
-    with start(repository, tmp_path, "no-such-item") as runner:
-        assert runner.communicate()[0] == "no command or item is called no-such-item: --list shows them\n"
-    assert runner.returncode == 1
+    with start(repository, tmp_path, "--list") as started:
+        assert "1: at most 540 s\n    nvidia-smi, 20 s\n" in started.communicate()[0]
+    with start(repository, tmp_path, "no-such-item") as started:
+        assert started.communicate()[0] == "no command or item is called no-such-item: --list shows them\n"
+    assert started.returncode == 1
 
 
 def test_items_import_the_carried_wheels(repository: Path, tmp_path: Path) -> None:
@@ -105,20 +118,20 @@ def test_items_import_the_carried_wheels(repository: Path, tmp_path: Path) -> No
         wheel.writestr("carried-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: carried\nVersion: 1\n")
         wheel.writestr("carried-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr("carried-1.dist-info/RECORD", "")
-    with start(repository, tmp_path, f"--wheels={tmp_path}", "pinning") as runner:
-        said, _ = runner.communicate()
-    assert runner.returncode == 0, said
+    with start(repository, tmp_path, f"--wheels={tmp_path}", "pinning") as started:
+        said, _ = started.communicate()
+    assert started.returncode == 0, said
     assert json.loads((tmp_path / "results.jsonl").read_text().splitlines()[0])["figures"] == [{"carried": True}]
 
 
 def test_terminated_runner_ends_its_item(repository: Path, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
-    with start(repository, tmp_path, "pinning") as runner:  # it imports torch for a while
+    with start(repository, tmp_path, "pinning") as started:  # it imports torch for a while
         while not log.exists() or "==== pinning" not in log.read_text():
-            assert runner.poll() is None
+            assert started.poll() is None
             time.sleep(0.01)
-        runner.terminate()
-        assert runner.wait() == 128 + signal.SIGTERM
+        started.terminate()
+        assert started.wait() == 128 + signal.SIGTERM
     assert os.listdir(tmp_path / "dir") == []
     assert [pid for pid in os.listdir("/proc") if pid.isdigit() and working_folder(pid).startswith(str(tmp_path))] == []
 
