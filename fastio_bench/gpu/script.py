@@ -11,7 +11,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import nn
 
 from fastio import devices
 
@@ -57,9 +56,3 @@ class Script:
             **figures,
         }
         print(json.dumps(told), flush=True)
-
-
-def transformer(width: int, layers: int) -> nn.Module:
-    """An encoder without dropout."""
-    layer = nn.TransformerEncoderLayer(width, width // 64, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
-    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)

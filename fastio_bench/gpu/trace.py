@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
 import fastio
-from fastio_bench.gpu.script import Script, transformer
+from fastio_bench.gpu.script import Script
+from fastio_bench.gpu.training import OPTIONS, training_step
 
-_WARM_UP = 4  # steps: one is profiled, one planned, two settle
+_WARM_UP = 4  # steps
 _GAPS = 10
 
 _Spans = list[tuple[float, float]]
@@ -25,26 +25,18 @@ _Spans = list[tuple[float, float]]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """See the module."""
-    script = Script(arguments, __doc__, layers=12, width=1024, tokens=512, batch=4, dir=".", out="out")
+    script = Script(arguments, __doc__, dir=".", out="out", **OPTIONS)
     given = script.given
-    torch.manual_seed(0)
-    model = transformer(given.width, given.layers).to(script.device)
-    x = torch.randn(given.batch, given.tokens, given.width).to(script.device)
+    step = training_step(script)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if script.accelerator.kind == "cuda" else [])]
     with tempfile.TemporaryDirectory(dir=given.dir) as folder:
-        offload = fastio.Offload(model, store=folder, policy="all", host_budget="4GiB", codec="none")
-
-        def step() -> None:
-            model.zero_grad(set_to_none=True)
-            with offload:
-                loss = model(x).square().mean()
-            loss.backward()
-            script.synchronize()
-
+        offload = fastio.Offload(store=folder, policy="all", host_budget=given.host_budget, codec="none")
         for _ in range(_WARM_UP):
-            step()
+            step(offload)
+        script.synchronize()
         with profile(activities=activities) as found:
-            step()
+            step(offload)
+            script.synchronize()
         offload.close()
     Path(given.out).mkdir(exist_ok=True)
     found.export_chrome_trace(str(Path(given.out, "trace.json.gz")))

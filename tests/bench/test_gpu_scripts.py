@@ -29,7 +29,7 @@ from fastio_bench.gpu import (
 
 pytestmark = pytest.mark.gpu
 
-SMALL = ("--layers=1", "--width=64", "--tokens=16", "--batch=2")
+SMALL = ("--layers=1", "--width=64", "--tokens=16", "--batch=2", "--host-budget=1MiB")
 
 
 @pytest.fixture
