@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 import fastio
+from fastio import devices
 from fastio.offload import decode, encode
 from fastio.offload.autograd.hooks import is_parameter
 from fastio_bench.harness.command_run import CommandRun, common
@@ -138,14 +139,14 @@ def gpu_offload(
                 pass
             for _ in command.report.take(interleave(task, contestants, rounds)):
                 pass
-        command.report.findings["codecs, GB/s"] = codecs(256 << 20, rounds)
+        command.report.findings["codecs, GB/s"] = codecs(256 << 20, rounds, torch.device("cuda"))
 
     command.run(work, lambda: [_steps(command), _speeds(command)], draw=lambda _: ())
 
 
-def codecs(nbytes: int, rounds: int) -> dict[str, dict[str, float]]:
-    """By codec: the bytes of the plain float32 tensor over seconds, in 10^9 bytes/s, and the ratio."""
-    tensor = torch.rand(nbytes // 4, device="cuda")
+def codecs(nbytes: int, rounds: int, device: torch.device) -> dict[str, dict[str, float]]:
+    """By codec: the bytes of the plain float32 tensor over seconds, in 10^9 bytes/s, and the ratio, on a device."""
+    tensor = torch.rand(nbytes // 4, device=device)
     tensor *= torch.rand_like(tensor) >= _ZEROS
     found: dict[str, dict[str, float]] = {}
     for codec in _CODECS:
@@ -153,8 +154,8 @@ def codecs(nbytes: int, rounds: int) -> dict[str, dict[str, float]]:
             encoded = encode(tensor, codec)
             decode(encoded)  # the first use compiles the kernels
             found[codec] = {
-                "encode": nbytes / _seconds(partial(encode, tensor, codec), rounds) / 1e9,
-                "decode": nbytes / _seconds(partial(decode, encoded), rounds) / 1e9,
+                "encode": nbytes / _seconds(partial(encode, tensor, codec), rounds, device) / 1e9,
+                "decode": nbytes / _seconds(partial(decode, encoded), rounds, device) / 1e9,
                 "ratio": encoded.ratio,
             }
         except fastio.ToolUnavailableError as error:
@@ -162,13 +163,14 @@ def codecs(nbytes: int, rounds: int) -> dict[str, dict[str, float]]:
     return found
 
 
-def _seconds(call: Callable[[], object], rounds: int) -> float:
+def _seconds(call: Callable[[], object], rounds: int, device: torch.device) -> float:
+    synchronize = partial(devices.of(device).synchronize, device)
     taken = []
     for _ in range(rounds):
-        torch.cuda.synchronize()
+        synchronize()
         began = time.perf_counter()
         call()
-        torch.cuda.synchronize()
+        synchronize()
         taken.append(time.perf_counter() - began)
     return median(taken)
 

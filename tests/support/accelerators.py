@@ -62,6 +62,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     for serialized in found[item.path].get(item.nodeid) or found[item.path][""]:
         report = item.config.hook.pytest_report_from_serializable(config=item.config, data=serialized)
         report.nodeid, report.location = item.nodeid, item.location
+        if isinstance(report.longrepr, list):  # of a skipped test: JSON has no tuples
+            report.longrepr = tuple(report.longrepr)
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     item.session._setupstate.teardown_exact(nextitem)  # what earlier tests of this file have set up
