@@ -59,8 +59,8 @@ def save(
 
     Raises:
         FormatError: the format cannot hold the object. TransferError (an OSError): the system refused.
-        ToolUnavailableError: the tool that ``policy`` names cannot be used here. Otherwise what ``torch.save`` raises
-            for what cannot be pickled.
+        ToolUnavailableError: the tool that ``policy`` names cannot be used here; RefusedError: it could not do this.
+        Otherwise what ``torch.save`` raises for what cannot be pickled.
 
     >>> fastio.save(model.state_dict(), "model.pt")
     """

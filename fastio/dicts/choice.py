@@ -122,5 +122,5 @@ def _unmeasured(best: Opinion, size: str) -> str:
     if best.source == FIRST_CALLS:
         return f"{best.tool} was the fastest near {size} as far as first calls tell"
     if best.source == PRIOR:
-        return f"nothing is measured near {size} yet: the starting dictionary puts {best.tool} first"
+        return f"nothing is measured near {size} yet: the priors put {best.tool} first"
     return f"nothing is known near {size} yet: {best.tool} is the first that can be used"

@@ -42,15 +42,22 @@ def table_of(tuner: Tuner) -> dict[int, Row]:
 def look_up(tuner: Tuner, nbytes: int, tools: tuple[str, ...]) -> Choice:
     """The best tool of the row nearest in size that names one of the tools; without such a row, the priors' first.
 
-    Tools that the row does not name follow in the priors' order.
+    Tools that the row does not name follow in the priors' order, those last that the priors do not name either.
     """
-    otherwise = Tuner(tuner.rule).choose(nbytes, tools)
+    otherwise = Tuner(tuner.rule).choose(nbytes, tools).order
+    named = [tool for tool in otherwise if tuner.rule.prior.lists(tool)]
+    rest = (*named, *(tool for tool in otherwise if tool not in named))
     bucket, table = bucket_of(nbytes), table_of(tuner)
+    unusable = ""
     for near in sorted(table, key=lambda known: abs(known - bucket)):
-        order = table[near].order(tools)
+        row = table[near]
+        order = row.order(tools)
+        if row.best is not None and row.best not in tools:
+            unusable = unusable or f"{row.best} cannot be used here; "
         if order:
-            seconds = table[near].seconds.get(order[0])
+            seconds = row.seconds.get(order[0])
             took = "" if seconds is None else f": {describe_seconds(seconds)}"
-            reason = f"the dictionary puts {order[0]} first at {format_size(bucket_nbytes(near))}{took}"
-            return Choice(order[0], reason, False, (*order, *(tool for tool in otherwise.order if tool not in order)))
-    return Choice(otherwise.tool, otherwise.reason, False, otherwise.order)
+            reason = f"{unusable}the dictionary puts {order[0]} first at {format_size(bucket_nbytes(near))}{took}"
+            return Choice(order[0], reason, False, (*order, *(tool for tool in rest if tool not in order)))
+    why = f"the priors put {rest[0]} first" if named else f"{rest[0]} is the first that can be used"
+    return Choice(rest[0], f"{unusable}the dictionary has no times of these tools: {why}", False, rest)

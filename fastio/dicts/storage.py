@@ -106,6 +106,8 @@ class Store:
             for dictionary in self._dictionaries:
                 _merge_tuners(on_disk, dictionary.tuners)
             self.mark_written()
+        for tuner in on_disk.values():
+            tuner.best.clear()  # the times decide, also those that other processes wrote
         write_plain(path, {"fingerprint": self._fingerprint, "contexts": plain_tuners(on_disk)})
         clear_leftovers(path)
 
@@ -131,7 +133,7 @@ class Store:
         try:
             plain = read_plain(self.path)
             if plain.get("fingerprint") != self._fingerprint:
-                raise DictionaryError("it was learned on another machine")
+                raise DictionaryError("it was learned on another machine, or with other versions")
             return parse_contexts(plain.get("contexts", []), self.on_damaged)
         except FileNotFoundError:
             return {}

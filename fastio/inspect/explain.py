@@ -37,7 +37,7 @@ def explain(
     current one if there is none: so ask about a save of a file that is not there yet. The result prints as a table.
     ValueError for an ``op`` that is neither ``"load"`` nor ``"save"``, or a negative number; TypeError for what is
     neither a path nor a number, or a folder beside a path; FileNotFoundError for a file or folder that is not there,
-    CorruptFileError for one that is crc_mismatch.
+    CorruptFileError for one that is damaged.
 
     >>> print(fastio.explain("model.pt"))
     >>> print(fastio.explain(10**9, op="save", folder="/mnt/checkpoints"))

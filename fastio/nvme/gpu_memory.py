@@ -99,7 +99,9 @@ def offer() -> Offer:
     """Return which way works here, by mapping 2 MiB of the current device's memory."""
     import torch
 
-    if not torch.cuda.is_available():
+    from fastio import devices
+
+    if not devices.of("cuda").is_available():
         return Offer("", ("torch sees no CUDA device",))
     memory = torch.empty(2 * _PROBE, dtype=torch.uint8, device="cuda")
     try:

@@ -505,3 +505,12 @@ def test_a_context_that_makes_no_sense_is_learned_anew_and_the_others_stay(
     dicts.forget()
     for op, context in ("save", SAVE), ("load", LOAD):
         assert dicts.default(op, ".").times(context, MIB, TOOLS)
+
+
+def test_the_best_tool_of_a_file_follows_the_times_of_all_processes(folder: Path) -> None:
+    for times in ({"uring": 2e-3, "posix": 4e-3}, {"uring": 8e-3, "posix": 1e-3}):
+        fill(dicts.default("save", "."), times)
+        dicts.flush()
+        dicts.forget()
+    (size,) = kept(folder)["contexts"][0]["sizes"].values()
+    assert size["best"] == "posix"

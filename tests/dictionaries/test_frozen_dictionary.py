@@ -53,6 +53,24 @@ def test_it_takes_the_next_size_where_the_best_tool_is_not_here(path: Path) -> N
     assert dictionary.choose(SAVE, MIB, ("uring", "numpy")).order
 
 
+@pytest.mark.parametrize("times", [{"microseconds": {"posix": [9]}}, {}])
+def test_the_reason_names_a_best_tool_that_is_not_here(tmp_path: Path, times: dict[str, Any]) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(table({"4096": {"best": "gds", **times}})))
+    choice = Dictionary.load(path, learn=False).choose(SAVE, 4096, TOOLS)
+    assert choice.reason.startswith("gds cannot be used here; ")
+    assert choice.tool == "posix"
+
+
+def test_tools_that_the_priors_of_a_file_do_not_name_come_last(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    prior = {"where": {}, "bandwidth": {"4096": {"torch": 3000, "posix": 1000}}}
+    path.write_text(json.dumps({"schema": "fastio-dictionary/1", "contexts": [], "priors": [prior]}))
+    choice = Dictionary.load(path, learn=False).choose(SAVE, MIB, TOOLS)
+    assert choice.order == ("torch", "posix", "uring")
+    assert "the priors put torch first" in choice.reason
+
+
 def test_the_best_tool_of_a_row_wins_over_its_times(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(table({"4096": {"best": "uring", "microseconds": {"posix": [1], "uring": [9]}}})))
