@@ -1,9 +1,10 @@
-"""What an Offload plans from on an accelerator: the compute of a warm pass, not the launches of the host."""
+"""When an accelerator computes and copies under Offload, by its own trace; and what the plan makes of it."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from typing import Any
 
 import pytest
@@ -105,3 +106,31 @@ def test_the_profile_tells_when_each_activation_is_ready() -> None:
         assert made < ready + 1e-3
         assert ready < made * 1.3 + 2e-3
     steps.offload.close()
+
+
+def test_a_late_write_does_not_wait_for_later_kernels() -> None:
+    simulated.configure_execution("never")
+    simulated.configure(to_host_bandwidth=50e6)  # 20 ms for each tensor
+    x = torch.randn(512, 512, device="simulated", requires_grad=True)  # 1 MiB
+    matrix = torch.ones(512, 512, device="simulated")
+    offload = Offload(store=SlowStore(), policy="all", budget="6MiB", host_budget="64MiB", codec="none")
+    for _ in range(3):
+        begin = len(simulated.trace())
+        with offload:
+            y = x
+            for _ in range(4):
+                y = y.tanh()  # three move out: two of them are in transit, one is queued
+            torch.simulated.current_stream().synchronize()
+            simulated.configure(compute_factor=100)
+            matrix @ matrix
+            time.sleep(0.05)
+            y = y.tanh()  # the queued one is issued
+        torch.simulated.synchronize()
+        simulated.configure(compute_factor=1)
+        y.sum().backward()
+    works = simulated.trace()[begin:]
+    third = [work for work in works if work.engine == "to_host"][2]
+    (product,) = (work for work in works if work.name == "aten::mm")
+    assert product.issued < third.issued < product.ended
+    assert third.started < product.ended
+    offload.close()

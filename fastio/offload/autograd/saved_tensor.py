@@ -227,6 +227,7 @@ class SavedTensor:
         # On a GPU: the stream of the operator that saved the bytes. They are copied and encoded behind it.
         self.stream: devices.Stream | None = None if accelerator is None else accelerator.current_stream(self.device)
         self.coded: devices.Event | None = None  # on a GPU: the end of its latest encoding or decoding
+        self.computed: devices.Event | None = None  # on a GPU: the bytes to write are there
         self.key = (0, 0, 0)  # storage, counter and version: equal keys are equal bytes
         # Shares the version counter of the saved tensors without keeping their storage.
         self.witness = witness

@@ -8,8 +8,11 @@ import warnings
 from collections import deque
 from typing import Any, Literal, Protocol
 
+import torch
+
+from fastio import devices
 from fastio.errors import FastIOError
-from fastio.offload.autograd.saved_tensor import LINE, PAGE, Buffer, SavedTensor, State, under_its_stream
+from fastio.offload.autograd.saved_tensor import LINE, PAGE, Buffer, SavedTensor, State
 from fastio.offload.codecs.saved_tensor_encoding import unpack
 from fastio.offload.report import Counts, Event, Traffic
 from fastio.offload.stores.store_errors import without_frames
@@ -73,6 +76,7 @@ class Tier:
         self._freed_in_flight: list[SavedTensor] = []
         self._started: dict[int, float] = {}
         self._errors: dict[int, Exception] = {}
+        self._streams: dict[torch.device, devices.Stream] = {}
 
     def begin_pass(self, window: int) -> None:
         """Begin a forward pass. The pass before may have been interrupted anywhere, so waiting bytes are recounted."""
@@ -89,6 +93,7 @@ class Tier:
             return
         saved.tier = self
         saved.state = State.PENDING
+        saved.computed = None if saved.stream is None else saved.stream.record_event()
         self._queued.append(saved)
         self._queued_bytes += saved.stored_nbytes
         self.pump()
@@ -228,7 +233,7 @@ class Tier:
         saved.sent = saved.address
         saved.lead = self._lead(saved.sent)
         try:
-            with under_its_stream(saved):
+            with self._behind(saved):
                 self.store.write(saved.index, saved.sent - saved.lead, saved.lead + saved.stored_nbytes)
         except _STORE_ERRORS as error:
             self._fail_write(saved, error)
@@ -236,6 +241,17 @@ class Tier:
             self._counts.stalled_write_s += self._stalled(saved, self._started[saved.index])
             self._issued.append(saved)
             self._issued_bytes += saved.stored_nbytes
+
+    def _behind(self, saved: SavedTensor) -> contextlib.AbstractContextManager[Any]:
+        """A context in which GPU work waits until the bytes are computed, and for no kernel that was queued later."""
+        accelerator = devices.find(saved.device)
+        if accelerator is None:
+            return contextlib.nullcontext()
+        if saved.device not in self._streams:
+            self._streams[saved.device] = accelerator.new_stream(saved.device)
+        stream = self._streams[saved.device]
+        stream.wait_event(saved.computed)
+        return accelerator.under(stream)
 
     def _read(self, saved: SavedTensor) -> None:
         assert saved.buffer is not None, "fetch gave it one"
