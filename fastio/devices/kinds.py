@@ -48,7 +48,9 @@ def identity(*used: torch.device) -> str:
 @functools.cache
 def _identity(device: torch.device) -> str:
     accelerator = find(device)
-    return device.type if accelerator is None else accelerator.identity(accelerator.with_index(device))
+    if accelerator is None or not accelerator.is_available():
+        return device.type
+    return accelerator.identity(accelerator.with_index(device))
 
 
 def usable(device: torch.device) -> bool:
