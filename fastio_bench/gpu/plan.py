@@ -99,7 +99,12 @@ def _state() -> tuple[Item, ...]:
 
 def _more(root: Path) -> tuple[Item, ...]:
     no_device = "not gpu and not cuda and not simulated"
-    cpu_suite = (*_pytest(root, root / "tests", no_device), "--numprocesses=8", "--dist=loadfile")
+    cpu_suite = (
+        *_pytest(root, root / "tests", no_device),
+        "--continue-on-collection-errors",
+        "--numprocesses=8",
+        "--dist=loadfile",
+    )
     return (
         _bench("doctor", "cli", "doctor", "--quick", seconds=60),
         _bench("peers", "cli", "peers", "--quick", seconds=180),

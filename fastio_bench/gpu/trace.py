@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for _ in range(_WARM_UP):
             step(offload)
         script.synchronize()
-        with profile(activities=activities) as found:
+        with profile(activities=activities, acc_events=True) as found:  # without, torch warns that it may drop events
             step(offload)
             script.synchronize()
         offload.close()
