@@ -9,7 +9,10 @@ from typing import Any
 
 import click
 
+from fastio.cli.dictionaries_command import dictionaries
 from fastio.cli.diff_command import diff
+from fastio.cli.doctor_command import doctor
+from fastio.cli.explain_command import explain, tools
 from fastio.cli.inspect_command import inspect
 from fastio.cli.messages import INTERRUPTED, TROUBLE, complain
 from fastio.cli.verify_command import verify
@@ -40,5 +43,5 @@ def cli() -> None:
     """Look into files of tensors, check and compare them, and see which tools fastio uses and why."""
 
 
-for command in (inspect, verify, diff):
+for command in (inspect, verify, diff, explain, tools, dictionaries, doctor):
     cli.add_command(command)

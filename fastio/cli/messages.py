@@ -26,12 +26,17 @@ _CURES = {
 }
 
 
-def visible(text: object) -> str:
-    """The text in one line, at most 200 characters: control and invisible characters are escaped.
+def escaped(text: object) -> str:
+    """The text in one line: control and invisible characters are escaped.
 
     So names from a file cannot move the cursor, hide text or add lines.
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shortened(text))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def visible(text: object) -> str:
+    """:func:`escaped`, cut to 200 characters."""
+    return escaped(shortened(text))
 
 
 def complain(error: BaseException) -> None:
@@ -49,7 +54,7 @@ def one_line(error: BaseException) -> str:
         if error.errno in _CURES and problem == os.strerror(error.errno):
             problem = _CURES[error.errno]
         said = f"{os.fsdecode(error.filename)}: {problem}"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in said)
+    return escaped(said)
 
 
 def echo_json(document: Any) -> None:

@@ -11,8 +11,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fastio.cli.messages import visible
+from fastio.cli.messages import escaped
 
+_LONGEST = 1000  # characters of a cell
 _UNLIMITED = 100_000  # columns: lines in files and pipes are never broken
 
 
@@ -28,7 +29,7 @@ def show(thing: RenderableType) -> None:
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], numbers: Sequence[str] = ()) -> None:
     """Print a table; the columns in ``numbers`` are right-justified and never broken."""
-    texts = [[visible(cell) for cell in row] for row in rows]
+    texts = [[escaped(str(cell)[:_LONGEST]) for cell in row] for row in rows]
     if sys.stdout.isatty():
         made = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:
