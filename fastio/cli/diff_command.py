@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fastio.cli.messages import DIFFERENT, echo_json, visible
+from fastio.cli.messages import DIFFERENT, TROUBLE, echo_json, escaped, visible
 from fastio.inspect.contents import contents
 from fastio.inspect.differences import ONLY_FIRST, ONLY_SECOND, VALUES, TensorDifference, differences
 
@@ -20,7 +20,7 @@ def diff(first: str, second: str, as_json: bool) -> None:
 
     Two NaN are equal. The relative difference of a and b is |a - b| / max(|a|, |b|). Values that are no tensors are not
     compared. One pair of tensors is in memory at a time. Exit status: 0 if all tensors are equal, 1 if some differ, 2
-    if a file could not be read.
+    if a file, or some of its tensors, could not be read.
     """
     one, other = contents(first), contents(second)
     count, listed = 0, []
@@ -32,10 +32,12 @@ def diff(first: str, second: str, as_json: bool) -> None:
             click.echo(_line(difference))
     if as_json:
         echo_json(listed)
-    for found in (one, other):
-        for note in found.notes:
-            click.echo(f"fastio: {visible(found.path)}: {visible(note)}", err=True)
-    click.get_current_context().exit(DIFFERENT if count else 0)
+    missing = [f"{escaped(found.path)}: {visible(reason)}" for found in (one, other) for reason in found.missing]
+    if missing:
+        others = f" (and {len(missing) - 1} more: `fastio inspect`)" if len(missing) > 1 else ""
+        cure = "expected tensors that can all be compared: save the file again by torch.save"
+        click.echo(f"fastio: {missing[0]}{others}; {cure}", err=True)
+    click.get_current_context().exit(TROUBLE if missing else DIFFERENT if count else 0)
 
 
 def _line(difference: TensorDifference) -> str:

@@ -91,6 +91,7 @@ def document(found: Contents) -> dict[str, Any]:
         "values": found.values,
         "refused": found.refused,
         "notes": found.notes,
+        "missing": found.missing,
     }
 
 
@@ -111,6 +112,8 @@ def _rest(found: Contents) -> None:
         click.echo(f"and {len(found.values) - _VALUES:,} more values: --json lists them")
     if found.refused:
         click.echo(f"objects of {', '.join(map(visible, found.refused))}: not made here, their tensors are listed")
+    for reason in found.missing:
+        click.echo(f"not listed: {visible(reason)}")
     for note in found.notes:
         click.echo(f"note: {visible(note)}")
 

@@ -54,7 +54,8 @@ class Contents:
     """What a file, or a folder of shards, holds. ``nbytes`` is the size of all its files.
 
     ``values`` are plain values of a ``.pt``, as text by name. ``refused`` are the classes in its pickle that
-    ``fastio.load`` refuses. ``notes`` say what could not be shown, and why. ``checksummed``: tensors have CRC-32s.
+    ``fastio.load`` refuses. ``missing`` says which tensors are not listed, and why. ``checksummed``: tensors have
+    CRC-32s.
     """
 
     path: str
@@ -65,6 +66,7 @@ class Contents:
     values: dict[str, str]
     refused: tuple[str, ...]
     notes: tuple[str, ...]
+    missing: tuple[str, ...]
     checksummed: bool
     files: tuple[str, ...]
 
@@ -136,7 +138,7 @@ def _contents_of_plain(path: str, fd: int, size: int, file_format: str) -> Conte
     ]
     found.sort(key=lambda tensor: tensor.offset)
     metadata = _metadata(path, fd) if file_format == SAFETENSORS else {}
-    return Contents(path, file_format, size, tuple(found), metadata, {}, (), (), False, (path,))
+    return Contents(path, file_format, size, tuple(found), metadata, {}, (), (), (), False, (path,))
 
 
 def _metadata(path: str, fd: int) -> dict[str, str]:

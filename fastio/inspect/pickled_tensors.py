@@ -30,7 +30,7 @@ class PickledTensor(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What one place in a pickle holds: a tensor, a plain value as text, or a malformed tensor with the ``problem``."""
+    """What one place in a pickle holds: a tensor, a plain value as text, or the ``problem`` with it."""
 
     name: str
     tensor: PickledTensor | None
@@ -64,12 +64,12 @@ def find(outline: Outline) -> Iterator[Found]:
             try:
                 tensor = _tensor(found)
             except (ValueError, TypeError, IndexError) as error:
-                yield Found(name, None, problem=str(error))
+                yield Found(name, None, problem=f"a malformed tensor: {error}")
                 continue
             if tensor is not None:
                 yield Found(name, tensor)
             elif len(name) > _LONGEST_NAME:
-                yield Found(name, None, "not shown: too deep")
+                yield Found(name, None, problem="what is in it is nested too deep to be listed")
             elif id(found) not in entered:
                 entered.add(id(found))
                 begin = f"{name}." if name else ""

@@ -16,16 +16,17 @@ _LARGEST = 1 << 30  # bytes of a pickle that is read
 
 def contents_of_pt(path: str, fd: int, size: int) -> Contents:
     """List an open ``.pt`` file. CorruptFileError if its directory or pickle contradicts itself."""
-    notes = []
+    notes: list[str] = []
+    missing: list[str] = []
     try:
         archive = open_archive(path, fd, size, read_local_headers=True)
     except NeedsTorchError as reason:
         archive = reason.archive
         notes.append(f"fastio leaves the file to torch: {reason}")
-    found, unsafe = _pickled(archive, notes)
+    found, unsafe = _pickled(archive, missing)
     if unsafe:
         notes.append("fastio.load loads it with weights_only=False alone; what that runs can do harm: trust the origin")
-    notes += [f"{quoted(one.name)}: a malformed tensor: {one.problem}" for one in found if one.problem]
+    missing += [f"{quoted(one.name)}: {one.problem}" for one in found if one.problem]
     tensors = tuple(_unique(path, archive, found))
     used = {tensor.region.name for tensor in tensors}
     unnamed = [record for record in archive.storages if record.name not in used]
@@ -35,18 +36,18 @@ def contents_of_pt(path: str, fd: int, size: int) -> Contents:
         notes.append(f"storages that no tensor names: {len(unnamed)}, {nbytes} bytes: {names}")
     values = {one.name: one.value for one in found if one.value}
     sealed = archive.has_storage_crcs and not archive.has_compressed_records
-    return Contents(path, "pt", size, tensors, {}, values, tuple(unsafe), tuple(notes), sealed, (path,))
+    return Contents(path, "pt", size, tensors, {}, values, tuple(unsafe), tuple(notes), tuple(missing), sealed, (path,))
 
 
-def _pickled(archive: Archive, notes: list[str]) -> tuple[list[Found], list[str]]:
-    """What the pickle holds, and what a safe load refuses of it; a note if the pickle cannot be read."""
+def _pickled(archive: Archive, missing: list[str]) -> tuple[list[Found], list[str]]:
+    """What the pickle holds, and what a safe load refuses of it; if it is not read, why is added to ``missing``."""
     if archive.has_compressed_records:
-        notes.append("its records are compressed or encrypted, so the names of its tensors are not shown")
+        missing.append("its records are compressed or encrypted, so the names of its tensors are not shown")
         return [], []
     pickle = next((name for name in archive.records if name.lower() == PICKLE), PICKLE)
     nbytes = archive.records[pickle].nbytes
     if nbytes > _LARGEST:
-        notes.append(f"its pickle has {nbytes} bytes, above {_LARGEST}, so the names of its tensors are not shown")
+        missing.append(f"its pickle has {nbytes} bytes, above {_LARGEST}, so the names of its tensors are not shown")
         return [], []
     try:
         found = outline(archive.read(pickle, verify=True))

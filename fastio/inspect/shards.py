@@ -48,7 +48,7 @@ def contents_of_shards(path: str) -> Contents:
     files = tuple(shard.path for shard in shards)
     nbytes = sum(shard.nbytes for shard in shards)
     of_shards = {key: text for shard in shards for key, text in shard.metadata.items()}
-    return Contents(path, SAFETENSORS, nbytes, tensors, of_shards | metadata, {}, (), (), False, files)
+    return Contents(path, SAFETENSORS, nbytes, tensors, of_shards | metadata, {}, (), (), (), False, files)
 
 
 def _compare(index: str, where: Mapping[str, str], shards: list[Contents]) -> None:

@@ -181,8 +181,34 @@ def test_compressed_archive(tmp_path: Path) -> None:
             new.writestr(member.filename, old.read(member))
     found = listed(packed)
     assert found["tensors"] == []
-    assert "compressed" in " ".join(found["notes"])
+    assert "compressed" in " ".join(found["missing"])
     assert "storages that no tensor names: 1, " in " ".join(found["notes"])
+    assert "not listed: its records are compressed" in run("inspect", packed).stdout
+    stderr = run("diff", packed, packed, status=2).stderr  # nothing was compared, so they are not called equal
+    assert str(packed) in stderr
+    assert "compressed" in stderr
+    assert stderr.count("\n") == 1
+
+
+def test_malformed_tensor_is_named_and_the_others_are_listed(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    torch.save({"good": torch.ones(2), "bad": torch.ones(77)}, path)
+    whole = path.read_bytes()
+    assert whole.count(b"KM") >= 2  # BININT1 77: the number of elements of the storage, and the shape
+    with zipfile.ZipFile(path) as old:
+        records = {name: old.read(name) for name in old.namelist()}
+    pickled = next(name for name in records if name.endswith("data.pkl"))
+    before, _, after = records[pickled].rpartition(b"KM")
+    records[pickled] = before + b"KN" + after  # a shape of 78 elements
+    with zipfile.ZipFile(path, "w") as new:
+        for name, data in records.items():
+            new.writestr(name, data)
+    found = listed(path)
+    assert shapes(found) == {"good": ("float32", [2])}
+    assert found["missing"] == [
+        "'bad': a malformed tensor: its shape (78,) needs more than the 308 bytes of its storage"
+    ]
+    run("diff", path, path, status=2)
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
