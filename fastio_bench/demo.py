@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 
 import fastio
+from fastio.inspect.machine_checks import tool_rows
 from fastio_bench.doctor import checks
 from fastio_bench.harness import fresh_process, page_cache
 from fastio_bench.harness.progress_meter import Meter
@@ -53,7 +54,7 @@ class Stage:
 
 def show_machine(stage: Stage) -> None:
     """Print the machine and the tools."""
-    answers = {"machine": checks.system(stage.folder), "tools": checks.tool_rows()}
+    answers = {"machine": checks.system(stage.folder), "tools": tool_rows()}
     for table in findings_tables.tables(answers):
         stage.out.print(terminal.fitted(table))
 

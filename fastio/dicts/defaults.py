@@ -87,7 +87,7 @@ def warm_up() -> None:
     """Read what a first call would otherwise wait for."""
     shipped_rules()
     fingerprint.machine()
-    _folder()
+    folder()
 
 
 def flush() -> None:
@@ -113,21 +113,21 @@ def _make(device: int, directory: str) -> _Set:
     marks = fingerprint.of(directory)
     name = marks.file_name
     if name not in _by_name:
-        _by_name[name] = _Set(marks, _folder())
+        _by_name[name] = _Set(marks, folder())
     made = _by_device[device] = _by_name[name]
     if device in _first:
         _first[device].hand_over(made.by_mode["w+r"])
     return made
 
 
-def _folder() -> str | None:
+def folder() -> str | None:
     """The folder of the dictionaries; None if it would be in the home directory of a user who has none."""
-    folder = str(config.get("dictionary_dir"))
+    path = str(config.get("dictionary_dir"))
     try:
-        folder = os.path.expanduser(folder or user_cache_dir("fastio", appauthor=False))
+        path = os.path.expanduser(path or user_cache_dir("fastio", appauthor=False))
     except RuntimeError:  # platformdirs without a home directory; its older versions leave the ~, as Python does
         return None
-    return None if folder.startswith("~/") else os.path.abspath(folder)
+    return None if path.startswith("~/") else os.path.abspath(path)
 
 
 def _renew() -> str:

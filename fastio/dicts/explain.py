@@ -59,7 +59,7 @@ class Explanation:
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         what = f"{self.context.op} of {format_size(self.nbytes)} as {self.context.format} on {self.context.device}"
-        circumstances = _describe(self.context)
+        circumstances = describe(self.context)
         return "\n".join(
             [
                 what + (f" ({circumstances})" if circumstances else ""),
@@ -70,7 +70,8 @@ class Explanation:
         )
 
 
-def _describe(context: Context) -> str:
+def describe(context: Context) -> str:
+    """Whether a save is durable, whether a load's file is cached, and how small the extents are, in words."""
     words = []
     if context.durable is not None:
         words.append("durable" if context.durable else "not durable")

@@ -59,5 +59,5 @@ def _bar() -> Any:
         from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
         from rich.progress import Progress as Bar
     except ImportError:
-        raise ToolUnavailableError("progress", "the bar needs rich", "pip install 'fastio[bench]'") from None
+        raise ToolUnavailableError("progress", "the bar needs rich", "pip install rich") from None
     return Bar("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())

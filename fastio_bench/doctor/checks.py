@@ -10,7 +10,7 @@ from typing import Any
 import fastio
 import fastio._native as native
 from fastio import config
-from fastio.files import direct_io as alignment
+from fastio.inspect.machine_checks import direct_io, gds, io_uring
 from fastio_bench.harness import new_memory, room, warmup
 from fastio_bench.harness import page_cache as cold
 from fastio_bench.harness.memory_reserve import Reserve, available_memory
@@ -22,8 +22,6 @@ PROBE_BATCH = 16  # 49 MiB: large enough for every path, small enough for a mome
 PROBE_FILES = 3  # two of them are on the disk at once, while a save replaces a file
 LIMIT_NBYTES = 512 * MIB
 LIMIT_ROUNDS = 5  # about ten seconds
-
-_CACHED = "saves and loads go through the page cache"
 
 Answers = list[tuple[str, str]]
 
@@ -44,32 +42,10 @@ def system(folder: Path) -> Answers:
         ("dictionaries", str(config.get("dictionary_dir") or "in the user's cache folder")),
         ("filesystem", f"{fs.kind} on {fs.device}, {fs.free_bytes / 1e9:.1f} GB free"),
         ("direct I/O", direct_io(folder)),
-        ("io_uring", machine.io_uring_problem() or "allowed"),
+        ("io_uring", io_uring()),
         ("page cache", page_cache(folder)),
         ("GPUDirect Storage", gds()),
     ]
-
-
-def direct_io(folder: Path) -> str:
-    """Whether files here support direct I/O, and the alignment that they need."""
-    probe = folder / "direct"
-    probe.write_bytes(bytes(4096))
-    try:
-        fd = os.open(probe, os.O_RDONLY | os.O_DIRECT)
-    except OSError as error:
-        return f"O_DIRECT is refused ({error.strerror}); {_CACHED}"
-    finally:
-        probe.unlink()
-    try:
-        told = alignment.kernel_alignment(str(folder), fd)
-        taken = alignment.alignment(str(folder), fd)
-    except fastio.FastIOError as error:
-        return f"{error}; {_CACHED}"
-    finally:
-        os.close(fd)
-    if told is None:
-        return f"yes; the kernel does not tell the alignment, fastio's is {taken} bytes"
-    return f"yes; memory aligned to {told[0]} and offsets to {told[1]} bytes, fastio's are to {taken}"
 
 
 def page_cache(folder: Path) -> str:
@@ -85,27 +61,6 @@ def page_cache(folder: Path) -> str:
         return f"works: {before:.0%} of a new file was resident, none after it was dropped"
     finally:
         probe.unlink()
-
-
-def gds() -> str:
-    """Whether bytes can go between GPU and disk without touching host memory."""
-    status = next(status for status in fastio.tools() if status.name == "gds")
-    if not status.available:
-        return f"no: {status.reason}"
-    driver = Path("/proc/driver/nvidia-fs/stats").exists()
-    return "yes" if driver else "kvikio is here, the nvidia-fs driver is not: transfers bounce through host memory"
-
-
-def tool_rows() -> list[tuple[str, bool, str]]:
-    """fastio's tools: their operations and devices, or the reason why they are missing and the cure."""
-    rows = []
-    for status in fastio.tools():
-        able = f"{', '.join(sorted(status.operations))} on {', '.join(sorted(status.devices))}"
-        if not status.operations:
-            able = f"no files; fastio.Offload(store='{status.name}:...')"
-        missing = f"{status.reason}; {status.cure}" if status.cure else status.reason
-        rows.append((status.name, status.available, able if status.available else missing))
-    return rows
 
 
 def ways(folder: Path, workload: Workload) -> Answers:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from fastio.inspect.machine_checks import tool_rows
 from fastio_bench.doctor import checks as doctors
 from fastio_bench.doctor import nvme as doctor_nvme
 from fastio_bench.harness import room
@@ -38,7 +39,7 @@ def doctor(command: CommandRun) -> None:
             nvme = doctor_nvme.find()
             steps: list[tuple[str, float, Any]] = [
                 ("machine", 1.0, lambda folder: [*doctors.system(folder), *doctor_nvme.answers(nvme.facts)]),
-                ("tools", 2.0, lambda folder: doctors.tool_rows()),
+                ("tools", 2.0, lambda folder: tool_rows()),
                 ("ways", 2.0, lambda folder: doctors.ways(folder, probe)),
             ]
             for name, weight, ask in steps:

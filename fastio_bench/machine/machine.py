@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import shutil
@@ -18,7 +17,6 @@ PACKAGES = (
     *("kvikio-cu12", "kvikio-cu13", "cupy-cuda12x", "cupy-cuda13x"),
     *("fastsafetensors", "runai-model-streamer", "torchsnapshot", "deepspeed", "tensornvme"),
 )
-_IO_URING_SETUP = 425  # the same number on every architecture but alpha
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +87,6 @@ def filesystem(folder: Path) -> Filesystem:
         if fields[2] == wanted:
             return Filesystem(kind, device, fields[4], fields[5], space.total, space.free)
     return Filesystem("unknown", wanted, "", "", space.total, space.free)
-
-
-def io_uring_problem() -> str:
-    """Why io_uring cannot be used here; empty if it can. Makes a ring and closes it."""
-    parameters = ctypes.create_string_buffer(120)
-    fd = ctypes.CDLL(None, use_errno=True).syscall(_IO_URING_SETUP, 1, parameters)
-    if fd >= 0:
-        os.close(fd)
-        return ""
-    switch = _text("/proc/sys/kernel/io_uring_disabled")
-    hint = f"kernel.io_uring_disabled = {switch}" if switch not in ("", "0") else "a seccomp filter, as in Docker?"
-    return f"io_uring_setup: {os.strerror(ctypes.get_errno())} ({hint})"
 
 
 def _text(path: str) -> str:

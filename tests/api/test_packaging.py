@@ -19,7 +19,12 @@ import fastio._native as native
 
 PACKAGED = {".css", ".csv", ".cu", ".jinja", ".json", ".py", ".pyi", ".typed"}
 HEAVY = {"click", "cupy", "hypothesis", "kvikio", "matplotlib", "nvidia", "pytest", "rich", "safetensors", "statistics"}
-HEAVY_ROOMS = ("fastio_bench", "fastio.testing", *(f"fastio.backends.{tool}" for tool in ("dali", "gds", "pinned")))
+HEAVY_ROOMS = (
+    "fastio_bench",
+    "fastio.cli",
+    "fastio.testing",
+    *(f"fastio.backends.{tool}" for tool in ("dali", "gds", "pinned")),
+)
 
 NEWLY_IMPORTED = """
 import sys, torch
@@ -97,7 +102,8 @@ def test_installed_package_has_all_files_and_metadata(repository: Path) -> None:
     assert [name for name in sorted(package_files(repository)) if not (home / name).is_file()] == []
     installed = distribution("fastio")
     assert installed.metadata["License-Expression"] == "Apache-2.0"
-    assert [entry.value for entry in installed.entry_points] == ["fastio_bench:main"]
+    scripts = {entry.name: entry.value for entry in installed.entry_points}
+    assert scripts == {"fastio": "fastio.cli:main", "fastio-bench": "fastio_bench:main"}
 
 
 def test_import_loads_no_heavy_modules(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import torch
 import fastio
 from benching import on_disk
 from fastio.files import direct_io
+from fastio.inspect import machine_checks as checks
 from fastio.offload.stores.block_store import BlockStore
-from fastio_bench.doctor import checks
 from faults import ALWAYS, NOTHING, Fault, Server, objects
 
 NBYTES = 9 << 20  # several requests in flight, and a last one with a partial page

@@ -1,0 +1,112 @@
+"""``fastio dictionaries``: where the learned times of tools are kept, what is in them, and how to forget them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import click
+
+from fastio.cli.messages import TROUBLE, echo_json, escaped, visible
+from fastio.dicts.defaults import folder
+from fastio.dicts.explain import describe
+from fastio.dicts.fingerprint import Fingerprint
+from fastio.inspect.dictionaries import Learned, StoredDictionary, clear, stored
+from fastio.sizes import format_size
+
+
+@click.group(short_help="What was learned about the tools: show it, clear it.")
+def dictionaries() -> None:
+    """The dictionaries: how long each tool took for each size, by filesystem and machine."""
+
+
+@dictionaries.command(short_help="Where they are, and what is in them.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(as_json: bool) -> None:
+    """Where the dictionaries are kept, which filesystem and machine each is of, and which tools are the fastest."""
+    found = stored()
+    if as_json:
+        echo_json({"folder": folder(), "dictionaries": [_document(one) for one in found]})
+        return
+    click.echo(_where())
+    for one in found:
+        click.echo(f"\n{escaped(one.path)} ({format_size(one.nbytes)})")
+        if one.problem:
+            click.echo(f"  cannot be used, and is learned anew: {visible(one.problem)}")
+            continue
+        marks = {name: one.fingerprint.get(name, "unknown") for name in Fingerprint._fields}
+        click.echo(f"  of {escaped('{filesystem} on {device}; kernel {kernel}; GPU {gpu}'.format_map(marks))}")
+        versions = "fastio {fastio}, torch {torch}, {tools}".format_map(marks)
+        unused = "" if one.current else "; not used now: this machine or these versions differ"
+        click.echo(f"  with {escaped(versions)}{unused}")
+        for learned in one.learned:
+            click.echo(f"  {_sentence(learned)}")
+
+
+@dictionaries.command(name="clear", short_help="Remove them: all is learned anew.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def clear_all(yes: bool) -> None:
+    """Remove all dictionaries of this user, after a question. Saves and loads work as before, and learn anew."""
+    found = stored()
+    if not found:
+        click.echo(f"nothing to remove: {_where()}")
+        return
+    count = f"{len(found)} dictionar{'y' if len(found) == 1 else 'ies'} in {escaped(folder())}"
+    if not yes:
+        try:
+            sure = click.confirm(f"Remove {count}?")
+        except click.Abort:
+            complaint = "there was no answer, so nothing was removed; expected y or n, or the option --yes"
+            click.echo(f"fastio: {visible(folder())}: {complaint}", err=True)
+            click.get_current_context().exit(TROUBLE)
+        if not sure:
+            click.echo("nothing was removed")
+            return
+    removed = clear()
+    click.echo(f"removed: {len(removed)} of {count}")
+
+
+def _where() -> str:
+    path = folder()
+    if path is None:
+        return "there is no home directory, so dictionaries are not kept; set FASTIO_DICTIONARY_DIR to a folder"
+    return f"dictionaries are kept in {escaped(path)} (FASTIO_DICTIONARY_DIR sets another folder)"
+
+
+def _sentence(learned: Learned) -> str:
+    context = learned.context
+    circumstances = describe(context)
+    what = f"{context.op} of .{context.format} on {context.device}" + (f", {circumstances}" if circumstances else "")
+    said = f"{what}: {_count(learned.times, 'time')} of {', '.join(learned.tools) or 'no tool'}"
+    if learned.fastest:
+        sizes = [format_size(nbytes) for nbytes in learned.fastest]
+        said += f", at {sizes[0]}" if len(sizes) == 1 else f", at {len(sizes)} sizes from {sizes[0]} to {sizes[-1]}"
+        wins = Counter(learned.fastest.values()).most_common()
+        said += f"; fastest: {', '.join(f'{tool} at {count}' for tool, count in wins) if len(wins) > 1 else wins[0][0]}"
+    for tool, reason in learned.failures.items():
+        said += f"; {tool} failed: {reason}"
+    return escaped(said)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _document(one: StoredDictionary) -> dict[str, Any]:
+    return {
+        "path": one.path,
+        "nbytes": one.nbytes,
+        "fingerprint": one.fingerprint,
+        "current": one.current,
+        "problem": one.problem or None,
+        "contexts": [
+            {
+                **learned.context._asdict(),
+                "times": learned.times,
+                "tools": learned.tools,
+                "fastest": [{"nbytes": nbytes, "tool": tool} for nbytes, tool in learned.fastest.items()],
+                "failures": learned.failures,
+            }
+            for learned in one.learned
+        ],
+    }

@@ -1,0 +1,84 @@
+"""``fastio doctor``: versions, the filesystem, direct I/O, io_uring, and the tools with the reasons of missing ones."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import click
+import torch
+
+from fastio import _native, config
+from fastio.cli.messages import echo_json, escaped
+from fastio.cli.tables import show_table
+from fastio.dicts import fingerprint
+from fastio.dicts.defaults import folder as dictionary_folder
+from fastio.inspect.machine_checks import direct_io, gds, io_uring, tool_rows
+
+_PACKAGES = (
+    *("fastio", "torch", "numpy", "safetensors", "nvidia-dali-cuda120", "kvikio-cu12", "kvikio-cu13"),
+    *("cupy-cuda12x", "cupy-cuda13x"),
+)
+
+
+@click.command(short_help="Versions, filesystem, direct I/O, io_uring, tools.")
+@click.option("--dir", "folder", default=".", show_default=True, help="The folder whose filesystem is checked.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(folder: str, as_json: bool) -> None:
+    """What is installed, what this machine and the filesystem of a folder allow, and why a tool is unavailable.
+
+    A file of 4 KiB is written into the folder and removed. `fastio-bench doctor` also measures, and lists NVMe
+    controllers.
+    """
+    answers, tools = _answers(folder), tool_rows()
+    if as_json:
+        rows = [{"name": name, "available": available, "detail": detail} for name, available, detail in tools]
+        echo_json({"folder": os.path.abspath(folder), "machine": answers, "tools": rows})
+        return
+    for name, answer in answers.items():
+        click.echo(f"{name}: {escaped(answer)}")
+    click.echo()
+    rows_shown = [(name, "yes" if available else "no", detail) for name, available, detail in tools]
+    show_table(("tool", "available", "what it does, or why it is unavailable"), rows_shown)
+
+
+def _answers(folder: str) -> dict[str, str]:
+    """The checks by name. OSError if a file cannot be written into the folder."""
+    with tempfile.TemporaryDirectory(prefix=".fastio-doctor-", dir=folder) as empty:
+        direct = direct_io(Path(empty))
+    marks = fingerprint.of(folder)
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    where = dictionary_folder()
+    changed = [f"{one.environment}={os.environ[one.environment]}" for one in config.SETTINGS.values() if _is_set(one)]
+    return {
+        "versions": ", ".join(f"{name} {number}" for name, number in _versions().items()),
+        "Python": platform.python_version(),
+        "kernel": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "processors": str(len(os.sched_getaffinity(0))),
+        "GPU": ", ".join(gpus) or "none that torch sees",
+        "native module": f"{_native.__file__} (CRC-32: {_native.crc32_kernel()})",
+        "filesystem": f"{marks.filesystem} on {marks.device}, {shutil.disk_usage(folder).free / 1e9:.1f} GB free",
+        "direct I/O": direct,
+        "io_uring": io_uring(),
+        "GPUDirect Storage": gds(),
+        "dictionaries": where or "not kept: there is no home directory; set FASTIO_DICTIONARY_DIR to a folder",
+        "settings": ", ".join(changed) or "all by default",
+    }
+
+
+def _is_set(setting: config.Setting) -> bool:
+    return setting.environment in os.environ
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,70 @@
+"""Text for the terminal: names from files without control characters, errors in one line, JSON."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from typing import Any
+
+import click
+
+from fastio.errors import shortened
+from fastio.inspect.contents import EXPECTED
+
+DAMAGED = DIFFERENT = 1
+TROUBLE = 2
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+_CURES = {
+    errno.ENOENT: f"there is no such file; expected {EXPECTED}: check the path",
+    errno.EACCES: "this user may not read it; expected a readable file: change its permissions, or the user",
+    errno.EISDIR: f"this is a folder; expected {EXPECTED}: name a file in it",
+    errno.ENOTDIR: "the path uses a file as a folder; expected a path of folders: check the path",
+    errno.ELOOP: "the symbolic links of the path lead in a circle; expected a file: remove the link",
+}
+
+
+def escaped(text: object) -> str:
+    """The text in one line: control and invisible characters are escaped.
+
+    So names from a file cannot move the cursor, hide text or add lines.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def visible(text: object) -> str:
+    """:func:`escaped`, cut to 200 characters."""
+    return escaped(shortened(text))
+
+
+def complain(error: BaseException) -> None:
+    """Print an error as one line on stderr."""
+    click.echo(f"fastio: {one_line(error)}", err=True)
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error, in one line that begins with the file's name if the error has one."""
+    if isinstance(error, MemoryError):
+        return f"out of memory ({error}); free some, or use a machine with more" if str(error) else "out of memory"
+    said = str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        problem = error.strerror or "failed"
+        if error.errno in _CURES and problem == os.strerror(error.errno):
+            problem = _CURES[error.errno]
+        said = f"{os.fsdecode(error.filename)}: {problem}"
+    return escaped(said)
+
+
+def echo_json(document: Any) -> None:
+    """Print a document as JSON in ASCII. Infinities and NaN, which JSON lacks, become text."""
+    click.echo(json.dumps(_finite(document), indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

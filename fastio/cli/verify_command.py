@@ -1,0 +1,102 @@
+"""``fastio verify``: compares files with the checksums in them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+
+import click
+
+from fastio.cli.messages import DAMAGED, TROUBLE, echo_json, one_line, visible
+from fastio.engine.verify import verify as verify_file
+from fastio.errors import CorruptFileError, FastIOError
+from fastio.inspect.contents import check_regular, contents
+from fastio.sizes import format_size
+
+VERIFIED, NOT_VERIFIED, DAMAGE, UNREADABLE = "verified", "not verified", "damaged", "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The check of one file. ``nbytes`` were compared; ``record`` is damaged, and ``tensors`` lie in it."""
+
+    path: str
+    status: str
+    problem: str = ""
+    format: str = ""
+    records: int = 0
+    nbytes: int = 0
+    record: str | None = None
+    tensors: tuple[str, ...] = ()
+
+
+@click.command(short_help="Compare files with the checksums in them.")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of the files' outcomes.")
+def verify(paths: tuple[str, ...], as_json: bool) -> None:
+    """Compare every byte of each PATH with the CRC-32 in the file; of a folder of shards, of each shard.
+
+    .safetensors and .npy have no checksums: only their structure is checked, and that is said. Exit status: 0 if no
+    damage was found, 1 for a damaged file, 2 for one that could not be read.
+    """
+    outcomes = []
+    for path in paths:
+        for outcome in check(path):
+            outcomes.append(outcome)
+            if not as_json or outcome.status in (DAMAGE, UNREADABLE):
+                _tell(outcome)
+    if as_json:
+        echo_json([asdict(outcome) for outcome in outcomes])
+    statuses = {outcome.status for outcome in outcomes}
+    click.get_current_context().exit(DAMAGED if DAMAGE in statuses else TROUBLE if UNREADABLE in statuses else 0)
+
+
+def check(path: str) -> list[Outcome]:
+    """The outcomes of a file, or of a folder's shards."""
+    try:
+        if os.path.isdir(path) or path.endswith(".index.json"):
+            files = contents(path).files
+        else:
+            check_regular(path)
+            files = (path,)
+    except (FastIOError, OSError) as error:
+        return [_failed(path, error)]
+    return [_check_file(file) for file in files]
+
+
+def _check_file(path: str) -> Outcome:
+    try:
+        found = verify_file(path)
+    except (FastIOError, OSError) as error:
+        return _failed(path, error)
+    if found.checksummed:
+        return Outcome(path, VERIFIED, "", found.format, found.records, found.nbytes)
+    why = "its tensors have no checksums; only its structure was checked"
+    return Outcome(path, NOT_VERIFIED, why, found.format, found.records, found.nbytes)
+
+
+def _failed(path: str, error: FastIOError | OSError) -> Outcome:
+    if not isinstance(error, CorruptFileError):
+        return Outcome(path, UNREADABLE, one_line(error))
+    return Outcome(path, DAMAGE, one_line(error), record=error.record, tensors=_tensors(error))
+
+
+def _tensors(error: CorruptFileError) -> tuple[str, ...]:
+    """The names of the tensors in the damaged record; empty if they cannot be told."""
+    try:
+        found = contents(error.path).tensors
+    except (FastIOError, OSError):
+        return ()
+    return tuple(tensor.name for tensor in found if tensor.region.name == error.record)
+
+
+def _tell(outcome: Outcome) -> None:
+    if outcome.status == VERIFIED:
+        compared = f"{outcome.records:,} records, {format_size(outcome.nbytes)}, match their CRC-32s"
+        click.echo(f"{visible(outcome.path)}: verified: {compared}")
+    elif outcome.status == NOT_VERIFIED:
+        click.echo(f"{visible(outcome.path)}: not verified: {outcome.format}: {outcome.problem}")
+    else:
+        names = ", ".join(map(visible, outcome.tensors[:5])) + (", ..." if len(outcome.tensors) > 5 else "")
+        held = f"; tensors in it: {names}" if names else ""
+        click.echo(f"fastio: {outcome.status}: {outcome.problem}{held}", err=True)

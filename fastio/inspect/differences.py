@@ -1,0 +1,79 @@
+"""Compares the tensors of two files by name, with one pair of them in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from fastio.engine.load import read_extents
+from fastio.errors import CorruptFileError
+from fastio.files.open_file import opened
+from fastio.formats.pt.reader import crc_mismatch
+from fastio.inspect import values
+from fastio.inspect.contents import Contents, StoredTensor
+from fastio.transports.transport import Extent
+
+ONLY_FIRST, ONLY_SECOND, SHAPE, DTYPE, VALUES = "only in the first", "only in the second", "shape", "dtype", "values"
+# torch can view no memory as a quantized dtype: the stored integers are compared.
+_QUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDifference:
+    """How the tensors of one name differ: ``kind`` is one of the constants of this module.
+
+    ``found`` describes each file's tensor; empty where the file has none. ``values`` is set if values differ.
+    """
+
+    name: str
+    kind: str
+    found: tuple[str, str]
+    values: values.Difference | None = None
+
+
+def differences(first: Contents, second: Contents) -> Iterator[TensorDifference]:
+    """Yield what differs, in the order of the first file. What is equal yields nothing.
+
+    Reads both files' bytes; a tensor that is all of a record with a CRC-32 is compared with it (CorruptFileError).
+    """
+    others = {tensor.name: tensor for tensor in second.tensors}
+    for one in first.tensors:
+        other = others.pop(one.name, None)
+        if other is None:
+            yield TensorDifference(one.name, ONLY_FIRST, (described(one), ""))
+        elif one.shape != other.shape:
+            yield TensorDifference(one.name, SHAPE, (described(one), described(other)))
+        elif one.dtype != other.dtype:
+            yield TensorDifference(one.name, DTYPE, (described(one), described(other)))
+        elif one.nbytes:
+            found = values.compare(read(one, first.checksummed), read(other, second.checksummed))
+            if found.elements:
+                yield TensorDifference(one.name, VALUES, (described(one), described(other)), found)
+    for other in others.values():
+        yield TensorDifference(other.name, ONLY_SECOND, ("", described(other)))
+
+
+def described(tensor: StoredTensor) -> str:
+    """The dtype and shape of a tensor, as text."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def read(tensor: StoredTensor, checksummed: bool) -> torch.Tensor:
+    """Read a tensor with at least one byte; no other bytes of its storage than those between its first and last.
+
+    Compared with the record's CRC-32 if it is all of the record and ``checksummed``.
+    """
+    last = sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride, strict=True))
+    nbytes = (last + 1) * tensor.dtype.itemsize
+    memory = torch.empty(nbytes, dtype=torch.uint8)
+    with opened(tensor.file) as (fd, size):
+        if tensor.offset + nbytes > size:
+            raise CorruptFileError(tensor.file, tensor.name, "ends after the file, which was changed while it was read")
+        extent = Extent(tensor.offset, nbytes, memory.data_ptr(), True, "cpu", memory.untyped_storage(), tensor.name)
+        _, (checksum,) = read_extents(tensor.file, fd, size, [extent], None, "auto", None)
+    if checksummed and nbytes == tensor.region.nbytes and checksum != tensor.region.crc:
+        raise crc_mismatch(tensor.file, tensor.region)
+    dtype = _QUANTIZED.get(tensor.dtype, tensor.dtype)
+    return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), 0, tensor.shape, tensor.stride)

@@ -1,0 +1,232 @@
+"""``fastio verify`` and ``fastio diff``: what they find, their exit status, and bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+import fastio
+from fastio.cli.commands import cli
+from fastio.inspect import values
+from fastio.inspect.contents import contents
+
+NAN, INF = float("nan"), float("inf")
+
+
+def run(*arguments: object, status: int = 0) -> Result:
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert result.exit_code == status, result.output
+    return result
+
+
+def process(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "fastio.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "a.pt"
+    weight = torch.arange(5000.0)
+    fastio.save({"w": weight, "v": weight[:10], "b": torch.ones(3)}, path)
+    return path
+
+
+class TestVerify:
+    def test_intact_file(self, saved: Path) -> None:
+        assert "records, " in run("verify", saved).stdout
+        (found,) = json.loads(run("verify", saved, "--json").stdout)
+        assert (found["status"], found["format"]) == ("verified", "pt")
+        assert found["nbytes"] > 20_000
+
+    def test_damage_names_file_and_tensors(self, saved: Path, tmp_path: Path) -> None:
+        other = tmp_path / "b.pt"
+        fastio.save(torch.ones(3), other)
+        flip(saved, contents(saved).tensors[0].offset + 40)
+        result = run("verify", saved, other, "--json", status=1)
+        first, second = json.loads(result.stdout)
+        assert (first["status"], first["record"], first["tensors"]) == ("damaged", "data/0", ["w", "v"])
+        assert second["status"] == "verified"
+        assert result.stderr.count("\n") == 1
+        assert all(word in result.stderr for word in (str(saved), "data/0", "CRC-32", "tensors in it: w, v"))
+        ended = process("verify", saved)
+        assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+
+    def test_formats_without_checksums_say_so(self, tmp_path: Path) -> None:
+        for name, thing in (("x.npy", torch.ones(3)), ("x.safetensors", {"w": torch.ones(3)})):
+            fastio.save(thing, tmp_path / name)
+            assert "no checksums; only its structure" in run("verify", tmp_path / name).stdout
+        torch.serialization.set_crc32_options(False)
+        try:
+            torch.save(torch.ones(3), tmp_path / "x.pt")
+        finally:
+            torch.serialization.set_crc32_options(True)
+        assert "not verified: pt" in run("verify", tmp_path / "x.pt").stdout
+
+    def test_cut_shard(self, tmp_path: Path) -> None:
+        fastio.save({"a": torch.ones(100)}, tmp_path / "one.safetensors")
+        index = tmp_path / "model.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": {"a": "one.safetensors"}}))
+        run("verify", tmp_path)
+        os.truncate(tmp_path / "one.safetensors", 4200)
+        assert "one.safetensors" in run("verify", tmp_path, status=1).stderr
+
+
+class TestDiff:
+    def test_equal_across_formats(self, tmp_path: Path) -> None:
+        tensors = {"w": torch.randn(3, 4), "n": torch.tensor([NAN, INF, -INF, 0.0]), "e": torch.empty(0, 2)}
+        fastio.save(tensors, tmp_path / "a.pt")
+        fastio.save(tensors, tmp_path / "a.safetensors")
+        assert run("diff", tmp_path / "a.pt", tmp_path / "a.safetensors").output == ""
+        assert json.loads(run("diff", tmp_path / "a.pt", tmp_path / "a.safetensors", "--json").stdout) == []
+
+    def test_kinds_of_difference(self, tmp_path: Path) -> None:
+        one, other = tmp_path / "a.pt", tmp_path / "b.pt"
+        same = torch.arange(6.0)
+        first = {"same": same, "turned": same.reshape(2, 3).t(), "shape": same, "dtype": same, "gone": same}
+        second = {
+            "same": same,
+            "turned": same.reshape(2, 3).t(),
+            "shape": same[:5],
+            "dtype": same.double(),
+            "new": same,
+        }
+        torch.save({**first, "values": torch.tensor([1.0, NAN, 4.0, NAN, INF])}, one)
+        torch.save({**second, "values": torch.tensor([1.0, NAN, 5.0, 1.0, INF])}, other)
+        found = {line["name"]: line for line in json.loads(run("diff", one, other, "--json", status=1).stdout)}
+        kinds = {name: line["kind"] for name, line in found.items()}
+        assert kinds == {
+            "shape": "shape",
+            "dtype": "dtype",
+            "gone": "only in the first",
+            "new": "only in the second",
+            "values": "values",
+        }
+        assert (found["values"]["differing"], found["values"]["total"], found["values"]["one_nan"]) == (2, 5, 1)
+        assert (found["values"]["max_absolute"], found["values"]["max_relative"]) == (1.0, 0.2)
+        text = run("diff", one, other, status=1).stdout
+        assert "values: 2 of 5 elements differ, by at most 1, relatively 0.2; 1 are NaN on one side" in text
+        assert "shape: shape: float32 [6], float32 [5]" in text
+        assert process("diff", one, other).returncode == 1
+
+    @pytest.mark.parametrize(
+        ("one", "other", "expected"),
+        [
+            ([(1 << 53) + 1], [1 << 53], (1, 0.0)),  # float64 cannot tell them apart
+            ([True, False], [False, False], (1, 1.0)),
+            ([1 + 1j, 2], [1 - 1j, 2], (1, 2.0)),
+            ([INF, 1.0], [-INF, 1.0], (1, INF)),
+            ([0.0], [-0.0], (0, 0.0)),
+        ],
+    )
+    def test_values(self, one: Any, other: Any, expected: tuple[int, float]) -> None:
+        found = values.compare(torch.tensor(one), torch.tensor(other))
+        assert (found.elements, found.absolute) == expected
+
+    @pytest.mark.parametrize(
+        "dtype", [torch.uint16, torch.uint64, torch.float8_e5m2, torch.bfloat16, torch.complex32, torch.int8]
+    )
+    def test_every_dtype(self, dtype: torch.dtype) -> None:
+        zeros = torch.zeros(8, dtype=torch.uint8)
+        ones = torch.full((8,), 0x11, dtype=torch.uint8)
+        one, other = zeros.view(dtype), ones.view(dtype)
+        assert values.compare(one, one).elements == 0
+        assert values.compare(one, other).elements == one.numel()
+
+    def test_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The same result however the tensors are divided, also for expanded and transposed ones."""
+        monkeypatch.setattr(values, "PART", 7)
+        one = torch.randn(6, 5, 4)
+        other = one.clone()
+        other[3, 2, 1] += 1
+        for turn in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
+            found = values.compare(one.permute(turn), other.permute(turn))
+            assert (found.elements, found.total) == (1, 120)
+        assert values.compare(torch.ones(1).expand(10, 10), torch.zeros(1).expand(10, 10)).elements == 100
+
+    def test_damaged_record_is_no_difference_but_an_error(self, saved: Path, tmp_path: Path) -> None:
+        other = tmp_path / "b.pt"
+        other.write_bytes(saved.read_bytes())
+        flip(other, contents(other).tensors[0].offset + 40)
+        stderr = run("diff", saved, other, status=2).stderr
+        assert str(other) in stderr
+        assert "CRC-32" in stderr
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("command", ["inspect", "verify", "diff"])
+    def test_one_line_and_status_2(self, command: str, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        (tmp_path / "text.pt").write_text("hello")
+        (tmp_path / "empty.safetensors").touch()
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "loop").symlink_to("loop")
+        (tmp_path / "odd.index.json").write_text("{")
+        cases = (
+            "none",
+            "pipe",
+            "text.pt",
+            "empty.safetensors",
+            "folder",
+            "loop",
+            "odd.index.json",
+            "text.pt/x",
+            "a\nb",
+        )
+        for name in cases:
+            path = tmp_path / name
+            result = CliRunner().invoke(cli, [command, *[str(path)] * (2 if command == "diff" else 1)])
+            assert result.exit_code in (1, 2), (name, result.output)
+            assert isinstance(result.exception, SystemExit)
+            assert result.stderr.count("\n") == 1, (name, result.stderr)
+            assert name.replace("\n", r"\n") in result.stderr
+            assert result.stdout == ""
+
+    def test_mutated_files_never_give_a_traceback(self, saved: Path, tmp_path: Path) -> None:
+        draw = random.Random(30)
+        fastio.save({"w": torch.ones(20), "b": torch.ones(2)}, tmp_path / "x.safetensors")
+        fastio.save(torch.ones(20), tmp_path / "x.npy")
+        for source in (saved, tmp_path / "x.safetensors", tmp_path / "x.npy"):
+            good = source.read_bytes()
+            spots = [*range(400), *range(max(len(good) - 1200, 0), len(good))]
+            path = tmp_path / f"mutated{source.suffix}"
+            for _ in range(60):
+                data = bytearray(good)
+                for _ in range(draw.choice((1, 1, 5))):
+                    data[draw.choice(spots) % len(data)] = draw.randrange(256)
+                path.write_bytes(data[: draw.choice((len(data), len(data), draw.randrange(len(data))))])
+                for arguments in (["inspect", path], ["verify", path], ["diff", path, source]):
+                    result = CliRunner().invoke(cli, list(map(str, arguments)))
+                    assert isinstance(result.exception, SystemExit | None), (path, arguments)
+                    assert result.exit_code in (0, 1, 2)
+
+    def test_reader_that_leaves_early(self, saved: Path) -> None:
+        command = [sys.executable, "-P", "-m", "fastio.cli", "inspect", str(saved)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+            assert child.stdout
+            assert child.stderr
+            child.stdout.close()
+            assert "Traceback" not in child.stderr.read()
+
+    def test_ctrl_c(self, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupt(*_: object) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+        monkeypatch.setattr("fastio.cli.diff_command.contents", interrupt)
+        assert run("diff", saved, saved, status=130).stderr == "interrupted\n"
