@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from fastio.inspect import machine_checks
 from fastio_bench.doctor import checks
 from fastio_bench.gpu.script import Script
 
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     script = Script(arguments, __doc__, dir=".")
     with tempfile.TemporaryDirectory(dir=script.given.dir) as folder:
         system = dict(checks.system(Path(folder)))
-    tools = {name: "available" if available else told for name, available, told in checks.tool_rows()}
+    tools = {name: "available" if available else told for name, available, told in machine_checks.tool_rows()}
     attributes = _attributes(script.device) if script.accelerator.kind == "cuda" else {}
     script.tell(system=system, tools=tools, attributes=attributes)
 
