@@ -31,9 +31,16 @@ with _held_back():
 if _TYPE_CHECKING:
     from fastio.checkpoint import Checkpointer
     from fastio.hybrid import Hybrid
+    from fastio.models import load_file, save_file
     from fastio.offload import Offload
 else:
-    _LATER = {"Checkpointer": "checkpoint", "Hybrid": "hybrid", "Offload": "offload"}
+    _LATER = {
+        "Checkpointer": "checkpoint",
+        "Hybrid": "hybrid",
+        "Offload": "offload",
+        "load_file": "models",
+        "save_file": "models",
+    }
     _ROOMS = {*_LATER.values(), "distributed"}
 
     def __getattr__(name: str) -> object:
@@ -73,9 +80,11 @@ __all__ = [
     "__version__",
     "explain",
     "load",
+    "load_file",
     "patch_torch",
     "record",
     "save",
+    "save_file",
     "tools",
     "verify",
 ]
