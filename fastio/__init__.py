@@ -18,6 +18,8 @@ with _held_back():
         FastIOError,
         FolderInUseError,
         FormatError,
+        ShardMissingError,
+        TensorMissingError,
         ToolUnavailableError,
         TransferError,
     )
@@ -31,7 +33,7 @@ with _held_back():
 if _TYPE_CHECKING:
     from fastio.checkpoint import Checkpointer
     from fastio.hybrid import Hybrid
-    from fastio.models import load_file, save_file
+    from fastio.models import load_file, safe_open, save_file
     from fastio.offload import Offload
 else:
     _LATER = {
@@ -39,6 +41,7 @@ else:
         "Hybrid": "hybrid",
         "Offload": "offload",
         "load_file": "models",
+        "safe_open": "models",
         "save_file": "models",
     }
     _ROOMS = {*_LATER.values(), "distributed"}
@@ -72,6 +75,8 @@ __all__ = [
     "Hybrid",
     "Offload",
     "SaveResult",
+    "ShardMissingError",
+    "TensorMissingError",
     "ToolStatus",
     "ToolUnavailableError",
     "Transfer",
@@ -83,6 +88,7 @@ __all__ = [
     "load_file",
     "patch_torch",
     "record",
+    "safe_open",
     "save",
     "save_file",
     "tools",
