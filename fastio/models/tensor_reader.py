@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -9,9 +10,12 @@ import torch
 
 from fastio.engine.tool_selection import check
 from fastio.errors import quoted
-from fastio.models.part_reads import Batch, Part, batches, read_batch
-from fastio.models.selection import Selection, select, whole
+from fastio.models.part_reads import BATCH_BYTES, Batch, Part, batches, read_batch
+from fastio.models.read_ahead import ReadAhead
+from fastio.models.selection import whole
+from fastio.models.tensor_slice import TensorSlice, selected
 from fastio.models.weight_files import WeightFiles
+from fastio.sizes import parse_size
 from fastio.transports.transport import LOAD
 
 _FRAMEWORKS = ("pt", "torch", "pytorch")
@@ -56,6 +60,8 @@ class TensorReader:
         self._files: WeightFiles | None = files
         self._device = device
         self._policy = policy
+        self._prefetched: list[ReadAhead] = []
+        self._streams: list[ReadAhead] = []
 
     def __enter__(self) -> TensorReader:
         return self
@@ -66,6 +72,9 @@ class TensorReader:
     def close(self) -> None:
         """Close the files. Tensors that were returned stay valid."""
         files, self._files = self._files, None
+        for ahead in (*self._prefetched, *self._streams):
+            ahead.close()  # an interrupt leaves the files to the thread that reads them, and then to the collector
+        self._prefetched.clear()
         if files is not None:
             files.close()
 
@@ -96,52 +105,79 @@ class TensorReader:
 
     def get_slice(self, name: str) -> TensorSlice:
         """Return an object that reads the part of a tensor that it is indexed with. TensorMissingError."""
-        return TensorSlice(self, self._part(name))
+        return TensorSlice(self._part(name), self._read)
+
+    def prefetch(self, plan: Iterable[Any], memory_budget: int | str | None = None) -> None:
+        """Begin to read tensors, and parts of tensors, on a background thread.
+
+        Neighbours in a file are read together. ``get_tensor`` and ``get_slice`` return what was prefetched, once for
+        each time it was planned, wait for what is being read, and read what is not. A read that failed is repeated
+        there, and raises its error. What is not taken is freed with the context.
+
+        Args:
+            plan: names, or pairs of a name and an index of :meth:`get_slice`.
+            memory_budget: the most bytes that are held for tensors that were not taken; None for any number.
+
+        Raises what the reads would raise for a name or an index that is wrong; nothing is read then.
+        """
+        budget = parse_size(memory_budget, "memory_budget")
+        if isinstance(plan, str):
+            raise TypeError(f"plan={plan!r}: expected a list of names, or of pairs of a name and an index")
+        parts = [self._part(item) if isinstance(item, str) else self._planned(item) for item in plan]
+        ahead = self._read_ahead(parts, budget)
+        self._prefetched.append(ahead)
+        ahead.start()
+
+    def tensors(self, memory_budget: int | str = "64MiB") -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield (name, tensor) of all tensors in the order of :meth:`offset_keys`, and read the next ones meanwhile.
+
+        ``memory_budget``: the most bytes that are read ahead; a larger tensor is read when nothing is ahead.
+        Raises what :meth:`get_tensor` raises, when the tensor's turn comes.
+        """
+        budget = parse_size(memory_budget, "memory_budget")
+        parts = [self._part(name) for name in self.offset_keys()]
+        return self._stream(parts, self._read_ahead(parts, budget))
+
+    def _stream(self, parts: list[Part], ahead: ReadAhead) -> Iterator[tuple[str, torch.Tensor]]:
+        self._streams.append(ahead)
+        try:
+            ahead.start()
+            for part in parts:
+                self._check_open()
+                yield part.name, self._read(part, ahead)  # no variable keeps the tensor
+        finally:
+            ahead.close()
+            self._streams.remove(ahead)
+
+    def _read_ahead(self, parts: list[Part], budget: int | None) -> ReadAhead:
+        most = BATCH_BYTES if budget is None else min(BATCH_BYTES, budget // 2)
+        device, policy = self._device, self._policy
+        return ReadAhead(batches(parts, most), lambda batch: read_batch(batch, device, policy), budget)
+
+    def _planned(self, item: Any) -> Part:
+        try:
+            name, index = item
+        except (TypeError, ValueError):
+            raise TypeError(f"expected a name, or a pair of a name and an index, got {quoted(item)}") from None
+        part = self._part(name)
+        selection = selected(part, index)
+        return part if selection is None else part._replace(selection=selection)
 
     def _check_open(self) -> WeightFiles:
         if self._files is None:
             raise ValueError("the files are closed: use them inside the context, or open them again")
         return self._files
 
-    def _part(self, name: str, selection: Selection | None = None) -> Part:
+    def _part(self, name: str) -> Part:
         if not isinstance(name, str):
             raise TypeError(f"a tensor's name is a str, got {type(name).__name__}")
         entry = self._check_open().entry(name)
-        return Part(self._check_open().file_of[name], name, entry, selection or whole(entry.shape))
+        return Part(self._check_open().file_of[name], name, entry, whole(entry.shape))
 
-    def _read(self, part: Part) -> torch.Tensor:
+    def _read(self, part: Part, stream: ReadAhead | None = None) -> torch.Tensor:
         self._check_open()
+        for ahead in self._prefetched if stream is None else (stream,):
+            tensor = ahead.take(part)
+            if tensor is not None:
+                return tensor
         return read_batch(Batch([part], [0]), self._device, self._policy)[0]
-
-
-class TensorSlice:
-    """A stored tensor, of which indexing reads a part."""
-
-    def __init__(self, reader: TensorReader, part: Part) -> None:
-        self._reader = reader
-        self._part = part
-
-    def get_shape(self) -> list[int]:
-        """Return the shape in the file's header."""
-        return list(self._part.entry.stored_shape)
-
-    def get_dtype(self) -> str:
-        """Return the dtype's name in the file's header, such as ``"BF16"``."""
-        return self._part.entry.stored_dtype
-
-    def __getitem__(self, index: Any) -> torch.Tensor:
-        """Read what ``index`` selects, as indexing of the whole tensor would return it, in memory of its own.
-
-        Integers, slices, ``...`` and None read only what they select: rows are read as they are; columns too, if more
-        than 16 KiB lie between the selected parts of two rows, else the rows are read and the rest is dropped. Lists,
-        masks and tensors read the whole tensor first. Raises what torch raises for an index that does not fit.
-        """
-        part = self._part
-        try:
-            selection = select(part.entry.shape, index)
-            if selection is None:
-                return self._reader._read(part)[index].clone()
-        except (IndexError, ValueError, TypeError) as error:
-            shape = quoted(part.entry.shape)
-            raise type(error)(f"{part.file.path}: {quoted(part.name)} has shape {shape}: {error}") from None
-        return self._reader._read(part._replace(selection=selection))
