@@ -18,6 +18,7 @@ with _held_back():
         FastIOError,
         FolderInUseError,
         FormatError,
+        ModelMismatchError,
         ShardMissingError,
         TensorMissingError,
         ToolUnavailableError,
@@ -33,7 +34,7 @@ with _held_back():
 if _TYPE_CHECKING:
     from fastio.checkpoint import Checkpointer
     from fastio.hybrid import Hybrid
-    from fastio.models import load_file, safe_open, save_file
+    from fastio.models import load_file, load_model, safe_open, save_file, save_model
     from fastio.offload import Offload
 else:
     _LATER = {
@@ -41,8 +42,10 @@ else:
         "Hybrid": "hybrid",
         "Offload": "offload",
         "load_file": "models",
+        "load_model": "models",
         "safe_open": "models",
         "save_file": "models",
+        "save_model": "models",
     }
     _ROOMS = {*_LATER.values(), "distributed"}
 
@@ -73,6 +76,7 @@ __all__ = [
     "FolderInUseError",
     "FormatError",
     "Hybrid",
+    "ModelMismatchError",
     "Offload",
     "SaveResult",
     "ShardMissingError",
@@ -86,11 +90,13 @@ __all__ = [
     "explain",
     "load",
     "load_file",
+    "load_model",
     "patch_torch",
     "record",
     "safe_open",
     "save",
     "save_file",
+    "save_model",
     "tools",
     "verify",
 ]

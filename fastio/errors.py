@@ -192,6 +192,10 @@ class TensorMissingError(FastIOError, KeyError):
         return str(self.args[0])  # KeyError's is a repr
 
 
+class ModelMismatchError(FastIOError, RuntimeError):
+    """Files and module have different names, shapes or dtypes. The message names them. Nothing was read or changed."""
+
+
 class CheckpointError(FastIOError, RuntimeError):
     """A folder of checkpoints cannot save or load the requested step. The message names the step and the cure."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from fastio.formats.small_reads import read_at
 
 INDEX_SUFFIX = ".safetensors.index.json"
 _SUFFIX = ".safetensors"
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")  # a part of a model, which needs an index
 _NAMES = ("model.safetensors", "model.safetensors.index.json")
 # More than an index of a million tensors takes.
 _LARGEST_INDEX = 256 << 20
@@ -37,7 +39,7 @@ def locate(where: Any) -> Located:
     """Find the files of a path, a folder or a list of paths. No file of tensors is opened.
 
     Of a folder these are ``model.safetensors``; else those that ``model.safetensors.index.json`` names; else the only
-    other index, or the only other file of that suffix.
+    other index, or the only other file of that suffix, unless its name is a shard's.
 
     Raises FileNotFoundError for a folder without any, ShardMissingError for a file that only the index has,
     CorruptFileError for an index that is none, ValueError for a list without a path, TypeError for what is no path.
@@ -97,10 +99,10 @@ def _in_folder(folder: str) -> str:
     names = sorted(os.listdir(folder))
     for suffix in (INDEX_SUFFIX, _SUFFIX):
         found = [name for name in names if name.endswith(suffix)]
-        if len(found) == 1:
+        if len(found) == 1 and not _SHARD.search(found[0]):
             return os.path.join(folder, found[0])
         if found:
-            problem = f"expected {expected}, found {quoted(', '.join(found))}: name one, or a list of them"
+            problem = f"expected {expected}, found {quoted(', '.join(found))}: name one, or a list of all"
             raise FileNotFoundError(errno.ENOENT, problem, folder)
     raise FileNotFoundError(errno.ENOENT, f"expected {expected}, found no file of safetensors", folder)
 

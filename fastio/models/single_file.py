@@ -59,7 +59,8 @@ def save_file(
     more options, and returns how the bytes travelled.
 
     Args:
-        tensors: a dict of names to dense tensors of any shape, dtype of the format and device. No two may share memory.
+        tensors: a dict of names to dense tensors of any shape, dtype of the format and device. No two may share memory:
+            :func:`fastio.save_model` leaves out all but one of tied tensors.
         filename: the path of the file, whatever its suffix. An old file is replaced when the new one is whole.
         metadata: text that is stored in the header.
 
