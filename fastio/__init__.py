@@ -18,6 +18,9 @@ with _held_back():
         FastIOError,
         FolderInUseError,
         FormatError,
+        ModelMismatchError,
+        ShardMissingError,
+        TensorMissingError,
         ToolUnavailableError,
         TransferError,
     )
@@ -31,9 +34,19 @@ with _held_back():
 if _TYPE_CHECKING:
     from fastio.checkpoint import Checkpointer
     from fastio.hybrid import Hybrid
+    from fastio.models import load_file, load_model, safe_open, save_file, save_model
     from fastio.offload import Offload
 else:
-    _LATER = {"Checkpointer": "checkpoint", "Hybrid": "hybrid", "Offload": "offload"}
+    _LATER = {
+        "Checkpointer": "checkpoint",
+        "Hybrid": "hybrid",
+        "Offload": "offload",
+        "load_file": "models",
+        "load_model": "models",
+        "safe_open": "models",
+        "save_file": "models",
+        "save_model": "models",
+    }
     _ROOMS = {*_LATER.values(), "distributed"}
 
     def __getattr__(name: str) -> object:
@@ -63,8 +76,11 @@ __all__ = [
     "FolderInUseError",
     "FormatError",
     "Hybrid",
+    "ModelMismatchError",
     "Offload",
     "SaveResult",
+    "ShardMissingError",
+    "TensorMissingError",
     "ToolStatus",
     "ToolUnavailableError",
     "Transfer",
@@ -73,9 +89,14 @@ __all__ = [
     "__version__",
     "explain",
     "load",
+    "load_file",
+    "load_model",
     "patch_torch",
     "record",
+    "safe_open",
     "save",
+    "save_file",
+    "save_model",
     "tools",
     "verify",
 ]

@@ -175,6 +175,27 @@ class NotReplaceableError(TransferError):
         return NotReplaceableError, (self.errno or 0, str(self.strerror), str(self.filename))
 
 
+class ShardMissingError(FastIOError, FileNotFoundError):
+    """A file of a model is missing that its index names. The message has the index, the tensors and the cure."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        OSError.__init__(self, errno.ENOENT, problem, path)
+
+    def __reduce__(self) -> tuple[type[ShardMissingError], tuple[str, str]]:
+        return type(self), (str(self.filename), str(self.strerror))
+
+
+class TensorMissingError(FastIOError, KeyError):
+    """The files hold no tensor of that name. The message names the files, and names that are alike."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError's is a repr
+
+
+class ModelMismatchError(FastIOError, RuntimeError):
+    """Files and module have different names, shapes or dtypes. The message names them. Nothing was read or changed."""
+
+
 class CheckpointError(FastIOError, RuntimeError):
     """A folder of checkpoints cannot save or load the requested step. The message names the step and the cure."""
 

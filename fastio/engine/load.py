@@ -91,7 +91,7 @@ def _target(call: LoadCall, file_format: str) -> torch.device:
         device = device_named(where)
         if device is None:
             raise UnsupportedError(f"{call.path}: torch has no device {where!r}; load with map_location='cpu'")
-        if file_format != PT and not _is_filled(device.type, file_format):
+        if file_format != PT and not is_filled(device.type, file_format):
             raise UnsupportedError(
                 f"{call.path}: no tool here fills memory on {device} with .{file_format} (fastio.tools() says why); "
                 f"load with map_location='cpu', and move the tensors by .to()"
@@ -105,7 +105,7 @@ def _target(call: LoadCall, file_format: str) -> torch.device:
     return torch.device("cpu")
 
 
-def _is_filled(kind: str, file_format: str) -> bool:
+def is_filled(kind: str, file_format: str) -> bool:
     """Whether some tool here can fill memory of that kind with what such a file holds."""
     return kind == "cpu" or (registry.is_here(kind) and bool(candidates(LOAD, file_format, frozenset({kind}))[0]))
 

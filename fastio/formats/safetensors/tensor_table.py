@@ -1,0 +1,111 @@
+"""Reads the header of a ``.safetensors`` file: where each tensor lies, and the metadata. All of it is checked."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from fastio.errors import CorruptFileError, quoted
+from fastio.formats import shapes
+from fastio.formats.detect import LARGEST_HEADER
+from fastio.formats.safetensors import header as safetensors_header
+from fastio.formats.safetensors.dtypes import in_torch
+from fastio.formats.small_reads import read_at
+
+METADATA = "__metadata__"
+_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
+
+
+class Entry(NamedTuple):
+    """One tensor: ``nbytes`` bytes at ``offset`` of the file, with torch's dtype and shape.
+
+    ``stored_dtype`` and ``stored_shape`` are those of the header; they differ for dtypes that torch packs.
+    """
+
+    dtype: torch.dtype
+    shape: list[int]
+    offset: int
+    nbytes: int
+    stored_dtype: str
+    stored_shape: list[int]
+
+
+class TensorTable(NamedTuple):
+    """The header of a file. ``entries`` are in its order; ``metadata`` is None if the header has none."""
+
+    entries: dict[str, Entry]
+    metadata: dict[str, str] | None
+
+
+def read(path: str, fd: int, size: int) -> TensorTable:
+    """Read the header of an open file of ``size`` bytes, and compare every offset and shape with the file.
+
+    CorruptFileError names what is wrong with the header, FormatError a tensor whose dtype torch lacks.
+    """
+    length = int.from_bytes(read_at(path, fd, 0, 8), "little")
+    if length > min(size - 8, LARGEST_HEADER):
+        raise CorruptFileError(path, None, f"its header is said to have {length} bytes; the file has {size}")
+    try:
+        header = safetensors_header.parse(read_at(path, fd, 8, length))
+    except (ValueError, RecursionError) as error:
+        raise CorruptFileError(path, None, f"its header is not the JSON it should be: {error}") from None
+    if not isinstance(header, dict):
+        raise CorruptFileError(path, None, f"its header is a {type(header).__name__}, not an object")
+    _check_metadata(path, header)
+    start = 8 + length
+    entries = {n: _entry(path, n, e, start, size - start) for n, e in header.items() if n != METADATA}
+    _refuse_holes(path, entries, start, size)
+    return TensorTable(entries, header.get(METADATA))
+
+
+def _check_metadata(path: str, header: dict[str, Any]) -> None:
+    """Check that names are text and metadata maps text to text, as the library demands."""
+    metadata = {} if header.get(METADATA) is None else header[METADATA]
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise CorruptFileError(path, METADATA, "is no map of text to text")
+    try:
+        "".join([*header, *metadata, *metadata.values()]).encode()
+    except UnicodeEncodeError as error:
+        raise CorruptFileError(path, None, f"its header holds text that is not Unicode: {error.reason}") from None
+
+
+def _entry(path: str, name: str, entry: Any, start: int, room: int) -> Entry:
+    try:
+        key, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    except (TypeError, KeyError, ValueError):
+        raise CorruptFileError(path, name, "its header entry lacks dtype, shape or data_offsets") from None
+    if len(entry) > 3:
+        ignored = [item for item in entry.items() if item[0] not in _FIELDS]
+        try:
+            safetensors_header.check_ignored(ignored)
+        except ValueError as error:
+            raise CorruptFileError(path, name, f"its header entry holds {error}") from None
+    numbers = [*shape, begin, end] if isinstance(shape, list) else [None]
+    if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
+        raise CorruptFileError(
+            path, name, f"its shape {quoted(shape)} or offsets {quoted([begin, end])} are not whole numbers"
+        )
+    if not isinstance(key, str):
+        raise CorruptFileError(path, name, f"its dtype is {quoted(key)}, not a name")
+    if not begin <= end <= room:
+        raise CorruptFileError(path, name, f"its data_offsets are {quoted([begin, end])}, of {room} bytes of data")
+    dtype, size = in_torch(path, name, key, shape)
+    problem = shapes.problem(size, dtype, key if size is shape else str(dtype), end - begin)
+    if problem:
+        raise CorruptFileError(path, name, problem)
+    return Entry(dtype, size, start + begin, end - begin, key, shape)
+
+
+def _refuse_holes(path: str, entries: dict[str, Entry], start: int, size: int) -> None:
+    offset = start
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
+        if entry.offset != offset:
+            raise CorruptFileError(
+                path, name, f"starts at {entry.offset - start}, but the tensor before it ends at {offset - start}"
+            )
+        offset += entry.nbytes
+    if offset != size:
+        raise CorruptFileError(
+            path, None, f"the header accounts for {offset - start} bytes of data, the file has {size - start}"
+        )

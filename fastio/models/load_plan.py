@@ -1,0 +1,78 @@
+"""Compares the files of a model with a module: what is loaded, what is missing, what does not fit. Nothing is read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from fastio.errors import ModelMismatchError, quoted
+from fastio.models.module_tensors import ModuleTensors, tied_groups
+from fastio.models.weight_files import WeightFiles
+
+_SHOWN = 5  # names of each kind in an error
+
+
+class LoadPlan(NamedTuple):
+    """What a load does.
+
+    ``names`` are read. ``aliases`` maps other names of the same tensor to them. ``overlapping`` are names of tensors
+    that share memory with others, of which none includes all.
+    """
+
+    names: list[str]
+    aliases: dict[str, str]
+    overlapping: set[str]
+    missing: list[str]
+    unexpected: list[str]
+
+
+def plan_load(model: torch.nn.Module, found: ModuleTensors, files: WeightFiles, strict: bool) -> LoadPlan:
+    """Compare names, shapes and dtypes. ModelMismatchError if a shape or dtype differs, or with ``strict`` a name."""
+    aliases: dict[str, str] = {}
+    overlapping: set[str] = set()
+    for group in tied_groups(found.tensors):
+        kept = group.kept(files.file_of)
+        if kept is None:
+            overlapping.update(group.names)
+        else:
+            aliases.update({name: kept for name in group.names if name != kept})
+    expected = found.tensors.keys() | found.others
+    names = [name for name in files.in_order() if name in expected and name not in aliases]
+    read = set(names)
+    missing = sorted(name for name in expected - read if aliases.get(name) not in read)
+    unexpected = sorted(files.file_of.keys() - read)
+    problems = [problem for name in names if (problem := _problem(name, found, files))]
+    if strict:
+        problems = [*_listed("missing from the files", missing), *_listed("not in the module", unexpected), *problems]
+    if problems:
+        said = "\n    ".join([*problems[:_SHOWN], *([f"and {len(problems) - _SHOWN} more"] * (len(problems) > _SHOWN))])
+        ignored = "; strict=False ignores names that one side lacks" if strict and (missing or unexpected) else ""
+        raise ModelMismatchError(
+            f"{files.described} cannot be loaded into this {type(model).__name__}:\n    {said}\n"
+            f"Nothing was loaded. Make the module as it was saved{ignored}"
+        )
+    return LoadPlan(names, aliases, overlapping, missing, unexpected)
+
+
+def _problem(name: str, found: ModuleTensors, files: WeightFiles) -> str:
+    tensor = found.tensors.get(name)
+    if tensor is None:
+        return ""
+    entry = files.entry(name)
+    where = f"{quoted(name)} in {files.file_of[name].path}"
+    if tuple(entry.shape) != tuple(tensor.shape):
+        return f"{where} has shape {quoted(entry.shape)}, the module's has {quoted(list(tensor.shape))}"
+    if entry.dtype != tensor.dtype:
+        return (
+            f"{where} has dtype {entry.dtype}, the module's is {tensor.dtype}: call model.to({entry.dtype}) before, or "
+            "load by fastio.load_file and load_state_dict, which converts"
+        )
+    return ""
+
+
+def _listed(problem: str, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return [f"{problem}: {', '.join(map(quoted, names[:_SHOWN]))}{more}"]

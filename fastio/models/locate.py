@@ -1,0 +1,122 @@
+"""Finds the files of a model: one file, a list of files, or a folder with an index of shards."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from fastio.errors import CorruptFileError, ShardMissingError, quoted
+from fastio.files.open_file import is_path, opened
+from fastio.formats.small_reads import read_at
+
+INDEX_SUFFIX = ".safetensors.index.json"
+_SUFFIX = ".safetensors"
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")  # a part of a model, which needs an index
+_NAMES = ("model.safetensors", "model.safetensors.index.json")
+# More than an index of a million tensors takes.
+_LARGEST_INDEX = 256 << 20
+
+
+class ShardIndex(NamedTuple):
+    """An index: ``files`` maps names of tensors to names of files in the index's folder."""
+
+    path: str
+    files: dict[str, str]
+
+
+class Located(NamedTuple):
+    """The files of a model, in order, and the index that named them, if there is one."""
+
+    paths: list[str]
+    shard_index: ShardIndex | None
+
+
+def locate(where: Any) -> Located:
+    """Find the files of a path, a folder or a list of paths. No file of tensors is opened.
+
+    Of a folder these are ``model.safetensors``; else those that ``model.safetensors.index.json`` names; else the only
+    other index, or the only other file of that suffix, unless its name is a shard's.
+
+    Raises FileNotFoundError for a folder without any, ShardMissingError for a file that only the index has,
+    CorruptFileError for an index that is none, ValueError for a list without a path, TypeError for what is no path.
+    """
+    if not is_path(where):
+        return Located(_listed(where), None)
+    path = os.fsdecode(where)
+    if os.path.isdir(path):
+        path = _in_folder(path)
+    if not path.endswith(INDEX_SUFFIX):
+        return Located([path], None)
+    index = read_index(path)
+    return Located(_shards(index), index)
+
+
+def read_index(path: str) -> ShardIndex:
+    """Read an index of shards. CorruptFileError if it is none, or if it names a file outside its folder."""
+    with opened(path) as (fd, size):
+        if size > _LARGEST_INDEX:
+            raise CorruptFileError(path, None, f"has {size} bytes, expected an index of at most {_LARGEST_INDEX}")
+        text = read_at(path, fd, 0, size)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptFileError(path, None, f"is not the JSON it should be: {error}; download it again") from None
+    files = found.get("weight_map") if isinstance(found, dict) else None
+    if not isinstance(files, dict) or not files:
+        raise CorruptFileError(path, None, "has no weight_map of tensors to files: it is no index, or a damaged one")
+    for name, file in files.items():
+        if not isinstance(file, str) or file in ("", ".", "..") or "/" in file or "\0" in file:
+            raise CorruptFileError(
+                path, name, f"its file is {quoted(file)}, expected the bare name of a file in the same folder"
+            )
+    return ShardIndex(path, files)
+
+
+def _listed(where: Any) -> list[str]:
+    if isinstance(where, bytes) or not isinstance(where, Iterable):
+        raise TypeError(f"expected a path, a folder or a list of paths, got {type(where).__name__}")
+    paths = []
+    for path in where:
+        if not is_path(path):
+            raise TypeError(f"expected a list of paths, got {type(path).__name__} in it")
+        paths.append(os.fsdecode(path))
+    if not paths:
+        raise ValueError("the list of files is empty; name at least one")
+    return paths
+
+
+def _in_folder(folder: str) -> str:
+    """The file of a folder that holds, or indexes, a model."""
+    for name in _NAMES:
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            return path
+    expected = " or ".join(_NAMES)
+    names = sorted(os.listdir(folder))
+    for suffix in (INDEX_SUFFIX, _SUFFIX):
+        found = [name for name in names if name.endswith(suffix)]
+        if len(found) == 1 and not _SHARD.search(found[0]):
+            return os.path.join(folder, found[0])
+        if found:
+            problem = f"expected {expected}, found {quoted(', '.join(found))}: name one, or a list of all"
+            raise FileNotFoundError(errno.ENOENT, problem, folder)
+    raise FileNotFoundError(errno.ENOENT, f"expected {expected}, found no file of safetensors", folder)
+
+
+def _shards(index: ShardIndex) -> list[str]:
+    folder = os.path.dirname(index.path)
+    names = sorted(set(index.files.values()))
+    for name in names:
+        path = os.path.join(folder, name)
+        if not os.path.exists(path):
+            tensors = [tensor for tensor, file in index.files.items() if file == name]
+            raise ShardMissingError(
+                path,
+                f"{index.path} names this file for {len(tensors)} tensors ({quoted(tensors[0])} is one), but it is "
+                "missing: download or copy it again",
+            )
+    return [os.path.join(folder, name) for name in names]

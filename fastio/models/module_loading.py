@@ -1,0 +1,153 @@
+"""load_model: from files straight into the parameters and buffers of a module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fastio.engine.load import is_filled
+from fastio.engine.tool_selection import check
+from fastio.formats.detect import SAFETENSORS
+from fastio.formats.layout import storage_offset_bytes
+from fastio.memory.raw_memory import mark_overwritten, synchronize
+from fastio.models.load_plan import LoadPlan, plan_load
+from fastio.models.module_tensors import ModuleTensors, module_tensors
+from fastio.models.part_reads import Part, batches, read_batch, read_into
+from fastio.models.selection import whole
+from fastio.models.weight_files import WeightFile, WeightFiles, open_weights
+from fastio.transports.transport import LOAD, Extent
+
+_CPU = torch.device("cpu")
+
+
+def load_model(
+    model: torch.nn.Module,
+    filename: Any,
+    strict: bool = True,
+    device: Any = None,
+    *,
+    atomic: bool = True,
+    policy: Any = "auto",
+) -> tuple[list[str], list[str]]:
+    """Load the weights of safetensors files into a module, as ``safetensors.torch.load_model`` does.
+
+    All names, shapes and dtypes are compared before the first byte is read. Parameters and buffers keep their memory,
+    and get new values. Those on the meta device are replaced by tensors with memory; what is tied stays tied. The
+    module's own hooks run, as for ``load_state_dict``.
+
+    Args:
+        model: the module. Its dtypes must be the files'.
+        filename: a file, a list of files, an index or a folder, as for :func:`fastio.safe_open`.
+        strict: raise for names that only the files or only the module have.
+        device: where tensors that are on the meta device are put; None for the CPU. Others stay where they are.
+        atomic: read everything before the module changes, so that an error leaves it as it was; this needs memory for
+            the model a second time, unless it is on the meta device. With False, tensors are read straight into the
+            module, without that memory: after an error, its weights are a mixture, and must be loaded again.
+        policy: who chooses the tool, as for :func:`fastio.load`.
+
+    Returns:
+        (missing, unexpected): names that the files lack, and names that the module lacks, sorted. Of tied tensors one
+        name is enough; further ones in the files are unexpected.
+
+    Raises:
+        ModelMismatchError (a RuntimeError): names, shapes or dtypes differ. UnsupportedError: the module holds tensors
+        of tensors, such as DTensors. Otherwise what :func:`fastio.safe_open` raises.
+
+    >>> missing, unexpected = fastio.load_model(model, "folder", strict=False)
+    """
+    check(policy, LOAD)
+    created_on = torch.device("cpu" if device is None else device)
+    found = module_tensors(model)
+    with open_weights(filename) as files:
+        plan = plan_load(model, found, files, strict)
+        names = plan.names
+        if not atomic and not _has_own_loading(model):
+            names = _read_in_place(found, plan, files, policy)
+        loaded = _read(found, names, files, created_on, policy)
+    _assign(model, found, plan, loaded)
+    return plan.missing, plan.unexpected
+
+
+def _read(
+    found: ModuleTensors, names: list[str], files: WeightFiles, created_on: torch.device, policy: Any
+) -> dict[str, torch.Tensor]:
+    """Read tensors into new memory, on the device where each is wanted."""
+    by_device: dict[torch.device, list[Part]] = {}
+    for name in names:
+        tensor = found.tensors.get(name)
+        device = _CPU if tensor is None else created_on if tensor.is_meta else tensor.device
+        by_device.setdefault(device, []).append(_part(files, name))
+    loaded: dict[str, torch.Tensor] = {}
+    for device, parts in by_device.items():
+        for batch in batches(parts):
+            tensors = read_batch(batch, device, policy)
+            loaded.update(zip([part.name for part in batch.parts], tensors, strict=True))
+    return loaded
+
+
+def _part(files: WeightFiles, name: str) -> Part:
+    entry = files.entry(name)
+    return Part(files.file_of[name], name, entry, whole(entry.shape))
+
+
+def _assign(model: torch.nn.Module, found: ModuleTensors, plan: LoadPlan, loaded: dict[str, torch.Tensor]) -> None:
+    """Give the module what was read: new tensors in the place of meta tensors, new values to all others."""
+    replaced: dict[str, torch.Tensor] = {}
+    copied: dict[str, torch.Tensor] = {}
+    for name, tensor in loaded.items():
+        target = found.tensors.get(name)
+        if target is None or not target.is_meta:
+            copied[name] = tensor
+        elif isinstance(target, torch.nn.Parameter):
+            replaced[name] = torch.nn.Parameter(tensor, requires_grad=target.requires_grad)
+        else:
+            replaced[name] = tensor
+    # load_state_dict assigns each name by itself: the other names of a tensor get the very same object.
+    replaced.update({name: replaced[kept] for name, kept in plan.aliases.items() if kept in replaced})
+    if replaced:
+        model.load_state_dict(replaced, strict=False, assign=True)
+    if copied:
+        model.load_state_dict(copied, strict=False)
+
+
+def _has_own_loading(model: torch.nn.Module) -> bool:
+    """Whether a part of the module does more than copy values when a state dict is loaded."""
+    plain = (torch.nn.Module._load_from_state_dict, torch.nn.modules.batchnorm._NormBase._load_from_state_dict)
+    return any(
+        module._load_state_dict_pre_hooks
+        or module._load_state_dict_post_hooks
+        or type(module)._load_from_state_dict not in plain
+        for module in model.modules()
+    )
+
+
+def _read_in_place(found: ModuleTensors, plan: LoadPlan, files: WeightFiles, policy: Any) -> list[str]:
+    """Read what can be read straight into the module; return the names of the rest."""
+    rest: list[str] = []
+    in_place: dict[tuple[WeightFile, str], list[tuple[Extent, torch.Tensor]]] = {}
+    for name in plan.names:
+        target = found.tensors.get(name)
+        if target is None or name in plan.overlapping or not _is_fillable(target):
+            rest.append(name)
+            continue
+        entry, storage = files.entry(name), target.untyped_storage()
+        address = storage.data_ptr() + storage_offset_bytes(target)
+        kind = target.device.type
+        extent = Extent(entry.offset, entry.nbytes, address, False, kind, storage, name)
+        in_place.setdefault((files.file_of[name], kind), []).append((extent, target))
+    synchronize({target.device for pairs in in_place.values() for _, target in pairs})
+    for (file, _), pairs in in_place.items():
+        try:
+            read_into(file, [extent for extent, _ in pairs], None, policy)
+            file.check_unchanged()
+        finally:
+            for _, target in pairs:
+                mark_overwritten(target)
+    return rest
+
+
+def _is_fillable(target: torch.Tensor) -> bool:
+    kind = target.device.type
+    is_plain = target.is_contiguous() and not target.is_conj() and not target.is_neg()
+    return is_plain and target.numel() > 0 and not target.is_meta and is_filled(kind, SAFETENSORS)

@@ -1,0 +1,123 @@
+"""save_model: a module's weights as files of safetensors, and an index of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fastio import api, formats
+from fastio.errors import FormatError, quoted
+from fastio.files.atomic_file import AtomicFile, sync_folder
+from fastio.files.full_write import write_all
+from fastio.formats.detect import SAFETENSORS
+from fastio.models.module_tensors import module_tensors, tied_groups
+from fastio.models.shards import INDEX_NAME, index_text, is_model_file, split
+from fastio.sizes import parse_size
+
+_SUFFIX = ".safetensors"
+
+
+def save_model(
+    model: torch.nn.Module,
+    path: str | os.PathLike[str],
+    max_shard_size: int | str = "5GB",
+    metadata: dict[str, str] | None = None,
+    *,
+    policy: Any = "auto",
+) -> None:
+    """Save the weights of a module as safetensors: one file, or a folder of files with an index.
+
+    Names and files are those of ``huggingface_hub.save_torch_model``. Of tied tensors one is saved, and the metadata
+    map the other names to it. Every file is written durably and replaced in one step, the index last. Files of an
+    earlier save that the new one does not need are removed at the end. If names of several files are written again, the
+    old index is removed first: a folder whose save was interrupted has no index, rather than one of mixed files.
+
+    Args:
+        model: the module; its parameters and persistent buffers are saved.
+        path: a name that ends in ``.safetensors`` for one file; else a folder, which is made if it is missing.
+        max_shard_size: in a folder, the most bytes of tensors in one file; a larger tensor has a file of its own.
+        metadata: text that is stored as well: in the file, or if there are several, in the index.
+        policy: who chooses the tool, as for :func:`fastio.save`.
+
+    Raises:
+        FormatError (a ValueError): a tensor cannot be saved, which the message names; nothing was written.
+        UnsupportedError: the module holds tensors of tensors. TransferError (an OSError): the system refused.
+
+    >>> fastio.save_model(model, "folder", max_shard_size="5GB")
+    """
+    most = parse_size(max_shard_size, "max_shard_size")
+    if not most:
+        raise ValueError(f"max_shard_size={max_shard_size!r}: expected a size of at least one byte, such as '5GB'")
+    name = os.fsdecode(path)
+    tensors, aliases = _distinct(model, name)
+    text = {**aliases, **(metadata or {})}
+    if name.endswith(_SUFFIX) and not os.path.isdir(name):
+        api.save(tensors, name, policy=policy, format=SAFETENSORS, metadata={"format": "pt", **text})
+        return
+    shards = split({key: tensor.nbytes for key, tensor in tensors.items()}, most)
+    _save_folder(name, tensors, shards, text, policy)
+
+
+def _distinct(model: torch.nn.Module, path: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """The tensors to save, and the names that were left out with the names that stand for them."""
+    found = module_tensors(model)
+    if found.others:
+        name = min(found.others)
+        raise FormatError(
+            f"{path}: {quoted(name)} is no tensor with a shape (a module's extra state, or a lazy module before its "
+            "first call), which safetensors cannot hold; save model.state_dict() as .pt"
+        )
+    tensors = {name: tensor.detach() for name, tensor in found.tensors.items()}
+    aliases: dict[str, str] = {}
+    for group in tied_groups(found.tensors):
+        kept = group.kept()
+        if kept is None:
+            raise FormatError(
+                f"{path}: {', '.join(map(quoted, group.names[:5]))} share memory, and none of them includes all of it, "
+                "which safetensors cannot represent; give one a clone(), or save model.state_dict() as .pt"
+            )
+        aliases.update({name: kept for name in sorted(group.names) if name != kept})
+    for name in aliases:
+        del tensors[name]
+    return tensors, aliases
+
+
+def _save_folder(
+    folder: str, tensors: Mapping[str, torch.Tensor], shards: Mapping[str, list[str]], text: dict[str, str], policy: Any
+) -> None:
+    several = len(shards) > 1
+    contents = {file: {name: tensors[name] for name in names} for file, names in shards.items()}
+    file_text = {"format": "pt"} if several else {"format": "pt", **text}
+    for file, content in contents.items():  # what the format cannot hold is refused before anything is written
+        formats.lay_out(SAFETENSORS, content, os.path.join(folder, file), {"metadata": file_text})
+    os.makedirs(folder, exist_ok=True)
+    old = {name for name in os.listdir(folder) if is_model_file(name)}
+    if several and old.intersection(shards):
+        _remove(folder, old.intersection({INDEX_NAME, "model.safetensors"}))
+    for file, content in contents.items():
+        api.save(content, os.path.join(folder, file), policy=policy, format=SAFETENSORS, metadata=file_text)
+    if several:
+        total = sum(tensor.nbytes for tensor in tensors.values())
+        _write(os.path.join(folder, INDEX_NAME), index_text(shards, total, text))
+    # Also if the save before was interrupted: what is left of it must not be taken for this one's.
+    _remove(folder, old - shards.keys() - ({INDEX_NAME} if several else set()))
+
+
+def _write(path: str, content: bytes) -> None:
+    with AtomicFile(path) as new:
+        new.allocate(len(content))
+        write_all(path, new.fd, memoryview(content), 0)
+        new.commit(durable=True)
+
+
+def _remove(folder: str, names: set[str]) -> None:
+    """Remove files durably; those that are gone already are no error."""
+    for name in sorted(names, key=lambda name: (not name.endswith(".json"), name)):  # an index before its files
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, name))
+    if names:
+        sync_folder(folder)

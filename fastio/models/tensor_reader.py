@@ -1,0 +1,183 @@
+"""safe_open: single tensors and parts of tensors from the files of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from fastio.engine.tool_selection import check
+from fastio.errors import quoted
+from fastio.models.part_reads import BATCH_BYTES, Batch, Part, batches, read_batch
+from fastio.models.read_ahead import ReadAhead
+from fastio.models.selection import whole
+from fastio.models.tensor_slice import TensorSlice, selected
+from fastio.models.weight_files import WeightFiles
+from fastio.sizes import parse_size
+from fastio.transports.transport import LOAD
+
+_FRAMEWORKS = ("pt", "torch", "pytorch")
+
+
+def safe_open(filename: Any, framework: str = "pt", device: Any = "cpu", *, policy: Any = "auto") -> TensorReader:
+    """Open safetensors files for reading tensors and parts of them, as ``safetensors.safe_open`` does.
+
+    Every offset and shape in the headers is compared with the files here, before any memory is made. The files stay
+    open until the context ends, or :meth:`TensorReader.close` is called.
+
+    Args:
+        filename: a file; a list of files; an index of shards; or a folder with ``model.safetensors`` or
+            ``model.safetensors.index.json``.
+        framework: ``"pt"``.
+        device: where tensors are read to: a name, a ``torch.device`` or an accelerator's number.
+        policy: who chooses the tool, as for :func:`fastio.load`.
+
+    Raises:
+        FileNotFoundError: a file is missing; ShardMissingError: one that the index names. CorruptFileError: a file is
+        damaged or none of safetensors, a name is in two files, or the index and the files differ. FormatError: this
+        torch lacks a dtype. TransferError (an OSError): the system refused.
+
+    >>> with fastio.safe_open("model.safetensors", framework="pt") as f:
+    ...     rows = f.get_slice("embedding")[:1000]
+    """
+    if framework not in _FRAMEWORKS:
+        raise ValueError(f"framework={framework!r}: expected 'pt'; safetensors.safe_open has the other frameworks")
+    check(policy, LOAD)
+    target = torch.device("cpu" if device is None else device)
+    return TensorReader(WeightFiles(filename), target, policy)
+
+
+class TensorReader:
+    """Open files of a model, as :func:`safe_open` returns them. Use as a context.
+
+    Tensors that were returned belong to the caller: they outlive the context, and each gives its memory back by itself.
+    Methods may be called from several threads, but not during :meth:`close`. After it they raise ValueError.
+    """
+
+    def __init__(self, files: WeightFiles, device: torch.device, policy: Any) -> None:
+        self._files: WeightFiles | None = files
+        self._device = device
+        self._policy = policy
+        self._prefetched: list[ReadAhead] = []
+        self._streams: list[ReadAhead] = []
+
+    def __enter__(self) -> TensorReader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files. Tensors that were returned stay valid."""
+        files, self._files = self._files, None
+        for ahead in (*self._prefetched, *self._streams):
+            ahead.close()  # an interrupt leaves the files to the thread that reads them, and then to the collector
+        self._prefetched.clear()
+        if files is not None:
+            files.close()
+
+    def keys(self) -> list[str]:
+        """Return the names of all tensors, sorted."""
+        return sorted(self._check_open().file_of)
+
+    def offset_keys(self) -> list[str]:
+        """Return the names of all tensors in the order of the files, and in a file by offset."""
+        return list(self._check_open().in_order())
+
+    def metadata(self) -> dict[str, str] | None:
+        """Return the text in the headers; None if there is none. The first file's where two differ."""
+        return self._check_open().metadata()
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        """Read a tensor. Raises TensorMissingError, CorruptFileError, TransferError."""
+        return self._read(self._part(name))
+
+    def get_tensors(self) -> dict[str, torch.Tensor]:
+        """Read all tensors, in the order of :meth:`offset_keys`."""
+        names = self.offset_keys()
+        found: dict[str, torch.Tensor] = {}
+        for batch in batches([self._part(name) for name in names]):
+            tensors = read_batch(batch, self._device, self._policy)
+            found.update(zip([part.name for part in batch.parts], tensors, strict=True))
+        return found
+
+    def get_slice(self, name: str) -> TensorSlice:
+        """Return an object that reads the part of a tensor that it is indexed with. TensorMissingError."""
+        return TensorSlice(self._part(name), self._read)
+
+    def prefetch(self, plan: Iterable[Any], memory_budget: int | str | None = None) -> None:
+        """Begin to read tensors, and parts of tensors, on a background thread.
+
+        Neighbours in a file are read together. ``get_tensor`` and ``get_slice`` return what was prefetched, once for
+        each time it was planned, wait for what is being read, and read what is not. A read that failed is repeated
+        there, and raises its error. What is not taken is freed with the context.
+
+        Args:
+            plan: names, or pairs of a name and an index of :meth:`get_slice`.
+            memory_budget: the most bytes that are held for tensors that were not taken; None for any number.
+
+        Raises what the reads would raise for a name or an index that is wrong; nothing is read then.
+        """
+        budget = parse_size(memory_budget, "memory_budget")
+        if isinstance(plan, str):
+            raise TypeError(f"plan={plan!r}: expected a list of names, or of pairs of a name and an index")
+        parts = [self._part(item) if isinstance(item, str) else self._planned(item) for item in plan]
+        ahead = self._read_ahead(parts, budget)
+        self._prefetched.append(ahead)
+        ahead.start()
+
+    def tensors(self, memory_budget: int | str = "64MiB") -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield (name, tensor) of all tensors in the order of :meth:`offset_keys`, and read the next ones meanwhile.
+
+        ``memory_budget``: the most bytes that are read ahead; a larger tensor is read when nothing is ahead.
+        Raises what :meth:`get_tensor` raises, when the tensor's turn comes.
+        """
+        budget = parse_size(memory_budget, "memory_budget")
+        parts = [self._part(name) for name in self.offset_keys()]
+        return self._stream(parts, self._read_ahead(parts, budget))
+
+    def _stream(self, parts: list[Part], ahead: ReadAhead) -> Iterator[tuple[str, torch.Tensor]]:
+        self._streams.append(ahead)
+        try:
+            ahead.start()
+            for part in parts:
+                self._check_open()
+                yield part.name, self._read(part, ahead)  # no variable keeps the tensor
+        finally:
+            ahead.close()
+            self._streams.remove(ahead)
+
+    def _read_ahead(self, parts: list[Part], budget: int | None) -> ReadAhead:
+        most = BATCH_BYTES if budget is None else min(BATCH_BYTES, budget // 2)
+        device, policy = self._device, self._policy
+        return ReadAhead(batches(parts, most), lambda batch: read_batch(batch, device, policy), budget)
+
+    def _planned(self, item: Any) -> Part:
+        try:
+            name, index = item
+        except (TypeError, ValueError):
+            raise TypeError(f"expected a name, or a pair of a name and an index, got {quoted(item)}") from None
+        part = self._part(name)
+        selection = selected(part, index)
+        return part if selection is None else part._replace(selection=selection)
+
+    def _check_open(self) -> WeightFiles:
+        if self._files is None:
+            raise ValueError("the files are closed: use them inside the context, or open them again")
+        return self._files
+
+    def _part(self, name: str) -> Part:
+        if not isinstance(name, str):
+            raise TypeError(f"a tensor's name is a str, got {type(name).__name__}")
+        entry = self._check_open().entry(name)
+        return Part(self._check_open().file_of[name], name, entry, whole(entry.shape))
+
+    def _read(self, part: Part, stream: ReadAhead | None = None) -> torch.Tensor:
+        self._check_open()
+        for ahead in self._prefetched if stream is None else (stream,):
+            tensor = ahead.take(part)
+            if tensor is not None:
+                return tensor
+        return read_batch(Batch([part], [0]), self._device, self._policy)[0]

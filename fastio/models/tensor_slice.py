@@ -1,0 +1,62 @@
+"""get_slice: reads the part of a stored tensor that it is indexed with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from fastio.errors import quoted
+from fastio.models.part_reads import Part
+from fastio.models.selection import Selection, select
+
+
+class TensorSlice:
+    """A stored tensor, of which indexing reads a part."""
+
+    def __init__(self, part: Part, read: Callable[[Part], torch.Tensor]) -> None:
+        self._part = part
+        self._read = read
+
+    def get_shape(self) -> list[int]:
+        """Return the shape in the file's header."""
+        return list(self._part.entry.stored_shape)
+
+    def get_dtype(self) -> str:
+        """Return the dtype's name in the file's header, such as ``"BF16"``."""
+        return self._part.entry.stored_dtype
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        """Read what ``index`` selects, as indexing of the whole tensor would return it, in memory of its own.
+
+        Integers, slices, ``...`` and None read only what they select: rows are read as they are; columns too, if more
+        than 16 KiB lie between the selected parts of two rows, else the rows are read and the rest is dropped. Lists,
+        masks and tensors read the whole tensor first. Raises what torch raises for an index that does not fit.
+        """
+        part = self._part
+        selection = selected(part, index)
+        if selection is not None:
+            return self._read(part._replace(selection=selection))
+        tensor = self._read(part)
+        with _located(part):
+            return tensor[index].clone()
+
+
+def selected(part: Part, index: Any) -> Selection | None:
+    """What ``index`` selects of a part that is a whole tensor; None for an index that needs all of it first.
+
+    Raises torch's IndexError, ValueError or TypeError, with the file, the tensor and its shape.
+    """
+    with _located(part):
+        return select(part.entry.shape, index)
+
+
+@contextlib.contextmanager
+def _located(part: Part) -> Iterator[None]:
+    try:
+        yield
+    except (IndexError, ValueError, TypeError) as error:
+        shape = quoted(part.entry.shape)
+        raise type(error)(f"{part.file.path}: {quoted(part.name)} has shape {shape}: {error}") from None

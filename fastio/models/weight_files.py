@@ -1,0 +1,126 @@
+"""Opens the files of a model, reads their headers, and finds each tensor's file."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import errno
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from fastio._native import Descriptor
+from fastio.errors import CorruptFileError, TensorMissingError, quoted
+from fastio.files.open_file import translate_open_limit
+from fastio.formats import dense_tensors
+from fastio.formats.detect import SAFETENSORS
+from fastio.formats.safetensors import tensor_table
+from fastio.formats.safetensors.tensor_table import Entry
+from fastio.models.locate import Located, locate
+from fastio.runtime.gc_pause import gc_paused
+
+
+class WeightFile:
+    """An open file of safetensors whose header was checked. It closes with the last reference to it, at the latest."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = Descriptor(path, os.O_RDONLY)
+        with translate_open_limit("open", path):
+            self.fd = self._descriptor.open()
+        status = os.fstat(self.fd)
+        self.size = status.st_size
+        self._modified = status.st_mtime_ns
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, "this is a folder; name a file in it", path)
+        self.table = tensor_table.read(path, self.fd, self.size)
+
+    def check_unchanged(self) -> None:
+        """Raise CorruptFileError if the file was written to since it was opened."""
+        status = os.fstat(self.fd)
+        if (status.st_size, status.st_mtime_ns) != (self.size, self._modified):
+            raise CorruptFileError(
+                self.path, None, "it was written to while it was open: open it again when it is complete"
+            )
+
+    def close(self) -> None:
+        """Close the file. No read may be under way."""
+        self._descriptor.close()
+
+
+class WeightFiles:
+    """The files of a model as one collection of tensors. Opening checks every header, and the index against them."""
+
+    def __init__(self, where: Any) -> None:
+        located = locate(where)
+        self.files: list[WeightFile] = []
+        self.file_of: dict[str, WeightFile] = {}
+        self.described = ", ".join(located.paths[:3]) + (", …" if len(located.paths) > 3 else "")
+        with gc_paused():
+            for path in located.paths:
+                dense_tensors.check_mode(path, SAFETENSORS)
+                self._add(WeightFile(path))
+        _check_index(located, self.file_of)
+
+    def entry(self, name: str) -> Entry:
+        """Where a tensor lies in its file. TensorMissingError for a name that no file has."""
+        if name not in self.file_of:
+            alike = difflib.get_close_matches(name, self.file_of, n=3) if len(self.file_of) < 10_000 else []
+            cure = f"; alike: {', '.join(map(quoted, alike))}" if alike else "; keys() lists the names"
+            raise TensorMissingError(
+                f"{self.described}: no tensor {quoted(name)} among the {len(self.file_of)} of the file{cure}"
+            )
+        return self.file_of[name].table.entries[name]
+
+    def in_order(self) -> Iterator[str]:
+        """The names of all tensors by file and offset."""
+        for file in self.files:
+            entries = file.table.entries
+            yield from sorted(entries, key=lambda name: (entries[name].offset, entries[name].nbytes, name))
+
+    def metadata(self) -> dict[str, str] | None:
+        """The text in the headers of all files; where two differ, that of the first. None if no file has any."""
+        found: dict[str, str] | None = None
+        for file in self.files:
+            if file.table.metadata is not None:
+                found = {**file.table.metadata, **(found or {})}
+        return found
+
+    def close(self) -> None:
+        """Close all files. No read may be under way."""
+        for file in self.files:
+            file.close()
+
+    def _add(self, file: WeightFile) -> None:
+        for name in file.table.entries:
+            other = self.file_of.setdefault(name, file)
+            if other is not file:
+                raise CorruptFileError(
+                    file.path, name, f"is also in {other.path}: expected each name once; leave one of the files out"
+                )
+        self.files.append(file)
+
+
+def _check_index(located: Located, file_of: dict[str, WeightFile]) -> None:
+    """Compare what an index says with what the files hold. Tensors that it leaves out are no error."""
+    index = located.shard_index
+    if index is None:
+        return
+    for name, expected in index.files.items():
+        found = file_of.get(name)
+        if found is None or os.path.basename(found.path) != expected:
+            where = "no file of it has that tensor" if found is None else f"it is in {os.path.basename(found.path)}"
+            raise CorruptFileError(
+                index.path, name, f"is said to be in {quoted(expected)}, but {where}: files of two models, or of two "
+                "versions, are mixed; download them again",
+            )  # fmt: skip
+
+
+@contextlib.contextmanager
+def open_weights(where: Any) -> Iterator[WeightFiles]:
+    """The files of a model; closed at the end. See :func:`fastio.models.locate.locate` for ``where``."""
+    files = WeightFiles(where)
+    try:
+        yield files
+    finally:
+        files.close()

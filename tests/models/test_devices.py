@@ -1,0 +1,42 @@
+"""Models are read to a device, and into a module on it, with the values of the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import fastio
+from accelerators import DEVICE
+
+
+@pytest.mark.gpu
+def test_tensors_and_slices_are_read_to_a_device(tmp_path: Path) -> None:
+    tensors = {"a": torch.randn(64, 300), "b": torch.arange(7), "empty": torch.empty(0, 2)}
+    fastio.save_file(tensors, tmp_path / "a")
+    with fastio.safe_open(tmp_path / "a", device=DEVICE) as file:
+        found = dict(file.tensors())
+        rows, columns = file.get_slice("a")[3:9], file.get_slice("a")[:, 5:70]
+    assert {tensor.device.type for tensor in (*found.values(), rows, columns)} == {DEVICE}
+    assert all(torch.equal(found[name].cpu(), tensors[name]) for name in tensors)
+    assert torch.equal(rows.cpu(), tensors["a"][3:9])
+    assert torch.equal(columns.cpu(), tensors["a"][:, 5:70])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_module_on_a_device_is_loaded(tmp_path: Path, atomic: bool) -> None:
+    expected = nn.Linear(30, 20)
+    fastio.save_model(expected.to(DEVICE), tmp_path)
+    model = nn.Linear(30, 20).to(DEVICE)
+    place = model.weight.data_ptr()
+    assert fastio.load_model(model, tmp_path, atomic=atomic) == ([], [])
+    assert torch.equal(model.weight.cpu(), expected.weight.cpu())
+    assert model.weight.data_ptr() == place
+    with torch.device("meta"):
+        empty = nn.Linear(30, 20)
+    fastio.load_model(empty, tmp_path, device=DEVICE)
+    assert empty.weight.device.type == DEVICE
+    assert torch.equal(empty.bias.cpu(), expected.bias.cpu())

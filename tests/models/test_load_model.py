@@ -1,0 +1,270 @@
+"""load_model does what safetensors' own does, straight into modules, and leaves a module as it was if it cannot."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+import fastio
+from fastio.models.part_reads import Batch, read_batch
+
+
+class Model(nn.Module):
+    """Parameters, buffers, tied weights, an alias of a whole submodule, and a scalar."""
+
+    def __init__(self, seed: int = 0, width: int = 32, tied: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embedding = nn.Embedding(50, width)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width)) for _ in range(3))
+        self.frozen = nn.Parameter(torch.randn(7), requires_grad=False)
+        self.register_buffer("scale", torch.randn(()))
+        self.register_buffer("steps", torch.randint(0, 100, (5,)))
+        self.register_buffer("nothing", torch.empty(0, 3))
+        self.head = nn.Linear(width, 50, bias=False)
+        self.again = self.layers[1][0]
+        if tied:
+            self.head.weight = self.embedding.weight
+
+
+def values(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    safetensors.torch.save_model(Model(1), str(tmp_path / "model.safetensors"))
+    return tmp_path / "model.safetensors"
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_values_are_the_librarys_in_the_memory_that_was_there(saved: Path, atomic: bool) -> None:
+    model, library = Model(2), Model(2)
+    places = {name: (id(tensor), tensor.data_ptr()) for name, tensor in model.state_dict(keep_vars=True).items()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert fastio.load_model(model, saved, atomic=atomic) == ([], [])
+    assert safetensors.torch.load_model(library, saved) == (set(), [])
+    assert equal(values(model), values(library))
+    assert equal(values(model), values(Model(1)))
+    assert {n: (id(t), t.data_ptr()) for n, t in model.state_dict(keep_vars=True).items()} == places
+    assert [id(one) for one in optimizer.param_groups[0]["params"]] == [id(one) for one in model.parameters()]
+
+
+def test_on_the_meta_device_tensors_are_made_and_ties_kept(saved: Path) -> None:
+    with torch.device("meta"):
+        model = Model(2)
+    assert fastio.load_model(model, saved, device="cpu") == ([], [])
+    assert equal(values(model), values(Model(1)))
+    assert model.head.weight is model.embedding.weight
+    assert model.again.weight is model.layers[1][0].weight
+    assert isinstance(model.frozen, nn.Parameter)
+    assert not model.frozen.requires_grad
+    assert model.embedding.weight.requires_grad
+    assert not any(tensor.is_meta for tensor in model.state_dict().values())
+    model.embedding.weight.sum().backward()
+
+
+def test_a_submodule_with_two_names_stays_one_on_the_meta_device(tmp_path: Path) -> None:
+    def made() -> nn.Module:
+        model = nn.Module()
+        model.one = nn.BatchNorm1d(3)
+        model.other = model.one
+        return model
+
+    expected = made()
+    expected.one.running_mean.fill_(3)
+    fastio.save_model(expected, tmp_path / "a.safetensors")
+    with torch.device("meta"):
+        model = made()
+    assert fastio.load_model(model, tmp_path / "a.safetensors") == ([], [])
+    assert equal(values(model), values(expected))
+    assert model.other.running_mean is model.one.running_mean
+    assert not any(tensor.is_meta for tensor in model.state_dict().values())
+
+
+def test_a_module_that_is_partly_on_the_meta_device(saved: Path) -> None:
+    model = Model(2)
+    model.layers[0].to("meta")
+    place = model.embedding.weight.data_ptr()
+    assert fastio.load_model(model, saved) == ([], [])
+    assert equal(values(model), values(Model(1)))
+    assert model.embedding.weight.data_ptr() == place
+
+
+@pytest.mark.parametrize("kept", ["embedding.weight", "head.weight"])
+def test_either_name_of_tied_weights_is_enough(tmp_path: Path, kept: str) -> None:
+    state = Model(1, tied=False).state_dict()
+    del state[{"embedding.weight": "head.weight", "head.weight": "embedding.weight"}[kept]]
+    state = {name: tensor.clone() for name, tensor in state.items() if not name.startswith("again.")}
+    fastio.save_file(state, tmp_path / "a")
+    model, library = Model(2), Model(2)
+    assert fastio.load_model(model, tmp_path / "a") == ([], [])
+    safetensors.torch.load_model(library, tmp_path / "a")
+    assert equal(values(model), values(library))
+    assert torch.equal(model.head.weight, state[kept])
+
+
+def test_missing_and_unexpected_names_are_the_librarys(tmp_path: Path) -> None:
+    state = {name: tensor.clone() for name, tensor in Model(1).state_dict().items() if not name.startswith("again.")}
+    del state["frozen"], state["head.weight"]
+    fastio.save_file(state | {"more": torch.ones(2), "and": torch.ones(1)}, tmp_path / "a")
+    model, library = Model(2), Model(2)
+    with pytest.raises(RuntimeError, match="frozen"):
+        safetensors.torch.load_model(library, tmp_path / "a")
+    before = values(model)
+    with pytest.raises(
+        fastio.ModelMismatchError, match=r"/a cannot be (.|\n)*'frozen'(.|\n)*'and', 'more'(.|\n)*strict=False"
+    ):
+        fastio.load_model(model, tmp_path / "a")
+    assert equal(values(model), before)
+    theirs = safetensors.torch.load_model(library, tmp_path / "a", strict=False)
+    ours = fastio.load_model(model, tmp_path / "a", strict=False)
+    assert ours == (sorted(theirs[0]), sorted(theirs[1])) == (["frozen"], ["and", "more"])
+    assert equal(values(model), values(library))
+
+
+def test_both_names_of_tied_weights_in_the_file_are_one_too_many(tmp_path: Path) -> None:
+    fastio.save_file({name: tensor.clone() for name, tensor in Model(1).state_dict().items()}, tmp_path / "a")
+    with pytest.raises(RuntimeError, match=r"head\.weight"):
+        safetensors.torch.load_model(Model(2), tmp_path / "a")
+    with pytest.raises(fastio.ModelMismatchError, match=r"head\.weight"):
+        fastio.load_model(Model(2), tmp_path / "a")
+    missing, unexpected = fastio.load_model(Model(2), tmp_path / "a", strict=False)
+    assert missing == []
+    assert "head.weight" in unexpected
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("atomic", [True, False])
+def test_shapes_and_dtypes_are_compared_before_anything_is_read(saved: Path, strict: bool, atomic: bool) -> None:
+    for model, match in (
+        (Model(2, width=16), r"model.safetensors has shape \[32\], the module's has \[16\](.|\n)*and \d+ more"),
+        (Model(2).half(), r"has dtype torch.float32, the module's is torch.float16: call model.to\(torch.float32\)"),
+    ):
+        before = values(model)
+        with fastio.record() as transfers, pytest.raises(fastio.ModelMismatchError, match=match):
+            fastio.load_model(model, saved, strict=strict, atomic=atomic)
+        assert transfers == []
+        assert equal(values(model), before)
+
+
+def fail_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut the file short before the ``number``-th batch is read."""
+    seen = []
+
+    def failing(batch: Batch, *arguments: Any) -> list[torch.Tensor]:
+        seen.append(batch)
+        if len(seen) == number:
+            os.truncate(batch.parts[0].file.path, batch.parts[0].offset + 1)
+        return read_batch(batch, *arguments)
+
+    monkeypatch.setattr("fastio.models.module_loading.read_batch", failing)
+    monkeypatch.setattr("fastio.models.part_reads.BATCH_BYTES", 4096)
+    monkeypatch.setattr(
+        "fastio.models.module_loading.batches", lambda parts: [Batch([p], [0]) for p in parts if p.nbytes]
+    )
+
+
+@pytest.mark.parametrize("number", [1, 5, 15])
+def test_a_read_that_fails_leaves_the_module_as_it_was(
+    saved: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_at(number, monkeypatch)
+    model = Model(2)
+    before = values(model)
+    with pytest.raises(fastio.CorruptFileError, match=r"model\.safetensors"):
+        fastio.load_model(model, saved)
+    assert equal(values(model), before)
+    with torch.device("meta"):
+        model = Model(2)
+    with pytest.raises(fastio.CorruptFileError):
+        fastio.load_model(model, saved)
+    assert all(tensor.is_meta for tensor in model.state_dict().values())
+
+
+def test_in_place_reads_take_no_second_copy_and_count_as_changes(saved: Path) -> None:
+    model = Model(2)
+    x = torch.randn(4, 32, requires_grad=True)
+    loss = (model.layers[0][0](x) ** 2).sum()
+    with fastio.record() as transfers:
+        fastio.load_model(model, saved, atomic=False)
+    assert len(transfers) == 1  # one transfer fills them all
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_tensors_that_are_not_contiguous_are_filled(tmp_path: Path) -> None:
+    def made(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        model = nn.Module()
+        model.a = nn.Parameter(torch.randn(30, 20).t())
+        model.b = nn.Parameter(torch.randn(10, 8)[:, ::2])
+        return model
+
+    expected = made(1)
+    fastio.save_model(expected, tmp_path / "a.safetensors")
+    for atomic in (True, False):
+        model = made(2)
+        fastio.load_model(model, tmp_path / "a.safetensors", atomic=atomic)
+        assert equal(values(model), values(expected))
+        assert model.a.stride() == expected.a.stride()
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_hooks_of_the_module_run(tmp_path: Path, atomic: bool) -> None:
+    fastio.save_file({"weight": torch.ones(3, 3), "bias": torch.ones(3)}, tmp_path / "a")
+    model = nn.Linear(3, 3)
+    seen: list[set[str]] = []
+    model.register_load_state_dict_pre_hook(lambda module, state, *_: seen.append(set(state)))
+    fastio.load_model(model, tmp_path / "a", atomic=atomic)
+    assert seen == [{"weight", "bias"}]
+    assert torch.equal(model.weight, torch.ones(3, 3))
+
+
+def test_modules_that_cannot_be_loaded_in_part_are_refused(tmp_path: Path) -> None:
+    fastio.save_file({"a": torch.ones(4, 3)}, tmp_path / "a")
+    model = nn.Module()
+    model.a = nn.Parameter(torch.ones(4, 3))
+    model.a.untyped_storage().resize_(0)
+    with pytest.raises(fastio.FormatError, match=r"'a' has 48 bytes .* was freed"):
+        fastio.load_model(model, tmp_path / "a")
+
+
+def test_lazy_modules_get_their_shape_from_the_file(tmp_path: Path) -> None:
+    fastio.save_file({"weight": torch.ones(4, 3), "bias": torch.ones(4)}, tmp_path / "a")
+    model = nn.LazyLinear(4)
+    assert fastio.load_model(model, tmp_path / "a") == ([], [])
+    assert torch.equal(model.weight, torch.ones(4, 3))
+
+
+def test_a_folder_of_shards(tmp_path: Path) -> None:
+    expected = Model(1)
+    fastio.save_model(expected, tmp_path / "m", max_shard_size="5KB")
+    assert len(list((tmp_path / "m").glob("*.safetensors"))) > 2
+    for atomic in (True, False):
+        model = copy.deepcopy(Model(3))
+        assert fastio.load_model(model, tmp_path / "m", atomic=atomic) == ([], [])
+        assert equal(values(model), values(expected))
+    next((tmp_path / "m").glob("*-00002-*")).unlink()
+    with pytest.raises(fastio.ShardMissingError):
+        fastio.load_model(Model(3), tmp_path / "m")
+
+
+def test_bad_arguments(saved: Path) -> None:
+    with pytest.raises(ValueError, match="nope"):
+        fastio.load_model(Model(), saved, policy="nope")
+    with pytest.raises(RuntimeError, match="foo"):
+        fastio.load_model(Model(), saved, device="foo")
+    with pytest.raises(FileNotFoundError):
+        fastio.load_model(Model(), saved.parent / "missing")
