@@ -85,11 +85,11 @@ def on_cpu(model: nn.Module) -> dict[str, torch.Tensor]:
     return cloned({name: value.cpu() for name, value in model.state_dict().items()})
 
 
-@pytest.mark.parametrize("reserve", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("planner", PLANNERS)
 @pytest.mark.parametrize("name", MODELS)
-def test_hybrid_gives_the_bits_of_plain_training(name: str, planner: str, reserve: float) -> None:
+def test_hybrid_gives_the_bits_of_plain_training(name: str, planner: str) -> None:
     expected = plain(name)
+    reserve = (0.0, 0.5, 1.0)[(list(MODELS).index(name) + list(PLANNERS).index(planner)) % 3]
     simulated.configure_execution("random", late_seed=len(planner))
     settings = {"planner": PLANNERS[planner], "gradient_reserve": reserve}
     train(name, **settings).assert_same(expected)
