@@ -61,7 +61,7 @@ def test_sizes_have_their_own_best_tool() -> None:
 def test_a_fresh_dictionary_answers_by_what_ships() -> None:
     choice = WDic().choose(SAVE, 784 * MIB, ("torch", "numpy", "posix", "uring"))
     assert choice.tool == "uring"
-    assert "starting dictionary" in choice.reason
+    assert "the priors put" in choice.reason
     assert WDic().choose(Context("save", "pt", "cpu", durable=False), 784 * MIB, TOOLS).tool == "posix"
     assert RDic().choose(LOAD, 784 * MIB, TOOLS).tool == "uring"
     assert RDic().choose(Context("load", "pt", "cpu", resident=True), 784 * MIB, TOOLS).tool == "posix"

@@ -377,7 +377,7 @@ def test_a_prior_is_overridden_by_measurement() -> None:
     tuner = Tuner(rule)
     first = tuner.choose(MIB, ("b", "a"))
     assert (first.tool, first.exploring) == ("a", False)
-    assert "starting dictionary" in first.reason
+    assert "the priors put" in first.reason
     for _ in range(6):
         tuner.observe(MIB, "a", 2.0)
         tuner.observe(MIB, "b", 1.0)

