@@ -34,7 +34,7 @@ def in_use() -> bool:
 
 def find(device: torch.device | str) -> Accelerator | None:
     """The accelerator of a device or a type of device; None for host memory and for kinds that fastio cannot use."""
-    return _kinds.get(device.type if isinstance(device, torch.device) else device.partition(":")[0])
+    return _kinds.get(_kind(device))
 
 
 def identity(*used: torch.device) -> str:
@@ -60,4 +60,8 @@ def usable(device: torch.device) -> bool:
 
 def of(device: torch.device | str) -> Accelerator:
     """As :func:`find`; KeyError where there is none."""
-    return _kinds[device.type if isinstance(device, torch.device) else device.partition(":")[0]]
+    return _kinds[_kind(device)]
+
+
+def _kind(device: torch.device | str) -> str:
+    return device.type if isinstance(device, torch.device) else device.partition(":")[0]

@@ -148,6 +148,21 @@ def test_non_strided_layouts_stay_in_memory(layout: str, manager: str, tmp_path:
     assert losses(managed=True) == losses(managed=False)
 
 
+class Looking(torch.autograd.Function):
+    """The identity. Backward calls a function with the saved tensor that it gets back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, look: Callable[[Tensor], object]) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.look = look
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.look(*ctx.saved_tensors)
+        return gradient, None
+
+
 @pytest.mark.parametrize("codec", ["none", "csr"])
 @pytest.mark.parametrize(
     "view",
@@ -168,18 +183,9 @@ def test_tensor_comes_back_with_its_offset_strides_and_storage_size(
     def looks(t: Tensor) -> tuple[Any, ...]:
         return t.shape, t.stride(), t.storage_offset(), t.untyped_storage().nbytes(), t.data_ptr() % 64
 
-    class Looking(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(x)
-            return x * 1
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            (x,) = ctx.saved_tensors
-            again = x.as_strided(x.shape, x.stride(), x.storage_offset())
-            seen.append((*looks(x), again.clone()))
-            return gradient
+    def look(x: Tensor) -> None:
+        again = x.as_strided(x.shape, x.stride(), x.storage_offset())
+        seen.append((*looks(x), again.clone()))
 
     leaf = torch.eye(256, 128).requires_grad_()
     offload = fastio.Offload(store=tmp_path, policy="fastensor", codec=codec)
@@ -187,7 +193,7 @@ def test_tensor_comes_back_with_its_offset_strides_and_storage_size(
         base = leaf * 2
         x = view(base)
         expected, values = looks(x), x.detach().clone()
-        y = Looking.apply(x).sum()
+        y = Looking.apply(x, look).sum()
         del base, x
     y.backward()
     assert offload.report().traffic["disk"].reads == 1
@@ -199,22 +205,10 @@ def test_tensor_comes_back_with_its_offset_strides_and_storage_size(
 def test_bytes_outside_a_saved_slice_are_zero_and_take_no_memory(tmp_path: Path) -> None:
     seen: list[Tensor] = []
 
-    class Looking(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(x)
-            return x * 1
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            (x,) = ctx.saved_tensors
-            seen.append(x)
-            return gradient
-
     leaf = torch.ones(64 << 18, requires_grad=True)  # 64 MiB
     offload = fastio.Offload(store=tmp_path, policy="fastensor")
     with offload:
-        y = Looking.apply((leaf * 3)[1 << 20 : (1 << 20) + 4096]).sum()
+        y = Looking.apply((leaf * 3)[1 << 20 : (1 << 20) + 4096], seen.append).sum()
     before = _resident()
     y.backward()
     whole = seen[0].as_strided((64 << 18,), (1,), 0)
