@@ -10,7 +10,8 @@ import click
 from fastio.cli.messages import DAMAGED, TROUBLE, echo_json, one_line, visible
 from fastio.engine.verify import verify as verify_file
 from fastio.errors import CorruptFileError, FastIOError
-from fastio.inspect.contents import check_regular, contents
+from fastio.files.open_file import check_regular
+from fastio.inspect.contents import contents
 from fastio.sizes import format_size
 
 VERIFIED, NOT_VERIFIED, DAMAGE, UNREADABLE = "verified", "not verified", "damaged", "unreadable"

@@ -42,6 +42,8 @@ from fastio.runtime.native_errors import translate_native_errors
 from fastio.transports import registry
 from fastio.transports.transport import LOAD, Extent, ReadRequest, Span, TransportResult, is_resident
 
+_CPU = torch.device("cpu")
+
 
 def load_file(call: LoadCall) -> tuple[Any, Transfer]:
     """Load from a path; the object is whole and checked when it is returned."""
@@ -102,7 +104,7 @@ def _target(call: LoadCall, file_format: str) -> torch.device:
         raise UnsupportedError(
             f"{call.path}: map_location as {kind} is for .pt files; name a device for .{file_format}"
         )
-    return torch.device("cpu")
+    return _CPU
 
 
 def is_filled(kind: str, file_format: str) -> bool:
@@ -128,12 +130,10 @@ def _load_in_place(
     """Read every byte, check it, and only then make the object: other code sees only memory that was checked."""
     file_format = source.format
     control = Control()
-    execution = Execution(
-        _operation(
-            call.path, file_format, {device.type}, source.nbytes, len(source.regions), call.policy, started, fd, size
-        )._replace(device=identity(device)),
-        control,
+    operation = _operation(
+        call.path, file_format, {device}, source.nbytes, len(source.regions), call.policy, started, fd, size
     )
+    execution = Execution(operation, control)
     if not execution.tool:
         return load_by_torch(call, fd, size, file_format, started, f"no tool fills memory on {device}")
     if file_format in _whole_file_formats(execution.tool):
@@ -163,7 +163,7 @@ def _whole_file_formats(tool: str) -> frozenset[str]:
 def _operation(
     path: str,
     file_format: str,
-    devices: Iterable[str],
+    devices: Iterable[torch.device],
     nbytes: int,
     storages: int,
     policy: Any,
@@ -173,7 +173,10 @@ def _operation(
 ) -> Operation:
     with translate_native_errors(path):
         resident = is_resident(fd, size)
-    return Operation(LOAD, path, file_format, frozenset(devices), nbytes, storages, policy, started, resident=resident)
+    kinds = frozenset(device.type for device in devices)
+    return Operation(
+        LOAD, path, file_format, kinds, nbytes, storages, policy, started, device=identity(*devices), resident=resident
+    )
 
 
 def _build(call: LoadCall, source: Source, buffers: LoadBuffers) -> Any:
@@ -204,15 +207,14 @@ def read_extents(
     memory may have changed when an error is raised.
     """
     started = time.perf_counter()
-    devices = {extent.device for extent in extents} or {"cpu"}
+    devices = {_CPU if extent.device == "cpu" else extent.owner.device for extent in extents} or {_CPU}
     nbytes = sum(extent.nbytes for extent in extents)
     operation = _operation(path, file_format, devices, nbytes, len(extents), policy, started, fd, size)
     control = Control()
-    used = {extent.owner.device for extent in extents if extent.device != "cpu"}
     among = checksumming_tools(LOAD, operation.devices)
-    execution = Execution(operation._replace(device=identity(*used), among=among), control)
+    execution = Execution(operation._replace(among=among), control)
     if not execution.tool:
-        raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(devices)}", "load to the CPU")
+        raise ToolUnavailableError("auto", f"no tool fills memory on {', '.join(map(str, devices))}", "load to the CPU")
     request = ReadRequest(path, fd, size, extents, span, operation.resident, control)
     with under_way(lambda: _fill(request, execution), control, nbytes) as job:
         moved = job.wait(progress)

@@ -79,6 +79,13 @@ def opened_lock(path: str) -> Iterator[int]:
         yield fd
 
 
+def check_regular(path: str) -> None:
+    """Raise OSError for a path that is not a regular file: the open of a pipe would wait for its writer."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise not_regular(path, status)
+
+
 def not_regular(path: str, status: os.stat_result) -> OSError:
     """The error for a file that is not a regular one."""
     kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "no regular file")

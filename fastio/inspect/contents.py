@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import torch
 
 from fastio import formats
 from fastio.errors import CorruptFileError, FormatError, shortened
-from fastio.files.open_file import not_regular, opened
+from fastio.files.open_file import check_regular, opened
 from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect
 from fastio.formats.safetensors import header as safetensors_header
 from fastio.formats.small_reads import head, read_at
@@ -108,13 +107,6 @@ def contents_of_file(path: str) -> Contents:
                 f"{EXPECTED}; if torch.load opens it, save it again"
             )
         return _contents_of_plain(path, fd, size, file_format)
-
-
-def check_regular(path: str) -> None:
-    """Raise OSError for a path that is not a regular file: the open of a pipe would wait for its writer."""
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):
-        raise not_regular(path, status)
 
 
 def _contents_of_plain(path: str, fd: int, size: int, file_format: str) -> Contents:

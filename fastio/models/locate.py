@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from fastio.errors import CorruptFileError, ShardMissingError, quoted
-from fastio.files.open_file import is_path, opened
+from fastio.files.open_file import check_regular, is_path, opened
 from fastio.formats.small_reads import read_at
 
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -22,10 +22,11 @@ _LARGEST_INDEX = 256 << 20
 
 
 class ShardIndex(NamedTuple):
-    """An index: ``files`` maps names of tensors to names of files in the index's folder."""
+    """An index: ``files`` maps names of tensors to names of files in the index's folder; ``metadata`` is any JSON."""
 
     path: str
     files: dict[str, str]
+    metadata: dict[str, Any]
 
 
 class Located(NamedTuple):
@@ -57,6 +58,7 @@ def locate(where: Any) -> Located:
 
 def read_index(path: str) -> ShardIndex:
     """Read an index of shards. CorruptFileError if it is none, or if it names a file outside its folder."""
+    check_regular(path)
     with opened(path) as (fd, size):
         if size > _LARGEST_INDEX:
             raise CorruptFileError(path, None, f"has {size} bytes, expected an index of at most {_LARGEST_INDEX}")
@@ -73,7 +75,10 @@ def read_index(path: str) -> ShardIndex:
             raise CorruptFileError(
                 path, name, f"its file is {quoted(file)}, expected the bare name of a file in the same folder"
             )
-    return ShardIndex(path, files)
+    metadata = found.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise CorruptFileError(path, "metadata", f"is {quoted(metadata)}, expected a map")
+    return ShardIndex(path, files, metadata)
 
 
 def _listed(where: Any) -> list[str]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import errno
 import os
 from collections.abc import Iterator
 from typing import Any
 
 from fastio._native import Descriptor
 from fastio.errors import CorruptFileError, TensorMissingError, quoted
-from fastio.files.open_file import translate_open_limit
+from fastio.files.open_file import check_regular, translate_open_limit
 from fastio.formats import dense_tensors
 from fastio.formats.detect import SAFETENSORS
 from fastio.formats.safetensors import tensor_table
@@ -25,14 +24,13 @@ class WeightFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        check_regular(path)
         self._descriptor = Descriptor(path, os.O_RDONLY)
         with translate_open_limit("open", path):
             self.fd = self._descriptor.open()
         status = os.fstat(self.fd)
         self.size = status.st_size
         self._modified = status.st_mtime_ns
-        if os.path.isdir(path):
-            raise IsADirectoryError(errno.EISDIR, "this is a folder; name a file in it", path)
         self.table = tensor_table.read(path, self.fd, self.size)
 
     def check_unchanged(self) -> None:
@@ -53,6 +51,7 @@ class WeightFiles:
 
     def __init__(self, where: Any) -> None:
         located = locate(where)
+        self.shard_index = located.shard_index
         self.files: list[WeightFile] = []
         self.file_of: dict[str, WeightFile] = {}
         self.described = ", ".join(located.paths[:3]) + (", …" if len(located.paths) > 3 else "")

@@ -104,12 +104,18 @@ def test_sharded_folder(tmp_path: Path) -> None:
     [
         ({"a": "model-1.safetensors"}, "but the index lacks it"),
         ({"a": "model-2.safetensors", "b": "model-1.safetensors"}, "it is in model-1"),
-        ({"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-2.safetensors"}, "that file lacks it"),
-        ({"a": "../model-1.safetensors", "b": "model-2.safetensors"}, "no name of a file beside it"),
-        ({"a": "/etc/passwd"}, "no name of a file beside it"),
-        ({"a": "model-1.safetensors", "b": "model-3.safetensors"}, "this shard is missing"),
-        ({"a": 3}, "no map of names to files"),
-        ([], "expected JSON with a weight_map"),
+        (
+            {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-2.safetensors"},
+            "no file of it has",
+        ),
+        (
+            {"a": "../model-1.safetensors", "b": "model-2.safetensors"},
+            "expected the bare name of a file",
+        ),
+        ({"a": "/etc/passwd"}, "expected the bare name of a file"),
+        ({"a": "model-1.safetensors", "b": "model-3.safetensors"}, "it is missing: download or copy it again"),
+        ({"a": 3}, "its file is 3"),
+        ([], "has no weight_map"),
     ],
 )
 def test_index_that_differs_from_the_shards(where: Any, said: str, tmp_path: Path) -> None:
@@ -125,7 +131,14 @@ def test_index_that_differs_from_the_shards(where: Any, said: str, tmp_path: Pat
 def test_two_shards_with_one_name(tmp_path: Path) -> None:
     shard(tmp_path)
     fastio.save({"a": torch.ones(2), "b": torch.ones(1)}, tmp_path / "model-2.safetensors")
-    assert "is in two shards: model-1.safetensors and model-2" in run("inspect", tmp_path, status=2).stderr
+    stderr = run("inspect", tmp_path, status=2).stderr
+    assert "model-2.safetensors: record 'a': is also in" in stderr
+    assert "model-1.safetensors" in stderr
+
+
+def test_folder_with_one_file(tmp_path: Path) -> None:
+    fastio.save({"a": torch.ones(2)}, tmp_path / "model.safetensors")
+    assert shapes(listed(tmp_path)) == {"a": ("float32", [2])}
 
 
 class Evil:
