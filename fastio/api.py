@@ -105,6 +105,7 @@ def load(
             False: here such a module needs an explicit ``weights_only=False``. As for ``torch.load``, the environment
             variable ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD`` makes False of None, with torch's warning.
         verify: compare each record with its CRC-32 before anything is returned (``pt``; the other formats carry none).
+            torch's own load compares none: a load that verifies uses it by name only (``policy="torch"``).
 
     Raises:
         CorruptFileError: the file is damaged; the message names the record. FormatError: it is good, but holds what

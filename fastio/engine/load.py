@@ -17,7 +17,7 @@ from fastio.engine import checksums
 from fastio.engine.background_job import Progress, under_way
 from fastio.engine.executor import Execution
 from fastio.engine.operation import Operation
-from fastio.engine.tool_selection import candidates, checksumming_tools
+from fastio.engine.tool_selection import candidates, checksumming_tools, verifying_tools
 from fastio.engine.torch_load import (
     UNSEALED,
     LoadCall,
@@ -130,17 +130,19 @@ def _load_in_place(
     """Read every byte, check it, and only then make the object: other code sees only memory that was checked."""
     file_format = source.format
     control = Control()
+    verified = call.verify and source.checksummed
     operation = _operation(
         call.path, file_format, {device}, source.nbytes, len(source.regions), call.policy, started, fd, size
     )
-    execution = Execution(operation, control)
+    # A tool that compares no checksums is used only if it was asked for by name.
+    among = verifying_tools(file_format, operation.devices) if verified else None
+    execution = Execution(operation._replace(among=among), control)
     if not execution.tool:
         return load_by_torch(call, fd, size, file_format, started, f"no tool fills memory on {device}")
     if file_format in _whole_file_formats(execution.tool):
         obj, transfer = load_by_torch(call, fd, size, file_format, started, execution.decision.reason)
         execution.learn()
         return obj, replace(transfer, nbytes=source.nbytes)
-    verified = call.verify and source.checksummed
     buffers = LoadBuffers(call.path, source.regions, device, verified, source.aligned)
     request = ReadRequest(call.path, fd, size, buffers.extents, buffers.span, execution.operation.resident, control)
     with under_way(lambda: _fill(request, execution), control, source.nbytes) as job:

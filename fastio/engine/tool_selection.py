@@ -13,6 +13,7 @@ from fastio.engine.operation import Operation
 from fastio.errors import ToolUnavailableError
 from fastio.formats.detect import PT
 from fastio.transports import registry
+from fastio.transports.transport import LOAD
 
 
 class Decision(NamedTuple):
@@ -54,6 +55,12 @@ def checksumming_tools(op: str, devices: frozenset[str]) -> tuple[str, ...]:
     able = {name: registry.get(name).capabilities for name in names}
     on_cpu = devices <= {"cpu"}
     return tuple(name for name, can in able.items() if PT not in can.whole and (can.checksums or not on_cpu))
+
+
+def verifying_tools(file_format: str, devices: frozenset[str]) -> tuple[str, ...]:
+    """The tools for a load that compares checksums: all but those that stand for a library's own load."""
+    names, _ = candidates(LOAD, file_format, devices)
+    return tuple(name for name in names if file_format not in registry.get(name).capabilities.whole)
 
 
 def check(policy: Any, op: str) -> None:

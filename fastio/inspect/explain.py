@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fastio import formats
 from fastio.dicts import default, resolve
 from fastio.engine import candidates as plan
-from fastio.engine.tool_selection import candidates, require
+from fastio.engine.tool_selection import candidates, require, verifying_tools
 from fastio.engine.torch_load import NO_FORMAT
 from fastio.errors import ToolUnavailableError
 from fastio.files.open_file import opened
@@ -66,7 +66,7 @@ def explain(
         context = plan.save_context(form, "cpu", True, nbytes, extents)
     else:
         context = plan.load_context(form, "cpu", resident, nbytes, extents)
-    names, _ = candidates(op, form, _CPU)
+    names = verifying_tools(PT, _CPU) if (op, form) == (LOAD, PT) else candidates(op, form, _CPU)[0]
     dictionary = default(op, where or os.curdir)
     if why and op == LOAD:
         return replace(dictionary.explain(context, nbytes, ("torch",)), reason=why)

@@ -80,6 +80,26 @@ def test_policy_accepts_a_dictionary_or_its_file(tmp_path: Path, kept: Path) -> 
     assert not list(kept.glob("*.json"))  # only the caller's own dictionary has learned
 
 
+def test_a_load_that_verifies_uses_torch_only_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    fastio.save(torch.ones(1 << 18), path)
+
+    def load(policy: Any, verify: bool = True) -> tuple[str, bool]:
+        with fastio.record() as transfers:
+            fastio.load(path, policy=policy, verify=verify)
+        return transfers[0].tool, transfers[0].verified
+
+    fast = dicts.RDic()
+    for resident in (True, False):
+        for tool in [tool.name for tool in fastio.tools()] * 20:
+            seconds = 1e-5 if tool == "torch" else 1e-2
+            fast.observe(dicts.Context("load", "pt", "cpu", None, resident, 0), 1 << 20, tool, seconds)
+    assert load(fast, verify=False) == ("torch", False)
+    assert load("torch") == ("torch", False)
+    assert load(fast)[0] != "torch"
+    assert load(fast)[1]
+
+
 @pytest.mark.parametrize("policy", ["w", "r", "w+r"])
 def test_policies_w_r_and_w_plus_r_save_and_load(tmp_path: Path, kept: Path, policy: str) -> None:
     path, obj = tmp_path / "a.pt", torch.ones(1 << 16)
