@@ -19,6 +19,7 @@ from fastio_bench.report.command import report
 from fastio_bench.store.command import store
 from fastio_bench.tools.command import tools
 from fastio_bench.tools.tune_command import tune
+from fastio_bench.weights.command import weights
 
 
 class _Commands(click.Group):
@@ -41,5 +42,5 @@ def cli() -> None:
     """
 
 
-for command in (checkpoint, contend, doctor, hybrid, io, model, offload, peers, report, store, tools, tune):
+for command in (checkpoint, contend, doctor, hybrid, io, model, offload, peers, report, store, tools, tune, weights):
     cli.add_command(command)
