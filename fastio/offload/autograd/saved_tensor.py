@@ -130,8 +130,10 @@ class Buffer:
             return cls(torch.empty(span.nbytes, dtype=torch.uint8, device=device).untyped_storage(), 0)
         before = max(0, lead - span.start)
         room = before + source_nbytes + 2 * PAGE
-        whole = span.nbytes == source_nbytes
-        owner = fresh_memory.empty((room,), torch.uint8, device) if whole else fresh_memory.untouched(room, span.nbytes)
+        if span.nbytes == source_nbytes:
+            owner = fresh_memory.empty((room,), torch.uint8, device)
+        else:
+            owner = fresh_memory.untouched(room, before + span.start - lead, lead + span.nbytes)
         begin = before + (lead - span.start - before - owner.data_ptr()) % PAGE
         # From the array, not the tensor: this makes a separate storage that keeps the owner's memory alive.
         storage = torch.frombuffer(

@@ -37,19 +37,24 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
     return bytes_of(mapping, 0, nbytes).view(dtype).view(shape)
 
 
-def untouched(nbytes: int, filled: int) -> torch.Tensor:
-    """Return zeros on the CPU, uint8 of shape ``(nbytes,)``, of which one range of ``filled`` bytes will be written.
+def untouched(nbytes: int, begin: int, filled: int) -> torch.Tensor:
+    """Return zeros on the CPU, uint8 of shape ``(nbytes,)``, of which ``filled`` bytes from ``begin`` will be written.
 
-    The other pages take no memory. MemoryError if the system refuses so much address space.
+    Those begin a page, and a huge page where they are worth one. The other pages take no memory. MemoryError if the
+    system refuses so much address space.
     """
     try:
-        pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+        pages = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
     except OSError:
         raise _no_memory(nbytes) from None
-    if filled < _WORTH_ONE:
-        with contextlib.suppress(OSError):  # of a kernel without huge pages
-            pages.madvise(mmap.MADV_NOHUGEPAGE)
-    return torch.frombuffer(pages, dtype=torch.uint8)
+    whole = torch.frombuffer(pages, dtype=torch.uint8)
+    before = -(whole.data_ptr() + begin) % _HUGE_PAGE
+    huge = filled - filled % _HUGE_PAGE + (_HUGE_PAGE if filled % _HUGE_PAGE >= _WORTH_ONE else 0)
+    with contextlib.suppress(OSError):  # of a kernel without huge pages
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+        if huge:
+            pages.madvise(mmap.MADV_HUGEPAGE, before + begin, min(huge, len(pages) - before - begin))
+    return whole[before : before + nbytes]
 
 
 def _no_memory(nbytes: int) -> MemoryError:
