@@ -143,6 +143,17 @@ def test_the_fastest_is_used_where_it_is_faster_or_the_transfer_small(posix: flo
     assert choice.tool == ranked[0].tool == "posix"
 
 
+def test_large_transfers_pay_for_tries_before_they_are_made() -> None:
+    """A program may load a few large files and end."""
+    tuner, tools, tried = Tuner(), ("posix", "uring"), []
+    for call in range(2000):
+        choice = tuner.choose(400 * MIB, tools)
+        tuner.observe(400 * MIB, choice.tool, 0.2 if choice.tool == "posix" else 0.5)
+        tried += [call] if choice.tool == "uring" else []
+    assert tried
+    assert tried[0] >= 8
+
+
 @pytest.mark.parametrize("slower", [10.0, 100.0])
 def test_tries_of_a_far_slower_tool_stay_within_the_budget(slower: float) -> None:
     tuner, spent, tries = Tuner(), 0.0, 0
