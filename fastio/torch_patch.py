@@ -9,7 +9,7 @@ import torch
 
 from fastio import api
 from fastio.runtime.fork_safe_lock import lock_across_forks
-from fastio.runtime.patch import Patch
+from fastio.runtime.function_patch import FunctionPatch
 
 _lock = lock_across_forks()
 _depth = 0
@@ -90,7 +90,7 @@ def _script_alike(originals: tuple[Any, Any], ours: tuple[Any, Any]) -> None:
             operators[id(own)] = operators[id(original)]
 
 
-def patch_torch() -> Patch:
+def patch_torch() -> FunctionPatch:
     """Make ``torch.save`` and ``torch.load`` fastio's, in every thread.
 
     fastio itself calls ``torch.serialization``, which stays unchanged. TorchScript that calls the two compiles as it
@@ -110,7 +110,7 @@ def patch_torch() -> Patch:
             _script_alike(_originals, (_save, _load))
             torch.save, torch.load = _save, _load
         _depth += 1
-    return Patch(_undo)
+    return FunctionPatch(_undo)
 
 
 def _undo() -> None:

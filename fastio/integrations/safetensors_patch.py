@@ -8,7 +8,7 @@ from typing import Any
 
 from fastio.integrations.missing_library import missing
 from fastio.runtime.fork_safe_lock import lock_across_forks
-from fastio.runtime.patch import Patch
+from fastio.runtime.function_patch import FunctionPatch
 
 try:
     import safetensors.torch
@@ -22,7 +22,7 @@ _depth = 0
 _replaced: list[tuple[Any, Any]] = []  # (the original, fastio's)
 
 
-def patch_safetensors() -> Patch:
+def patch_safetensors() -> FunctionPatch:
     """Make safetensors' functions for torch fastio's, in every thread and in every module that imported them.
 
     These are ``safetensors.torch.load_file`` and ``save_file``, with them ``load_model`` and ``save_model``, which call
@@ -57,7 +57,7 @@ def patch_safetensors() -> Patch:
                 _restore()
                 raise
         _depth += 1
-    return Patch(_undo)
+    return FunctionPatch(_undo)
 
 
 def _undo() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 
-class Patch:
+class FunctionPatch:
     """A replacement that is in force until :meth:`undo`, or until the end of the context that it is used as."""
 
     def __init__(self, undo: Callable[[], None]) -> None:
@@ -18,7 +18,7 @@ class Patch:
         if undo is not None:
             undo()
 
-    def __enter__(self) -> Patch:
+    def __enter__(self) -> FunctionPatch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
