@@ -163,9 +163,7 @@ def _say(filename: Any, error: Exception) -> None:
 def _target(filename: Any, device: Any, options: dict[str, Any]) -> torch.device | None:
     """The device to load to; None for arguments that safetensors refuses, or that fastio does not know."""
     is_path = isinstance(filename, (str, os.PathLike)) and isinstance(os.fspath(filename), str)
-    if not is_path or os.path.isdir(filename):
-        return None
-    if options.keys() - {"backend"} or options.get("backend", "mmap") not in ("mmap", "pread"):
+    if not is_path or options.keys() - {"backend"} or options.get("backend", "mmap") not in ("mmap", "pread"):
         return None
     if device is not None and not isinstance(device, (str, int)):
         return None

@@ -277,9 +277,10 @@ def test_errors_are_safetensors_and_fastios(tmp_path: Path, library: ModuleType,
     assert type(again) is type(missing.value)
     assert str(again) == str(missing.value)
     written(tmp_path / "a", (tmp_path / "a").read_bytes()[:-1])
-    with pytest.raises(SafetensorError) as short:
-        safetensors.torch.load_file(tmp_path / "a")
-    assert isinstance(short.value, fastio.CorruptFileError)
+    for load in (safetensors.torch.load_file, lambda path: safetensors.safe_open(path, "pt")):
+        with pytest.raises(SafetensorError) as short:
+            load(tmp_path / "a")
+        assert isinstance(short.value, fastio.CorruptFileError)
     assert pickle.loads(pickle.dumps(short.value)).path == str(tmp_path / "a")
     with pytest.raises(SafetensorError, match="make it first") as nowhere:
         safetensors.torch.save_file({"x": X}, tmp_path / "none" / "a")
