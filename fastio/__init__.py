@@ -34,6 +34,7 @@ with _held_back():
 if _TYPE_CHECKING:
     from fastio.checkpoint import Checkpointer
     from fastio.hybrid import Hybrid
+    from fastio.integrations.safetensors_patch import patch_safetensors
     from fastio.models import load_file, load_model, safe_open, save_file, save_model
     from fastio.offload import Offload
 else:
@@ -43,6 +44,7 @@ else:
         "Offload": "offload",
         "load_file": "models",
         "load_model": "models",
+        "patch_safetensors": "integrations.safetensors_patch",
         "safe_open": "models",
         "save_file": "models",
         "save_model": "models",
@@ -91,6 +93,7 @@ __all__ = [
     "load",
     "load_file",
     "load_model",
+    "patch_safetensors",
     "patch_torch",
     "record",
     "safe_open",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from fastio import api
 from fastio.runtime.fork_safe_lock import lock_across_forks
+from fastio.runtime.function_patch import FunctionPatch
 
 _lock = lock_across_forks()
 _depth = 0
@@ -91,12 +90,15 @@ def _script_alike(originals: tuple[Any, Any], ours: tuple[Any, Any]) -> None:
             operators[id(own)] = operators[id(original)]
 
 
-@contextlib.contextmanager
-def patch_torch() -> Iterator[None]:
-    """Inside, ``torch.save`` and ``torch.load`` are fastio's, in every thread.
+def patch_torch() -> FunctionPatch:
+    """Make ``torch.save`` and ``torch.load`` fastio's, in every thread.
 
-    Contexts nest; leaving the last one, even by an exception, restores the originals. fastio itself calls
-    ``torch.serialization``, which stays unchanged. TorchScript that calls the two compiles as it does outside.
+    fastio itself calls ``torch.serialization``, which stays unchanged. TorchScript that calls the two compiles as it
+    does outside.
+
+    Returns:
+        A context, whose end undoes the patch, also by an exception; without one, call its ``undo()``, or keep the patch
+        for good. Patches nest: the last one to end restores the originals.
 
     >>> with fastio.patch_torch():
     ...     trainer.train()
@@ -108,11 +110,13 @@ def patch_torch() -> Iterator[None]:
             _script_alike(_originals, (_save, _load))
             torch.save, torch.load = _save, _load
         _depth += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _depth -= 1
-            if _depth == 0 and _originals is not None:
-                torch.save, torch.load = _originals
-                _originals = None
+    return FunctionPatch(_undo)
+
+
+def _undo() -> None:
+    global _depth, _originals
+    with _lock:
+        _depth -= 1
+        if _depth == 0 and _originals is not None:
+            torch.save, torch.load = _originals
+            _originals = None

@@ -6,15 +6,14 @@ import contextlib
 from collections.abc import Iterator
 
 from fastio.integrations.missing_library import missing
-from fastio.integrations.safetensors_patch import FunctionPlace, replaced
+from fastio.torch_patch import patch_torch
 
 try:
     import accelerate.checkpointing  # noqa: F401
 except ImportError as error:
     raise missing("accelerate", error) from error
 
-SAVES = (FunctionPlace("safetensors.torch", "save_file"), FunctionPlace("accelerate.utils.other", "safe_save_file"))
-LOADS = (FunctionPlace("safetensors.torch", "load_file"), FunctionPlace("accelerate.utils.modeling", "safe_load_file"))
+from fastio.integrations.safetensors_patch import patch_safetensors
 
 
 @contextlib.contextmanager
@@ -25,13 +24,13 @@ def patch_accelerate() -> Iterator[None]:
     Each file is there complete or not at all, and durable when ``save_state`` returns. Files of ``torch.save`` are
     compared with their checksums when they are loaded. Sharded states of FSDP still use torch.distributed.checkpoint.
 
-    It replaces :func:`torch.save`, :func:`torch.load` (see :func:`fastio.patch_torch`) and safetensors' ``save_file``
-    and ``load_file``, in every thread, and nests. The originals do what fastio cannot.
+    It is :func:`fastio.patch_torch` and :func:`fastio.patch_safetensors` together, in every thread, and nests. The
+    originals do what fastio cannot.
 
     >>> from fastio.integrations.accelerate import patch_accelerate
     >>> model, optimizer = accelerator.prepare(model, optimizer)
     >>> with patch_accelerate():
     ...     accelerator.save_state("checkpoint")  # in the next run: accelerator.load_state("checkpoint")
     """
-    with replaced(SAVES, LOADS):
+    with patch_torch(), patch_safetensors():
         yield

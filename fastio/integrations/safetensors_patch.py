@@ -1,115 +1,85 @@
-"""Replaces safetensors' save_file and load_file, and torch's save and load, by fastio's in the libraries' modules."""
+"""Replaces safetensors' load_file, save_file and safe_open by fastio's in every module that has them."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import logging
-import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+import sys
+from types import ModuleType
+from typing import Any
 
-import torch
-
-from fastio import api
-from fastio.errors import CorruptFileError, FormatError, ToolUnavailableError, UnsupportedError
-from fastio.formats.detect import HEAD_BYTES, SAFETENSORS, detect
+from fastio.integrations.missing_library import missing
 from fastio.runtime.fork_safe_lock import lock_across_forks
-from fastio.torch_patch import patch_torch
+from fastio.runtime.function_patch import FunctionPatch
 
-_log = logging.getLogger("fastio.integrations")
+try:
+    import safetensors.torch
+except ImportError as error:
+    raise missing("safetensors", error) from error
 
-
-class FunctionPlace(NamedTuple):
-    """A module's attribute that is one of the two functions."""
-
-    module: str
-    name: str
-
-
-class _Replacement:
-    """The original function of a place, and how many contexts replace it."""
-
-    def __init__(self, original: Any) -> None:
-        self.original = original
-        self.depth = 0
-
+from fastio.integrations.safetensors_calls import loader, opener, saver
 
 _lock = lock_across_forks()
-_replacements: dict[FunctionPlace, _Replacement] = {}
+_depth = 0
+_replaced: list[tuple[Any, Any]] = []  # (the original, fastio's)
 
 
-@contextlib.contextmanager
-def replaced(saves: Sequence[FunctionPlace], loads: Sequence[FunctionPlace]) -> Iterator[None]:
-    """Replace ``torch.save``, ``torch.load`` and the functions in these places inside the context, in every thread.
+def patch_safetensors() -> FunctionPatch:
+    """Make safetensors' functions for torch fastio's, in every thread and in every module that imported them.
 
-    Nests. The originals are restored when the last context ends in any way.
+    These are ``safetensors.torch.load_file`` and ``save_file``, with them ``load_model`` and ``save_model``, which call
+    them, and ``safetensors.safe_open``. Arguments, results and kinds of errors stay safetensors': fastio's errors are
+    instances of ``SafetensorError`` too. Tensors have memory of their own instead of the mapped file's. A save is
+    atomic and durable.
+
+    Other frameworks than torch, and what fastio cannot do, such as dtypes that torch lacks, go to the originals; the
+    logger ``fastio.integrations`` has a line for each. ``safetensors.torch.load`` and ``save``, which take and return
+    bytes, are not replaced.
+
+    Returns:
+        A context, whose end undoes the patch; without one, call its ``undo()``, or keep the patch for good. Patches
+        nest: the last one to end restores the originals, also in modules that were imported meanwhile. References in
+        other places than the names of modules (``functools.partial``, attributes of classes) are not found.
+
+    Raises LibraryMissingError (an ImportError) if safetensors is not installed.
+
+    >>> with fastio.patch_safetensors():
+    ...     model = AutoModel.from_pretrained("folder")
     """
-    for place in (*saves, *loads):  # before any replacement, which a module imported later would copy and keep
-        importlib.import_module(place.module)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(patch_torch())
-        for place in saves:
-            stack.enter_context(_replaced(place, _saver))
-        for place in loads:
-            stack.enter_context(_replaced(place, _loader))
-        yield
-
-
-@contextlib.contextmanager
-def _replaced(place: FunctionPlace, make: Callable[[Any], Any]) -> Iterator[None]:
-    module = importlib.import_module(place.module)
-    if not hasattr(module, place.name):
-        _log.warning("%s has no %s in this version: fastio does not replace it", *place)
-        yield
-        return
+    global _depth
     with _lock:
-        replacement = _replacements.setdefault(place, _Replacement(getattr(module, place.name)))
-        if replacement.depth == 0:
-            setattr(module, place.name, make(replacement.original))
-        replacement.depth += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            replacement.depth -= 1
-            if replacement.depth == 0:
-                setattr(module, place.name, replacement.original)
-                del _replacements[place]
+        if _depth == 0:
+            load_file, save_file = safetensors.torch.load_file, safetensors.torch.save_file
+            _replaced.append((load_file, loader(load_file)))
+            _replaced.append((save_file, saver(save_file)))
+            _replaced.append((safetensors.safe_open, opener(safetensors.safe_open)))
+            try:
+                _exchange(_replaced)
+            except BaseException:
+                _restore()
+                raise
+        _depth += 1
+    return FunctionPatch(_undo)
 
 
-def _saver(original: Callable[..., None]) -> Callable[..., None]:
-    def save_file(tensors: dict[str, torch.Tensor], filename: Any, metadata: dict[str, str] | None = None) -> None:
-        """Do what safetensors.torch.save_file does, with fastio."""
-        try:
-            api.save(tensors, filename, format="safetensors", metadata=metadata)
-        except (FormatError, ToolUnavailableError) as error:
-            # The library may support a dtype or device that fastio does not; otherwise it raises its own error.
-            _log.warning("%s: left to safetensors itself: %s", filename, error)
-            original(tensors, filename, metadata=metadata)
-
-    return save_file
+def _undo() -> None:
+    global _depth
+    with _lock:
+        _depth -= 1
+        if _depth == 0:
+            _restore()
 
 
-def _loader(original: Callable[..., dict[str, torch.Tensor]]) -> Callable[..., dict[str, torch.Tensor]]:
-    def load_file(filename: Any, device: Any = "cpu", **options: Any) -> Any:
-        """Do what safetensors.torch.load_file does, with fastio."""
-        if not _is_safetensors(filename):  # fastio would load other formats too; the library raises its error
-            return original(filename, device=device, **options)
-        try:
-            return api.load(filename, torch.device("cpu" if device is None else device))
-        except (CorruptFileError, FormatError, ToolUnavailableError, UnsupportedError) as error:
-            # As above. Tensors carry no checksums, so the error is about the header: a dtype, or damage.
-            _log.warning("%s: left to safetensors itself: %s", filename, error)
-            return original(filename, device=device, **options)
-
-    return load_file
+def _restore() -> None:
+    _exchange([(ours, original) for original, ours in _replaced])
+    _replaced.clear()
 
 
-def _is_safetensors(filename: Any) -> bool:
-    """Return whether it is a safetensors file, or cannot be opened, for which fastio raises the error."""
-    try:
-        with open(filename, "rb") as file:
-            return detect(file.read(HEAD_BYTES), os.fspath(filename)) == SAFETENSORS
-    except OSError:
-        return True
+def _exchange(pairs: list[tuple[Any, Any]]) -> None:
+    """Put the second of each pair in the place of the first, in all modules."""
+    others = {id(old): new for old, new in pairs}
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType):
+            # Not by attributes: some modules import what they lack when they are asked for it.
+            names = object.__getattribute__(module, "__dict__")
+            for name, value in list(names.items()):
+                if id(value) in others:
+                    names[name] = others[id(value)]

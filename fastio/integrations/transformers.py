@@ -5,22 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from fastio.integrations import accelerate
+from fastio.integrations.accelerate import patch_accelerate
 from fastio.integrations.missing_library import missing
-from fastio.integrations.safetensors_patch import FunctionPlace, replaced
 
 try:
     import transformers.modeling_utils  # noqa: F401
 except ImportError as error:
     raise missing("transformers", error) from error
 
-SAVES = (*accelerate.SAVES, FunctionPlace("transformers.modeling_utils", "safe_save_file"))
-LOADS = (*accelerate.LOADS, FunctionPlace("transformers.trainer_utils", "safe_load_file"))
-
 
 @contextlib.contextmanager
 def patch_transformers() -> Iterator[None]:
-    """Make a Trainer's checkpoints and ``save_pretrained`` use fastio inside the context.
+    """Make a Trainer's checkpoints, ``save_pretrained`` and ``from_pretrained`` use fastio inside the context.
 
     ``checkpoint-<step>`` folders have the files and formats that the Trainer writes: a run can continue from them
     without fastio, and with fastio from those written without it. ``resume_from_checkpoint``, rotation and
@@ -35,5 +31,5 @@ def patch_transformers() -> Iterator[None]:
     >>> with patch_transformers():
     ...     trainer.train()  # in the next run: trainer.train(resume_from_checkpoint=True)
     """
-    with replaced(SAVES, LOADS):
+    with patch_accelerate():
         yield

@@ -294,6 +294,11 @@ def test_patch_torch_nests_and_restores(tmp_path: Path) -> None:
         assert (torch.save, torch.load) == (save, load)
         torch.load(path)
     assert [t.op for t in transfers] == ["save", "load", "load"]
+    patch = fastio.patch_torch()
+    assert torch.save is not save
+    patch.undo()
+    patch.undo()
+    assert (torch.save, torch.load) == (save, load)
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,12 @@ def test_installed_package_has_all_files_and_metadata(repository: Path) -> None:
     assert [name for name in sorted(package_files(repository)) if not (home / name).is_file()] == []
     installed = distribution("fastio")
     assert installed.metadata["License-Expression"] == "Apache-2.0"
-    scripts = {entry.name: entry.value for entry in installed.entry_points}
-    assert scripts == {"fastio": "fastio.cli:main", "fastio-bench": "fastio_bench:main"}
+    entries = {(entry.group, entry.name, entry.value) for entry in installed.entry_points}
+    assert entries == {
+        ("console_scripts", "fastio", "fastio.cli:main"),
+        ("console_scripts", "fastio-bench", "fastio_bench:main"),
+        ("vllm.general_plugins", "fastio", "fastio.integrations.vllm:register"),
+    }
 
 
 def test_import_loads_no_heavy_modules(tmp_path: Path) -> None:

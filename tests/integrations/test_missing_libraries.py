@@ -23,12 +23,13 @@ for name, library in (
     ("pytorch_lightning", "lightning"),
     ("transformers", "accelerate"),  # the Trainer needs accelerate too
     ("accelerate", "accelerate"),
+    ("safetensors_patch", "safetensors"),
 ):
     for expected in (ImportError, fastio.ToolUnavailableError):
         try:
             __import__(f"fastio.integrations.{name}")
         except expected as error:
-            assert f"No module named '{name if name != 'transformers' else library}" in str(error), error
+            assert f"No module named '{name if name.endswith('lightning') else library}" in str(error), error
             assert f"pip install 'fastio[{library}]'" in str(error), error
         else:
             raise AssertionError(f"{name} was imported")
