@@ -14,7 +14,7 @@ from fastio import formats
 from fastio.engine import sequential_write
 from fastio.engine.load import load_open
 from fastio.engine.progress import tell_end
-from fastio.engine.torch_load import LoadCall, call_torch
+from fastio.engine.torch_load import READ_WHOLE, LoadCall, call_torch
 from fastio.engine.torch_save import SaveCall
 from fastio.errors import TransferError
 from fastio.formats.detect import HEAD_BYTES, PT, detect
@@ -85,7 +85,10 @@ def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:
         route="stream",
         reason=_REASON,
         nbytes=0,
-        notes=("not verified: f is a file object",) if call.verify else (),
+        notes=(
+            *([READ_WHOLE] if call.keys is not None else []),
+            *(["not verified: f is a file object"] if call.verify else []),
+        ),
     )
 
 

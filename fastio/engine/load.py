@@ -114,13 +114,15 @@ def is_filled(kind: str, file_format: str) -> bool:
 
 def _open_source(call: LoadCall, fd: int, size: int, file_format: str) -> Source:
     if file_format == PT:
+        arguments = dict(call.arguments)
         return pt_source.source(
-            call.path, fd, size, call.map_location, call.weights_only, call.verify, dict(call.arguments)
+            call.path, fd, size, call.map_location, call.weights_only, call.verify, arguments, call.keys
         )
     given = given_arguments(call)
     if given:
         raise TypeError(f"{call.path}: .{file_format} takes none of torch.load's arguments, got {', '.join(given)}")
-    source: Source = formats.module(file_format).source(call.path, fd, size)
+    keys = () if call.keys is None else (call.keys,)
+    source: Source = formats.module(file_format).source(call.path, fd, size, *keys)
     return source
 
 

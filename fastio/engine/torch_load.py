@@ -13,7 +13,8 @@ from fastio.engine.progress import tell_end
 from fastio.engine.verify import verify_archive
 from fastio.errors import UnsupportedError
 from fastio.formats import dense_tensors
-from fastio.formats.detect import PT
+from fastio.formats.detect import NPY, PT
+from fastio.formats.key_selection import pick
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.reader import NeedsTorchError, open_archive
 from fastio.results import Transfer, completed
@@ -22,6 +23,7 @@ from fastio.transports.transport import LOAD
 # Why torch loads a file whose first bytes name no format.
 NO_FORMAT = "it is in torch's legacy format, or none"
 UNSEALED = "not verified: the file carries no checksums of its tensors"
+READ_WHOLE = "keys: torch read all of the file, and the rest was dropped"
 READ_AGAIN = "not verified in memory: the file's checksums were right, then torch read it by itself"
 _TORCH_DECIDES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
 
@@ -30,7 +32,7 @@ class LoadCall(NamedTuple):
     """The arguments of one load.
 
     ``as_torch``: what torch.load ignores is ignored, not refused. ``by_default``: the caller left ``weights_only`` to
-    torch.load, whose environment variables decide then.
+    torch.load, whose environment variables decide then. ``keys``: the entries that are wanted; None for all.
     """
 
     path: str
@@ -43,12 +45,14 @@ class LoadCall(NamedTuple):
     arguments: dict[str, Any]
     as_torch: bool = False
     by_default: bool = False
+    keys: tuple[str, ...] | None = None
 
 
 def call_torch(call: LoadCall, f: Any) -> Any:
-    """torch.load itself."""
+    """torch.load itself, and then the entries that are wanted."""
     weights_only = None if call.by_default else call.weights_only
-    return torch.serialization.load(f, call.map_location, weights_only=weights_only, mmap=call.mmap, **call.arguments)
+    obj = torch.serialization.load(f, call.map_location, weights_only=weights_only, mmap=call.mmap, **call.arguments)
+    return obj if call.keys is None else pick(call.path, obj, call.keys)
 
 
 def given_arguments(call: LoadCall) -> list[str]:
@@ -78,6 +82,8 @@ def torch_only(call: LoadCall, file_format: str | None) -> str | None:
     if file_format != PT:
         if call.mmap:
             raise UnsupportedError(f"{call.path}: mmap=True is for .pt files; leave it out for .{file_format}")
+        if file_format == NPY and call.keys is not None:
+            raise UnsupportedError(f"{call.path}: keys= selects tensors by name; .npy holds one, without a name")
         dense_tensors.check_mode(call.path, file_format)
         return None
     serialization: Any = torch.serialization
@@ -116,6 +122,8 @@ def load_by_torch(
     """
     mapped = call.mmap or (call.mmap is None and _config_mmap())
     notes = _verify_first(call.path, fd, size) if file_format == PT and call.verify and not mapped else ()
+    if call.keys is not None and not mapped:
+        notes = (READ_WHOLE, *notes)
     link = f"/proc/self/fd/{fd}"
     # torch goes by a safetensors' suffix, fastio by what is in the file.
     by_link = (file_format == PT or call.path.endswith(".safetensors")) and os.path.exists(link)
