@@ -107,6 +107,10 @@ def load(
         weights_only: None is True, also where a ``pickle_module`` is given, with which ``torch.load`` takes None for
             False: here such a module needs an explicit ``weights_only=False``. As for ``torch.load``, the environment
             variable ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD`` makes False of None, with torch's warning.
+        mmap: True maps the file into host memory and copies nothing: pages are read when they are used, and compared
+            with no checksum. Changes of the tensors never reach the file. The file must stay as it is while they live:
+            the kernel ends a process (SIGBUS) that uses a page of a file that was truncated. None is False, but for
+            ``pt`` what ``torch.utils.serialization.config.load.mmap`` says.
         keys: load these entries of the dict in the file, and read only the bytes that they need (``pt`` and
             ``safetensors``). A name is a key, or keys of nested dicts joined by dots, as ``fastio inspect`` shows them.
             The result has the dicts of the file without their other entries: ``["model"]`` gives ``{"model": {...}}``.

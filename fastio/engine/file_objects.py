@@ -70,6 +70,8 @@ def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:
     started = time.perf_counter()
     file_format = _detect(f)
     if file_format is not None:
+        if call.mmap:
+            raise ValueError(f"{call.path}: mmap=True needs a path, got a file object")
         with _in_memory(f, call.path) as (fd, size):
             obj, transfer = load_open(call._replace(policy="torch"), fd, size, file_format, started)
         return obj, replace(transfer, tool="memory", route="stream", reason=_REASON)

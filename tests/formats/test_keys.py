@@ -55,6 +55,13 @@ def test_part_of_a_checkpoint(tmp_path: Path, save: Any, tool: str) -> None:
     assert loads(path, policy=tool)[0] == {}
 
 
+def test_no_tool_that_reads_whole_files_is_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.save({"x": torch.ones(1000), "y": torch.ones(10)}, path)
+    for _ in range(40):  # dictionaries try other tools from time to time
+        assert loads(path, "x")[1].verified
+
+
 def test_every_single_tensor_and_what_it_shares(tmp_path: Path) -> None:
     state, path = assorted(), tmp_path / "a.pt"
     fastio.save(state, path)
