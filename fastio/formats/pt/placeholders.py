@@ -19,7 +19,7 @@ class Placeholders:
     def __init__(self, path: str, records: list[Region]) -> None:
         self._names = {record.name for record in records}
         self._storages: dict[str, torch.UntypedStorage] = {}
-        self._identities: set[int] = set()
+        self._by_identity: dict[int, Region] = {}
         with translate_native_errors(path):
             self._mapping = _native.Mapping(max((record.nbytes for record in records), default=1))
 
@@ -28,12 +28,12 @@ class Placeholders:
         found = self._storages.get(record.name)
         if found is None:
             found = self._storages[record.name] = bytes_of(self._mapping, 0, record.nbytes).untyped_storage()
-            self._identities.add(found._cdata)
+            self._by_identity[found._cdata] = record
         return found
 
     def __contains__(self, record: Region) -> bool:
         return record.name in self._names
 
-    def include(self, storage: torch.UntypedStorage) -> bool:
-        """Whether a storage is one of these."""
-        return storage._cdata in self._identities
+    def record_of(self, storage: torch.UntypedStorage) -> Region | None:
+        """The record that a storage stands for; None if it is none of these."""
+        return self._by_identity.get(storage._cdata)

@@ -251,4 +251,4 @@ def _sparing(map_location: Any, placeholders: Placeholders) -> Callable[[Any, st
     """A map_location that leaves placeholders where they are, instead of on a device that has no room for them."""
     serialization: Any = torch.serialization
     restore = serialization._get_restore_location(map_location)
-    return lambda storage, location: storage if placeholders.include(storage) else restore(storage, location)
+    return lambda storage, location: restore(storage, location) if placeholders.record_of(storage) is None else storage
