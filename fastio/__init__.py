@@ -34,7 +34,7 @@ with _held_back():
 if _TYPE_CHECKING:
     from fastio.checkpoint import Checkpointer
     from fastio.hybrid import Hybrid
-    from fastio.models import load_file, load_model, safe_open, save_file, save_model
+    from fastio.models import load_file, load_into, load_model, safe_open, save_file, save_model
     from fastio.offload import Offload
 else:
     _LATER = {
@@ -42,6 +42,7 @@ else:
         "Hybrid": "hybrid",
         "Offload": "offload",
         "load_file": "models",
+        "load_into": "models",
         "load_model": "models",
         "safe_open": "models",
         "save_file": "models",
@@ -90,6 +91,7 @@ __all__ = [
     "explain",
     "load",
     "load_file",
+    "load_into",
     "load_model",
     "patch_torch",
     "record",
