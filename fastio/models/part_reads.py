@@ -46,7 +46,8 @@ class Part(NamedTuple):
     @property
     def crc(self) -> int | None:
         """The CRC-32 of the part's bytes; None if the file has none, as of a part of a tensor."""
-        return self.entry.crc if self.selection == whole(self.entry.shape) else None
+        crc = self.entry.crc
+        return crc if crc is not None and self.selection == whole(self.entry.shape) else None
 
     @property
     def is_run(self) -> bool:
