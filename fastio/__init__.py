@@ -35,7 +35,7 @@ if _TYPE_CHECKING:
     from fastio.checkpoint import Checkpointer
     from fastio.hybrid import Hybrid
     from fastio.integrations.safetensors_patch import patch_safetensors
-    from fastio.models import load_file, load_model, safe_open, save_file, save_model
+    from fastio.models import load_file, load_into, load_model, safe_open, save_file, save_model
     from fastio.offload import Offload
 else:
     _LATER = {
@@ -43,6 +43,7 @@ else:
         "Hybrid": "hybrid",
         "Offload": "offload",
         "load_file": "models",
+        "load_into": "models",
         "load_model": "models",
         "patch_safetensors": "integrations.safetensors_patch",
         "safe_open": "models",
@@ -92,6 +93,7 @@ __all__ = [
     "explain",
     "load",
     "load_file",
+    "load_into",
     "load_model",
     "patch_safetensors",
     "patch_torch",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Iterable
 from typing import Any
 
 from fastio.engine import file_objects
@@ -15,6 +16,7 @@ from fastio.engine.torch_load import LoadCall
 from fastio.engine.torch_save import SaveCall
 from fastio.files.open_file import is_path, translate_open_limit
 from fastio.formats import detect
+from fastio.formats.key_selection import checked
 from fastio.formats.pt.view_clones import cloning
 from fastio.results import SaveResult, publish
 from fastio.transports.transport import LOAD, SAVE
@@ -89,6 +91,7 @@ def load(
     *,
     weights_only: bool | None = None,
     mmap: bool | None = None,
+    keys: Iterable[str] | None = None,
     policy: Any = "auto",
     verify: bool = True,
     progress: Any = None,
@@ -104,20 +107,31 @@ def load(
         weights_only: None is True, also where a ``pickle_module`` is given, with which ``torch.load`` takes None for
             False: here such a module needs an explicit ``weights_only=False``. As for ``torch.load``, the environment
             variable ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD`` makes False of None, with torch's warning.
+        mmap: True maps the file into host memory and copies nothing: pages are read when they are used, and compared
+            with no checksum. Changes of the tensors never reach the file. The file must stay as it is while they live:
+            the kernel ends a process (SIGBUS) that uses a page of a file that was truncated. None is False, but for
+            ``pt`` what ``torch.utils.serialization.config.load.mmap`` says.
+        keys: load these entries of the dict in the file, and read only the bytes that they need (``pt`` and
+            ``safetensors``). A name is a key, or keys of nested dicts joined by dots, as ``fastio inspect`` shows them.
+            The result has the dicts of the file without their other entries: ``["model"]`` gives ``{"model": {...}}``.
         verify: compare each record with its CRC-32 before anything is returned (``pt``; the other formats carry none).
             torch's own load compares none: a load that verifies uses it by name only (``policy="torch"``).
 
     Raises:
         CorruptFileError: the file is damaged; the message names the record. FormatError: it is good, but holds what
-            this torch has no dtype for. TransferError (an OSError): the system refused. Otherwise what ``torch.load``
-            raises: FileNotFoundError, UnpicklingError, …
+            this torch has no dtype for. TensorMissingError (a KeyError): one of ``keys`` is not there; the message has
+            names that are alike. TransferError (an OSError): the system refused. Otherwise what ``torch.load`` raises:
+            FileNotFoundError, UnpicklingError, …
 
     >>> state = fastio.load("model.pt", map_location="cuda")
     """
+    names = None if keys is None else checked(keys)
     safe = weights_only is None or weights_only
     by_default = weights_only is None and torch_load_arguments.get("pickle_module") is None
     arguments = torch_load_arguments
-    call = LoadCall(_name(f), map_location, safe, mmap, policy, verify, None, arguments, by_default=by_default)
+    call = LoadCall(
+        _name(f), map_location, safe, mmap, policy, verify, None, arguments, by_default=by_default, keys=names
+    )
     return _load(f, call, progress)
 
 

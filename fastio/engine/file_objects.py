@@ -14,7 +14,7 @@ from fastio import formats
 from fastio.engine import sequential_write
 from fastio.engine.load import load_open
 from fastio.engine.progress import tell_end
-from fastio.engine.torch_load import LoadCall, call_torch
+from fastio.engine.torch_load import READ_WHOLE, LoadCall, call_torch
 from fastio.engine.torch_save import SaveCall
 from fastio.errors import TransferError
 from fastio.formats.detect import HEAD_BYTES, PT, detect
@@ -70,6 +70,8 @@ def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:
     started = time.perf_counter()
     file_format = _detect(f)
     if file_format is not None:
+        if call.mmap:
+            raise ValueError(f"{call.path}: mmap=True needs a path, got a file object")
         with _in_memory(f, call.path) as (fd, size):
             obj, transfer = load_open(call._replace(policy="torch"), fd, size, file_format, started)
         return obj, replace(transfer, tool="memory", route="stream", reason=_REASON)
@@ -85,7 +87,10 @@ def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:
         route="stream",
         reason=_REASON,
         nbytes=0,
-        notes=("not verified: f is a file object",) if call.verify else (),
+        notes=(
+            *([READ_WHOLE] if call.keys is not None else []),
+            *(["not verified: f is a file object"] if call.verify else []),
+        ),
     )
 
 

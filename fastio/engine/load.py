@@ -16,6 +16,7 @@ from fastio.devices import identity
 from fastio.engine import checksums
 from fastio.engine.background_job import Progress, under_way
 from fastio.engine.executor import Execution
+from fastio.engine.mapped_load import load_mapped
 from fastio.engine.operation import Operation
 from fastio.engine.tool_selection import candidates, checksumming_tools, verifying_tools
 from fastio.engine.torch_load import (
@@ -23,6 +24,7 @@ from fastio.engine.torch_load import (
     LoadCall,
     device_named,
     given_arguments,
+    is_mapped,
     load_by_torch,
     torch_only,
     without_ignored,
@@ -34,7 +36,7 @@ from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect
 from fastio.formats.pt import source as pt_source
 from fastio.formats.pt.reader import NeedsTorchError, crc_mismatch
 from fastio.formats.small_reads import head
-from fastio.formats.source import Source
+from fastio.formats.source import Source, StorageOf
 from fastio.memory.load_buffers import LoadBuffers
 from fastio.results import Transfer
 from fastio.runtime.gc_pause import gc_paused
@@ -62,12 +64,19 @@ def load_open(call: LoadCall, fd: int, size: int, file_format: str | None, start
     if why is not None:
         return load_by_torch(call, fd, size, file_format, started, why)
     device = _target(call, file_format or PT)
+    mapped = is_mapped(call, file_format)
+    if mapped and file_format != PT and device != _CPU:
+        raise UnsupportedError(
+            f"{call.path}: mmap=True maps .{file_format} into host memory, not into that of {device}; load without mmap"
+        )
     with gc_paused():
         planned = _plan(call, fd, size, file_format or PT)
     if isinstance(planned, str):
         return load_by_torch(call, fd, size, file_format, started, planned)
     try:
         with gc_paused():
+            if mapped:
+                return load_mapped(call, fd, size, started, planned, lambda *source: _build(call, *source))
             return _load_in_place(call, fd, size, started, planned, device)
     except NeedsTorchError as reason:  # the pickle can be judged only while it is unpickled
         return load_by_torch(call, fd, size, file_format, started, str(reason))
@@ -114,13 +123,15 @@ def is_filled(kind: str, file_format: str) -> bool:
 
 def _open_source(call: LoadCall, fd: int, size: int, file_format: str) -> Source:
     if file_format == PT:
+        arguments = dict(call.arguments)
         return pt_source.source(
-            call.path, fd, size, call.map_location, call.weights_only, call.verify, dict(call.arguments)
+            call.path, fd, size, call.map_location, call.weights_only, call.verify, arguments, call.keys
         )
     given = given_arguments(call)
     if given:
         raise TypeError(f"{call.path}: .{file_format} takes none of torch.load's arguments, got {', '.join(given)}")
-    source: Source = formats.module(file_format).source(call.path, fd, size)
+    keys = () if call.keys is None else (call.keys,)
+    source: Source = formats.module(file_format).source(call.path, fd, size, *keys)
     return source
 
 
@@ -134,8 +145,8 @@ def _load_in_place(
     operation = _operation(
         call.path, file_format, {device}, source.nbytes, len(source.regions), call.policy, started, fd, size
     )
-    # A tool that compares no checksums is used only if it was asked for by name.
-    among = verifying_tools(file_format, operation.devices) if verified else None
+    # A library's own load compares no checksums and reads all of the file: then it is used only by name.
+    among = verifying_tools(file_format, operation.devices) if verified or call.keys is not None else None
     execution = Execution(operation._replace(among=among), control)
     if not execution.tool:
         return load_by_torch(call, fd, size, file_format, started, f"no tool fills memory on {device}")
@@ -153,7 +164,7 @@ def _load_in_place(
         return _load_in_place(call, fd, size, started, corrected, device)
     if verified:
         _check(call.path, source, moved.checksums or ())
-    obj = _build(call, source, buffers)
+    obj = _build(call, source, buffers.storage)
     return obj, execution.loaded(moved, verified, (UNSEALED,) if call.verify and not verified else ())
 
 
@@ -181,11 +192,11 @@ def _operation(
     )
 
 
-def _build(call: LoadCall, source: Source, buffers: LoadBuffers) -> Any:
+def _build(call: LoadCall, source: Source, storage_of: StorageOf) -> Any:
     if source.format == PT:
-        return source.build(buffers.storage)
+        return source.build(storage_of)
     try:
-        return source.build(buffers.storage)
+        return source.build(storage_of)
     except (RuntimeError, OverflowError, ValueError, TypeError) as error:  # torch's versions differ in which they raise
         if isinstance(error, FastIOError):
             raise

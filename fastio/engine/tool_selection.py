@@ -58,7 +58,7 @@ def checksumming_tools(op: str, devices: frozenset[str]) -> tuple[str, ...]:
 
 
 def verifying_tools(file_format: str, devices: frozenset[str]) -> tuple[str, ...]:
-    """The tools for a load that compares checksums: all but those that stand for a library's own load."""
+    """The tools for a load that compares checksums, or reads a part: all but those that stand for a library's own."""
     names, _ = candidates(LOAD, file_format, devices)
     return tuple(name for name in names if file_format not in registry.get(name).capabilities.whole)
 

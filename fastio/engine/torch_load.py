@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 from typing import Any, NamedTuple
@@ -13,7 +14,8 @@ from fastio.engine.progress import tell_end
 from fastio.engine.verify import verify_archive
 from fastio.errors import UnsupportedError
 from fastio.formats import dense_tensors
-from fastio.formats.detect import PT
+from fastio.formats.detect import NPY, PT
+from fastio.formats.key_selection import pick
 from fastio.formats.pt import torch_probe
 from fastio.formats.pt.reader import NeedsTorchError, open_archive
 from fastio.results import Transfer, completed
@@ -22,6 +24,8 @@ from fastio.transports.transport import LOAD
 # Why torch loads a file whose first bytes name no format.
 NO_FORMAT = "it is in torch's legacy format, or none"
 UNSEALED = "not verified: the file carries no checksums of its tensors"
+MAPPED = "not verified: mapped pages are read when they are used"
+READ_WHOLE = "keys: torch read all of the file, and the rest was dropped"
 READ_AGAIN = "not verified in memory: the file's checksums were right, then torch read it by itself"
 _TORCH_DECIDES = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
 
@@ -30,7 +34,7 @@ class LoadCall(NamedTuple):
     """The arguments of one load.
 
     ``as_torch``: what torch.load ignores is ignored, not refused. ``by_default``: the caller left ``weights_only`` to
-    torch.load, whose environment variables decide then.
+    torch.load, whose environment variables decide then. ``keys``: the entries that are wanted; None for all.
     """
 
     path: str
@@ -43,12 +47,14 @@ class LoadCall(NamedTuple):
     arguments: dict[str, Any]
     as_torch: bool = False
     by_default: bool = False
+    keys: tuple[str, ...] | None = None
 
 
 def call_torch(call: LoadCall, f: Any) -> Any:
-    """torch.load itself."""
+    """torch.load itself, and then the entries that are wanted."""
     weights_only = None if call.by_default else call.weights_only
-    return torch.serialization.load(f, call.map_location, weights_only=weights_only, mmap=call.mmap, **call.arguments)
+    obj = torch.serialization.load(f, call.map_location, weights_only=weights_only, mmap=call.mmap, **call.arguments)
+    return obj if call.keys is None else pick(call.path, obj, call.keys)
 
 
 def given_arguments(call: LoadCall) -> list[str]:
@@ -76,13 +82,13 @@ def torch_only(call: LoadCall, file_format: str | None) -> str | None:
     if file_format is None:
         return NO_FORMAT
     if file_format != PT:
-        if call.mmap:
-            raise UnsupportedError(f"{call.path}: mmap=True is for .pt files; leave it out for .{file_format}")
+        if file_format == NPY and call.keys is not None:
+            raise UnsupportedError(f"{call.path}: keys= selects tensors by name; .npy holds one, without a name")
         dense_tensors.check_mode(call.path, file_format)
         return None
     serialization: Any = torch.serialization
-    if call.mmap or (call.mmap is None and _config_mmap()):
-        return "mmap: its pages are read, unverified, when they are used"
+    if is_mapped(call, file_format) and _maps_shared():
+        return "torch.serialization.set_default_mmap_options(MAP_SHARED): changes of the tensors reach the file"
     if call.arguments.get("pickle_module") is not None:
         return "a pickle module was given"
     if torch_probe.unsupported_reason():
@@ -101,6 +107,18 @@ def torch_only(call: LoadCall, file_format: str | None) -> str | None:
     return None
 
 
+def is_mapped(call: LoadCall, file_format: str | None) -> bool:
+    """Whether the load maps the file: as the call says, else, of what torch loads, as torch's setting says."""
+    by_setting = call.mmap is None and file_format in (PT, None) and _config_mmap()
+    return bool(call.mmap) or by_setting
+
+
+def _maps_shared() -> bool:
+    """Whether torch is to map files so that changes of the tensors reach the file."""
+    options = getattr(torch.serialization, "get_default_mmap_options", None)  # since torch 2.4
+    return options is not None and options() != mmap.MAP_PRIVATE
+
+
 def _config_mmap() -> bool:
     """torch's own setting, which nobody can have changed before its module (since torch 2.7) was imported."""
     config: Any = sys.modules.get("torch.utils.serialization.config")
@@ -114,8 +132,12 @@ def load_by_torch(
 
     The result is not ``verified``: what torch put into memory was compared with nothing.
     """
-    mapped = call.mmap or (call.mmap is None and _config_mmap())
+    mapped = is_mapped(call, file_format)
     notes = _verify_first(call.path, fd, size) if file_format == PT and call.verify and not mapped else ()
+    if call.keys is not None and not mapped:
+        notes = (READ_WHOLE, *notes)
+    if mapped and call.verify:
+        notes = (MAPPED, *notes)
     link = f"/proc/self/fd/{fd}"
     # torch goes by a safetensors' suffix, fastio by what is in the file.
     by_link = (file_format == PT or call.path.endswith(".safetensors")) and os.path.exists(link)

@@ -27,7 +27,12 @@ def detect(head: bytes, path: str) -> str | None:
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= LARGEST_HEADER:
         return SAFETENSORS
     file_format = from_name(path)
-    return None if file_format == PT or _LEGACY in head or head.startswith(_LEGACY_TEXT) else file_format
+    return None if file_format == PT or is_legacy(head) else file_format
+
+
+def is_legacy(head: bytes) -> bool:
+    """Whether the first bytes are those of torch's legacy format."""
+    return _LEGACY in head or head.startswith(_LEGACY_TEXT)
 
 
 def from_name(path: str) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from fastio.errors import quoted, shortened
-from fastio.inspect.pickle_outline import Global, Node, Outline, Persistent
+from fastio.formats.pt.pickle_outline import Global, Node, Outline, Persistent
 
 _UTILS = "torch._utils"
 _TENSORS = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_qtensor"}

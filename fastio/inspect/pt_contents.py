@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fastio.errors import CorruptFileError, quoted
+from fastio.formats.pt.pickle_outline import outline
 from fastio.formats.pt.reader import PICKLE, Archive, NeedsTorchError, open_archive
 from fastio.inspect.contents import Contents, StoredTensor
-from fastio.inspect.pickle_outline import outline
 from fastio.inspect.pickled_tensors import Found, find, refused
 from fastio.memory.load_buffers import Region
 

@@ -1,19 +1,23 @@
-"""Lists sharded safetensors: a folder with an index, as Hugging Face's libraries write it."""
+"""Lists models of several files: a folder with an index, as Hugging Face's libraries write it."""
 
 from __future__ import annotations
 
-from fastio.errors import CorruptFileError, shortened
-from fastio.formats.detect import SAFETENSORS
+import contextlib
+import pickle
+from collections.abc import Iterator
+
+from fastio.errors import CorruptFileError, FormatError, shortened
 from fastio.inspect.contents import Contents, contents_of_file
-from fastio.models.weight_files import open_weights
+from fastio.models.weight_files import WeightFiles, open_weights
 
 
 def contents_of_shards(path: str) -> Contents:
     """List the tensors of all shards that a folder's index, or an index named by ``path``, names.
 
-    CorruptFileError for an index that is malformed or differs from the shards, FileNotFoundError for a missing shard.
+    CorruptFileError for an index that is malformed or differs from the shards, FileNotFoundError for a missing shard,
+    FormatError for a ``.pt`` that ``weights_only=True`` refuses.
     """
-    with open_weights(path) as weights:
+    with _opened(path) as weights:
         index = weights.shard_index
         for name, file in weights.file_of.items():
             if index is not None and name not in index.files:
@@ -27,4 +31,14 @@ def contents_of_shards(path: str) -> Contents:
     shards = [contents_of_file(file) for file in files]
     tensors = tuple(tensor for shard in shards for tensor in shard.tensors)
     nbytes = sum(shard.nbytes for shard in shards)
-    return Contents(path, SAFETENSORS, nbytes, tensors, metadata, {}, (), (), (), False, files)
+    sealed = all(shard.checksummed for shard in shards)
+    return Contents(path, shards[0].format, nbytes, tensors, metadata, {}, (), (), (), sealed, files)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[WeightFiles]:
+    try:
+        with open_weights(path) as weights:
+            yield weights
+    except pickle.UnpicklingError as error:
+        raise FormatError(f"{error}; or inspect each file by itself") from None

@@ -58,6 +58,11 @@ def is_aligned(offset: int, itemsize: int) -> bool:
     return offset % min(itemsize, _WIDEST) == 0
 
 
+def may_hold_any(offset: int) -> bool:
+    """Whether numbers of every size may lie at ``offset``."""
+    return offset % _WIDEST == 0
+
+
 class LoadBuffers:
     """Memory for ``regions`` (sorted by offset) on ``device``, and the extents that fill it.
 
@@ -139,7 +144,7 @@ class LoadBuffers:
 
 
 def _can_mirror(regions: Sequence[Region], aligned: bool) -> bool:
-    if not aligned and any(region.offset % _WIDEST for region in regions):
+    if not aligned and not all(may_hold_any(region.offset) for region in regions):
         return False
     wanted = sum(nbytes for _, _, nbytes, _, _ in regions)
     return _end(regions) - regions[0].begin - wanted <= _MOST_GAPS + wanted // 8 + _HEADER * len(regions)

@@ -1,4 +1,4 @@
-"""Compares the files of a model with a module: what is loaded, what is missing, what does not fit. Nothing is read."""
+"""Compares the files of a model with what they are loaded into: names, shapes, dtypes. Nothing is read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,24 @@ class LoadPlan(NamedTuple):
     unexpected: list[str]
 
 
-def plan_load(model: torch.nn.Module, found: ModuleTensors, files: WeightFiles, strict: bool) -> LoadPlan:
+class Target(NamedTuple):
+    """How errors call what tensors are loaded into, and how its dtype is made the files' dtype."""
+
+    kind: str
+    noun: str
+    conversion: str
+
+
+STATE = Target("state", "state", "give it a tensor of {}, or load by fastio.load and copy_, which converts")
+
+
+def module_target(model: torch.nn.Module) -> Target:
+    """How errors call a module."""
+    conversion = "call model.to({}) before, or load by fastio.load_file and load_state_dict, which converts"
+    return Target(type(model).__name__, "module", conversion)
+
+
+def plan_load(target: Target, found: ModuleTensors, files: WeightFiles, strict: bool) -> LoadPlan:
     """Compare names, shapes and dtypes. ModelMismatchError if a shape or dtype differs, or with ``strict`` a name."""
     aliases: dict[str, str] = {}
     overlapping: set[str] = set()
@@ -42,32 +59,42 @@ def plan_load(model: torch.nn.Module, found: ModuleTensors, files: WeightFiles, 
     read = set(names)
     missing = sorted(name for name in expected - read if aliases.get(name) not in read)
     unexpected = sorted(files.file_of.keys() - read)
-    problems = [problem for name in names if (problem := _problem(name, found, files))]
+    problems = [problem for name in names if (problem := _problem(name, found, files, target))]
+    nested = _common_prefix(missing, files) if strict else ""
     if strict:
-        problems = [*_listed("missing from the files", missing), *_listed("not in the module", unexpected), *problems]
+        names_differ = [*_listed("missing from the files", missing), *_listed(f"not in the {target.noun}", unexpected)]
+        problems = [*names_differ, *problems]
     if problems:
         said = "\n    ".join([*problems[:_SHOWN], *([f"and {len(problems) - _SHOWN} more"] * (len(problems) > _SHOWN))])
         ignored = "; strict=False ignores names that one side lacks" if strict and (missing or unexpected) else ""
         raise ModelMismatchError(
-            f"{files.described} cannot be loaded into this {type(model).__name__}:\n    {said}\n"
-            f"Nothing was loaded. Make the module as it was saved{ignored}"
+            f"{files.described} cannot be loaded into this {target.kind}:\n    {said}\n"
+            f"Nothing was loaded. Make the {target.noun} as it was saved{ignored}{nested}"
         )
     return LoadPlan(names, aliases, overlapping, missing, unexpected)
 
 
-def _problem(name: str, found: ModuleTensors, files: WeightFiles) -> str:
+def _common_prefix(missing: list[str], files: WeightFiles) -> str:
+    """The cure for names that are all in the files behind one prefix, as those of a checkpoint's model are."""
+    for found in files.file_of:
+        if missing and found.endswith(f".{missing[0]}"):
+            prefix = found.removesuffix(missing[0])
+            if all(f"{prefix}{name}" in files.file_of for name in missing):
+                return f"; all that are missing are there behind {quoted(prefix)}: load them by fastio.load(keys=...)"
+    return ""
+
+
+def _problem(name: str, found: ModuleTensors, files: WeightFiles, target: Target) -> str:
     tensor = found.tensors.get(name)
     if tensor is None:
         return ""
     entry = files.entry(name)
     where = f"{quoted(name)} in {files.file_of[name].path}"
     if tuple(entry.shape) != tuple(tensor.shape):
-        return f"{where} has shape {quoted(entry.shape)}, the module's has {quoted(list(tensor.shape))}"
+        return f"{where} has shape {quoted(entry.shape)}, the {target.noun}'s has {quoted(list(tensor.shape))}"
     if entry.dtype != tensor.dtype:
-        return (
-            f"{where} has dtype {entry.dtype}, the module's is {tensor.dtype}: call model.to({entry.dtype}) before, or "
-            "load by fastio.load_file and load_state_dict, which converts"
-        )
+        conversion = target.conversion.format(entry.dtype)
+        return f"{where} has dtype {entry.dtype}, the {target.noun}'s is {tensor.dtype}: {conversion}"
     return ""
 
 

@@ -13,10 +13,10 @@ from fastio.errors import CorruptFileError, ShardMissingError, quoted
 from fastio.files.open_file import check_regular, is_path, opened
 from fastio.formats.small_reads import read_at
 
-INDEX_SUFFIX = ".safetensors.index.json"
-_SUFFIX = ".safetensors"
+INDEX_SUFFIX = ".index.json"
+_SUFFIXES = (".safetensors.index.json", ".safetensors")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")  # a part of a model, which needs an index
-_NAMES = ("model.safetensors", "model.safetensors.index.json")
+_NAMES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 # More than an index of a million tensors takes.
 _LARGEST_INDEX = 256 << 20
 
@@ -39,8 +39,9 @@ class Located(NamedTuple):
 def locate(where: Any) -> Located:
     """Find the files of a path, a folder or a list of paths. No file of tensors is opened.
 
-    Of a folder these are ``model.safetensors``; else those that ``model.safetensors.index.json`` names; else the only
-    other index, or the only other file of that suffix, unless its name is a shard's.
+    Of a folder these are ``model.safetensors``; else those that ``model.safetensors.index.json`` names; else
+    ``pytorch_model.bin``, or those that ``pytorch_model.bin.index.json`` names; else the only other index, or the only
+    other file, of safetensors, unless its name is a shard's.
 
     Raises FileNotFoundError for a folder without any, ShardMissingError for a file that only the index has,
     CorruptFileError for an index that is none, ValueError for a list without a path, TypeError for what is no path.
@@ -102,7 +103,7 @@ def _in_folder(folder: str) -> str:
             return path
     expected = " or ".join(_NAMES)
     names = sorted(os.listdir(folder))
-    for suffix in (INDEX_SUFFIX, _SUFFIX):
+    for suffix in _SUFFIXES:
         found = [name for name in names if name.endswith(suffix)]
         if len(found) == 1 and not _SHARD.search(found[0]):
             return os.path.join(folder, found[0])

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from fastio.engine.load import is_filled
 from fastio.engine.tool_selection import check
-from fastio.formats.detect import SAFETENSORS
 from fastio.formats.layout import storage_offset_bytes
 from fastio.memory.raw_memory import mark_overwritten, synchronize
-from fastio.models.load_plan import LoadPlan, plan_load
+from fastio.models.load_plan import LoadPlan, module_target, plan_load
 from fastio.models.module_tensors import ModuleTensors, module_tensors
 from fastio.models.part_reads import Part, batches, read_batch, read_into
 from fastio.models.selection import whole
@@ -30,7 +29,7 @@ def load_model(
     atomic: bool = True,
     policy: Any = "auto",
 ) -> tuple[list[str], list[str]]:
-    """Load the weights of safetensors files into a module, as ``safetensors.torch.load_model`` does.
+    """Load the weights of safetensors or ``.pt`` files into a module, as ``safetensors.torch.load_model`` does.
 
     All names, shapes and dtypes are compared before the first byte is read. Parameters and buffers keep their memory,
     and get new values. Those on the meta device are replaced by tensors with memory; what is tied stays tied. The
@@ -38,7 +37,8 @@ def load_model(
 
     Args:
         model: the module. Its dtypes must be the files'.
-        filename: a file, a list of files, an index or a folder, as for :func:`fastio.safe_open`.
+        filename: a file, a list of files, an index or a folder, as for :func:`fastio.safe_open`. Of a ``.pt`` with
+            more than the module's state dict, load that part by :func:`fastio.load`.
         strict: raise for names that only the files or only the module have.
         device: where tensors that are on the meta device are put; None for the CPU. Others stay where they are.
         atomic: read everything before the module changes, so that an error leaves it as it was; this needs memory for
@@ -60,16 +60,16 @@ def load_model(
     created_on = torch.device("cpu" if device is None else device)
     found = module_tensors(model)
     with open_weights(filename) as files:
-        plan = plan_load(model, found, files, strict)
+        plan = plan_load(module_target(model), found, files, strict)
         names = plan.names
         if not atomic and not _has_own_loading(model):
-            names = _read_in_place(found, plan, files, policy)
-        loaded = _read(found, names, files, created_on, policy)
+            names = read_in_place(found, plan, files, policy)
+        loaded = read_new(found, names, files, created_on, policy)
     _assign(model, found, plan, loaded)
     return plan.missing, plan.unexpected
 
 
-def _read(
+def read_new(
     found: ModuleTensors, names: list[str], files: WeightFiles, created_on: torch.device, policy: Any
 ) -> dict[str, torch.Tensor]:
     """Read tensors into new memory, on the device where each is wanted."""
@@ -122,32 +122,44 @@ def _has_own_loading(model: torch.nn.Module) -> bool:
     )
 
 
-def _read_in_place(found: ModuleTensors, plan: LoadPlan, files: WeightFiles, policy: Any) -> list[str]:
+def read_in_place(found: ModuleTensors, plan: LoadPlan, files: WeightFiles, policy: Any) -> list[str]:
     """Read what can be read straight into the module; return the names of the rest."""
     rest: list[str] = []
-    in_place: dict[tuple[WeightFile, str], list[tuple[Extent, torch.Tensor]]] = {}
+    in_place: dict[tuple[WeightFile, str], list[_InPlace]] = {}
     for name in plan.names:
-        target = found.tensors.get(name)
-        if target is None or name in plan.overlapping or not _is_fillable(target):
+        target, entry, file = found.tensors.get(name), files.entry(name), files.file_of[name]
+        if target is None or name in plan.overlapping or not _is_fillable(target, file) or entry.stride is not None:
             rest.append(name)
             continue
-        entry, storage = files.entry(name), target.untyped_storage()
+        ahead = in_place.setdefault((file, target.device.type), [])
+        if ahead and entry.offset < ahead[-1].extent.offset + ahead[-1].extent.nbytes:  # both in one storage of a .pt
+            rest.append(name)
+            continue
+        storage = target.untyped_storage()
         address = storage.data_ptr() + storage_offset_bytes(target)
-        kind = target.device.type
-        extent = Extent(entry.offset, entry.nbytes, address, False, kind, storage, name)
-        in_place.setdefault((files.file_of[name], kind), []).append((extent, target))
-    synchronize({target.device for pairs in in_place.values() for _, target in pairs})
-    for (file, _), pairs in in_place.items():
+        sealed = entry.crc is not None
+        extent = Extent(entry.offset, entry.nbytes, address, sealed, target.device.type, storage, name)
+        ahead.append(_InPlace(extent, target, entry.crc))
+    synchronize({one.target.device for ahead in in_place.values() for one in ahead})
+    for (file, _), ahead in in_place.items():
         try:
-            read_into(file, [extent for extent, _ in pairs], None, policy)
+            read_into(file, [one.extent for one in ahead], None, policy, [one.crc for one in ahead])
             file.check_unchanged()
         finally:
-            for _, target in pairs:
-                mark_overwritten(target)
+            for one in ahead:
+                mark_overwritten(one.target)
     return rest
 
 
-def _is_fillable(target: torch.Tensor) -> bool:
+class _InPlace(NamedTuple):
+    """What is read into memory that a tensor has, and its CRC-32, if the file has one."""
+
+    extent: Extent
+    target: torch.Tensor
+    crc: int | None
+
+
+def _is_fillable(target: torch.Tensor, file: WeightFile) -> bool:
     kind = target.device.type
     is_plain = target.is_contiguous() and not target.is_conj() and not target.is_neg()
-    return is_plain and target.numel() > 0 and not target.is_meta and is_filled(kind, SAFETENSORS)
+    return is_plain and target.numel() > 0 and not target.is_meta and is_filled(kind, file.format)

@@ -50,7 +50,7 @@ def module_tensors(model: torch.nn.Module) -> ModuleTensors:
         is_extra = name.rpartition(".")[2] == "_extra_state"
         if is_extra or is_lazy(value) or not isinstance(value, torch.Tensor):
             others.add(name)
-        elif is_traceable_wrapper_subclass(value):
+        elif is_tensor_of_tensors(value):
             raise UnsupportedError(
                 f"{quoted(name)} is a {type(value).__name__}, which holds other tensors; load and save such a model "
                 "by torch.distributed.checkpoint with fastio.distributed"
@@ -60,6 +60,11 @@ def module_tensors(model: torch.nn.Module) -> ModuleTensors:
                 dense_tensors.check(f"this {type(model).__name__}", quoted(name), value)
             tensors[name] = value
     return ModuleTensors(tensors, others)
+
+
+def is_tensor_of_tensors(value: torch.Tensor) -> bool:
+    """Whether a tensor has no memory of its own, but holds other tensors, as a DTensor does."""
+    return bool(is_traceable_wrapper_subclass(value))
 
 
 def tied_groups(tensors: Mapping[str, torch.Tensor]) -> list[TiedGroup]:

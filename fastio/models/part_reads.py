@@ -14,11 +14,11 @@ import torch
 from fastio import _native
 from fastio.engine.load import is_filled, read_extents
 from fastio.engine.torch_load import UNSEALED
-from fastio.formats.detect import SAFETENSORS
+from fastio.errors import CorruptFileError
 from fastio.formats.safetensors.format import tensor_on
 from fastio.formats.safetensors.tensor_table import Entry
 from fastio.memory.load_buffers import LoadBuffers, Region, bytes_of, is_aligned
-from fastio.models.selection import Blocks, Selection, blocks, pieces
+from fastio.models.selection import Blocks, Selection, blocks, pieces, whole
 from fastio.models.weight_files import WeightFile
 from fastio.results import publish
 from fastio.runtime.native_errors import translate_native_errors
@@ -26,10 +26,11 @@ from fastio.transports.transport import Extent, Span
 
 # The most bytes of one transfer, and of the buffer that rows are read into; a larger tensor is read alone.
 BATCH_BYTES = 32 << 20
+_PARTS = "not verified: parts of tensors and of storages have no checksums of their own"
 
 
 class Part(NamedTuple):
-    """A tensor of a file, or a part of one. ``selection`` is all of it or some."""
+    """A tensor of a file, or a part of one. ``selection`` is all of it or some; of one with strides, all."""
 
     file: WeightFile
     name: str
@@ -39,12 +40,19 @@ class Part(NamedTuple):
     @property
     def nbytes(self) -> int:
         """The bytes of the part in memory."""
-        return self.selection.numel * self.entry.dtype.itemsize
+        has_strides = self.entry.stride is not None
+        return self.entry.nbytes if has_strides else self.selection.numel * self.entry.dtype.itemsize
+
+    @property
+    def crc(self) -> int | None:
+        """The CRC-32 of the part's bytes; None if the file has none, as of a part of a tensor."""
+        crc = self.entry.crc
+        return crc if crc is not None and self.selection == whole(self.entry.shape) else None
 
     @property
     def is_run(self) -> bool:
         """Whether it is one run of bytes in the file."""
-        return self.nbytes == 0 or self.selection.is_contiguous
+        return self.nbytes == 0 or self.entry.stride is not None or self.selection.is_contiguous
 
     @property
     def offset(self) -> int:
@@ -97,19 +105,34 @@ def read_batch(batch: Batch, device: torch.device, policy: Any = "auto") -> list
     Raises CorruptFileError if the file is too short or was written to meanwhile, TransferError if the system refuses.
     """
     file, target = batch.parts[0].file, device
-    if device.type != "cpu" and not (batch.parts[0].is_run and is_filled(device.type, SAFETENSORS)):
+    if device.type != "cpu" and not (batch.parts[0].is_run and is_filled(device.type, file.format)):
         target = torch.device("cpu")
     tensors = _read_runs(batch.parts, target, policy) if batch.parts[0].is_run else [_read_rows(batch.parts[0], policy)]
     file.check_unchanged()
     return tensors if target == device else [tensor.to(device) for tensor in tensors]
 
 
-def read_into(file: WeightFile, extents: Sequence[Extent], span: Span | None, policy: Any) -> None:
-    """Fill memory from a file, and give the transfer to the recorders."""
+def read_into(
+    file: WeightFile, extents: Sequence[Extent], span: Span | None, policy: Any, crcs: Sequence[int | None] = ()
+) -> None:
+    """Fill memory from a file, and give the transfer to the recorders.
+
+    ``crcs`` are the CRC-32s of the extents, None for those without. CorruptFileError if the bytes do not match.
+    """
     if not extents:
         return
-    transfer, _ = read_extents(file.path, file.fd, file.size, extents, span, policy, None, SAFETENSORS)
-    publish(replace(transfer, fallbacks=(UNSEALED, *transfer.fallbacks)))
+    transfer, values = read_extents(file.path, file.fd, file.size, extents, span, policy, None, file.format)
+    for extent, crc, value in zip(extents, crcs, values, strict=False):
+        if crc not in (None, value):
+            raise CorruptFileError(
+                file.path,
+                extent.name,
+                f"its {extent.nbytes} bytes at offset {extent.offset} do not match their CRC-32 ({crc:08x}): the file "
+                "was damaged after it was written; restore it from a copy",
+            )
+    verified = bool(crcs) and None not in crcs
+    notes = () if verified else (_PARTS if file.checksummed else UNSEALED,)
+    publish(replace(transfer, verified=verified, fallbacks=(*notes, *transfer.fallbacks)))
 
 
 def _read_runs(parts: Sequence[Part], device: torch.device, policy: Any) -> list[torch.Tensor]:
@@ -122,14 +145,24 @@ def _read_runs(parts: Sequence[Part], device: torch.device, policy: Any) -> list
             names.add(name)
             regions[number] = Region(name, part.offset, part.nbytes, 0)
     aligned = all(is_aligned(part.offset, part.entry.dtype.itemsize) for part in parts)
-    buffers = LoadBuffers(file.path, list(regions.values()), device, False, aligned)
-    read_into(file, buffers.extents, buffers.span, policy)
+    crcs = [parts[number].crc for number in regions]
+    checksum = any(crc is not None for crc in crcs)
+    buffers = LoadBuffers(file.path, list(regions.values()), device, checksum, aligned)
+    read_into(file, buffers.extents, buffers.span, policy, crcs)
     return [
-        tensor_on(buffers.storage(regions[number]), part.entry.dtype, list(part.selection.shape))
+        _tensor_on(buffers.storage(regions[number]), part)
         if part.nbytes
         else torch.empty(part.selection.shape, dtype=part.entry.dtype, device=device)
         for number, part in enumerate(parts)
     ]
+
+
+def _tensor_on(storage: torch.UntypedStorage, part: Part) -> torch.Tensor:
+    entry = part.entry
+    if entry.stride is None:
+        return tensor_on(storage, entry.dtype, list(part.selection.shape))
+    tensor = torch.empty(0, dtype=entry.dtype, device=storage.device)
+    return tensor.set_(storage, 0, entry.shape, entry.stride)
 
 
 def _read_rows(part: Part, policy: Any) -> torch.Tensor:

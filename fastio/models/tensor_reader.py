@@ -22,14 +22,16 @@ _FRAMEWORKS = ("pt", "torch", "pytorch")
 
 
 def safe_open(filename: Any, framework: str = "pt", device: Any = "cpu", *, policy: Any = "auto") -> TensorReader:
-    """Open safetensors files for reading tensors and parts of them, as ``safetensors.safe_open`` does.
+    """Open safetensors or ``.pt`` files for reading tensors and parts of them, as ``safetensors.safe_open`` does.
 
     Every offset and shape in the headers is compared with the files here, before any memory is made. The files stay
-    open until the context ends, or :meth:`TensorReader.close` is called.
+    open until the context ends, or :meth:`TensorReader.close` is called. Of a ``.pt``, names are keys, of nested dicts
+    and lists joined by dots; its pickle is read by the rules of ``weights_only=True``. Tensors that share a storage
+    are read one by one, and share nothing.
 
     Args:
-        filename: a file; a list of files; an index of shards; or a folder with ``model.safetensors`` or
-            ``model.safetensors.index.json``.
+        filename: a file; a list of files; an index of shards; or a folder with ``model.safetensors``,
+            ``model.safetensors.index.json``, ``pytorch_model.bin`` or ``pytorch_model.bin.index.json``.
         framework: ``"pt"``.
         device: where tensors are read to: a name, a ``torch.device`` or an accelerator's number.
         policy: who chooses the tool, as for :func:`fastio.load`.
@@ -37,7 +39,9 @@ def safe_open(filename: Any, framework: str = "pt", device: Any = "cpu", *, poli
     Raises:
         FileNotFoundError: a file is missing; ShardMissingError: one that the index names. CorruptFileError: a file is
         damaged or none of safetensors, a name is in two files, or the index and the files differ. FormatError: this
-        torch lacks a dtype. TransferError (an OSError): the system refused.
+        torch lacks a dtype, or only torch reads the ``.pt``, or it holds tensors that are not dense.
+        ``pickle.UnpicklingError``: it holds what ``weights_only=True`` refuses. TransferError (an OSError): the system
+        refused.
 
     >>> with fastio.safe_open("model.safetensors", framework="pt") as f:
     ...     rows = f.get_slice("embedding")[:1000]

@@ -49,6 +49,8 @@ def selected(part: Part, index: Any) -> Selection | None:
 
     Raises torch's IndexError, ValueError or TypeError, with the file, the tensor and its shape.
     """
+    if part.entry.stride is not None:  # its elements are not one behind the other
+        return None
     with _located(part):
         return select(part.entry.shape, index)
 

@@ -9,18 +9,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from fastio._native import Descriptor
-from fastio.errors import CorruptFileError, TensorMissingError, quoted
+from fastio.errors import CorruptFileError, FormatError, TensorMissingError, quoted
 from fastio.files.open_file import check_regular, translate_open_limit
 from fastio.formats import dense_tensors
-from fastio.formats.detect import SAFETENSORS
+from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect, is_legacy
+from fastio.formats.pt import tensor_table as pt_tensor_table
 from fastio.formats.safetensors import tensor_table
-from fastio.formats.safetensors.tensor_table import Entry
+from fastio.formats.safetensors.tensor_table import Entry, TensorTable
+from fastio.formats.small_reads import head
 from fastio.models.locate import Located, locate
 from fastio.runtime.gc_pause import gc_paused
 
 
 class WeightFile:
-    """An open file of safetensors whose header was checked. It closes with the last reference to it, at the latest."""
+    """An open ``.safetensors`` or ``.pt`` file whose header was checked; its first bytes say which of them it is.
+
+    ``checksummed``: some of its tensors have checksums. It closes with the last reference to it, at the latest.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -31,7 +36,15 @@ class WeightFile:
         status = os.fstat(self.fd)
         self.size = status.st_size
         self._modified = status.st_mtime_ns
-        self.table = tensor_table.read(path, self.fd, self.size)
+        first = head(path, self.fd, self.size, HEAD_BYTES)
+        if is_legacy(first):
+            raise FormatError(
+                f"{path}: it is in torch's legacy format, which has no directory; load it with fastio.load, and save it"
+            )
+        self.format = PT if detect(first, path) == PT else SAFETENSORS
+        reader = pt_tensor_table if self.format == PT else tensor_table
+        self.table: TensorTable = reader.read(path, self.fd, self.size)
+        self.checksummed = any(entry.crc is not None for entry in self.table.entries.values())
 
     def check_unchanged(self) -> None:
         """Raise CorruptFileError if the file was written to since it was opened."""

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 import fastio
 from fastio.cli.commands import cli
-from fastio.inspect.pickle_outline import outline
+from fastio.formats.pt.pickle_outline import outline
 
 
 def run(*arguments: object, status: int = 0) -> Result:

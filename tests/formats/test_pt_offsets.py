@@ -65,6 +65,7 @@ def test_extra_bytes_before_a_record_do_not_shift_its_tensor(tmp_path: Path, siz
                 fastio.load(plain, policy=tool)
                 loaded = fastio.load(moved, policy=tool)
                 assert all(torch.equal(loaded[key], expected[key]) for key in expected), (record, tool)
+            assert torch.equal(fastio.load(moved, keys=["b"], policy=tool)["b"], expected["b"]), (record, tool)
 
 
 def test_storage_that_the_pickle_does_not_name_is_not_read(tmp_path: Path) -> None:

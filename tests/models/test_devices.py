@@ -40,3 +40,19 @@ def test_a_module_on_a_device_is_loaded(tmp_path: Path, atomic: bool) -> None:
     fastio.load_model(empty, tmp_path, device=DEVICE)
     assert empty.weight.device.type == DEVICE
     assert torch.equal(empty.bias.cpu(), expected.bias.cpu())
+
+
+@pytest.mark.gpu
+def test_pt_files_and_state_dicts_on_a_device(tmp_path: Path) -> None:
+    path, tensors = tmp_path / "a.pt", {"a": torch.randn(64, 300), "b": torch.arange(7), "turned": torch.ones(2, 3).t()}
+    fastio.save(tensors, path)
+    with fastio.safe_open(path, device=DEVICE) as file:
+        found = dict(file.tensors())
+    assert {tensor.device.type for tensor in found.values()} == {DEVICE}
+    assert all(torch.equal(found[name].cpu(), tensors[name]) for name in tensors)
+    part = fastio.load(path, DEVICE, keys=["b"])
+    assert (part["b"].device.type, part["b"].tolist()) == (DEVICE, list(range(7)))
+    for atomic in (True, False):
+        state = {name: torch.zeros_like(tensor, device=DEVICE) for name, tensor in tensors.items()}
+        fastio.load_into(state, path, atomic=atomic)
+        assert all(torch.equal(state[name].cpu(), tensors[name]) for name in tensors)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch
 from fastio import _native
 from fastio.errors import CorruptFileError
 from fastio.formats.pt import unpickler
+from fastio.formats.pt.placeholders import Placeholders
 from fastio.formats.pt.zip_kinds import not_torch_save
 from fastio.formats.small_reads import read_at
 from fastio.memory.load_buffers import Region
@@ -96,10 +97,7 @@ class Archive:
         """
         record = self.records[name]
         data = read_at(self.path, self.fd, record.begin, record.offset + record.nbytes - record.begin, name)
-        signature, *lengths = _HEADER.unpack_from(data)
-        if signature != b"PK\x03\x04":
-            raise CorruptFileError(self.path, name, f"has no header at offset {record.begin}, where the directory says")
-        start = _HEADER.size + sum(lengths)
+        start = self._header_length(record, data)
         if record.begin + start == record.offset:
             data = data[start:]
         else:
@@ -107,6 +105,21 @@ class Archive:
         if verify and self.checksummed and _native.crc32(data) != record.crc:
             raise crc_mismatch(self.path, record)
         return data
+
+    def confirms(self, records: Iterable[Record]) -> bool:
+        """Whether the derived offsets of records are those of the headers in front of them, which are read."""
+        for record in records:
+            header = read_at(self.path, self.fd, record.begin, _HEADER.size, record.name)
+            if record.begin + self._header_length(record, header) != record.offset:
+                return False
+        return True
+
+    def _header_length(self, record: Record, header: bytes) -> int:
+        signature, *lengths = _HEADER.unpack_from(header)
+        if signature != b"PK\x03\x04":
+            problem = f"has no header at offset {record.begin}, where the directory says"
+            raise CorruptFileError(self.path, record.name, problem)
+        return _HEADER.size + int(sum(lengths))
 
 
 def crc_mismatch(path: str, record: Record) -> CorruptFileError:
@@ -159,7 +172,8 @@ class Reader:
     """Stands in for ``torch._C.PyTorchFileReader`` in ``torch.serialization._load``.
 
     ``storage_of`` returns the filled and checked storage of a record, or raises KeyError for a record that was not
-    read. ``pickled`` is the object's pickle, if it was read already.
+    read. ``pickled`` is the object's pickle, if it was read already. ``placeholders`` are the storages of records that
+    are not wanted; they stay on the CPU.
     """
 
     def __init__(
@@ -168,7 +182,9 @@ class Reader:
         verify: bool,
         storage_of: Callable[[Record], torch.UntypedStorage],
         pickled: bytes | None = None,
+        placeholders: Placeholders | None = None,
     ) -> None:
+        self.placeholders = placeholders
         self._archive = archive
         self._verify = verify
         self._storage_of = storage_of
@@ -226,4 +242,13 @@ def unpickle(reader: Reader, map_location: Any, weights_only: bool, arguments: d
 
         module = _weights_only_unpickler
     load: Any = torch.serialization._load
+    if reader.placeholders is not None:
+        map_location = _sparing(map_location, reader.placeholders)
     return load(reader, map_location, module, **{"encoding": "utf-8", **arguments})
+
+
+def _sparing(map_location: Any, placeholders: Placeholders) -> Callable[[Any, str], Any]:
+    """A map_location that leaves placeholders where they are, instead of on a device that has no room for them."""
+    serialization: Any = torch.serialization
+    restore = serialization._get_restore_location(map_location)
+    return lambda storage, location: restore(storage, location) if placeholders.record_of(storage) is None else storage

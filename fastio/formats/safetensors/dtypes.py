@@ -33,6 +33,11 @@ def in_header(path: str, name: str, tensor: torch.Tensor) -> tuple[str, list[int
     return key, shape
 
 
+def name_of(dtype: torch.dtype) -> str:
+    """Return the format's name of a dtype; torch's own if the format lacks it."""
+    return _KEYS.get(dtype, str(dtype).removeprefix("torch."))
+
+
 def in_torch(path: str, name: str, key: str, shape: list[int]) -> tuple[torch.dtype, list[int]]:
     """Return torch's dtype and shape for a header entry. FormatError if this torch has no such tensor."""
     if key not in _DTYPES:

@@ -16,6 +16,7 @@ import torch
 from fastio.errors import FormatError, quoted
 from fastio.formats import dense_tensors
 from fastio.formats.detect import LARGEST_HEADER
+from fastio.formats.key_selection import pick
 from fastio.formats.layout import Layout, LayoutBuilder
 from fastio.formats.safetensors import tensor_table
 from fastio.formats.safetensors.dtypes import in_header
@@ -105,9 +106,14 @@ def _refuse_shared(path: str, tensors: dict[str, torch.Tensor]) -> None:
             )
 
 
-def source(path: str, fd: int, size: int) -> Source:
-    """Return what to read of a safetensors file. Raises as :func:`tensor_table.read` does."""
+def source(path: str, fd: int, size: int, keys: tuple[str, ...] | None = None) -> Source:
+    """Return what to read of a safetensors file: all tensors, or those named ``keys``.
+
+    Raises as :func:`tensor_table.read` does; TensorMissingError for a key that is not there.
+    """
     entries = tensor_table.read(path, fd, size).entries
+    if keys is not None:
+        entries = pick(path, entries, keys)
     regions = {n: Region(n, entry.offset, entry.nbytes, 0) for n, entry in entries.items()}
 
     def build(storage_of: StorageOf) -> dict[str, torch.Tensor]:

@@ -20,7 +20,8 @@ _FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 class Entry(NamedTuple):
     """One tensor: ``nbytes`` bytes at ``offset`` of the file, with torch's dtype and shape.
 
-    ``stored_dtype`` and ``stored_shape`` are those of the header; they differ for dtypes that torch packs.
+    ``stored_dtype`` and ``stored_shape`` are those of the header; they differ for dtypes that torch packs. ``stride``
+    counts elements; None for a contiguous tensor. ``crc`` is the CRC-32 of the bytes, if the file has one.
     """
 
     dtype: torch.dtype
@@ -29,6 +30,8 @@ class Entry(NamedTuple):
     nbytes: int
     stored_dtype: str
     stored_shape: list[int]
+    stride: list[int] | None = None
+    crc: int | None = None
 
 
 class TensorTable(NamedTuple):

@@ -1,0 +1,82 @@
+"""Lists the tensors of a ``.pt`` file by name: where each lies in the file, and its checksum. Reads no tensors."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import torch
+
+from fastio.errors import FormatError, quoted
+from fastio.formats import dense_tensors
+from fastio.formats.named_tensors import named_tensors
+from fastio.formats.pt.placeholders import Placeholders
+from fastio.formats.pt.reader import PICKLE, Archive, NeedsTorchError, Reader, Record, open_archive, unpickle
+from fastio.formats.pt.settings import torch_only_reason
+from fastio.formats.safetensors.dtypes import name_of
+from fastio.formats.safetensors.tensor_table import Entry, TensorTable
+from fastio.memory.load_buffers import empty_storage
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def read(path: str, fd: int, size: int) -> TensorTable:
+    """Unpickle an open file over zeros, by the rules of ``weights_only=True``, and list its tensors.
+
+    Names are keys, of nested dicts and lists joined by dots. Only a tensor that is all of its storage has a checksum.
+    What is no tensor is left out. CorruptFileError if the file contradicts itself or its pickle is damaged, FormatError
+    for an archive that torch must read and for tensors that are not dense, UnpicklingError for what is not allowed.
+    """
+    try:
+        archive = open_archive(path, fd, size, read_local_headers=True)
+        reason = torch_only_reason(archive, verify=True)
+        if reason:
+            raise NeedsTorchError(reason, archive)
+        obj, storages = _unpickled(archive)
+    except NeedsTorchError as reason:
+        raise FormatError(
+            f"{path}: only torch reads this file ({reason}); load it with fastio.load, and save it again"
+        ) from None
+    except pickle.UnpicklingError as error:
+        raise pickle.UnpicklingError(
+            f"{path}: it holds what weights_only=True refuses: {error}; if you trust the file, load it with "
+            "fastio.load(path, weights_only=False), and save its tensors alone"
+        ) from None
+    checksummed = archive.has_storage_crcs
+    entries: dict[str, Entry] = {}
+    for name, tensor in named_tensors(path, obj):
+        entries[name] = _entry(path, name, tensor, storages, checksummed)
+    return TensorTable(entries, None)
+
+
+def _unpickled(archive: Archive) -> tuple[Any, Placeholders]:
+    """The object with zeros in the place of all values, and the storages of its tensors."""
+    pickled = archive.read(PICKLE, verify=True)
+    storages = Placeholders(archive.path, [record for record in archive.storages_in(pickled) if record.nbytes])
+
+    def storage_of(record: Record) -> torch.UntypedStorage:
+        if record.nbytes == 0:
+            return empty_storage()
+        if record not in storages:
+            raise KeyError(record.name)
+        return storages.storage(record)
+
+    reader = Reader(archive, True, storage_of, pickled, storages)
+    return unpickle(reader, "cpu", True, {}), storages
+
+
+def _entry(path: str, name: str, tensor: torch.Tensor, storages: Placeholders, checksummed: bool) -> Entry:
+    dtype, shape = tensor.dtype, list(tensor.shape)
+    is_dense = type(tensor) in _PLAIN and tensor.layout == torch.strided and not tensor.is_nested
+    if not is_dense or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+        raise FormatError(
+            f"{path}: {quoted(name)} is no dense tensor, but sparse, quantized, a conjugate view or of another class; "
+            "load the file with fastio.load"
+        )
+    record = storages.record_of(tensor.untyped_storage())
+    if record is None or tensor.numel() == 0:
+        return Entry(dtype, shape, 0, 0, name_of(dtype), shape)
+    begin, end = dense_tensors.span(tensor)
+    crc = record.crc if checksummed and (begin, end) == (0, record.nbytes) else None
+    stride = None if tensor.is_contiguous() else list(tensor.stride())
+    return Entry(dtype, shape, record.offset + begin, end - begin, name_of(dtype), shape, stride, crc)
