@@ -55,7 +55,8 @@ def save(
         progress: True for a progress bar, or a function that is called with (bytes done, bytes in all); only
             at the end where torch does the work.
         torch_save_arguments: torch.save's own: ``pickle_protocol``, ``pickle_module``, …; for ``safetensors`` its
-            library's ``metadata``, a dict of str to str.
+            library's ``metadata``, a dict of str to str, and ``checksums`` and ``hashes`` of
+            :func:`fastio.save_file`.
 
     Raises:
         FormatError: the format cannot hold the object. TransferError (an OSError): the system refused.
@@ -104,12 +105,13 @@ def load(
         weights_only: None is True, also where a ``pickle_module`` is given, with which ``torch.load`` takes None for
             False: here such a module needs an explicit ``weights_only=False``. As for ``torch.load``, the environment
             variable ``TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD`` makes False of None, with torch's warning.
-        verify: compare each record with its CRC-32 before anything is returned (``pt``; the other formats carry none).
+        verify: compare each record with its CRC-32 before anything is returned: of ``pt``, and of ``safetensors`` that
+            fastio saved, or that ``fastio seal`` made checksums for.
 
     Raises:
-        CorruptFileError: the file is damaged; the message names the record. FormatError: it is good, but holds what
-            this torch has no dtype for. TransferError (an OSError): the system refused. Otherwise what ``torch.load``
-            raises: FileNotFoundError, UnpicklingError, …
+        CorruptFileError: the file is damaged; the message names the record. For a tensor of ``safetensors`` it is a
+            ChecksumError. FormatError: the file is good, but holds what this torch has no dtype for. TransferError (an
+            OSError): the system refused. Otherwise what ``torch.load`` raises: FileNotFoundError, UnpicklingError, …
 
     >>> state = fastio.load("model.pt", map_location="cuda")
     """

@@ -120,7 +120,8 @@ def _open_source(call: LoadCall, fd: int, size: int, file_format: str) -> Source
     given = given_arguments(call)
     if given:
         raise TypeError(f"{call.path}: .{file_format} takes none of torch.load's arguments, got {', '.join(given)}")
-    source: Source = formats.module(file_format).source(call.path, fd, size)
+    verify = (call.verify,) if file_format == SAFETENSORS else ()
+    source: Source = formats.module(file_format).source(call.path, fd, size, *verify)
     return source
 
 
@@ -236,4 +237,4 @@ def _check(path: str, source: Source, values: Sequence[int]) -> None:
     """Compare the CRCs of what was read with what the file says."""
     for region, value in zip(source.regions, values, strict=True):
         if value != region.crc:
-            raise crc_mismatch(path, region)
+            raise crc_mismatch(path, region) if source.damaged is None else source.damaged(region)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fastio import api
-from fastio.errors import CorruptFileError, FormatError, ToolUnavailableError, UnsupportedError
+from fastio.errors import ChecksumError, CorruptFileError, FormatError, ToolUnavailableError, UnsupportedError
 from fastio.formats.detect import HEAD_BYTES, SAFETENSORS, detect
 from fastio.runtime.fork_safe_lock import lock_across_forks
 from fastio.torch_patch import patch_torch
@@ -98,8 +98,10 @@ def _loader(original: Callable[..., dict[str, torch.Tensor]]) -> Callable[..., d
             return original(filename, device=device, **options)
         try:
             return api.load(filename, torch.device("cpu" if device is None else device))
+        except ChecksumError:
+            raise  # the library compares no checksums: it would load what is damaged
         except (CorruptFileError, FormatError, ToolUnavailableError, UnsupportedError) as error:
-            # As above. Tensors carry no checksums, so the error is about the header: a dtype, or damage.
+            # As above. The error is about the header: a dtype, or damage.
             _log.warning("%s: left to safetensors itself: %s", filename, error)
             return original(filename, device=device, **options)
 

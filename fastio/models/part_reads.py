@@ -26,6 +26,7 @@ from fastio.transports.transport import Extent, Span
 
 # The most bytes of one transfer, and of the buffer that rows are read into; a larger tensor is read alone.
 BATCH_BYTES = 32 << 20
+PARTS = "not verified: {parts} of {reads} reads are of parts of tensors, and the file's checksums are of whole ones"
 
 
 class Part(NamedTuple):
@@ -50,6 +51,11 @@ class Part(NamedTuple):
     def offset(self) -> int:
         """Where it begins in the file."""
         return self.entry.offset + self.selection.start * self.entry.dtype.itemsize
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its bytes are all of the tensor's, in their order."""
+        return self.is_run and self.nbytes == self.entry.nbytes
 
 
 class Batch(NamedTuple):
@@ -94,7 +100,8 @@ def batches(parts: Sequence[Part], most: int = BATCH_BYTES) -> list[Batch]:
 def read_batch(batch: Batch, device: torch.device, policy: Any = "auto") -> list[torch.Tensor]:
     """Read a batch into new memory; return its tensors, in its order, on ``device``.
 
-    Raises CorruptFileError if the file is too short or was written to meanwhile, TransferError if the system refuses.
+    Raises CorruptFileError if the file is too short or was written to meanwhile, ChecksumError if a tensor is damaged,
+    TransferError if the system refuses.
     """
     file, target = batch.parts[0].file, device
     if device.type != "cpu" and not (batch.parts[0].is_run and is_filled(device.type, SAFETENSORS)):
@@ -104,12 +111,26 @@ def read_batch(batch: Batch, device: torch.device, policy: Any = "auto") -> list
     return tensors if target == device else [tensor.to(device) for tensor in tensors]
 
 
-def read_into(file: WeightFile, extents: Sequence[Extent], span: Span | None, policy: Any) -> None:
-    """Fill memory from a file, and give the transfer to the recorders."""
+def read_into(
+    file: WeightFile, extents: Sequence[Extent], span: Span | None, policy: Any, tensors: Sequence[str | None]
+) -> None:
+    """Fill memory from a file, compare tensors with their checksums, and give the transfer to the recorders.
+
+    ``tensors`` has a name for each extent that is all of a tensor, and None for one that is a part. Extents ask for
+    their CRC-32 if the file has checksums. ChecksumError names the damaged tensor.
+    """
     if not extents:
         return
-    transfer, _ = read_extents(file.path, file.fd, file.size, extents, span, policy, None, SAFETENSORS)
-    publish(replace(transfer, fallbacks=(UNSEALED, *transfer.fallbacks)))
+    transfer, crcs = read_extents(file.path, file.fd, file.size, extents, span, policy, None, SAFETENSORS)
+    known, parts = file.checksums, list(tensors).count(None)
+    if known is not None:
+        for name, crc in zip(tensors, crcs, strict=True):
+            if name is not None and crc != known.crc32[name]:
+                file.check_unchanged()
+                raise known.mismatch(file.path, name, file.table.entries[name])
+    unverified = UNSEALED if known is None else PARTS.format(parts=parts, reads=len(extents)) if parts else ""
+    notes = (unverified,) if file.verify and unverified else ()
+    publish(replace(transfer, verified=known is not None and not parts, fallbacks=(*notes, *transfer.fallbacks)))
 
 
 def _read_runs(parts: Sequence[Part], device: torch.device, policy: Any) -> list[torch.Tensor]:
@@ -122,8 +143,10 @@ def _read_runs(parts: Sequence[Part], device: torch.device, policy: Any) -> list
             names.add(name)
             regions[number] = Region(name, part.offset, part.nbytes, 0)
     aligned = all(is_aligned(part.offset, part.entry.dtype.itemsize) for part in parts)
-    buffers = LoadBuffers(file.path, list(regions.values()), device, False, aligned)
-    read_into(file, buffers.extents, buffers.span, policy)
+    tensors = [parts[number].name if parts[number].is_whole else None for number in regions]
+    compared = file.checksums is not None and any(name is not None for name in tensors)
+    buffers = LoadBuffers(file.path, list(regions.values()), device, compared, aligned)
+    read_into(file, buffers.extents, buffers.span, policy, tensors)
     return [
         tensor_on(buffers.storage(regions[number]), part.entry.dtype, list(part.selection.shape))
         if part.nbytes
@@ -146,7 +169,8 @@ def _read_rows(part: Part, policy: Any) -> torch.Tensor:
         if found.inner:
             _read_blocks(part, found, filled[done : done + nbytes], policy)
         else:
-            read_into(part.file, list(_extents(part, found, packed, done)), None, policy)
+            extents = list(_extents(part, found, packed, done))
+            read_into(part.file, extents, None, policy, [None] * len(extents))
         done += nbytes
     return tensor_on(filled.untyped_storage(), part.entry.dtype, list(part.selection.shape))
 
@@ -159,7 +183,7 @@ def _read_blocks(part: Part, found: Blocks, target: torch.Tensor, policy: Any) -
         Region(f"{part.name} ({start})", part.entry.offset + start * itemsize, block, 0) for start in found.starts
     ]
     buffers = LoadBuffers(part.file.path, regions, torch.device("cpu"), False)
-    read_into(part.file, buffers.extents, buffers.span, policy)
+    read_into(part.file, buffers.extents, buffers.span, policy, [None] * len(regions))
     # As bytes: torch copies no dtype of less than a byte, and memory need not be aligned.
     shape = (*(size for size, _ in found.inner), itemsize)
     stride = (*(stride * itemsize for _, stride in found.inner), 1)

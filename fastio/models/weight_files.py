@@ -14,15 +14,19 @@ from fastio.files.open_file import check_regular, translate_open_limit
 from fastio.formats import dense_tensors
 from fastio.formats.detect import SAFETENSORS
 from fastio.formats.safetensors import tensor_table
+from fastio.formats.safetensors.format import checksums_of
 from fastio.formats.safetensors.tensor_table import Entry
 from fastio.models.locate import Located, locate
 from fastio.runtime.gc_pause import gc_paused
 
 
 class WeightFile:
-    """An open file of safetensors whose header was checked. It closes with the last reference to it, at the latest."""
+    """An open file of safetensors whose header was checked. It closes with the last reference to it, at the latest.
 
-    def __init__(self, path: str) -> None:
+    ``checksums`` are None if it has none, or if ``verify`` is False.
+    """
+
+    def __init__(self, path: str, verify: bool) -> None:
         self.path = path
         check_regular(path)
         self._descriptor = Descriptor(path, os.O_RDONLY)
@@ -32,6 +36,8 @@ class WeightFile:
         self.size = status.st_size
         self._modified = status.st_mtime_ns
         self.table = tensor_table.read(path, self.fd, self.size)
+        self.verify = verify
+        self.checksums = checksums_of(path, self.fd, self.size, self.table) if verify else None
 
     def check_unchanged(self) -> None:
         """Raise CorruptFileError if the file was written to since it was opened."""
@@ -47,9 +53,12 @@ class WeightFile:
 
 
 class WeightFiles:
-    """The files of a model as one collection of tensors. Opening checks every header, and the index against them."""
+    """The files of a model as one collection of tensors. Opening checks every header, and the index against them.
 
-    def __init__(self, where: Any) -> None:
+    ``verify``: checksums are wanted, where the files have them.
+    """
+
+    def __init__(self, where: Any, verify: bool = True) -> None:
         located = locate(where)
         self.shard_index = located.shard_index
         self.files: list[WeightFile] = []
@@ -58,7 +67,7 @@ class WeightFiles:
         with gc_paused():
             for path in located.paths:
                 dense_tensors.check_mode(path, SAFETENSORS)
-                self._add(WeightFile(path))
+                self._add(WeightFile(path, verify))
         _check_index(located, self.file_of)
 
     def entry(self, name: str) -> Entry:
@@ -116,9 +125,9 @@ def _check_index(located: Located, file_of: dict[str, WeightFile]) -> None:
 
 
 @contextlib.contextmanager
-def open_weights(where: Any) -> Iterator[WeightFiles]:
+def open_weights(where: Any, verify: bool = True) -> Iterator[WeightFiles]:
     """The files of a model; closed at the end. See :func:`fastio.models.locate.locate` for ``where``."""
-    files = WeightFiles(where)
+    files = WeightFiles(where, verify)
     try:
         yield files
     finally:
