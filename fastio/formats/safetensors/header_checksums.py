@@ -2,14 +2,14 @@
 
 The value is JSON: ``{"version":1,"table":"…","crc32":"…","sha256":"…"}``, the last one only if hashes were asked for.
 ``crc32`` has 8 hex digits for each tensor, ``sha256`` 64, in the order of the sorted names. ``table`` is the CRC-32 of
-the names, dtypes and shapes, as JSON: it shows that the value was copied to a file of other tensors.
+the names, dtypes and shapes, as JSON of three lists: it shows that the value was copied to a file of other tensors.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+import struct
 from typing import Any
 
 from fastio import _native
@@ -69,12 +69,14 @@ def of_header(path: str, table: TensorTable) -> TensorChecksums | None:
             "its metadata hold fastio's checksums of other tensors (names, dtypes or shapes differ), as when another "
             f"program copies the metadata of one file to another; {stale_cure(path)}{AS_IT_IS}",
         )
-    crcs = _split(value.get("crc32"), CRC_DIGITS, names)
-    hashes = _split(value["sha256"], SHA_DIGITS, names) if "sha256" in value else {}
-    if crcs is None or hashes is None:
+    digits: Any = value.get("crc32")
+    sha: Any = value.get("sha256")
+    if not is_hex(digits, CRC_DIGITS * len(names)) or not (sha is None or is_hex(sha, SHA_DIGITS * len(names))):
         raise _malformed(path, table.checksums)
-    numbers = {name: int(digits, 16) for name, digits in crcs.items()}
-    return TensorChecksums(numbers, hashes if "sha256" in value else None, rewritten=table.start % PAGE != 0)
+    crcs = dict(zip(names, struct.unpack(f">{len(names)}I", bytes.fromhex(digits)), strict=True))
+    starts = range(0, SHA_DIGITS * len(names), SHA_DIGITS)
+    hashes = None if sha is None else {n: sha[at : at + SHA_DIGITS] for n, at in zip(names, starts, strict=True)}
+    return TensorChecksums(crcs, hashes, rewritten=table.start % PAGE != 0)
 
 
 def check_version(path: str, version: int) -> None:
@@ -91,15 +93,9 @@ def is_hex(digits: Any, count: int) -> bool:
     return isinstance(digits, str) and len(digits) == count and not digits.strip("0123456789abcdef")
 
 
-def _split(digits: Any, count: int, names: list[str]) -> dict[str, str] | None:
-    """Divide text into ``count`` hex digits for each name; None if it is not that."""
-    if not is_hex(digits, count * len(names)):
-        return None
-    return {name: digits[count * n : count * (n + 1)] for n, name in enumerate(names)}
-
-
-def _table_crc(rows: Iterable[tuple[str, str, list[int]]]) -> str:
-    return f"{_native.crc32(json.dumps(list(rows), separators=(',', ':')).encode()):08x}"
+def _table_crc(rows: Rows) -> str:
+    columns = [[row[column] for row in rows] for column in range(3)]
+    return f"{_native.crc32(json.dumps(columns, separators=(',', ':')).encode()):08x}"
 
 
 def _malformed(path: str, value: str) -> ChecksumError:
