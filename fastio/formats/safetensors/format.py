@@ -36,7 +36,7 @@ def layout(
 
     ``metadata`` is the caller's own text, stored in the header. With ``checksums`` the header has room for a CRC-32 of
     each tensor, with ``hashes`` also for a SHA-256. It then has metadata in any case, and says ``"format": "pt"`` if
-    the caller gave none: transformers and accelerate refuse metadata without it.
+    the caller gave none: accelerate refuses metadata without it.
     """
     if hashes and not checksums:
         raise ValueError(f"{path}: hashes=True needs checksums=True: hashes are stored beside the CRC-32s")
