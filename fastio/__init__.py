@@ -12,6 +12,7 @@ with _held_back():
     from fastio.engine.verify import Verification, verify
     from fastio.errors import (
         CheckpointError,
+        ChecksumError,
         CorruptFileError,
         DeviceInUseError,
         DictionaryError,
@@ -72,6 +73,7 @@ with _held_back():
 __all__ = [
     "CheckpointError",
     "Checkpointer",
+    "ChecksumError",
     "CorruptFileError",
     "DeviceInUseError",
     "DictionaryError",

@@ -57,7 +57,8 @@ def save(
         progress: True for a progress bar, or a function that is called with (bytes done, bytes in all); only
             at the end where torch does the work.
         torch_save_arguments: torch.save's own: ``pickle_protocol``, ``pickle_module``, …; for ``safetensors`` its
-            library's ``metadata``, a dict of str to str.
+            library's ``metadata``, a dict of str to str, and ``checksums`` and ``hashes`` of
+            :func:`fastio.save_file`.
 
     Raises:
         FormatError: the format cannot hold the object. TransferError (an OSError): the system refused.
@@ -114,14 +115,15 @@ def load(
         keys: load these entries of the dict in the file, and read only the bytes that they need (``pt`` and
             ``safetensors``). A name is a key, or keys of nested dicts joined by dots, as ``fastio inspect`` shows them.
             The result has the dicts of the file without their other entries: ``["model"]`` gives ``{"model": {...}}``.
-        verify: compare each record with its CRC-32 before anything is returned (``pt``; the other formats carry none).
-            torch's own load compares none: a load that verifies uses it by name only (``policy="torch"``).
+        verify: compare each record with its CRC-32 before anything is returned: of ``pt``, and of ``safetensors`` that
+            fastio saved, or that ``fastio seal`` made checksums for. torch's own load compares none: a load that
+            verifies uses it by name only (``policy="torch"``).
 
     Raises:
-        CorruptFileError: the file is damaged; the message names the record. FormatError: it is good, but holds what
-            this torch has no dtype for. TensorMissingError (a KeyError): one of ``keys`` is not there; the message has
-            names that are alike. TransferError (an OSError): the system refused. Otherwise what ``torch.load`` raises:
-            FileNotFoundError, UnpicklingError, …
+        CorruptFileError: the file is damaged; the message names the record. For a tensor of ``safetensors`` it is a
+            ChecksumError. FormatError: the file is good, but holds what this torch has no dtype for. TensorMissingError
+            (a KeyError): one of ``keys`` is not there; the message has names that are alike. TransferError (an
+            OSError): the system refused. Otherwise what ``torch.load`` raises: FileNotFoundError, UnpicklingError, …
 
     >>> state = fastio.load("model.pt", map_location="cuda")
     """

@@ -53,6 +53,13 @@ class CorruptFileError(FastIOError, RuntimeError):
         return type(self), (self.path, self.record, self.problem)
 
 
+class ChecksumError(CorruptFileError):
+    """Tensors do not have the checksums that are stored for them, or these belong to other tensors.
+
+    ``record`` is the name of the damaged tensor; None if the checksums as a whole cannot be used.
+    """
+
+
 class ToolUnavailableError(FastIOError):
     """A tool that the caller named cannot be used here. The message says why and what to install."""
 

@@ -15,6 +15,7 @@ from fastio.cli.doctor_command import doctor
 from fastio.cli.explain_command import explain, tools
 from fastio.cli.inspect_command import inspect
 from fastio.cli.messages import INTERRUPTED, TROUBLE, complain
+from fastio.cli.seal_command import seal
 from fastio.cli.verify_command import verify
 from fastio.errors import FastIOError
 
@@ -43,5 +44,5 @@ def cli() -> None:
     """Look into files of tensors, check and compare them, and see which tools fastio uses and why."""
 
 
-for command in (inspect, verify, diff, explain, tools, dictionaries, doctor):
+for command in (inspect, verify, seal, diff, explain, tools, dictionaries, doctor):
     cli.add_command(command)

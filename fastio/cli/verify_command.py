@@ -1,16 +1,15 @@
-"""``fastio verify``: compares files with the checksums in them."""
+"""``fastio verify``: compares files with the checksums in them, or beside them."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
 
 import click
 
+from fastio.cli.files import files_of
 from fastio.cli.messages import DAMAGED, TROUBLE, echo_json, one_line, visible
 from fastio.engine.verify import verify as verify_file
 from fastio.errors import CorruptFileError, FastIOError
-from fastio.files.open_file import check_regular
 from fastio.inspect.contents import contents
 from fastio.sizes import format_size
 
@@ -19,7 +18,10 @@ VERIFIED, NOT_VERIFIED, DAMAGE, UNREADABLE = "verified", "not verified", "damage
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The check of one file. ``nbytes`` were compared; ``record`` is damaged, and ``tensors`` lie in it."""
+    """The check of one file. ``nbytes`` were compared, also with SHA-256s if ``hashed``.
+
+    ``record`` is damaged, and ``tensors`` lie in it.
+    """
 
     path: str
     status: str
@@ -27,18 +29,20 @@ class Outcome:
     format: str = ""
     records: int = 0
     nbytes: int = 0
+    hashed: bool = False
     record: str | None = None
     tensors: tuple[str, ...] = ()
 
 
-@click.command(short_help="Compare files with the checksums in them.")
+@click.command(short_help="Compare files with their checksums.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of the files' outcomes.")
 def verify(paths: tuple[str, ...], as_json: bool) -> None:
-    """Compare every byte of each PATH with the CRC-32 in the file; of a folder of shards, of each shard.
+    """Compare every byte of each PATH with its CRC-32, and its SHA-256 if there is one; of a folder, of each shard.
 
-    .safetensors and .npy have no checksums: only their structure is checked, and that is said. Exit status: 0 if no
-    damage was found, 1 for a damaged file, 2 for one that could not be read.
+    A .safetensors has them if fastio saved it, or after fastio seal. Without checksums, as in .npy, only the structure
+    is checked, and that is said. Exit status: 0 if no damage was found, 1 for a damaged file, 2 for one that could not
+    be read.
     """
     outcomes = []
     for path in paths:
@@ -55,11 +59,7 @@ def verify(paths: tuple[str, ...], as_json: bool) -> None:
 def check(path: str) -> list[Outcome]:
     """The outcomes of a file, or of a folder's shards."""
     try:
-        if os.path.isdir(path) or path.endswith(".index.json"):
-            files = contents(path).files
-        else:
-            check_regular(path)
-            files = (path,)
+        files = files_of(path)
     except (FastIOError, OSError) as error:
         return [_failed(path, error)]
     return [_check_file(file) for file in files]
@@ -71,7 +71,7 @@ def _check_file(path: str) -> Outcome:
     except (FastIOError, OSError) as error:
         return _failed(path, error)
     if found.checksummed:
-        return Outcome(path, VERIFIED, "", found.format, found.records, found.nbytes)
+        return Outcome(path, VERIFIED, "", found.format, found.records, found.nbytes, found.hashed)
     why = "its tensors have no checksums; only its structure was checked"
     return Outcome(path, NOT_VERIFIED, why, found.format, found.records, found.nbytes)
 
@@ -93,7 +93,8 @@ def _tensors(error: CorruptFileError) -> tuple[str, ...]:
 
 def _tell(outcome: Outcome) -> None:
     if outcome.status == VERIFIED:
-        compared = f"{outcome.records:,} records, {format_size(outcome.nbytes)}, match their CRC-32s"
+        kinds = "CRC-32s and SHA-256s" if outcome.hashed else "CRC-32s"
+        compared = f"{outcome.records:,} records, {format_size(outcome.nbytes)}, match their {kinds}"
         click.echo(f"{visible(outcome.path)}: verified: {compared}")
     elif outcome.status == NOT_VERIFIED:
         click.echo(f"{visible(outcome.path)}: not verified: {outcome.format}: {outcome.problem}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 
+from fastio import _native
 from fastio._native import Control
 from fastio.errors import RefusedError
 from fastio.files.full_write import write_all
@@ -36,21 +38,31 @@ def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield from _parts(part[0] if len(part) == 1 else part)
 
 
-def write_packed(tensors: Sequence[NonContiguousTensor], path: str, fd: int, control: Control) -> tuple[str, ...]:
-    """Write the tensors at their offsets, through the page cache (chunks are not aligned); return notes.
+class Packed(NamedTuple):
+    """What was packed: a CRC-32 by each tensor's offset in the file, and notes for the result."""
 
-    TransferError if the system refuses, RefusedError if the transfer
-    is cancelled.
+    checksums: dict[int, int]
+    notes: tuple[str, ...]
+
+
+def write_packed(tensors: Sequence[NonContiguousTensor], path: str, fd: int, control: Control) -> Packed:
+    """Write the tensors at their offsets, through the page cache (chunks are not aligned).
+
+    TransferError if the system refuses, RefusedError if the transfer is cancelled.
     """
+    checksums: dict[int, int] = {}
     for offset, _, tensor in tensors:
-        at = offset
+        at, checksum = offset, 0
         for piece in packed(tensor):
             if control.cancelled:
                 raise RefusedError(f"{path}: the transfer was cancelled")
+            checksum = _native.crc32_at(piece.data_ptr(), piece.nbytes, checksum)
             write_all(path, fd, view(piece.data_ptr(), piece.nbytes), at)
             at += piece.nbytes
             control.advance(piece.nbytes)
+        checksums[offset] = checksum
     if not tensors:
-        return ()
+        return Packed(checksums, ())
     nbytes = sum(tensor.nbytes for tensor in tensors)
-    return (f"{len(tensors)} tensors of {nbytes} bytes were packed into the page cache: they are not contiguous",)
+    note = f"{len(tensors)} tensors of {nbytes} bytes were packed into the page cache: they are not contiguous"
+    return Packed(checksums, (note,))

@@ -41,15 +41,15 @@ def save_stream(call: SaveCall, f: Any) -> SaveResult:
     started = time.perf_counter()
     if call.file_format == PT:
         sequential_write.write_by_torch(call.obj, f, call.path, call.arguments)
-        nbytes, tool = 0, "torch"
+        nbytes, tool, verified = 0, "torch", False
     else:
         layout = formats.lay_out(call.file_format, call.obj, call.path, call.arguments)
-        sequential_write.write(layout, sequential_write.whole(f, call.path))
+        sequential_write.write(layout, sequential_write.whole(f, call.path), call.path)
         if callable(flush := getattr(f, "flush", None)):
             flush()  # as torch does: what was saved can be loaded, by another process, too
-        nbytes, tool = layout.payload, "memory"
+        nbytes, tool, verified = layout.payload, "memory", bool(layout.digests)
     tell_end(call.progress, nbytes)
-    return completed(
+    result = completed(
         SaveResult,
         SAVE,
         call.path,
@@ -60,6 +60,7 @@ def save_stream(call: SaveCall, f: Any) -> SaveResult:
         reason=_REASON,
         nbytes=nbytes,
     )
+    return replace(result, verified=verified)
 
 
 def load_stream(call: LoadCall, f: Any) -> tuple[Any, Transfer]:

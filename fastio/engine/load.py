@@ -130,8 +130,9 @@ def _open_source(call: LoadCall, fd: int, size: int, file_format: str) -> Source
     given = given_arguments(call)
     if given:
         raise TypeError(f"{call.path}: .{file_format} takes none of torch.load's arguments, got {', '.join(given)}")
-    keys = () if call.keys is None else (call.keys,)
-    source: Source = formats.module(file_format).source(call.path, fd, size, *keys)
+    # Only .safetensors have parts that are found by name, and checksums that need not be there.
+    options = (call.keys, call.verify) if file_format == SAFETENSORS else ()
+    source: Source = formats.module(file_format).source(call.path, fd, size, *options)
     return source
 
 
@@ -249,4 +250,4 @@ def _check(path: str, source: Source, values: Sequence[int]) -> None:
     """Compare the CRCs of what was read with what the file says."""
     for region, value in zip(source.regions, values, strict=True):
         if value != region.crc:
-            raise crc_mismatch(path, region)
+            raise crc_mismatch(path, region) if source.damaged is None else source.damaged(region)

@@ -7,15 +7,16 @@ import io
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 
 from fastio import formats
 from fastio._native import Control
-from fastio.engine import checksum_repair, checksums, sequential_write
+from fastio.engine import checksum_repair, checksums, header_digests, sequential_write
 from fastio.engine.background_job import Progress, under_way
-from fastio.engine.contiguous_chunks import write_packed
+from fastio.engine.contiguous_chunks import Packed, write_packed
 from fastio.engine.executor import Execution
 from fastio.engine.operation import Operation
 from fastio.engine.progress import tell_end
@@ -25,7 +26,7 @@ from fastio.engine.transport_errors import call_transport
 from fastio.errors import ToolUnavailableError, TransferError
 from fastio.files.atomic_file import AtomicFile
 from fastio.files.save_target import in_place_reason
-from fastio.formats.detect import PT
+from fastio.formats.detect import PT, SAFETENSORS
 from fastio.formats.layout import Layout
 from fastio.formats.pt import writer
 from fastio.results import SaveResult, completed
@@ -78,8 +79,24 @@ def save_file(call: SaveCall) -> SaveResult:
     with AtomicFile(call.path, call.follow_link) as new:
         moved = execution.run(lambda tool: _fill_by(tool, call, layout, new), lambda: os.ftruncate(new.fd, 0))
         new.commit(call.durable)
+    if call.file_format == SAFETENSORS:
+        moved = moved._replace(notes=(*moved.notes, *_without_old_checksums(call.path)))
     checksummed = moved.route != "library" or with_crcs
-    return execution.saved(moved, verified=call.file_format == PT and checksummed)
+    return execution.saved(moved, verified=checksummed if call.file_format == PT else bool(layout.digests))
+
+
+def _without_old_checksums(path: str) -> tuple[str, ...]:
+    """Remove the old file's sidecar, which is not the new file's. Returns notes."""
+    from fastio.formats.safetensors import sidecar  # not needed by all saves
+
+    name = sidecar.name_of(path)
+    try:
+        os.unlink(name)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        return (f"{name}, which has checksums of the old file, could not be removed: {error.strerror}",)
+    return (f"{name}, which had checksums of the old file, was removed",)
 
 
 def save_layout(
@@ -139,10 +156,10 @@ def _save_in_place(call: SaveCall, started: float, why: str) -> SaveResult:
         if layout is None:
             write_by_torch(call, file)
         else:
-            sequential_write.write(layout, sequential_write.whole(file, call.path))
+            sequential_write.write(layout, sequential_write.whole(file, call.path), call.path)
     nbytes = 0 if layout is None else layout.payload
     tell_end(call.progress, nbytes)
-    return completed(
+    result = completed(
         SaveResult,
         SAVE,
         call.path,
@@ -154,6 +171,7 @@ def _save_in_place(call: SaveCall, started: float, why: str) -> SaveResult:
         nbytes=nbytes,
         notes=(f"not durable: {why}",) if call.durable else (),
     )
+    return replace(result, verified=layout is not None and bool(layout.digests))
 
 
 def _fill_by(tool: str, call: SaveCall, layout: Layout, new: AtomicFile) -> TransportResult:
@@ -180,17 +198,19 @@ def _fill(
         patches = ()
     request = WriteRequest(new.path, new.fd, layout.size, layout.extents, patches, durable, control)
 
-    def write() -> TransportResult:
+    def write() -> tuple[TransportResult, Packed]:
         moved = call_transport(tool, request)  # first: it may write zeros between the extents
-        notes = write_packed(layout.strided, new.path, new.fd, control)
-        return moved._replace(notes=(*moved.notes, *notes))
+        return moved, write_packed(layout.strided, new.path, new.fd, control)
 
     with under_way(write, control, layout.size) as job:
-        moved = job.wait(progress)
-    if sealed is None:
-        return moved, moved.checksums or ()
-    notes = sealed.notes
-    # Reading back what bypassed the host's memory would cost as much as the save.
-    if not still and layout.devices <= _CPU:
-        notes += checksum_repair.reseal(layout, sealed.values, new.path, new.fd)
-    return moved._replace(notes=(*moved.notes, *notes)), sealed.values
+        moved, packed = job.wait(progress)
+    notes, values = packed.notes, moved.checksums or ()
+    if sealed is not None:
+        notes, values = (*notes, *sealed.notes), sealed.values
+        # Reading back what bypassed the host's memory would cost as much as the save.
+        if not still and layout.devices <= _CPU:
+            notes += checksum_repair.reseal(layout, sealed.values, new.path, new.fd)
+    if layout.digests:
+        crcs = {extent.offset: crc for extent, crc in zip(layout.extents, values, strict=True)} | packed.checksums
+        header_digests.write_after(layout, crcs, new.path, new.fd)
+    return moved._replace(notes=(*moved.notes, *notes)), values

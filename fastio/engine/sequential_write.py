@@ -5,53 +5,52 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from fastio.engine.contiguous_chunks import packed
-from fastio.errors import TransferError
-from fastio.formats.layout import Layout, NonContiguousTensor
-from fastio.memory.raw_memory import storage_bytes, view
-from fastio.transports.transport import Extent
-
-_PIECE = 8 << 20  # bytes; a file object may copy what it is given
+from fastio import _native
+from fastio.engine import header_digests
+from fastio.engine.host_pieces import Part, host_pieces
+from fastio.errors import ChecksumError, TransferError
+from fastio.formats.layout import Layout
 
 
-def write(layout: Layout, f: Any) -> None:
-    """Write the file of a layout to a file object, at its position."""
+def write(layout: Layout, f: Any, name: str) -> None:
+    """Write the file of a layout to a file object, at its position; errors call it ``name``.
+
+    ChecksumError if another thread changed a tensor after its checksum was written into the header.
+    """
+    crcs = header_digests.compute_before(layout)
     at, at_once = 0, _copies_at_once(f)
-    parts: list[Extent | NonContiguousTensor] = [*layout.extents, *layout.strided]
+    parts: list[Part] = [*layout.extents, *layout.strided]
     for part in sorted(parts, key=lambda part: part.offset):
+        expected, crc = crcs.get(part.offset), 0
         if part.offset > at:
             f.write(bytes(part.offset - at))
-        for piece in _pieces(part):
-            f.write(piece if at_once else bytes(piece))
+        for piece in host_pieces(part):
+            data = piece if at_once and expected is None else bytes(piece)
+            f.write(data)
+            crc = crc if expected is None else _native.crc32(data, crc)
+        if expected not in (None, crc):
+            raise _changed(layout, name, part.offset)
         at = part.offset + part.nbytes
+
+
+def _changed(layout: Layout, name: str, offset: int) -> ChecksumError:
+    tensor = next(place.name for place in layout.digests if place.offset == offset)
+    return ChecksumError(
+        name,
+        tensor,
+        "it was changed while it was written, after its CRC-32 was written into the header: the file is damaged; save "
+        "again while no other thread changes it, or with checksums=False",
+    )
 
 
 def _copies_at_once(f: Any) -> bool:
     """Whether the memory may change once ``write`` returns. Other file objects may keep a reference to it."""
     inner = f.raw if type(f) in (_Whole, io.BufferedWriter, io.BufferedRandom) else f
     return type(inner) in (io.FileIO, io.BytesIO)
-
-
-def _pieces(part: Extent | NonContiguousTensor) -> Iterator[memoryview]:
-    """The bytes of a part, in host memory. A piece is valid until the next one."""
-    if isinstance(part, NonContiguousTensor):
-        for piece in packed(part.tensor):
-            yield view(piece.data_ptr(), piece.nbytes).toreadonly()
-        return
-    for start in range(0, part.nbytes, _PIECE):
-        nbytes = min(_PIECE, part.nbytes - start)
-        if part.device == "cpu":
-            yield view(part.address + start, nbytes).toreadonly()
-        else:
-            storage: torch.UntypedStorage = part.owner
-            at = part.address - storage.data_ptr() + start
-            copy = storage_bytes(storage)[at : at + nbytes].cpu()
-            yield view(copy.data_ptr(), nbytes).toreadonly()
 
 
 def write_by_torch(obj: Any, f: Any, name: str, arguments: dict[str, Any]) -> None:

@@ -1,32 +1,28 @@
-"""Checks files: every byte against its CRC-32, in bounded memory."""
+"""Checks files: every byte against its CRC-32, and its SHA-256 if there is one, in bounded memory."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fastio import _native, formats
-from fastio.errors import FormatError, RefusedError
+from fastio import formats
+from fastio.engine.record_checksums import record_checksums
+from fastio.errors import FormatError
 from fastio.files.open_file import opened
 from fastio.formats.detect import HEAD_BYTES, NPY, PT, SAFETENSORS, detect
 from fastio.formats.pt.reader import Archive, NeedsTorchError, Record, crc_mismatch, open_archive
 from fastio.formats.pt.zip_members import verify_members
 from fastio.formats.small_reads import head
-from fastio.runtime.native_errors import translate_native_errors
-from fastio.transports import registry
-from fastio.transports.transport import Extent, ReadRequest, Span, TransportResult, is_resident
-
-_WINDOW = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
     """The result of a check of ``records`` records with ``nbytes`` bytes in all.
 
-    ``checksummed`` is False if the file carries no checksums of its tensors (safetensors, npy, torch.save with CRCs
-    off, or inside ``skip_data()``): then only its structure was checked, and of a ``.pt`` the other records that have
-    one.
+    ``checksummed`` is False if there are no checksums of its tensors (npy, safetensors of others without a sidecar,
+    torch.save with CRCs off, or inside ``skip_data()``): then only its structure was checked, and of a ``.pt`` the
+    other records that have one. ``hashed``: they were compared with SHA-256s, too.
     """
 
     path: str
@@ -34,10 +30,11 @@ class Verification:
     records: int
     nbytes: int
     checksummed: bool
+    hashed: bool = False
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
-    """Check every byte of a file against the CRC-32 stored with it; the result says if there is none.
+    """Check every byte of a file against the CRC-32 stored with it, or beside it; the result says if there is none.
 
     Reads the file once, in 32 MiB windows. Raises CorruptFileError naming the record that is damaged, FormatError for
     a file that is none of pt, safetensors or npy, and what ``open`` raises (FileNotFoundError, IsADirectoryError,
@@ -56,7 +53,11 @@ def verify(path: str | os.PathLike[str]) -> Verification:
                 archive = reason.archive
             nbytes = verify_archive(archive, size)[0] if archive.checksummed else 0
             return Verification(name, file_format, len(archive.records), nbytes, archive.has_storage_crcs)
-        if file_format in (SAFETENSORS, NPY):
+        if file_format == SAFETENSORS:
+            from fastio.engine.tensor_digests import verified  # what it imports, few processes need
+
+            return Verification(name, file_format, *verified(name, fd, size))
+        if file_format == NPY:
             source = formats.module(file_format).source(name, fd, size)
             return Verification(name, file_format, len(source.regions), 0, False)
     raise FormatError(f"{name}: this is no .pt (zip), .safetensors or .npy file, so it carries no checksums to verify")
@@ -64,7 +65,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
 
 def checksum(path: str, fd: int, size: int) -> int:
     """The CRC-32 of all ``size`` bytes of an open file. CorruptFileError if it is shorter."""
-    return _checksums(path, fd, [Record("", 0, size, 0)], size, {})[0] if size else 0
+    return record_checksums(path, fd, [Record("", 0, size, 0)], size, {})[0] if size else 0
 
 
 def verify_archive(archive: Archive, size: int) -> tuple[int, tuple[str, ...]]:
@@ -89,52 +90,8 @@ def verify_records(archive: Archive, records: Iterable[Record], size: int) -> tu
     """
     in_order = sorted((record for record in records if record.nbytes), key=lambda record: record.offset)
     notes: dict[str, None] = {}
-    values = _checksums(archive.path, archive.fd, in_order, size, notes)
+    values = record_checksums(archive.path, archive.fd, in_order, size, notes)
     for record, value in zip(in_order, values, strict=True):
         if value != record.crc:
             raise crc_mismatch(archive.path, record)
     return tuple(notes)
-
-
-def _checksums(path: str, fd: int, records: Sequence[Record], size: int, notes: dict[str, None]) -> list[int]:
-    """The CRC-32 of each record's bytes (records sorted by offset), read through one window of memory."""
-    values = [0] * len(records)
-    done = [0] * len(records)
-    if not records:
-        return values
-    with translate_native_errors(path):
-        window = _native.Mapping(min(_WINDOW, size + 4096))
-        resident = is_resident(fd, size)
-    first = 0
-    end = max(record.offset + record.nbytes for record in records)
-    for begin in range(records[0].offset // 4096 * 4096, end, _WINDOW):
-        stop = min(begin + _WINDOW, end)
-        while records[first].offset + records[first].nbytes <= begin:
-            first += 1
-        inside = []
-        for index in range(first, len(records)):
-            if records[index].offset >= stop:
-                break
-            inside.append(index)
-        extents = []
-        for index in inside:
-            at = max(records[index].offset, begin)
-            nbytes = min(records[index].offset + records[index].nbytes, stop) - at
-            extents.append(Extent(at, nbytes, window.address + at - begin, True, "cpu", window, records[index].name))
-        span = Span(begin, stop - begin, window.address)
-        moved = _read(ReadRequest(path, fd, size, extents, span, resident), notes)
-        for index, extent, value in zip(inside, extents, moved.checksums or (), strict=True):
-            values[index] = _native.crc32_combine(values[index], value, extent.nbytes) if done[index] else value
-            done[index] += extent.nbytes
-    return values
-
-
-def _read(request: ReadRequest, notes: dict[str, None]) -> TransportResult:
-    """Read, bypassing the page cache for a file that is not in it: a check must not evict other files."""
-    uring = registry.find("uring").transport
-    if not request.resident and uring is not None:
-        try:
-            return uring.read(request)
-        except RefusedError as refusal:
-            notes[f"verifying, uring: {refusal}"] = None
-    return registry.get("posix").read(request)

@@ -23,7 +23,7 @@ def lay_out(file_format: str, obj: Any, path: str, arguments: dict[str, Any]) ->
     TypeError for an argument that the format lacks, FormatError for an object that it cannot hold, UnsupportedError
     inside FakeTensorMode.
     """
-    unknown = arguments.keys() - ({"metadata"} if file_format == SAFETENSORS else set())
+    unknown = arguments.keys() - ({"metadata", "checksums", "hashes"} if file_format == SAFETENSORS else set())
     if unknown:
         raise TypeError(f"{file_format} takes none of torch.save's arguments, got {', '.join(sorted(unknown))}")
     dense_tensors.check_mode(path, file_format)

@@ -21,12 +21,25 @@ class NonContiguousTensor(NamedTuple):
     tensor: torch.Tensor
 
 
+class DigestPlace(NamedTuple):
+    """Where the checksums of a tensor belong, as hex digits: in ``literal``, which begins the file, before the tensor.
+
+    ``offset`` is the tensor's in the file. ``crc32`` is where 8 digits belong, ``sha256`` where 64 do, if wanted.
+    """
+
+    name: str
+    offset: int
+    crc32: int
+    sha256: int | None
+
+
 class Layout(NamedTuple):
     """A whole file of ``size`` bytes: ``extents`` (sorted), and ``patches`` where checksums belong.
 
     ``payload`` is the number of tensor bytes, ``devices`` where they are. ``literal`` holds the format's own bytes,
     and those of tensors too small for an extent. ``strided`` (sorted) holds the tensors that no transport can move:
-    they lie between the extents, and must be packed.
+    they lie between the extents, and must be packed. ``digests``: ``literal`` is the file's header, and gets checksums
+    of extents and strided tensors.
     """
 
     size: int
@@ -36,6 +49,7 @@ class Layout(NamedTuple):
     devices: frozenset[str]
     literal: bytearray | memoryview
     strided: Sequence[NonContiguousTensor] = ()
+    digests: Sequence[DigestPlace] = ()
 
     @property
     def device(self) -> str:
@@ -68,11 +82,11 @@ class LayoutBuilder:
         self._devices.add(device)
         self._payload += nbytes
 
-    def add_tensor(self, offset: int, tensor: torch.Tensor, name: str) -> None:
+    def add_tensor(self, offset: int, tensor: torch.Tensor, name: str, checksum: bool = False) -> None:
         """Place the elements of a dense tensor, at least one, at ``offset``, row by row. Offsets must rise."""
         plain = tensor.detach()
         if plain.is_contiguous() and not plain.is_conj() and not plain.is_neg():
-            self.add_storage(offset, plain.untyped_storage(), plain.nbytes, name, False, storage_offset_bytes(plain))
+            self.add_storage(offset, plain.untyped_storage(), plain.nbytes, name, checksum, storage_offset_bytes(plain))
         else:
             self._strided.append(NonContiguousTensor(offset, plain.nbytes, plain))
             self._devices.add(plain.device.type)
@@ -88,6 +102,7 @@ class LayoutBuilder:
         runs: Sequence[tuple[int, int, int]],
         patches: Sequence[tuple[int, int]],
         size: int,
+        digests: Sequence[DigestPlace] = (),
     ) -> Layout:
         """Return the layout.
 
@@ -107,7 +122,8 @@ class LayoutBuilder:
             extents.append(extent)
         extents.extend(_literal_extent(run, base, literal) for run in runs[index:])
         crc_patches = [Patch(offset, extent_indices[number]) for offset, number in patches]
-        return Layout(size, extents, crc_patches, self._payload, frozenset(self._devices), literal, self._strided)
+        devices = frozenset(self._devices)
+        return Layout(size, extents, crc_patches, self._payload, devices, literal, self._strided, digests)
 
 
 def _literal_extent(run: tuple[int, int, int], base: int, literal: bytearray | memoryview) -> Extent:

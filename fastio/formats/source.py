@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fastio.errors import CorruptFileError
 from fastio.memory.load_buffers import Region
 from fastio.transports.transport import Span
 
@@ -22,6 +23,8 @@ class Source(NamedTuple):
     ``confirm(span)`` compares derived offsets of regions with the headers in front of the bytes: in memory if a
     transport filled a span that includes the headers, else in the file. It returns None if the offsets are right, else
     a source with the right ones, which must be read instead. ``confirm`` is None if no offset was derived.
+
+    ``damaged(region)`` is the error for a region whose bytes do not match its CRC; None for that of ``.pt``.
     """
 
     format: str
@@ -30,6 +33,7 @@ class Source(NamedTuple):
     checksummed: bool
     confirm: Callable[[Span | None], Source | None] | None = None
     aligned: bool = False
+    damaged: Callable[[Region], CorruptFileError] | None = None
 
     @property
     def nbytes(self) -> int:

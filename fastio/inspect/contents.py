@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from fastio import formats
-from fastio.errors import CorruptFileError, FormatError, shortened
+from fastio.errors import ChecksumError, CorruptFileError, FormatError, shortened
 from fastio.files.open_file import check_regular, opened
 from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect
-from fastio.formats.safetensors import header as safetensors_header
-from fastio.formats.small_reads import head, read_at
+from fastio.formats.safetensors import format as safetensors_format
+from fastio.formats.safetensors import tensor_table
+from fastio.formats.small_reads import head
 from fastio.memory.load_buffers import Region
 
 EXPECTED = "a .pt, .safetensors or .npy file, or a folder with a model.safetensors.index.json"
@@ -117,7 +118,17 @@ def _contents_of_plain(path: str, fd: int, size: int, file_format: str) -> Conte
         regions.append(region)
         return torch.UntypedStorage(region.nbytes, device="meta")
 
-    source = formats.module(file_format).source(path, fd, size)
+    notes: tuple[str, ...] = ()
+    metadata: dict[str, str] = {}
+    if file_format == SAFETENSORS:
+        metadata = tensor_table.read(path, fd, size).metadata or {}
+        try:
+            source = safetensors_format.source(path, fd, size, verify=True)
+        except ChecksumError:  # what it holds can be listed all the same
+            notes = ("its checksums are malformed, or another file's: fastio verify says which, and the cure",)
+            source = safetensors_format.source(path, fd, size)
+    else:
+        source = formats.module(file_format).source(path, fd, size)
     try:
         built: Any = source.build(storage_of)
     except (RuntimeError, OverflowError, ValueError, TypeError) as error:  # torch's versions differ in which they raise
@@ -129,10 +140,4 @@ def _contents_of_plain(path: str, fd: int, size: int, file_format: str) -> Conte
         for (name, tensor), region in zip(named, regions, strict=True)
     ]
     found.sort(key=lambda tensor: tensor.offset)
-    metadata = _metadata(path, fd) if file_format == SAFETENSORS else {}
-    return Contents(path, file_format, size, tuple(found), metadata, {}, (), (), (), False, (path,))
-
-
-def _metadata(path: str, fd: int) -> dict[str, str]:
-    length = int.from_bytes(read_at(path, fd, 0, 8), "little")
-    return safetensors_header.parse(read_at(path, fd, 8, length)).get("__metadata__") or {}
+    return Contents(path, file_format, size, tuple(found), metadata, {}, (), notes, (), source.checksummed, (path,))

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NamedTuple
 
 import torch
 
 from fastio.engine.load import is_filled
 from fastio.engine.tool_selection import check
+from fastio.errors import ChecksumError
 from fastio.formats.layout import storage_offset_bytes
 from fastio.memory.raw_memory import mark_overwritten, synchronize
 from fastio.models.load_plan import LoadPlan, module_target, plan_load
 from fastio.models.module_tensors import ModuleTensors, module_tensors
-from fastio.models.part_reads import Part, batches, read_batch, read_into
+from fastio.models.part_reads import Batch, Part, batches, read_batch, read_into
 from fastio.models.selection import whole
 from fastio.models.weight_files import WeightFile, WeightFiles, open_weights
 from fastio.transports.transport import LOAD, Extent
 
 _CPU = torch.device("cpu")
+_log = logging.getLogger("fastio.models")
 
 
 def load_model(
@@ -28,6 +31,7 @@ def load_model(
     *,
     atomic: bool = True,
     policy: Any = "auto",
+    verify: bool = True,
 ) -> tuple[list[str], list[str]]:
     """Load the weights of safetensors or ``.pt`` files into a module, as ``safetensors.torch.load_model`` does.
 
@@ -39,51 +43,77 @@ def load_model(
         model: the module. Its dtypes must be the files'.
         filename: a file, a list of files, an index or a folder, as for :func:`fastio.safe_open`. Of a ``.pt`` with
             more than the module's state dict, load that part by :func:`fastio.load`.
-        strict: raise for names that only the files or only the module have.
+        strict: raise for names that only the files or only the module have, and for damaged tensors. With False, a
+            tensor that does not match its checksum is not loaded: a warning is logged, and its names are missing.
         device: where tensors that are on the meta device are put; None for the CPU. Others stay where they are.
         atomic: read everything before the module changes, so that an error leaves it as it was; this needs memory for
             the model a second time, unless it is on the meta device. With False, tensors are read straight into the
-            module, without that memory: after an error, its weights are a mixture, and must be loaded again.
+            module, without that memory: after an error, its weights are a mixture, and must be loaded again. A damaged
+            tensor is an error then, whatever ``strict`` is.
         policy: who chooses the tool, as for :func:`fastio.load`.
+        verify: compare each tensor with its checksum, if its file has one.
 
     Returns:
-        (missing, unexpected): names that the files lack, and names that the module lacks, sorted. Of tied tensors one
-        name is enough; further ones in the files are unexpected.
+        (missing, unexpected): names that the files lack (and those of damaged tensors), and names that the module
+        lacks, sorted. Of tied tensors one name is enough; further ones in the files are unexpected.
 
     Raises:
         ModelMismatchError (a RuntimeError): names, shapes or dtypes differ. UnsupportedError: the module holds tensors
-        of tensors, such as DTensors. Otherwise what :func:`fastio.safe_open` raises.
+        of tensors, such as DTensors. ChecksumError (a CorruptFileError): a tensor is damaged. Otherwise what
+        :func:`fastio.safe_open` raises.
 
     >>> missing, unexpected = fastio.load_model(model, "folder", strict=False)
     """
     check(policy, LOAD)
     created_on = torch.device("cpu" if device is None else device)
     found = module_tensors(model)
-    with open_weights(filename) as files:
+    with open_weights(filename, verify) as files:
         plan = plan_load(module_target(model), found, files, strict)
         names = plan.names
         if not atomic and not _has_own_loading(model):
             names = read_in_place(found, plan, files, policy)
-        loaded = read_new(found, names, files, created_on, policy)
+        loaded, damaged = read_new(found, names, files, created_on, policy, skip_damaged=atomic and not strict)
     _assign(model, found, plan, loaded)
-    return plan.missing, plan.unexpected
+    damaged |= {name for name, kept in plan.aliases.items() if kept in damaged}
+    return sorted({*plan.missing, *damaged}), plan.unexpected
 
 
 def read_new(
-    found: ModuleTensors, names: list[str], files: WeightFiles, created_on: torch.device, policy: Any
-) -> dict[str, torch.Tensor]:
-    """Read tensors into new memory, on the device where each is wanted."""
+    found: ModuleTensors,
+    names: list[str],
+    files: WeightFiles,
+    created_on: torch.device,
+    policy: Any,
+    skip_damaged: bool,
+) -> tuple[dict[str, torch.Tensor], set[str]]:
+    """Read tensors into new memory, on the device where each is wanted; with ``skip_damaged``, all but damaged ones.
+
+    Returns the tensors, and the names of damaged ones.
+    """
     by_device: dict[torch.device, list[Part]] = {}
     for name in names:
         tensor = found.tensors.get(name)
         device = _CPU if tensor is None else created_on if tensor.is_meta else tensor.device
         by_device.setdefault(device, []).append(_part(files, name))
     loaded: dict[str, torch.Tensor] = {}
+    damaged: set[str] = set()
     for device, parts in by_device.items():
-        for batch in batches(parts):
-            tensors = read_batch(batch, device, policy)
-            loaded.update(zip([part.name for part in batch.parts], tensors, strict=True))
-    return loaded
+        left = batches(parts)[::-1]
+        while left:
+            batch = left.pop()
+            try:
+                tensors = read_batch(batch, device, policy)
+            except ChecksumError as error:
+                if not skip_damaged:
+                    raise
+                if len(batch.parts) > 1:  # each by itself: only the damaged ones are lost
+                    left += [Batch([part], [0]) for part in batch.parts]
+                    continue
+                damaged.add(batch.parts[0].name)
+                _log.warning("load_model(strict=False) leaves out a damaged tensor: %s", error)
+            else:
+                loaded.update(zip([part.name for part in batch.parts], tensors, strict=True))
+    return loaded, damaged
 
 
 def _part(files: WeightFiles, name: str) -> Part:
@@ -137,9 +167,9 @@ def read_in_place(found: ModuleTensors, plan: LoadPlan, files: WeightFiles, poli
             continue
         storage = target.untyped_storage()
         address = storage.data_ptr() + storage_offset_bytes(target)
-        sealed = entry.crc is not None
-        extent = Extent(entry.offset, entry.nbytes, address, sealed, target.device.type, storage, name)
-        ahead.append(_InPlace(extent, target, entry.crc))
+        crc = file.crc(name)
+        extent = Extent(entry.offset, entry.nbytes, address, crc is not None, target.device.type, storage, name)
+        ahead.append(_InPlace(extent, target, crc))
     synchronize({one.target.device for ahead in in_place.values() for one in ahead})
     for (file, _), ahead in in_place.items():
         try:

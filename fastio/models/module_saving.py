@@ -14,6 +14,7 @@ from fastio.errors import FormatError, quoted
 from fastio.files.atomic_file import AtomicFile, sync_folder
 from fastio.files.full_write import write_all
 from fastio.formats.detect import SAFETENSORS
+from fastio.formats.safetensors import sidecar
 from fastio.models.module_tensors import module_tensors, tied_groups
 from fastio.models.shards import INDEX_NAME, index_text, is_model_file, split
 from fastio.sizes import parse_size
@@ -28,6 +29,8 @@ def save_model(
     metadata: dict[str, str] | None = None,
     *,
     policy: Any = "auto",
+    checksums: bool = True,
+    hashes: bool = False,
 ) -> None:
     """Save the weights of a module as safetensors: one file, or a folder of files with an index.
 
@@ -42,6 +45,8 @@ def save_model(
         max_shard_size: in a folder, the most bytes of tensors in one file; a larger tensor has a file of its own.
         metadata: text that is stored as well: in the file, or if there are several, in the index.
         policy: who chooses the tool, as for :func:`fastio.save`.
+        checksums, hashes: store a CRC-32, a SHA-256 of each tensor in its file's metadata, as for
+            :func:`fastio.save_file`.
 
     Raises:
         FormatError (a ValueError): a tensor cannot be saved, which the message names; nothing was written.
@@ -55,11 +60,12 @@ def save_model(
     name = os.fsdecode(path)
     tensors, aliases = _distinct(model, name)
     text = {**aliases, **(metadata or {})}
+    options = {"checksums": checksums, "hashes": hashes}
     if name.endswith(_SUFFIX) and not os.path.isdir(name):
-        api.save(tensors, name, policy=policy, format=SAFETENSORS, metadata={"format": "pt", **text})
+        api.save(tensors, name, policy=policy, format=SAFETENSORS, metadata={"format": "pt", **text}, **options)
         return
     shards = split({key: tensor.nbytes for key, tensor in tensors.items()}, most)
-    _save_folder(name, tensors, shards, text, policy)
+    _save_folder(name, tensors, shards, text, policy, options)
 
 
 def _distinct(model: torch.nn.Module, path: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -87,19 +93,24 @@ def _distinct(model: torch.nn.Module, path: str) -> tuple[dict[str, torch.Tensor
 
 
 def _save_folder(
-    folder: str, tensors: Mapping[str, torch.Tensor], shards: Mapping[str, list[str]], text: dict[str, str], policy: Any
+    folder: str,
+    tensors: Mapping[str, torch.Tensor],
+    shards: Mapping[str, list[str]],
+    text: dict[str, str],
+    policy: Any,
+    options: dict[str, bool],
 ) -> None:
     several = len(shards) > 1
     contents = {file: {name: tensors[name] for name in names} for file, names in shards.items()}
-    file_text = {"format": "pt"} if several else {"format": "pt", **text}
+    arguments: dict[str, Any] = {"metadata": {"format": "pt"} if several else {"format": "pt", **text}, **options}
     for file, content in contents.items():  # what the format cannot hold is refused before anything is written
-        formats.lay_out(SAFETENSORS, content, os.path.join(folder, file), {"metadata": file_text})
+        formats.lay_out(SAFETENSORS, content, os.path.join(folder, file), arguments)
     os.makedirs(folder, exist_ok=True)
     old = {name for name in os.listdir(folder) if is_model_file(name)}
     if several and old.intersection(shards):
         _remove(folder, old.intersection({INDEX_NAME, "model.safetensors"}))
     for file, content in contents.items():
-        api.save(content, os.path.join(folder, file), policy=policy, format=SAFETENSORS, metadata=file_text)
+        api.save(content, os.path.join(folder, file), policy=policy, format=SAFETENSORS, **arguments)
     if several:
         total = sum(tensor.nbytes for tensor in tensors.values())
         _write(os.path.join(folder, INDEX_NAME), index_text(shards, total, text))
@@ -117,7 +128,9 @@ def _write(path: str, content: bytes) -> None:
 def _remove(folder: str, names: set[str]) -> None:
     """Remove files durably; those that are gone already are no error."""
     for name in sorted(names, key=lambda name: (not name.endswith(".json"), name)):  # an index before its files
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(folder, name))
+        path = os.path.join(folder, name)
+        for unwanted in (path, sidecar.name_of(path)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(unwanted)
     if names:
         sync_folder(folder)

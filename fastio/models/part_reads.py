@@ -14,7 +14,6 @@ import torch
 from fastio import _native
 from fastio.engine.load import is_filled, read_extents
 from fastio.engine.torch_load import UNSEALED
-from fastio.errors import CorruptFileError
 from fastio.formats.safetensors.format import tensor_on
 from fastio.formats.safetensors.tensor_table import Entry
 from fastio.memory.load_buffers import LoadBuffers, Region, bytes_of, is_aligned
@@ -26,7 +25,7 @@ from fastio.transports.transport import Extent, Span
 
 # The most bytes of one transfer, and of the buffer that rows are read into; a larger tensor is read alone.
 BATCH_BYTES = 32 << 20
-_PARTS = "not verified: parts of tensors and of storages have no checksums of their own"
+PARTS = "not verified: {parts} of {reads} reads are of parts of tensors, and the file's checksums are of whole ones"
 
 
 class Part(NamedTuple):
@@ -46,8 +45,7 @@ class Part(NamedTuple):
     @property
     def crc(self) -> int | None:
         """The CRC-32 of the part's bytes; None if the file has none, as of a part of a tensor."""
-        crc = self.entry.crc
-        return crc if crc is not None and self.selection == whole(self.entry.shape) else None
+        return self.file.crc(self.name) if self.selection == whole(self.entry.shape) else None
 
     @property
     def is_run(self) -> bool:
@@ -102,7 +100,8 @@ def batches(parts: Sequence[Part], most: int = BATCH_BYTES) -> list[Batch]:
 def read_batch(batch: Batch, device: torch.device, policy: Any = "auto") -> list[torch.Tensor]:
     """Read a batch into new memory; return its tensors, in its order, on ``device``.
 
-    Raises CorruptFileError if the file is too short or was written to meanwhile, TransferError if the system refuses.
+    Raises CorruptFileError if the file is too short or was written to meanwhile, ChecksumError if a tensor is damaged,
+    TransferError if the system refuses.
     """
     file, target = batch.parts[0].file, device
     if device.type != "cpu" and not (batch.parts[0].is_run and is_filled(device.type, file.format)):
@@ -113,26 +112,23 @@ def read_batch(batch: Batch, device: torch.device, policy: Any = "auto") -> list
 
 
 def read_into(
-    file: WeightFile, extents: Sequence[Extent], span: Span | None, policy: Any, crcs: Sequence[int | None] = ()
+    file: WeightFile, extents: Sequence[Extent], span: Span | None, policy: Any, crcs: Sequence[int | None]
 ) -> None:
-    """Fill memory from a file, and give the transfer to the recorders.
+    """Fill memory from a file, compare it with checksums, and give the transfer to the recorders.
 
-    ``crcs`` are the CRC-32s of the extents, None for those without. CorruptFileError if the bytes do not match.
+    ``crcs`` has the CRC-32 of each extent, and None for one that has none. ChecksumError names a damaged tensor.
     """
     if not extents:
         return
     transfer, values = read_extents(file.path, file.fd, file.size, extents, span, policy, None, file.format)
-    for extent, crc, value in zip(extents, crcs, values, strict=False):
+    for extent, crc, value in zip(extents, crcs, values, strict=True):
         if crc not in (None, value):
-            raise CorruptFileError(
-                file.path,
-                extent.name,
-                f"its {extent.nbytes} bytes at offset {extent.offset} do not match their CRC-32 ({crc:08x}): the file "
-                "was damaged after it was written; restore it from a copy",
-            )
-    verified = bool(crcs) and None not in crcs
-    notes = () if verified else (_PARTS if file.checksummed else UNSEALED,)
-    publish(replace(transfer, verified=verified, fallbacks=(*notes, *transfer.fallbacks)))
+            file.check_unchanged()
+            raise file.mismatch(extent.name)
+    parts = list(crcs).count(None)
+    unverified = PARTS.format(parts=parts, reads=len(extents)) if file.checksummed else UNSEALED
+    notes = (unverified,) if file.verify and parts else ()
+    publish(replace(transfer, verified=not parts, fallbacks=(*notes, *transfer.fallbacks)))
 
 
 def _read_runs(parts: Sequence[Part], device: torch.device, policy: Any) -> list[torch.Tensor]:
@@ -179,7 +175,8 @@ def _read_rows(part: Part, policy: Any) -> torch.Tensor:
         if found.inner:
             _read_blocks(part, found, filled[done : done + nbytes], policy)
         else:
-            read_into(part.file, list(_extents(part, found, packed, done)), None, policy)
+            extents = list(_extents(part, found, packed, done))
+            read_into(part.file, extents, None, policy, [None] * len(extents))
         done += nbytes
     return tensor_on(filled.untyped_storage(), part.entry.dtype, list(part.selection.shape))
 
@@ -192,7 +189,7 @@ def _read_blocks(part: Part, found: Blocks, target: torch.Tensor, policy: Any) -
         Region(f"{part.name} ({start})", part.entry.offset + start * itemsize, block, 0) for start in found.starts
     ]
     buffers = LoadBuffers(part.file.path, regions, torch.device("cpu"), False)
-    read_into(part.file, buffers.extents, buffers.span, policy)
+    read_into(part.file, buffers.extents, buffers.span, policy, [None] * len(regions))
     # As bytes: torch copies no dtype of less than a byte, and memory need not be aligned.
     shape = (*(size for size, _ in found.inner), itemsize)
     stride = (*(stride * itemsize for _, stride in found.inner), 1)

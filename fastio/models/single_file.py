@@ -18,21 +18,23 @@ from fastio.formats.detect import SAFETENSORS
 from fastio.results import publish
 
 
-def load_file(filename: str | os.PathLike[str], device: Any = "cpu") -> dict[str, torch.Tensor]:
+def load_file(filename: str | os.PathLike[str], device: Any = "cpu", *, verify: bool = True) -> dict[str, torch.Tensor]:
     """Load a safetensors file, as ``safetensors.torch.load_file`` does, by the fastest way there is here.
 
-    The tensors belong to the caller, and each gives its memory back by itself. The format has no checksums: the bytes
-    were read completely, but were compared with nothing.
+    The tensors belong to the caller, and each gives its memory back by itself.
 
     Args:
         filename: a file of safetensors, whatever its suffix. :func:`fastio.load` takes the other formats.
         device: where the tensors are loaded to: a name, a ``torch.device`` or an accelerator's number.
+        verify: compare each tensor with its checksum, if the file has them: fastio's own do, and those of others after
+            ``fastio seal``.
 
     Returns:
         A dict of names to tensors with the dtypes and shapes of the file.
 
     Raises:
-        CorruptFileError: the file is cut short, damaged, or none of safetensors. FormatError: this torch lacks a dtype.
+        CorruptFileError: the file is cut short, damaged, or none of safetensors; ChecksumError (a CorruptFileError): a
+        tensor is damaged, or the checksums are another file's. FormatError: this torch lacks a dtype.
         TransferError (an OSError): the system refused. FileNotFoundError and others as of ``open``.
 
     >>> state = fastio.load_file("model.safetensors", device="cpu")
@@ -41,7 +43,7 @@ def load_file(filename: str | os.PathLike[str], device: Any = "cpu") -> dict[str
     path = os.fsdecode(filename)
     target = torch.device("cpu" if device is None else device)
     dense_tensors.check_mode(path, SAFETENSORS)
-    call = LoadCall(path, target, True, None, "auto", False, None, {})
+    call = LoadCall(path, target, True, None, "auto", verify, None, {})
     with translate_open_limit("load", path), opened(path) as (fd, size):
         # Not what the first bytes say: a pickle is never loaded here.
         tensors, transfer = load_open(call, fd, size, SAFETENSORS, started)
@@ -51,7 +53,12 @@ def load_file(filename: str | os.PathLike[str], device: Any = "cpu") -> dict[str
 
 
 def save_file(
-    tensors: dict[str, torch.Tensor], filename: str | os.PathLike[str], metadata: dict[str, str] | None = None
+    tensors: dict[str, torch.Tensor],
+    filename: str | os.PathLike[str],
+    metadata: dict[str, str] | None = None,
+    *,
+    checksums: bool = True,
+    hashes: bool = False,
 ) -> None:
     """Save tensors as a safetensors file, as ``safetensors.torch.save_file`` does, atomically and durably.
 
@@ -63,6 +70,10 @@ def save_file(
             :func:`fastio.save_model` leaves out all but one of tied tensors.
         filename: the path of the file, whatever its suffix. An old file is replaced when the new one is whole.
         metadata: text that is stored in the header.
+        checksums: store a CRC-32 of each tensor in the metadata, under the key ``"fastio.checksums"``, which other
+            libraries ignore; and ``"format": "pt"`` if ``metadata`` is None. Without, the header is the library's own.
+        hashes: store a SHA-256 of each tensor as well. It takes a second pass over the memory; ``fastio verify``
+            compares it, loads do not.
 
     Raises:
         FormatError (a ValueError): the format cannot hold a tensor, which the message names. TransferError (an
@@ -72,4 +83,4 @@ def save_file(
     """
     if not is_path(filename):
         raise FormatError(f"save_file takes a path, got {type(filename).__name__}; fastio.save takes file objects")
-    api.save(tensors, filename, format=SAFETENSORS, metadata=metadata)
+    api.save(tensors, filename, format=SAFETENSORS, metadata=metadata, checksums=checksums, hashes=hashes)

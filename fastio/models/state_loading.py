@@ -53,7 +53,7 @@ def load_into(
     with open_weights(filename) as files:
         plan = plan_load(STATE, found, files, strict)
         names = plan.names if atomic else read_in_place(found, plan, files, policy)
-        loaded = read_new(found, names, files, _CPU, policy)
+        loaded, _ = read_new(found, names, files, _CPU, policy, skip_damaged=False)
     for name, tensor in loaded.items():
         target = found.tensors[name]
         with torch.inference_mode(target.is_inference()), torch.no_grad():

@@ -21,7 +21,9 @@ from fastio.transports.transport import LOAD
 _FRAMEWORKS = ("pt", "torch", "pytorch")
 
 
-def safe_open(filename: Any, framework: str = "pt", device: Any = "cpu", *, policy: Any = "auto") -> TensorReader:
+def safe_open(
+    filename: Any, framework: str = "pt", device: Any = "cpu", *, policy: Any = "auto", verify: bool = True
+) -> TensorReader:
     """Open safetensors or ``.pt`` files for reading tensors and parts of them, as ``safetensors.safe_open`` does.
 
     Every offset and shape in the headers is compared with the files here, before any memory is made. The files stay
@@ -35,11 +37,14 @@ def safe_open(filename: Any, framework: str = "pt", device: Any = "cpu", *, poli
         framework: ``"pt"``.
         device: where tensors are read to: a name, a ``torch.device`` or an accelerator's number.
         policy: who chooses the tool, as for :func:`fastio.load`.
+        verify: compare each tensor that is read whole with its checksum, if its file has one. Parts of tensors cannot
+            be compared; their transfers say so.
 
     Raises:
         FileNotFoundError: a file is missing; ShardMissingError: one that the index names. CorruptFileError: a file is
-        damaged or none of safetensors, a name is in two files, or the index and the files differ. FormatError: this
-        torch lacks a dtype, or only torch reads the ``.pt``, or it holds tensors that are not dense.
+        damaged or none of safetensors, a name is in two files, or the index and the files differ. ChecksumError (a
+        CorruptFileError): the checksums of a file are another file's; from a read: the tensor is damaged. FormatError:
+        this torch lacks a dtype, or only torch reads the ``.pt``, or it holds tensors that are not dense.
         ``pickle.UnpicklingError``: it holds what ``weights_only=True`` refuses. TransferError (an OSError): the system
         refused.
 
@@ -50,7 +55,7 @@ def safe_open(filename: Any, framework: str = "pt", device: Any = "cpu", *, poli
         raise ValueError(f"framework={framework!r}: expected 'pt'; safetensors.safe_open has the other frameworks")
     check(policy, LOAD)
     target = torch.device("cpu" if device is None else device)
-    return TensorReader(WeightFiles(filename), target, policy)
+    return TensorReader(WeightFiles(filename, verify), target, policy)
 
 
 class TensorReader:
@@ -95,7 +100,10 @@ class TensorReader:
         return self._check_open().metadata()
 
     def get_tensor(self, name: str) -> torch.Tensor:
-        """Read a tensor. Raises TensorMissingError, CorruptFileError, TransferError."""
+        """Read a tensor. Raises TensorMissingError, CorruptFileError, TransferError.
+
+        A damaged tensor is an error for itself alone: the others of the file can still be read.
+        """
         return self._read(self._part(name))
 
     def get_tensors(self) -> dict[str, torch.Tensor]:

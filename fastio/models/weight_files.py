@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from fastio._native import Descriptor
-from fastio.errors import CorruptFileError, FormatError, TensorMissingError, quoted
+from fastio.errors import ChecksumError, CorruptFileError, FormatError, TensorMissingError, quoted
 from fastio.files.open_file import check_regular, translate_open_limit
 from fastio.formats import dense_tensors
 from fastio.formats.detect import HEAD_BYTES, PT, SAFETENSORS, detect, is_legacy
 from fastio.formats.pt import tensor_table as pt_tensor_table
 from fastio.formats.safetensors import tensor_table
+from fastio.formats.safetensors.format import checksums_of
+from fastio.formats.safetensors.tensor_checksums import AS_IT_IS
 from fastio.formats.safetensors.tensor_table import Entry, TensorTable
 from fastio.formats.small_reads import head
 from fastio.models.locate import Located, locate
@@ -24,10 +26,12 @@ from fastio.runtime.gc_pause import gc_paused
 class WeightFile:
     """An open ``.safetensors`` or ``.pt`` file whose header was checked; its first bytes say which of them it is.
 
-    ``checksummed``: some of its tensors have checksums. It closes with the last reference to it, at the latest.
+    It closes with the last reference to it, at the latest.
+
+    ``verify``: its checksums are wanted. ``checksummed``: some of its tensors have any.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, verify: bool) -> None:
         self.path = path
         check_regular(path)
         self._descriptor = Descriptor(path, os.O_RDONLY)
@@ -44,7 +48,28 @@ class WeightFile:
         self.format = PT if detect(first, path) == PT else SAFETENSORS
         reader = pt_tensor_table if self.format == PT else tensor_table
         self.table: TensorTable = reader.read(path, self.fd, self.size)
-        self.checksummed = any(entry.crc is not None for entry in self.table.entries.values())
+        self.verify = verify
+        self._checksums = (
+            checksums_of(path, self.fd, self.size, self.table) if verify and self.format == SAFETENSORS else None
+        )
+        self.checksummed = self._checksums is not None or any(
+            entry.crc is not None for entry in self.table.entries.values()
+        )
+
+    def crc(self, name: str) -> int | None:
+        """The CRC-32 of a tensor's bytes; None if the file has none, or it is not wanted."""
+        if self._checksums is not None:
+            return self._checksums.crc32[name]
+        return self.table.entries[name].crc if self.verify else None
+
+    def mismatch(self, name: str) -> ChecksumError:
+        """The error for a tensor whose bytes do not have their CRC-32."""
+        entry = self.table.entries[name]
+        if self._checksums is not None:
+            return self._checksums.mismatch(self.path, name, entry)
+        where = f"its {entry.nbytes} bytes at offset {entry.offset} do not match their CRC-32 ({entry.crc:08x})"
+        cause = "the file was damaged after it was written; restore it from a copy"
+        return ChecksumError(self.path, name, f"{where}: {cause}{AS_IT_IS}")
 
     def check_unchanged(self) -> None:
         """Raise CorruptFileError if the file was written to since it was opened."""
@@ -60,9 +85,12 @@ class WeightFile:
 
 
 class WeightFiles:
-    """The files of a model as one collection of tensors. Opening checks every header, and the index against them."""
+    """The files of a model as one collection of tensors. Opening checks every header, and the index against them.
 
-    def __init__(self, where: Any) -> None:
+    ``verify``: checksums are wanted, where the files have them.
+    """
+
+    def __init__(self, where: Any, verify: bool = True) -> None:
         located = locate(where)
         self.shard_index = located.shard_index
         self.files: list[WeightFile] = []
@@ -71,7 +99,7 @@ class WeightFiles:
         with gc_paused():
             for path in located.paths:
                 dense_tensors.check_mode(path, SAFETENSORS)
-                self._add(WeightFile(path))
+                self._add(WeightFile(path, verify))
         _check_index(located, self.file_of)
 
     def entry(self, name: str) -> Entry:
@@ -129,9 +157,9 @@ def _check_index(located: Located, file_of: dict[str, WeightFile]) -> None:
 
 
 @contextlib.contextmanager
-def open_weights(where: Any) -> Iterator[WeightFiles]:
+def open_weights(where: Any, verify: bool = True) -> Iterator[WeightFiles]:
     """The files of a model; closed at the end. See :func:`fastio.models.locate.locate` for ``where``."""
-    files = WeightFiles(where)
+    files = WeightFiles(where, verify)
     try:
         yield files
     finally:

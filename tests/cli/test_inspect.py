@@ -81,8 +81,10 @@ def test_safetensors_with_metadata(tmp_path: Path) -> None:
     found = listed(path)
     assert shapes(found) == {"w": ("float32", [2, 3]), "e": ("float32", [0])}
     assert found["metadata"] == {"from": "here"}
-    assert not found["checksummed"]
+    assert found["checksummed"]
     assert "metadata: from: here" in run("inspect", path).stdout
+    fastio.save({"w": torch.ones(2, 3)}, path, checksums=False)
+    assert not listed(path)["checksummed"]
 
 
 def test_npy(tmp_path: Path) -> None:

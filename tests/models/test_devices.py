@@ -56,3 +56,26 @@ def test_pt_files_and_state_dicts_on_a_device(tmp_path: Path) -> None:
         state = {name: torch.zeros_like(tensor, device=DEVICE) for name, tensor in tensors.items()}
         fastio.load_into(state, path, atomic=atomic)
         assert all(torch.equal(state[name].cpu(), tensors[name]) for name in tensors)
+
+
+@pytest.mark.gpu
+def test_tensors_of_a_device_have_checksums_and_are_compared(tmp_path: Path) -> None:
+    path, tensors = tmp_path / "a.safetensors", {"a": torch.randn(64, 300), "b": torch.arange(700), "c": torch.ones(0)}
+    on_device = {name: tensor.to(DEVICE) for name, tensor in tensors.items()} | {"t": tensors["a"].to(DEVICE).t()}
+    assert fastio.save(on_device, path, hashes=True).verified
+    assert fastio.verify(path).hashed
+    with fastio.record() as transfers:
+        loaded = fastio.load_file(path, device=DEVICE)
+        with fastio.safe_open(path, device=DEVICE) as file:
+            file.get_tensor("a")
+    assert all(torch.equal(loaded[name].cpu(), tensors[name]) for name in tensors)
+    assert [one.verified for one in transfers] == [True, True]
+    content = bytearray(path.read_bytes())
+    content[content.index(tensors["b"].numpy().tobytes()) + 5] ^= 1
+    path.write_bytes(content)
+    with fastio.safe_open(path, device=DEVICE) as file:
+        assert torch.equal(file.get_tensor("a").cpu(), tensors["a"])
+        with pytest.raises(fastio.ChecksumError, match="'b'"):
+            file.get_tensor("b")
+    with pytest.raises(fastio.ChecksumError, match="'b'"):
+        fastio.load(path, DEVICE)

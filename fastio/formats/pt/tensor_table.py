@@ -46,7 +46,7 @@ def read(path: str, fd: int, size: int) -> TensorTable:
     entries: dict[str, Entry] = {}
     for name, tensor in named_tensors(path, obj):
         entries[name] = _entry(path, name, tensor, storages, checksummed)
-    return TensorTable(entries, None)
+    return TensorTable(entries, None, None, 0)
 
 
 def _unpickled(archive: Archive) -> tuple[Any, Placeholders]:

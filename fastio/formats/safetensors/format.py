@@ -1,7 +1,8 @@
 """Lays out and reads ``.safetensors`` files: a length, a JSON header, and the tensors without holes.
 
 The source is "Format" in the format's own README. The header is padded with spaces so that the data starts on a page.
-There are no checksums, for the format has no place for them.
+The format has no checksums: fastio's are in the metadata (:mod:`fastio.formats.safetensors.header_checksums`) or in a
+file beside it (:mod:`fastio.formats.safetensors.sidecar`).
 """
 
 from __future__ import annotations
@@ -17,22 +18,29 @@ from fastio.errors import FormatError, quoted
 from fastio.formats import dense_tensors
 from fastio.formats.detect import LARGEST_HEADER
 from fastio.formats.key_selection import pick
-from fastio.formats.layout import Layout, LayoutBuilder
-from fastio.formats.safetensors import tensor_table
+from fastio.formats.layout import DigestPlace, Layout, LayoutBuilder
+from fastio.formats.safetensors import header_checksums, sidecar, tensor_table
 from fastio.formats.safetensors.dtypes import in_header
-from fastio.formats.safetensors.tensor_table import METADATA
+from fastio.formats.safetensors.header_checksums import PAGE
+from fastio.formats.safetensors.tensor_checksums import TensorChecksums
+from fastio.formats.safetensors.tensor_table import CHECKSUMS, METADATA, TensorTable
 from fastio.formats.source import Source, StorageOf
 from fastio.memory.load_buffers import Region, is_aligned
 
-_PAGE = 4096
 _SURROGATES = " (it has a lone surrogate, as of a file name that was decoded with the wrong encoding); remove it"
 
 
-def layout(obj: Any, path: str, metadata: dict[str, str] | None = None) -> Layout:
+def layout(
+    obj: Any, path: str, metadata: dict[str, str] | None = None, checksums: bool = True, hashes: bool = False
+) -> Layout:
     """Lay out a dict of str to dense tensors (any shape); FormatError names the entry that the format cannot hold.
 
-    ``metadata`` is the caller's own text, stored in the header.
+    ``metadata`` is the caller's own text, stored in the header. With ``checksums`` the header has room for a CRC-32 of
+    each tensor, with ``hashes`` also for a SHA-256. It then has metadata in any case, and says ``"format": "pt"`` if
+    the caller gave none: accelerate refuses metadata without it.
     """
+    if hashes and not checksums:
+        raise ValueError(f"{path}: hashes=True needs checksums=True: hashes are stored beside the CRC-32s")
     if not isinstance(obj, dict):
         raise FormatError(f"{path}: safetensors holds a dict of tensors, got {type(obj).__name__}; save it as .pt")
     for name, tensor in obj.items():
@@ -40,25 +48,33 @@ def layout(obj: Any, path: str, metadata: dict[str, str] | None = None) -> Layou
     _refuse_shared(path, obj)
     # The library's order: wide dtypes first, so that every tensor is aligned to its item size.
     ordered = sorted(obj.items(), key=lambda item: (-item[1].element_size(), item[0]))
-    header: dict[str, Any] = {}
-    if metadata is not None:
-        header[METADATA] = _checked_metadata(path, metadata)
+    entries: dict[str, Any] = {}
     offset = 0
     for name, tensor in ordered:
         nbytes = tensor.numel() * tensor.element_size()
         dtype, shape = in_header(path, name, tensor)
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + nbytes]}
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + nbytes]}
         offset += nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % _PAGE)
+    told = None if metadata is None else _checked_metadata(path, metadata)
+    rows = sorted((name, entry["dtype"], entry["shape"]) for name, entry in entries.items())
+    if checksums:  # first: this is how places() finds them
+        told = {CHECKSUMS: header_checksums.reserved(rows, hashes), **({"format": "pt"} if told is None else told)}
+    text = json.dumps(entries if told is None else {METADATA: told, **entries}, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % PAGE)
     if len(text) > LARGEST_HEADER:
         raise FormatError(f"{path}: the header would have {len(text)} bytes, above the format's {LARGEST_HEADER}")
     start = bytearray(len(text).to_bytes(8, "little") + text)
     builder = LayoutBuilder()
+    offsets = {n: len(start) + entries[n]["data_offsets"][0] for n, tensor in ordered if tensor.numel()}
     for name, tensor in ordered:
-        if tensor.numel():
-            builder.add_tensor(len(start) + header[name]["data_offsets"][0], tensor, name)
-    return builder.build(start, [(0, 0, len(start))], (), len(start) + offset)
+        if name in offsets:
+            builder.add_tensor(offsets[name], tensor, name, checksums)
+    digests = []
+    if checksums:
+        places = header_checksums.places(start, len(rows), hashes)
+        named = zip([name for name, _, _ in rows], places, strict=True)
+        digests = [DigestPlace(name, offsets[name], *place) for name, place in named if name in offsets]
+    return builder.build(start, [(0, 0, len(start))], (), len(start) + offset, digests)
 
 
 def _checked_metadata(path: str, metadata: Any) -> dict[str, str]:
@@ -67,7 +83,8 @@ def _checked_metadata(path: str, metadata: Any) -> dict[str, str]:
     for key, text in metadata.items():
         if not (_is_unicode(key) and _is_unicode(text)):
             raise FormatError(f"{path}: the metadata {quoted(key)}: {quoted(text)} is not Unicode{_SURROGATES}")
-    return metadata
+    # Metadata that came from another file may have its checksums, which are not those of these tensors.
+    return {key: text for key, text in metadata.items() if key != CHECKSUMS}
 
 
 def _check(path: str, name: Any, tensor: Any) -> None:
@@ -106,22 +123,34 @@ def _refuse_shared(path: str, tensors: dict[str, torch.Tensor]) -> None:
             )
 
 
-def source(path: str, fd: int, size: int, keys: tuple[str, ...] | None = None) -> Source:
+def checksums_of(path: str, fd: int, size: int, table: TensorTable) -> TensorChecksums | None:
+    """The checksums of a file's tensors: of its sidecar, else of its header, else None.
+
+    Raises as :func:`sidecar.of_sidecar` and :func:`header_checksums.of_header` do.
+    """
+    return sidecar.of_sidecar(path, fd, size, table) or header_checksums.of_header(path, table)
+
+
+def source(path: str, fd: int, size: int, keys: tuple[str, ...] | None = None, verify: bool = False) -> Source:
     """Return what to read of a safetensors file: all tensors, or those named ``keys``.
 
-    Raises as :func:`tensor_table.read` does; TensorMissingError for a key that is not there.
+    With ``verify`` also its checksums if it has any. Raises as :func:`tensor_table.read` and :func:`checksums_of` do;
+    TensorMissingError for a key that is not there.
     """
-    entries = tensor_table.read(path, fd, size).entries
+    table = tensor_table.read(path, fd, size)
+    entries, known = table.entries, checksums_of(path, fd, size, table) if verify else None
     if keys is not None:
         entries = pick(path, entries, keys)
-    regions = {n: Region(n, entry.offset, entry.nbytes, 0) for n, entry in entries.items()}
+    crcs = dict.fromkeys(entries, 0) if known is None else known.crc32
+    regions = {n: Region(n, entry.offset, entry.nbytes, crcs[n]) for n, entry in entries.items()}
 
     def build(storage_of: StorageOf) -> dict[str, torch.Tensor]:
         return {n: tensor_on(storage_of(regions[n]), entry.dtype, entry.shape) for n, entry in entries.items()}
 
     filled = sorted((r for r in regions.values() if r.nbytes), key=lambda region: region.offset)
     aligned = all(is_aligned(region.offset, entries[region.name].dtype.itemsize) for region in filled)
-    return Source("safetensors", filled, build, checksummed=False, aligned=aligned)
+    damaged = None if known is None else lambda region: known.mismatch(path, region.name, entries[region.name])
+    return Source("safetensors", filled, build, known is not None, aligned=aligned, damaged=damaged)
 
 
 def tensor_on(storage: torch.UntypedStorage, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:

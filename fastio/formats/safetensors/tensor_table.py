@@ -14,6 +14,8 @@ from fastio.formats.safetensors.dtypes import in_torch
 from fastio.formats.small_reads import read_at
 
 METADATA = "__metadata__"
+CHECKSUMS = "fastio.checksums"
+"""The key of the metadata that holds fastio's checksums of the tensors."""
 _FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 
 
@@ -35,10 +37,20 @@ class Entry(NamedTuple):
 
 
 class TensorTable(NamedTuple):
-    """The header of a file. ``entries`` are in its order; ``metadata`` is None if the header has none."""
+    """The tensors of a file, in its order. Of a ``.safetensors`` they begin at byte ``start``; of a ``.pt`` that is 0.
+
+    ``metadata`` are without fastio's ``checksums``, which are text of JSON. Both are None if the file has none.
+    """
 
     entries: dict[str, Entry]
     metadata: dict[str, str] | None
+    checksums: str | None
+    start: int
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tensors."""
+        return sum(entry.nbytes for entry in self.entries.values())
 
 
 def read(path: str, fd: int, size: int) -> TensorTable:
@@ -59,7 +71,9 @@ def read(path: str, fd: int, size: int) -> TensorTable:
     start = 8 + length
     entries = {n: _entry(path, n, e, start, size - start) for n, e in header.items() if n != METADATA}
     _refuse_holes(path, entries, start, size)
-    return TensorTable(entries, header.get(METADATA))
+    metadata = header.get(METADATA)
+    checksums = metadata.pop(CHECKSUMS, None) if metadata else None
+    return TensorTable(entries, metadata, checksums, start)
 
 
 def _check_metadata(path: str, header: dict[str, Any]) -> None:

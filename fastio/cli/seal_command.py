@@ -1,0 +1,58 @@
+"""``fastio seal``: writes checksums of files of safetensors beside them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from fastio.cli.files import files_of
+from fastio.cli.messages import DAMAGED, TROUBLE, complain, echo_json, visible
+from fastio.engine.seal import Sealed
+from fastio.engine.seal import seal as seal_file
+from fastio.errors import CorruptFileError, FastIOError
+from fastio.sizes import format_size
+
+
+@click.command(short_help="Write checksums of safetensors files beside them.")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--hashes", is_flag=True, help="Store a SHA-256 of each tensor as well.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of what was sealed.")
+def seal(paths: tuple[str, ...], hashes: bool, as_json: bool) -> None:
+    """Write the CRC-32 of each tensor of each PATH into PATH.fastio-checksums.json; of a folder, for each shard.
+
+    The file itself stays as it is. Loads by fastio, and fastio verify, compare the tensors with them from then on.
+    Checksums that a file has already are compared first. Exit status: 0; 1 if a file is damaged, which is not sealed
+    then; 2 for one that could not be read, or whose folder could not be written to.
+    """
+    sealed: list[Sealed] = []
+    status = 0
+    for path in paths:
+        try:
+            files = files_of(path)
+        except (FastIOError, OSError) as error:
+            status = _failed(error, status)
+            continue
+        for file in files:
+            try:
+                sealed.append(seal_file(file, hashes))
+            except (FastIOError, OSError) as error:
+                status = _failed(error, status)
+            else:
+                if not as_json:
+                    _tell(sealed[-1])
+    if as_json:
+        echo_json([asdict(one) for one in sealed])
+    click.get_current_context().exit(status)
+
+
+def _failed(error: FastIOError | OSError, status: int) -> int:
+    """Print the error; return the exit status after it. Damage outweighs trouble, as for ``fastio verify``."""
+    complain(error)
+    return DAMAGED if isinstance(error, CorruptFileError) or status == DAMAGED else TROUBLE
+
+
+def _tell(one: Sealed) -> None:
+    kinds = "CRC-32s and SHA-256s" if one.hashed else "CRC-32s"
+    held = f"{kinds} of {one.tensors:,} tensors, {format_size(one.nbytes)}"
+    click.echo(f"{visible(one.path)}: sealed: {held}, are in {visible(one.sidecar)}")

@@ -1,0 +1,67 @@
+"""CRC-32s of records of a file, and other digests of them, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastio import _native
+from fastio.errors import RefusedError
+from fastio.formats.pt.reader import Record
+from fastio.memory.raw_memory import view
+from fastio.runtime.native_errors import translate_native_errors
+from fastio.transports import registry
+from fastio.transports.transport import Extent, ReadRequest, Span, TransportResult, is_resident
+
+_WINDOW = 32 << 20
+
+
+def record_checksums(
+    path: str, fd: int, records: Sequence[Record], size: int, notes: dict[str, None], hashers: Sequence[Any] = ()
+) -> list[int]:
+    """The CRC-32 of each record's bytes (records sorted by offset), read through one window of memory.
+
+    ``hashers``, one for each record if any, are given the same bytes.
+    """
+    values = [0] * len(records)
+    done = [0] * len(records)
+    if not records:
+        return values
+    with translate_native_errors(path):
+        window = _native.Mapping(min(_WINDOW, size + 4096))
+        resident = is_resident(fd, size)
+    first = 0
+    end = max(record.offset + record.nbytes for record in records)
+    for begin in range(records[0].offset // 4096 * 4096, end, _WINDOW):
+        stop = min(begin + _WINDOW, end)
+        while records[first].offset + records[first].nbytes <= begin:
+            first += 1
+        inside = []
+        for index in range(first, len(records)):
+            if records[index].offset >= stop:
+                break
+            inside.append(index)
+        extents = []
+        for index in inside:
+            at = max(records[index].offset, begin)
+            nbytes = min(records[index].offset + records[index].nbytes, stop) - at
+            extents.append(Extent(at, nbytes, window.address + at - begin, True, "cpu", window, records[index].name))
+        span = Span(begin, stop - begin, window.address)
+        moved = _read(ReadRequest(path, fd, size, extents, span, resident), notes)
+        for index, extent, value in zip(inside, extents, moved.checksums or (), strict=True):
+            values[index] = _native.crc32_combine(values[index], value, extent.nbytes) if done[index] else value
+            done[index] += extent.nbytes
+            if hashers:
+                hashers[index].update(view(extent.address, extent.nbytes))
+    return values
+
+
+def _read(request: ReadRequest, notes: dict[str, None]) -> TransportResult:
+    """Read, bypassing the page cache for a file that is not in it: a check must not evict other files."""
+    uring = registry.find("uring").transport
+    if not request.resident and uring is not None:
+        try:
+            return uring.read(request)
+        except RefusedError as refusal:
+            notes[f"verifying, uring: {refusal}"] = None
+    return registry.get("posix").read(request)

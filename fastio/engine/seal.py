@@ -1,0 +1,74 @@
+"""Makes the sidecar of a ``.safetensors`` file: a file beside it with checksums of its tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+from fastio.engine.tensor_digests import compare, digests
+from fastio.errors import ChecksumError, CorruptFileError, FormatError
+from fastio.files.atomic_file import AtomicFile
+from fastio.files.full_write import write_all
+from fastio.files.open_file import check_regular, opened
+from fastio.formats.detect import HEAD_BYTES, SAFETENSORS, detect
+from fastio.formats.safetensors import header_checksums, sidecar, tensor_table
+from fastio.formats.safetensors.tensor_checksums import TensorChecksums
+from fastio.formats.safetensors.tensor_table import TensorTable
+from fastio.formats.small_reads import head
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The result: ``sidecar`` has checksums of ``tensors`` tensors, ``nbytes`` in all; if ``hashed``, SHA-256s, too."""
+
+    path: str
+    sidecar: str
+    tensors: int
+    nbytes: int
+    hashed: bool
+
+
+def seal(path: str, hashes: bool = False) -> Sealed:
+    """Read a file of safetensors, and write the CRC-32s of its tensors into a sidecar; with ``hashes`` also SHA-256s.
+
+    The file itself stays as it is. A sidecar that was there is replaced, and keeps its SHA-256s if it had any. The
+    sidecar is durable.
+
+    ChecksumError names a tensor that does not match the checksums that the file has already; nothing is written then.
+    CorruptFileError for a damaged header, FormatError for another format, TransferError if the system refuses.
+    """
+    check_regular(path)
+    with opened(path) as (fd, size):
+        if detect(head(path, fd, size, HEAD_BYTES), path) != SAFETENSORS:
+            raise FormatError(
+                f"{path}: expected a file of safetensors; a .pt has checksums of its own, and other files cannot have "
+                "any: save what is in it as .pt or .safetensors"
+            )
+        before = os.fstat(fd)
+        table = tensor_table.read(path, fd, size)
+        known = _known(path, fd, size, table)
+        hashes = hashes or any(one.sha256 is not None for one in known)
+        found = digests(path, fd, size, table, hashes)
+        for one in known:
+            compare(path, table, one, found)
+        content = sidecar.text(path, fd, size, table, found)
+        after = os.fstat(fd)
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise CorruptFileError(path, None, "it was written to while it was read: seal it again when it is complete")
+    name = sidecar.name_of(path)
+    with AtomicFile(name) as new:
+        new.allocate(len(content))
+        write_all(name, new.fd, memoryview(content), 0)
+        new.commit(durable=True)
+    return Sealed(path, name, len(table.entries), table.nbytes, hashes)
+
+
+def _known(path: str, fd: int, size: int, table: TensorTable) -> list[TensorChecksums]:
+    """The checksums of this very file: not those of another one that a new sidecar is to replace."""
+    found: list[TensorChecksums | None] = []
+    with contextlib.suppress(ChecksumError):
+        found.append(sidecar.of_sidecar(path, fd, size, table))
+    with contextlib.suppress(ChecksumError):
+        found.append(header_checksums.of_header(path, table))
+    return [one for one in found if one is not None and not one.rewritten]

@@ -1,0 +1,86 @@
+"""``fastio seal``: what it writes and says, its exit status, and ``fastio verify`` afterwards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from click.testing import CliRunner, Result
+
+from fastio.cli.commands import cli
+
+INDEX = "model.safetensors.index.json"
+
+
+def run(*arguments: object, status: int = 0) -> Result:
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert result.exit_code == status, result.output
+    return result
+
+
+def shards(folder: Path) -> list[Path]:
+    """Two shards as another program writes them, and their index."""
+    weight_map = {}
+    for number, name in enumerate("ab"):
+        file = f"model-0000{number + 1}-of-00002.safetensors"
+        safetensors.torch.save_file({name: torch.full((100,), number)}, folder / file)
+        weight_map[name] = file
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return [folder / file for file in weight_map.values()]
+
+
+def test_a_folder_of_shards_is_sealed_and_verified(tmp_path: Path) -> None:
+    files = shards(tmp_path)
+    assert "not verified" in run("verify", tmp_path).stdout
+    said = run("seal", tmp_path).stdout.splitlines()
+    assert [line.split(": ")[:3] for line in said] == [
+        [str(file), "sealed", f"CRC-32s of 1 tensors, 800 B, are in {file}.fastio-checksums.json"] for file in files
+    ]
+    assert all("match their CRC-32s" in line for line in run("verify", tmp_path).stdout.splitlines())
+    assert "with CRC-32s" in run("inspect", tmp_path).stdout
+    (first, _) = json.loads(run("seal", tmp_path / INDEX, "--hashes", "--json").stdout)
+    assert first == {
+        "path": str(files[0]),
+        "sidecar": f"{files[0]}.fastio-checksums.json",
+        "tensors": 1,
+        "nbytes": 800,
+        "hashed": True,
+    }
+    assert "CRC-32s and SHA-256s" in run("verify", files[0]).stdout
+    assert [one["hashed"] for one in json.loads(run("verify", tmp_path, "--json").stdout)] == [True, True]
+    damaged = bytearray(files[1].read_bytes())
+    damaged[-3] ^= 1
+    files[1].write_bytes(damaged)
+    for command in ("verify", "seal", "diff"):
+        result = run(
+            command, tmp_path, *([tmp_path] if command == "diff" else []), status=2 if command == "diff" else 1
+        )
+        assert "'b'" in result.stderr
+        assert "CRC-32" in result.stderr
+    assert f"{files[0]}: sealed" in run("seal", tmp_path, status=1).stdout
+
+
+def test_what_cannot_be_sealed(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(3)}, tmp_path / "a.pt")
+    safetensors.torch.save_file({"a": torch.ones(3)}, tmp_path / "good.safetensors")
+    (tmp_path / "cut.safetensors").write_bytes((tmp_path / "good.safetensors").read_bytes()[:-1])
+    result = run("seal", tmp_path / "a.pt", tmp_path / "missing", tmp_path / "good.safetensors", status=2)
+    assert result.stderr.count("\n") == 2
+    assert "expected a file of safetensors" in result.stderr
+    assert "missing: there is no such file" in result.stderr
+    assert "good.safetensors: sealed" in result.stdout
+    run("seal", tmp_path / "cut.safetensors", tmp_path / "a.pt", status=1)
+    assert {path.name for path in tmp_path.glob("*.json")} == {"good.safetensors.fastio-checksums.json"}
+
+
+def test_copied_checksums_are_replaced_by_a_seal(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    safetensors.torch.save_file({"a": torch.ones(3)}, path, {"fastio.checksums": '{"version":1,"table":"00000000"}'})
+    assert "of other tensors" in run("verify", path, status=1).stderr
+    listed = run("inspect", path).stdout
+    assert "note: its checksums are malformed, or another file's" in listed
+    assert "metadata" not in listed
+    run("seal", path)
+    assert "verified" in run("verify", path).stdout
