@@ -295,6 +295,17 @@ def test_malformed_file_raises_safetensors_own_error(hub: SimpleNamespace, tmp_p
     assert type(refused.value).__name__ == "SafetensorError"
 
 
+def test_damaged_tensor_is_not_left_to_the_library(hub: SimpleNamespace, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    with hub.patch_accelerate():
+        hub.safetensors.save_file({"x": torch.ones(3)}, path)
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(fastio.ChecksumError, match="'x'"):
+            hub.safetensors.load_file(path)
+
+
 def test_files_of_other_formats_raise_safetensors_own_error(hub: SimpleNamespace, tmp_path: Path) -> None:
     torch.save({"x": torch.ones(3)}, tmp_path / "x.pt")
     hub.safetensors.save_file({"x": torch.ones(3)}, tmp_path / "x.safetensors")
