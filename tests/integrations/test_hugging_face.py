@@ -247,3 +247,14 @@ def test_originals_are_restored_when_the_last_context_ends(hub: SimpleNamespace)
         raise ZeroDivisionError
     assert [getattr(*place) for place in places] == before
     assert not {id(one) for one in inside} & {id(one) for one in before}
+
+
+def test_damaged_tensor_is_not_left_to_the_library(hub: SimpleNamespace, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    with hub.patch_accelerate():
+        hub.safetensors.save_file({"x": torch.ones(3)}, path)
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(fastio.ChecksumError, match="'x'"):
+            hub.safetensors.load_file(path)
