@@ -34,6 +34,7 @@ from fastio.sizes import parse_size
 
 _LOCK_TIMEOUT_S = 1.0  # seconds
 _MIN_NBYTES = 4096  # smaller tensors are not worth a block of the device
+_READS_PER_USE = 2  # on an accelerator, which gets no kernels while the host begins reads
 
 
 class Offload:
@@ -307,7 +308,7 @@ class Offload:
 
     def _prefetch(self, step: SavingPass) -> None:
         """Read the next tensors that fit the window, and unload those that are not needed soon."""
-        coming = self._within_window(step)
+        coming, held = self._within_window(step)
         needed = {saved.index for saved in coming}
         for saved in list(self._loaded.values()):
             # A buffer that is being read into must stay: the device writes to it.
@@ -316,22 +317,33 @@ class Offload:
                 del self._loaded[saved.index]
         # If memory is short now, the tensor is read when it is needed.
         with contextlib.suppress(MemoryError, torch.OutOfMemoryError):
+            started = 0
             for saved in coming:
                 if saved.state is State.DISK:
+                    if started == _READS_PER_USE and saved.device.type != "cpu":
+                        break
                     self._fetch(saved)
-        self._tiers.pump()
+                    started += 1
+        self._tiers.pump(held)
 
-    def _within_window(self, step: SavingPass) -> list[SavedTensor]:
-        """Return the next tensors that have or need a buffer: as many as fit beside reads in flight."""
+    def _within_window(self, step: SavingPass) -> tuple[list[SavedTensor], set[int]]:
+        """Return the next tensors that have or need a buffer: as many as fit beside reads in flight.
+
+        Also returns the indices of the tensors before and between them whose write has not ended.
+        """
         coming: list[SavedTensor] = []
+        held: set[int] = set()
         if step.order is None:
-            return coming
+            return coming, held
         room = self._planner.ahead - sum(
             saved.nbytes for saved in self._loaded.values() if saved.state is State.INFLIGHT
         )
         for ordinal in step.order.coming():
             saved = step.saved_tensors.get(ordinal)
-            if saved is None or saved.held or saved.state is State.FAILED:
+            if saved is None or saved.state is State.FAILED:
+                continue
+            if saved.held:
+                held.add(saved.index)
                 continue
             if saved.state is State.DISK and saved.in_memory() is not None:
                 continue
@@ -341,7 +353,7 @@ class Offload:
             if room < 0 and (coming or saved.index not in self._loaded):
                 break
             coming.append(saved)
-        return coming
+        return coming, held
 
     def _reap(self) -> None:
         if not self._released or os.getpid() != self._process:  # in a forked child the graphs are the parent's

@@ -41,6 +41,7 @@ _DEFAULTS: dict[str, float] = {
     "host_access_bandwidth": 0.0,
     "latency": 0.0,
     "compute_factor": 1.0,
+    "compute_bandwidth": 0.0,
     "memory_limit": float(16 << 30),
 }
 
@@ -85,13 +86,15 @@ def configure(
     host_access_bandwidth: float | None = None,
     latency: float | None = None,
     compute_factor: float | None = None,
+    compute_bandwidth: float | None = None,
     memory_limit: int | None = None,
 ) -> None:
     """Set a device's parameters, or those of all devices: bandwidths in bytes per second (0: memcpy's), else seconds.
 
     ``copy_bandwidth`` is that of copies to the device and of copies to the host; each way has an engine of its own.
     ``host_access_bandwidth`` is that of kernels that read or write host memory in place (`host_view`).
-    A kernel takes ``compute_factor`` times as long as on the CPU. More than ``memory_limit`` bytes raise
+    A kernel takes ``compute_factor`` times as long as on the CPU, and no less than the bytes that it reads and writes
+    take at ``compute_bandwidth``. More than ``memory_limit`` bytes raise
     `torch.OutOfMemoryError`.
     """
     given = {
@@ -101,6 +104,7 @@ def configure(
         "host_access_bandwidth": host_access_bandwidth,
         "latency": latency,
         "compute_factor": compute_factor,
+        "compute_bandwidth": compute_bandwidth,
         "memory_limit": memory_limit,
     }
     for number in range(device_module.device_count()) if device is None else [device]:
@@ -125,6 +129,16 @@ def configure_execution(
     _OPS.configure_order(_LATENESS[late], late_seed, late_seconds, check_order, poison)
 
 
+def configure_time(modelled: bool, *, call_seconds: float = 10e-6) -> None:
+    """Set whether the times of works and events are measured, or modelled: then the machine's speed has no effect.
+
+    In the modelled time, which continues the measured one, a kernel takes its bytes at ``compute_bandwidth``, a copy
+    its bytes at its bandwidth. The host needs ``call_seconds`` to issue a kernel or a copy, or to ask whether one has
+    ended, and no time for all else. Where two streams compete for an engine, the order is that of the real threads.
+    """
+    _OPS.configure_time(modelled, call_seconds)
+
+
 def reset() -> None:
     """Wait for the devices, forget errors and the trace, and set the parameters that a new process has."""
     _OPS.reset()
@@ -132,6 +146,7 @@ def reset() -> None:
         for name, value in _DEFAULTS.items():
             _OPS.configure(number, name, value)
     configure_execution()
+    configure_time(False)
 
 
 def error() -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from fastio import devices
-from fastio.offload.autograd.compute_times import ComputeTimes
+from fastio.offload.autograd.compute_times import ComputeTimes, NoTimes
 from fastio.offload.autograd.operators import Operator
 from fastio.offload.autograd.saved_tensor import SavedTensor, View, span_to_save, used_on_current_stream
 from fastio.offload.autograd.trace import DISK, HOST, SavedRecord, Trace, dominant_kind, kind_of
@@ -53,7 +53,7 @@ class ForwardPass:
         self._operator_nbytes = 0
         self._forward_done = False
         self._device = torch.device("cpu")  # or the accelerator that the latest tensor on one is on
-        self._times: ComputeTimes | None = None  # of a pass that times an accelerator's compute
+        self._times = NoTimes()  # or those of an accelerator's compute
         now = time.perf_counter()
         self.iteration = Iteration(number, now, now)
 
@@ -109,8 +109,7 @@ class ForwardPass:
                 self._times = ComputeTimes()
         elif self._profile is not None and not matches_prefix(made, self._profile):
             self._diverged = True
-        if self._times is not None:
-            self._times.ready(self._device)
+        self._times.ready(self._device)
         waits = self._planner.policy == "fastensor"
         if self._profile is None:
             self._run.waited = waits = self._planner.policy != "all" or self._is_accelerated
@@ -133,8 +132,7 @@ class ForwardPass:
     def begin_move_out(self) -> None:
         """A saved tensor is moved out now: until :meth:`record_move_out`, the forward pass waits."""
         self._synchronize_if_timed()
-        if self._times is not None:
-            self._times.pause(self._device)
+        self._times.pause(self._device)
 
     def end_encoding(self) -> None:
         """The codec's work is queued."""
@@ -150,8 +148,7 @@ class ForwardPass:
         self._waited_s += seconds
         self.trace.transfer_s[ordinal] = seconds
         self.trace.tiers[ordinal] = tier
-        if self._times is not None:
-            self._times.resume(self._device)
+        self._times.resume(self._device)
 
     def record_stall(self, seconds: float) -> None:
         """Record that a pass waited ``seconds`` for a transfer."""
@@ -182,8 +179,7 @@ class ForwardPass:
         """Record that backward needs a saved tensor."""
         self._end_forward()
         self._synchronize_if_timed()
-        if self._times is not None:
-            self._times.used(ordinal, self._device)
+        self._times.used(ordinal, self._device)
         self.trace.uses.append(ordinal)
         since = time.perf_counter() - self.iteration.forward_ended_s - (self._stalled_s - self._run.stalled_s)
         self.trace.used_s.setdefault(ordinal, max(0.0, since))
@@ -195,8 +191,7 @@ class ForwardPass:
     def record_served(self) -> None:
         """Record that backward has the saved tensor it needed."""
         self.iteration.backward_ended_s = time.perf_counter()
-        if self._times is not None:
-            self._times.resume(self._device)
+        self._times.resume(self._device)
 
     def forget(self, saved: SavedTensor) -> None:
         """Remove a saved tensor that the graph released. May be called again after an interrupt."""
@@ -212,11 +207,10 @@ class ForwardPass:
 
     def _set_times(self) -> None:
         """Give the profile the times of the forward pass on an accelerator, and let it be planned."""
-        if self._profile is None or self._times is None:
-            self._times = None  # it did not follow the profile
+        if self._profile is None:
+            self._times = NoTimes()  # it did not follow the profile
         elif not self._profile.timed:
-            self._times.set_forward(self._profile.trace)
-            self._profile.timed = True
+            self._profile.timed = self._times.set_forward(self._profile.trace)
 
     def _synchronize_if_timed(self) -> None:
         """Wait for the GPU in a pass that waits for every transfer (such as the profiled one), for correct times."""
@@ -231,8 +225,7 @@ class ForwardPass:
         """Record the end of forward: at the end of the context, or when backward begins inside it."""
         if self.iteration.backward_began_s is None:
             self._synchronize_if_timed()
-            if self._times is not None:
-                self._times.end_forward(self._device)
+            self._times.end_forward(self._device)
             elapsed = self._elapsed()
             self.iteration.forward_ended_s = self.iteration.backward_began_s = time.perf_counter()
             self.trace.forward_s = max(0.0, elapsed - self._waited_s)
@@ -248,9 +241,8 @@ class ForwardPass:
         run.actual_s = ended - self.iteration.forward_began_s
         run.backward_s = max(0.0, ended - self.iteration.forward_ended_s - (self._stalled_s - run.stalled_s))
         run.stalled_s = self._stalled_s
-        if self._times is not None:
-            self._times.set_backward(self._profile.trace)
-            self._times = None
+        self._times.set_backward(self._profile.trace)
+        self._times = NoTimes()
         if self._is_accelerated:  # the host's clock tells when work was launched
             run.forward_s = self._profile.trace.forward_s
             run.backward_s = max(self._profile.trace.used_s.values(), default=0.0)

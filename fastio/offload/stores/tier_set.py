@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 
@@ -59,10 +59,10 @@ class TierSet:
         for tier in self:
             tier.begin_pass(window)
 
-    def pump(self) -> None:
+    def pump(self, needed: Collection[int] = ()) -> None:
         """See :meth:`Tier.pump`."""
         for tier in self:
-            tier.pump()
+            tier.pump(needed)
 
     def close(self) -> None:
         """Wait for pending transfers, free the memory, and close the store if it was opened for this manager."""

@@ -6,6 +6,7 @@ import contextlib
 import time
 import warnings
 from collections import deque
+from collections.abc import Collection
 from typing import Any, Literal, Protocol
 
 import torch
@@ -106,11 +107,14 @@ class Tier:
                 self._issue(self._queued.popleft())
             self.pump()
 
-    def pump(self) -> None:
-        """Reap finished commands and issue queued writes. Writes wait while a read is in flight."""
+    def pump(self, needed: Collection[int] = ()) -> None:
+        """Reap finished commands and issue queued writes. Writes wait while a read is in flight.
+
+        Backward is about to use the saved tensors with the indices ``needed``: they stay in memory, written or not.
+        """
         self._poll_store()
         while self._issued and self._is_over(self._issued[0]):
-            self._finish_write(self._issued[0])
+            self._finish_write(self._issued[0], needed)
         for saved in [saved for saved in self._freed_in_flight if self._is_over(saved)]:
             self._forget(saved)  # first: after an interrupt it is repeated, which is harmless
             self._freed_in_flight.remove(saved)
@@ -121,6 +125,8 @@ class Tier:
         depth = max(1, self.window // 2)
         # At least two: if they go through host memory, one is copied there while the other is written.
         while self._queued and (self._issued_bytes < depth or len(self._issued) < 2):
+            if self._queued[0].index in needed:
+                break
             self._issue(self._queued.popleft())
         self._poll_store()
 
@@ -292,7 +298,7 @@ class Tier:
             assert saved.buffer is not None, "fetch gave it one"
             saved.buffer = unpack(saved, saved.buffer.bytes(saved.stored_nbytes))
 
-    def _finish_write(self, saved: SavedTensor) -> None:
+    def _finish_write(self, saved: SavedTensor, needed: Collection[int] = ()) -> None:
         began = time.perf_counter()
         self._issued.remove(saved)
         self._issued_bytes -= saved.stored_nbytes
@@ -307,8 +313,12 @@ class Tier:
             self._counts.moved += 1
             return
         now = time.perf_counter()
-        saved.release_bytes()
-        saved.state = State.DISK
+        if saved.index in needed:  # reading it back would take as much memory
+            saved.state = State.RESIDENT
+            self._forget(saved, keep=True)
+        else:
+            saved.release_bytes()
+            saved.state = State.DISK
         self._traffic.written_bytes += saved.stored_nbytes
         self._traffic.writes += 1
         self._counts.stalled_write_s += self._stalled(saved, began, now)

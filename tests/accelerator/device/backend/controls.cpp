@@ -23,11 +23,20 @@ void configure(int64_t device, const std::string& name, double value) {
         {"host_access_bandwidth", &settings.host_access_bandwidth},
         {"latency", &settings.latency},
         {"compute_factor", &settings.compute_factor},
+        {"compute_bandwidth", &settings.compute_bandwidth},
     };
     if (name == "memory_limit")
         settings.memory_limit = static_cast<size_t>(value);
     else
         *places.at(name) = value;
+}
+
+void configure_time(bool modelled, double call_seconds) {
+    Lock lock(machine().mutex);
+    for (int device = 0; device < kDevices; ++device) wait_for_device(lock, device, "configure_time");
+    host_waited_until(now());
+    machine().settings.modelled = modelled;
+    machine().settings.call_seconds = call_seconds;
 }
 
 void configure_order(int64_t lateness, int64_t seed, double seconds, bool check_order, bool poison) {
@@ -111,6 +120,7 @@ std::vector<int64_t> list_registrations() {
 TORCH_LIBRARY(simulated, library) {
     library.def("configure", configure);
     library.def("configure_order", configure_order);
+    library.def("configure_time", configure_time);
     library.def("reset", reset);
     library.def("error", get_error);
     library.def("unraised_error", get_unraised_error);

@@ -72,12 +72,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         Stream& queried = from_torch(stream);
         Lock lock(machine().mutex);
         check("Stream.query");
-        if (queried.completed < queried.issued) {
-            demand(queried, queried.issued);
-            return false;
-        }
-        machine().host.join(queried.clock);
-        return true;
+        return simulated::has_ended(lock, queried);
     }
 
     void synchronizeStream(const c10::Stream& stream) const override {

@@ -52,9 +52,10 @@ double modelled_seconds(const Work& work, const DeviceSettings& settings, double
         default:
             break;
     }
+    const double computed = std::max(measured * settings.compute_factor, transfer(nbytes, settings.compute_bandwidth));
     double host_bytes = 0;
     for (const HostRange& accessed : work.host_ranges) host_bytes += static_cast<double>(accessed.range.nbytes);
-    return std::max(measured * settings.compute_factor, transfer(host_bytes, settings.host_access_bandwidth));
+    return std::max(computed, transfer(host_bytes, settings.host_access_bandwidth));
 }
 
 void run(Stream& stream, Work& work) {
@@ -77,21 +78,22 @@ void execute(Stream& stream, Work& work) {
     if (work.engine == Engine::none) return run(stream, work);
     EngineState& engine = machine().devices[stream.device].engines[static_cast<int>(work.engine)];
     std::lock_guard<std::mutex> busy(engine.mutex);
-    const bool copies = work.engine != Engine::compute;
     const double arrived = now();
-    // A copy that waited starts in the model when the engine and the stream became free, though the thread woke up
-    // later.
-    const double ready = std::max({work.issued, work.not_before, stream.free_at, engine.free_at});
-    const double started = copies ? std::max(std::min(arrived, ready), arrived - kLag) : arrived;
     run(stream, work);
     DeviceSettings settings;
+    bool modelled;
     {
         Lock lock(machine().mutex);
         settings = machine().settings.devices[stream.device];
+        modelled = machine().settings.modelled;
     }
-    const double measured = now() - arrived;
+    // A work that waited starts when the engine and the stream became free, though the thread woke up later.
+    double started = std::max({work.issued, stream.free_at, engine.free_at});
+    const double measured = modelled ? 0 : now() - arrived;
+    if (!modelled) started = std::max(std::min(arrived, std::max(started, work.not_before)), arrived - kLag);
     const double ended = started + std::max(measured, modelled_seconds(work, settings, measured));
-    if (const double left = ended - now(); left > 0) std::this_thread::sleep_for(std::chrono::duration<double>(left));
+    if (const double left = ended - now(); left > 0 && !modelled)
+        std::this_thread::sleep_for(std::chrono::duration<double>(left));
     engine.free_at = ended;
     Lock lock(machine().mutex);
     stream.free_at = ended;

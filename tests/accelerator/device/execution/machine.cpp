@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <chrono>
 
 namespace simulated {
@@ -31,6 +32,13 @@ double now() {
     static const auto start = std::chrono::steady_clock::now();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
+
+double time_of_call() {
+    const Settings& settings = machine().settings;
+    return settings.modelled ? machine().host_time += settings.call_seconds : now();
+}
+
+void host_waited_until(double time) { machine().host_time = std::max(machine().host_time, time); }
 
 void check_process(const char* call) {
     TORCH_CHECK(!machine().forked, call,

@@ -31,6 +31,7 @@ struct DeviceSettings {
     double host_access_bandwidth = 0;  // of kernels that read or write host memory in place
     double latency = 0;                // of each copy
     double compute_factor = 1;         // a kernel takes this many times as long as on the CPU
+    double compute_bandwidth = 0;      // of the bytes that kernels read and write: they take no less time
     size_t memory_limit = size_t{16} << 30;
 };
 
@@ -44,6 +45,8 @@ struct Settings {
     double late_seconds = 0.001;  // "random" holds one work in eight back, for up to this time
     bool check_order = true;      // unordered accesses of two streams are errors
     bool poison = true;
+    bool modelled = false;        // times are the model's alone: no work waits for its end, no time is measured
+    double call_seconds = 10e-6;  // in the modelled time, what the host needs to issue a kernel or a copy, or to ask
 };
 
 /// A state of an event: what its stream had to do when it was recorded.
@@ -100,7 +103,7 @@ struct Stream {
     uint64_t issued = 0;
     uint64_t completed = 0;
     uint64_t demanded = 0;  // works up to this one are not held back
-    double free_at = 0;     // when its last work ended in the model
+    double free_at = 0;     // when its last work ended
     Clock clock;
     std::condition_variable wake;
     std::mt19937_64 random;
@@ -138,8 +141,9 @@ struct Machine {
     std::array<Device, kDevices> devices;
     std::vector<Stream*> streams;  // by number
     Settings settings;
-    Clock host;         // what host threads have waited for; one clock for all, so their own order is never an error
-    std::string error;  // the first one, raised by each call until it is cleared
+    double host_time = 0;  // in the modelled time: when the host calls
+    Clock host;            // what host threads have waited for; one clock for all, so their own order is never an error
+    std::string error;     // the first one, raised by each call until it is cleared
     bool error_was_raised = false;
     std::deque<Traced> trace;
     bool forked = false;
@@ -148,7 +152,15 @@ struct Machine {
 using Lock = std::unique_lock<std::mutex>;
 
 Machine& machine();
+
+/// Seconds since the process loaded the device.
 double now();
+
+/// The time of a host's call: the modelled one, in which the call takes its time, or now. Needs the lock.
+double time_of_call();
+
+/// In the modelled time, the host has waited until `time`. Needs the lock.
+void host_waited_until(double time);
 
 /// Raises an error in a forked child.
 void check_process(const char* call);

@@ -28,7 +28,7 @@ double hold_back(Stream& stream, const Work& work) {
 
 uint64_t enqueue(Stream& stream, Work work) {
     work.sequence = ++stream.issued;
-    work.issued = now();
+    work.issued = work.engine == Engine::none && machine().settings.modelled ? machine().host_time : time_of_call();
     work.not_before = hold_back(stream, work);
     stream.clock.advance(stream.number, work.sequence);
     stream.queue.push_back(std::move(work));
@@ -132,16 +132,24 @@ void demand(Stream& stream, uint64_t sequence) {
     stream.wake.notify_one();
 }
 
-void wait(Lock& lock, Stream& stream, uint64_t sequence, const Clock& seen) {
-    const Clock clock = seen;
-    demand(stream, sequence);
-    machine().progress.wait(lock, [&] { return stream.completed >= sequence; });
-    machine().host.join(clock);
-}
-
 void wait_for_stream(Lock& lock, Stream& stream, const char* call) {
     check_process(call);
-    wait(lock, stream, stream.issued, stream.clock);
+    const uint64_t issued = stream.issued;
+    const Clock clock = stream.clock;
+    demand(stream, issued);
+    machine().progress.wait(lock, [&] { return stream.completed >= issued; });
+    machine().host.join(clock);
+    host_waited_until(stream.free_at);
+}
+
+bool has_ended(Lock& lock, Stream& stream) {
+    const bool modelled = machine().settings.modelled;
+    time_of_call();
+    demand(stream, stream.issued);
+    if (modelled) machine().progress.wait(lock, [&] { return stream.completed >= stream.issued; });
+    if (stream.completed < stream.issued || (modelled && stream.free_at > machine().host_time)) return false;
+    machine().host.join(stream.clock);
+    return true;
 }
 
 void wait_for_device(Lock& lock, int device, const char* call) {

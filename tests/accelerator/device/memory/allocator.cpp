@@ -13,13 +13,13 @@ namespace {
 
 /// Gives back the blocks whose recorded uses have ended; with `waits`, waits for them.
 void settle_pending(Lock& lock, BlockCache& cache, bool waits) {
-    for (size_t number = 0; waits && number < cache.pending.size(); ++number)
-        for (const auto& use : std::vector(cache.pending[number].uses))
-            wait(lock, *std::get<0>(use), std::get<1>(use), std::get<2>(use));
+    const bool modelled = machine().settings.modelled;
+    for (size_t number = 0; (waits || modelled) && number < cache.pending.size(); ++number)
+        for (const auto& use : std::vector(cache.pending[number].uses)) waits ? await(lock, *use) : perform(lock, *use);
     auto ended = [&](PendingFree& pending) {
-        for (const auto& [stream, sequence, clock] : pending.uses)
-            if (stream->completed < sequence) return false;
-        for (const auto& use : pending.uses) machine().host.join(std::get<2>(use));
+        for (const auto& use : pending.uses)
+            if (!use->done || (modelled && use->time > machine().host_time)) return false;
+        for (const auto& use : pending.uses) machine().host.join(use->clock);
         give_back(cache, pending.block);
         return true;
     };
@@ -108,7 +108,7 @@ void free_memory(uintptr_t address) {
     cache.counters.allocated -= block->nbytes;
     if (block->recorded.empty()) return give_back(cache, block);
     PendingFree pending{block, {}};
-    for (Stream* stream : block->recorded) pending.uses.emplace_back(stream, stream->issued, stream->clock);
+    for (Stream* stream : block->recorded) pending.uses.push_back(record_unchecked(*stream));
     cache.pending.push_back(std::move(pending));
 }
 

@@ -20,10 +20,10 @@ struct Order {
     bool operator()(const Block* one, const Block* other) const { return key(one) < key(other); }
 };
 
-/// A freed block that other streams may still use: the works up to these, and what had happened before them.
+/// A freed block that other streams may still use: events behind their works.
 struct PendingFree {
     Block* block;
-    std::vector<std::tuple<Stream*, uint64_t, Clock>> uses;
+    std::vector<std::shared_ptr<Recording>> uses;
 };
 
 /// The blocks of one device. Guarded by the machine's mutex.
