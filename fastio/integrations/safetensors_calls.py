@@ -6,6 +6,7 @@ which raises its own error.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -17,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 
 from fastio.errors import FormatError, ToolUnavailableError, UnsupportedError
+from fastio.formats.detect import HEAD_BYTES, PT, detect
 from fastio.integrations.safetensors_errors import safetensor_errors
 from fastio.models.single_file import load_file, save_file
 from fastio.models.tensor_reader import TensorReader, safe_open
@@ -74,7 +76,7 @@ def opener(original: Any) -> type[Opened]:
             if framework not in _FRAMEWORKS:
                 _log.info("%s: framework=%r: read by safetensors itself", filename, framework)
                 target = None
-            if target is None:
+            if target is None or _is_pt(filename):
                 return original(filename, framework, device, **options)
             try:
                 with safetensor_errors():
@@ -172,6 +174,13 @@ def _target(filename: Any, device: Any, options: dict[str, Any]) -> torch.device
     except RuntimeError:
         return None
     return None if target.type == "meta" else target
+
+
+def _is_pt(filename: Any) -> bool:
+    """Whether it is a file that fastio opens and safetensors refuses."""
+    with contextlib.suppress(OSError), open(filename, "rb") as file:
+        return detect(file.read(HEAD_BYTES), os.fspath(filename)) == PT
+    return False  # what cannot be opened has fastio's error
 
 
 def _is_packed(tensors: Any) -> bool:
