@@ -27,8 +27,12 @@ settings.load_profile("fastio")
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse to run without the native part: a suite that skipped it would prove nothing.
 
-    Also enable Ctrl-C, which a shell disables in background processes and their children.
+    Also enable Ctrl-C, which a shell disables in background processes and their children; and let torch compute with
+    one thread where tests run side by side: threads of several would wait for each other.
     """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # of child processes
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         importlib.import_module("fastio._native")
