@@ -78,15 +78,17 @@ def save_file(call: SaveCall) -> SaveResult:
         return save_by_torch(call, started, why)
     with AtomicFile(call.path, call.follow_link) as new:
         moved = execution.run(lambda tool: _fill_by(tool, call, layout, new), lambda: os.ftruncate(new.fd, 0))
+        if (
+            call.file_format == SAFETENSORS
+        ):  # before the commit: a sidecar must never be beside a file that is not its own
+            moved = moved._replace(notes=(*moved.notes, *_without_old_checksums(call.path)))
         new.commit(call.durable)
-    if call.file_format == SAFETENSORS:
-        moved = moved._replace(notes=(*moved.notes, *_without_old_checksums(call.path)))
     checksummed = moved.route != "library" or with_crcs
     return execution.saved(moved, verified=checksummed if call.file_format == PT else bool(layout.digests))
 
 
 def _without_old_checksums(path: str) -> tuple[str, ...]:
-    """Remove the old file's sidecar, which is not the new file's. Returns notes."""
+    """Remove the old file's sidecar. Returns notes."""
     from fastio.formats.safetensors import sidecar  # not needed by all saves
 
     name = sidecar.name_of(path)
