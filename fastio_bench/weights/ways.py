@@ -25,7 +25,7 @@ Found = dict[str, Any]
 
 def shards(folder: Path, suffix: str = ".safetensors") -> list[str]:
     """The paths of the shards."""
-    return sorted(str(path) for path in folder.glob(f"model-*{suffix}"))
+    return sorted(str(path) for path in folder.glob(f"model*{suffix}"))
 
 
 def _fastio_into(model: Model, folder: Path, module: Any) -> Any:
