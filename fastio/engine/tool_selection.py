@@ -59,7 +59,12 @@ def checksumming_tools(op: str, devices: frozenset[str]) -> tuple[str, ...]:
 
 def verifying_tools(file_format: str, devices: frozenset[str]) -> tuple[str, ...]:
     """The tools for a load that compares checksums, or reads a part: all but those that stand for a library's own."""
-    names, _ = candidates(LOAD, file_format, devices)
+    return _verifying(file_format, devices, registry.imported())
+
+
+@lru_cache(maxsize=256)
+def _verifying(file_format: str, devices: frozenset[str], imported: tuple[bool, ...]) -> tuple[str, ...]:
+    names, _ = _candidates(LOAD, file_format, devices, imported)
     return tuple(name for name in names if file_format not in registry.get(name).capabilities.whole)
 
 
