@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from fastio.errors import FormatError, quoted
+from fastio.errors import FormatError, quoted, shortened
 from fastio.formats import dense_tensors
 from fastio.formats.named_tensors import named_tensors
 from fastio.formats.pt.placeholders import Placeholders
 from fastio.formats.pt.reader import PICKLE, Archive, NeedsTorchError, Reader, Record, open_archive, unpickle
 from fastio.formats.pt.settings import torch_only_reason
+from fastio.formats.pt.wanted_storages import SPARSE
 from fastio.formats.safetensors.dtypes import name_of
 from fastio.formats.safetensors.tensor_table import Entry, TensorTable
 from fastio.memory.load_buffers import empty_storage
@@ -62,7 +63,14 @@ def _unpickled(archive: Archive) -> tuple[Any, Placeholders]:
         return storages.storage(record)
 
     reader = Reader(archive, True, storage_of, pickled, storages)
-    return unpickle(reader, "cpu", True, {}), storages
+    try:
+        return unpickle(reader, "cpu", True, {}), storages
+    except RuntimeError as error:  # torch before 2.8 compares the indices of sparse tensors, which are zeros here
+        if SPARSE not in pickled:
+            raise
+        raise FormatError(
+            f"{archive.path}: it holds sparse tensors ({shortened(error)}); load the file with fastio.load"
+        ) from None
 
 
 def _entry(path: str, name: str, tensor: torch.Tensor, storages: Placeholders, checksummed: bool) -> Entry:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from fastio.errors import CorruptFileError
 from fastio.formats.key_selection import Tree, select
 from fastio.formats.pt.pickle_outline import Global, Node, Persistent, outline
 
 _ORDERED_DICT = Global("collections", "OrderedDict")
+_SPARSE_TENSOR = Global("torch._utils", "_rebuild_sparse_tensor")
+SPARSE = _SPARSE_TENSOR.name.encode()
+"""Stands in a pickle with sparse tensors. torch may compare their indices as it unpickles them: they must be read."""
 
 
 def wanted_storages(path: str, record: str, data: bytes, names: Iterable[str]) -> set[str] | None:
     """Return the names of the records that hold the storages of the named entries; none if a name is not there.
 
-    None if the outline does not tell, since a name may be in a class of its own: then all storages may be needed.
-    CorruptFileError if the data of ``record`` are no pickle.
+    Those of sparse tensors are needed in any case. None if the outline does not tell, since a name may be in a class of
+    its own: then all storages may be needed. CorruptFileError if the data of ``record`` are no pickle.
     """
     try:
         root = outline(data).root
@@ -31,7 +34,12 @@ def wanted_storages(path: str, record: str, data: bytes, names: Iterable[str]) -
     tree = select(root, names, entries_of)
     if unknown:
         return None
-    return set() if isinstance(tree, str) else _storages(_selected(root, tree))
+    if isinstance(tree, str):
+        return set()
+    wanted = _selected(root, tree)
+    if SPARSE in data:
+        wanted += [found for found in _nodes([root]) if isinstance(found, Node) and found.function == _SPARSE_TENSOR]
+    return _storages(wanted)
 
 
 def _entries(found: object) -> Mapping[object, object] | None:
@@ -59,19 +67,27 @@ def _selected(found: object, tree: Tree) -> list[object]:
 def _storages(nodes: list[object]) -> set[str] | None:
     """The records of all storages that nodes refer to; None if torch did not write a reference."""
     records: set[str] = set()
-    entered: set[int] = set()
-    waiting = list(nodes)
-    while waiting:
-        found = waiting.pop()
+    for found in _nodes(nodes):
         if isinstance(found, Persistent):
             identity = found.identity
             if not isinstance(identity, tuple) or len(identity) != 5 or not isinstance(identity[2], str):
                 return None
             records.add(f"data/{identity[2]}")
-        elif isinstance(found, tuple):
+    return records
+
+
+def _nodes(begin: list[object]) -> Iterator[object]:
+    """All that nodes refer to, with themselves; each node once."""
+    entered: set[int] = set()
+    waiting = list(begin)
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, tuple) and not isinstance(found, Persistent):
             waiting += found
-        elif isinstance(found, Node) and id(found) not in entered:
+        elif isinstance(found, Node):
+            if id(found) in entered:
+                continue
             entered.add(id(found))
             waiting += [found.function, found.arguments, found.state]
             waiting += [part for item in found.items for part in item]
-    return records
+        yield found
