@@ -65,7 +65,7 @@ def _unpickled(archive: Archive) -> tuple[Any, Placeholders]:
     reader = Reader(archive, True, storage_of, pickled, storages)
     try:
         return unpickle(reader, "cpu", True, {}), storages
-    except RuntimeError as error:  # torch before 2.8 compares the indices of sparse tensors, which are zeros here
+    except RuntimeError as error:  # some versions of torch compare the indices of sparse tensors, zeros here
         if SPARSE not in pickled:
             raise
         raise FormatError(
