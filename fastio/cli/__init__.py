@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 
 def main() -> None:
     """Run the command line. Ctrl-C during its imports ends it with one line instead of a traceback."""
+    # As other commands end when the reader of their output is gone: no exit status of their own, which means something.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         from fastio.cli.commands import cli
 

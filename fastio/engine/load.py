@@ -131,7 +131,7 @@ def _open_source(call: LoadCall, fd: int, size: int, file_format: str) -> Source
     if given:
         raise TypeError(f"{call.path}: .{file_format} takes none of torch.load's arguments, got {', '.join(given)}")
     # Only .safetensors have parts that are found by name, and checksums that need not be there.
-    options = (call.keys, call.verify) if file_format == SAFETENSORS else ()
+    options = (call.keys, call.verify and not call.mmap) if file_format == SAFETENSORS else ()
     source: Source = formats.module(file_format).source(call.path, fd, size, *options)
     return source
 

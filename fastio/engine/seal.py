@@ -69,6 +69,10 @@ def _known(path: str, fd: int, size: int, table: TensorTable) -> list[TensorChec
     found: list[TensorChecksums | None] = []
     with contextlib.suppress(ChecksumError):
         found.append(sidecar.of_sidecar(path, fd, size, table))
-    with contextlib.suppress(ChecksumError):
+    try:
         found.append(header_checksums.of_header(path, table))
+    except header_checksums.DamagedHeaderError:
+        raise
+    except ChecksumError:  # copied from another file
+        pass
     return [one for one in found if one is not None and not one.rewritten]

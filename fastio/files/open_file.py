@@ -83,14 +83,21 @@ def check_regular(path: str) -> None:
     """Raise OSError for a path that is not a regular file: the open of a pipe would wait for its writer."""
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
-        raise not_regular(path, status)
+        raise OSError(_number(status), f"expected a regular file, found {_kind(status)}: name a file", path)
 
 
 def not_regular(path: str, status: os.stat_result) -> OSError:
     """The error for a file that is not a regular one."""
-    kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "no regular file")
-    number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
-    return OSError(number, f"expected a regular file, found {kind}: remove it, if it is not yours", path)
+    problem = f"expected a regular file, found {_kind(status)}: unless you need it, remove it"
+    return OSError(_number(status), problem, path)
+
+
+def _number(status: os.stat_result) -> int:
+    return errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
+
+
+def _kind(status: os.stat_result) -> str:
+    return next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "no regular file")
 
 
 _KINDS = (

@@ -107,6 +107,12 @@ def _in_folder(folder: str) -> str:
         found = [name for name in names if name.endswith(suffix)]
         if len(found) == 1 and not _SHARD.search(found[0]):
             return os.path.join(folder, found[0])
+        if found and all(map(_SHARD.search, found)):
+            problem = (
+                f"expected {expected}, found {quoted(', '.join(found))}, shards without an index: a save was "
+                "interrupted, or the index was not copied; save or copy it again"
+            )
+            raise FileNotFoundError(errno.ENOENT, problem, folder)
         if found:
             problem = f"expected {expected}, found {quoted(', '.join(found))}: name one, or a list of all"
             raise FileNotFoundError(errno.ENOENT, problem, folder)

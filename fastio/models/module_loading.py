@@ -66,6 +66,10 @@ def load_model(
     """
     check(policy, LOAD)
     created_on = torch.device("cpu" if device is None else device)
+    if created_on.type == "meta":
+        raise ValueError("device='meta': tensors there have no memory to load into; name the device to create them on")
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"expected a module, got {type(model).__name__}; load_into fills the tensors of a dict")
     found = module_tensors(model)
     with open_weights(filename, verify) as files:
         plan = plan_load(module_target(model), found, files, strict)

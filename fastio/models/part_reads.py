@@ -101,13 +101,15 @@ def read_batch(batch: Batch, device: torch.device, policy: Any = "auto") -> list
     """Read a batch into new memory; return its tensors, in its order, on ``device``.
 
     Raises CorruptFileError if the file is too short or was written to meanwhile, ChecksumError if a tensor is damaged,
-    TransferError if the system refuses.
+    TransferError if the system refuses, ValueError if the file is closed.
     """
     file, target = batch.parts[0].file, device
     if device.type != "cpu" and not (batch.parts[0].is_run and is_filled(device.type, file.format)):
         target = torch.device("cpu")
-    tensors = _read_runs(batch.parts, target, policy) if batch.parts[0].is_run else [_read_rows(batch.parts[0], policy)]
-    file.check_unchanged()
+    with file.reading():
+        is_run = batch.parts[0].is_run
+        tensors = _read_runs(batch.parts, target, policy) if is_run else [_read_rows(batch.parts[0], policy)]
+        file.check_unchanged()
     return tensors if target == device else [tensor.to(device) for tensor in tensors]
 
 

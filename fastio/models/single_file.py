@@ -34,7 +34,8 @@ def load_file(filename: str | os.PathLike[str], device: Any = "cpu", *, verify: 
 
     Raises:
         CorruptFileError: the file is cut short, damaged, or none of safetensors; ChecksumError (a CorruptFileError): a
-        tensor is damaged, or the checksums are another file's. FormatError: this torch lacks a dtype.
+        tensor is damaged, or the checksums are another file's. FormatError: it is a ``.pt`` or ``.npy``, or this torch
+        lacks a dtype.
         TransferError (an OSError): the system refused. FileNotFoundError and others as of ``open``.
 
     >>> state = fastio.load_file("model.safetensors", device="cpu")

@@ -20,7 +20,7 @@ _CPU = torch.device("cpu")
 
 
 def load_into(
-    state: Any, filename: Any, strict: bool = True, *, atomic: bool = True, policy: Any = "auto"
+    state: Any, filename: Any, strict: bool = True, *, atomic: bool = True, policy: Any = "auto", verify: bool = True
 ) -> tuple[list[str], list[str]]:
     """Load the tensors of files into those of a state dict, which keep their memory and get new values.
 
@@ -30,11 +30,14 @@ def load_into(
     Args:
         state: a dict of tensors with memory, on any device, also nested: a module's ``state_dict()``, a checkpoint.
         filename: a file, a list of files, an index or a folder, as for :func:`fastio.safe_open`.
-        strict: raise for names that only the files or only the state have.
+        strict: raise for names that only the files or only the state have, and for damaged tensors. With False, a
+            tensor that does not match its checksum is not loaded: a warning is logged, and its names are missing.
         atomic: read everything before the first tensor changes, so that an error leaves the state as it was; this needs
             its memory a second time. With False, tensors are read straight into their memory: after an error, the
             values are a mixture, and must be loaded again.
         policy: who chooses the tool, as for :func:`fastio.load`.
+        verify: compare each tensor with its checksum, if the files have them. With ``atomic=False``, damage is an error
+            whatever ``strict`` is.
 
     Returns:
         (missing, unexpected): names that the files lack, and names that the state lacks, sorted. Of tensors that share
@@ -50,15 +53,16 @@ def load_into(
     """
     check(policy, LOAD)
     found = _tensors_of(state)
-    with open_weights(filename) as files:
+    with open_weights(filename, verify) as files:
         plan = plan_load(STATE, found, files, strict)
         names = plan.names if atomic else read_in_place(found, plan, files, policy)
-        loaded, _ = read_new(found, names, files, _CPU, policy, skip_damaged=False)
+        loaded, damaged = read_new(found, names, files, _CPU, policy, skip_damaged=atomic and not strict)
     for name, tensor in loaded.items():
         target = found.tensors[name]
         with torch.inference_mode(target.is_inference()), torch.no_grad():
             target.copy_(tensor)
-    return plan.missing, plan.unexpected
+    damaged |= {name for name, kept in plan.aliases.items() if kept in damaged}
+    return sorted({*plan.missing, *damaged}), plan.unexpected
 
 
 def _tensors_of(state: Any) -> ModuleTensors:

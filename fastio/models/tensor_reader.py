@@ -14,7 +14,7 @@ from fastio.models.part_reads import BATCH_BYTES, Batch, Part, batches, read_bat
 from fastio.models.read_ahead import ReadAhead
 from fastio.models.selection import whole
 from fastio.models.tensor_slice import TensorSlice, selected
-from fastio.models.weight_files import WeightFiles
+from fastio.models.weight_files import CLOSED, WeightFiles
 from fastio.sizes import parse_size
 from fastio.transports.transport import LOAD
 
@@ -62,7 +62,7 @@ class TensorReader:
     """Open files of a model, as :func:`safe_open` returns them. Use as a context.
 
     Tensors that were returned belong to the caller: they outlive the context, and each gives its memory back by itself.
-    Methods may be called from several threads, but not during :meth:`close`. After it they raise ValueError.
+    Methods may be called from several threads. After :meth:`close` they raise ValueError; reads under way end first.
     """
 
     def __init__(self, files: WeightFiles, device: torch.device, policy: Any) -> None:
@@ -177,7 +177,7 @@ class TensorReader:
 
     def _check_open(self) -> WeightFiles:
         if self._files is None:
-            raise ValueError("the files are closed: use them inside the context, or open them again")
+            raise ValueError(CLOSED)
         return self._files
 
     def _part(self, name: str) -> Part:

@@ -20,19 +20,26 @@ from fastio.formats.safetensors.tensor_checksums import AS_IT_IS
 from fastio.formats.safetensors.tensor_table import Entry, TensorTable
 from fastio.formats.small_reads import head
 from fastio.models.locate import Located, locate
+from fastio.runtime.fork_safe_lock import lock_across_forks
 from fastio.runtime.gc_pause import gc_paused
+
+CLOSED = "the files are closed: use them inside the context, or open them again"
+_lock = lock_across_forks()  # one for all: it is held for microseconds
 
 
 class WeightFile:
     """An open ``.safetensors`` or ``.pt`` file whose header was checked; its first bytes say which of them it is.
 
-    It closes with the last reference to it, at the latest.
+    It closes with the last reference to it, at the latest. A read under way keeps it open: another file may get the
+    number of a closed descriptor.
 
     ``verify``: its checksums are wanted. ``checksummed``: some of its tensors have any.
     """
 
     def __init__(self, path: str, verify: bool) -> None:
         self.path = path
+        self._reads = 0
+        self._is_closed = False
         check_regular(path)
         self._descriptor = Descriptor(path, os.O_RDONLY)
         with translate_open_limit("open", path):
@@ -79,9 +86,29 @@ class WeightFile:
                 self.path, None, "it was written to while it was open: open it again when it is complete"
             )
 
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Inside, the file stays open. ValueError if it is closed."""
+        with _lock:
+            if self._is_closed:
+                raise ValueError(CLOSED)
+            self._reads += 1
+        try:
+            yield
+        finally:
+            with _lock:
+                self._reads -= 1
+                is_last = self._is_closed and not self._reads
+            if is_last:
+                self._descriptor.close()
+
     def close(self) -> None:
-        """Close the file. No read may be under way."""
-        self._descriptor.close()
+        """Close the file, once the reads under way have ended. No read can begin afterwards."""
+        with _lock:
+            self._is_closed = True
+            is_unused = not self._reads
+        if is_unused:
+            self._descriptor.close()
 
 
 class WeightFiles:
@@ -127,7 +154,7 @@ class WeightFiles:
         return found
 
     def close(self) -> None:
-        """Close all files. No read may be under way."""
+        """Close all files, each once the reads under way have ended."""
         for file in self.files:
             file.close()
 

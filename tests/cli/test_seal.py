@@ -9,6 +9,7 @@ import safetensors.torch
 import torch
 from click.testing import CliRunner, Result
 
+import fastio
 from fastio.cli.commands import cli
 
 INDEX = "model.safetensors.index.json"
@@ -84,3 +85,12 @@ def test_copied_checksums_are_replaced_by_a_seal(tmp_path: Path) -> None:
     assert "metadata" not in listed
     run("seal", path)
     assert "verified" in run("verify", path).stdout
+
+
+def test_a_damaged_header_is_not_sealed(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    fastio.save_file({"w": torch.arange(1000.0)}, path)
+    path.write_bytes(path.read_bytes().replace(b'"F32"', b'"I32"'))
+    for command in ("seal", "verify"):
+        assert "the file was damaged after fastio wrote it" in run(command, path, status=1).stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["x.safetensors"]

@@ -7,6 +7,8 @@ import json
 import os
 import random
 import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import safetensors.torch
 import torch
 
 import fastio
+from fastio.models import part_reads
 from fastio.models.selection import blocks, pieces, select, whole
 from objects import DTYPES, same_bits, tensor_of
 
@@ -347,3 +350,34 @@ def test_every_tool_reads_parts(tmp_path: Path, tool: str) -> None:
         assert torch.equal(part[:, 10:3000], tensor[:, 10:3000])
         assert torch.equal(part[3:700:50, 10:30], tensor[3:700:50, 10:30])
         assert torch.equal(file.get_tensor("a"), tensor)
+
+
+def test_close_waits_for_reads_and_hands_out_nothing_of_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is opened after close() gets the number of the closed descriptor."""
+    for value in (7.0, 9.0):
+        fastio.save_file({"t": torch.full((50_000,), value)}, tmp_path / f"{value:.0f}", checksums=False)
+    status = (tmp_path / "7").stat()
+    os.utime(tmp_path / "9", ns=(status.st_atime_ns, status.st_mtime_ns))
+    began, closed = threading.Event(), threading.Event()
+    read = part_reads.read_extents
+
+    def late(*arguments: Any) -> Any:
+        began.set()
+        assert closed.wait(60)
+        return read(*arguments)
+
+    monkeypatch.setattr(part_reads, "read_extents", late)
+    file = fastio.safe_open(tmp_path / "7")
+    with ThreadPoolExecutor(1) as threads:
+        found = threads.submit(file.get_tensor, "t")
+        assert began.wait(60)
+        file.close()
+        others = [os.open(tmp_path / "9", os.O_RDONLY) for _ in range(4)]
+        closed.set()
+        assert torch.equal(found.result(60), torch.full((50_000,), 7.0))
+    for fd in others:
+        os.close(fd)
+    with pytest.raises(ValueError, match="closed"):
+        file.get_tensor("t")

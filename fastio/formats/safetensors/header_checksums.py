@@ -24,6 +24,11 @@ CRC_DIGITS, SHA_DIGITS = 8, 64
 _EMPTY_SHA = hashlib.sha256().hexdigest()
 _CRC_FIELD, _SHA_FIELD = rb"\"crc32\":\"", rb"\"sha256\":\""  # as they stand in the header, where quotes are escaped
 
+
+class DamagedHeaderError(ChecksumError):
+    """fastio wrote the header, and it was changed since."""
+
+
 Rows = list[tuple[str, str, list[int]]]
 """(name, dtype, shape) of each tensor, as the header has them, sorted."""
 
@@ -62,6 +67,14 @@ def of_header(path: str, table: TensorTable) -> TensorChecksums | None:
     check_version(path, value["version"])
     rows = sorted((name, entry.stored_dtype, entry.stored_shape) for name, entry in table.entries.items())
     names = [name for name, _, _ in rows]
+    rewritten = table.start % PAGE != 0
+    if value.get("table") != _table_crc(rows) and not rewritten:
+        raise DamagedHeaderError(
+            path,
+            None,
+            "the names, dtypes and shapes in its header do not match their CRC-32: the file was damaged after fastio "
+            f"wrote it; restore it from a copy{AS_IT_IS}",
+        )
     if value.get("table") != _table_crc(rows):
         raise ChecksumError(
             path,
@@ -76,7 +89,7 @@ def of_header(path: str, table: TensorTable) -> TensorChecksums | None:
     crcs = dict(zip(names, struct.unpack(f">{len(names)}I", bytes.fromhex(digits)), strict=True))
     starts = range(0, SHA_DIGITS * len(names), SHA_DIGITS)
     hashes = None if sha is None else {n: sha[at : at + SHA_DIGITS] for n, at in zip(names, starts, strict=True)}
-    return TensorChecksums(crcs, hashes, rewritten=table.start % PAGE != 0)
+    return TensorChecksums(crcs, hashes, rewritten=rewritten)
 
 
 def check_version(path: str, version: int) -> None:

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fastio.errors import CorruptFileError, quoted
+from fastio.errors import CorruptFileError, FormatError, quoted
 from fastio.formats import shapes
-from fastio.formats.detect import LARGEST_HEADER
+from fastio.formats.detect import HEAD_BYTES, LARGEST_HEADER, NPY, PT, detect
 from fastio.formats.safetensors import header as safetensors_header
 from fastio.formats.safetensors.dtypes import in_torch
 from fastio.formats.small_reads import read_at
@@ -17,6 +17,8 @@ METADATA = "__metadata__"
 CHECKSUMS = "fastio.checksums"
 """The key of the metadata that holds fastio's checksums of the tensors."""
 _FIELDS = frozenset({"dtype", "shape", "data_offsets"})
+_AGAIN = "download or copy it again"
+_CUT = f"the file was cut short or damaged; {_AGAIN}"
 
 
 class Entry(NamedTuple):
@@ -56,15 +58,20 @@ class TensorTable(NamedTuple):
 def read(path: str, fd: int, size: int) -> TensorTable:
     """Read the header of an open file of ``size`` bytes, and compare every offset and shape with the file.
 
-    CorruptFileError names what is wrong with the header, FormatError a tensor whose dtype torch lacks.
+    CorruptFileError names what is wrong with the header, FormatError a tensor whose dtype torch lacks, or a file of
+    another format.
     """
     length = int.from_bytes(read_at(path, fd, 0, 8), "little")
     if length > min(size - 8, LARGEST_HEADER):
-        raise CorruptFileError(path, None, f"its header is said to have {length} bytes; the file has {size}")
+        found = detect(read_at(path, fd, 0, min(size, HEAD_BYTES)), "")
+        if found in (PT, NPY):
+            raise FormatError(f"{path}: expected a file of safetensors, found a .{found}: load it by fastio.load")
+        said = f"its header is said to have {length} bytes; the file has {size}"
+        raise CorruptFileError(path, None, f"{said}: it is no file of safetensors, or was cut short; {_AGAIN}")
     try:
         header = safetensors_header.parse(read_at(path, fd, 8, length))
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(path, None, f"its header is not the JSON it should be: {error}") from None
+        raise CorruptFileError(path, None, f"its header is not the JSON it should be: {error}; {_AGAIN}") from None
     if not isinstance(header, dict):
         raise CorruptFileError(path, None, f"its header is a {type(header).__name__}, not an object")
     _check_metadata(path, header)
@@ -106,7 +113,9 @@ def _entry(path: str, name: str, entry: Any, start: int, room: int) -> Entry:
     if not isinstance(key, str):
         raise CorruptFileError(path, name, f"its dtype is {quoted(key)}, not a name")
     if not begin <= end <= room:
-        raise CorruptFileError(path, name, f"its data_offsets are {quoted([begin, end])}, of {room} bytes of data")
+        raise CorruptFileError(
+            path, name, f"its data_offsets are {quoted([begin, end])}, of {room} bytes of data: {_CUT}"
+        )
     dtype, size = in_torch(path, name, key, shape)
     problem = shapes.problem(size, dtype, key if size is shape else str(dtype), end - begin)
     if problem:
@@ -124,5 +133,5 @@ def _refuse_holes(path: str, entries: dict[str, Entry], start: int, size: int) -
         offset += entry.nbytes
     if offset != size:
         raise CorruptFileError(
-            path, None, f"the header accounts for {offset - start} bytes of data, the file has {size - start}"
+            path, None, f"the header accounts for {offset - start} bytes of data, the file has {size - start}: {_CUT}"
         )
