@@ -77,6 +77,8 @@ def _compare(one: torch.Tensor, other: torch.Tensor) -> Difference:
     absolute = (a - b).abs()[numbers]
     if not absolute.numel():
         return Difference(elements, one.numel(), int(one_nan.sum()), 0.0, 0.0)
+    if not (one.dtype.is_floating_point or one.dtype.is_complex):
+        absolute = absolute.clamp(min=1.0)  # float64 may have rounded both to one number
     relative = (absolute / torch.maximum(a.abs(), b.abs())[numbers]).nan_to_num(nan=1.0)  # infinity over infinity
     return Difference(elements, one.numel(), int(one_nan.sum()), float(absolute.max()), float(relative.max()))
 

@@ -128,7 +128,7 @@ class TestDiff:
     @pytest.mark.parametrize(
         ("one", "other", "expected"),
         [
-            ([(1 << 53) + 1], [1 << 53], (1, 0.0)),  # float64 cannot tell them apart
+            ([(1 << 53) + 1], [1 << 53], (1, 1.0)),  # float64 cannot tell them apart
             ([True, False], [False, False], (1, 1.0)),
             ([1 + 1j, 2], [1 - 1j, 2], (1, 2.0)),
             ([INF, 1.0], [-INF, 1.0], (1, INF)),
